@@ -1,0 +1,52 @@
+"""Transformer block coupling, measured.
+
+    import coupling_lib as cl
+
+    model = cl.load_model("nano-neox")
+    trace = cl.trace(model, "What is the capital of France? The capital is")
+    J = trace.jacobian(block=8)            # residual Jacobian of block 9 at the last token
+    A = cl.coupling_matrix(J, trace.jacobian(block=4).svd(k=10), k=10)
+    cl.miscoupling(A, normalized=True)     # 0 where the blocks are perfectly coupled
+
+Names are loaded when they are first used, so that importing the package takes no time.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+__version__ = version("coupling_lib")
+
+_HOMES = {
+    "models": ("load_model", "wrap_model", "Model"),
+    "tracing": ("trace", "Trace"),
+    "jacobian": ("BlockJacobian",),
+    "svd": ("top_triplets", "SingularTriplets"),
+    "prompts": ("load_prompts", "Prompt"),
+    "parameters": ("check_parameters",),
+    "metrics.coupling": ("coupling_matrix", "coupling_matrices", "miscoupling", "mismatch"),
+    "metrics.variants": ("VARIANTS", "TRANSFORMS", "measure_variants", "locality"),
+    "metrics.trajectory": ("line_shape_score", "expodistance", "equidistance"),
+    "measures.depth": ("measure_depth", "depth_null"),
+    "measures.tokens": ("measure_tokens",),
+    "measures.trajectories": ("measure_trajectories",),
+    "measures.spectra": ("measure_spectra",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_SUBMODULES = ("figures", "measures", "metrics", "training", "registry", "precision")
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"coupling_lib.{_HOME[name]}"), name)
+    if name in _SUBMODULES:
+        return import_module(f"coupling_lib.{name}")
+    raise AttributeError(f"module 'coupling_lib' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__, *_SUBMODULES])

@@ -1,0 +1,164 @@
+"""The recipe of the embedded language models: a causal transformer on any text, one command.
+
+    python -m coupling_lib.training.language nano-neox TEXT --run runs/nano-neox --ship data/checkpoints
+
+`TEXT` is a text file or a folder of `.txt` files. The run folder holds the tokenised corpus, the state
+of the optimiser (written every few minutes and at every checkpoint) and the log; starting the same
+command again resumes. Checkpoints lie at logarithmically spaced steps, because coupling emerges early.
+Step 0 is never stored: it is the initialisation that the recorded seed gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.training import run_files, text
+from coupling_lib.training.card import ship
+from coupling_lib.training.recipe import RECIPES, Recipe, configuration, initialise, learning_rate
+
+
+def loss(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    """Mean next-token cross-entropy of a batch, with the forward pass in bfloat16.
+
+    Args:
+        model: a causal language model.
+        ids: token ids, shape `(windows, context)`.
+
+    Returns:
+        the loss in nats per token, a scalar.
+    """
+    with torch.autocast(ids.device.type, dtype=torch.bfloat16):
+        logits = model(input_ids=ids, use_cache=False).logits
+    return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+
+
+@torch.no_grad()
+def validation_loss(model: PreTrainedModel, corpus: text.Corpus, context: int, windows: int = 256) -> float:
+    """Mean cross-entropy over evenly spaced windows of the held-out text.
+
+    Args:
+        model: a causal language model.
+        corpus: the corpus.
+        context: tokens per window.
+        windows: number of windows.
+
+    Returns:
+        the loss in nats per token.
+    """
+    stream = corpus.validation
+    starts = range(0, len(stream) - context, max(1, (len(stream) - context) // windows))
+    ids = torch.stack([torch.from_numpy(stream[s : s + context].astype("int64")) for s in starts])[:windows]
+    device = next(model.parameters()).device
+    return sum(float(loss(model, part.to(device))) * len(part) for part in ids.split(32)) / len(ids)
+
+
+def _optimiser(model: PreTrainedModel, recipe: Recipe) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices only."""
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), fused=True)
+
+
+def train(recipe: Recipe, source: Path, run: Path, every_seconds: float = 120.0) -> Path:
+    """Train a model by a recipe; call it again to resume.
+
+    Args:
+        recipe: the recipe.
+        source: a text file or a folder of `.txt` files.
+        run: folder for the run's state, log and checkpoints.
+        every_seconds: how often the state is written.
+
+    Returns:
+        the run folder: `step*/model.safetensors`, `log.csv`, `recipe.json`, `tokens/`.
+
+    Raises:
+        ParameterError: if the folder holds a run of another recipe.
+    """
+    run = Path(run)
+    run.mkdir(parents=True, exist_ok=True)
+    written = run / "recipe.json"
+    as_json = json.dumps(asdict(recipe), indent=1)
+    if written.exists() and written.read_text() != as_json:
+        raise ParameterError(f"{str(run)!r} holds a run of another recipe; give another folder or remove it")
+    written.write_text(as_json)
+
+    corpus = text.prepare(source, run / "tokens", recipe.vocabulary, recipe.held_out, recipe.seed)
+    model = initialise(configuration(recipe), recipe.seed)
+    optimiser = _optimiser(model, recipe)
+    state = run / "state.safetensors"
+    start = run_files.load_state(state, model, optimiser) if state.exists() else 0
+    log = run_files.read_log(run / "log.csv", start) or [_log_row(recipe, corpus, model, 0, float("nan"))]
+
+    saved = time.monotonic()
+    running = float("nan")
+    progress = tqdm(range(start, recipe.steps), initial=start, total=recipe.steps, unit="step", mininterval=5)
+    for step in progress:
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(recipe, step)
+        value = loss(model, text.batch(corpus.train, step, recipe.seed, recipe.windows, recipe.context))
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        running = value.item() if math.isnan(running) else 0.98 * running + 0.02 * value.item()
+        progress.set_postfix(loss=f"{running:.3f}", refresh=False)
+        done = step + 1
+        if done in recipe.checkpoints:
+            run_files.save_checkpoint(model, run / f"step{done}")
+        if done in recipe.checkpoints or done % 500 == 0:
+            log.append(_log_row(recipe, corpus, model, done, running))
+            run_files.write_log(run / "log.csv", log)
+        if done in recipe.checkpoints or time.monotonic() - saved > every_seconds:
+            run_files.save_state(state, model, optimiser, done)
+            saved = time.monotonic()
+    return run
+
+
+def _log_row(recipe: Recipe, corpus: text.Corpus, model: PreTrainedModel, step: int, train_loss: float) -> dict:
+    """One line of the log: losses in nats per token and in bits per byte of the held-out text."""
+    nats = validation_loss(model, corpus, recipe.context)
+    bits = nats / math.log(2) * len(corpus.validation) / corpus.validation_bytes
+    tokens = step * recipe.windows * recipe.context
+    return {"step": step, "tokens": tokens, "train_loss": train_loss, "validation_loss": nats, "bits_per_byte": bits}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train an embedded model and ship its checkpoints: the command line.
+
+    Args:
+        arguments: the command line without the program's name; `sys.argv` by default.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m coupling_lib.training.language", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("name", choices=RECIPES, help="the recipe")
+    parser.add_argument("text", type=Path, help="a text file or a folder of .txt files")
+    parser.add_argument("--run", type=Path, help="folder of the run (default: runs/NAME); the same folder resumes")
+    parser.add_argument("--ship", type=Path, help="folder to copy the checkpoints and the card to when done")
+    parser.add_argument("--data", help="what the text is, for the card (default: the name of the file or folder)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    options = parser.parse_args(arguments)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    try:
+        run = train(RECIPES[options.name], options.text, options.run or Path("runs") / options.name)
+    except (CouplingError, FileNotFoundError) as error:
+        parser.exit(1, f"{error}\n")
+    if options.ship:
+        ship(options.name, run, options.ship / options.name, options.data or options.text.name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Text to token windows: reading, splitting, byte-level BPE, and stateless batches.
+
+A causal language model needs three things from a corpus: a tokenizer, one long stream of training
+tokens, and a held-out stream that shares no text with it. Whole files are held out where there are
+several, so that no sentence of a validation novel is ever trained on; the tail is held out where there
+is one. Batches are a pure function of `(seed, step)`: a resumed run sees exactly the windows that an
+uninterrupted one would have seen.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A tokenised corpus, split into training and validation streams.
+
+    Args:
+        tokenizer: the byte-level BPE tokenizer trained on the training part alone.
+        train: token ids of the training part, shape `(n_train,)`, dtype uint16.
+        validation: token ids of the held-out part, shape `(n_validation,)`, dtype uint16.
+        validation_bytes: size of the held-out text in UTF-8 bytes, for losses in bits per byte.
+        held_out: names of the files that were held out whole.
+    """
+
+    tokenizer: PreTrainedTokenizerFast
+    train: np.ndarray
+    validation: np.ndarray
+    validation_bytes: int
+    held_out: tuple[str, ...]
+
+
+def read_texts(source: Path, held_out: float, seed: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Read a text file or a folder of `.txt` files and split it into training and held-out parts.
+
+    Args:
+        source: a text file, or a folder searched recursively for `.txt` files.
+        held_out: fraction of the files (of the characters, for a single file) to hold out.
+        seed: seed of the choice of files.
+
+    Returns:
+        two dictionaries, file name to text: training and held-out.
+
+    Raises:
+        FileNotFoundError: if there is no text at `source`.
+    """
+    source = Path(source)
+    files = sorted(source.rglob("*.txt")) if source.is_dir() else [source]
+    if not files or not files[0].is_file():
+        raise FileNotFoundError(f"no text at {str(source)!r}; give a text file or a folder of .txt files")
+    texts = {file.name: file.read_text(encoding="utf-8-sig", errors="replace") for file in files}
+    if len(texts) == 1:
+        ((name, text),) = texts.items()
+        cut = int(len(text) * (1 - held_out))
+        return {name: text[:cut]}, {f"{name} (last {held_out:.0%})": text[cut:]}
+    names = sorted(texts)
+    random.Random(seed).shuffle(names)
+    n_held = max(1, round(len(names) * held_out))
+    held = set(names[:n_held])
+    return (
+        {name: text for name, text in texts.items() if name not in held},
+        {name: text for name, text in texts.items() if name in held},
+    )
+
+
+def train_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer, the kind GPT-2 and Pythia use.
+
+    Args:
+        texts: the training texts.
+        vocabulary: number of tokens, `END_OF_TEXT` included.
+
+    Returns:
+        a Hugging Face tokenizer whose token 0 is `END_OF_TEXT`.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, unk_token=END_OF_TEXT
+    )
+
+
+def _encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
+    """Concatenate the texts as token ids, with an end-of-text token after each."""
+    end = np.array([tokenizer.eos_token_id], dtype=np.uint16)
+    pieces = []
+    for encoding in tokenizer.backend_tokenizer.encode_batch(texts):
+        pieces += [np.array(encoding.ids, dtype=np.uint16), end]
+    return np.concatenate(pieces)
+
+
+def prepare(source: Path, cache: Path, vocabulary: int, held_out: float, seed: int) -> Corpus:
+    """Tokenise a corpus once and keep the result in `cache`, so that a resumed run starts at once.
+
+    Args:
+        source: a text file or a folder of `.txt` files; not read again once `cache` is complete.
+        cache: folder for the tokenizer and the two token streams.
+        vocabulary: size of the vocabulary.
+        held_out: fraction held out for validation.
+        seed: seed of the split.
+
+    Returns:
+        the corpus, its streams mapped from disk.
+    """
+    cache = Path(cache)
+    done = cache / "held_out.txt"
+    if not done.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        train, validation = read_texts(source, held_out, seed)
+        tokenizer = train_tokenizer(list(train.values()), vocabulary)
+        tokenizer.save_pretrained(cache)
+        np.save(cache / "train.npy", _encode(tokenizer, list(train.values())))
+        np.save(cache / "validation.npy", _encode(tokenizer, list(validation.values())))
+        size = sum(len(text.encode()) for text in validation.values())
+        done.write_text("\n".join([str(size), *validation]))
+    size, *names = done.read_text().splitlines()
+    return Corpus(
+        tokenizer=PreTrainedTokenizerFast.from_pretrained(cache),
+        train=np.load(cache / "train.npy", mmap_mode="r"),
+        validation=np.load(cache / "validation.npy", mmap_mode="r"),
+        validation_bytes=int(size),
+        held_out=tuple(names),
+    )
+
+
+def batch(stream: np.ndarray, step: int, seed: int, n_windows: int, context: int) -> torch.Tensor:
+    """Draw the windows of one training step; a pure function of its arguments.
+
+    Args:
+        stream: token ids, shape `(n,)`.
+        step: number of the step.
+        seed: seed of the run.
+        n_windows: number of windows.
+        context: tokens per window.
+
+    Returns:
+        token ids, shape `(n_windows, context)`, dtype int64.
+    """
+    generator = np.random.default_rng([seed, step])
+    starts = generator.integers(0, len(stream) - context, size=n_windows)
+    return torch.from_numpy(np.stack([stream[s : s + context] for s in starts]).astype(np.int64))

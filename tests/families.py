@@ -1,0 +1,200 @@
+"""Tiny random configurations of every model family that is tested, as data.
+
+Each case is a configuration class and its arguments, three blocks deep and 32 wide, small enough for a
+float64 brute-force derivative. `narrow` marks families whose own code casts to float32 inside (norms,
+rotary tables, softmax), so that a float64 check of them is a float32 check there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+BASE = dict(
+    vocab_size=64,
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=64,
+    bos_token_id=0,
+    eos_token_id=0,
+    pad_token_id=0,
+)
+GQA = dict(BASE, num_key_value_heads=2, head_dim=8)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One tiny configuration."""
+
+    name: str
+    config: str
+    arguments: dict = field(default_factory=dict)
+    narrow: bool = False
+    bidirectional: bool = False
+    model: str | None = None
+
+    def build(self, seed: int = 0) -> PreTrainedModel:
+        """Build the model in float64 with random weights, large enough that no block is nearly linear."""
+        dtype = torch.float64
+        torch.manual_seed(seed)
+        config = getattr(transformers, self.config)(**self.arguments)
+        config._experts_implementation = "eager"
+        if self.model:
+            hf = getattr(transformers, self.model)._from_config(config, attn_implementation="eager", dtype=dtype)
+        else:
+            hf = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=dtype)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in hf.parameters():
+                if parameter.ndim >= 2:
+                    noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                    parameter.add_((0.15 * noise).to(parameter.dtype))
+        return hf.eval().requires_grad_(False)
+
+
+def _layers(**others: object) -> dict:
+    return {**GQA, **others}
+
+
+FAMILIES = [
+    Family("llama", "LlamaConfig", GQA, narrow=True),
+    Family("qwen2", "Qwen2Config", GQA, narrow=True),
+    Family("qwen3", "Qwen3Config", GQA, narrow=True),
+    Family("phi3", "Phi3Config", GQA, narrow=True),
+    Family("gemma", "GemmaConfig", GQA, narrow=True),
+    Family("olmo", "OlmoConfig", GQA, narrow=True),
+    Family("cohere", "CohereConfig", GQA, narrow=True),
+    Family("granite", "GraniteConfig", GQA, narrow=True),
+    Family("glm4", "Glm4Config", GQA, narrow=True),
+    Family("smollm3", "SmolLM3Config", GQA, narrow=True),
+    Family("mistral-window", "MistralConfig", _layers(sliding_window=4), narrow=True),
+    Family("gemma2-window", "Gemma2Config", _layers(sliding_window=4), narrow=True),
+    Family("gemma3-window", "Gemma3TextConfig", _layers(sliding_window=4), narrow=True),
+    Family("cohere2-window", "Cohere2Config", _layers(sliding_window=4), narrow=True),
+    Family("phi", "PhiConfig", BASE, narrow=True),
+    Family("gpt-neox", "GPTNeoXConfig", BASE, narrow=True),
+    Family("gpt-neox-sequential", "GPTNeoXConfig", dict(BASE, use_parallel_residual=False), narrow=True),
+    Family("opt", "OPTConfig", dict(BASE, ffn_dim=64, word_embed_proj_dim=32)),
+    Family("olmo2", "Olmo2Config", GQA, narrow=True),
+    Family("stablelm", "StableLmConfig", GQA, narrow=True),
+    Family("starcoder2", "Starcoder2Config", GQA, narrow=True),
+    Family("nemotron", "NemotronConfig", GQA, narrow=True),
+    Family("gpt2", "GPT2Config", dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64)),
+    Family("mixtral", "MixtralConfig", _layers(num_local_experts=4, num_experts_per_tok=2), narrow=True),
+    Family(
+        "qwen3-moe",
+        "Qwen3MoeConfig",
+        _layers(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1),
+        narrow=True,
+    ),
+    Family(
+        "gpt-oss", "GptOssConfig", _layers(num_local_experts=4, num_experts_per_tok=2, sliding_window=4), narrow=True
+    ),
+    Family(
+        "deepseek-v3",
+        "DeepseekV3Config",
+        dict(
+            BASE,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            n_group=2,
+            topk_group=1,
+            moe_intermediate_size=32,
+            first_k_dense_replace=1,
+            kv_lora_rank=16,
+            q_lora_rank=16,
+            qk_rope_head_dim=8,
+            qk_nope_head_dim=8,
+            v_head_dim=8,
+            n_shared_experts=1,
+            num_key_value_heads=4,
+        ),
+        narrow=True,
+    ),
+    Family(
+        "falcon-7b",
+        "FalconConfig",
+        dict(
+            vocab_size=64,
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            multi_query=True,
+            parallel_attn=True,
+        ),
+        narrow=True,
+    ),
+    Family(
+        "falcon-new",
+        "FalconConfig",
+        dict(
+            vocab_size=64,
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_kv_heads=2,
+            new_decoder_architecture=True,
+        ),
+        narrow=True,
+    ),
+    Family(
+        "falcon-alibi",
+        "FalconConfig",
+        dict(
+            vocab_size=64,
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            multi_query=False,
+            parallel_attn=False,
+            alibi=True,
+            bias=True,
+        ),
+        narrow=True,
+    ),
+    Family(
+        "mpt-alibi", "MptConfig", dict(vocab_size=64, d_model=32, n_layers=3, n_heads=4, max_seq_len=64), narrow=True
+    ),
+    Family("bloom-alibi", "BloomConfig", dict(vocab_size=64, hidden_size=32, n_layer=3, n_head=4), narrow=True),
+    Family(
+        "gptj",
+        "GPTJConfig",
+        dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, rotary_dim=4),
+        narrow=True,
+    ),
+    Family(
+        "gpt-neo",
+        "GPTNeoConfig",
+        dict(
+            vocab_size=64,
+            hidden_size=32,
+            num_layers=3,
+            num_heads=4,
+            max_position_embeddings=64,
+            window_size=4,
+            attention_types=[[["global", "local"], 1], [["global"], 1]],
+        ),
+        narrow=True,
+    ),
+    Family("bert", "BertConfig", BASE, bidirectional=True, model="BertModel"),
+    Family(
+        "vit",
+        "ViTConfig",
+        dict(
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            intermediate_size=64,
+            image_size=16,
+            patch_size=4,
+            num_channels=3,
+        ),
+        bidirectional=True,
+        model="ViTModel",
+    ),
+]

@@ -1,0 +1,48 @@
+"""Slow, independent references: plain PyTorch hooks, whole forward passes, one derivative at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+
+def brute_force_jacobian(
+    hf: PreTrainedModel, block: nn.Module, inputs: dict, token_in: int, token_out: int
+) -> torch.Tensor:
+    """Differentiate one block inside a whole forward pass of the model, row by row.
+
+    Plain forward hooks put a leaf in the place of the block's input and read its output; nothing of the
+    library is used. Returns the residual Jacobian (identity subtracted where the tokens agree).
+    """
+    leaf, seen = [], []
+
+    def enter(module, args, kwargs):
+        stream = args[0] if args else kwargs["hidden_states"]
+        leaf.append(stream.detach().clone().requires_grad_(True))
+        if args:
+            return (leaf[0], *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": leaf[0]}
+
+    def leave(module, args, kwargs, output):
+        seen.append(output if isinstance(output, torch.Tensor) else output[0])
+
+    handles = [
+        block.register_forward_pre_hook(enter, with_kwargs=True),
+        block.register_forward_hook(leave, with_kwargs=True),
+    ]
+    try:
+        with torch.enable_grad():
+            hf(**inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    read = seen[0][0, token_out]
+    rows = [torch.autograd.grad(value, leaf[0], retain_graph=True)[0][0, token_in] for value in read]
+    J = torch.stack(rows)
+    return J - torch.eye(len(J), dtype=J.dtype) if token_in == token_out else J
+
+
+def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Relative Frobenius distance."""
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
