@@ -1,0 +1,109 @@
+"""Coupling across depth: every block's Jacobian against every other block's singular vectors.
+
+For one token position t of one prompt, the blocks have Jacobians J^1 .. J^L and singular vectors
+U_l, V_l. The coupling matrix A_{l l'} = U_{l',K}^T J^l V_{l',K} is diagonal where the top singular vectors
+of block l' diagonalise the Jacobian of block l. `measure_depth` gives every variant of the distance from
+diagonal for all pairs; `depth_null` gives what the same numbers are when there is no coupling at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import xarray as xr
+
+from coupling_lib.measures.common import block_jacobians, prompt_inputs, prompt_name, traces
+from coupling_lib.metrics.coupling import coupling_matrices
+from coupling_lib.metrics.nulls import filled_spectrum, random_orthogonal_null
+from coupling_lib.metrics.variants import VARIANTS, measure_variants
+from coupling_lib.models import Model
+from coupling_lib.provenance import provenance
+
+
+def measure_depth(
+    model: Model,
+    prompts: str | torch.Tensor | Iterable[Any],
+    ks: Sequence[int] = (10, 30, 50),
+    token: int = -1,
+    boundary: str = "block",
+) -> xr.Dataset:
+    """Measure coupling between all pairs of blocks at one token position (paper, sections 2 and 3).
+
+    Args:
+        model: a model from `load_model`.
+        prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
+        ks: numbers of singular vectors K, each from 1 to the width.
+        token: the position t whose Jacobians J_tt are measured; -1 is the last.
+        boundary: `"block"`, or `"hidden_states"` for the released code's last block.
+
+    Returns:
+        a dataset with dimensions `prompt`, `k`, `block_1` (l, whose Jacobian) and `block_2` (l', whose
+        singular vectors), blocks from 0, and
+        one variable `(prompt, k, block_1, block_2)` per variant of `metrics.variants.VARIANTS`;
+        `singular_values` `(prompt, block_1, rank)` and `frobenius_norm` `(prompt, block_1)` of each J^l;
+        `residual` `(prompt, block_1)`, the largest of its triplets' residuals;
+        `matrix` `(block_1, block_2, row, column)`, the signed A_{l l'} of the first prompt at the largest K.
+
+    Raises:
+        ParameterError: if K exceeds the width, a token does not exist, or there is no prompt.
+        UntrustworthyResultError: if a Jacobian or a singular triplet fails its check.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
+        >>> dict(ds.normalized_miscoupling.sizes)
+        {'prompt': 1, 'k': 1, 'block_1': 12, 'block_2': 12}
+    """
+    given = prompt_inputs(prompts)
+    ks = sorted(set(ks))
+    per_prompt = []
+    for number, traced in enumerate(traces(model, given)):
+        pairs = [(block, token, token) for block in range(traced.n_blocks)]
+        J, triplets = block_jacobians(traced, pairs, max(ks), boundary)
+        # With one singular vector there are no off-diagonal entries to set against the diagonal.
+        names = [name for name in VARIANTS if 1 not in ks or name != "old_off_over_diagonal"]
+        values = measure_variants(J, triplets.U, triplets.S, triplets.Vh, ks, names)
+        variables = {name: (("k", "block_1", "block_2"), value.cpu().numpy()) for name, value in values.items()}
+        variables["singular_values"] = (("block_1", "rank"), triplets.S.cpu().numpy())
+        variables["frobenius_norm"] = (("block_1",), torch.linalg.matrix_norm(J).cpu().numpy())
+        variables["residual"] = (("block_1",), triplets.residual.amax(dim=1).cpu().numpy())
+        per_prompt.append(xr.Dataset(variables))
+        if number == 0:
+            matrix = coupling_matrices(J, triplets.U, triplets.Vh).cpu().numpy()
+    ds = xr.concat(per_prompt, dim="prompt")
+    ds["matrix"] = (("block_1", "block_2", "row", "column"), matrix)
+    blocks = range(model.n_blocks)
+    ds = ds.assign_coords(k=ks, block_1=blocks, block_2=blocks, prompt=[prompt_name(prompt) for prompt in given])
+    ds.attrs = provenance(model, given, measure="depth", token=token, boundary=boundary, route=traced.route)
+    return ds
+
+
+def depth_null(ds: xr.Dataset, variant: str, n_samples: int = 50, seed: int = 0) -> xr.DataArray:
+    """Simulate what a variant is when blocks share no directions but keep their singular values.
+
+    Both blocks' singular vectors are drawn as independent, uniformly random orthonormal frames; the
+    singular values are those of each J^l (root mean square over prompts), with the unmeasured tail filled so
+    that the Frobenius norm is that of J^l.
+
+    Args:
+        ds: a dataset of `measure_depth`.
+        variant: a name of `metrics.variants.VARIANTS`.
+        n_samples: number of random draws.
+        seed: seed of the draws.
+
+    Returns:
+        the values, dimensions `(sample, k, block_1)`.
+    """
+    # Root mean squares keep the energy of the head and the whole consistent, so that a tail exists.
+    S, frobenius = (
+        torch.tensor(ds[name].values, dtype=torch.float64).square().mean(0).sqrt()
+        for name in ("singular_values", "frobenius_norm")
+    )
+    width = int(ds.attrs["width"])
+    if S.shape[1] < width:
+        S = filled_spectrum(S, width, frobenius)
+    generator = torch.Generator().manual_seed(seed)
+    values = random_orthogonal_null(S, width, ds["k"].values.tolist(), n_samples, generator, [variant])[variant]
+    return xr.DataArray(values.numpy(), dims=("sample", "k", "block_1"), coords={"k": ds.k, "block_1": ds.block_1})

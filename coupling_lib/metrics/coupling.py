@@ -1,0 +1,246 @@
+r"""The coupling matrix of two block Jacobians, and how far it is from perfect coupling.
+
+Two residual Jacobians $J_1 = U_1 S_1 V_1^\top$ and $J_2 = U_2 S_2 V_2^\top$ are *coupled* when the singular
+vectors of one also diagonalise the other. The **coupling matrix** of the paper (equation 10) makes this visible:
+
+$$A = U_{2,K}^\top J_1 V_{2,K} \in \mathbb{R}^{K \times K}.$$
+
+If the top $K$ singular vectors agree, $A$ is diagonal and holds the singular values of $J_1$. Two families of
+numbers say how far it is from that, and they are never blended:
+
+- `miscoupling` looks at the off-diagonal part of $A$ alone (paper, equations 13 and 14);
+- `mismatch` compares $A$ with the singular values of $J_1$ (project page and released code).
+
+Singular vectors have a joint sign: $(u_i, v_i)$ and $(-u_i, -v_i)$ are the same triplet. It changes
+$a_{ij}$ into $\pm a_{ij}$ but leaves the diagonal alone, so nothing here depends on it.
+
+All functions take leading batch dimensions, are differentiable, and compute in float32 or wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+
+
+def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
+    r"""Coupling matrix $A = U_{2,K}^\top J_1 V_{2,K}$ of one pair of Jacobians (paper, equation 10).
+
+    The full $J_1$ enters, not its rank-$K$ part: the paper's second form $U_2^\top U_1 S_1 V_1^\top V_2$
+    (equation 11) is the same only if all singular vectors of $J_1$ are kept.
+
+    Args:
+        J1: Jacobian of the first block, a tensor (d, d) or any operator that answers `J1 @ V` for `V` (d, k).
+            Rows are output coordinates.
+        svd2: Singular triplets of the second Jacobian, with `.U` (d, at least k) and `.Vh` (at least k, d),
+            strongest first.
+        k: Number of singular triplets, $K$.
+
+    Returns:
+        $A$ (k, k); row $i$ belongs to the left vector $u_i$, column $j$ to the right vector $v_j$.
+
+    Raises:
+        ParameterError: If `k` is not between 1 and the number of triplets at hand.
+
+    Example:
+        >>> import torch
+        >>> J = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+        >>> coupling_matrix(J, torch.linalg.svd(J), k=2)
+        tensor([[3., 0.],
+                [0., 2.]])
+    """
+    available = min(svd2.U.shape[-1], svd2.Vh.shape[-2])
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= available:
+        raise ParameterError(f"k is {k!r}; expected a whole number from 1 to {available}, the singular triplets given")
+    J1, U, V = widened(J1, svd2.U[..., :, :k], svd2.Vh[..., :k, :].mT)
+    return U.mT @ (J1 @ V)
+
+
+def coupling_matrices(J: Tensor | Sequence[Any], U: Tensor, Vh: Tensor) -> Tensor:
+    r"""Coupling matrices of all pairs of blocks, $A_{l l'} = U_{l'}^\top J_l V_{l'}$ (paper, equation 10).
+
+    Each Jacobian is used once, on all singular vectors side by side: $J_l\,[V_1 \cdots V_{L_2}]$; one batched
+    product then gives every pair. The matrix for a smaller $K'$ is the leading block `A[..., :K', :K']`, so
+    $K' = 10, 30$ come free with $K = 50$. The result is not symmetric in the two blocks.
+
+    Args:
+        J: Jacobians (L1, d, d), or a sequence of L1 operators that answer `J_l @ V`.
+        U: Left singular vectors as columns (L2, d, K).
+        Vh: Right singular vectors as rows (L2, K, d).
+
+    Returns:
+        (L1, L2, K, K): first the block whose Jacobian it is, then the block whose vectors are used.
+    """
+    J, U, Vh = widened(J, U, Vh)
+    return project_all_pairs(J, left=U, right=Vh.mT)
+
+
+def project_all_pairs(J: Tensor | Sequence[Any], left: Tensor, right: Tensor) -> Tensor:
+    r"""All products $X_{l'}^\top J_l Y_{l'}$, each Jacobian applied once.
+
+    Args:
+        J: Jacobians (L1, d, d), or a sequence of L1 operators.
+        left: $X$ (L2, d, K).
+        right: $Y$ (L2, d, K).
+
+    Returns:
+        (L1, L2, K, K).
+    """
+    n_blocks, d, k = right.shape
+    Y = _side_by_side(right)
+    JY = J @ Y if isinstance(J, Tensor) else torch.stack([j @ Y for j in J])
+    JY = JY.reshape(-1, d, n_blocks, k).transpose(1, 2)
+    return left.mT @ JY
+
+
+def overlap_all_pairs(left: Tensor, right: Tensor) -> Tensor:
+    r"""All products $X_{l'}^\top Y_l$ of two sets of bases, as one matrix product.
+
+    Args:
+        left: $X$ (L2, d, K).
+        right: $Y$ (L1, d, K).
+
+    Returns:
+        (L1, L2, K, K).
+    """
+    k = left.shape[-1]
+    overlaps = _side_by_side(left).T @ _side_by_side(right)
+    return overlaps.reshape(len(left), k, len(right), k).permute(2, 0, 1, 3)
+
+
+def _side_by_side(bases: Tensor) -> Tensor:
+    """Bases (L, d, K) as the columns of one matrix (d, L K), block after block."""
+    return bases.permute(1, 0, 2).reshape(bases.shape[1], -1)
+
+
+def miscoupling(A: Tensor, normalized: bool = False) -> Tensor:
+    r"""Off-diagonal part of a coupling matrix (paper, equations 13 and 14).
+
+    $$m(A) = \lVert A - \mathrm{Diag}\,A \rVert_F, \qquad
+      \tilde m(A) = \frac{\lVert A - \mathrm{Diag}\,A \rVert_F}{\lVert A \rVert_F}.$$
+
+    Both are 0 for perfect coupling. $m$ has the units of a singular value; $\tilde m$ lies between 0 and 1, does
+    not change when $J_1$ is scaled, and is about $\sqrt{1 - 1/K}$ with no coupling at all.
+
+    Args:
+        A: Coupling matrices (..., K, K).
+        normalized: Whether to divide by $\lVert A \rVert_F$: $\tilde m$ instead of $m$.
+
+    Returns:
+        One value per matrix (...).
+
+    Example:
+        >>> import torch
+        >>> miscoupling(torch.tensor([[3.0, 0.0], [4.0, 0.0]]), normalized=True)
+        tensor(0.8000)
+    """
+    (A,) = widened(A)
+    off_diagonal = A - torch.diag_embed(A.diagonal(dim1=-2, dim2=-1))
+    value = torch.linalg.matrix_norm(off_diagonal)
+    if normalized:
+        value = divided(value, torch.linalg.matrix_norm(A), "norm of the coupling matrix")
+    return trustworthy(value, "mis-coupling")
+
+
+def mismatch(A: Tensor, s1: Tensor, absolute: bool = False, norm: float | str = 2) -> Tensor:
+    r"""Distance of a coupling matrix from the singular values of the Jacobian in it (project page, released code).
+
+    $$m_K = \frac{\lVert A - S_{1,K} \rVert_F}{\lVert s_{1,K} \rVert_p}, \qquad s_{1,K} = (\sigma_1, \dots, \sigma_K),
+      \quad S_{1,K} = \mathrm{diag}(s_{1,K}).$$
+
+    It is 0 when the top $K$ singular vectors agree, and about 1 or more ($p = 2$) with no coupling. The project page
+    takes $A$ as it is; the released code takes $|A|$ entry by entry, which is lower when there is no coupling.
+
+    Args:
+        A: Coupling matrices (..., K, K).
+        s1: Top $K$ singular values of the Jacobian in $A$ (..., K), not of the block that gave the vectors. For all
+            pairs `A` (L1, L2, K, K) pass `s1[:, None, :]`.
+        absolute: Whether to take $|A|$, as the released code does.
+        norm: $p$ of the normaliser: a positive number (2: Frobenius norm of $S_{1,K}$), or "trace" for $p = 1$.
+
+    Returns:
+        One value per matrix (...).
+
+    Raises:
+        ParameterError: If `norm` is neither a positive number nor "trace".
+
+    Example:
+        >>> import torch
+        >>> A, s1 = torch.tensor([[-3.0, 0.0], [0.0, 4.0]]), torch.tensor([3.0, 4.0])
+        >>> mismatch(A, s1), mismatch(A, s1, absolute=True)
+        (tensor(1.2000), tensor(0.))
+    """
+    p = 1 if norm == "trace" else norm
+    if isinstance(p, bool) or not isinstance(p, int | float) or not p > 0:
+        raise ParameterError(f'norm is {norm!r}; expected 2, another positive number, or "trace"')
+    A, s1 = widened(A, s1)
+    if absolute:
+        A = A.abs()
+    distance = torch.linalg.matrix_norm(A - torch.diag_embed(s1))
+    return divided(distance, torch.linalg.vector_norm(s1, ord=p, dim=-1), "norm of the singular values")
+
+
+def widened(*arguments: Any) -> tuple[Any, ...]:
+    """Tensors in their common data type, float32 at least; anything that is not a tensor comes back as it is.
+
+    Args:
+        *arguments: Tensors of any floating type, or operators.
+
+    Returns:
+        The same arguments, in order.
+    """
+    dtype = torch.float32
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            dtype = torch.promote_types(dtype, argument.dtype)
+    return tuple(a.to(dtype) if isinstance(a, Tensor) else a for a in arguments)
+
+
+def trustworthy(value: Tensor, what: str) -> Tensor:
+    """The value itself, once it is known to be finite everywhere.
+
+    Args:
+        value: Computed values of any shape.
+        what: Their name in the error message.
+
+    Returns:
+        `value`.
+
+    Raises:
+        UntrustworthyResultError: If any entry is NaN or infinite.
+    """
+    wrong = int((~torch.isfinite(value)).sum())
+    if wrong:
+        raise UntrustworthyResultError(
+            f"the {what} has {wrong} NaN or infinite of {value.numel()} entries; "
+            "look for NaN, or overflow in half precision, in the Jacobians or states it was computed from"
+        )
+    return value
+
+
+def divided(numerator: Tensor, denominator: Tensor, what: str) -> Tensor:
+    """Quotient that is refused, rather than returned as NaN, where the denominator vanishes.
+
+    Args:
+        numerator: Values of any shape.
+        denominator: Values that broadcast against them.
+        what: Name of the denominator in the error message.
+
+    Returns:
+        The quotient, finite everywhere.
+
+    Raises:
+        UntrustworthyResultError: If any denominator is 0, or any quotient is not finite.
+    """
+    zeros = int((denominator == 0).sum())
+    if zeros:
+        raise UntrustworthyResultError(
+            f"the {what} is 0 in {zeros} of {denominator.numel()} cases, so the quotient has no meaning; "
+            "an all-zero Jacobian or a trajectory that stands still cannot be measured"
+        )
+    return trustworthy(numerator / denominator, f"quotient by the {what}")

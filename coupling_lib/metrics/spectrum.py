@@ -1,0 +1,140 @@
+"""The spectrum of block Jacobians: decay, change with depth, and agreement of left and right singular vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.metrics.coupling import divided, trustworthy, widened
+from coupling_lib.metrics.statistics import LinearFit, linear_fit
+
+
+def stable_rank(S: Tensor) -> Tensor:
+    r"""Stable rank: how many directions carry the Jacobian, weak ones counting for little.
+
+    $$\frac{\lVert J \rVert_F^2}{\sigma_1^2} = \sum_i \frac{\sigma_i^2}{\sigma_1^2}$$
+
+    Args:
+        S: Singular values (..., r), all of them: with only the strongest at hand the value is a lower bound.
+
+    Returns:
+        (...) between 1 and r.
+
+    Example:
+        >>> import torch
+        >>> stable_rank(torch.tensor([2.0, 2.0, 1.0, 0.0]))
+        tensor(2.2500)
+    """
+    (S,) = widened(S)
+    strongest = S.amax(dim=-1, keepdim=True)
+    return divided(S, strongest, "largest singular value").square().sum(dim=-1)
+
+
+def decay_exponent(S: Tensor) -> Tensor:
+    r"""Exponent $a$ of the power law $\sigma_i \propto i^{-a}$ that fits best in a log-log plot.
+
+    Least squares of $\ln \sigma_i$ on $\ln i$, $i = 1, \dots, r$, each value with the same weight. A flat spectrum
+    has $a = 0$. Pass a slice to fit a part of the spectrum's head.
+
+    Args:
+        S: Singular values (..., r), strongest first, all positive, r at least 2.
+
+    Returns:
+        (...), no unit.
+
+    Raises:
+        ParameterError: If there are fewer than two singular values.
+        UntrustworthyResultError: If a singular value is 0 or negative.
+
+    Example:
+        >>> import torch
+        >>> decay_exponent(torch.tensor([1.0, 1 / 2, 1 / 3, 1 / 4]))
+        tensor(1.)
+    """
+    (S,) = widened(S)
+    if S.shape[-1] < 2:
+        raise ParameterError(f"the spectrum has shape {tuple(S.shape)!r}; a decay needs at least two singular values")
+    if (S <= 0).any():
+        raise UntrustworthyResultError(
+            "a singular value is 0 or negative, so it has no logarithm; pass the nonzero ones"
+        )
+    log_rank = torch.arange(1, S.shape[-1] + 1, dtype=S.dtype, device=S.device).log()
+    centred = log_rank - log_rank.mean()
+    return trustworthy(-(S.log() * centred).sum(dim=-1) / centred.square().sum(), "decay exponent")
+
+
+def inverse_sigma_fit(sigma1: Tensor, first_block: int = 9) -> LinearFit:
+    r"""Line through $1/\sigma_1$ against depth, with its $R^2$ (paper, singular-value scaling).
+
+    If the top singular value falls as one over depth, $1/\sigma_1^l$ lies on a straight line. Depth is the
+    block's number counted from 1, as in the figure; the early blocks are left out of the fit, as in the released code.
+
+    Args:
+        sigma1: Top singular value of each block (L,).
+        first_block: First block of the fit, counted from 0: 9 is depth 10.
+
+    Returns:
+        Slope per block, intercept, $R^2$ and p-value.
+
+    Raises:
+        ParameterError: If fewer than three blocks are left to fit.
+        UntrustworthyResultError: If a singular value is 0 or not finite.
+
+    Example:
+        >>> import torch
+        >>> depth = torch.arange(1.0, 25.0)
+        >>> fit = inverse_sigma_fit(1 / (0.5 * depth))
+        >>> round(fit.slope, 6), round(fit.r_squared, 6)
+        (0.5, 1.0)
+    """
+    sigma1 = trustworthy(sigma1.detach().to("cpu", torch.float64), "top singular value")
+    if (sigma1 == 0).any():
+        raise UntrustworthyResultError("the top singular value of a block is 0, so it has no inverse")
+    if sigma1.ndim != 1 or len(sigma1) - first_block < 3 or first_block < 0:
+        raise ParameterError(
+            f"first_block is {first_block!r} and sigma1 has shape {tuple(sigma1.shape)!r}; "
+            "expected (L,) and at least three blocks from first_block on"
+        )
+    depth = np.arange(1, len(sigma1) + 1)
+    return linear_fit(depth[first_block:], (1 / sigma1).numpy()[first_block:])
+
+
+def left_right_overlaps(U: Tensor, Vh: Tensor) -> Tensor:
+    r"""Cosines between left and right singular vectors of one Jacobian, $|U^\top V|$ entry by entry.
+
+    The identity means that each singular direction is written to where it is read from, up to sign, as the
+    paper's dynamical reading assumes.
+
+    Args:
+        U: Left singular vectors as columns (..., d, K).
+        Vh: Right singular vectors as rows (..., K, d).
+
+    Returns:
+        (..., K, K), entries between 0 and 1.
+    """
+    U, Vh = widened(U, Vh)
+    return trustworthy((Vh @ U).mT.abs(), "overlap of left and right vectors")
+
+
+def left_right_alignment(U: Tensor, Vh: Tensor) -> Tensor:
+    r"""Mean cosine $\frac1K \sum_i |u_i^\top v_i|$ between left and right vectors of the same rank.
+
+    It is 1 if the Jacobian acts on its top directions as a symmetric matrix (either sign), and about
+    $\sqrt{2 / \pi d}$ for unrelated vectors.
+
+    Args:
+        U: Left singular vectors as columns (..., d, K).
+        Vh: Right singular vectors as rows (..., K, d).
+
+    Returns:
+        (...) between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> U, S, Vh = torch.linalg.svd(torch.diag(torch.tensor([2.0, -1.0])))
+        >>> left_right_alignment(U, Vh)
+        tensor(1.)
+    """
+    return left_right_overlaps(U, Vh).diagonal(dim1=-2, dim2=-1).mean(dim=-1)

@@ -1,0 +1,173 @@
+"""Intervals, fits and correlations for the numbers the figures show; SciPy does the work."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.stats
+from numpy.typing import ArrayLike, NDArray
+
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+
+
+class Interval(NamedTuple):
+    """A mean with its bootstrap interval."""
+
+    mean: NDArray[np.float64]
+    """Mean over the resampled axis."""
+    low: NDArray[np.float64]
+    """Lower end, of the same shape."""
+    high: NDArray[np.float64]
+    """Upper end, of the same shape."""
+
+
+class LinearFit(NamedTuple):
+    """A least-squares line."""
+
+    slope: float
+    """Change of y per unit of x."""
+    intercept: float
+    """y at x = 0."""
+    r_squared: float
+    """Share of the variance of y that the line explains, 0 to 1."""
+    p_value: float
+    """Two-sided p-value of the hypothesis that the slope is 0 (t test with n - 2 degrees of freedom)."""
+
+
+class PartialCorrelation(NamedTuple):
+    """A correlation with other variables held fixed."""
+
+    r: float
+    """Pearson correlation of the residuals, -1 to 1."""
+    p_value: float
+    """Two-sided p-value of r = 0 (t test with n - 2 - q degrees of freedom)."""
+
+
+def bootstrap_interval(
+    values: ArrayLike, level: float = 0.95, n_resamples: int = 2000, seed: int = 0, axis: int = 0
+) -> Interval:
+    """Percentile bootstrap interval of a mean.
+
+    The values along `axis` (one per prompt, say) are drawn again with replacement, `n_resamples` times; the
+    interval holds the middle `level` of the means obtained. The percentile method is taken because it stays
+    defined where all values agree, as on the diagonal of a mismatch: the interval is then that single point.
+
+    Args:
+        values: Measurements of any shape.
+        level: Coverage, between 0 and 1.
+        n_resamples: Number of resamples.
+        seed: Seed of the resampling.
+        axis: Axis over which the mean is taken.
+
+    Returns:
+        Mean, lower and upper end, each of the shape of `values` without `axis`.
+
+    Raises:
+        ParameterError: If there are fewer than two values along the axis, or the level is not between 0 and 1.
+
+    Example:
+        >>> interval = bootstrap_interval([1.0, 2.0, 3.0, 4.0])
+        >>> bool(interval.low < interval.mean < interval.high), float(interval.mean)
+        (True, 2.5)
+    """
+    values = _finite(values, "values")
+    if values.ndim == 0 or values.shape[axis] < 2:
+        raise ParameterError(f"values have shape {values.shape!r}; an interval over axis {axis} needs at least two")
+    if not 0 < level < 1:
+        raise ParameterError(f"level is {level!r}; expected a number between 0 and 1, for example 0.95")
+    result = scipy.stats.bootstrap(
+        (values,),
+        np.mean,
+        axis=axis,
+        confidence_level=level,
+        n_resamples=n_resamples,
+        method="percentile",
+        vectorized=True,
+        # SciPy holds a whole batch of resamples at once: about 32 MB, whatever the number of block pairs.
+        batch=max(1, 2**22 // values.size),
+        rng=np.random.default_rng(seed),
+    )
+    low, high = result.confidence_interval
+    return Interval(values.mean(axis=axis), np.asarray(low), np.asarray(high))
+
+
+def linear_fit(x: ArrayLike, y: ArrayLike) -> LinearFit:
+    """Least-squares line y = slope x + intercept.
+
+    Args:
+        x: Abscissae (n,), not all equal.
+        y: Ordinates (n,).
+
+    Returns:
+        Slope, intercept, R² and p-value.
+
+    Raises:
+        ParameterError: If x and y differ in length, hold fewer than three points, or x is constant.
+
+    Example:
+        >>> fit = linear_fit([0, 1, 2], [1, 3, 5])
+        >>> fit.slope, fit.intercept, fit.r_squared
+        (2.0, 1.0, 1.0)
+    """
+    x, y = _finite(x, "x"), _finite(y, "y")
+    if x.ndim != 1 or x.shape != y.shape or len(x) < 3:
+        raise ParameterError(f"x has shape {x.shape!r} and y {y.shape!r}; expected two lists of one length, at least 3")
+    if np.ptp(x) == 0:
+        raise ParameterError(f"x is {x[0]!r} at all {len(x)} points; a line needs different abscissae")
+    fit = scipy.stats.linregress(x, y)
+    return LinearFit(float(fit.slope), float(fit.intercept), float(fit.rvalue**2), float(fit.pvalue))
+
+
+def partial_correlation(x: ArrayLike, y: ArrayLike, given: ArrayLike) -> PartialCorrelation:
+    """Pearson correlation of x and y after the best linear prediction from `given` is taken out of both.
+
+    Args:
+        x: First variable (n,).
+        y: Second variable (n,).
+        given: Variables held fixed, (n,) or (n, q).
+
+    Returns:
+        Correlation and p-value.
+
+    Raises:
+        ParameterError: If the lengths differ, or n is not at least q + 3.
+        UntrustworthyResultError: If `given` predicts x or y exactly, so that nothing is left to correlate.
+
+    Example:
+        >>> size, noise = [1, 2, 3, 4, 5, 6], [1, -1, 0, 0, -1, 1]
+        >>> coupling = [s + e for s, e in zip(size, noise)]
+        >>> score = [s - e for s, e in zip(size, noise)]
+        >>> round(partial_correlation(coupling, score, given=size).r, 6)
+        -1.0
+    """
+    x, y, given = _finite(x, "x"), _finite(y, "y"), _finite(given, "given")
+    given = given.reshape(len(given), -1) if given.ndim else given.reshape(1, 1)
+    n, q = given.shape
+    if x.shape != (n,) or y.shape != (n,) or n < q + 3:
+        raise ParameterError(
+            f"x has shape {x.shape!r}, y {y.shape!r} and given {given.shape!r}; expected one length, "
+            f"at least {q + 3} with {q} variable(s) held fixed"
+        )
+    design = np.column_stack([np.ones(n), given])
+    residuals = []
+    for name, variable in (("x", x), ("y", y)):
+        residual = variable - design @ np.linalg.lstsq(design, variable, rcond=None)[0]
+        # What is left of an exact prediction is rounding, and rounding correlates with anything.
+        if np.linalg.norm(residual) <= 1e-10 * np.linalg.norm(variable):
+            raise UntrustworthyResultError(f"given predicts {name} exactly; nothing is left of it to correlate")
+        residuals.append(residual)
+    a, b = residuals
+    r = float(np.clip(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)), -1, 1))
+    freedom = n - 2 - q
+    t = np.inf if abs(r) == 1 else abs(r) * np.sqrt(freedom / (1 - r**2))
+    return PartialCorrelation(r, float(2 * scipy.stats.t.sf(t, freedom)))
+
+
+def _finite(values: ArrayLike, name: str) -> NDArray[np.float64]:
+    values = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise UntrustworthyResultError(
+            f"{name} holds {int((~np.isfinite(values)).sum())} NaN or infinite of {values.size} entries"
+        )
+    return values

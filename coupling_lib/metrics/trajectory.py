@@ -1,0 +1,218 @@
+r"""The shape of a token's path through the residual stream: how straight, how evenly and how exponentially spaced.
+
+A trajectory is the sequence of states $x^0, x^1, \dots, x^L$ of one token: $x^0$ enters the first block and $x^l$
+leaves block $l$. Every function takes `x` (L+1, d) or (L+1, n, d), depth first and width last, and gives one value
+per token. What stands first and last in `x` is the caller's choice (with or without the embedding state, before or
+after the final norm), and a figure says which it took.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.metrics.coupling import divided, trustworthy, widened
+
+
+def norms(x: Tensor) -> Tensor:
+    r"""Length of the state at each depth, $\lVert x^l \rVert_2$.
+
+    Args:
+        x: States (L+1, d) or (L+1, n, d).
+
+    Returns:
+        (L+1,) or (L+1, n), in the units of the residual stream.
+    """
+    return trustworthy(torch.linalg.vector_norm(_states(x), dim=-1), "norm of the states")
+
+
+def step_lengths(x: Tensor) -> Tensor:
+    r"""Length of each block's step, $\lVert x^l - x^{l-1} \rVert_2$.
+
+    Args:
+        x: States (L+1, d) or (L+1, n, d).
+
+    Returns:
+        (L,) or (L, n); entry 0 is the step of the first block.
+    """
+    return trustworthy(torch.linalg.vector_norm(_states(x).diff(dim=0), dim=-1), "length of the steps")
+
+
+def line_shape_score(x: Tensor) -> Tensor:
+    r"""Line-shape score: how far the path is from a straight line (paper, equations 15 and 16; Gai and Zhang, 2021).
+
+    Each step is shortened or stretched to length 1 and the steps are added up:
+
+    $$\mathrm{LSS} = L \,\Big/\, \Bigl\lVert \sum_{l=1}^{L} \frac{\delta^l}{\lVert \delta^l \rVert_2} \Bigr\rVert_2,
+      \qquad \delta^l = x^l - x^{l-1}.$$
+
+    It is 1 for a straight line, about $\sqrt L$ for steps in unrelated directions, and larger for a path that turns
+    back. $L$ is the number of steps in `x`, so that a `window` of a path is measured on the same scale.
+
+    Args:
+        x: States (L+1, d) or (L+1, n, d).
+
+    Returns:
+        A scalar, or one value per token (n,).
+
+    Raises:
+        UntrustworthyResultError: If a step has no direction (two equal states in a row) or the directions cancel.
+
+    Example:
+        >>> import torch
+        >>> line_shape_score(torch.tensor([[0.0, 0.0], [1.0, 0.0], [5.0, 0.0]]))  # straight on
+        tensor(1.)
+        >>> line_shape_score(torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 9.0]]))  # one right angle
+        tensor(1.4142)
+    """
+    x = _states(x)
+    steps, lengths = x.diff(dim=0), step_lengths(x)
+    directions = steps / _nonzero_steps(lengths).unsqueeze(-1)
+    travelled = torch.linalg.vector_norm(directions.sum(dim=0), dim=-1)
+    n_steps = len(steps)
+    # Directions that cancel exactly on paper leave rounding behind, about one unit in the last place per step.
+    if (travelled <= n_steps * torch.finfo(travelled.dtype).eps).any():
+        raise UntrustworthyResultError(
+            f"the {n_steps} step directions of a trajectory cancel, so its line-shape score is infinite; "
+            "expected states that move somewhere"
+        )
+    return trustworthy(n_steps / travelled, "line-shape score")
+
+
+def expodistance(x: Tensor) -> Tensor:
+    r"""Expodistance: how far the growth of the state's norm is from exponential (paper, equations 17 and 18).
+
+    $$\mathrm{ED} = \frac{\mathrm{Var}_l\, \alpha^l}{(\mathrm{Mean}_l\, \alpha^l)^2}, \qquad
+      \alpha^l = \ln \frac{\lVert x^l \rVert_2}{\lVert x^{l-1} \rVert_2}, \quad l = 1, \dots, L.$$
+
+    It is 0 for exact exponential growth. The variance is the population one: the mean of squared deviations,
+    divided by $L$ and not by $L - 1$, because the $L$ steps are the whole path and not a sample of it. The value is
+    the *square* of the coefficient of variation of $\alpha$, as the paper's formula has it, and grows without bound as
+    the mean growth approaches 0.
+
+    Args:
+        x: States (L+1, d) or (L+1, n, d).
+
+    Returns:
+        A scalar, or one value per token (n,).
+
+    Raises:
+        UntrustworthyResultError: If a state is zero, or the norm ends where it began (mean growth 0).
+
+    Example:
+        >>> import torch
+        >>> expodistance(torch.tensor([[1.0], [2.0], [4.0], [8.0]]))  # doubles at each block
+        tensor(0.)
+        >>> expodistance(torch.tensor([[1.0], [1.0], [4.0]]))  # stands, then grows fourfold
+        tensor(1.)
+    """
+    lengths = norms(x)
+    if (lengths == 0).any():
+        raise UntrustworthyResultError("a state of the trajectory is all zero, so its growth has no logarithm")
+    growth = lengths.log().diff(dim=0)
+    mean = growth.mean(dim=0)
+    # A path whose norm returns to its start telescopes to 0 up to rounding in the two logarithms.
+    rounding = 4 * torch.finfo(growth.dtype).eps * lengths.log().abs().amax(dim=0).clamp(min=1)
+    if (mean.abs() * len(growth) <= rounding).any():
+        raise UntrustworthyResultError(
+            "the norm of a trajectory ends where it began, so its mean growth is 0 and the expodistance is infinite"
+        )
+    return divided(growth.var(dim=0, correction=0), mean**2, "squared mean growth")
+
+
+def equidistance(x: Tensor) -> Tensor:
+    r"""Unevenness of the spacing: coefficient of variation of the step lengths over depth.
+
+    $$\mathrm{CoV} = \frac{\sqrt{\mathrm{Var}_l\, \delta^l}}{\mathrm{Mean}_l\, \delta^l}, \qquad
+      \delta^l = \lVert x^l - x^{l-1} \rVert_2,$$
+
+    with the population variance. It is 0 when all steps are equally long. The paper names the quantity without a
+    formula; this is the plain coefficient of variation, not its square.
+
+    Args:
+        x: States (L+1, d) or (L+1, n, d).
+
+    Returns:
+        A scalar, or one value per token (n,).
+
+    Example:
+        >>> import torch
+        >>> equidistance(torch.tensor([[0.0], [1.0], [4.0]]))  # steps of 1 and 3
+        tensor(0.5000)
+    """
+    lengths = step_lengths(x)
+    return divided(lengths.std(dim=0, correction=0), lengths.mean(dim=0), "mean step length")
+
+
+def window(x: Tensor, centre: int, width: int = 11) -> Tensor:
+    """The part of a trajectory around one depth, to be scored on its own.
+
+    A window of `width` states holds `width - 1` steps; `line_shape_score` of it takes that number as its numerator,
+    so a straight window scores 1.
+
+    Args:
+        x: States (L+1, d) or (L+1, n, d).
+        centre: Index of the middle state; 0 is the state that enters the first block.
+        width: Number of states, odd and at least 3.
+
+    Returns:
+        `x[centre - width // 2 : centre + width // 2 + 1]`.
+
+    Raises:
+        ParameterError: If the width is not odd or below 3, or the window reaches over an end of the trajectory.
+
+    Example:
+        >>> import torch
+        >>> x = torch.arange(20.0).unsqueeze(-1)
+        >>> window(x, centre=7).squeeze(-1).tolist()
+        [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0]
+    """
+    if width < 3 or width % 2 == 0:
+        raise ParameterError(
+            f"width is {width!r}; expected an odd number of states, at least 3, so that it has a centre"
+        )
+    half = width // 2
+    if not half <= centre < len(x) - half:
+        raise ParameterError(
+            f"centre is {centre!r}; a window of {width} states in a trajectory of {len(x)} needs a centre "
+            f"from {half} to {len(x) - half - 1}; choose another centre or a smaller width"
+        )
+    return x[centre - half : centre + half + 1]
+
+
+def logit_entropy(logits: Tensor) -> Tensor:
+    r"""Entropy of the next-token distribution, $-\sum_w p_w \ln p_w$ with $p = \mathrm{softmax}(\text{logits})$.
+
+    Args:
+        logits: Unnormalised log-probabilities (..., vocabulary); $-\infty$ forbids a token.
+
+    Returns:
+        (...) in nats, from 0 (certain) to the logarithm of the vocabulary's size (uniform).
+
+    Example:
+        >>> import torch
+        >>> logit_entropy(torch.zeros(4))  # ln 4
+        tensor(1.3863)
+    """
+    (logits,) = widened(logits)
+    return trustworthy(torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1), "entropy of the logits")
+
+
+def _states(x: Tensor) -> Tensor:
+    if x.ndim < 2 or len(x) < 2:
+        raise ParameterError(
+            f"the trajectory has shape {tuple(x.shape)!r}; expected (L+1, d) or (L+1, n, d) with at least two depths"
+        )
+    (x,) = widened(x)
+    return x
+
+
+def _nonzero_steps(lengths: Tensor) -> Tensor:
+    still = (lengths == 0).nonzero()
+    if len(still):
+        raise UntrustworthyResultError(
+            f"step {int(still[0, 0]) + 1} of a trajectory has length 0, so it has no direction; "
+            "a block that adds nothing cannot be scored"
+        )
+    return lengths

@@ -1,0 +1,199 @@
+"""Prompts to measure on: the embedded set, the paper's six benchmarks, WikiText-2, or a file of one's own.
+
+The embedded set was written for this project: six styles, twenty prompts each, made to look like the benchmarks
+without taking anything from them. The benchmarks themselves are read from a local folder or, where the `datasets`
+package is installed, from the Hugging Face hub.
+
+>>> [prompt.dataset for prompt in load_prompts(n=3)]
+['arc-style', 'gsm8k-style', 'hellaswag-style']
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+
+from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.paths import DATA
+
+PARIS = "What is the capital of France? The capital is"
+"""The example prompt of the paper's figures."""
+
+BENCHMARKS = ("arc", "gsm8k", "hellaswag", "mmlu", "truthfulqa", "winogrande")
+"""The paper's six sets; `load_prompts("benchmarks")` reads them all."""
+
+CHAIN_OF_THOUGHT = "Let's think step by step."
+
+# Hub id, configuration, split and column. The sets read from "validation" publish no labelled test split.
+_HUB = {
+    "arc": ("allenai/ai2_arc", "ARC-Challenge", "test", "question"),
+    "gsm8k": ("openai/gsm8k", "main", "test", "question"),
+    "hellaswag": ("Rowan/hellaswag", None, "validation", "ctx"),
+    "mmlu": ("cais/mmlu", "all", "test", "question"),
+    "truthfulqa": ("truthfulqa/truthful_qa", "generation", "validation", "question"),
+    "winogrande": ("allenai/winogrande", "winogrande_xl", "validation", "sentence"),
+    "wikitext2": ("Salesforce/wikitext", "wikitext-2-raw-v1", "test", "text"),
+}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One text to measure on."""
+
+    id: str
+    """Name that is unique within its set and stable over time."""
+    dataset: str
+    """Set or style it belongs to, for example "gsm8k" or "arc-style"."""
+    text: str
+    """The text itself, without blanks at either end."""
+
+
+def load_prompts(
+    name: str | Path = "embedded", n: int | None = None, seed: int = 0, folder: str | Path | None = None
+) -> list[Prompt]:
+    """Prompts of a named set or a file, all of them or a balanced selection.
+
+    A selection takes the styles (data sets) in turn, each shuffled by the seed: n = 6 of the embedded set is one
+    prompt of each style, and a larger n with the same seed begins with the smaller selection.
+
+    Args:
+        name: "embedded", one of `BENCHMARKS`, "benchmarks" for all six, "wikitext2", or the path of a `.jsonl` file
+            (key "prompt", and "id" and "dataset" if wanted) or a `.txt` file (one prompt a line).
+        n: Number of prompts; None takes all, in the order of the file.
+        seed: Seed of the selection.
+        folder: Local folder that holds `arc.jsonl`, `gsm8k.jsonl`, ... or, for "wikitext2", `test.txt`. Without it
+            the benchmarks come from the Hugging Face hub.
+
+    Returns:
+        The prompts.
+
+    Raises:
+        ParameterError: If the set, the file or so many prompts do not exist.
+
+    Example:
+        >>> len(load_prompts()), len({prompt.dataset for prompt in load_prompts()})
+        (120, 6)
+    """
+    if name == "embedded":
+        prompts = _from_file(DATA / "prompts" / "embedded.jsonl")
+    elif name == "benchmarks":
+        prompts = [prompt for benchmark in BENCHMARKS for prompt in _named(benchmark, folder)]
+    elif name in _HUB:
+        prompts = _named(str(name), folder)
+    elif Path(name).suffix in {".jsonl", ".txt"}:
+        prompts = _from_file(Path(name))
+    else:
+        raise ParameterError(
+            f"the prompt set {str(name)!r} is unknown; choose from embedded, benchmarks, {', '.join(_HUB)}, "
+            "or give the path of a .jsonl or .txt file"
+        )
+    return prompts if n is None else _balanced(prompts, n, seed)
+
+
+def add_chain_of_thought(prompt: Prompt) -> Prompt:
+    """The same prompt followed by "Let's think step by step." (zero-shot chain of thought, Kojima et al., 2022).
+
+    Args:
+        prompt: Any prompt.
+
+    Returns:
+        A prompt with the sentence appended and "+cot" added to its id.
+
+    Example:
+        >>> add_chain_of_thought(Prompt("q1", "mine", "How many?"))
+        Prompt(id='q1+cot', dataset='mine', text="How many? Let's think step by step.")
+    """
+    return replace(prompt, id=f"{prompt.id}+cot", text=f"{prompt.text} {CHAIN_OF_THOUGHT}")
+
+
+def _named(name: str, folder: str | Path | None) -> list[Prompt]:
+    if folder is None:
+        return _from_hub(name)
+    # A folder may hold the files themselves, or be the data folder above them.
+    file, below = ("test.txt", "wikitext2") if name == "wikitext2" else (f"{name}.jsonl", "prompts")
+    places = [Path(folder) / file, Path(folder) / below / file]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise ParameterError(f"the folder {str(folder)!r} holds no {file}; expected it there or under {below}/")
+    if name == "wikitext2":
+        return _paragraphs(found.read_text(encoding="utf-8").splitlines())
+    return _from_file(found)
+
+
+def _from_file(path: Path) -> list[Prompt]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")  # not at U+2028, which JSON strings may hold
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(f"the prompt file {str(path)!r} cannot be read ({error}); expected UTF-8 text") from None
+    read = _json_line if path.suffix == ".jsonl" else lambda line, default: replace(default, text=line.strip())
+    prompts = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                prompts.append(read(line, Prompt(f"{path.stem}-{number}", path.stem, "")))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise ParameterError(
+                    f'line {number} of {str(path)!r} is no prompt; expected JSON such as {{"prompt": "some text"}}'
+                ) from None
+    if not prompts:
+        raise ParameterError(f"the prompt file {str(path)!r} holds no prompt; expected one a line")
+    return prompts
+
+
+def _json_line(line: str, default: Prompt) -> Prompt:
+    record = json.loads(line)
+    text = record["prompt"].strip()
+    if not text:
+        raise ValueError
+    return Prompt(str(record.get("id", default.id)), str(record.get("dataset", default.dataset)), text)
+
+
+def _paragraphs(lines: list[str]) -> list[Prompt]:
+    """The paragraphs of WikiText-2: a line that starts and ends with "=" is a heading."""
+    texts = [(number, line.strip()) for number, line in enumerate(lines, start=1)]
+    return [
+        Prompt(f"wikitext2-{number}", "wikitext2", text)
+        for number, text in texts
+        if text and not (text.startswith("=") and text.endswith("="))
+    ]
+
+
+def _from_hub(name: str) -> list[Prompt]:
+    hub_id, configuration, split, column = _HUB[name]
+    try:
+        import datasets  # optional: only whoever wants the hub needs it
+    except ImportError:
+        raise CouplingError(
+            f"the prompt set {name!r} is not at hand; pass folder= with its file, or install the `datasets` package"
+        ) from None
+    try:
+        rows = list(datasets.load_dataset(hub_id, configuration, split=split)[column])
+    except Exception as error:  # the hub client raises many kinds; each means that the set cannot be had
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CouplingError(f"the prompt set {name!r} cannot be fetched as {hub_id} ({reason}); pass folder=") from None
+    if name == "wikitext2":
+        return _paragraphs(rows)
+    # Winogrande marks the ambiguous referent with an underscore: the prompt is what comes before it.
+    texts = [row.split("_")[0] if name == "winogrande" else row for row in rows]
+    return [Prompt(f"{name}-{split}-{i}", name, text.strip()) for i, text in enumerate(texts)]
+
+
+def _balanced(prompts: list[Prompt], n: int, seed: int) -> list[Prompt]:
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= len(prompts):
+        raise ParameterError(f"n is {n!r}; expected a whole number from 1 to {len(prompts)}, or None for all prompts")
+    return list(_in_turn(prompts, seed))[:n]
+
+
+def _in_turn(prompts: list[Prompt], seed: int) -> Iterator[Prompt]:
+    """All prompts, one of each style after another, every style in an order of its own."""
+    styles: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        styles.setdefault(prompt.dataset, []).append(prompt)
+    for style, members in styles.items():
+        random.Random(f"{seed}/{style}").shuffle(members)
+    for turn in zip_longest(*styles.values()):
+        yield from (prompt for prompt in turn if prompt is not None)

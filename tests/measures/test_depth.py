@@ -1,0 +1,134 @@
+"""Depth measurements against a straightforward re-implementation of the released method, on the embedded models."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+import coupling_lib as cl
+from coupling_lib.errors import ParameterError
+from coupling_lib.prompts import PARIS
+
+KS = (10, 30, 50)
+
+
+def released_method(hf, ids: torch.Tensor, ks: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """The released method in a few slow lines: gradients of `hidden_states`, full SVDs, loops over pairs.
+
+    Its last Jacobian includes the final norm; index [k, l, l'] is the Jacobian of l with the vectors of l'.
+    """
+    with torch.enable_grad():
+        embedded = hf.get_input_embeddings()(ids).detach().requires_grad_(True)
+        states = hf(inputs_embeds=embedded, use_cache=False, output_hidden_states=True).hidden_states
+        jacobians = []
+        for before, after in itertools.pairwise(states):
+            rows = [torch.autograd.grad(value, before, retain_graph=True)[0][0, -1] for value in after[0, -1]]
+            jacobians.append((torch.stack(rows) - torch.eye(len(rows))).double().numpy())
+    decomposed = [np.linalg.svd(J) for J in jacobians]
+    L = len(jacobians)
+    out = {name: np.zeros((len(ks), L, L)) for name in ("released_norm", "released_trace", "normalized_miscoupling")}
+    for i, k in enumerate(ks):
+        for a in range(L):
+            for b in range(L):
+                U, _, Vt = decomposed[b]
+                s = decomposed[a][1][:k]
+                M = U[:, :k].T @ jacobians[a] @ Vt[:k].T
+                distance = np.linalg.norm(np.abs(M) - np.diag(s))
+                out["released_norm"][i, a, b] = distance / np.linalg.norm(s)
+                out["released_trace"][i, a, b] = distance / s.sum()
+                out["normalized_miscoupling"][i, a, b] = np.linalg.norm(M - np.diag(np.diag(M))) / np.linalg.norm(M)
+    return out
+
+
+@pytest.fixture(scope="module", params=["nano-neox", "nano-llama"])
+def model(request):
+    return cl.load_model(request.param)
+
+
+def test_values_equal_the_released_method(model):
+    ids = torch.tensor([model.tokenizer(PARIS)["input_ids"]])
+    wanted = released_method(model.hf, ids, KS)
+    ours = cl.measure_depth(model, [PARIS], ks=KS)
+    last = model.n_blocks - 1
+    for name, values in wanted.items():
+        found = ours[name].isel(prompt=0).values
+        inner = slice(0, last)
+        np.testing.assert_allclose(found[:, inner, inner], values[:, inner, inner], rtol=2e-4, atol=1e-5)
+        assert np.abs(found[:, last] / values[:, last] - 1).max() > 1e-2  # their last block includes the final norm
+    theirs = cl.measure_depth(model, [PARIS], ks=KS, boundary="hidden_states")
+    for name, values in wanted.items():
+        np.testing.assert_allclose(theirs[name].isel(prompt=0).values, values, rtol=2e-4, atol=1e-5)
+
+
+def test_dataset_has_the_dimensions_of_the_contract(model):
+    ds = cl.measure_depth(model, [PARIS, "It was the best of times"], ks=(30, 10))
+    assert dict(ds.normalized_miscoupling.sizes) == {"prompt": 2, "k": 2, "block_1": 12, "block_2": 12}
+    assert ds.k.values.tolist() == [10, 30] and ds.prompt.values.tolist() == [PARIS, "It was the best of times"]
+    assert ds.block_1.values.tolist() == list(range(12))
+    assert ds.matrix.shape == (12, 12, 30, 30)
+    assert float(ds.residual.max()) < 1e-5
+    assert (ds.singular_values.diff("rank") <= 0).all()
+
+
+def test_matrix_is_the_coupling_matrix_of_the_first_prompt(model):
+    ds = cl.measure_depth(model, [PARIS, "It was the best of times"], ks=(10,))
+    trace = cl.trace(model, PARIS)
+    A = cl.coupling_matrix(trace.jacobian(7), trace.jacobian(3).svd(10), 10)
+    np.testing.assert_allclose(ds.matrix.sel(block_1=7, block_2=3).values, A.numpy(), atol=1e-4 * float(A.abs().max()))
+    wanted = float(cl.miscoupling(A, normalized=True))
+    assert float(ds.normalized_miscoupling.sel(block_1=7, block_2=3, k=10)[0]) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_block_is_perfectly_coupled_with_itself(model):
+    ds = cl.measure_depth(model, [PARIS], ks=(10, 50))
+    for name in ("normalized_miscoupling", "mismatch", "released_trace"):
+        own = np.diagonal(ds[name].isel(prompt=0).values, axis1=1, axis2=2)
+        assert np.abs(own).max() < 1e-4
+        others = ds[name].isel(prompt=0).values[:, ~np.eye(12, dtype=bool)]
+        assert others.min() > 1e-3
+
+
+def test_trained_blocks_couple_more_than_untrained_ones_and_than_chance():
+    """The paper's first claim, on the embedded model."""
+    prompts = [PARIS, "It was the best of times, it was the worst of", "The old man walked slowly down the"]
+    off = ~np.eye(12, dtype=bool)
+    coupling, null = {}, {}
+    for untrained in (False, True):
+        ds = cl.measure_depth(cl.load_model("nano-neox", untrained=untrained), prompts, ks=(10,))
+        coupling[untrained] = 1 - ds.normalized_miscoupling.isel(k=0).values[:, off]
+        null[untrained] = 1 - cl.depth_null(ds, "normalized_miscoupling").values
+    assert coupling[False].mean() > 2 * null[False].mean()
+    assert coupling[True].mean() == pytest.approx(null[True].mean(), abs=0.01)
+
+
+def test_null_is_the_same_for_the_same_seed_and_lies_at_the_closed_form(model):
+    ds = cl.measure_depth(model, [PARIS], ks=(10, 30))
+    null = cl.depth_null(ds, "normalized_miscoupling", n_samples=20, seed=5)
+    assert dict(null.sizes) == {"sample": 20, "k": 2, "block_1": 12}
+    xr.testing.assert_equal(null, cl.depth_null(ds, "normalized_miscoupling", n_samples=20, seed=5))
+    np.testing.assert_allclose(null.mean(("sample", "block_1")), np.sqrt(1 - 1 / ds.k.values), rtol=0.01)
+
+
+def test_dataset_survives_netcdf(model, tmp_path):
+    ds = cl.measure_depth(model, [PARIS], ks=(10,))
+    ds.to_netcdf(tmp_path / "depth.nc")
+    with xr.open_dataset(tmp_path / "depth.nc") as back:
+        xr.testing.assert_allclose(back, ds)
+        assert back.attrs["model"] == model.name and back.attrs["boundary"] == "block"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(prompts=[PARIS], ks=(97,)), "k is 97; nano-neox has width 96, so k is from 1 to 96"),
+        (dict(prompts=[PARIS], token=40), "token_in is 40"),
+        (dict(prompts=[]), "prompts is empty"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(arguments, message):
+    with pytest.raises(ParameterError, match=message):
+        cl.measure_depth(cl.load_model("nano-neox"), **arguments)

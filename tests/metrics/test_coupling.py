@@ -1,0 +1,181 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.metrics.coupling import coupling_matrices, coupling_matrix, miscoupling, mismatch
+
+TIGHT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+@pytest.fixture
+def jacobians():
+    return torch.randn(4, 24, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_the_coupling_matrix_of_a_jacobian_with_itself_is_its_singular_values(jacobians):
+    svd = torch.linalg.svd(jacobians[0])
+    torch.testing.assert_close(coupling_matrix(jacobians[0], svd, k=6), svd.S[:6].diag(), **TIGHT)
+
+
+def test_each_entry_is_a_left_vector_times_the_jacobian_times_a_right_vector(jacobians):
+    svd2 = torch.linalg.svd(jacobians[1])
+    A = coupling_matrix(jacobians[0], svd2, k=5)
+    for i in range(5):
+        for j in range(5):
+            entry = sum(svd2.U[p, i] * jacobians[0, p, q] * svd2.Vh[j, q] for p in range(24) for q in range(24))
+            torch.testing.assert_close(A[i, j], entry, **TIGHT)
+
+
+def test_an_operator_gives_what_its_matrix_gives(jacobians):
+    class Operator:
+        def __matmul__(self, V):
+            return jacobians[0] @ V
+
+    svd2 = torch.linalg.svd(jacobians[1])
+    assert torch.equal(coupling_matrix(Operator(), svd2, k=5), coupling_matrix(jacobians[0], svd2, k=5))
+
+
+def test_full_singular_vectors_of_the_first_jacobian_give_the_papers_second_form_and_truncated_ones_do_not(jacobians):
+    svd1, svd2 = torch.linalg.svd(jacobians[0]), torch.linalg.svd(jacobians[1])
+    A = coupling_matrix(jacobians[0], svd2, k=6)
+
+    def second_form(kept):
+        rank_kept = svd1.U[:, :kept] @ svd1.S[:kept].diag() @ svd1.Vh[:kept]
+        return svd2.U[:, :6].T @ rank_kept @ svd2.Vh[:6].T
+
+    torch.testing.assert_close(second_form(24), A, **TIGHT)
+    assert torch.linalg.matrix_norm(second_form(6) - A) > 0.1 * torch.linalg.matrix_norm(A)
+
+
+def test_all_pairs_at_once_equal_one_pair_at_a_time(jacobians):
+    svds = [torch.linalg.svd(J) for J in jacobians[:3]]
+    U, Vh = torch.stack([s.U[:, :7] for s in svds]), torch.stack([s.Vh[:7] for s in svds])
+    A = coupling_matrices(jacobians, U, Vh)
+    assert A.shape == (4, 3, 7, 7)
+    for first in range(4):
+        for second in range(3):
+            one = coupling_matrix(jacobians[first], svds[second], k=7)
+            torch.testing.assert_close(A[first, second], one, **TIGHT)
+            torch.testing.assert_close(
+                A[first, second, :4, :4], coupling_matrix(jacobians[first], svds[second], k=4), **TIGHT
+            )
+
+
+def test_a_list_of_operators_is_applied_once_each(jacobians):
+    calls = []
+
+    class Operator:
+        def __init__(self, index):
+            self.index = index
+
+        def __matmul__(self, V):
+            calls.append(self.index)
+            return jacobians[self.index] @ V
+
+    svds = torch.linalg.svd(jacobians)
+    U, Vh = svds.U[..., :5], svds.Vh[:, :5]
+    A = coupling_matrices([Operator(i) for i in range(4)], U, Vh)
+    torch.testing.assert_close(A, coupling_matrices(jacobians, U, Vh), **TIGHT)
+    assert calls == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_miscoupling_of_a_jacobian_with_itself_is_zero(jacobians, normalized):
+    for J in jacobians:
+        assert miscoupling(coupling_matrix(J, torch.linalg.svd(J), k=8), normalized=normalized) < 1e-13
+
+
+def test_miscoupling_counts_the_off_diagonal_entries_alone():
+    A = torch.tensor([[2.0, 3.0], [-4.0, 20.0]], dtype=torch.float64)
+    assert miscoupling(A).item() == pytest.approx(5.0, abs=1e-14)
+    assert miscoupling(A, normalized=True).item() == pytest.approx(5 / (4 + 9 + 16 + 400) ** 0.5, abs=1e-14)
+
+
+def test_normalized_miscoupling_does_not_change_with_the_scale_of_the_jacobian(jacobians):
+    svd2 = torch.linalg.svd(jacobians[1])
+    one = miscoupling(coupling_matrix(jacobians[0], svd2, k=8), normalized=True)
+    scaled = miscoupling(coupling_matrix(-1e3 * jacobians[0], svd2, k=8), normalized=True)
+    torch.testing.assert_close(scaled, one, **TIGHT)
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda A, s: miscoupling(A),
+        lambda A, s: miscoupling(A, normalized=True),
+        mismatch,
+        lambda A, s: mismatch(A, s, absolute=True, norm="trace"),
+    ],
+)
+def test_joint_signs_of_singular_vectors_change_nothing(jacobians, measure):
+    svd1, svd2 = torch.linalg.svd(jacobians[0]), torch.linalg.svd(jacobians[1])
+    signs = torch.tensor([1.0, -1.0] * 12, dtype=torch.float64)
+    flipped = SimpleNamespace(U=svd2.U * signs, S=svd2.S, Vh=signs[:, None] * svd2.Vh)
+    plain = measure(coupling_matrix(jacobians[0], svd2, k=9), svd1.S[:9])
+    torch.testing.assert_close(measure(coupling_matrix(jacobians[0], flipped, k=9), svd1.S[:9]), plain, **TIGHT)
+
+
+def test_mismatch_divides_by_the_norm_it_names():
+    A, s1 = torch.diag(torch.tensor([3.0, 4.0])).double(), torch.tensor([3.0, 4.0]).double()
+    A = A + torch.tensor([[0.0, 35.0], [0.0, 0.0]])
+    assert mismatch(A, s1).item() == pytest.approx(35 / 5)
+    assert mismatch(A, s1, norm="trace").item() == pytest.approx(35 / 7)
+    assert mismatch(A, s1, norm=1).item() == pytest.approx(35 / 7)
+    assert mismatch(A, s1, norm=3).item() == pytest.approx(35 / 91 ** (1 / 3))
+    assert mismatch(A, s1, norm=float("inf")).item() == pytest.approx(35 / 4)
+
+
+def test_absolute_mismatch_forgives_a_sign_that_the_signed_one_counts():
+    s1 = torch.tensor([3.0, 4.0])
+    A = torch.diag(-s1)
+    assert mismatch(A, s1, absolute=True).item() == 0
+    assert mismatch(A, s1).item() == pytest.approx(2)
+
+
+def test_batches_of_matrices_are_measured_one_by_one(jacobians):
+    svds = torch.linalg.svd(jacobians)
+    A = coupling_matrices(jacobians, svds.U[..., :5], svds.Vh[:, :5])
+    together = mismatch(A, svds.S[:, None, :5], norm="trace")
+    assert together.shape == (4, 4)
+    for first in range(4):
+        for second in range(4):
+            alone = mismatch(A[first, second], svds.S[first, :5], norm="trace")
+            torch.testing.assert_close(together[first, second], alone, **TIGHT)
+
+
+def test_half_precision_is_computed_in_float32_and_double_stays_double():
+    A = torch.tensor([[1.0, 300.0], [300.0, 1.0]], dtype=torch.float16)  # its squares overflow in float16
+    assert miscoupling(A).dtype == torch.float32
+    assert miscoupling(A).item() == pytest.approx(300 * 2**0.5)
+    assert miscoupling(A.double()).dtype == torch.float64
+
+
+def test_a_zero_jacobian_is_refused_and_not_returned_as_nan():
+    with pytest.raises(UntrustworthyResultError, match="norm of the coupling matrix is 0"):
+        miscoupling(torch.zeros(3, 3), normalized=True)
+    with pytest.raises(UntrustworthyResultError, match="norm of the singular values is 0 in 1 of 2"):
+        mismatch(torch.ones(2, 3, 3), torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_nan_and_infinity_are_refused(bad):
+    A = torch.eye(3)
+    A[0, 1] = bad
+    with pytest.raises(UntrustworthyResultError, match="1 NaN or infinite"):
+        miscoupling(A)
+    with pytest.raises(UntrustworthyResultError, match="NaN or infinite"):
+        mismatch(A, torch.ones(3))
+
+
+@pytest.mark.parametrize("k", [0, 25, -1, 2.0, True, "5"])
+def test_a_k_that_cannot_be_is_named_with_what_is_possible(jacobians, k):
+    with pytest.raises(ParameterError, match=r"k is .*from 1 to 24"):
+        coupling_matrix(jacobians[0], torch.linalg.svd(jacobians[1]), k=k)
+
+
+@pytest.mark.parametrize("norm", ["fro", 0, -2, None, True])
+def test_a_norm_that_does_not_exist_is_refused(norm):
+    with pytest.raises(ParameterError, match="norm is"):
+        mismatch(torch.eye(2), torch.ones(2), norm=norm)

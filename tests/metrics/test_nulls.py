@@ -1,0 +1,167 @@
+import math
+
+import pytest
+import torch
+
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.metrics.nulls import (
+    closed_form_null,
+    filled_spectrum,
+    mean_absolute_coordinate,
+    random_frame,
+    random_orthogonal_null,
+    relative_to_null,
+)
+from coupling_lib.metrics.variants import VARIANTS, measure_variants
+
+D = 96
+SPECTRA = {
+    "flat": torch.ones(D, dtype=torch.float64),
+    "decaying": torch.arange(1, D + 1, dtype=torch.float64) ** -0.5,
+}
+EXACT = {"miscoupling", "mismatch", "mismatch_trace", "basis_uu", "basis_vv", "basis_uv", "basis_vu"}
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    S = torch.stack(list(SPECTRA.values()))
+    return random_orthogonal_null(S, D, ks=[10, 30], n_samples=400, generator=seeded())
+
+
+@pytest.mark.parametrize("k", [10, 30])
+@pytest.mark.parametrize("spectrum", SPECTRA)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_closed_form_equals_the_simulation(simulated, name, spectrum, k):
+    samples = simulated[name][:, [10, 30].index(k), list(SPECTRA).index(spectrum)]
+    squares = samples**2
+    formula = closed_form_null(name, SPECTRA[spectrum], D, k).item()
+    error = squares.std().item() / math.sqrt(len(squares))
+    # Four standard errors of the mean square; the approximate formulas are allowed one per cent beside that.
+    allowed = 4 * error + (0 if name in EXACT else 0.02 * formula**2)
+    assert squares.mean().item() == pytest.approx(formula**2, abs=allowed)
+
+
+def test_the_simulation_has_the_distribution_of_full_random_matrices():
+    d, k, n = 24, 6, 300
+    S = torch.linspace(3, 0.2, d, dtype=torch.float64)
+    generator = seeded(1)
+    direct = {name: [] for name in VARIANTS}
+    for _ in range(n):
+        U1, V1, U2, V2 = (random_frame(d, d, generator, torch.float64) for _ in range(4))
+        J1, J2 = (U1 * S) @ V1.T, (U2 * S) @ V2.T
+        values = measure_variants(
+            torch.stack([J1, J2]), torch.stack([U1, U2]), torch.stack([S, S]), torch.stack([V1.T, V2.T]), ks=[k]
+        )
+        for name, value in values.items():
+            direct[name].append(value[0, 0, 1])
+    short = random_orthogonal_null(S[None], d, ks=[k], n_samples=n, generator=seeded(2))
+    for name in VARIANTS:
+        one, two = torch.stack(direct[name]), short[name].flatten()
+        error = math.sqrt((one.var() + two.var()).item() / n)
+        assert one.mean().item() == pytest.approx(two.mean().item(), abs=4.5 * error), name
+        assert one.std().item() == pytest.approx(two.std().item(), rel=0.35), name
+
+
+@pytest.mark.parametrize(("d", "k"), [(512, 51), (768, 76), (4096, 50)])
+def test_flat_spectra_follow_the_rule_of_thumb(d, k):
+    S = torch.ones(d, dtype=torch.float64)
+    rule = math.sqrt(1 + k / d - 1.6 / math.sqrt(d))
+    assert closed_form_null("released_norm", S, d, k).item() == pytest.approx(rule, abs=2e-4)
+    assert closed_form_null("released_trace", S, d, k).item() == pytest.approx(rule / math.sqrt(k), abs=2e-4)
+    assert closed_form_null("normalized_miscoupling", S, d, k).item() == pytest.approx(math.sqrt(1 - 1 / k))
+
+
+def test_the_signed_mismatch_has_no_absolute_value_term():
+    S = torch.ones(100, dtype=torch.float64)
+    assert closed_form_null("mismatch", S, 100, 25).item() == pytest.approx(math.sqrt(1.25), rel=1e-12)
+    assert closed_form_null("mismatch_trace", S, 100, 25).item() == pytest.approx(math.sqrt(1.25) / 5, rel=1e-12)
+
+
+def test_closed_forms_are_batched_over_spectra():
+    S = torch.stack(list(SPECTRA.values()))
+    for name in VARIANTS:
+        both = closed_form_null(name, S, D, 10)
+        assert both.shape == (2,)
+        for at, spectrum in enumerate(SPECTRA.values()):
+            torch.testing.assert_close(both[at], closed_form_null(name, spectrum, D, 10))
+
+
+def test_random_frames_are_orthonormal_and_uniform():
+    frames = torch.stack([random_frame(6, 3, seeded(seed), torch.float64) for seed in range(2000)])
+    torch.testing.assert_close(frames.mT @ frames, torch.eye(3).double().expand(2000, 3, 3), rtol=0, atol=1e-12)
+    # Without the sign fix the first entry of the Q factor would have one sign only.
+    assert abs(frames[:, 0, 0].mean().item()) < 4 / math.sqrt(6 * 2000)
+    torch.testing.assert_close(
+        (frames**2).mean(0), torch.full((6, 3), 1 / 6).double(), rtol=0, atol=4 * 0.2 / math.sqrt(2000)
+    )
+
+
+def test_the_same_generator_gives_the_same_null():
+    S = SPECTRA["decaying"][None]
+    one, two = (random_orthogonal_null(S, D, ks=[5], n_samples=3, generator=seeded(7)) for _ in range(2))
+    assert one["mismatch"].shape == (3, 1, 1)
+    for name in VARIANTS:
+        assert torch.equal(one[name], two[name])
+
+
+def test_wide_frames_are_handled_when_two_of_them_do_not_fit_into_the_width():
+    null = random_orthogonal_null(torch.ones(1, 8).double(), 8, ks=[8], n_samples=200, generator=seeded(3))
+    # With K = d both bases are complete, so the norm of A is exactly that of J and E m^2 = 2 for the signed mismatch.
+    assert (null["mismatch"] ** 2).mean().item() == pytest.approx(2, abs=0.1)
+    assert (null["miscoupling"] ** 2).mean().item() == pytest.approx(8 * 7 * 8 / 64, abs=0.2)
+
+
+def test_a_filled_spectrum_keeps_head_and_frobenius_norm_and_so_the_null():
+    S = SPECTRA["decaying"]
+    filled = filled_spectrum(S[:30], D, torch.linalg.vector_norm(S))
+    assert filled.shape == (D,)
+    assert torch.equal(filled[:30], S[:30])
+    assert torch.linalg.vector_norm(filled).item() == pytest.approx(torch.linalg.vector_norm(S).item(), rel=1e-12)
+    for name in ("mismatch", "miscoupling"):
+        torch.testing.assert_close(closed_form_null(name, filled, D, 30), closed_form_null(name, S, D, 30))
+    assert closed_form_null("mismatch", S[:30], D, 30) < closed_form_null("mismatch", S, D, 30)
+
+
+def test_a_complete_spectrum_is_filled_with_nothing():
+    S = torch.stack([SPECTRA["flat"], SPECTRA["decaying"]]).float()
+    assert torch.equal(filled_spectrum(S, D, torch.linalg.vector_norm(S, dim=-1)), S)
+
+
+@pytest.mark.parametrize("frobenius", [1.0, 50.0])
+def test_a_frobenius_norm_of_another_matrix_is_refused(frobenius):
+    with pytest.raises(ParameterError, match="norm of the same Jacobian"):
+        filled_spectrum(SPECTRA["decaying"][:30], D, frobenius)
+
+
+def test_mean_absolute_coordinate_of_circle_sphere_and_high_dimension():
+    assert mean_absolute_coordinate(2) == pytest.approx(2 / math.pi, rel=1e-14)
+    assert mean_absolute_coordinate(3) == pytest.approx(0.5, rel=1e-14)
+    assert mean_absolute_coordinate(10_000) == pytest.approx(math.sqrt(2 / (math.pi * 10_000)), rel=1e-4)
+
+
+def test_relative_to_null_is_zero_at_the_null_and_one_at_the_best():
+    value = torch.tensor([0.9, 0.0, 0.45, 1.8])
+    assert relative_to_null(value, torch.tensor(0.9)).tolist() == pytest.approx([0, 1, 0.5, -1])
+    with pytest.raises(UntrustworthyResultError, match="distance from the null"):
+        relative_to_null(value, torch.zeros(4))
+
+
+def test_spectra_that_do_not_fit_the_width_are_refused():
+    with pytest.raises(ParameterError, match="r at most d"):
+        random_orthogonal_null(torch.ones(1, 9), 8, ks=[2])
+    with pytest.raises(ParameterError, match="from 1 to 4"):
+        random_orthogonal_null(torch.ones(1, 4), 8, ks=[5])
+
+
+@pytest.mark.parametrize("k", [8, 30])
+def test_the_absolute_term_of_a_low_rank_spectrum_is_close_to_its_exact_value(k):
+    # With k equal singular values an entry is the inner product of the first k coordinates of two unit vectors, so
+    # E|a| = (mean length of those coordinates)^2 x (mean |cosine| in k dimensions), all of them Gamma functions.
+    length = math.exp(math.lgamma((k + 1) / 2) - math.lgamma(k / 2) + math.lgamma(D / 2) - math.lgamma((D + 1) / 2))
+    exact = length**2 * mean_absolute_coordinate(k)
+    square = closed_form_null("released_norm_k", torch.ones(D, dtype=torch.float64), D, k).item() ** 2
+    assert (1 + k**2 / D**2 - square) / 2 == pytest.approx(exact, rel=0.002)

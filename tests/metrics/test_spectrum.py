@@ -1,0 +1,82 @@
+import math
+
+import pytest
+import torch
+
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.metrics.nulls import mean_absolute_coordinate
+from coupling_lib.metrics.spectrum import (
+    decay_exponent,
+    inverse_sigma_fit,
+    left_right_alignment,
+    left_right_overlaps,
+    stable_rank,
+)
+
+
+def test_stable_rank_is_the_squared_frobenius_norm_over_the_squared_spectral_norm():
+    J = torch.randn(3, 20, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = torch.linalg.matrix_norm(J) ** 2 / torch.linalg.matrix_norm(J, ord=2) ** 2
+    torch.testing.assert_close(stable_rank(torch.linalg.svdvals(J)), expected, rtol=1e-12, atol=0)
+
+
+def test_stable_rank_of_a_flat_spectrum_is_its_length_and_of_zero_is_refused():
+    assert stable_rank(torch.full((7,), 0.2).double()).item() == pytest.approx(7)
+    with pytest.raises(UntrustworthyResultError, match="largest singular value is 0"):
+        stable_rank(torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.7])
+def test_decay_exponent_recovers_a_power_law_of_any_scale(exponent):
+    rank = torch.arange(1, 41, dtype=torch.float64)
+    S = torch.stack([rank**-exponent, 30 * rank**-exponent])
+    assert decay_exponent(S).tolist() == pytest.approx([exponent] * 2, abs=1e-12)
+
+
+def test_decay_exponent_refuses_values_without_logarithm_or_too_few():
+    with pytest.raises(UntrustworthyResultError, match="no logarithm"):
+        decay_exponent(torch.tensor([1.0, 0.0]))
+    with pytest.raises(ParameterError, match="at least two"):
+        decay_exponent(torch.tensor([1.0]))
+
+
+def test_inverse_sigma_fit_leaves_out_the_early_blocks_and_counts_depth_from_one():
+    depth = torch.arange(1.0, 33.0, dtype=torch.float64)
+    sigma1 = 1 / (0.25 * depth + 2)
+    sigma1[:9] = 50.0
+    fit = inverse_sigma_fit(sigma1)
+    assert (fit.slope, fit.intercept, fit.r_squared) == pytest.approx((0.25, 2, 1), rel=1e-12)
+    assert inverse_sigma_fit(sigma1, first_block=0).r_squared < 1
+
+
+def test_inverse_sigma_fit_needs_three_blocks_and_positive_values():
+    with pytest.raises(ParameterError, match="first_block is 9"):
+        inverse_sigma_fit(torch.ones(11))
+    with pytest.raises(UntrustworthyResultError, match="no inverse"):
+        inverse_sigma_fit(torch.tensor([1.0, 0.0, 2.0]), first_block=0)
+
+
+def test_symmetric_matrices_have_aligned_left_and_right_vectors():
+    M = torch.randn(12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    U, _, Vh = torch.linalg.svd(M + M.T)
+    torch.testing.assert_close(left_right_overlaps(U, Vh), torch.eye(12).double(), rtol=0, atol=1e-10)
+    assert left_right_alignment(U, Vh).item() == pytest.approx(1, abs=1e-12)
+
+
+def test_overlaps_are_cosines_of_left_rows_with_right_columns():
+    U, _, Vh = torch.linalg.svd(torch.randn(2, 9, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64))
+    overlaps = left_right_overlaps(U[..., :4], Vh[..., :4, :])
+    for batch in range(2):
+        for i in range(4):
+            for j in range(4):
+                assert overlaps[batch, i, j].item() == pytest.approx(
+                    abs(U[batch, :, i] @ Vh[batch, j]).item(), abs=1e-14
+                )
+
+
+def test_unrelated_vectors_align_as_the_null_value_says():
+    J = torch.randn(400, 64, 64, generator=torch.Generator().manual_seed(3))
+    U, _, Vh = torch.linalg.svd(J)
+    alignment = left_right_alignment(U, Vh)
+    four_errors = 4 * alignment.std().item() / math.sqrt(400)
+    assert alignment.mean().item() == pytest.approx(mean_absolute_coordinate(64), abs=four_errors)
