@@ -29,6 +29,7 @@ _HOMES = {
     "metrics.coupling": ("coupling_matrix", "coupling_matrices", "miscoupling", "mismatch"),
     "metrics.variants": ("VARIANTS", "TRANSFORMS", "measure_variants", "locality"),
     "metrics.trajectory": ("line_shape_score", "expodistance", "equidistance"),
+    "measures.common": ("inputs_for",),
     "measures.depth": ("measure_depth", "depth_null"),
     "measures.tokens": ("measure_tokens",),
     "measures.trajectories": ("measure_trajectories",),

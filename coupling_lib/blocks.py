@@ -2,16 +2,16 @@
 
 A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by
 name: the blocks are the list of modules as long as the configuration says the model is deep, one nnsight
-trace records what each is called with and what it returns, and `validate` refuses, at load, a model whose
-blocks do not behave as the definitions of the paper need.
+trace records what each is called with and what it returns. Whether they behave as the definitions of the
+paper need is `checks.validate`'s business.
 """
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +20,7 @@ from nnsight import NNsight
 from torch import nn
 from transformers import Cache, PreTrainedModel
 
+from coupling_lib.attention import KeysValues, recording
 from coupling_lib.errors import UnsupportedModelError
 
 
@@ -30,10 +31,12 @@ class Blocks:
     Args:
         path: dotted name of the list of blocks, e.g. `"model.layers"`.
         modules: the blocks, in order of depth.
+        route: how a block is evaluated at a few tokens, one of `blockmap.ROUTES`.
     """
 
     path: str
     modules: nn.ModuleList
+    route: str = "sequence"
 
     def __len__(self) -> int:
         """Give the number of blocks L."""
@@ -45,16 +48,48 @@ class BlockCall:
     """One call of one block, as the model made it.
 
     Args:
+        block: the block that was called.
         input: the residual stream that enters, shape `(1, n, d)`.
         output: the residual stream that leaves, shape `(1, n, d)`.
-        args: the positional arguments; `None` stands where the residual stream goes.
-        kwargs: the keyword arguments, likewise.
+        stream: name of the argument that is the residual stream.
+        arguments: all other arguments by name.
+        keys_values: keys and values of each attention layer that was recorded, by its name in the block.
     """
 
+    block: nn.Module
     input: torch.Tensor
     output: torch.Tensor
-    args: tuple
-    kwargs: dict[str, Any]
+    stream: str
+    arguments: dict[str, Any]
+    keys_values: dict[str, KeysValues] = field(default_factory=dict)
+
+    @property
+    def n_tokens(self) -> int:
+        """Give the number of token positions n."""
+        return self.input.shape[1]
+
+    def with_arguments(self, change: Callable[[str, Any], Any]) -> BlockCall:
+        """Change every argument but the residual stream.
+
+        Args:
+            change: from name and value to the new value.
+
+        Returns:
+            the changed call.
+        """
+        return replace(self, arguments={name: change(name, value) for name, value in self.arguments.items()})
+
+    def with_argument(self, name: str, value: Any) -> BlockCall:
+        """Set one argument.
+
+        Args:
+            name: its name.
+            value: its value.
+
+        Returns:
+            the changed call.
+        """
+        return replace(self, arguments={**self.arguments, name: value})
 
     def replay(self, block: nn.Module, stream: torch.Tensor) -> torch.Tensor:
         """Call a block as the model did, on another residual stream.
@@ -64,21 +99,10 @@ class BlockCall:
             stream: the residual stream in its place, shape `(1, n, d)`.
 
         Returns:
-            the residual stream that leaves, shape `(1, n, d)`, in the dtype of `stream`.
+            the residual stream that leaves, of the same shape and dtype.
         """
-
-        def place(value: Any) -> Any:
-            return stream if value is _STREAM else _as_dtype(value, stream.dtype)
-
-        returned = block(*(place(v) for v in self.args), **{name: place(v) for name, v in self.kwargs.items()})
-        return residual_stream(returned, stream.shape)
-
-
-class _Stream:
-    """Marks the argument that is the residual stream."""
-
-
-_STREAM = _Stream()
+        arguments = {name: _as_dtype(value, stream.dtype) for name, value in self.arguments.items()}
+        return residual_stream(block(**{self.stream: stream}, **arguments), stream.shape)
 
 
 def _as_dtype(value: Any, dtype: torch.dtype) -> Any:
@@ -164,83 +188,58 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, torch.Tensor])
         warnings.simplefilter("ignore", UserWarning)
         tracer = NNsight(hf)
     envoys = attrgetter(blocks.path)(tracer)
-    with tracer.trace(**inputs):
-        recorded = list().save()
-        for envoy in envoys:
-            recorded.append((envoy.inputs, envoy.output))
-    return [_block_call(args, kwargs, output) for (args, kwargs), output in recorded]
+    with recording() as keys_values:
+        with tracer.trace(**inputs):
+            recorded = list().save()
+            for envoy in envoys:
+                recorded.append((envoy.inputs, envoy.output))
+    return [
+        _block_call(block, args, kwargs, output, keys_values)
+        for block, ((args, kwargs), output) in zip(blocks.modules, recorded, strict=True)
+    ]
 
 
-def _block_call(args: tuple, kwargs: dict[str, Any], output: Any) -> BlockCall:
-    """Sort out a block's arguments: the residual stream, caches (dropped), and the rest."""
-    first = args[0] if args else kwargs.get("hidden_states")
+def _block_call(
+    block: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any, keys_values: dict[nn.Module, KeysValues]
+) -> BlockCall:
+    """Sort out a block's arguments by name: the residual stream, caches (dropped), and the rest."""
+    signature = inspect.signature(type(block).forward)
+    bound = signature.bind(block, *args, **kwargs).arguments
+    rest = next((name for name, p in signature.parameters.items() if p.kind is p.VAR_KEYWORD), None)
+    arguments = {name: value for name, value in list(bound.items())[1:] if name != rest} | bound.get(rest, {})
+    stream, first = next(iter(arguments.items()), ("", None))
     if not isinstance(first, torch.Tensor) or first.ndim != 3 or len(first) != 1 or not first.is_floating_point():
         seen = tuple(first.shape) if isinstance(first, torch.Tensor) else type(first).__name__
         raise UnsupportedModelError(
             f"a block was called with {seen}; a residual stream of shape (1, n, d) was expected"
         )
-
-    def keep(value: Any) -> Any:
-        if value is first:
-            return _STREAM
-        return None if isinstance(value, Cache) else value
-
     return BlockCall(
+        block=block,
         input=first.detach(),
         output=residual_stream(output, first.shape).detach(),
-        args=tuple(keep(value) for value in args),
-        kwargs={name: keep(value) for name, value in kwargs.items()},
+        stream=stream,
+        arguments={
+            name: None if isinstance(value, Cache) else value for name, value in arguments.items() if name != stream
+        },
+        keys_values={name: keys_values[part] for name, part in block.named_modules() if part in keys_values},
     )
 
 
-def example_inputs(hf: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Make a small valid input for a model: seven tokens, or one random image.
+def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int) -> torch.Tensor:
+    """Make a valid input for a model: uniform token ids, or an image of standard normal noise.
 
     Args:
         hf: the model.
+        generator: source of randomness, on the CPU.
+        n_tokens: number of tokens; an image has as many as the model's patches make.
 
     Returns:
-        the input by the name the model gives it.
+        `input_ids` `(1, n_tokens)` or `pixel_values` `(1, c, h, w)`.
     """
-    generator = torch.Generator().manual_seed(0)
     config = hf.config
     if hf.main_input_name == "pixel_values":
-        size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
-        pixels = torch.randn(1, config.num_channels, size, size, generator=generator)
-        return {"pixel_values": pixels.to(hf.device, hf.dtype)}
+        size = config.image_size
+        height, width = (size, size) if isinstance(size, int) else size
+        return torch.randn(1, config.num_channels, height, width, generator=generator).to(hf.device, hf.dtype)
     vocabulary = config.get_text_config().vocab_size
-    return {"input_ids": torch.randint(0, vocabulary, (1, 7), generator=generator).to(hf.device)}
-
-
-@torch.no_grad()
-def validate(hf: PreTrainedModel) -> Blocks:
-    """Find a model's blocks and refuse the model unless they behave as the definitions need.
-
-    With X^l = X^{l-1} + f^l(X^{l-1}): every block is called once on a stream of shape `(1, n, d)` and
-    returns one of the same shape; each block reads exactly what the one before it wrote; two runs agree
-    bit for bit; and replaying a block on its own gives what it gave inside the model, so that output
-    minus input is the residual branch f^l and a function of the stream alone.
-
-    Args:
-        hf: a Hugging Face model in evaluation mode.
-
-    Returns:
-        its blocks.
-
-    Raises:
-        UnsupportedModelError: if any of this does not hold; the message names the family and the block.
-    """
-    family = f"{type(hf).__name__} (model type {hf.config.model_type!r})"
-    blocks = find_blocks(hf)
-    inputs = example_inputs(hf)
-    first, second = record(hf, blocks, inputs), record(hf, blocks, inputs)
-    for number, (call, again, module) in enumerate(zip(first, second, blocks.modules, strict=True), start=1):
-        if number > 1 and not torch.equal(call.input, first[number - 2].output):
-            raise UnsupportedModelError(f"block {number} of {family} does not read what block {number - 1} wrote")
-        if not torch.equal(call.output, again.output):
-            raise UnsupportedModelError(
-                f"block {number} of {family} gives two answers in two runs; is it in training mode?"
-            )
-        if not torch.allclose(call.replay(module, call.input), call.output, rtol=1e-3, atol=1e-4):
-            raise UnsupportedModelError(f"block {number} of {family} depends on more than its residual stream")
-    return blocks
+    return torch.randint(0, vocabulary, (1, n_tokens), generator=generator).to(hf.device)

@@ -13,20 +13,24 @@ returns zeros without a word on quantised layers, and on some attention kernels 
     J.T @ U            # J^T U
     J.dense()          # the (d, d) matrix, formed once
     J.svd(k=10)        # top singular triplets, each certified
+
+    block_jacobians(trace, 8, [(t, t) for t in range(trace.n_tokens)])    # J_tt at every token, in one batch
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
 
+from coupling_lib.blockmap import token_map
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.svd import SingularTriplets, top_triplets
 from coupling_lib.tracing import Trace
 
 # Bytes that the intermediate tensors of one batch of cotangents may take.
-_BATCH_BYTES = 2**29
+_BATCH_BYTES = 2**27
 
 # How closely a replayed block must give what it gave inside the model, relative to the norm of its
 # output. Weights narrower than float32 run in their own arithmetic inside the model and in float32 here.
@@ -55,10 +59,7 @@ class BlockJacobian:
 
     def __repr__(self) -> str:
         """Name the block and the tokens, from 0 as in code."""
-        pair = f"token {self.token_in} -> {self.token_out}, {self.shape[0]} x {self.shape[1]}"
-        return (
-            f"BlockJacobian({self.trace.model.name!r}, block {self.block}, {pair})"
-        )
+        return f"BlockJacobian({_name(self.trace, self.block, (self.token_in, self.token_out))})"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -84,10 +85,10 @@ class BlockJacobian:
             return self._dense @ V.to(self._dense)
         # u -> J^T u is linear, so its own derivative along v is J v: two reverse passes and no forward mode.
         u = torch.zeros(self.shape[0], dtype=columns.dtype, device=columns.device, requires_grad=True)
-        x, y = self._output(columns.dtype, columns.device)
-        (pulled,) = torch.autograd.grad(y, x, u, create_graph=True)
-        product = _batched_gradient(pulled, u, columns, self._batch)
-        if self._has_skip:
+        x, y = self._output()
+        (pulled,) = torch.autograd.grad(y, x, u[None], create_graph=True)
+        product = _batched_gradient(pulled[0], u, columns, self._batch)
+        if self.token_in == self.token_out:
             product = product - columns
         return product.T if V.ndim == 2 else product[0]
 
@@ -96,9 +97,9 @@ class BlockJacobian:
         cotangents = self._columns(U)
         if "_dense" in self.__dict__:
             return self._dense.T @ U.to(self._dense)
-        x, y = self._output(cotangents.dtype, cotangents.device)
-        product = _batched_gradient(y, x, cotangents, self._batch)
-        if self._has_skip:
+        x, y = self._output()
+        product = _batched_gradient(y, x, cotangents[:, None], self._batch)[:, 0]
+        if self.token_in == self.token_out:
             product = product - cotangents
         return product.T if U.ndim == 2 else product[0]
 
@@ -116,20 +117,7 @@ class BlockJacobian:
 
     @cached_property
     def _dense(self) -> torch.Tensor:
-        device = self.trace.calls[self.block].input.device
-        identity = torch.eye(self.shape[0], dtype=self.trace.dtype, device=device)
-        x, y = self._output(identity.dtype, device)
-        J = _batched_gradient(y, x, identity, self._batch)
-        if self._has_skip:
-            J = J - identity
-        if not torch.isfinite(J).all():
-            raise UntrustworthyResultError(f"{self!r} holds NaN or infinite entries; try precision='float32'")
-        if not J.any():
-            raise UntrustworthyResultError(
-                f"{self!r} is zero: position {self.token_out} does not attend to position {self.token_in} in this "
-                "block (a later or masked token), or its weights dropped out of differentiation"
-            )
-        return J
+        return block_jacobians(self.trace, self.block, [(self.token_in, self.token_out)], self.boundary)[0]
 
     def svd(self, k: int = 10) -> SingularTriplets:
         """Compute the K largest singular triplets.
@@ -142,17 +130,12 @@ class BlockJacobian:
         """
         return top_triplets(self.dense(), k)
 
-    @property
-    def _has_skip(self) -> bool:
-        """Tell whether the block's output holds its input at the token that is read."""
-        return self.token_in == self.token_out
+    def _output(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return _evaluate(self.trace, self.block, [(self.token_in, self.token_out)], self.boundary)
 
     @property
     def _batch(self) -> int:
-        """Give how many cotangents fit into the memory budget at once."""
-        # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
-        per_cotangent = 16 * self.trace.n_tokens * self.trace.d_model * 8
-        return max(1, _BATCH_BYTES // per_cotangent)
+        return _batch_size(self.trace, 1)
 
     def _columns(self, V: torch.Tensor) -> torch.Tensor:
         """Bring the vectors to multiply with into rows, in the Jacobian's dtype."""
@@ -160,33 +143,8 @@ class BlockJacobian:
             raise ParameterError(
                 f"the factor has shape {tuple(V.shape)}; ({self.shape[1]},) or ({self.shape[1]}, m) fits"
             )
-        call = self.trace.calls[self.block]
         columns = V.unsqueeze(0) if V.ndim == 1 else V.T
-        return columns.to(call.input.device, self.trace.dtype)
-
-    def _output(self, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Evaluate the block with a graph: the varied state x_{t1} and the read state at t2."""
-        call = self.trace.calls[self.block]
-        stream = call.input.to(dtype)
-        with torch.enable_grad():
-            x = stream[0, self.token_in].clone().requires_grad_(True)
-            at_token = torch.zeros(1, stream.shape[1], 1, dtype=torch.bool, device=device)
-            at_token[0, self.token_in] = True
-            left = call.replay(self.trace.block(self.block), torch.where(at_token, x, stream))
-            self._check_replay(left.detach(), call.output)
-            if self.boundary == "hidden_states" and self.block == self.trace.n_blocks - 1:
-                left = self.trace.final_norm(left)
-            return x, left[0, self.token_out]
-
-    def _check_replay(self, replayed: torch.Tensor, recorded: torch.Tensor) -> None:
-        """Refuse to differentiate a map that is not the one the model evaluated."""
-        error = float((replayed - recorded).norm() / recorded.to(replayed.dtype).norm())
-        tolerance = _REPLAY_TOLERANCE.get(self.trace.model.precision, 1e-3)
-        if not error <= tolerance:
-            raise UntrustworthyResultError(
-                f"{self!r}: replayed on its own, the block differs by {error:.1e} from what it gave inside the model; "
-                f"at most {tolerance:.0e} is accepted"
-            )
+        return columns.to(self.trace.calls[self.block].input.device, self.trace.dtype)
 
 
 class _Transposed:
@@ -203,8 +161,98 @@ class _Transposed:
         return self.T.dense().T
 
 
+def block_jacobians(
+    trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundary: str = "block"
+) -> torch.Tensor:
+    """Form the Jacobians of one block at several pairs of token positions, batched.
+
+    Args:
+        trace: the trace at whose states the block is linearised.
+        block: the block l, from 0.
+        pairs: `(t1, t2)` of each, positions from 0; all with t1 = t2, or all without.
+        boundary: `"block"` or `"hidden_states"`; see `Trace.jacobian`.
+
+    Returns:
+        the Jacobians, shape `(len(pairs), d, d)`.
+
+    Raises:
+        ParameterError: if pairs with and without t1 = t2 are mixed.
+        UntrustworthyResultError: if one is all zero or not finite, or the block, replayed on its own, does
+            not give what it gave inside the model.
+    """
+    if len({start == end for start, end in pairs}) > 1:
+        raise ParameterError("pairs mixes t1 = t2 with t1 != t2; form the two kinds in two calls")
+    identity = torch.eye(trace.d_model, dtype=trace.dtype, device=trace.calls[block].input.device)
+    parts = []
+    # Other routes than attention take one set of positions at a time.
+    together = 64 if trace.route == "attention" else 1
+    for first in range(0, len(pairs), together):
+        some = pairs[first : first + together]
+        x, y = _evaluate(trace, block, some, boundary)
+        cotangents = identity[:, None].expand(-1, len(some), -1)
+        parts.append(_batched_gradient(y, x, cotangents, _batch_size(trace, len(some))).transpose(0, 1))
+    J = torch.cat(parts)
+    if pairs[0][0] == pairs[0][1]:
+        J = J - identity
+    for matrix, pair in zip(J, pairs, strict=True):
+        name = _name(trace, block, pair)
+        if not torch.isfinite(matrix).all():
+            raise UntrustworthyResultError(
+                f"the Jacobian of {name} holds NaN or infinite entries; try precision='float32'"
+            )
+        if not matrix.any():
+            raise UntrustworthyResultError(
+                f"the Jacobian of {name} is zero: position {pair[1]} does not attend to position {pair[0]} in this "
+                "block (a later or masked token), or its weights dropped out of differentiation"
+            )
+    return J
+
+
+def _evaluate(
+    trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundary: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Evaluate a block with a graph: the varied states x_{t1} and the read states at t2, both `(T, d)`."""
+    call, module = trace.calls[block], trace.block(block)
+    start, end = torch.tensor(pairs, device=call.input.device).T
+    one = pairs[0][0] == pairs[0][1]
+    positions = start[:, None] if one else torch.stack([start, end], dim=1)
+    # A causal block does not let an earlier token see a later one; only the whole sequence can say so.
+    causal_order = bool((start <= end).all())
+    route = trace.route if causal_order or trace.route == "attention" else "sequence"
+    states = call.input[0][positions].to(trace.dtype)
+    with torch.enable_grad():
+        x = states[:, 0].clone().requires_grad_(True)
+        y = token_map(call, module, route, positions)(torch.cat([x[:, None], states[:, 1:]], dim=1))[:, -1]
+        _check_replay(trace, block, pairs, y.detach(), call.output[0][end])
+        if boundary == "hidden_states" and block == trace.n_blocks - 1:
+            y = trace.final_norm(y)
+        return x, y
+
+
+def _check_replay(
+    trace: Trace, block: int, pairs: Sequence[tuple[int, int]], replayed: torch.Tensor, recorded: torch.Tensor
+) -> None:
+    """Refuse to differentiate a map that is not the one the model evaluated."""
+    recorded = recorded.to(replayed.dtype)
+    errors = (replayed - recorded).norm(dim=1) / recorded.norm(dim=1)
+    tolerance = _REPLAY_TOLERANCE.get(trace.model.precision, 1e-3)
+    worst = int(errors.argmax())
+    if not float(errors[worst]) <= tolerance:
+        raise UntrustworthyResultError(
+            f"{_name(trace, block, pairs[worst])}: replayed on its own, the block differs by "
+            f"{float(errors[worst]):.1e} from what it gave inside the model; at most {tolerance:.0e} is accepted"
+        )
+
+
+def _batch_size(trace: Trace, n_pairs: int) -> int:
+    """Give how many cotangents fit into the memory budget at once."""
+    # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
+    tokens = trace.n_tokens if trace.route == "sequence" else 2 * n_pairs
+    return max(1, _BATCH_BYTES // (16 * tokens * trace.d_model * 8))
+
+
 def _batched_gradient(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor, batch: int) -> torch.Tensor:
-    """Pull many cotangents back through one graph: row i is (dy/dx)^T cotangents_i, shape `(m, d)`."""
+    """Pull many cotangents back through one graph: entry i is the gradient of <cotangents_i, y> by x."""
     rows = [
         torch.autograd.grad(
             y, x, part, is_grads_batched=True, retain_graph=True, allow_unused=True, materialize_grads=True
@@ -212,3 +260,8 @@ def _batched_gradient(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor
         for part in cotangents.split(batch)
     ]
     return torch.cat(rows).detach()
+
+
+def _name(trace: Trace, block: int, pair: tuple[int, int]) -> str:
+    """Name a block and a pair of tokens, from 0 as in code."""
+    return f"{trace.model.name!r}, block {block}, token {pair[0]} -> {pair[1]}"

@@ -45,8 +45,8 @@ class Trace:
 
     @property
     def route(self) -> str:
-        """Say how block maps are evaluated: on the whole `"sequence"`, whatever the family."""
-        return "sequence"
+        """Say how block maps are evaluated: by `"attention"`, `"cache"` or the whole `"sequence"`."""
+        return self.model.blocks.route
 
     @property
     def n_blocks(self) -> int:

@@ -2,7 +2,8 @@
 
 Each case is a configuration class and its arguments, three blocks deep and 32 wide, small enough for a
 float64 brute-force derivative. `narrow` marks families whose own code casts to float32 inside (norms,
-rotary tables, softmax), so that a float64 check of them is a float32 check there.
+rotary tables, softmax), so that a float64 check of them is a float32 check there. `route` is the route that the
+library is expected to find by itself.
 """
 
 from __future__ import annotations
@@ -24,6 +25,15 @@ BASE = dict(
     eos_token_id=0,
     pad_token_id=0,
 )
+VISION = dict(
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=64,
+    image_size=16,
+    patch_size=4,
+    num_channels=3,
+)
 GQA = dict(BASE, num_key_value_heads=2, head_dim=8)
 
 
@@ -37,6 +47,7 @@ class Family:
     narrow: bool = False
     bidirectional: bool = False
     model: str | None = None
+    route: str = "attention"
 
     def build(self, seed: int = 0) -> PreTrainedModel:
         """Build the model in float64 with random weights, large enough that no block is nearly linear."""
@@ -79,7 +90,7 @@ FAMILIES = [
     Family("phi", "PhiConfig", BASE, narrow=True),
     Family("gpt-neox", "GPTNeoXConfig", BASE, narrow=True),
     Family("gpt-neox-sequential", "GPTNeoXConfig", dict(BASE, use_parallel_residual=False), narrow=True),
-    Family("opt", "OPTConfig", dict(BASE, ffn_dim=64, word_embed_proj_dim=32)),
+    Family("opt", "OPTConfig", dict(BASE, ffn_dim=64, word_embed_proj_dim=32), narrow=True),
     Family("olmo2", "Olmo2Config", GQA, narrow=True),
     Family("stablelm", "StableLmConfig", GQA, narrow=True),
     Family("starcoder2", "Starcoder2Config", GQA, narrow=True),
@@ -128,6 +139,7 @@ FAMILIES = [
             parallel_attn=True,
         ),
         narrow=True,
+        route="cache",
     ),
     Family(
         "falcon-new",
@@ -141,6 +153,7 @@ FAMILIES = [
             new_decoder_architecture=True,
         ),
         narrow=True,
+        route="cache",
     ),
     Family(
         "falcon-alibi",
@@ -156,16 +169,28 @@ FAMILIES = [
             bias=True,
         ),
         narrow=True,
+        route="cache",
     ),
     Family(
-        "mpt-alibi", "MptConfig", dict(vocab_size=64, d_model=32, n_layers=3, n_heads=4, max_seq_len=64), narrow=True
+        "mpt-alibi",
+        "MptConfig",
+        dict(vocab_size=64, d_model=32, n_layers=3, n_heads=4, max_seq_len=64),
+        narrow=True,
+        route="cache",
     ),
-    Family("bloom-alibi", "BloomConfig", dict(vocab_size=64, hidden_size=32, n_layer=3, n_head=4), narrow=True),
+    Family(
+        "bloom-alibi",
+        "BloomConfig",
+        dict(vocab_size=64, hidden_size=32, n_layer=3, n_head=4),
+        narrow=True,
+        route="cache",
+    ),
     Family(
         "gptj",
         "GPTJConfig",
         dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, rotary_dim=4),
         narrow=True,
+        route="cache",
     ),
     Family(
         "gpt-neo",
@@ -180,21 +205,59 @@ FAMILIES = [
             attention_types=[[["global", "local"], 1], [["global"], 1]],
         ),
         narrow=True,
+        route="cache",
     ),
     Family("bert", "BertConfig", BASE, bidirectional=True, model="BertModel"),
     Family(
         "vit",
         "ViTConfig",
+        VISION,
+        bidirectional=True,
+        narrow=True,
+        model="ViTModel",
+    ),
+    Family("deit", "DeiTConfig", VISION, bidirectional=True, narrow=True, model="DeiTModel"),
+    Family("dinov2", "Dinov2Config", VISION, bidirectional=True, narrow=True, model="Dinov2Model"),
+    Family("roberta", "RobertaConfig", BASE, bidirectional=True, narrow=True, model="RobertaModel"),
+    Family(
+        "mamba",
+        "MambaConfig",
         dict(
+            vocab_size=64,
             hidden_size=32,
             num_hidden_layers=3,
-            num_attention_heads=4,
-            intermediate_size=64,
-            image_size=16,
-            patch_size=4,
-            num_channels=3,
+            state_size=8,
+            pad_token_id=0,
+            bos_token_id=0,
+            eos_token_id=0,
         ),
-        bidirectional=True,
-        model="ViTModel",
+        narrow=True,
+        route="sequence",
+    ),
+    Family(
+        "gpt-bigcode",
+        "GPTBigCodeConfig",
+        dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0),
+        narrow=True,
+    ),
+    Family(
+        "codegen",
+        "CodeGenConfig",
+        dict(
+            vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, rotary_dim=4, bos_token_id=0, eos_token_id=0
+        ),
+        narrow=True,
+        route="cache",
+    ),
+    Family("persimmon", "PersimmonConfig", BASE, narrow=True),
+    Family("olmo3-window", "Olmo3Config", _layers(sliding_window=4), narrow=True),
+    Family("exaone4", "Exaone4Config", _layers(sliding_window=4), narrow=True),
+    Family("ernie4.5", "Ernie4_5Config", GQA, narrow=True),
+    Family("helium", "HeliumConfig", GQA, narrow=True),
+    Family(
+        "qwen2-moe",
+        "Qwen2MoeConfig",
+        _layers(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32),
+        narrow=True,
     ),
 ]

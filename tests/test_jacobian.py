@@ -7,9 +7,9 @@ import torch
 from families import FAMILIES, Family
 from reference import brute_force_jacobian, relative_error
 
-from coupling_lib import tracing
+from coupling_lib import jacobian, tracing
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.jacobian import BlockJacobian
+from coupling_lib.jacobian import block_jacobians
 from coupling_lib.models import wrap_model
 
 # (last, last), (middle, middle), t1 < t2; token positions of an 11-token prompt, or of the patches of an image.
@@ -32,23 +32,52 @@ def traced(family: Family, dtype: torch.dtype = torch.float64) -> tracing.Trace:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_jacobian_equals_brute_force_in_every_family(family):
+def test_jacobian_equals_brute_force_in_every_family(family, family_table):
     trace, narrow = traced(family), traced(family, torch.float32)
-    tolerance = 1e-5 if family.narrow else 1e-10
+    assert trace.route == narrow.route == family.route
+    worst = {"float64": 0.0, "float32": 0.0}
     compared = 0
     for block, module in enumerate(trace.model.blocks.modules):
         for token_in, token_out in PAIRS + [(9, 7)] * family.bidirectional:
-            wanted = brute_force_jacobian(
-                trace.model.hf, module, trace.inputs, token_in % trace.n_tokens, token_out % trace.n_tokens
-            )
-            found = trace.jacobian(block, token_in, token_out).dense()
-            assert found.dtype == torch.float64
-            assert relative_error(found, wanted) < tolerance
-            in_single = narrow.jacobian(block, token_in, token_out).dense()
-            assert in_single.dtype == torch.float32
-            assert relative_error(in_single, wanted) < 1e-4
+            pair = token_in % trace.n_tokens, token_out % trace.n_tokens
+            wanted = brute_force_jacobian(trace.model.hf, module, trace.inputs, *pair)
+            for name, each in (("float64", trace), ("float32", narrow)):
+                found = each.jacobian(block, *pair).dense()
+                assert found.dtype == getattr(torch, name)
+                worst[name] = max(worst[name], relative_error(found, wanted))
             compared += 1
+    family_table.append((family.name, trace.route, worst["float64"], worst["float32"]))
     assert compared == 3 * (4 if family.bidirectional else 3)
+    assert worst["float64"] < (1e-5 if family.narrow else 1e-10)
+    assert worst["float32"] < 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_jacobians_of_many_tokens_equal_those_of_one_at_a_time(family):
+    trace = traced(family)
+    tokens = [0, 3, 6, trace.n_tokens - 1]
+    many = block_jacobians(trace, 1, [(token, token) for token in tokens])
+    for token, J in zip(tokens, many, strict=True):
+        assert relative_error(J, trace.jacobian(1, token).dense()) < 1e-6
+    # Within a sliding window of four, so that none is zero.
+    pairs = [(2, 4), (5, 6), (6, 7)]
+    for pair, J in zip(pairs, block_jacobians(trace, 1, pairs), strict=True):
+        assert relative_error(J, trace.jacobian(1, *pair).dense()) < 1e-6
+
+
+def test_pairs_of_both_kinds_are_refused_together():
+    with pytest.raises(ParameterError, match="mixes t1 = t2 with t1 != t2"):
+        block_jacobians(traced(LLAMA), 1, [(1, 1), (1, 2)])
+
+
+def test_old_style_gelu_of_bloom_is_differentiated_untouched():
+    """Its autograd function has no rule for functorch, which fails loudly; batched gradients need none."""
+    trace = traced(next(family for family in FAMILIES if family.name == "bloom-alibi"))
+    call, block = trace.calls[1], trace.model.blocks.modules[1]
+    with pytest.raises(RuntimeError, match="setup_context"):
+        torch.func.vjp(lambda x: call.replay(block, x), call.input)
+    wanted = brute_force_jacobian(trace.model.hf, block, trace.inputs, 10, 10)
+    assert relative_error(trace.jacobian(1).dense(), wanted) < 1e-10
 
 
 @pytest.mark.parametrize("family", [LLAMA, GPT2, BERT], ids=lambda family: family.name)
@@ -122,13 +151,13 @@ def test_boundary_of_the_released_code_differs_at_the_last_block_only():
     after_norm = trace.model.hf.model.norm(trace.calls[-1].replay(trace.model.blocks.modules[-1], leaf))[0, -1]
     rows = [torch.autograd.grad(value, leaf, retain_graph=True)[0][0, -1] for value in after_norm]
     wanted = torch.stack(rows) - torch.eye(32, dtype=torch.float64)
-    assert relative_error(released[2], wanted) < 1e-9
+    assert relative_error(released[2], wanted) < 1e-6
     assert relative_error(ours[2], wanted) > 0.1
 
 
 def test_batches_of_cotangents_do_not_change_the_result(monkeypatch):
     whole = traced(GPT2).jacobian(1).dense()
-    monkeypatch.setattr(BlockJacobian, "_batch", 5)
+    monkeypatch.setattr(jacobian, "_batch_size", lambda *_: 5)
     torch.testing.assert_close(traced(GPT2).jacobian(1).dense(), whole, rtol=1e-12, atol=1e-14)
 
 

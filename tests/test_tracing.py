@@ -44,7 +44,7 @@ def test_tracing_leaves_the_model_as_it_was():
 def test_text_is_tokenised_and_its_tokens_are_named():
     trace = tracing.trace(load_model("nano-neox"), "It was the best of times")
     assert "".join(trace.tokens) == "It was the best of times"
-    assert trace.n_tokens == len(trace.tokens) and trace.route == "sequence"
+    assert trace.n_tokens == len(trace.tokens) and trace.route == "attention"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from coupling_lib.blocks import random_input
 from coupling_lib.errors import ParameterError
+from coupling_lib.jacobian import block_jacobians
 from coupling_lib.models import Model
 from coupling_lib.svd import SingularTriplets, top_triplets
 from coupling_lib.tracing import Trace, trace
@@ -85,27 +86,46 @@ def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]
         yield trace(model, prompt)
 
 
-def block_jacobians(
-    traced: Trace, pairs: Sequence[tuple[int, int, int]], k: int, boundary: str = "block"
-) -> tuple[torch.Tensor, SingularTriplets]:
-    """Form several block Jacobians and their top singular triplets, stacked.
+def singular_triplets(J: torch.Tensor, k: int) -> SingularTriplets:
+    """Compute the top singular triplets of several Jacobians.
+
+    Args:
+        J: the Jacobians, shape `(m, d, d)`.
+        k: number of singular triplets.
+
+    Returns:
+        the triplets, each part with a leading dimension of m.
+    """
+    parts = [top_triplets(matrix, k) for matrix in J]
+    return SingularTriplets(*(torch.stack(part) for part in zip(*parts, strict=True)))
+
+
+def check_k(model: Model, k: int) -> None:
+    """Refuse a number of singular vectors that a model's Jacobians do not have, before anything is measured.
+
+    Args:
+        model: the model.
+        k: number of singular vectors.
+
+    Raises:
+        ParameterError: if `k` is not from 1 to the width of the model.
+    """
+    if not 1 <= k <= model.d_model:
+        raise ParameterError(f"k is {k}; {model.name} has width {model.d_model}, so k is from 1 to {model.d_model}")
+
+
+def depth_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch.Tensor:
+    """Form the Jacobian J_tt of every block at one token.
 
     Args:
         traced: a trace.
-        pairs: `(block, token_in, token_out)` of each, blocks from 0.
-        k: number of singular triplets.
+        token: the position t; -1 is the last.
         boundary: see `Trace.jacobian`.
 
     Returns:
-        the Jacobians, shape `(m, d, d)`, and the triplets, each part with a leading dimension of m.
-
-    Raises:
-        ParameterError: if `k` exceeds the width of the model.
+        the Jacobians, shape `(L, d, d)`.
     """
-    if k > traced.d_model:
-        raise ParameterError(
-            f"k is {k}; {traced.model.name} has width {traced.d_model}, so k is from 1 to {traced.d_model}"
-        )
-    J = torch.stack([traced.jacobian(*pair, boundary=boundary).dense() for pair in pairs])
-    parts = [top_triplets(matrix, k) for matrix in J]
-    return J, SingularTriplets(*(torch.stack(part) for part in zip(*parts, strict=True)))
+    position = traced.position(token)
+    return torch.cat(
+        [block_jacobians(traced, block, [(position, position)], boundary) for block in range(traced.n_blocks)]
+    )

@@ -14,7 +14,14 @@ from typing import Any
 import torch
 import xarray as xr
 
-from coupling_lib.measures.common import block_jacobians, prompt_inputs, prompt_name, traces
+from coupling_lib.measures.common import (
+    check_k,
+    depth_jacobians,
+    prompt_inputs,
+    prompt_name,
+    singular_triplets,
+    traces,
+)
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.nulls import filled_spectrum, random_orthogonal_null
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
@@ -58,10 +65,12 @@ def measure_depth(
     """
     given = prompt_inputs(prompts)
     ks = sorted(set(ks))
+    check_k(model, ks[0])
+    check_k(model, ks[-1])
     per_prompt = []
     for number, traced in enumerate(traces(model, given)):
-        pairs = [(block, token, token) for block in range(traced.n_blocks)]
-        J, triplets = block_jacobians(traced, pairs, max(ks), boundary)
+        J = depth_jacobians(traced, token, boundary)
+        triplets = singular_triplets(J, max(ks))
         # With one singular vector there are no off-diagonal entries to set against the diagonal.
         names = [name for name in VARIANTS if 1 not in ks or name != "old_off_over_diagonal"]
         values = measure_variants(J, triplets.U, triplets.S, triplets.Vh, ks, names)

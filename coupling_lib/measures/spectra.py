@@ -8,7 +8,14 @@ from typing import Any
 import torch
 import xarray as xr
 
-from coupling_lib.measures.common import block_jacobians, prompt_inputs, prompt_name, traces
+from coupling_lib.measures.common import (
+    check_k,
+    depth_jacobians,
+    prompt_inputs,
+    prompt_name,
+    singular_triplets,
+    traces,
+)
 from coupling_lib.metrics.spectrum import left_right_alignment
 from coupling_lib.models import Model
 from coupling_lib.provenance import provenance
@@ -33,9 +40,11 @@ def measure_spectra(
         ParameterError: if `k` exceeds the width, a token does not exist, or there is no prompt.
     """
     given = prompt_inputs(prompts)
+    check_k(model, k)
     per_prompt = []
     for traced in traces(model, given):
-        J, triplets = block_jacobians(traced, [(block, token, token) for block in range(traced.n_blocks)], k)
+        J = depth_jacobians(traced, token)
+        triplets = singular_triplets(J, k)
         stable_rank = (torch.linalg.matrix_norm(J) / triplets.S[:, 0]) ** 2
         per_prompt.append(
             xr.Dataset(

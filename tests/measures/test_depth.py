@@ -125,7 +125,7 @@ def test_dataset_survives_netcdf(model, tmp_path):
     ("arguments", "message"),
     [
         (dict(prompts=[PARIS], ks=(97,)), "k is 97; nano-neox has width 96, so k is from 1 to 96"),
-        (dict(prompts=[PARIS], token=40), "token_in is 40"),
+        (dict(prompts=[PARIS], token=40), "token is 40; this input has 18 tokens"),
         (dict(prompts=[]), "prompts is empty"),
     ],
 )

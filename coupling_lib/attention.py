@@ -1,0 +1,159 @@
+"""Attention that can be told to hold all tokens fixed but a few.
+
+transformers lets a function be registered under a name and chosen as a model's attention. The one below
+computes exactly what the family's own plain attention computes. During a trace it also records every
+layer's keys and values; later, within `frozen`, it answers the queries of a few chosen tokens against
+those recorded constants, with the chosen tokens' own keys and values put into their places. The work per
+query does not grow with the prompt beyond the products with the keys themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
+from transformers.utils import logging
+
+NAME = "coupling_lib"
+
+
+class KeysValues(NamedTuple):
+    """Keys and values of one attention layer for one prompt.
+
+    Args:
+        keys: shape `(1, heads, n, head width)`, rotary positions applied, heads not yet repeated.
+        values: likewise.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def with_tokens(self, own: KeysValues, positions: torch.Tensor) -> KeysValues:
+        """Put the chosen tokens' own keys and values into their places among the constants.
+
+        Args:
+            own: those of the chosen tokens, shape `(T, heads, s, head width)`.
+            positions: where they belong, shape `(T, s)`.
+
+        Returns:
+            keys and values of all tokens, shape `(T, heads, n, head width)`.
+        """
+
+        def place(constants: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+            index = positions[:, None, :, None].expand(new.shape)
+            return constants.to(new.dtype).expand(len(new), -1, -1, -1).scatter(2, index, new)
+
+        return KeysValues(place(self.keys, own.keys), place(self.values, own.values))
+
+
+# What the registered function consults: transformers calls it with a module and tensors, nothing else.
+_record: dict[nn.Module, KeysValues] | None = None
+_constants: dict[nn.Module, tuple[KeysValues, torch.Tensor]] = {}
+
+
+@contextmanager
+def recording() -> Generator[dict[nn.Module, KeysValues]]:
+    """Record the keys and values of every attention layer that runs inside the context.
+
+    Yields:
+        a dictionary that fills up, attention module to its keys and values.
+    """
+    global _record
+    _record = {}
+    try:
+        yield _record
+    finally:
+        _record = None
+
+
+@contextmanager
+def frozen(module: nn.Module, constants: KeysValues, positions: torch.Tensor) -> Generator[None]:
+    """Let one attention layer answer a few tokens' queries against constants, inside the context.
+
+    Args:
+        module: the attention layer.
+        constants: its recorded keys and values.
+        positions: the positions of the tokens that the layer is called with, shape `(T, s)`.
+
+    Yields:
+        nothing.
+    """
+    _constants[module] = (constants, positions)
+    try:
+        yield
+    finally:
+        del _constants[module]
+
+
+def use(hf: PreTrainedModel) -> None:
+    """Make a model call the registered attention, where its family can.
+
+    Args:
+        hf: the model; a family with an attention of its own keeps it.
+    """
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # a family that keeps its own attention says so in a warning
+    try:
+        hf.set_attn_implementation(NAME)
+    except (ValueError, KeyError, NotImplementedError):
+        hf.set_attn_implementation("eager")
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def _attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attend as the family's own plain attention does; see the module's text."""
+    eager = sys.modules[type(module).__module__].eager_attention_forward
+    own = KeysValues(key, value)
+    if module not in _constants:
+        if _record is not None:
+            _record[module] = KeysValues(key.detach(), value.detach())
+        return eager(module, query, key, value, attention_mask, **options)
+    constants, positions = _constants[module]
+    # Soft-capped scores and attention sinks are the family's own business.
+    special = options.get("softcap") is not None or options.get("s_aux") is not None or hasattr(module, "sinks")
+    if special or options.get("scaling") is None:
+        everyone = constants.with_tokens(own, positions)
+        return eager(module, query, everyone.keys, everyone.values, attention_mask, **options)
+    return _attend_to_constants(query, own, constants, positions, attention_mask, options["scaling"]), None
+
+
+def _attend_to_constants(
+    query: torch.Tensor,
+    own: KeysValues,
+    constants: KeysValues,
+    positions: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float,
+) -> torch.Tensor:
+    """Attend with the constants kept out of the graph."""
+    # Writing the chosen tokens' keys into the constants would make a tensor of all keys per column of the
+    # Jacobian; here only scores are written, and the products with the constants are plain matrix products.
+    T, heads, s, width = query.shape
+    groups = own.keys.shape[1]
+    keys, values = (part.to(query.dtype) for part in constants)
+    q = query.reshape(T, groups, heads // groups * s, width)
+    index = positions[:, None, None, :].expand(T, groups, q.shape[2], s)
+    scores = (q @ keys.mT).scatter(3, index, q @ own.keys.mT) * scaling
+    if mask is not None:
+        scores = (scores.reshape(T, heads, s, -1) + mask).reshape(scores.shape)
+    weights = scores.softmax(-1)
+    out = weights.scatter(3, index, 0.0) @ values + weights.gather(3, index) @ own.values
+    return out.reshape(T, heads, s, -1).transpose(1, 2)
+
+
+AttentionInterface.register(NAME, _attention)
+AttentionMaskInterface.register(NAME, eager_mask)

@@ -1,0 +1,207 @@
+r"""Coupling across depth: every block's Jacobian against every block's singular vectors, drawn.
+
+All functions take a mapping from a name ("untrained", "trained", or any model's) to the data set that
+`coupling_lib.measures.depth.measure_depth` made, and draw one panel or colour per name. Blocks count from 1 in
+figures, from 0 in arguments. What each figure plots is a table of `coupling_lib.figures.depth_data`.
+
+*Coupling* is 1 minus a normalised mismatch; the figure names which. Pairs of a block with itself are left out of
+means and scales: A is diagonal there by construction and says nothing about coupling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from coupling_lib.figures import style
+from coupling_lib.figures.circle import draw_circle, draw_edge_legend
+from coupling_lib.figures.depth_data import (
+    Datasets,
+    coupling_by_distance,
+    coupling_label,
+    pair_mismatches,
+    relative_matrices,
+    symbol_and_formula,
+    symmetric_coupling,
+)
+from coupling_lib.figures.panels import block_ticks, colour_bar, label_pairs, square_panels
+from coupling_lib.metrics.statistics import bootstrap_interval
+
+
+def matrix_grid(datasets: Datasets, blocks: Sequence[int], k: int) -> Figure:
+    r"""Draws a grid of coupling matrices, one grid per data set (the paper's figure 3).
+
+    The panel in row $l$, column $l'$ shows $|A_{ll'}|/\sigma_1(J_l)$ with
+    $A_{ll'}=U_{l',K}^\top J_l V_{l',K}$: its entries share one scale although Jacobians of different blocks, and of
+    an untrained model, differ in size by orders of magnitude. The scale ends at the largest entry between different
+    blocks; a block with itself, whose first entry is 1 by construction, may lie beyond. First prompt of the set.
+
+    Args:
+        datasets: Measurements by name.
+        blocks: Which blocks, counted from 0.
+        k: Number of singular vectors, at most the largest K measured.
+
+    Returns:
+        The figure.
+    """
+    figure, panels = square_panels(datasets, bottom=1.1)
+    image = _draw_grids(panels, [relative_matrices(dataset, blocks, k) for dataset in datasets.values()], blocks)
+    label_pairs(panels)
+    bar = colour_bar(figure, image, extend="max")
+    bar.set_label(rf"$|A_{{ll'}}|\;/\;\sigma_1(J_l)$  with  $A_{{ll'}}=U_{{l'}}^{{\top}}J_l\,V_{{l'}}$,  $K={k}$")
+    return figure
+
+
+def mismatch_map(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
+    """Draws the mismatch of every pair of blocks, averaged over prompts, on one shared scale.
+
+    More ink is less mismatch, that is more coupling. A block with itself is left grey.
+
+    Args:
+        datasets: Measurements by name.
+        variant: Name of the mismatch, a key of `MISMATCHES`.
+        k: Number of singular vectors.
+        null: Its value for random orthogonal bases, marked on the colour bar.
+
+    Returns:
+        The figure.
+    """
+    maps = [pair_mismatches(dataset, variant, k).mean(axis=0) for dataset in datasets.values()]
+    marks = [] if null is None else [null]
+    low, high = min(np.nanmin(maps), *marks, np.inf), max(np.nanmax(maps), *marks, -np.inf)
+    figure, panels = square_panels(datasets, bottom=1.1)
+    for axes, values in zip(panels, maps, strict=True):
+        axes.set_facecolor(style.colour("mask"))
+        image = axes.imshow(values, cmap=style.ink().reversed(), vmin=low, vmax=high, interpolation="none")
+        block_ticks(axes, np.arange(len(values)), range(len(values)))
+    label_pairs(panels)
+    bar = colour_bar(figure, image)
+    symbol, formula = symbol_and_formula(variant)
+    bar.set_label(f"mismatch ${symbol}={formula}$,  $K={k}$,  mean over prompts")
+    bar.ax.invert_xaxis()
+    for mark in marks:
+        bar.ax.plot([mark, mark], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False)
+        offset = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+        bar.ax.annotate("random bases", (mark, 1.7), annotation_clip=False, **offset)
+    return figure
+
+
+def adjacency_graph(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
+    r"""Draws blocks on a circle, joined by their coupling (the paper's figures 1c to 1e).
+
+    The edge between blocks $l$ and $l'$ carries the mean of the couplings of $(l,l')$ and $(l',l)$ over
+    prompts. Width and opacity grow in proportion to it, on one scale across panels; nothing is drawn below 0.
+
+    Args:
+        datasets: Measurements by name.
+        variant: Name of the mismatch m; the coupling is 1 - m.
+        k: Number of singular vectors.
+        null: Value of the mismatch for random orthogonal bases, for the legend.
+
+    Returns:
+        The figure.
+    """
+    graphs = [symmetric_coupling(dataset, variant, k) for dataset in datasets.values()]
+    top = float(np.nanmax(graphs))
+    figure, panels = square_panels(datasets, left=0.1, bottom=0.65, gap=0.2)
+    for position, (axes, name, values) in enumerate(zip(panels, datasets, graphs, strict=True)):
+        draw_circle(axes, values, top, style.dataset_colour(name, position))
+    samples = {} if null is None else {f"{1 - null:.2f} (random bases)": 1 - null}
+    samples |= {f"{share * top:.2f}": share * top for share in (0.25, 0.5, 1.0)}
+    draw_edge_legend(figure, samples, top, f"{coupling_label(variant, k)}, mean of both directions and over prompts")
+    return figure
+
+
+def landing_figure(datasets: Datasets, variant: str, k: int, null: float) -> Figure:
+    """Draws the adjacency graph as a frontispiece: only what exceeds chance, almost no labels.
+
+    Args:
+        datasets: Measurements by name; untrained beside trained says most.
+        variant: Name of the mismatch m; the coupling is 1 - m.
+        k: Number of singular vectors.
+        null: Value of the mismatch for random orthogonal bases.
+
+    Returns:
+        The figure; `adjacency_table` of the same arguments is its data, before chance, 1 - `null`, is taken away.
+    """
+    graphs = [symmetric_coupling(dataset, variant, k) - (1 - null) for dataset in datasets.values()]
+    top = max(float(np.nanmax(graphs)), 1e-9)
+    figure, panels = square_panels(datasets, left=0.1, bottom=0.65, gap=0.2)
+    for position, (axes, name, values) in enumerate(zip(panels, datasets, graphs, strict=True)):
+        draw_circle(axes, values, top, style.dataset_colour(name, position))
+    samples = {f"+{share * top:.2f}": share * top for share in (0.25, 0.5, 1.0)}
+    draw_edge_legend(figure, samples, top, "coupling of two transformer blocks, beyond that of random bases")
+    return figure
+
+
+def coupling_distribution(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
+    """Draws coupling over prompts, and against the distance between blocks.
+
+    Left: one dot per prompt, the mean over all ordered pairs of different blocks; bar and tick are the quartiles and
+    the median. Right: the mean over prompts at each distance, with its 95 % bootstrap interval over prompts.
+
+    Args:
+        datasets: Measurements by name.
+        variant: Name of the mismatch m; the coupling is 1 - m.
+        k: Number of singular vectors.
+        null: Value of the mismatch for random orthogonal bases.
+
+    Returns:
+        The figure.
+    """
+    figure = Figure(figsize=(style.WIDTH, 3.1))
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1, 1.9))
+    figure.subplots_adjust(left=0.085, right=0.99, top=0.93, bottom=0.155, wspace=0.07)
+    for position, (name, dataset) in enumerate(datasets.items()):
+        ink = style.dataset_colour(name, position)
+        coupling = 1 - pair_mismatches(dataset, variant, k)
+        _draw_strip(left, position, np.nanmean(coupling, axis=(1, 2)), ink)
+        _draw_band(right, coupling_by_distance(coupling), ink, name)
+    left.set_xticks(range(len(datasets)), list(datasets))
+    left.set_xlim(-0.6, len(datasets) - 0.4)
+    left.set_ylabel(coupling_label(variant, k))
+    left.set_xlabel("all pairs, one dot per prompt")
+    right.set_xlabel("distance $|l-l'|$ between blocks")
+    right.xaxis.get_major_locator().set_params(integer=True)
+    for axes in (left, right):
+        axes.grid(axis="y")
+        if null is not None:
+            axes.axhline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label="random bases")
+    left.set_ylim(bottom=min(0, left.get_ylim()[0]))
+    right.legend()
+    return figure
+
+
+def _draw_grids(panels: Sequence[Axes], grids: Sequence[np.ndarray], blocks: Sequence[int]) -> AxesImage:
+    """All matrices of a panel as one image with transparent gaps; the scale ends where pairs of different blocks do."""
+    count, k = grids[0].shape[1:3]
+    different = ~np.eye(count, dtype=bool)
+    top = max(float(grid[different].max(initial=0.0)) for grid in grids) or 1.0
+    stride = k + max(1, round(k / 10))
+    for axes, grid in zip(panels, grids, strict=True):
+        canvas = np.full((count * stride - (stride - k),) * 2, np.nan)
+        for i, j in np.ndindex(count, count):
+            canvas[i * stride : i * stride + k, j * stride : j * stride + k] = grid[i, j]
+        block_ticks(axes, np.arange(count) * stride + (k - 1) / 2, blocks)
+        image = axes.imshow(canvas, cmap=style.ink(), vmin=0, vmax=top, interpolation="none")
+    return image
+
+
+def _draw_strip(axes: Axes, place: float, values: np.ndarray, ink: str) -> None:
+    spread = np.random.default_rng(0).uniform(-0.16, 0.16, len(values))
+    axes.scatter(place + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+    axes.plot([place + 0.3] * 2, [low, high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
+    axes.plot([place + 0.22, place + 0.38], [middle, middle], color=ink, linewidth=2)
+
+
+def _draw_band(axes: Axes, values: np.ndarray, ink: str, name: str) -> None:
+    distance = np.arange(1, values.shape[1] + 1)
+    axes.plot(distance, values.mean(axis=0), color=ink, marker="o", markersize=3.5, label=name)
+    if len(values) > 1:
+        interval = bootstrap_interval(values)
+        axes.fill_between(distance, interval.low, interval.high, color=ink, alpha=0.25, linewidth=0)

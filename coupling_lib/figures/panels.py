@@ -1,0 +1,91 @@
+"""Layout that the figures of several subjects share: square panels in a row, block numbers, one colour bar."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
+from matplotlib.figure import Figure
+
+from coupling_lib.figures import style
+
+_TOP, _RIGHT = 0.3, 0.05
+_LARGEST = 4.2
+
+
+def square_panels(
+    names: Collection[str], left: float = 0.55, bottom: float = 0.5, gap: float = 0.4
+) -> tuple[Figure, list[Axes]]:
+    """Makes a row of equal square panels that fills the column of the book, each under its name.
+
+    Args:
+        names: One name per panel.
+        left: Margin in inches.
+        bottom: Margin in inches.
+        gap: Space between panels in inches.
+
+    Returns:
+        The figure, as high as the panels need, and its panels.
+    """
+    count = len(names)
+    side = min(_LARGEST, (style.WIDTH - left - _RIGHT - gap * (count - 1)) / count)
+    width = left + count * side + gap * (count - 1) + _RIGHT
+    height = bottom + side + _TOP
+    figure = Figure(figsize=(style.WIDTH, height))
+    start = left + (style.WIDTH - width) / 2
+    panels = []
+    for index, name in enumerate(names):
+        x = start + index * (side + gap)
+        axes = figure.add_axes((x / style.WIDTH, bottom / height, side / style.WIDTH, side / height))
+        axes.set_title(name.capitalize() if name in (style.TRAINED, style.UNTRAINED) else name, pad=6)
+        panels.append(axes)
+    return figure, panels
+
+
+def label_pairs(panels: Sequence[Axes]) -> None:
+    """Names the axes of panels that show pairs of blocks: rows the Jacobian, columns the singular vectors.
+
+    Args:
+        panels: A row of panels.
+    """
+    panels[0].set_ylabel("block $l$  (Jacobian)")
+    for axes in panels:
+        axes.set_xlabel("block $l'$  (singular vectors)")
+
+
+def block_ticks(axes: Axes, places: Iterable[float], blocks: Sequence[int]) -> None:
+    """Numbers blocks from 1 on both axes, as many as there is room for.
+
+    Args:
+        axes: A panel of pairs of blocks.
+        places: Where each block's centre lies.
+        blocks: The blocks, counted from 0.
+    """
+    places = list(places)
+    inches = axes.get_position().width * axes.figure.get_figwidth()
+    step = -(-len(blocks) // max(1, int(4.6 * inches)))
+    labels = [str(block + 1) for block in blocks]
+    axes.set_xticks(places[::step], labels[::step])
+    axes.set_yticks(places[::step], labels[::step])
+    axes.tick_params(length=0, pad=3)
+    axes.spines[:].set_visible(False)
+
+
+def colour_bar(figure: Figure, image: ScalarMappable, extend: str = "neither") -> Colorbar:
+    """Puts one horizontal colour bar under all panels, 0.45 inch above the lower edge.
+
+    Args:
+        figure: A figure whose lower margin is an inch.
+        image: What gives colours and scale.
+        extend: Which end of the scale values may lie beyond: "neither", "min", "max" or "both".
+
+    Returns:
+        The colour bar, still without a label.
+    """
+    height = figure.get_figheight()
+    place = figure.add_axes((0.25, 0.47 / height, 0.5, 0.1 / height))
+    bar = figure.colorbar(image, cax=place, orientation="horizontal", extend=extend)
+    bar.outline.set_visible(False)
+    return bar

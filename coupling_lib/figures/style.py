@@ -1,0 +1,232 @@
+"""One look for every figure of the book: colours with a meaning, two themes, files that repeat byte for byte.
+
+A colour stands for one thing wherever it appears. The hues are Okabe and Ito's, which readers with any of the common
+colour-vision deficiencies tell apart; the dark theme takes the lighter member of the same hue, so that every line
+keeps a contrast of at least 3:1 with its page.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal
+
+import matplotlib
+import numpy as np
+from matplotlib.colors import Colormap, ListedColormap
+from matplotlib.figure import Figure
+
+Theme = Literal["light", "dark"]
+
+TRAINED, UNTRAINED, NULL = "trained", "untrained", "null"
+"""Roles: the same model after training and at initialisation, and chance (random orthogonal bases)."""
+
+WIDTH = 7.5
+"""Width of a figure in inches: 720 CSS pixels, the column of the book."""
+
+# Page, text, faint and mask are the furniture; the rest are roles.
+_COLOURS: dict[str, dict[str, str]] = {
+    "light": {
+        "page": "#ffffff",
+        "text": "#222222",
+        "faint": "#d5d5d5",
+        "mask": "#c4c4c4",
+        TRAINED: "#0072b2",
+        UNTRAINED: "#d55e00",
+        NULL: "#6f6f6f",
+    },
+    "dark": {
+        "page": "#121212",
+        "text": "#e4e4e4",
+        "faint": "#4a4a4a",
+        "mask": "#5a5a5a",
+        TRAINED: "#56b4e9",
+        UNTRAINED: "#f08a3c",
+        NULL: "#a3a3a3",
+    },
+}
+
+_FAMILY_COLOURS = {
+    "light": ("#0072b2", "#d55e00", "#009e73", "#b0568a", "#b07d00", "#3b8fc4", "#555555"),
+    "dark": ("#56b4e9", "#f08a3c", "#2fc59a", "#e29ac0", "#f0c02e", "#9fd3f2", "#c8c8c8"),
+}
+_FAMILY_MARKERS = "osD^vP"
+# The order fixes each family's colour and marker for good: new families are added at the end.
+_FAMILIES = (
+    "Pythia", "Llama-3", "Llama-2", "Gemma", "Falcon", "Mistral", "GPT-2",
+    "Phi", "OLMo", "MPT", "Qwen1.5", "Qwen2", "GPT-NeoX", "GPT-Neo",
+    "CodeLlama", "Orca-2", "Vicuna", "CodeGemma", "nano-neox", "nano-llama", "ViT",
+)  # fmt: skip
+
+_theme: ContextVar[Theme] = ContextVar("theme", default="light")
+
+
+@contextmanager
+def theme(name: Theme) -> Generator[None]:
+    """Draws everything inside the `with` in one theme.
+
+    The background stays transparent, so that a figure lies on its page without a frame. Both drawing and saving
+    belong inside: the ink is chosen when a figure is drawn, the fonts and identifiers when it is saved.
+
+    Args:
+        name: "light", for white pages and print, or "dark".
+
+    Yields:
+        Nothing; matplotlib's settings are put back at the end.
+
+    Examples:
+        >>> with theme("dark"):
+        ...     colour(TRAINED)
+        '#56b4e9'
+    """
+    token = _theme.set(name)
+    try:
+        with matplotlib.rc_context(_settings(_COLOURS[name])):
+            yield
+    finally:
+        _theme.reset(token)
+
+
+def colour(role: str) -> str:
+    """Gives the colour of a role in the current theme.
+
+    Args:
+        role: `TRAINED`, `UNTRAINED`, `NULL`, or one of the furniture names "page", "text", "faint", "mask".
+
+    Returns:
+        A colour as `#rrggbb`.
+
+    Examples:
+        >>> colour(TRAINED)
+        '#0072b2'
+    """
+    return _COLOURS[_theme.get()][role]
+
+
+def family_style(family: str) -> tuple[str, str]:
+    """Gives the colour and the marker of a family of models, the same in every figure.
+
+    Args:
+        family: The family as `data/models.csv` writes it, for instance "Pythia"; a note in brackets is ignored.
+
+    Returns:
+        A colour as `#rrggbb` and a matplotlib marker. Families without one of their own share a grey circle.
+
+    Examples:
+        >>> family_style("Pythia")
+        ('#0072b2', 'o')
+        >>> family_style("Vicuna (Llama-2)") == family_style("Vicuna")
+        True
+    """
+    palette = _FAMILY_COLOURS[_theme.get()]
+    name = family.split(" (")[0]
+    if name not in _FAMILIES:
+        return colour(NULL), "o"
+    index = _FAMILIES.index(name)
+    return palette[index % len(palette)], _FAMILY_MARKERS[index // len(palette)]
+
+
+def dataset_colour(name: str, position: int) -> str:
+    """Gives the colour of a data set in a comparison: its role's if it has one, else one that no role has.
+
+    Args:
+        name: What the data set is called in the figure.
+        position: Its place in the comparison, from 0.
+
+    Returns:
+        A colour as `#rrggbb`.
+    """
+    # The first two of the palette are the hues of trained and untrained.
+    palette = _FAMILY_COLOURS[_theme.get()][2:]
+    return colour(name) if name in (TRAINED, UNTRAINED, NULL) else palette[position % len(palette)]
+
+
+def ink() -> Colormap:
+    """Gives the sequential colour map of the current theme: none at all is the page, most is the strongest contrast.
+
+    It is matplotlib's perceptually uniform magma, turned round on light pages where its yellow end is blended into
+    white; lightness is monotone, so it can be read in grey. Values that are not numbers stay transparent.
+
+    Returns:
+        A colour map from little ink to much.
+    """
+    colours = matplotlib.colormaps["magma"](np.linspace(0.0, 1.0, 256))
+    if _theme.get() == "light":
+        share = np.clip(np.linspace(0.0, 1.0, 256) / 0.2, 0.0, 1.0)[:, None]
+        colours = 1 - share + share * colours[::-1]
+    return ListedColormap(colours, name="ink").with_extremes(bad=(0, 0, 0, 0))
+
+
+def save_svg(figure: Figure) -> bytes:
+    """Writes a figure as SVG whose bytes depend on the figure alone.
+
+    Text becomes outlines, so that it looks the same on every machine; identifiers come from a fixed salt and no date
+    is written.
+
+    Args:
+        figure: The figure, drawn under the current theme.
+
+    Returns:
+        The SVG file.
+    """
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
+def save_png(figure: Figure) -> bytes:
+    """Writes a figure as PNG at two pixels per CSS pixel.
+
+    Args:
+        figure: The figure, drawn under the current theme.
+
+    Returns:
+        The PNG file.
+    """
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=192, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _settings(colours: dict[str, str]) -> dict[str, object]:
+    text = colours["text"]
+    return {
+        "figure.facecolor": "none",
+        "figure.dpi": 96,
+        "savefig.facecolor": "none",
+        "savefig.bbox": "standard",
+        "axes.facecolor": "none",
+        "axes.edgecolor": text,
+        "axes.labelcolor": text,
+        "axes.titlecolor": text,
+        "axes.linewidth": 0.7,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": 10,
+        "axes.titleweight": "bold",
+        "axes.labelsize": 9,
+        "axes.axisbelow": True,
+        "axes.grid": False,
+        "grid.color": colours["faint"],
+        "grid.linewidth": 0.5,
+        "font.family": "DejaVu Sans",
+        "font.size": 9,
+        "mathtext.fontset": "dejavusans",
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+        "legend.labelcolor": text,
+        "lines.linewidth": 1.6,
+        "text.color": text,
+        "xtick.color": text,
+        "ytick.color": text,
+        "xtick.labelsize": 8,
+        "ytick.labelsize": 8,
+        "xtick.major.width": 0.7,
+        "ytick.major.width": 0.7,
+        "xtick.major.size": 3,
+        "ytick.major.size": 3,
+        "svg.fonttype": "path",
+        "svg.hashsalt": "transformer block coupling",
+    }

@@ -1,0 +1,226 @@
+"""A notebook's parameters, checked by name before anything is loaded.
+
+papermill injects whatever it is given: a name nobody declared is silently ignored, `-p seed false` arrives as a
+text, `-p k 1e1` as 10.0. The first code cell of every notebook therefore calls `check_parameters`, and
+`check_against_model` as soon as the model's depth and width are known.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.precision import PRECISIONS
+from coupling_lib.prompts import Prompt, load_prompts
+
+DEFAULT_BLOCKS = 8
+"""How many blocks are drawn as matrices when none are chosen: as many as in the paper's figure 3."""
+
+# What papermill leaves as text although a switch or nothing at all was meant.
+_WORDS = {"true", "false", "none", "null", "yes", "no"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a parameter may be.
+
+    Args:
+        expected: what it must be, to complete "it must be ...".
+        example: a value that is right, as it is typed after the name.
+        accepts: whether a value is right, as far as that can be said without the model.
+    """
+
+    expected: str
+    example: str
+    accepts: Callable[[Any], bool]
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and value.strip().lower() not in _WORDS
+
+
+def _are_blocks(value: Any) -> bool:
+    if value == "":
+        return True
+    try:
+        return bool(parse_blocks(value))
+    except ParameterError:
+        return False
+
+
+RULES: dict[str, Rule] = {
+    "model": Rule("an alias of data/models.csv, a Hugging Face id or a local folder", "nano-neox", _is_text),
+    "precision": Rule(f"one of {', '.join(PRECISIONS)}", "float32", lambda v: v in tuple(PRECISIONS)),
+    "revision": Rule(
+        "a branch, tag, commit or training step as text, or empty for the newest",
+        "step1000",
+        lambda v: v == "" or _is_text(v),
+    ),
+    "prompts": Rule(
+        "a whole number of embedded prompts from 1, or a prompt set's name or file, with :number for a selection",
+        "12",
+        lambda v: (_is_whole(v) and v >= 1) or _is_text(v),
+    ),
+    "k": Rule("a whole number from 1 to the width of the model", "10", lambda v: _is_whole(v) and v >= 1),
+    "blocks": Rule("blocks counted from 1, such as 3-10 or 1,4,9, or empty", "1-8", _are_blocks),
+    "token": Rule("a whole number: a position from 0, or from the end if negative", "-1", _is_whole),
+    "seed": Rule("a whole number from 0", "0", lambda v: _is_whole(v) and v >= 0),
+}
+"""What each parameter may be; a name means the same in every notebook."""
+
+
+def check_parameters(namespace: Mapping[str, Any], declared: Iterable[str] = tuple(RULES)) -> SimpleNamespace:
+    """Check a notebook's parameters, their names included.
+
+    A parameter is recognised by its value: papermill injects plain values only, and everything else in a notebook's
+    namespace (modules, functions, models, data sets) is no parameter. So the cell can be run again at any time.
+
+    Args:
+        namespace: The notebook's `globals()`.
+        declared: Names of the parameters that the notebook takes, keys of `RULES`.
+
+    Returns:
+        The parameters as attributes, as they were given.
+
+    Raises:
+        ParameterError: For the first parameter that is unknown, missing, of the wrong type or out of range.
+
+    Examples:
+        >>> check_parameters({"k": 10, "seed": 0}, declared=("k", "seed"))
+        namespace(k=10, seed=0)
+        >>> check_parameters({"k": "false"}, declared=("k",))
+        Traceback (most recent call last):
+            ...
+        coupling_lib.errors.ParameterError: parameter 'k' is 'false' (str); it must be a whole number from 1 to the \
+width of the model; pass -p k 10
+    """
+    declared = tuple(declared)
+    for name, value in namespace.items():
+        if name not in declared and not name.startswith("_") and name not in ("In", "Out") and _is_plain(value):
+            near = difflib.get_close_matches(name, declared, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else "leave it out."
+            raise ParameterError(f"unknown parameter {name!r}; this notebook takes {', '.join(declared)}; {hint}")
+    for name in declared:
+        if name not in namespace:
+            raise ParameterError(f"parameter {name!r} is missing; set it in the cell tagged 'parameters'")
+        if not RULES[name].accepts(namespace[name]):
+            raise ParameterError(_refusal(name, namespace[name], RULES[name].expected))
+    return SimpleNamespace(**{name: namespace[name] for name in declared})
+
+
+def check_against_model(parameters: SimpleNamespace, n_blocks: int, d_model: int, name: str) -> list[int]:
+    """Check what depends on the model, and say which blocks are meant.
+
+    Args:
+        parameters: What `check_parameters` returned.
+        n_blocks: Number of blocks of the model.
+        d_model: Its width.
+        name: What to call it.
+
+    Returns:
+        The chosen blocks, counted from 0; without a choice those in the middle, at most `DEFAULT_BLOCKS`.
+
+    Raises:
+        ParameterError: If `k` exceeds the width or a block does not exist.
+
+    Examples:
+        >>> check_against_model(SimpleNamespace(k=10, blocks="1-3,5"), n_blocks=12, d_model=96, name="nano-neox")
+        [0, 1, 2, 4]
+    """
+    k, blocks = getattr(parameters, "k", 1), getattr(parameters, "blocks", "")
+    if k > d_model:
+        expected = f"a whole number from 1 to {d_model} (the width of {name})"
+        raise ParameterError(_refusal("k", k, expected, str(min(10, d_model))))
+    if blocks == "":
+        count = min(DEFAULT_BLOCKS, n_blocks)
+        first = (n_blocks - count) // 2
+        return list(range(first, first + count))
+    chosen = parse_blocks(blocks)
+    for block in chosen:
+        if block >= n_blocks:
+            expected = f"blocks from 1 to {n_blocks} (the depth of {name}), and there is no block {block + 1}"
+            raise ParameterError(_refusal("blocks", blocks, expected, f"1-{min(DEFAULT_BLOCKS, n_blocks)}"))
+    return chosen
+
+
+def chosen_prompts(parameters: SimpleNamespace) -> list[Prompt]:
+    """Read the prompts that the parameter `prompts` stands for.
+
+    Args:
+        parameters: What `check_parameters` returned.
+
+    Returns:
+        So many embedded prompts if it is a number; else the named set or file, or with ":number" a selection from
+        it. Selections are balanced over styles and drawn with the parameter `seed`.
+
+    Raises:
+        ParameterError: If there is no such set or file, or it has fewer prompts.
+
+    Examples:
+        >>> [prompt.dataset for prompt in chosen_prompts(SimpleNamespace(prompts="embedded:2", seed=0))]
+        ['arc-style', 'gsm8k-style']
+    """
+    given = parameters.prompts
+    if isinstance(given, int):
+        return load_prompts(n=given, seed=parameters.seed)
+    name, _, count = given.rpartition(":")
+    if name and count.isdecimal():
+        if int(count) < 1:
+            raise ParameterError(_refusal("prompts", given, RULES["prompts"].expected))
+        return load_prompts(name, n=int(count), seed=parameters.seed)
+    return load_prompts(given, seed=parameters.seed)
+
+
+def parse_blocks(text: str | int) -> list[int]:
+    """Read a choice of blocks.
+
+    Args:
+        text: Blocks counted from 1: single ones and ranges, separated by commas. A lone number may be an `int`,
+            which is what papermill makes of it.
+
+    Returns:
+        Blocks counted from 0, in the order given.
+
+    Raises:
+        ParameterError: If it cannot be read, names a block twice, or counts from 0.
+
+    Examples:
+        >>> parse_blocks("3-5,9")
+        [2, 3, 4, 8]
+    """
+    blocks: list[int] = []
+    parts = [str(text)] if _is_whole(text) else text.split(",") if isinstance(text, str) else []
+    for part in parts:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip(), flags=re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise ParameterError(_refusal("blocks", text, RULES["blocks"].expected))
+        # Deeper than any model; a mistyped range must not fill the memory.
+        blocks += range(first - 1, min(last, first + 100_000))
+    if not blocks or min(blocks) < 0 or len(set(blocks)) < len(blocks):
+        raise ParameterError(_refusal("blocks", text, RULES["blocks"].expected))
+    return blocks
+
+
+def _refusal(name: str, value: Any, expected: str, example: str = "") -> str:
+    example = example or RULES[name].example
+    seen = f"{value!r} ({type(value).__name__})"
+    return f"parameter {name!r} is {seen}; it must be {expected}; pass -p {name} {example}"
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell a value that papermill can inject from everything else."""
+    if isinstance(value, Mapping):
+        return all(_is_plain(part) for part in value.values())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(part) for part in value)
+    return value is None or isinstance(value, str | int | float)

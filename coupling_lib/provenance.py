@@ -1,0 +1,167 @@
+"""Where a number comes from: model, weights, prompts, versions and command, kept with every measurement.
+
+`provenance` writes it down when a measurement is made, as attributes that fit a NetCDF file; `line` reads it back
+for the foot of a figure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("coupling_lib", "torch", "transformers", "nnsight", "bitsandbytes")
+"""Packages whose version can change a measured number."""
+
+
+def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float | None) -> dict[str, str | int | float]:
+    """Record what a measurement was made with.
+
+    Args:
+        model: A model from `coupling_lib.load_model`.
+        prompts: The texts or tensors that were measured.
+        details: What else fixes the result, for instance `measure`, `token` and `route`.
+
+    Returns:
+        Attributes for a data set: text and numbers only, an empty text where there is none.
+
+    Examples:
+        >>> from types import SimpleNamespace
+        >>> model = SimpleNamespace(name="tiny", source="memory", revision=None, precision="float32",
+        ...                         untrained=True, seed=3, n_blocks=2, d_model=8)
+        >>> record = provenance(model, ["It was", "the best"], token=-1)
+        >>> record["model"], record["untrained"], record["n_prompts"], record["token"]
+        ('tiny', 1, 2, -1)
+    """
+    prompts = list(prompts)
+    record = {
+        "model": model.name,
+        "source": str(model.source),
+        "revision": model.revision,
+        "precision": model.precision,
+        "untrained": int(model.untrained),
+        "seed": model.seed,
+        "n_blocks": model.n_blocks,
+        "width": model.d_model,
+        "n_prompts": len(prompts),
+        "prompts_sha256": prompts_hash(prompts),
+        "versions": versions(),
+        "command": command_line(),
+    } | details
+    return {name: "" if value is None else value for name, value in record.items()}
+
+
+def prompts_hash(prompts: Iterable[Any]) -> str:
+    """Fingerprint a list of prompts: the same texts or tensors in the same order give the same one.
+
+    Args:
+        prompts: Texts or tensors.
+
+    Returns:
+        The first 12 hexadecimal digits of a SHA-256.
+
+    Examples:
+        >>> prompts_hash(["a", "bc"]) == prompts_hash(["ab", "c"])
+        False
+    """
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        part = prompt if isinstance(prompt, str) else f"{tuple(prompt.shape)} {prompt.tolist()}"
+        content = part.encode()
+        digest.update(len(content).to_bytes(8, "big") + content)
+    return digest.hexdigest()[:12]
+
+
+def versions() -> str:
+    """Name the versions of everything that computes.
+
+    Returns:
+        Names and versions, separated by commas.
+    """
+    found = [f"{package} {_version(package)}" for package in PACKAGES]
+    return ", ".join([*found, f"Python {platform.python_version()}"])
+
+
+def command_line() -> str:
+    """Give the command that runs this process, for repeating it.
+
+    Returns:
+        The program's name and its arguments; "notebook" inside a kernel, whose own command line says nothing.
+    """
+    program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+    if "ipykernel" in sys.modules and "kernel" in program:
+        return "notebook"
+    return shlex.join([program, *sys.argv[1:]])
+
+
+def papermill_command(notebook: str, parameters: Mapping[str, Any]) -> str:
+    """Write the command that runs a notebook with these parameters.
+
+    Args:
+        notebook: Name of the notebook, without folder and ending.
+        parameters: Its parameters by name; empty texts are the notebook's own defaults and left out.
+
+    Returns:
+        A command for a shell in the root of the repository.
+
+    Examples:
+        >>> papermill_command("depth", {"model": "nano-neox", "k": 10, "revision": ""})
+        'papermill notebooks/depth.ipynb out.ipynb -p model nano-neox -p k 10'
+    """
+    given = [f"-p {name} {shlex.quote(str(value))}" for name, value in parameters.items() if value not in ("", None)]
+    return " ".join([f"papermill notebooks/{notebook}.ipynb out.ipynb", *given])
+
+
+def line(*records: Mapping[str, Any], command: str | None = None) -> str:
+    """Say in one line where the numbers of a figure come from.
+
+    Args:
+        records: Attributes of the data sets that the figure shows; what they share is said once.
+        command: Command that makes the figure; by default the one on record.
+
+    Returns:
+        Parts separated by " · ".
+
+    Examples:
+        >>> trained = {"model": "tiny", "precision": "float32", "untrained": 0, "n_prompts": 2, "token": -1}
+        >>> line({**trained, "untrained": 1, "seed": 3}, trained, command="make book")
+        'model tiny · untrained (seed 3) and trained · float32 · 2 prompts · token -1 · make book'
+    """
+    described = [_described(record) for record in records]
+    parts = [" and ".join(dict.fromkeys(texts)) for texts in zip(*described, strict=True)]
+    commands = [command] if command else [str(record.get("command", "")) for record in records]
+    return " · ".join(part for part in [*parts, *dict.fromkeys(commands)] if part)
+
+
+def _described(record: Mapping[str, Any]) -> list[str]:
+    """Give the parts of a provenance line, in a fixed order, empty where nothing is known."""
+
+    def labelled(label: str, key: str) -> str:
+        return f"{label} {record[key]}" if record.get(key, "") != "" else ""
+
+    source = record.get("source", "")
+    seed = labelled("seed", "seed")
+    fingerprint = f" (sha256 {record['prompts_sha256']})" if record.get("prompts_sha256") else ""
+    count = record.get("n_prompts", "")
+    return [
+        labelled("model", "model") + (f" ({source})" if source not in ("", record.get("model")) else ""),
+        labelled("revision", "revision"),
+        (f"untrained ({seed})" if seed else "untrained") if record.get("untrained") else "trained",
+        str(record.get("precision", "")),
+        f"{count} prompt{'' if count == 1 else 's'}{fingerprint}" if count != "" else "",
+        labelled("token", "token"),
+        labelled("block map:", "route"),
+        str(record.get("versions", "")),
+    ]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(absent)"

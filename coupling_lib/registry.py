@@ -1,0 +1,161 @@
+"""The models of the paper, the embedded ones and newer open ones: `data/models.csv`, read and checked."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import functools
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from coupling_lib import paths
+from coupling_lib.errors import CouplingError
+
+TASKS = ("ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande", "GSM8K")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the registry; a figure without a source is None, never a guess.
+
+    Args:
+        alias: short lower-case name, unique.
+        hub_id: Hugging Face repository, "organisation/name"; empty for an embedded model.
+        family: the family of architectures or releases it belongs to.
+        organisation: who trained it.
+        kind: "base", or "tuned" where it was trained further to follow instructions or on other data.
+        parameters_b: number of parameters, in units of 10^9.
+        blocks: number of transformer blocks L.
+        width: width d of the residual stream.
+        training_tokens_t: tokens seen in training, in units of 10^12.
+        training_tokens_source: where that number was read.
+        ARC: score on ARC Challenge, in per cent, as on the first Open LLM Leaderboard (so are the next five).
+        HellaSwag: score on HellaSwag, in per cent.
+        MMLU: score on MMLU, in per cent.
+        TruthfulQA: score on TruthfulQA, in per cent.
+        Winogrande: score on Winogrande, in per cent.
+        GSM8K: score on GSM8K, in per cent.
+        average: mean of the six scores, in per cent.
+        score_source: the file the scores were read from, "repository@commit:path".
+        in_paper: whether the paper measures this model.
+        embedded: whether its weights ship with this project.
+        coupling_fig1a_digitised: its coupling in the paper's figure 1a, read off the picture.
+        score_fig1a_digitised: its score in that figure, in per cent, read off the picture.
+        note: what a reader has to know about the row.
+    """
+
+    alias: str
+    hub_id: str
+    family: str
+    organisation: str
+    kind: str
+    parameters_b: float | None
+    blocks: int | None
+    width: int | None
+    training_tokens_t: float | None
+    training_tokens_source: str
+    ARC: float | None
+    HellaSwag: float | None
+    MMLU: float | None
+    TruthfulQA: float | None
+    Winogrande: float | None
+    GSM8K: float | None
+    average: float | None
+    score_source: str
+    in_paper: bool
+    embedded: bool
+    coupling_fig1a_digitised: float | None
+    score_fig1a_digitised: float | None
+    note: str
+
+
+_PARSERS = {
+    "str": str,
+    "bool": {"y": True, "n": False}.__getitem__,
+    "int | None": lambda text: int(text) if text else None,
+    "float | None": lambda text: float(text) if text else None,
+}
+
+
+def entries() -> tuple[Entry, ...]:
+    """Give every model of the registry.
+
+    Returns:
+        the rows of `data/models.csv`, in its order; read once and kept.
+    """
+    return _read(paths.DATA / "models.csv")
+
+
+def lookup(name: str) -> Entry | None:
+    """Find a model by its alias or its Hugging Face id.
+
+    Args:
+        name: alias or id; case and surrounding blanks do not matter.
+
+    Returns:
+        its row, or None if the registry has no such model.
+
+    >>> lookup("Llama3-8B").hub_id
+    'meta-llama/Meta-Llama-3-8B'
+    """
+    wanted = name.strip().lower()
+    for entry in entries():
+        if wanted and wanted in (entry.alias, entry.hub_id.lower()):
+            return entry
+    return None
+
+
+def suggest(name: str) -> list[str]:
+    """Give the aliases that look most like a name, for the message about a misspelling.
+
+    Args:
+        name: what was asked for.
+
+    Returns:
+        up to three aliases, nearest first; empty if none is near.
+
+    >>> suggest("lama3-8b")[0]
+    'llama3-8b'
+    """
+    return difflib.get_close_matches(name.strip().lower(), [entry.alias for entry in entries()], n=3, cutoff=0.6)
+
+
+@functools.cache
+def _read(file: Path) -> tuple[Entry, ...]:
+    """Read a registry and refuse one that is damaged: unknown columns, unreadable values, an alias used twice."""
+    with file.open(newline="", encoding="utf-8") as stream:
+        reader = csv.DictReader(stream)
+        columns = [field.name for field in fields(Entry)]
+        if reader.fieldnames != columns:
+            raise CouplingError(
+                f"{file.name} has columns {reader.fieldnames}; {columns} were expected; restore the file"
+            )
+        rows = tuple(_entry(file.name, number, row) for number, row in enumerate(reader, start=2))
+    # An alias is looked up before a hub id, so neither may stand for two models.
+    names = [name for row in rows for name in {row.alias, row.hub_id.lower()} if name]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise CouplingError(f"{file.name} uses {repeated[0]!r} for two models; give one of them another alias")
+    return rows
+
+
+def _entry(file: str, line: int, row: dict[str, str]) -> Entry:
+    """Parse one row, naming the line and the column of a value that cannot be read."""
+    values = {}
+    for field in fields(Entry):
+        try:
+            values[field.name] = _PARSERS[field.type](row[field.name])
+        except (KeyError, TypeError, ValueError):
+            raise CouplingError(
+                f"{file} line {line} has {field.name} = {row[field.name]!r}; {field.type} was expected; correct it"
+            ) from None
+    entry = Entry(**values)
+    if entry.kind not in ("base", "tuned"):
+        raise CouplingError(
+            f"{file} line {line} has kind {entry.kind!r}; it must be 'base' or 'tuned'; correct the file"
+        )
+    if entry.alias != entry.alias.strip().lower() or not entry.alias or bool(entry.hub_id) == entry.embedded:
+        raise CouplingError(
+            f"{file} line {line} ({entry.alias!r}) needs a lower-case alias, and a hub id unless it is embedded; "
+            "correct the file"
+        )
+    return entry

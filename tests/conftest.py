@@ -1,0 +1,44 @@
+"""What holds for every test: no test reaches beyond this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+import pytest
+
+_resolve = socket.getaddrinfo
+
+
+def _loopback_only(host: str | bytes | None, *arguments: object, **named: object) -> list:
+    name = host.decode() if isinstance(host, bytes) else host
+    try:
+        local = name in (None, "", "localhost") or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        raise socket.gaierror(socket.EAI_NONAME, f"tests use no network; {name!r} was asked for")
+    return _resolve(host, *arguments, **named)
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of other machines do not resolve, as on a machine without a network."""
+    monkeypatch.setattr(socket, "getaddrinfo", _loopback_only)
+
+
+_FAMILY_TABLE: list[tuple[str, str, float, float]] = []
+
+
+@pytest.fixture(scope="session")
+def family_table() -> list[tuple[str, str, float, float]]:
+    """Collect one line per model family, printed at the end of the run."""
+    return _FAMILY_TABLE
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _FAMILY_TABLE:
+        terminalreporter.section("Jacobians against brute force: largest relative error by family")
+        terminalreporter.write_line(f"{'family':<22}{'route':<12}{'float64':>10}{'float32':>10}")
+        for name, route, wide, narrow in _FAMILY_TABLE:
+            terminalreporter.write_line(f"{name:<22}{route:<12}{wide:>10.1e}{narrow:>10.1e}")

@@ -1,0 +1,193 @@
+"""The book as files: the parts that are generated, and the pages that were built. No browser is needed.
+
+Tests of the built pages run after `make book`, with the browser's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.registry import entries
+
+ROOT = Path(__file__).resolve().parent.parent
+HTML = ROOT / "_build" / "html"
+
+
+@cache
+def module(path: str) -> ModuleType:
+    """A script of the book, which is no package."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / "book" / path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+# -- generated parts
+
+
+def test_pages_of_a_table_of_contents_come_in_reading_order():
+    toc = yaml.safe_load("root: a\nparts: [{chapters: [{file: b, sections: [{file: c}, {file: d}]}, {file: e}]}]")
+    assert module("complete.py").pages(toc) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_missing_or_empty_page_is_named(tmp_path):
+    (tmp_path / "_toc.yml").write_text("root: a\nchapters: [{file: b/c}, {file: d}]")
+    html = tmp_path / "_build" / "html"
+    html.mkdir(parents=True)
+    (html / "a.html").write_text("<p>")
+    (html / "d.html").touch()
+    assert module("complete.py").missing(tmp_path) == ["index.html", "b/c.html", "d.html"]
+
+
+def test_every_model_of_the_registry_stands_once_in_the_tables():
+    aliases = re.findall(r"^\| `([^`]+)` \| (?:\[|in this)", module("pages.py").models_page(), re.MULTILINE)
+    assert sorted(aliases) == sorted(entry.alias for entry in entries())
+
+
+def test_every_reading_of_coupling_has_its_row():
+    rows = module("pages.py").variants_page().splitlines()[2:]
+    assert [row.split("|")[1].strip(" `") for row in rows] == list(VARIANTS)
+    assert {row.count("|") for row in rows} == {4}
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(None, ""), (12, "12"), (4096, "4096"), (0.0015, "0.0015"), (0.00004096, "0.000041"), (62.354, "62.35")],
+)
+def test_numbers_are_written_without_exponents_and_spare_digits(value, written):
+    assert module("pages.py").number(value, 4 if value != 0.00004096 else 2) == written
+
+
+def test_a_model_card_loses_its_metadata_and_sinks_two_levels_but_for_code(tmp_path, monkeypatch):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "README.md").write_text("---\nlicense: x\n---\n# M\n\n## Data\n\n```bash\n# comment\n```\n")
+    monkeypatch.setattr(module("pages.py").paths, "CHECKPOINTS", tmp_path)
+    assert module("pages.py").card("m") == "### M\n\n#### Data\n\n```bash\n# comment\n```\n"
+
+
+def test_the_reference_covers_every_public_module_once():
+    page = module("pages.py").api_page()
+    modules = re.findall(r"automodule:: (\S+)", page)
+    files = (ROOT / "coupling_lib").rglob("*.py")
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
+    public = [name for name in names if "._" not in name and name != "coupling_lib"]
+    assert sorted(modules) == sorted(public)
+
+
+@pytest.mark.parametrize(
+    ("markdown", "restructured"),
+    [
+        ("Norm `|x|` of $x_i$, or |y|.", r"Norm ``|x|`` of :math:`x_i`, or \|y\|."),
+        ("the `V`s", r"the ``V``\ s"),
+        ("J_ is `f_`", r"J\_ is ``f_``"),
+        ("Seen at hub id@commit.", r"Seen at hub id\@commit."),
+        ("See :func:`f` and ``g``.", "See :func:`f` and ``g``."),
+        ("Costs\n- one\n- two", "Costs\n\n- one\n- two"),
+        ("Say $$a\n  = b$$ then.", "Say\n\n.. math:: a = b\n\nthen."),
+        ("Use:\n\n    J @ V  # $\n\nEnd `x`.", "Use:\n\n::\n\n    J @ V  # $\n\nEnd ``x``."),
+        ("Example:\n    >>> f(`x`)\n    |1|\n\nAfter |", "Example:\n    >>> f(`x`)\n    |1|\n\nAfter \\|"),
+    ],
+)
+def test_markdown_docstrings_become_what_sphinx_reads(markdown, restructured):
+    assert module("_ext/markdown_docstrings.py").to_restructured_text(markdown) == restructured
+
+
+# -- built pages
+
+
+class Page(HTMLParser):
+    """What a page links to and loads, and the anchors it offers."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.anchors |= {value for key, value in attrs if key == "id" or (tag, key) == ("a", "name")}
+        if tag == "a" and named.get("href"):
+            self.links.append(named["href"])
+        if tag == "link" and named.get("href"):
+            self.loads.append(named["href"])
+        if tag in {"script", "img", "iframe", "source", "video"} and named.get("src"):
+            self.loads.append(named["src"])
+
+
+@cache
+def built(path: Path) -> Page:
+    return Page(path)
+
+
+def pages() -> list[Path]:
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    return [HTML / f"{page}.html" for page in module("complete.py").pages(toc)]
+
+
+each_page = pytest.mark.parametrize("page", pages(), ids=lambda path: path.relative_to(HTML).as_posix())
+
+
+@pytest.mark.browser
+def test_front_page_leads_into_the_book():
+    assert "book/index.html" in (HTML / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.browser
+@each_page
+def test_page_loads_nothing_from_another_machine(page):
+    assert [address for address in built(page).loads if urlsplit(address).scheme not in ("", "data")] == []
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"unpkg|jsdelivr|cdnjs|googleapis", text) == []
+
+
+@pytest.mark.browser
+@each_page
+def test_links_within_the_book_lead_somewhere(page):
+    broken = []
+    for address in [*built(page).links, *built(page).loads]:
+        parts = urlsplit(address)
+        if parts.scheme or parts.netloc:
+            continue
+        target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+        anchors = built(target).anchors if target.suffix == ".html" and target.is_file() else set()
+        if not target.is_file() or (target.suffix == ".html" and unquote(parts.fragment) not in {"", *anchors}):
+            broken.append(address)
+    assert broken == []
+
+
+@pytest.mark.browser
+@each_page
+def test_outside_links_are_encrypted(page):
+    assert [address for address in built(page).links if urlsplit(address).scheme == "http"] == []
+
+
+@pytest.mark.browser
+@each_page
+def test_every_figure_has_its_data_and_its_origin_beside_it(page):
+    figures = re.findall(r'<figure class="tbc-figure">.*?</figure>', page.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(figures) >= (1 if page.stem in ("depth", "index") else 0)
+    for figure in figures:
+        assert re.search(r'<a [^>]*download="[\w-]+\.(csv|nc)"', figure)
+        assert re.search(r'class="tbc-provenance">[^<]{20,}<', figure)
+        assert len(re.findall(r'<img [^>]*class="only-(?:light|dark)"[^>]*alt="[^"]{10,}"', figure)) == 2
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("model", ["nano-neox", "nano-llama"])
+def test_page_of_a_model_was_run_for_that_model(model):
+    text = (HTML / "results" / model / "depth.html").read_text(encoding="utf-8")
+    origins = re.findall(r'class="tbc-provenance">([^<]*)<', text)
+    assert origins
+    assert [origin for origin in origins if f"model {model}" not in origin] == []

@@ -1,0 +1,77 @@
+"""Provenance: complete, fit for NetCDF, the same for the same inputs, readable in one line."""
+
+import re
+import sys
+from importlib.metadata import version
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import xarray as xr
+
+from coupling_lib import provenance
+
+MODEL = SimpleNamespace(
+    name="nano-neox", source="embedded:nano-neox", revision=None, precision="nf4", untrained=True, seed=3,
+    n_blocks=12, d_model=96,
+)  # fmt: skip
+
+
+def test_a_record_holds_what_a_repetition_needs():
+    record = provenance.provenance(MODEL, ["one", "two"], measure="depth", token=-1)
+    expected = {
+        "model": "nano-neox", "source": "embedded:nano-neox", "revision": "", "precision": "nf4", "untrained": 1,
+        "seed": 3, "n_blocks": 12, "width": 96, "n_prompts": 2, "measure": "depth", "token": -1,
+    }  # fmt: skip
+    assert {key: record[key] for key in expected} == expected
+    assert f"torch {version('torch')}" in record["versions"] and f"nnsight {version('nnsight')}" in record["versions"]
+    assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in record["versions"]
+    assert record["command"]
+
+
+def test_a_record_survives_netcdf(tmp_path):
+    record = provenance.provenance(MODEL, ["one"], measure="depth", boundary=None)
+    xr.Dataset({"x": 1.0}, attrs=record).to_netcdf(tmp_path / "measured.nc")
+    read = xr.load_dataset(tmp_path / "measured.nc").attrs
+    assert {key: value.item() if isinstance(value, np.generic) else value for key, value in read.items()} == record
+
+
+def test_the_fingerprint_of_prompts_follows_text_order_and_ids():
+    same = [provenance.prompts_hash(["a", "b"]) for _ in range(2)]
+    ids = torch.tensor([[1, 2]])
+    others = [["b", "a"], ["a"], ["ab"], [ids], [ids.T], [ids + 1]]
+    assert same[0] == same[1] and re.fullmatch(r"[0-9a-f]{12}", same[0])
+    assert len({same[0], *map(provenance.prompts_hash, others)}) == 7
+
+
+def test_the_command_names_the_program_without_its_folder(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/home/me/bin/measure.py", "--k", "a b"])
+    assert provenance.command_line() == "measure.py --k 'a b'"
+
+
+def test_a_kernels_own_command_is_not_recorded(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/lib/ipykernel_launcher.py", "-f", "/run/kernel-1.json"])
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    assert provenance.command_line() == "notebook"
+
+
+def test_papermill_commands_quote_what_a_shell_would_split():
+    command = provenance.papermill_command("depth", {"model": "my models/a", "revision": "", "k": 5})
+    assert command == "papermill notebooks/depth.ipynb out.ipynb -p model 'my models/a' -p k 5"
+
+
+def test_the_line_says_once_what_data_sets_share():
+    trained = provenance.provenance(
+        SimpleNamespace(**vars(MODEL) | {"untrained": False, "seed": None}), ["one"], token=-1
+    )
+    untrained = provenance.provenance(MODEL, ["one"], token=-1)
+    parts = provenance.line(untrained, trained, command="make book").split(" · ")
+    assert parts == [
+        "model nano-neox (embedded:nano-neox)",
+        "untrained (seed 3) and trained",
+        "nf4",
+        f"1 prompt (sha256 {provenance.prompts_hash(['one'])})",
+        "token -1",
+        provenance.versions(),
+        "make book",
+    ]

@@ -1,0 +1,198 @@
+"""The repository itself: pins, packages, citation, size, notebooks and their twins."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def tracked() -> list[Path]:
+    """Every file that git tracks or would track."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def requirements() -> list[str]:
+    extras = PROJECT["project"]["optional-dependencies"]
+    return [line for group in (PROJECT["project"]["dependencies"], *extras.values()) for line in group]
+
+
+# -- pins and packages
+
+
+def test_environment_yml_pins_exactly_what_pyproject_pins():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    (pip,) = [part["pip"] for part in environment["dependencies"] if isinstance(part, dict)]
+    assert sorted(line for line in pip if line != "--editable .") == sorted(requirements())
+
+
+def test_environment_yml_allows_the_python_versions_of_pyproject():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    (python,) = [p for p in environment["dependencies"] if isinstance(p, str) and p.startswith("python ")]
+    assert python.removeprefix("python ") == PROJECT["project"]["requires-python"]
+
+
+def test_every_requirement_is_pinned():
+    assert [line for line in requirements() if not re.fullmatch(r"[\w.-]+(==|~=)\d[\w.]*", line)] == []
+
+
+def test_every_requirement_has_its_reason_beside_it():
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    bare = [
+        line for line in requirements() if not re.search(rf'^\s*"{re.escape(line)}",\s+# \S.+$', text, re.MULTILINE)
+    ]
+    assert bare == []
+
+
+def test_every_package_folder_is_listed_in_pyproject():
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "coupling_lib").rglob("__init__.py")}
+    assert {name.replace("/", ".") for name in folders} | {"coupling_lib.data"} == set(
+        PROJECT["tool"]["setuptools"]["packages"]
+    )
+
+
+# -- what lies in the repository
+
+
+def test_checkpoints_together_stay_below_25_megabytes():
+    files = [path for path in (ROOT / "data" / "checkpoints").rglob("*") if path.is_file()]
+    assert files
+    assert sum(path.stat().st_size for path in files) < 25_000_000
+
+
+def test_no_tracked_text_names_a_folder_of_one_machine():
+    # Embedded images are base64, in which any sequence of letters can turn up.
+    embedded = re.compile(r"base64,[A-Za-z0-9+/=]+")
+    machine = re.compile(r"(?<![\w.:/-])/(?:work|tmp|home(?!/me/)|root|Users)/\w")
+    found = []
+    for path in tracked():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in machine.finditer(embedded.sub("", text))]
+    assert found == []
+
+
+def test_the_licence_is_the_one_pyproject_names():
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert PROJECT["project"]["license"] == "Apache-2.0"
+    assert "Apache License" in text and "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_the_changelog_speaks_of_this_version_or_of_unreleased_changes():
+    sections = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sections[0] in ("Unreleased", PROJECT["project"]["version"])
+
+
+def test_help_lists_every_target_a_user_runs():
+    shown = subprocess.run(
+        ["make", "-C", str(ROOT), "--no-print-directory"], capture_output=True, check=True, text=True
+    )
+    assert re.findall(r"make (\w+)", shown.stdout) == ["help", "book", "test", "lint", "clean"]
+
+
+# -- citation
+
+
+@pytest.fixture(scope="module")
+def citation() -> dict:
+    return yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
+
+def test_citation_has_the_fields_that_the_format_asks_for_and_no_unknown_ones(citation):
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    known = {"abstract", "type", "version", "license", "keywords", "preferred-citation"}
+    assert citation.keys() <= known | {"cff-version", "message", "title", "authors"}
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["type"] == "software"
+    paper = citation["preferred-citation"]
+    assert {"type", "title", "authors"} <= paper.keys()
+    assert paper.keys() <= {
+        "type", "title", "authors", "year", "conference", "collection-title", "url", "identifiers",
+    }  # fmt: skip
+    assert set(paper["conference"]) == {"name"}
+
+
+def test_citation_agrees_with_pyproject(citation):
+    project = PROJECT["project"]
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
+    assert citation["authors"] == project["authors"] == [{"name": "The Transformer Block Coupling companion authors"}]
+
+
+def test_citation_names_the_paper_s_authors_as_persons_in_order(citation):
+    paper = citation["preferred-citation"]
+    # Given and family names are easily swapped; these are the names as the paper prints them.
+    printed = [f"{author['given-names']} {author['family-names']}" for author in paper["authors"]]
+    assert printed == ["Murdock Aubry", "Haoming Meng", "Anton Sugolov", "Vardan Papyan"]
+    assert [author["family-names"] for author in paper["authors"]] == ["Aubry", "Meng", "Sugolov", "Papyan"]
+    assert paper["title"] == "Transformer Block Coupling and its Correlation with Generalization in LLMs"
+    assert (paper["type"], paper["year"]) == ("conference-paper", 2025)
+    assert "2407.07810" in paper["url"]
+
+
+# -- notebooks
+
+
+def test_the_depth_chapter_is_there():
+    assert "depth" in [path.stem for path in NOTEBOOKS]
+
+
+def test_every_text_twin_has_its_notebook():
+    assert {path.stem for path in (ROOT / "notebooks").glob("*.py")} == {path.stem for path in NOTEBOOKS}
+
+
+@each_notebook
+def test_twin_says_what_the_notebook_says(notebook):
+    def content(path: Path) -> list[tuple]:
+        cells = jupytext.read(path).cells
+        return [(cell.cell_type, cell.source, sorted(cell.metadata.get("tags", []))) for cell in cells]
+
+    assert content(notebook) == content(notebook.with_suffix(".py"))
+
+
+@each_notebook
+def test_twin_is_what_jupytext_would_write(notebook):
+    twin = notebook.with_suffix(".py").read_text(encoding="utf-8")
+
+    def plain(text: str) -> str:  # the header names the version of jupytext that wrote it
+        return re.sub(r"^#       jupytext_version: .*\n", "", text, flags=re.MULTILINE)
+
+    assert plain(jupytext.writes(jupytext.read(notebook), fmt="py:percent")) == plain(twin)
+
+
+@each_notebook
+def test_notebook_was_run_once_from_top_to_bottom_without_an_error(notebook):
+    read = nbformat.read(notebook, as_version=4)
+    nbformat.validate(read)
+    cells = [cell for cell in read.cells if cell.cell_type == "code" and cell.source.strip()]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert [output for cell in cells for output in cell.outputs if output.output_type == "error"] == []
+    assert [output for cell in cells for output in cell.outputs if output.get("name") == "stderr"] == []
+
+
+@each_notebook
+def test_notebook_has_one_cell_of_parameters_each_with_a_type_and_a_comment(notebook):
+    cells = nbformat.read(notebook, as_version=4).cells
+    (parameters,) = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    lines = [line for line in parameters.source.splitlines() if line.strip() and not line.startswith("#")]
+    # This is the form that `papermill --help-notebook` reads; a union of types would vanish from it.
+    form = re.compile(r"(\w+): (str|int|float|bool|list|dict)(\[.+\])? = .+  # \S.+")
+    assert [line for line in lines if not form.fullmatch(line)] == []
+    assert {"model", "precision", "prompts", "k", "seed"} <= {form.fullmatch(line)[1] for line in lines}
