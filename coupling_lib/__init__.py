@@ -13,17 +13,23 @@ Names are loaded when they are first used, so that importing the package takes n
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
+
+# In a notebook kernel without widgets, tqdm warns at import and then draws plain bars, which is what is wanted.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 __version__ = version("coupling_lib")
 
 _HOMES = {
     "models": ("load_model", "wrap_model", "Model"),
     "tracing": ("trace", "Trace"),
-    "jacobian": ("BlockJacobian",),
-    "svd": ("top_triplets", "SingularTriplets"),
+    "jacobian": ("BlockJacobian", "block_jacobians"),
+    "svd": ("top_triplets", "top_triplets_stacked", "SingularTriplets"),
+    "krylov": ("golub_kahan",),
+    "operators": ("as_linear_operator",),
     "prompts": ("load_prompts", "Prompt"),
     "parameters": ("check_parameters",),
     "metrics.coupling": ("coupling_matrix", "coupling_matrices", "miscoupling", "mismatch"),

@@ -67,6 +67,16 @@ class BlockJacobian:
         return (self.trace.d_model, self.trace.d_model)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Give the dtype of its entries: float32 or float64."""
+        return self.trace.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Give the device it is computed on."""
+        return self.trace.calls[self.block].input.device
+
+    @property
     def T(self) -> _Transposed:  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
         """Give the transposed operator: `J.T @ U` is J^T U."""
         return _Transposed(self)
@@ -144,7 +154,7 @@ class BlockJacobian:
                 f"the factor has shape {tuple(V.shape)}; ({self.shape[1]},) or ({self.shape[1]}, m) fits"
             )
         columns = V.unsqueeze(0) if V.ndim == 1 else V.T
-        return columns.to(self.trace.calls[self.block].input.device, self.trace.dtype)
+        return columns.to(self.device, self.dtype)
 
 
 class _Transposed:

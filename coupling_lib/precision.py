@@ -18,15 +18,23 @@ import copy
 import logging
 from typing import Any
 
-import bitsandbytes as bnb
 import torch
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
+from coupling_lib import offload
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+
+# bitsandbytes says at import that an optional faster 4-bit kernel is not installed; its own one is used then.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+import bitsandbytes as bnb  # ruff: ignore[module-import-not-at-top-of-file]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PRECISIONS = (*_DTYPES, "nf4", "fp4", "int8")
+
+# What nnsight (its controller) and accelerate (its hook) put in the place of a module's own `forward`; a copy runs
+# the class's own.
+_REPLACED = ("forward", "_hf_hook", "_old_forward")
 
 
 def loading_arguments(precision: str) -> dict[str, Any]:
@@ -99,22 +107,27 @@ def dense_copy(block: nn.Module, dtype: torch.dtype) -> nn.Module:
         dtype: the dtype of the copy, float32 or float64.
 
     Returns:
-        a module that computes the same map in `dtype`, with dequantised weights. A 4-bit weight that was
-        repacked, so that it can no longer be dequantised, raises `UntrustworthyResultError`.
-
+        a module that computes the same map in `dtype`, with dequantised weights, read from disk where the
+        block is offloaded. A 4-bit weight that was repacked, so that it can no longer be dequantised, raises
+        `UntrustworthyResultError`.
     """
-    if not is_quantised(block) and all(p.dtype == dtype for p in block.parameters()):
+    on_disk = offload.is_offloaded(block)
+    if not on_disk and not is_quantised(block) and all(p.dtype == dtype for p in block.parameters()):
         return block
     memo: dict[int, Any] = {}
     for module in block.modules():
         if isinstance(module, bnb.nn.Linear4bit | bnb.nn.Linear8bitLt):
             memo[id(module)] = _dequantised(module, dtype)
-        # nnsight puts its controller in the place of a module's `forward`; a copy must run the class's own.
-        if "forward" in module.__dict__:
-            memo[id(module.__dict__["forward"])] = None
-    duplicate = copy.deepcopy(block, memo).to(dtype)
+        for name in _REPLACED:
+            if name in module.__dict__:
+                memo[id(module.__dict__[name])] = None
+    duplicate = copy.deepcopy(block, memo)
+    if on_disk:
+        offload.fill(duplicate, block, dtype)
+    duplicate = duplicate.to(dtype)
     for module in duplicate.modules():
-        module.__dict__.pop("forward", None)
+        for name in _REPLACED:
+            module.__dict__.pop(name, None)
     return duplicate.requires_grad_(False)
 
 

@@ -1,21 +1,53 @@
-"""Top-K singular triplets of a matrix, each with a certificate.
+"""Top-K singular triplets of a matrix or an operator, each with a certificate.
 
 A singular triplet (u, s, v) of J satisfies J v = s u and J^T u = s v. How far a computed one is from
 that, relative to the largest singular value, is its residual; a triplet without a small residual is not
 returned. The pair (u, v) has a joint sign: (-u, -v) is the same triplet. It is fixed here by making the
 largest entry of v positive, so that results print the same everywhere; nothing may depend on it.
+
+Three routes lead to the same numbers. Small matrices go through the eigenvectors of J^T J, formed in
+float64: squaring costs half of the digits, and float64 has them to spare where float32 would lose every
+s_i far below an outlying s_1. Wide ones go through `krylov.golub_kahan`, and so do operators whose matrix
+is not formed. Whatever these two cannot certify goes to LAPACK's full decomposition in float64.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import warnings
+from typing import Any, NamedTuple
 
 import torch
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.krylov import golub_kahan, top_eigenvectors
+from coupling_lib.operators import as_torch_operator
 
-# Above this width float64 LAPACK costs more than the Jacobian itself; the residual still certifies float32.
-_FLOAT64_WIDTH = 2048
+# From this width the Krylov basis takes less time than the eigenvectors of J^T J, if K is small against it.
+_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET = 1024, 16
+
+# From this width float64 Krylov also beats J^T J, which float32 Krylov leaves spectra with an outlier to.
+_FLOAT64_KRYLOV_WIDTH = 2048
+
+# s_1 / s_K above which the residual that float32 arithmetic reaches says too little about the K-th triplet.
+_OUTLIER = 100
+
+# Residual relative to s_i, and departure from orthonormality, up to which the J^T J route is believed.
+_ACCURACY = {torch.float32: 1e-6, torch.float64: 1e-11}
+
+# float64 bytes of matrices that are decomposed together; what Python adds is small above it.
+_STACK_BYTES = 2**24
+
+
+class IllDefinedSubspaceWarning(UserWarning):
+    """The K-th singular value and the next one coincide, so the top-K subspace is not a property of J.
+
+    Where s_K and s_{K+1} differ by less than the arithmetic or the residual separates, J's own rounding
+    decides which directions count as the top K: any mixture of the two is as good. Each triplet still
+    satisfies J v = s u and J^T u = s v. Whatever is computed from the whole of the top K, such as a coupling
+    metric, may change with the library, the hardware, or a change of J in its last digit; choose a K at
+    which the spectrum falls. K above the rank of J is a special case: zero singular values belong to every
+    vector of the null space.
+    """
 
 
 class SingularTriplets(NamedTuple):
@@ -34,14 +66,18 @@ class SingularTriplets(NamedTuple):
     residual: torch.Tensor
 
 
-def top_triplets(matrix: torch.Tensor, k: int, tolerance: float = 1e-4) -> SingularTriplets:
-    """Compute the K largest singular triplets of a matrix and certify each.
+def top_triplets(matrix: Any, k: int, tolerance: float = 1e-4) -> SingularTriplets:
+    """Compute the K largest singular triplets of a matrix or an operator and certify each.
 
     J = U S V^T (paper, section 2). Rows of `matrix` are outputs, so U lives in the output space of the
-    block and V in its input space.
+    block and V in its input space. An operator is only multiplied with, never formed; one that computes in
+    float32 determines singular values down to about 1e-6 s_1 and no further.
+
+    Where s_K and s_{K+1} cannot be told apart, an `IllDefinedSubspaceWarning` is issued.
 
     Args:
-        matrix: J, shape `(d_out, d_in)`, float32 or float64.
+        matrix: J, shape `(d_out, d_in)`, float32 or float64; or an operator with `shape`, `@` and `.T @`,
+            such as a `BlockJacobian` or a scipy `LinearOperator`.
         k: number of triplets, from 1 to `min(d_out, d_in)`.
         tolerance: largest residual that is accepted.
 
@@ -49,7 +85,7 @@ def top_triplets(matrix: torch.Tensor, k: int, tolerance: float = 1e-4) -> Singu
         the triplets, in the dtype of `matrix`.
 
     Raises:
-        ParameterError: if `k` is out of range.
+        ParameterError: if `k` is out of range, or the matrix is neither float32 nor float64.
         UntrustworthyResultError: if the matrix is zero or not finite, or a residual exceeds `tolerance`.
 
     Example:
@@ -57,23 +93,154 @@ def top_triplets(matrix: torch.Tensor, k: int, tolerance: float = 1e-4) -> Singu
         >>> triplets.S.tolist()
         [3.0, 2.0]
     """
-    largest = min(matrix.shape)
-    if not 1 <= k <= largest:
-        raise ParameterError(f"k is {k!r}; a {tuple(matrix.shape)} Jacobian has from 1 to {largest} singular values")
-    if not torch.isfinite(matrix).all():
-        raise UntrustworthyResultError("the matrix holds NaN or infinite entries; its singular values mean nothing")
-    wide = matrix.double() if largest <= _FLOAT64_WIDTH else matrix
-    U, S, Vh = torch.linalg.svd(wide, full_matrices=False)
-    U, S, Vh = U[:, :k], S[:k], Vh[:k]
-    if S[0] == 0:
+    if len(getattr(matrix, "shape", (0, 0))) != 2:
+        raise ParameterError(f"the matrix has shape {tuple(matrix.shape)}; (d_out, d_in) is expected")
+    matrix = as_torch_operator(matrix)
+    _check_k(k, tuple(matrix.shape))
+    if isinstance(matrix, torch.Tensor):
+        return SingularTriplets(*(part[0] for part in top_triplets_stacked(matrix.unsqueeze(0), k, tolerance)))
+    found, gap = _measured(matrix, *golub_kahan(matrix, k)[:4])
+    _certify(found, gap, tolerance, found.U.dtype)
+    return found
+
+
+def top_triplets_stacked(J: torch.Tensor, k: int, tolerance: float = 1e-4) -> SingularTriplets:
+    """Compute the K largest singular triplets of several matrices of one shape.
+
+    The same numbers as `top_triplets` of each, up to rounding; small matrices are decomposed together.
+
+    Args:
+        J: shape `(L, d_out, d_in)`, float32 or float64.
+        k: number of triplets, from 1 to `min(d_out, d_in)`.
+        tolerance: largest residual that is accepted.
+
+    Returns:
+        the triplets, each part with a leading dimension of L.
+
+    Raises:
+        ParameterError: if `J` is not a stack of float32 or float64 matrices, or `k` is out of range.
+        UntrustworthyResultError: if a matrix is zero or not finite, or a residual exceeds `tolerance`.
+
+    Example:
+        >>> top_triplets_stacked(torch.diag_embed(torch.tensor([[3.0, 2.0], [1.0, 5.0]])), k=1).S.tolist()
+        [[3.0], [5.0]]
+    """
+    if J.ndim != 3 or not len(J):
+        raise ParameterError(f"J has shape {tuple(J.shape)}; a stack of matrices, (L, d, d), is expected")
+    _check_k(k, tuple(J.shape[1:]))
+    J = J.detach()
+    _check_entries(J)
+    if min(J.shape[1:]) >= max(_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET * k):
+        parts = [_by_krylov(matrix, k) for matrix in J]
+    else:
+        together = max(1, _STACK_BYTES // (8 * J[0].numel()))
+        parts = [_by_squares(part, k) for part in J.split(together)]
+    found = SingularTriplets(*(torch.cat(part) for part in zip(*(found for found, _ in parts), strict=True)))
+    _certify(found, torch.cat([gap for _, gap in parts]), tolerance, J.dtype)
+    return SingularTriplets(*(part.to(J.dtype) for part in found))
+
+
+def _by_krylov(matrix: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor]:
+    """Decompose a wide matrix; one that the Krylov basis cannot do goes the way of small ones."""
+    narrow = matrix.dtype == torch.float32
+    attempts = [(matrix, 1e-5 if narrow else 1e-10)]
+    if narrow and min(matrix.shape) >= _FLOAT64_KRYLOV_WIDTH:
+        attempts.append((matrix.double(), 1e-6))
+    for wide, accuracy in attempts:
+        try:
+            U, S, Vh, following, _ = golub_kahan(wide, k, accuracy)
+        except UntrustworthyResultError:
+            continue
+        if wide.dtype == torch.float64 or float(S[0]) <= _OUTLIER * float(S[-1]):
+            parts = (part.unsqueeze(0) for part in (U, S, Vh, S.new_tensor(following)))
+            return _measured(wide.unsqueeze(0), *parts)
+    return _by_squares(matrix.unsqueeze(0), k)
+
+
+def _by_squares(J: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor]:
+    """Decompose a stack by the eigenvectors of J^T J, in float64; by LAPACK where that is not accurate."""
+    wide, accuracy = J.double(), _ACCURACY[J.dtype]
+    found, gap = _measured(wide, *_from_squares(wide, k))
+    U, S = found.U, found.S
+    good = (found.residual * S[:, :1] <= accuracy * S + 1e-13 * S[:, :1]).all(dim=1)
+    overlap = (U.mT @ U - torch.eye(k, dtype=U.dtype, device=U.device)).abs().amax(dim=(1, 2))
+    for index in (~(good & (overlap <= accuracy))).nonzero().flatten().tolist():
+        parts = torch.linalg.svd(wide[index : index + 1], full_matrices=False)
+        exact, exact_gap = _measured(wide[index : index + 1], *_split(*parts, k))
+        for part, replacement in zip(found, exact, strict=True):
+            part[index] = replacement[0]
+        gap[index] = exact_gap[0]
+    return found, gap
+
+
+def _from_squares(wide: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+    """Give U, S, Vh and s_{K+1} from the eigenvectors v of J^T J, with s u = J v."""
+    if wide.shape[1] < wide.shape[2]:
+        U, S, Vh, following = _from_squares(wide.mT, k)
+        return Vh.mT, S, U.mT, following
+    V = top_eigenvectors(wide.mT @ wide, min(k + 1, wide.shape[2]))
+    U = wide @ V
+    S, order = U.norm(dim=1).sort(dim=1, descending=True, stable=True)
+    U, V = (part.gather(2, order[:, None].expand_as(part)) for part in (U, V))
+    # A zero divisor leaves a zero vector, which is not orthonormal and so not accepted.
+    return _split(U / S[:, None].clamp_min(torch.finfo(S.dtype).tiny), S, V.mT, k)
+
+
+def _split(U: torch.Tensor, S: torch.Tensor, Vh: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+    """Cut a stack of triplets after the K-th; s_{K+1} is NaN where K is all there are."""
+    following = S[:, k] if S.shape[1] > k else S.new_full((len(S),), torch.nan)
+    return U[:, :, :k], S[:, :k], Vh[:, :k], following
+
+
+def _measured(
+    operator: Any, U: torch.Tensor, S: torch.Tensor, Vh: torch.Tensor, following: torch.Tensor | float
+) -> tuple[SingularTriplets, torch.Tensor]:
+    """Fix the joint signs, measure the residuals, and give (s_K - s_{K+1}) / s_1 with them."""
+    sign = torch.sign(Vh.gather(-1, Vh.abs().argmax(dim=-1, keepdim=True)))
+    U, Vh = U * sign.mT, Vh * sign
+    if isinstance(operator, torch.Tensor):
+        image, pulled = operator @ Vh.mT, (U.mT @ operator).mT
+    else:
+        image, pulled = operator @ Vh.T, operator.T @ U
+    left = (image - U * S.unsqueeze(-2)).norm(dim=-2)
+    right = (pulled - Vh.mT * S.unsqueeze(-2)).norm(dim=-2)
+    return SingularTriplets(U, S, Vh, torch.maximum(left, right) / S[..., :1]), (S[..., -1] - following) / S[..., 0]
+
+
+def _certify(found: SingularTriplets, gap: torch.Tensor, tolerance: float, dtype: torch.dtype) -> None:
+    """Raise for a zero matrix or a large residual; warn where the top-K subspace is ill defined."""
+    S, residual = found.S, found.residual
+    if bool((S[..., 0] == 0).any()):
         raise UntrustworthyResultError("the matrix is zero; it has no singular directions")
-    sign = torch.sign(Vh.gather(1, Vh.abs().argmax(dim=1, keepdim=True)))
-    U, Vh = U * sign.T, Vh * sign
-    left = (wide @ Vh.T - U * S).norm(dim=0)
-    right = (wide.T @ U - Vh.T * S).norm(dim=0)
-    residual = torch.maximum(left, right) / S[0]
     if not bool((residual <= tolerance).all()):
         raise UntrustworthyResultError(
             f"a singular triplet has residual {float(residual.max()):.1e}; at most {tolerance:.1e} is accepted"
         )
-    return SingularTriplets(*(part.to(matrix.dtype) for part in (U, S, Vh, residual)))
+    k, smallest = S.shape[-1], S[..., -1] / S[..., 0]
+    # In float32, 100 roundings are the 1e-5 within which a Jacobian's own entries are known.
+    rounding = torch.finfo(dtype).eps
+    known = torch.maximum(100 * rounding * smallest, 10 * residual[..., -1])
+    ill = (gap <= known) | ((smallest <= 10 * rounding) & ~gap.isnan())
+    if bool(ill.any()):
+        many = f" in {int(ill.sum())} of {ill.numel()} matrices" if ill.numel() > 1 else ""
+        warnings.warn(
+            f"k={k}: the relative gap (s_{k} - s_{k + 1}) / s_1 is {float(gap[ill].min()):.1e}{many}, too small to "
+            f"tell the two apart; the top-{k} subspace is ill defined, choose a k at which the spectrum falls",
+            IllDefinedSubspaceWarning,
+            stacklevel=3,
+        )
+
+
+def _check_k(k: int, shape: tuple[int, ...]) -> None:
+    largest = min(shape)
+    if not 1 <= k <= largest:
+        raise ParameterError(f"k is {k!r}; a {shape} Jacobian has from 1 to {largest} singular values")
+
+
+def _check_entries(J: torch.Tensor) -> None:
+    if J.dtype not in _ACCURACY:
+        raise ParameterError(f"the matrix is {J.dtype}; convert it to torch.float32 or torch.float64")
+    if not torch.isfinite(J).all():
+        raise UntrustworthyResultError("the matrix holds NaN or infinite entries; its singular values mean nothing")
+    if not J.any(dim=-1).any(dim=-1).all():
+        raise UntrustworthyResultError("the matrix is zero; it has no singular directions")

@@ -12,7 +12,6 @@ from coupling_lib.blocks import random_input
 from coupling_lib.errors import ParameterError
 from coupling_lib.jacobian import block_jacobians
 from coupling_lib.models import Model
-from coupling_lib.svd import SingularTriplets, top_triplets
 from coupling_lib.tracing import Trace, trace
 
 
@@ -86,20 +85,6 @@ def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]
         yield trace(model, prompt)
 
 
-def singular_triplets(J: torch.Tensor, k: int) -> SingularTriplets:
-    """Compute the top singular triplets of several Jacobians.
-
-    Args:
-        J: the Jacobians, shape `(m, d, d)`.
-        k: number of singular triplets.
-
-    Returns:
-        the triplets, each part with a leading dimension of m.
-    """
-    parts = [top_triplets(matrix, k) for matrix in J]
-    return SingularTriplets(*(torch.stack(part) for part in zip(*parts, strict=True)))
-
-
 def check_k(model: Model, k: int) -> None:
     """Refuse a number of singular vectors that a model's Jacobians do not have, before anything is measured.
 
@@ -126,6 +111,7 @@ def depth_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch
         the Jacobians, shape `(L, d, d)`.
     """
     position = traced.position(token)
-    return torch.cat(
-        [block_jacobians(traced, block, [(position, position)], boundary) for block in range(traced.n_blocks)]
-    )
+    # Blocks that are read from disk take long enough to be counted.
+    silent = None if traced.model.offloaded else True
+    blocks = tqdm(range(traced.n_blocks), desc=traced.model.name, unit="block", disable=silent, leave=False)
+    return torch.cat([block_jacobians(traced, block, [(position, position)], boundary) for block in blocks])

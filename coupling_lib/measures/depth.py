@@ -19,7 +19,6 @@ from coupling_lib.measures.common import (
     depth_jacobians,
     prompt_inputs,
     prompt_name,
-    singular_triplets,
     traces,
 )
 from coupling_lib.metrics.coupling import coupling_matrices
@@ -27,6 +26,7 @@ from coupling_lib.metrics.nulls import filled_spectrum, random_orthogonal_null
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
 from coupling_lib.models import Model
 from coupling_lib.provenance import provenance
+from coupling_lib.svd import top_triplets_stacked
 
 
 def measure_depth(
@@ -70,7 +70,7 @@ def measure_depth(
     per_prompt = []
     for number, traced in enumerate(traces(model, given)):
         J = depth_jacobians(traced, token, boundary)
-        triplets = singular_triplets(J, max(ks))
+        triplets = top_triplets_stacked(J, max(ks))
         # With one singular vector there are no off-diagonal entries to set against the diagonal.
         names = [name for name in VARIANTS if 1 not in ks or name != "old_off_over_diagonal"]
         values = measure_variants(J, triplets.U, triplets.S, triplets.Vh, ks, names)

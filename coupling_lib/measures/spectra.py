@@ -13,12 +13,12 @@ from coupling_lib.measures.common import (
     depth_jacobians,
     prompt_inputs,
     prompt_name,
-    singular_triplets,
     traces,
 )
 from coupling_lib.metrics.spectrum import left_right_alignment
 from coupling_lib.models import Model
 from coupling_lib.provenance import provenance
+from coupling_lib.svd import top_triplets_stacked
 
 
 def measure_spectra(
@@ -44,7 +44,7 @@ def measure_spectra(
     per_prompt = []
     for traced in traces(model, given):
         J = depth_jacobians(traced, token)
-        triplets = singular_triplets(J, k)
+        triplets = top_triplets_stacked(J, k)
         stable_rank = (torch.linalg.matrix_norm(J) / triplets.S[:, 0]) ** 2
         per_prompt.append(
             xr.Dataset(

@@ -7,10 +7,11 @@ import xarray as xr
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.jacobian import block_jacobians
-from coupling_lib.measures.common import check_k, prompt_inputs, singular_triplets
+from coupling_lib.measures.common import check_k, prompt_inputs
 from coupling_lib.metrics.variants import measure_variants
 from coupling_lib.models import Model
 from coupling_lib.provenance import provenance
+from coupling_lib.svd import top_triplets_stacked
 from coupling_lib.tracing import trace
 
 
@@ -38,7 +39,7 @@ def measure_tokens(model: Model, prompt: str | torch.Tensor, block: int, k: int 
     if not 0 <= block < traced.n_blocks:
         raise ParameterError(f"block is {block!r}; {model.name} has {traced.n_blocks}, counted from 0")
     J = block_jacobians(traced, block, [(token, token) for token in range(traced.n_tokens)])
-    triplets = singular_triplets(J, k)
+    triplets = top_triplets_stacked(J, k)
     values = measure_variants(J, triplets.U, triplets.S, triplets.Vh, (k,))
     ds = xr.Dataset({name: (("token_1", "token_2"), value[0].cpu().numpy()) for name, value in values.items()})
     ds["singular_values"] = (("token_1", "rank"), triplets.S.cpu().numpy())

@@ -101,7 +101,7 @@ def test_trained_blocks_couple_more_than_untrained_ones_and_than_chance():
         ds = cl.measure_depth(cl.load_model("nano-neox", untrained=untrained), prompts, ks=(10,))
         coupling[untrained] = 1 - ds.normalized_miscoupling.isel(k=0).values[:, off]
         null[untrained] = 1 - cl.depth_null(ds, "normalized_miscoupling").values
-    assert coupling[False].mean() > 2 * null[False].mean()
+    assert coupling[False].mean() > 1.5 * null[False].mean()
     assert coupling[True].mean() == pytest.approx(null[True].mean(), abs=0.01)
 
 

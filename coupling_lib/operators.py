@@ -1,0 +1,132 @@
+"""Linear operators across libraries: a `BlockJacobian` for scipy's solvers, others' operators for this library's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator
+
+from coupling_lib.errors import ParameterError
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
+    """Present a Jacobian to scipy as a `LinearOperator`: J v, J^T u, J V and J^T U over numpy arrays.
+
+    Nothing is formed: each product is one of `J @ V` and `J.T @ U`. The operator's dtype is that of the
+    arrays that go in and come out; the products themselves are as exact as J computes them.
+
+    Args:
+        J: a tensor, a `BlockJacobian`, or any object with `shape`, `@` and `.T @` over torch tensors.
+        dtype: `"float64"` or `"float32"`.
+
+    Returns:
+        the operator, of shape `J.shape`.
+
+    Raises:
+        ParameterError: if `dtype` is another, or `J` is no operator.
+
+    Example:
+        >>> from scipy.sparse.linalg import svds
+        >>> svds(as_linear_operator(torch.diag(torch.tensor([3.0, 2.0, 1.0]))), k=1, return_singular_vectors=False)
+        array([3.])
+    """
+    if dtype not in _DTYPES:
+        raise ParameterError(f"dtype is {dtype!r}; 'float64' or 'float32' is expected")
+    if not _is_operator(J):
+        raise ParameterError(f"J is a {type(J).__name__}; a matrix or an object with `shape`, `@` and `.T` is expected")
+
+    def product(operator: Any, factor: np.ndarray) -> np.ndarray:
+        columns = torch.from_numpy(np.array(factor, dtype=dtype))
+        if isinstance(operator, torch.Tensor):
+            columns = columns.to(operator)
+        return (operator @ columns).detach().cpu().to(_DTYPES[dtype]).numpy()
+
+    return LinearOperator(
+        shape=tuple(J.shape),
+        dtype=np.dtype(dtype),
+        matvec=lambda v: product(J, v.reshape(-1)),
+        rmatvec=lambda u: product(J.T, u.reshape(-1)),
+        matmat=lambda V: product(J, V),
+        rmatmat=lambda U: product(J.T, U),
+    )
+
+
+def as_torch_operator(operator: Any) -> Any:
+    """Present any real linear operator to this library: `shape`, `@` and `.T @` over torch tensors.
+
+    Args:
+        operator: a scipy `LinearOperator` or sparse matrix, a numpy array; objects that multiply torch
+            tensors already (a tensor, a `BlockJacobian`) are given back as they are.
+
+    Returns:
+        an operator over torch tensors.
+
+    Raises:
+        ParameterError: if the object is no matrix or operator.
+
+    Example:
+        >>> doubled = as_torch_operator(LinearOperator((2, 2), matvec=lambda v: 2 * v))
+        >>> (doubled @ torch.eye(2, dtype=torch.float64)).tolist()
+        [[2.0, 0.0], [0.0, 2.0]]
+    """
+    if isinstance(operator, np.ndarray):
+        return torch.from_numpy(operator)
+    if isinstance(operator, LinearOperator) or type(operator).__module__.startswith("scipy.sparse"):
+        return _FromNumpy(operator)
+    if not _is_operator(operator):
+        raise ParameterError(
+            f"the operator is a {type(operator).__name__}; a matrix or an object with `shape`, `@` and `.T` is expected"
+        )
+    return operator
+
+
+def prefer_matrix_free(d: int, k: int, n_blocks: int, columns: int) -> bool:
+    """Tell whether products J V cost less than forming J, for one block among all-pairs measurements.
+
+    A dense d x d Jacobian takes d vector-Jacobian products. A Krylov basis of m columns takes 2 m products,
+    and the coupling with the singular vectors of all L blocks takes L K more. Products on few columns at
+    once reach about a quarter of the speed of those on many, so dense wins unless 2 m + L K < d / 4.
+
+    Args:
+        d: width of the model.
+        k: K, number of singular triplets.
+        n_blocks: L, the blocks whose singular vectors each Jacobian meets.
+        columns: m, columns of the Krylov basis: about 5 K for a decaying spectrum, 10 K for a flat one, and
+            for K = 10 twice that.
+
+    Returns:
+        True if the operator should stay unformed.
+
+    Example:
+        >>> prefer_matrix_free(d=768, k=50, n_blocks=12, columns=350)
+        False
+        >>> prefer_matrix_free(d=4096, k=10, n_blocks=32, columns=300)
+        True
+    """
+    return 2 * columns + n_blocks * k < d / 4
+
+
+def _is_operator(J: Any) -> bool:
+    return len(getattr(J, "shape", ())) == 2 and hasattr(J, "__matmul__") and hasattr(J, "T")
+
+
+class _FromNumpy:
+    """A scipy operator that multiplies torch tensors."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, operator: Any):
+        self._operator = operator
+        self.shape = tuple(operator.shape)
+        self.dtype = torch.float32 if operator.dtype == np.float32 else torch.float64
+
+    @property
+    def T(self) -> _FromNumpy:  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
+        return _FromNumpy(self._operator.T)
+
+    def __matmul__(self, V: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(self._operator @ V.detach().cpu().numpy())).to(self.dtype)

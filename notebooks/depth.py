@@ -1,0 +1,159 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Coupling across depth
+#
+# A transformer block adds something to the residual stream. How that addition answers to a small change of the
+# stream at one token is a matrix, the block's *residual Jacobian* $J_l$; its singular vectors are the directions the
+# block listens to ($V_l$) and writes along ($U_l$). Two blocks are *coupled* when they share these directions. This
+# notebook asks of every pair of blocks of one model: do the singular vectors of block $l'$ also lay out the Jacobian
+# of block $l$? It puts the same question to the model before training, and to random directions.
+
+# %% tags=["parameters", "hide-input"]
+model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
+precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
+prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
+k: int = 10  # number of singular vectors compared, from 1 to the model's width
+blocks: str = ""  # blocks drawn as matrices, from 1, such as 3-10; empty for up to eight in the middle
+token: int = -1  # token position whose Jacobian is taken; -1 is the last
+seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import coupling_lib as cl
+from coupling_lib import parameters, provenance
+from coupling_lib.figures import depth, depth_data, display
+
+p = cl.check_parameters(globals())
+p.command = provenance.papermill_command("depth", vars(p))
+
+# %% [markdown]
+# ## Measurement
+#
+# For every prompt, one pass through the model records what each block received. The Jacobian of every block at the
+# chosen token follows from it exactly, by automatic differentiation, and so do its strongest $K$ singular triplets;
+# each triplet carries a residual that is checked. For every pair of blocks this gives the coupling matrix
+#
+# $$A_{ll'} = U_{l',K}^\top\, J_l\, V_{l',K}.$$
+
+# %%
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+p.drawn = parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = cl.inputs_for(loaded, parameters.chosen_prompts(p), seed=p.seed)
+trained = cl.measure_depth(loaded, texts, ks=(p.k,), token=p.token)
+
+# %% [markdown]
+# The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
+# memory.
+
+# %%
+del loaded
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+untrained = cl.measure_depth(loaded, texts, ks=(p.k,), token=p.token)
+del loaded
+
+# %% [markdown]
+# Papers and code measure the distance from perfect coupling in several ways. All figures below show one of them, the
+# off-diagonal share of $A$,
+#
+# $$\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F \,/\, \lVert A\rVert_F ,$$
+#
+# which is 0 when the blocks share all $K$ directions, and about $\sqrt{1-1/K}$ when they share none. The latter is
+# simulated: same singular values, directions drawn at random. *Coupling* is $1-\tilde m$.
+
+# %% tags=["hide-input"]
+reading = cl.VARIANTS["normalized_miscoupling"]
+null = cl.depth_null(trained, reading.name, seed=p.seed).mean()
+both = {"untrained": untrained, "trained": trained}
+show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
+
+# %% [markdown]
+# ## The matrices
+#
+# Each small square is one $|A_{ll'}|$: the row says whose Jacobian, the column whose singular vectors. Where row and
+# column are the same block the square is diagonal by construction. Everywhere else a diagonal has to be earned: a
+# bare square with a clean diagonal means that two different blocks work along the same directions.
+
+# %%
+show(
+    lambda: depth.matrix_grid(both, p.drawn, p.k),
+    depth_data.matrix_table(both, p.drawn, p.k),
+    name="depth-matrices",
+    caption="Coupling matrices of pairs of blocks at one token of one prompt, relative to the largest singular value "
+    "of the row's Jacobian. One scale for both models, ending at the largest entry between different blocks.",
+)
+
+# %% [markdown]
+# ## All pairs
+#
+# The same, condensed to one number per pair and averaged over prompts. The darker (on dark pages: the brighter) a
+# square, the more the two blocks are coupled; the mark on the colour bar is the value of random directions.
+
+# %%
+show(
+    lambda: depth.mismatch_map(both, reading.name, p.k, null=null.item()),
+    depth_data.mismatch_table(both, reading.name, p.k),
+    name="depth-mismatch",
+    caption="Normalised mis-coupling of every pair of blocks, mean over prompts. More ink is more coupling; a block "
+    "with itself (grey) has none by construction.",
+)
+
+# %% [markdown]
+# ## A graph of blocks
+#
+# Blocks stand on a circle, the first at the top. A line joins two blocks as strongly as they are coupled, in the mean
+# of both directions: the Jacobian of one against the vectors of the other, and the reverse.
+
+# %%
+show(
+    lambda: depth.adjacency_graph(both, reading.name, p.k, null=null.item()),
+    depth_data.adjacency_table(both, reading.name, p.k),
+    name="depth-graph",
+    caption="Blocks joined by their coupling. Width and opacity of a line grow in proportion to it, on one scale for "
+    "both models.",
+)
+
+# %% [markdown]
+# ## Across prompts, and with distance
+#
+# A single prompt could mislead. On the left each dot is one prompt, averaged over all pairs of different blocks. On
+# the right the pairs are sorted by how many blocks apart they are, with a 95 % bootstrap interval over prompts.
+
+# %%
+show(
+    lambda: depth.coupling_distribution(both, reading.name, p.k, null=null.item()),
+    depth_data.distribution_table(both, reading.name, p.k),
+    name="depth-distribution",
+    caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
+    "blocks, with 95 % bootstrap intervals over prompts. Dashed: random directions.",
+)
+
+# %% [markdown]
+# ## In numbers
+#
+# Mean coupling over all pairs of different blocks, its 95 % interval over prompts, and the mean over neighbouring
+# blocks alone.
+
+# %% tags=["nbval-check-output"]
+summary = depth_data.summary_table(both, reading.name, p.k, null.item())
+print(summary.to_string(float_format="%.2f", na_rep=""))
+
+# %% tags=["hide-input"]
+for network in both:
+    display.remember(f"depth-coupling-{network}", summary.loc[network, "all pairs"])
+    display.remember(f"depth-neighbours-{network}", summary.loc[network, "neighbours"])
+display.remember("depth-coupling-null", summary.loc["random bases", "all pairs"])

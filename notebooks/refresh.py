@@ -1,0 +1,40 @@
+"""Bring the notebooks up to date with their text twins and execute them, in place.
+
+    python notebooks/refresh.py [NAME ...]
+
+The twin (`depth.py`) is what one edits; the notebook (`depth.ipynb`) carries the outputs that the tests compare
+and the book shows. Outputs are recorded without times and paths, so that a run that changes no number changes
+no file.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+
+HERE = Path(__file__).parent
+
+
+def refresh(name: str) -> None:
+    """Write one notebook anew from its twin, executed from top to bottom.
+
+    Args:
+        name: the notebook's name, without ending.
+    """
+    target = HERE / f"{name}.ipynb"
+    notebook = jupytext.read(HERE / f"{name}.py")
+    if target.exists():
+        notebook = jupytext.combine.combine_inputs_with_outputs(notebook, nbformat.read(target, as_version=4))
+    NotebookClient(notebook, record_timing=False, resources={"metadata": {"path": str(HERE)}}).execute()
+    notebook.metadata.pop("language_info", None)
+    nbformat.write(notebook, target)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or sorted(path.stem for path in HERE.glob("*.ipynb")):
+        print(f"executing {name}", flush=True)
+        refresh(name)
