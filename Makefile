@@ -1,0 +1,108 @@
+# What the project makes, from nothing but python3 and make. Each target does its own set-up and is quick when
+# nothing it depends on has changed. `make help` lists the targets.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Notebooks share two cores well one after another and badly at the same time.
+.NOTPARALLEL:
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# Models whose pages the book carries; both ship with the project.
+MODELS := nano-neox nano-llama
+# Set by continuous integration: a missing Chromium is then an error.
+REQUIRE_BROWSER ?=
+
+# The kernel of a notebook is the environment's own, whatever kernels the user has installed.
+export JUPYTER_PREFER_ENV_PATH := 1
+# Without this the debugger prints a warning about frozen modules into the log of every notebook.
+export PYDEVD_DISABLE_FILE_VALIDATION := 1
+export PYTHONUNBUFFERED := 1
+
+LIBRARY := $(shell find coupling_lib -name '*.py' -not -path 'coupling_lib/training/*')
+PROMPTS := $(shell find data/prompts -type f 2>/dev/null)
+CHECKPOINTS := $(foreach model,$(MODELS),$(shell find data/checkpoints/$(model) -type f 2>/dev/null))
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+EXECUTED := $(foreach model,$(MODELS),$(NOTEBOOKS:notebooks/%=results/$(model)/%))
+BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
+
+.PHONY: help book test lint clean unit browser
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+book: _build/.complete ## build the book into _build/html (open _build/html/index.html)
+	@echo "the book is in _build/html/index.html"
+
+test: lint unit book browser ## lint, run all tests, build the book and read it in a browser
+
+lint: $(READY) ## check code, docstrings and formatting
+	@echo "== lint"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+clean: ## remove everything that was built; the environment in .venv stays
+	rm -rf _build results .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+unit: $(READY)
+	@echo "== tests without a browser"
+	@$(BIN)/python -m pytest -m "not browser"
+
+browser: _build/.complete
+	@echo "== tests of the built book"
+	@if command -v chromium || command -v chromium-browser || command -v google-chrome; then \
+	  $(BIN)/python -m pytest -m browser; \
+	elif [ -n "$(REQUIRE_BROWSER)" ]; then \
+	  echo "error: no Chromium found; the tests of the built book need it: apt-get install chromium" >&2; exit 1; \
+	else \
+	  echo "the book was not read in a browser: no Chromium found; install it with: apt-get install chromium"; \
+	fi
+
+# -- set-up ---------------------------------------------------------------------------------------------------------
+
+$(READY): pyproject.toml
+	@command -v "$(PYTHON)" >/dev/null || { \
+	  echo "error: $(PYTHON) was not found; install Python 3.11, 3.12 or 3.13, or name one: make PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "error: $$("$(PYTHON)" --version 2>&1) was found; Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "error: $(PYTHON) cannot make virtual environments (no ensurepip); on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@echo "== set-up: $$("$(PYTHON)" --version) into .venv (some minutes the first time)"
+	@$(BIN)/python -c 'import sys, pip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	  || "$(PYTHON)" -m venv --clear .venv
+	@set -o pipefail; $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -e ".[book,test]" \
+	  | sed -u -n -e '/^Collecting/p' -e '/^Installing/p' -e '/^Success/p'
+	@touch $@
+
+# -- the book -------------------------------------------------------------------------------------------------------
+
+# One executed copy of every notebook per model. It is written under another name and renamed when it has run to
+# the end, so that what carries the final name is complete. The kernel's own log (its transport, its end) is left out.
+define executed
+results/$(1)/%.ipynb: notebooks/%.ipynb $$(LIBRARY) $$(PROMPTS) $$(filter data/checkpoints/$(1)/%,$$(CHECKPOINTS)) $$(READY)
+	@mkdir -p $$(@D)
+	@echo "== notebook $$* for $(1)"
+	@start=$$$$SECONDS; partial=$$(@D)/.$$*.partial.ipynb; \
+	$$(BIN)/papermill $$< $$$$partial -p model $(1) -k python3 --no-progress-bar --log-level WARNING \
+	  2> >(grep --line-buffered -v '^\[IPKernelApp\]' >&2) || { echo "error: notebook $$* failed for $(1); $$$$partial shows how far it came" >&2; exit 1; }; \
+	mv $$$$partial $$@; echo "   done in $$$$((SECONDS - start)) s: $$@"
+endef
+$(foreach model,$(MODELS),$(eval $(call executed,$(model))))
+
+results/book/.complete: book/pages.py data/models.csv $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
+	@echo "== pages made from the registry, the model cards and the library"
+	@$(BIN)/python book/pages.py
+	@touch $@
+
+# Always from scratch (--all): Sphinx keeps pages it has read, and says nothing about the warnings in them the second
+# time. The last command asserts that the pages are there.
+_build/.complete: $(BOOK) $(NOTEBOOKS) $(EXECUTED) results/book/.complete
+	@echo "== book"
+	@rm -rf _build
+	@$(BIN)/jupyter-book build . --all -n -W --keep-going \
+	  || { rm -rf _build; echo "error: the book has warnings or errors, listed above; nothing was built" >&2; exit 1; }
+	@$(BIN)/python book/complete.py
+	@touch $@

@@ -1,0 +1,137 @@
+"""Lets Sphinx read the library's docstrings, which are written in Markdown, as everything else in the book.
+
+Autodoc and napoleon expect reStructuredText. The two differ in few places that docstrings use: code between single
+backticks, mathematics between dollar signs, lists and indented code without further marks, and signs that mean
+something there and nothing in Markdown: bars, trailing underscores, the at sign. These are rewritten, docstring by
+docstring, before napoleon sees them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_DISPLAY = re.compile(
+    r"^(?P<indent> *)(?P<before>[^\n]*?)\$\$(?P<body>.+?)\$\$(?P<after>[^\n]*)$", re.DOTALL | re.MULTILINE
+)
+_INLINE = re.compile(
+    r"(?P<kept>:[\w:]+:`[^`]+`|``[^`]+``)|(?<!`)`(?P<code>[^`]+)`(?!`)|(?<![\\$])\$(?P<math>[^$]+?)\$(?!\$)"
+)
+_BULLET = re.compile(r" *[-*] ")
+
+
+def to_restructured_text(docstring: str) -> str:
+    r"""Rewrites a Markdown docstring in Google style as reStructuredText in Google style.
+
+    Args:
+        docstring: the docstring, dedented.
+
+    Returns:
+        the same text in the other markup; examples (`>>>`) and indented code stay as they are.
+
+    Example:
+        >>> print(to_restructured_text("Norm `|x|` of $x_i$, or |y|."))
+        Norm ``|x|`` of :math:`x_i`, or \|y\|.
+    """
+    return "\n".join(_prose(chunk) if prose else chunk for prose, chunk in _chunks(docstring.split("\n")))
+
+
+def _chunks(lines: list[str]) -> list[tuple[bool, str]]:
+    """Split into prose and literal parts: doctests, and code indented by four after a blank line."""
+    chunks: list[tuple[bool, list[str]]] = [(True, [])]
+    margin = 0
+    for number, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        in_prose, current = chunks[-1]
+        after_blank = number > 0 and not lines[number - 1].strip()
+        if not in_prose:
+            doctest = current[0].lstrip().startswith(">>>")
+            if (doctest and line.strip()) or (not doctest and (not line.strip() or indent >= margin + 4)):
+                current.append(line)
+                continue
+            chunks.append((True, [line]))
+        elif line.lstrip().startswith(">>>"):
+            chunks.append((False, [line]))
+        elif line.strip() and after_blank and indent >= margin + 4:
+            current += [" " * margin + "::", ""]
+            chunks.append((False, [line]))
+        else:
+            current.append(line)
+        if line.strip() and chunks[-1][0]:
+            margin = indent
+    return [(prose, "\n".join(part)) for prose, part in chunks if part]
+
+
+def _prose(text: str) -> str:
+    lines: list[str] = []
+    for line in _DISPLAY.sub(_display, text).split("\n"):
+        previous = lines[-1] if lines else ""
+        level = len(line) - len(line.lstrip())
+        if _BULLET.match(line) and previous.strip() and not _BULLET.match(previous):
+            if len(previous) - len(previous.lstrip()) <= level and not previous.rstrip().endswith(
+                ("Args:", "Returns:")
+            ):
+                lines.append("")
+        lines.append(line)
+    parts, end = [], 0
+    text = "\n".join(lines)
+    for match in _INLINE.finditer(text):
+        parts.append(_plain(text[end : match.start()]))
+        # Inline markup has to be set off from letters around it; an escaped blank does so without showing.
+        if match.start() and (text[match.start() - 1].isalnum()):
+            parts.append("\\ ")
+        if match["code"] is not None:
+            parts.append(f"``{' '.join(match['code'].split())}``")
+        elif match["math"] is not None:
+            parts.append(f":math:`{' '.join(match['math'].split())}`")
+        else:
+            parts.append(match["kept"])
+        end = match.end()
+        if end < len(text) and text[end].isalnum():
+            parts.append("\\ ")
+    return "".join([*parts, _plain(text[end:])])
+
+
+def _display(match: re.Match[str]) -> str:
+    indent = match["indent"]
+    body = " ".join(match["body"].split())
+    block = [
+        f"{indent}{match['before']}".rstrip(),
+        "",
+        f"{indent}.. math:: {body}",
+        "",
+        indent + match["after"].lstrip(),
+    ]
+    return "\n".join(block)
+
+
+def _plain(text: str) -> str:
+    if ".. math::" in text:
+        return "\n".join(line if ".. math::" in line else _plain(line) for line in text.split("\n"))
+    return re.sub(r"(?<=\w)_(?!\w)|[|@]", r"\\\g<0>", text)
+
+
+def _process(app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+    lines[:] = to_restructured_text("\n".join(lines)).split("\n")
+    if what in ("attribute", "data", "property"):
+        # Napoleon takes what stands before a colon in the first line of these for a type: give it an empty comment.
+        lines[:0] = ["..", ""]
+
+
+def _skip(app: Any, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
+    """Leave out the fields of named tuples, which the class itself describes, one by one and better."""
+    return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connects the two hooks, the first before napoleon's.
+
+    Args:
+        app: the Sphinx application.
+
+    Returns:
+        what Sphinx asks of an extension.
+    """
+    app.connect("autodoc-process-docstring", _process, priority=100)
+    app.connect("autodoc-skip-member", _skip)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,48 @@
+"""Asserts that the built book has its front page and every page of `_toc.yml`. Run by `make book`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pages(toc: Any) -> list[str]:
+    """Lists the pages of a table of contents.
+
+    Args:
+        toc: the content of `_toc.yml`, or a part of it.
+
+    Returns:
+        the paths of the pages, without ending, in reading order.
+    """
+    if isinstance(toc, list):
+        return [page for part in toc for page in pages(part)]
+    if not isinstance(toc, dict):
+        return []
+    own = [toc[key] for key in ("root", "file") if key in toc]
+    return own + [page for part in toc.values() for page in pages(part)]
+
+
+def missing(root: Path) -> list[str]:
+    """Finds what the built book lacks.
+
+    Args:
+        root: the project, with `_toc.yml` and `_build/html`.
+
+    Returns:
+        the files that are missing or empty, relative to `_build/html`.
+    """
+    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
+    wanted = ["index.html", *(f"{page}.html" for page in pages(toc))]
+    html = root / "_build" / "html"
+    return [name for name in wanted if not (html / name).is_file() or not (html / name).stat().st_size]
+
+
+if __name__ == "__main__":
+    if lacking := missing(ROOT):
+        sys.exit(f"error: the book lacks {', '.join(lacking)}")

@@ -1,0 +1,235 @@
+"""Writes the parts of the book that are made from data: the first picture, tables, model cards, the library's contents.
+
+They lie in `results/book/` and are included by the hand-written pages of the same name in `book/`. Run by `make book`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import platform
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import coupling_lib
+from coupling_lib import paths, provenance
+from coupling_lib.figures import depth, depth_data, display
+from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.registry import Entry, entries
+
+OUT = paths.RESULTS / "book"
+
+# Rooms of the library in the order in which they are read, with what each is for.
+ROOMS = {
+    "Models": ("models", "registry", "sources", "hub", "architecture", "memory", "precision", "blocks", "prompts"),
+    "Traces and Jacobians": ("tracing", "jacobian", "svd"),
+    "Measures": ("measures",),
+    "Mathematics": ("metrics",),
+    "Figures": ("figures",),
+    "Training": ("training",),
+    "Settings, files and errors": ("parameters", "provenance", "store", "paths", "errors"),
+}
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Sets a table in Markdown.
+
+    Args:
+        head: the column titles; one that ends in a blank is aligned to the right.
+        rows: the cells, in Markdown; bars in them are escaped.
+
+    Returns:
+        the table.
+    """
+    align = ["---:" if title.endswith(" ") else "---" for title in head]
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [list(head), align, *cells]) + "\n"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Writes a number of the registry, or nothing where there is none.
+
+    Args:
+        value: the number.
+        digits: how many significant digits are kept.
+
+    Returns:
+        the number as a reader expects it, without exponent and trailing zeros.
+    """
+    if value is None:
+        return ""
+    text = f"{value:.{digits}g}"
+    return f"{value:f}".rstrip("0").rstrip(".") if "e" in text else text
+
+
+def model_table(models: list[Entry]) -> str:
+    """Sets the table of models of the registry.
+
+    Args:
+        models: the rows.
+
+    Returns:
+        a table with one row per model: alias, link, family, size, shape, training tokens and mean score.
+    """
+    rows = []
+    for entry in models:
+        where = f"[{entry.hub_id}](https://huggingface.co/{entry.hub_id})" if entry.hub_id else "in this project"
+        sizes = (number(entry.parameters_b), number(entry.blocks), number(entry.width))
+        scores = (number(entry.training_tokens_t, 2), number(entry.average))
+        rows.append((f"`{entry.alias}`", where, entry.family, entry.kind, *sizes, *scores))
+    head = ("alias", "model", "family", "kind", "10⁹ parameters ", "blocks ", "width ", "10¹² tokens ", "mean score ")
+    return table(head, rows)
+
+
+def card(name: str) -> str:
+    """Gives the card of an embedded model, as a part of a page.
+
+    Args:
+        name: its folder in `data/checkpoints`.
+
+    Returns:
+        the card without the hub's metadata block, its headings two levels deeper.
+    """
+    text = (paths.CHECKPOINTS / name / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL).strip()
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
+    parts[::2] = [re.sub(r"^#", "###", part, flags=re.MULTILINE) for part in parts[::2]]
+    return "".join(parts) + "\n"
+
+
+def models_page() -> str:
+    """Writes the models: cards of the embedded ones, tables of the paper's and of the newer ones.
+
+    Returns:
+        Markdown with headings of the second level.
+    """
+    embedded = [entry for entry in entries() if entry.embedded]
+    paper = [entry for entry in entries() if entry.in_paper]
+    newer = [entry for entry in entries() if not entry.in_paper and not entry.embedded]
+    scores = (
+        "The mean score is that of the six tasks of the first Open LLM Leaderboard, in per cent; where it is empty, "
+        "no source was found. Sources stand in `data/models.csv`, row by row."
+    )
+    return "\n".join(
+        [
+            "## Models that ship with the book\n",
+            model_table(embedded),
+            *(card(entry.alias) for entry in embedded),
+            "## Models of the paper\n",
+            f"{scores}\n",
+            model_table(paper),
+            "## Further open models\n",
+            model_table(newer),
+        ]
+    )
+
+
+def variants_page() -> str:
+    """Writes the table of all readings of coupling.
+
+    Returns:
+        a table with name, formula and source of each.
+    """
+    rows = [(f"`{v.name}`", f"${v.formula}$", v.source) for v in VARIANTS.values()]
+    # Inside a table a bar would end the cell, even in mathematics; \vert is the same sign.
+    rows = [(name, formula.replace("|", r"\vert "), source) for name, formula, source in rows]
+    return table(("name", "definition", "stands in"), rows)
+
+
+def api_page() -> str:
+    """Writes the directives that make Sphinx document the library, every public module of it.
+
+    Returns:
+        Markdown with headings of the second level: the names of `coupling_lib` first, then room by room.
+    """
+    rooms = {room: _modules(tops) for room, tops in ROOMS.items()}
+    placed = [module for modules in rooms.values() for module in modules]
+    rooms["Other modules"] = [module for module in _modules() if module not in placed]
+    order = [module for modules in rooms.values() for module in modules]
+
+    # Functions and classes that `coupling_lib` exports are documented under that name, once.
+    exported = {name: getattr(coupling_lib, name) for name in coupling_lib.__all__}
+    exported = {name: thing for name, thing in exported.items() if inspect.isclass(thing) or inspect.isfunction(thing)}
+    lines = ["## The calls\n"]
+    for name in sorted(exported, key=lambda name: order.index(exported[name].__module__)):
+        kind = "class" if inspect.isclass(exported[name]) else "function"
+        lines += _directive(f"auto{kind}:: coupling_lib.{name}", [":members:"] if kind == "class" else [])
+    for room, modules in rooms.items():
+        lines += [f"## {room}\n"] if modules else []
+        for module in modules:
+            here = [name for name, thing in exported.items() if thing.__module__ == module]
+            skip = [f":exclude-members: {', '.join(here)}"] if here else []
+            lines += [f"### {module}\n", *_directive(f"automodule:: {module}", [":members:", *skip])]
+    return "\n".join(lines)
+
+
+def _modules(tops: tuple[str, ...] | None = None) -> list[str]:
+    """List the public modules, data apart; those under some names only, in the order of the names."""
+    walked = [module.name for module in pkgutil.walk_packages(coupling_lib.__path__, "coupling_lib.")]
+    public = [name for name in walked if "._" not in name and name != "coupling_lib.data"]
+    return public if tops is None else [name for top in tops for name in public if name.split(".")[1] == top]
+
+
+def _directive(line: str, options: list[str]) -> list[str]:
+    return ["```{eval-rst}", f".. {line}", *(f"   {option}" for option in options), "```", ""]
+
+
+def landing_page() -> str:
+    """Draws the picture of the front page: the embedded model's coupling before and after training.
+
+    Returns:
+        the figure, with its data and its origin, as HTML in Markdown.
+    """
+    k, reading, prompts = 10, "normalized_miscoupling", coupling_lib.load_prompts(n=12)
+    both = {}
+    for name in ("untrained", "trained"):
+        model = coupling_lib.load_model("nano-neox", untrained=name == "untrained")
+        both[name] = coupling_lib.measure_depth(model, prompts, ks=(k,))
+    null = coupling_lib.depth_null(both["trained"], reading).mean().item()
+    figure = display.show(
+        lambda: depth.landing_figure(both, reading, k, null),
+        depth_data.adjacency_table(both, reading, k),
+        name="coupling-before-and-after-training",
+        caption="The blocks of a small language model, before and after training. A line joins two blocks that share "
+        f"their {k} strongest directions more than chance would have it; the wider, the more.",
+        provenance=provenance.line(*(ds.attrs for ds in both.values()), command="make book"),
+    )
+    return f"```{{raw}} html\n{figure.data}\n```\n"
+
+
+def versions_page() -> str:
+    """Writes what this copy of the book was made with.
+
+    Returns:
+        a table of versions.
+    """
+    names = ("torch", "transformers", "nnsight", "bitsandbytes", "xarray", "matplotlib", "papermill", "jupyter-book")
+    rows = [("coupling_lib", version("coupling_lib")), ("Python", platform.python_version())]
+    rows += [(name, version(name)) for name in names]
+    rows += [("machine", f"{platform.system()} {platform.machine()}")]
+    return table(("", "version"), rows)
+
+
+def write(folder: Path) -> None:
+    """Writes all parts.
+
+    Args:
+        folder: where they go; made if need be.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, make in PAGES.items():
+        (folder / f"{name}.md").write_text(make(), encoding="utf-8")
+        print(f"   {name}", flush=True)
+
+
+PAGES = {
+    "landing": landing_page,
+    "models": models_page,
+    "variants": variants_page,
+    "api": api_page,
+    "versions": versions_page,
+}
+
+if __name__ == "__main__":
+    write(OUT)
