@@ -28,7 +28,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 EXECUTED := $(foreach model,$(MODELS),$(NOTEBOOKS:notebooks/%=results/$(model)/%))
 BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
 
-.PHONY: help book test lint clean unit browser
+.PHONY: help book test bench notebooks lint clean unit browser
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -42,6 +42,13 @@ lint: $(READY) ## check code, docstrings and formatting
 	@echo "== lint"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+notebooks: $(READY) ## execute the committed notebooks anew from their text twins
+	@$(BIN)/python workflow/refresh.py
+
+bench: $(READY) ## measure the library against the released method (a quarter of an hour, quiet machine)
+	@$(BIN)/python -m benchmarks.speed --out results/benchmarks/speed.json
+	@$(BIN)/python -m benchmarks.gpu --out results/benchmarks/gpu.json
 
 clean: ## remove everything that was built; the environment in .venv stays
 	rm -rf _build results .pytest_cache .ruff_cache
@@ -92,9 +99,10 @@ results/$(1)/%.ipynb: notebooks/%.ipynb $$(LIBRARY) $$(PROMPTS) $$(filter data/c
 endef
 $(foreach model,$(MODELS),$(eval $(call executed,$(model))))
 
-results/book/.complete: book/pages.py data/models.csv $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
+results/book/.complete: book/pages.py $(wildcard benchmarks/*) data/models.csv $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
 	@echo "== pages made from the registry, the model cards and the library"
 	@$(BIN)/python book/pages.py
+	@$(BIN)/python -m benchmarks.report
 	@touch $@
 
 # Always from scratch (--all): Sphinx keeps pages it has read, and says nothing about the warnings in them the second

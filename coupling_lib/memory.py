@@ -1,8 +1,9 @@
-"""Whether a model fits: what its weights need in each precision against what is free, asked before loading."""
+"""Whether a model fits: what its weights need against what is free and what is allowed, asked before loading."""
 
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 
 import psutil
@@ -10,12 +11,14 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from coupling_lib.errors import ModelUnavailableError
+from coupling_lib.errors import ModelUnavailableError, ParameterError
 
 # Bytes per weight; the scales of bitsandbytes add one float32 for every block of 64 weights in 4 bits.
 _PLAIN = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 _LINEAR = {"nf4": 0.5 + 4 / 64, "fp4": 0.5 + 4 / 64, "int8": 1.0}
 _CGROUP = Path("/sys/fs/cgroup")
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def skeleton(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
@@ -52,6 +55,22 @@ def needed(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict
     return need | {name: int(size * linear + 4 * (total - linear)) for name, size in _LINEAR.items()}
 
 
+def aligned(weight: torch.Tensor) -> torch.Tensor:
+    """Put a weight where the processor's vector instructions like it: at a multiple of 64 bytes.
+
+    In a safetensors file a weight begins at any multiple of 8 bytes, and so it does where the file is mapped. The order
+    in which matrix products add up depends on it, so that the same weights would give other last digits from
+    another file.
+
+    Args:
+        weight: any tensor.
+
+    Returns:
+        the tensor itself where it lies well, and on any device but the CPU; else a copy.
+    """
+    return weight.clone() if weight.device.type == "cpu" and weight.data_ptr() % 64 else weight
+
+
 def available(device: torch.device) -> int:
     """Measure the memory that is free on a device.
 
@@ -74,7 +93,45 @@ def available(device: torch.device) -> int:
     return max(0, min(free, limit - used))
 
 
-def check(need: dict[str, int], precision: str, device: torch.device, name: str, *, untrained: bool) -> None:
+def parse(budget: str | int | None) -> int | None:
+    """Read an amount of memory.
+
+    Args:
+        budget: "8GiB", "500MB", "1.5 TB", or a number of bytes; None for no bound.
+
+    Returns:
+        bytes, or None.
+
+    Raises:
+        ParameterError: if it is no amount of memory.
+
+    >>> parse("8GiB"), parse("500 MB"), parse(1024)
+    (8589934592, 500000000, 1024)
+    """
+    if budget is None:
+        return None
+    size = 0
+    if isinstance(budget, int) and not isinstance(budget, bool):
+        size = budget
+    elif isinstance(budget, str) and (found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", budget)):
+        size = int(float(found[1]) * _UNITS.get(found[2], 0))
+    if size <= 0:
+        raise ParameterError(
+            f"memory is {budget!r}; it must be a text such as '8GiB' or '500MB' (units: {', '.join(_UNITS)}), "
+            "or a whole number of bytes"
+        )
+    return size
+
+
+def check(
+    need: dict[str, int],
+    precision: str,
+    device: torch.device,
+    name: str,
+    *,
+    untrained: bool,
+    offloaded: int | None = None,
+) -> None:
     """Refuse a model that does not fit, before anything large is downloaded or made.
 
     Args:
@@ -83,9 +140,10 @@ def check(need: dict[str, int], precision: str, device: torch.device, name: str,
         device: where the weights are to lie.
         name: what the user called the model.
         untrained: whether the weights are made afresh, in float32 on the CPU whatever the precision.
+        offloaded: bytes that the model needs if its blocks stay on disk; None where they cannot.
 
     Raises:
-        ModelUnavailableError: if too little memory is free; the message names the precisions that fit.
+        ModelUnavailableError: if too little memory is free; the message names the ways that fit.
     """
     if untrained and need["float32"] > (free := available(torch.device("cpu"))):
         raise ModelUnavailableError(
@@ -95,14 +153,55 @@ def check(need: dict[str, int], precision: str, device: torch.device, name: str,
     if need[precision] <= (free := available(device)):
         return
     fitting = [other for other in ("bfloat16", "int8", "nf4") if need[other] <= free]
-    advice = (
-        f"pass precision={fitting[0]!r} ({_gb(need[fitting[0]])})"
-        if fitting
-        else f"even precision='nf4' needs {_gb(need['nf4'])}: choose a smaller model, or a machine with more memory"
+    ways = [f"pass precision={fitting[0]!r} ({_gb(need[fitting[0]])})"] if fitting else []
+    if offloaded is not None and offloaded <= free and not untrained:
+        ways.append(f"pass memory='{free // 10**6}MB' to leave its blocks on disk ({_gb(offloaded)})")
+    advice = ", or ".join(ways) or (
+        f"even precision='nf4' needs {_gb(need['nf4'])}: choose a smaller model, or a machine with more memory"
     )
     raise ModelUnavailableError(
         f"{name!r} needs {_gb(need[precision])} in {precision}, and {_gb(free)} are free on {device}; {advice}"
     )
+
+
+def check_offloaded(
+    whole: int, offloaded: int | None, budget: int, precision: str, device: torch.device, name: str, *, untrained: bool
+) -> None:
+    """Refuse a model that does not fit into a budget even with its blocks on disk.
+
+    Args:
+        whole: bytes that it needs in memory as a whole, more than the budget.
+        offloaded: bytes that it needs if its blocks stay on disk; None where they cannot, being quantised.
+        budget: bytes allowed.
+        precision: the precision asked for.
+        device: where the weights are to lie.
+        name: what the user called the model.
+        untrained: whether the weights are made afresh, which is done as a whole.
+
+    Raises:
+        ParameterError: if the weights cannot stay on disk, or the budget is too small.
+        ModelUnavailableError: if less memory is free than is needed.
+    """
+    bound = f"{name!r} needs {_gb(whole)}, and memory allows {_gb(budget)}"
+    if untrained:
+        raise ParameterError(
+            f"{bound}; untrained weights are made in memory as a whole: allow more, or leave memory out"
+        )
+    if offloaded is None:
+        raise ParameterError(
+            f"{bound}; weights are quantised while the whole model is read, so {precision} cannot stay on disk: "
+            "pass precision='bfloat16', or allow more"
+        )
+    if offloaded > budget:
+        raise ParameterError(
+            f"{name!r} needs {_gb(offloaded)} with its blocks on disk (everything else in {precision} and one block in "
+            f"float32), and memory allows {_gb(budget)}; pass memory='{offloaded // 10**6 + 1}MB' or more"
+        )
+    if offloaded > (free := available(device)):
+        raise ModelUnavailableError(
+            f"{name!r} needs {_gb(offloaded)} with its blocks on disk, and {_gb(free)} are free on {device}; choose a "
+            "smaller model, or a machine with more memory"
+        )
 
 
 def _gb(size: int) -> str:

@@ -22,7 +22,8 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from coupling_lib import architecture, blocks, checks, hub, memory, sources
+from coupling_lib import architecture, blocks, checks, hub, offload, sources
+from coupling_lib import memory as memories
 from coupling_lib import precision as precisions
 from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError
 
@@ -68,6 +69,11 @@ class Model:
         """Where the weights lie."""
         return self.hf.device
 
+    @property
+    def offloaded(self) -> bool:
+        """Whether the blocks' weights stay on disk and are read one block at a time."""
+        return offload.is_offloaded(self.blocks.modules)
+
 
 def load_model(
     name: str | Path,
@@ -77,6 +83,7 @@ def load_model(
     seed: int = 0,
     revision: str | None = None,
     device: str | torch.device | None = None,
+    memory: str | int | None = None,
 ) -> Model:
     """Load a model so that its blocks can be differentiated.
 
@@ -90,6 +97,10 @@ def load_model(
         revision: branch, tag or commit of the hub ("step128" of a Pythia model), or training step of an
             embedded model ("step0", "step316").
         device: "cpu", "cuda", "cuda:1" ...; by default a GPU if there is one.
+        memory: the most that weights may take on `device` at any moment, "8GiB", "500MB" or a number of bytes. A
+            model that needs more, counting the float32 copy of the block being measured, keeps its blocks in
+            their files and one at a time is read; the numbers are the same bit for bit. Activations and
+            Jacobians come on top. By default there is no bound but what is free.
 
     Returns:
         the model, with `requires_grad` off everywhere.
@@ -104,13 +115,16 @@ def load_model(
     (12, 96)
     """
     _check_arguments(untrained, seed, revision)
+    budget = memories.parse(memory)
     arguments = precisions.loading_arguments(precision)
     place = _device(device)
     origin = sources.locate(name, revision)
     config = architecture.read_config(origin.folder, origin.name)
     family = architecture.model_class(config, origin.name)
     fresh = seed if untrained else origin.step0_seed
-    memory.check(memory.needed(family, config), precision, place, origin.name, untrained=fresh is not None)
+    on_disk = offload.choose(
+        family, config, precision, arguments, place, origin.name, untrained=fresh is not None, budget=budget
+    )
     with _quiet(), _explained(origin, precision):
         if fresh is not None:
             hf = _initialise(family, config, fresh, arguments, place)
@@ -118,7 +132,10 @@ def load_model(
             if origin.hub_id:
                 hub.fetch_weights(origin.hub_id, origin.folder.name)
             hub.check_weights(origin.folder, origin.name)
-            hf = _read(family, origin.folder, arguments, place)
+            if on_disk is None:
+                hf = _read(family, origin.folder, arguments, place)
+            else:
+                hf = offload.load(lambda **more: _read(family, origin.folder, arguments | more, place), on_disk, place)
         tokenizer = _tokenizer(origin.tokenizer) if family.main_input_name == "input_ids" else None
         return Model(
             hf=hf,
@@ -203,7 +220,7 @@ def _device(device: str | torch.device | None) -> torch.device:
 def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: torch.device) -> PreTrainedModel:
     """Read weights from a folder, and refuse a folder that does not hold them all."""
     if place.type != "cpu" or "quantization_config" in arguments:
-        arguments = {**arguments, "device_map": {"": place}}
+        arguments = {"device_map": {"": place}, **arguments}
     hf, report = family.from_pretrained(
         folder,
         attn_implementation="eager",
@@ -219,6 +236,9 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
             f"the weights in {folder.name!r} lack {len(missing)} of the model's tensors ({missing[0]}, ...); "
             "take the complete set of files"
         )
+    for parameter in hf.parameters():
+        if (well := memories.aligned(weight := parameter.data)) is not weight:
+            parameter.data = well
     return hf
 
 
@@ -289,7 +309,7 @@ def _explained(origin: sources.Source, precision: str) -> Generator[None]:
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise _out_of_memory(origin.name, precision) from error
     except Exception as error:
-        if re.search(r"not enough memory|can't allocate memory|out of memory", str(error)):
+        if re.search(r"not enough memory|can(no|')t allocate memory|out of memory", str(error), re.IGNORECASE):
             raise _out_of_memory(origin.name, precision) from error
         reason = " ".join(str(error).split())[:200]
         raise UnsupportedModelError(
@@ -301,5 +321,6 @@ def _explained(origin: sources.Source, precision: str) -> Generator[None]:
 def _out_of_memory(name: str, precision: str) -> ModelUnavailableError:
     """Say what to do when memory ran out although it was expected to suffice."""
     return ModelUnavailableError(
-        f"memory ran out while {name!r} was loaded in {precision}; pass precision='nf4', or choose a smaller model"
+        f"memory ran out while {name!r} was loaded in {precision}; pass precision='nf4', pass memory='2GiB' or so to "
+        "leave its blocks on disk, or choose a smaller model"
     )

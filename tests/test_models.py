@@ -6,7 +6,7 @@ import tiny
 import torch
 import transformers
 
-from coupling_lib import memory, paths
+from coupling_lib import attention, memory, paths
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
 from coupling_lib.models import load_model, wrap_model
 
@@ -37,7 +37,7 @@ def test_a_local_folder_gives_the_saved_weights_frozen_and_in_evaluation_mode(fo
     assert type(model.hf) is type(saved) and tiny.same_weights(model.hf, saved)
     assert not model.hf.training and not any(p.requires_grad for p in model.hf.parameters())
     assert (model.n_blocks, model.d_model, model.device.type) == (tiny.BLOCKS, tiny.WIDTH, "cpu")
-    assert model.hf.config._attn_implementation == "eager"
+    assert model.hf.config._attn_implementation == attention.NAME
     assert (model.name, model.source) == (str(folder), str(folder))
     assert (model.revision, model.seed, model.untrained, model.precision) == (None, None, False, "float32")
 
@@ -362,6 +362,53 @@ def test_a_model_that_fits_in_no_precision_is_refused(folders, monkeypatch):
         load_model(folders["llama"][0], precision="bfloat16", untrained=True)
 
 
+def test_a_model_that_does_not_fit_is_told_what_its_blocks_on_disk_would_need(folders, monkeypatch):
+    folder, saved = folders["llama"]
+    need = memory.needed(type(saved), saved.config)
+    place = torch.device("cpu")
+    monkeypatch.setattr(memory, "available", lambda device: 10**7)
+    short = dict.fromkeys(need, 10**9)
+    with pytest.raises(
+        ModelUnavailableError, match=r"free on cpu; pass memory='10MB' to leave its blocks on disk"
+    ) as e:
+        memory.check(short, "float32", place, "large", untrained=False, offloaded=9 * 10**6)
+    one_line(e)
+    with pytest.raises(ModelUnavailableError, match=r"precision='nf4' \(2\.0 MB\), or pass memory='10MB'"):
+        memory.check(short | {"nf4": 2 * 10**6}, "float32", place, "large", untrained=False, offloaded=9 * 10**6)
+    for offloaded in (None, 10**7 + 1):
+        with pytest.raises(ModelUnavailableError, match="even precision='nf4' needs 1.0 GB: choose"):
+            memory.check(short, "float32", place, "large", untrained=False, offloaded=offloaded)
+    memory.check(need, "float32", place, str(folder), untrained=False)
+
+
+@pytest.mark.parametrize(
+    ("budget", "size"),
+    [
+        ("8GiB", 8 * 2**30),
+        ("500MB", 500 * 10**6),
+        (" 1.5 TB ", 1500 * 10**9),
+        ("12KiB", 12 * 1024),
+        ("7B", 7),
+        (2048, 2048),
+        (None, None),
+    ],
+)
+def test_an_amount_of_memory_is_read(budget, size):
+    assert memory.parse(budget) == size
+
+
+@pytest.mark.parametrize("budget", ["8", "8 gigs", "GiB", "-1GB", "0GB", "1e3MB", "", 0, -5, True, 2.5, ["1GB"]])
+def test_what_is_no_amount_of_memory_is_refused_in_one_line(folders, budget):
+    with pytest.raises(ParameterError, match="memory is .*; it must be a text such as '8GiB' or '500MB'") as error:
+        load_model(folders["llama"][0], memory=budget)
+    one_line(error)
+
+
+def test_weights_lie_where_matrix_products_do_not_depend_on_the_file(folders):
+    for folder, _ in folders.values():
+        assert all(p.data_ptr() % 64 == 0 for p in load_model(folder).hf.parameters())
+
+
 def test_free_memory_is_bounded_by_the_control_group(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "_CGROUP", tmp_path)
     unbounded = memory.available(torch.device("cpu"))
@@ -392,7 +439,7 @@ def test_wrap_model_freezes_the_model_it_is_given():
     model = wrap_model(hf, tiny.tokenizer(), name="mine")
     assert model.hf is hf and not hf.training and not any(p.requires_grad for p in hf.parameters())
     assert (model.name, model.source, model.precision, model.n_blocks) == ("mine", "memory", "float32", tiny.BLOCKS)
-    assert hf.config._attn_implementation == "eager"
+    assert hf.config._attn_implementation == attention.NAME
 
 
 def test_wrap_model_refuses_what_it_cannot_measure():

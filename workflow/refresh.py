@@ -1,6 +1,6 @@
 """Bring the notebooks up to date with their text twins and execute them, in place.
 
-    python notebooks/refresh.py [NAME ...]
+    python workflow/refresh.py [NAME ...]
 
 The twin (`depth.py`) is what one edits; the notebook (`depth.ipynb`) carries the outputs that the tests compare
 and the book shows. Outputs are recorded without times and paths, so that a run that changes no number changes
@@ -16,7 +16,7 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parents[1] / "notebooks"
 
 
 def refresh(name: str) -> None:

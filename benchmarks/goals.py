@@ -1,0 +1,89 @@
+"""The figures the engine is meant to reach on two cores, and whether a run reached them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Goal(NamedTuple):
+    """One figure.
+
+    Args:
+        text: what is measured.
+        wanted: the bound.
+        at_least: whether the bound is from below.
+        unit: what stands behind the figure.
+        read: takes the figure from a run; `LookupError` if the run did not measure it.
+    """
+
+    text: str
+    wanted: float
+    at_least: bool
+    unit: str
+    read: Callable[[dict[str, Any]], float]
+
+
+def _case(run: dict[str, Any], shape: str, n: int) -> dict[str, Any]:
+    found = [case for case in run["cases"] if (case["shape"], case["n"]) == (shape, n)]
+    if not found:
+        raise LookupError(shape)
+    return found[0]
+
+
+def _speed_up(shape: str, n: int) -> Callable[[dict[str, Any]], float]:
+    return lambda run: _case(run, shape, n)["ratio"]["total"]
+
+
+def _worst_fraction(run: dict[str, Any]) -> float:
+    return min(
+        _case(run, shape, n)["fraction_of_peak"] for shape in ("gpt2-small", "pythia-410m") for n in (16, 64, 128)
+    )
+
+
+def _flatness(run: dict[str, Any]) -> float:
+    seconds = [_case(run, "gpt2-small", n)["seconds"]["ours"]["jacobians"] for n in (16, 64, 128)]
+    return max(seconds) / min(seconds)
+
+
+def _memory(run: dict[str, Any]) -> float:
+    held = [m["peak"] for m in run["memory"] if (m["shape"], m["method"]) == ("pythia-410m", "ours")]
+    if not held:
+        raise LookupError("pythia-410m")
+    return held[0] / 1e6
+
+
+def _difference(run: dict[str, Any]) -> float:
+    return max(case["agreement"]["metric_relative"] for case in run["cases"])
+
+
+GOALS = (
+    Goal("speed-up, d = 768, L = 12, n = 16", 12, True, "×", _speed_up("gpt2-small", 16)),
+    Goal("speed-up, d = 768, L = 12, n = 64", 55, True, "×", _speed_up("gpt2-small", 64)),
+    Goal("speed-up, d = 768, L = 12, n = 128", 100, True, "×", _speed_up("gpt2-small", 128)),
+    Goal("speed-up, d = 1024, L = 24, n = 128", 80, True, "×", _speed_up("pythia-410m", 128)),
+    Goal("Jacobians, fraction of the matrix peak (least of all cases)", 0.8, True, "", _worst_fraction),
+    Goal("Jacobians, slowest over fastest of n = 16, 64, 128 (d = 768)", 1.15, False, "", _flatness),
+    Goal("memory above the weights, d = 1024", 150, False, " MB", _memory),
+    Goal("a prompt of the embedded model", 0.1, False, " s", lambda run: run["embedded_prompt"]["seconds"]),
+    Goal("difference of coupling values from the released method", 1e-5, False, "", _difference),
+)
+
+
+def judged(run: dict[str, Any]) -> list[tuple[Goal, float, bool]]:
+    """Read the figures of a run.
+
+    Args:
+        run: the record of `speed.run`.
+
+    Returns:
+        for each goal that the run measured: the goal, its figure, whether it is reached.
+    """
+    found = []
+    for goal in GOALS:
+        try:
+            figure = goal.read(run)
+        except LookupError:
+            continue
+        found.append((goal, figure, figure >= goal.wanted if goal.at_least else figure <= goal.wanted))
+    return found

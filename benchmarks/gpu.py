@@ -1,0 +1,222 @@
+"""Llama-3-8B's real shape on a GPU: this library, its faster arithmetics, and the released method.
+
+    python -m benchmarks.gpu --out results/benchmarks/gpu.json
+
+Weights are random and bfloat16, Jacobians float32. Without a GPU the same code runs on the CPU at a small size, and
+what it writes says that no GPU was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import coupling_lib as cl
+from benchmarks import machine, released, report, stages
+from benchmarks.shapes import block_parameters, llama3_8b, model_from, prompt_ids, small_llama
+from benchmarks.split import double_jacobian, split_jacobian
+from coupling_lib.measures.common import depth_jacobians
+from coupling_lib.svd import top_triplets_stacked
+
+_BLOCKS = 3
+
+
+def _float32(traced: cl.Trace) -> Tensor:
+    return depth_jacobians(traced, -1)
+
+
+def _tf32(traced: cl.Trace) -> Tensor:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        return depth_jacobians(traced, -1)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _split(traced: cl.Trace) -> Tensor:
+    blocks = traced.model.blocks.modules
+    pairs = zip(traced.calls, blocks, strict=True)
+    return torch.stack([split_jacobian(call, block, traced.n_tokens - 1) for call, block in pairs])
+
+
+ARITHMETICS: dict[str, Callable[[cl.Trace], Tensor]] = {
+    "float32": _float32,
+    "TF32": _tf32,
+    "three bfloat16 products": _split,
+}
+
+
+def prompt(model: cl.Model, n_tokens: int, rounds: int) -> list[dict[str, Any]]:
+    """Measure one whole prompt in each arithmetic.
+
+    Args:
+        model: the model.
+        n_tokens: length of the prompt.
+        rounds: how often; medians count.
+
+    Returns:
+        one record per arithmetic: seconds by stage, FLOP/s, memory above the weights, errors.
+    """
+    ids = prompt_ids(model, n_tokens)
+    flop = 2 * block_parameters(model) * model.d_model * model.n_blocks
+    middle, everywhere = model.n_blocks // 2, list(range(model.n_blocks))
+    call = cl.trace(model, ids).calls[middle]
+    exact = double_jacobian(call, model.blocks.modules[middle], n_tokens - 1)
+    records, wanted = [], None
+    for name, jacobians in ARITHMETICS.items():
+        if name == "TF32" and model.device.type != "cuda":
+            continue
+        _once(model, ids, jacobians)  # not timed: the first run fetches code and memory
+        runs = [_once(model, ids, jacobians) for _ in range(rounds)]
+        last, memory = runs[-1]
+        wanted = wanted or last
+        medians = {stage: statistics.median(run.seconds[stage] for run, _ in runs) for stage in last.seconds}
+        records.append(
+            {
+                "n": n_tokens,
+                "arithmetic": name,
+                "seconds": medians,
+                "jacobian_flop_per_second": flop / medians["jacobians"],
+                "memory_above_weights": memory,
+                "jacobian_error": float((last.J[middle] - exact.cpu()).norm() / exact.norm()),
+                "metric_difference_from_float32": stages.agreement(last, wanted, everywhere)["metric_relative"],
+            }
+        )
+    return records
+
+
+def _once(model: cl.Model, ids: Tensor, jacobians: Callable[[cl.Trace], Tensor]) -> tuple[stages.Measured, int | None]:
+    """Measure a prompt with one arithmetic for the Jacobians; also give the peak memory above what was held before."""
+    device, seconds = model.device, {}
+    base = _reset(device)
+    seconds["capture"], traced = machine.timed(lambda: cl.trace(model, ids), device)
+    seconds["jacobians"], J = machine.timed(lambda: jacobians(traced), device)
+    seconds["svd"], found = machine.timed(lambda: top_triplets_stacked(J, max(released.KS)), device)
+    seconds["pairs"], values = machine.timed(
+        lambda: cl.measure_variants(J, found.U, found.S, found.Vh, released.KS, released.READINGS), device
+    )
+    memory = _taken(device, base)
+    # Results wait on the CPU, so that the next run's memory is its own.
+    kept = {name: value.cpu() for name, value in values.items()}
+    return stages.Measured(seconds | {"total": sum(seconds.values())}, J.cpu(), kept), memory
+
+
+def _reset(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+def _taken(device: torch.device, base: int) -> int | None:
+    return torch.cuda.max_memory_allocated() - base if device.type == "cuda" else None
+
+
+def released_prompt(model: cl.Model, n_tokens: int, n_blocks: int, stand_in: Tensor) -> dict[str, Any]:
+    """Run the released method on a few blocks and scale its Jacobians and decompositions to all.
+
+    Args:
+        model: a model with the wanted shape of blocks, in the dtype to be measured; it may have fewer of them.
+        n_tokens: length of the prompt.
+        n_blocks: L of the full model.
+        stand_in: Jacobians for as many blocks as are decomposed, shape `(m, d, d)`.
+
+    Returns:
+        a record of seconds by stage.
+    """
+    ids, device = prompt_ids(model, n_tokens), model.device
+    kind = stages.faster_attention(model, ids)
+    blocks = stages.some_blocks(model.n_blocks, _BLOCKS)
+    seconds = {}
+    with released.attention_set_to(model.hf, kind):
+        seconds["capture"], states = machine.timed(lambda: released.hidden_states(model.hf, ids), device)
+        each = [machine.timed(lambda block=block: released.jacobian(states, block), device)[0] for block in blocks]
+    few = list(stand_in[:_BLOCKS].float())
+    spent, decomposed = machine.timed(lambda: released.decompose(few), device)
+    pairs, _ = machine.timed(lambda: released.couple(few, decomposed), device)
+    seconds["capture"] *= n_blocks / model.n_blocks
+    seconds["jacobians"] = statistics.mean(each) * n_blocks
+    seconds["svd"] = spent * n_blocks / len(few)
+    seconds["pairs"] = pairs * (n_blocks / len(few)) ** 2
+    return {
+        "n": n_tokens,
+        "dtype": str(model.hf.dtype).removeprefix("torch."),
+        "attention": kind,
+        "basis": f"scaled from {len(blocks)} of {n_blocks} blocks",
+        "seconds": seconds | {"total": sum(seconds.values())},
+    }
+
+
+def run(rounds: int = 3, tokens: tuple[int, ...] | None = None) -> dict[str, Any]:
+    """Run the benchmark on a GPU, or a rehearsal on the CPU.
+
+    Args:
+        rounds: rounds per case.
+        tokens: prompt lengths; 16, 64 and 128 on a GPU, 16 on the CPU by default.
+
+    Returns:
+        the record that is written as JSON; `gpu_measured` says which it is.
+    """
+    on_gpu = torch.cuda.is_available()
+    device, size = ("cuda", 8192) if on_gpu else ("cpu", 512)
+    make = llama3_8b if on_gpu else small_llama
+    model = model_from(make(), "Llama-3-8B shape" if on_gpu else "small Llama", device, torch.bfloat16)
+    tokens = tokens or ((16, 64, 128) if on_gpu else (16,))
+    result: dict[str, Any] = {
+        "machine": machine.facts(),
+        "gpu_measured": on_gpu,
+        "model": {"shape": model.name, "d": model.d_model, "L": model.n_blocks, "weights": "random, bfloat16"},
+        "matrix_peak": _peaks(size, device),
+        "prompts": [record for n in tokens for record in prompt(model, n, rounds)],
+    }
+    stand_in = depth_jacobians(cl.trace(model, prompt_ids(model, 16)), -1)[:_BLOCKS]
+    n_blocks = model.n_blocks
+    result["released"] = [released_prompt(model, n, n_blocks, stand_in) for n in tokens]
+    del model
+    # At equal precision: a model of the same blocks in float32, with a few of them.
+    shallow = model_from(make(blocks=_BLOCKS + 1), "a few blocks", device, torch.float32)
+    result["released"] += [released_prompt(shallow, n, n_blocks, stand_in) for n in tokens]
+    return result
+
+
+def _peaks(size: int, device: str) -> dict[str, float]:
+    peaks = {"float32": machine.matrix_rate(size, torch.float32, device)}
+    if device == "cuda":
+        torch.set_float32_matmul_precision("high")
+        peaks["TF32"] = machine.matrix_rate(size, torch.float32, device)
+        torch.set_float32_matmul_precision("highest")
+        peaks["bfloat16"] = machine.matrix_rate(size, torch.bfloat16, device)
+    return peaks
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run from the command line.
+
+    Args:
+        arguments: the words after the command; those of this process by default.
+    """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/gpu.json"), help="the JSON to write")
+    parser.add_argument("--tokens", nargs="+", type=int, help="prompt lengths")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds per case; medians count")
+    given = parser.parse_args(arguments)
+    result = run(given.rounds, tuple(given.tokens) if given.tokens else None)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(report.gpu_tables(result))
+    if not result["gpu_measured"]:
+        print("No GPU was found: this was a rehearsal on the CPU at a small size; no GPU figure was measured.")
+    print(f"written to {given.out}")
+
+
+if __name__ == "__main__":
+    main()

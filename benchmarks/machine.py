@@ -1,0 +1,152 @@
+"""The machine: what it is, how fast it multiplies matrices, how long something takes and how much memory it holds."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import gc
+import os
+import platform
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import torch
+
+from coupling_lib import provenance
+
+T = TypeVar("T")
+
+
+def facts() -> dict[str, Any]:
+    """Describe the hardware and the software of a run.
+
+    Returns:
+        a record for the head of a JSON file. The load average tells whether the machine was quiet.
+    """
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    program = Path(sys.argv[0])
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "cpu": _cpu_model(),
+        "cores": psutil.cpu_count(logical=False) or os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpu": gpu,
+        "versions": provenance.versions(),
+        "command": shlex.join(["python", "-m", f"{program.parent.name}.{program.stem}", *sys.argv[1:]]),
+    }
+
+
+def _cpu_model() -> str:
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        for line in listing.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def timed(work: Callable[[], T], device: torch.device | str = "cpu") -> tuple[float, T]:
+    """Do something once and measure how long it takes.
+
+    Args:
+        work: what to do.
+        device: where it computes; a GPU is waited for.
+
+    Returns:
+        seconds, and what `work` returned.
+    """
+    _wait(device)
+    start = time.perf_counter()
+    result = work()
+    _wait(device)
+    return time.perf_counter() - start, result
+
+
+def _wait(device: torch.device | str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()
+
+
+def matrix_rate(size: int, dtype: torch.dtype = torch.float32, device: str = "cpu", repeats: int = 5) -> float:
+    """Measure how fast the machine multiplies two square matrices: its matrix peak.
+
+    Args:
+        size: their width.
+        dtype: their dtype.
+        device: where they lie.
+        repeats: how often; the fastest counts.
+
+    Returns:
+        floating-point operations per second, 2 size^3 per product.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    A, B = (torch.randn(size, size, generator=generator, device=device).to(dtype) for _ in range(2))
+    out = torch.empty_like(A)
+    timed(lambda: torch.mm(A, B, out=out), device)
+    return 2 * size**3 / min(timed(lambda: torch.mm(A, B, out=out), device)[0] for _ in range(repeats))
+
+
+class MemoryPeak:
+    """The largest resident set of this process inside a `with`, above the one at its start.
+
+    It is the whole process's, so what other threads and the C libraries hold counts. Memory that was freed
+    earlier is given back to the system first; otherwise it would hide what is taken anew. Linux keeps the peak
+    itself; elsewhere a thread reads the resident set every millisecond.
+
+    Example:
+        >>> with MemoryPeak() as peak:
+        ...     block = torch.ones(20_000_000)
+        >>> peak.above > 7e7
+        True
+    """
+
+    above = 0
+
+    def __enter__(self) -> MemoryPeak:
+        gc.collect()
+        if platform.libc_ver()[0] == "glibc":
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        self._process, self._done = psutil.Process(), threading.Event()
+        self._start = self._process.memory_info().rss
+        self._kept_by_system = _forget_peak()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        if not self._kept_by_system:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch()
+        self._done.set()
+        if self._kept_by_system:
+            self.above = max(self.above, _peak() - self._start)
+        else:
+            self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._done.wait(0.001):
+            self._watch()
+
+    def _watch(self) -> None:
+        self.above = max(self.above, self._process.memory_info().rss - self._start)
+
+
+def _forget_peak() -> bool:
+    """Let Linux start a new peak of the resident set; tell whether it could."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _peak() -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return 1024 * int(line.split()[1])

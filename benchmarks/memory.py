@@ -1,0 +1,55 @@
+"""Peak memory above the weights, measured in a process of its own so that nothing earlier hides it.
+
+python -m benchmarks.memory gpt2-small 64 ours
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+
+from benchmarks import released, stages
+from benchmarks.machine import MemoryPeak
+from benchmarks.shapes import SHAPES, prompt_ids
+from coupling_lib import paths
+
+
+def peak_above_weights(shape: str, n_tokens: int, method: str) -> dict[str, int]:
+    """Measure in a child process.
+
+    Args:
+        shape: a name of `shapes.SHAPES`.
+        n_tokens: length of the prompt.
+        method: `"ours"` for a whole prompt, `"released"` for the forward pass and one Jacobian.
+
+    Returns:
+        bytes: `peak`, and `store`, what the Jacobians take that are kept (part of the peak).
+    """
+    command = [sys.executable, "-m", "benchmarks.memory", shape, str(n_tokens), method]
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, check=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _measure(shape: str, n_tokens: int, method: str) -> dict[str, int]:
+    model = SHAPES[shape].build()
+    ids = prompt_ids(model, n_tokens)
+    if method == "ours":
+        with MemoryPeak() as peak:
+            stages.ours(model, ids)
+        kept = model.n_blocks
+    else:
+        with released.attention_set_to(model.hf, "eager"), MemoryPeak() as peak:
+            released.jacobian(released.hidden_states(model.hf, ids), model.n_blocks // 2)
+        kept = 1
+    return {"peak": peak.above, "store": 4 * kept * model.d_model**2}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("tokens", type=int)
+    parser.add_argument("method", choices=("ours", "released"))
+    given = parser.parse_args()
+    print(json.dumps(_measure(given.shape, given.tokens, given.method)))

@@ -1,0 +1,239 @@
+"""Tables out of the benchmarks' JSON, for the terminal and for the page of the book.
+
+    python -m benchmarks.report
+
+writes `results/book/benchmarks.md` from `benchmarks/latest.json` and `benchmarks/latest_gpu.json`, the latest runs on
+a quiet machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.goals import judged
+from coupling_lib import paths
+
+LATEST = Path(__file__).parent / "latest.json"
+LATEST_GPU = Path(__file__).parent / "latest_gpu.json"
+OUT = paths.RESULTS / "book" / "benchmarks.md"
+
+STAGES = ("capture", "jacobians", "svd", "pairs", "total")
+_STAGE_NAMES = ("states", "Jacobians", "SVD", "pairs", "total")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Set a table in Markdown.
+
+    Args:
+        head: the column titles; the columns after the first are aligned to the right.
+        rows: the cells.
+
+    Returns:
+        the table.
+    """
+    align = ["---"] + ["---:"] * (len(head) - 1)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, align, *rows]) + "\n"
+
+
+def seconds(value: float) -> str:
+    """Write a duration with three significant digits.
+
+    Args:
+        value: seconds.
+
+    Returns:
+        text with its unit.
+    """
+    return f"{value * 1e3:.3g} ms" if value < 0.9995 else f"{float(f'{value:.3g}'):g} s"
+
+
+def case_line(case: dict[str, Any]) -> str:
+    """Say the outcome of one case in a line, for the terminal.
+
+    Args:
+        case: a record of `speed.compare`.
+
+    Returns:
+        the line.
+    """
+    total = {method: seconds(case["seconds"][method]["total"]) for method in ("released", "ours")}
+    return (
+        f"{case['shape']} n={case['n']}: released {total['released']} ({case['basis']}), ours {total['ours']}, "
+        f"{case['ratio']['total']:.1f}x; Jacobians at {case['fraction_of_peak']:.0%} of the matrix peak; "
+        f"values differ by {case['agreement']['metric_relative']:.1e}"
+    )
+
+
+def machine_line(machine: dict[str, Any]) -> str:
+    """Say where and when a run was made.
+
+    Args:
+        machine: a record of `machine.facts`.
+
+    Returns:
+        a paragraph.
+    """
+    gpu = f"{machine['gpu']}, " if machine["gpu"] else ""
+    return (
+        f"Measured on {machine['date']} on {gpu}{machine['cpu']}, {machine['cores']} cores, {machine['threads']} "
+        f"threads, {machine['memory_gib']} GiB of memory; load average at the start {machine['load_average']}. "
+        f"{machine['versions']}. Command: `{machine['command']}`.\n"
+    )
+
+
+def speed_page(run: dict[str, Any]) -> str:
+    """Set all tables of a CPU run.
+
+    Args:
+        run: the record of `speed.run`.
+
+    Returns:
+        Markdown with headings of the third level.
+    """
+    cases = run["cases"]
+    whole = [
+        (
+            *_which(case),
+            seconds(case["seconds"]["released"]["total"]),
+            seconds(case["seconds"]["ours"]["total"]),
+            f"{case['ratio']['total']:.1f}×",
+            case["basis"],
+            f"{case['agreement']['metric_relative']:.0e}",
+        )
+        for case in cases
+    ]
+    by_stage = [
+        (
+            *_which(case),
+            method if method == "ours" else f"{method} ({case['released_attention']})",
+            *(seconds(case["seconds"][method][s]) for s in STAGES),
+        )
+        for case in cases
+        for method in ("released", "ours")
+    ]
+    peak = [
+        (
+            *_which(case),
+            f"{case['flop_per_block'] / 1e9:.3g}",
+            f"{case['jacobian_flop_per_second'] / 1e9:.0f}",
+            f"{case['matrix_peak'] / 1e9:.0f}",
+            f"{case['fraction_of_peak']:.0%}",
+        )
+        for case in cases
+    ]
+    parts = [
+        machine_line(run["machine"]),
+        "### Whole prompt\n",
+        table(("model", "n", "released", "this library", "ratio", "released Jacobians", "values differ by"), whole),
+        "### Each stage\n",
+        table(("model", "n", "method", *_STAGE_NAMES), by_stage),
+        "### Jacobians against the matrix peak\n",
+        table(("model", "n", "GFLOP per block", "GFLOP/s", "peak GFLOP/s", "fraction"), peak),
+        *_memory(run["memory"]),
+        "### Growth\n",
+        table(
+            ("stage", "grows with", "fixed", "measured", "exponent"), [_growth_row(curve) for curve in run["growth"]]
+        ),
+        f"One prompt of {run['embedded_prompt']['shape']} ({run['embedded_prompt']['n']} tokens; "
+        f"{run['embedded_prompt']['call']}): {seconds(run['embedded_prompt']['seconds'])}.\n",
+        "### Against the goals\n",
+        table(("figure", "goal", "measured", ""), [_goal_row(*outcome) for outcome in judged(run)]),
+    ]
+    return "\n".join(parts)
+
+
+def _which(case: dict[str, Any]) -> tuple[str, str]:
+    return f"{case['shape']} (d = {case['d']}, L = {case['L']})", str(case["n"])
+
+
+def _memory(records: list[dict[str, Any]]) -> list[str]:
+    if not records:
+        return []
+    rows = [
+        (m["shape"], str(m["n"]), m["method"], f"{m['peak'] / 1e6:.0f} MB", f"{m['store'] / 1e6:.0f} MB")
+        for m in records
+    ]
+    head = ("model", "n", "method", "peak above the weights", "of it kept Jacobians")
+    return ["### Memory\n", table(head, rows)]
+
+
+def _growth_row(curve: dict[str, Any]) -> tuple[str, ...]:
+    points = ", ".join(f"{value}: {seconds(time)}" for value, time in curve["points"])
+    return curve["stage"], curve["variable"], curve["fixed"], points, f"{curve['exponent']:.2f}"
+
+
+def _goal_row(goal: Any, figure: float, reached: bool) -> tuple[str, ...]:
+    bound = f"{'at least' if goal.at_least else 'at most'} {goal.wanted:g}{goal.unit}"
+    return goal.text, bound, f"{figure:.3g}{goal.unit}", "reached" if reached else "not reached"
+
+
+def gpu_tables(run: dict[str, Any]) -> str:
+    """Set the tables of a run of `gpu.py`.
+
+    Args:
+        run: its record.
+
+    Returns:
+        Markdown.
+    """
+    ours = [
+        (
+            str(p["n"]),
+            p["arithmetic"],
+            *(seconds(p["seconds"][s]) for s in STAGES),
+            f"{p['jacobian_flop_per_second'] / 1e12:.3g}",
+            f"{p['jacobian_flop_per_second'] / run['matrix_peak']['float32']:.0%}",
+            "" if p["memory_above_weights"] is None else f"{p['memory_above_weights'] / 1e9:.2f} GB",
+            f"{p['jacobian_error']:.0e}",
+            f"{p['metric_difference_from_float32']:.0e}",
+        )
+        for p in run["prompts"]
+    ]
+    theirs = [
+        (str(p["n"]), f"{p['dtype']}, {p['attention']}", p["basis"], *(seconds(p["seconds"][s]) for s in STAGES))
+        for p in run["released"]
+    ]
+    columns = ("TFLOP/s", "of float32 peak", "memory above weights", "J off by", "values off by")
+    peaks = ", ".join(f"{name} {rate / 1e12:.3g} TFLOP/s" for name, rate in run["matrix_peak"].items())
+    model = run["model"]
+    parts = [
+        machine_line(run["machine"]),
+        f"{model['shape']}, d = {model['d']}, L = {model['L']}, weights {model['weights']}; matrix peak {peaks}.\n",
+        table(("n", "arithmetic", *_STAGE_NAMES, *columns), ours),
+        "The released method:\n",
+        table(("n", "dtype, attention", "basis", *_STAGE_NAMES), theirs),
+    ]
+    return "\n".join(parts)
+
+
+def page(latest: Path = LATEST, latest_gpu: Path = LATEST_GPU) -> str:
+    """Write the page of the book from the latest runs, or say that there is none.
+
+    Args:
+        latest: JSON of `speed.py`.
+        latest_gpu: JSON of `gpu.py`.
+
+    Returns:
+        Markdown with headings of the second level.
+    """
+    parts = ["## Two cores\n", "Not measured yet. `make bench` measures and prints these tables.\n"]
+    if latest.exists():
+        parts[1] = speed_page(json.loads(latest.read_text(encoding="utf-8")))
+    parts += ["## GPU\n"]
+    run = json.loads(latest_gpu.read_text(encoding="utf-8")) if latest_gpu.exists() else None
+    if run and run["gpu_measured"]:
+        parts.append(gpu_tables(run))
+    else:
+        parts.append(
+            "The GPU figures are still to be measured, on a machine with a card: `python -m benchmarks.gpu`.\n"
+        )
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(page(), encoding="utf-8")
+    print(f"written to {OUT}")

@@ -1,0 +1,179 @@
+"""Models of real shapes with random weights, built from configurations without any download, and the embedded ones.
+
+What a measurement costs depends on a model's shape and not on its weights. Values are compared as well, and random
+weights flatter that comparison (all blocks are far from coupled), which is why the trained embedded models are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, PreTrainedConfig
+
+import coupling_lib as cl
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's shape.
+
+    Args:
+        name: what tables call it.
+        config: makes its configuration; None for an embedded model, which is loaded by its name.
+    """
+
+    name: str
+    config: Callable[[], PreTrainedConfig] | None = None
+
+    def build(self, device: str = "cpu", dtype: torch.dtype = torch.float32) -> cl.Model:
+        """Make the model.
+
+        Args:
+            device: where its weights are drawn.
+            dtype: how they are stored.
+
+        Returns:
+            the model, ready to be measured; random weights have seed 0.
+        """
+        if self.config is None:
+            return cl.load_model(self.name, device=device)
+        return model_from(self.config(), self.name, device, dtype)
+
+
+def model_from(
+    config: PreTrainedConfig, name: str, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> cl.Model:
+    """Make a model with random weights.
+
+    Args:
+        config: its configuration.
+        name: what to call it.
+        device: where its weights are drawn.
+        dtype: how they are stored.
+
+    Returns:
+        the model, ready to be measured.
+    """
+    with torch.random.fork_rng(), torch.device(device):
+        torch.manual_seed(0)
+        hf = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return cl.wrap_model(hf, name=name)
+
+
+def gpt2(width: int = 768, blocks: int = 12, vocabulary: int = 50257, longest: int = 1024) -> GPT2Config:
+    """Give a configuration like GPT-2's, by default that of its small size.
+
+    Args:
+        width: d, a multiple of 32.
+        blocks: L.
+        vocabulary: number of tokens.
+        longest: longest prompt.
+
+    Returns:
+        the configuration, with heads of width 64 (32 for widths that 64 does not divide).
+    """
+    heads = width // (64 if width % 64 == 0 else 32)
+    return GPT2Config(
+        n_embd=width,
+        n_layer=blocks,
+        n_head=heads,
+        vocab_size=vocabulary,
+        n_positions=longest,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+
+
+def _pythia_410m() -> GPTNeoXConfig:
+    return GPTNeoXConfig(
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+        vocab_size=50304,
+        rotary_pct=0.25,
+        max_position_embeddings=2048,
+    )
+
+
+def llama3_8b(blocks: int = 32) -> LlamaConfig:
+    """Give the configuration of Llama-3-8B.
+
+    Args:
+        blocks: L, if only a few of its blocks are wanted.
+
+    Returns:
+        the configuration.
+    """
+    return LlamaConfig(
+        hidden_size=4096,
+        num_hidden_layers=blocks,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        intermediate_size=14336,
+        vocab_size=128256,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=8192,
+    )
+
+
+def small_llama(blocks: int = 6) -> LlamaConfig:
+    """Give a Llama small enough to rehearse the GPU benchmark on a CPU.
+
+    Args:
+        blocks: L.
+
+    Returns:
+        the configuration, of width 256.
+    """
+    return LlamaConfig(
+        hidden_size=256,
+        num_hidden_layers=blocks,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        intermediate_size=896,
+        vocab_size=1024,
+    )
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("tiny", lambda: gpt2(width=96, blocks=4, vocabulary=256, longest=128)),
+        Shape("gpt2-small", gpt2),
+        Shape("pythia-410m", _pythia_410m),
+        Shape("nano-neox"),
+        Shape("nano-llama"),
+    )
+}
+
+
+def prompt_ids(model: cl.Model, n_tokens: int, seed: int = 0) -> torch.Tensor:
+    """Draw a prompt of a given length.
+
+    Args:
+        model: the model that will read it.
+        n_tokens: its length.
+        seed: seed of the draw.
+
+    Returns:
+        token ids, shape `(1, n_tokens)`, uniform over the vocabulary.
+    """
+    vocabulary = model.hf.config.get_text_config().vocab_size
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, vocabulary, (1, n_tokens), generator=generator).to(model.device)
+
+
+def block_parameters(model: cl.Model) -> int:
+    """Count the entries of one block's weight matrices, P.
+
+    Args:
+        model: the model.
+
+    Returns:
+        the count. Pulling one cotangent back through the block at one token takes 2 P floating-point operations,
+        a Jacobian 2 P d.
+    """
+    return sum(weight.numel() for weight in model.blocks.modules[0].parameters() if weight.ndim == 2)

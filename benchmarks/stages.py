@@ -1,0 +1,142 @@
+"""One prompt, whole: states, Jacobians, top singular triplets, all pairs; each stage timed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import coupling_lib as cl
+from benchmarks import released
+from benchmarks.machine import timed
+from coupling_lib.measures.common import depth_jacobians
+from coupling_lib.svd import top_triplets_stacked
+
+STAGES = ("capture", "jacobians", "svd", "pairs")
+
+
+class Measured(NamedTuple):
+    """What one method found and how long each stage took.
+
+    Args:
+        seconds: by stage, for all blocks; estimated from a few where a method was run on a few.
+        J: the Jacobians, shape `(L, d, d)`.
+        values: one tensor `(len(ks), L, L)` for each of `released.READINGS`.
+    """
+
+    seconds: dict[str, float]
+    J: Tensor
+    values: dict[str, Tensor]
+
+
+def ours(model: cl.Model, ids: Tensor, boundary: str = "block", ks: tuple[int, ...] = released.KS) -> Measured:
+    """Measure one prompt with this library.
+
+    Args:
+        model: the model.
+        ids: the prompt, shape `(1, n)`.
+        boundary: `"block"`, or `"hidden_states"` for the released method's last block.
+        ks: numbers of singular vectors.
+
+    Returns:
+        values of the released method's readings, and seconds.
+    """
+    device, seconds = model.device, {}
+    seconds["capture"], traced = timed(lambda: cl.trace(model, ids), device)
+    seconds["jacobians"], J = timed(lambda: depth_jacobians(traced, -1, boundary), device)
+    seconds["svd"], found = timed(lambda: top_triplets_stacked(J, max(ks)), device)
+    seconds["pairs"], values = timed(
+        lambda: cl.measure_variants(J, found.U, found.S, found.Vh, ks, released.READINGS), device
+    )
+    return Measured(seconds, J, values)
+
+
+def theirs(model: cl.Model, ids: Tensor, kind: str, blocks: list[int], stand_in: Tensor) -> Measured:
+    """Measure one prompt with the released method, its Jacobians for some blocks only.
+
+    Singular vectors and pairs are computed for all blocks, because they are cheap enough.
+
+    Args:
+        model: the model.
+        ids: the prompt, shape `(1, n)`.
+        kind: transformers' attention, `"sdpa"` or `"eager"`.
+        blocks: the blocks whose Jacobians are formed.
+        stand_in: Jacobians `(L, d, d)` that take the place of the others.
+
+    Returns:
+        values, and seconds; those of the Jacobians are scaled to all blocks.
+    """
+    device, seconds = model.device, {}
+    J = stand_in.clone()
+    with released.attention_set_to(model.hf, kind):
+        seconds["capture"], states = timed(lambda: released.hidden_states(model.hf, ids), device)
+        spent = 0.0
+        for block in blocks:
+            once, J[block] = timed(lambda block=block: released.jacobian(states, block), device)
+            spent += once
+    seconds["jacobians"] = spent * model.n_blocks / len(blocks)
+    seconds["svd"], decomposed = timed(lambda: released.decompose(J), device)
+    seconds["pairs"], values = timed(lambda: released.couple(J, decomposed), device)
+    return Measured(seconds, J, values)
+
+
+def faster_attention(model: cl.Model, ids: Tensor) -> str:
+    """Find the attention with which the released method is faster, on one Jacobian of the middle block.
+
+    Args:
+        model: the model.
+        ids: the prompt, shape `(1, n)`.
+
+    Returns:
+        `"sdpa"` or `"eager"`.
+    """
+    seconds = {}
+    for kind in ("eager", "sdpa"):
+        with released.attention_set_to(model.hf, kind):
+            states = released.hidden_states(model.hf, ids)
+            seconds[kind], _ = timed(lambda states=states: released.jacobian(states, model.n_blocks // 2), model.device)
+    return min(seconds, key=seconds.__getitem__)
+
+
+def some_blocks(n_blocks: int, count: int) -> list[int]:
+    """Choose blocks to measure: all of them, or a few spread over the depth without the last.
+
+    Args:
+        n_blocks: L.
+        count: how many are wanted.
+
+    Returns:
+        their numbers, from 0.
+    """
+    if count >= n_blocks:
+        return list(range(n_blocks))
+    return torch.linspace(0, n_blocks - 2, count).round().int().unique().tolist()
+
+
+def agreement(one: Measured, other: Measured, blocks: list[int]) -> dict[str, float]:
+    """Compare two methods' values on the pairs of some blocks; the last block is left out.
+
+    Args:
+        one: the method that is tested.
+        other: the method to compare with.
+        blocks: blocks that both have measured.
+
+    Returns:
+        the largest relative difference over pairs of different blocks, all K and readings; the largest absolute one
+        of blocks with themselves, where the value is 0 or near; the largest relative one between the Jacobians.
+    """
+    inner = [block for block in blocks if block != len(one.J) - 1]
+    index = torch.tensor(inner)
+    same = torch.eye(len(inner), dtype=torch.bool)
+    found, wanted = (
+        torch.cat([run.values[name].cpu()[:, index][:, :, index] for name in released.READINGS]) for run in (one, other)
+    )
+    difference = (found - wanted).abs()
+    between = torch.linalg.matrix_norm(one.J[inner] - other.J[inner]) / torch.linalg.matrix_norm(other.J[inner])
+    return {
+        "pairs": len(inner) * (len(inner) - 1),
+        "metric_relative": float((difference / wanted.abs())[:, ~same].max()) if len(inner) > 1 else 0.0,
+        "metric_absolute_same_block": float(difference[:, same].max()),
+        "jacobian_relative": float(between.max()),
+    }

@@ -1,0 +1,79 @@
+"""The benchmark runs, and what it writes is complete. Nothing here asserts a duration."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import report, shapes, speed, stages
+from benchmarks.machine import MemoryPeak
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("speed") / "new" / "speed.json"
+    speed.main(["--quick", "--out", str(out)])
+    return json.loads(out.read_text(encoding="utf-8"))
+
+
+def test_quick_run_has_seconds_and_ratios_of_every_stage(run):
+    (case,) = run["cases"]
+    stage_names = {*stages.STAGES, "total"}
+    assert case["seconds"].keys() == {"released", "ours"}
+    assert case["seconds"]["ours"].keys() == case["seconds"]["released"].keys() == case["ratio"].keys() == stage_names
+    for stage in stage_names:
+        wanted = case["seconds"]["released"][stage] / case["seconds"]["ours"][stage]
+        assert case["ratio"][stage] == pytest.approx(wanted)
+
+
+def test_quick_run_compares_values_and_counts_operations(run):
+    (case,) = run["cases"]
+    assert (case["d"], case["L"], case["n"], case["basis"]) == (96, 4, 16, "all 4 blocks")
+    assert case["flop_per_block"] == 2 * 12 * 96**2 * 96
+    assert case["fraction_of_peak"] == pytest.approx(case["jacobian_flop_per_second"] / case["matrix_peak"])
+    assert case["agreement"]["pairs"] == 6 and case["agreement"]["metric_relative"] < 1e-5
+
+
+def test_quick_run_names_the_machine_and_measures_memory_growth_and_the_embedded_model(run):
+    assert run["quick"] is True
+    assert {"cpu", "cores", "threads", "versions", "date", "load_average"} <= run["machine"].keys()
+    assert {(m["shape"], m["method"]) for m in run["memory"]} == {("tiny", "ours"), ("tiny", "released")}
+    assert all(m["peak"] >= 0 for m in run["memory"])
+    assert {curve["variable"] for curve in run["growth"]} == {"n", "d", "L", "K"}
+    assert run["embedded_prompt"]["shape"] == "nano-neox" and run["embedded_prompt"]["seconds"] > 0
+
+
+def test_page_shows_the_latest_run_with_its_date_and_hardware(run, tmp_path):
+    latest = tmp_path / "latest.json"
+    latest.write_text(json.dumps(run), encoding="utf-8")
+    page = report.page(latest, tmp_path / "no_gpu.json")
+    assert run["machine"]["date"] in page and run["machine"]["cpu"] in page
+    assert "tiny (d = 96, L = 4)" in page and "Not measured yet" not in page
+
+
+def test_page_without_a_run_says_so_and_names_the_command(tmp_path):
+    page = report.page(tmp_path / "none.json", tmp_path / "none_gpu.json")
+    assert "Not measured yet. `make bench`" in page
+    assert "GPU figures are still to be measured" in page
+
+
+def test_memory_peak_sees_what_is_held_for_a_moment():
+    with MemoryPeak() as peak:
+        block = bytearray(b"x") * 80_000_000
+        del block
+    assert peak.above > 6e7
+
+
+@pytest.mark.parametrize(("name", "d", "L", "per_width"), [("gpt2-small", 768, 12, 12), ("pythia-410m", 1024, 24, 12)])
+def test_shapes_are_the_real_ones(name, d, L, per_width):
+    config = shapes.SHAPES[name].config()
+    assert (config.hidden_size, config.num_hidden_layers) == (d, L)
+    narrow = shapes.model_from(shapes.gpt2(width=64, blocks=2, vocabulary=64), "narrow")
+    assert shapes.block_parameters(narrow) == per_width * 64**2
+
+
+def test_llama_shape_is_that_of_llama_3_8b():
+    config = shapes.llama3_8b()
+    assert (config.hidden_size, config.num_hidden_layers, config.intermediate_size) == (4096, 32, 14336)
+    assert (config.num_attention_heads, config.num_key_value_heads, config.vocab_size) == (32, 8, 128256)
