@@ -31,7 +31,7 @@ BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
 .PHONY: help book test bench notebooks lint clean unit browser
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 book: _build/.complete ## build the book into _build/html (open _build/html/index.html)
 	@echo "the book is in _build/html/index.html"

@@ -131,6 +131,33 @@ def _attention(
     return _attend_to_constants(query, own, constants, positions, attention_mask, options["scaling"]), None
 
 
+class _RowsTimesConstant(torch.autograd.Function):
+    """Multiply `x` `(..., g, r, a)` by constants `C` `(g, a, b)`, all leading dimensions folded into rows.
+
+    Under `torch.vmap` a plain product would first repeat the constants for every column of the Jacobian; here
+    the columns become more rows of one matrix product.
+    """
+
+    @staticmethod
+    def forward(x: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
+        lead, (g, r, a) = x.shape[:-3], x.shape[-3:]
+        rows = x.reshape(-1, g, r, a).transpose(0, 1).reshape(g, -1, a)
+        return torch.bmm(rows, C).reshape(g, -1, r, C.shape[-1]).transpose(0, 1).reshape(*lead, g, r, C.shape[-1])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (C,) = ctx.saved_tensors
+        return _RowsTimesConstant.apply(gradient, C.mT), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, x: torch.Tensor, C: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return _RowsTimesConstant.apply(x.movedim(in_dims[0], 0), C), 0
+
+
 def _attend_to_constants(
     query: torch.Tensor,
     own: KeysValues,
@@ -140,18 +167,21 @@ def _attend_to_constants(
     scaling: float,
 ) -> torch.Tensor:
     """Attend with the constants kept out of the graph."""
-    # Writing the chosen tokens' keys into the constants would make a tensor of all keys per column of the
-    # Jacobian; here only scores are written, and the products with the constants are plain matrix products.
+    # The constants at the chosen positions are masked out, and the chosen tokens' own keys and values join
+    # as further columns: nothing is ever written into the constants, once per column of the Jacobian.
     T, heads, s, width = query.shape
     groups = own.keys.shape[1]
-    keys, values = (part.to(query.dtype) for part in constants)
-    q = query.reshape(T, groups, heads // groups * s, width)
-    index = positions[:, None, None, :].expand(T, groups, q.shape[2], s)
-    scores = (q @ keys.mT).scatter(3, index, q @ own.keys.mT) * scaling
-    if mask is not None:
-        scores = (scores.reshape(T, heads, s, -1) + mask).reshape(scores.shape)
-    weights = scores.softmax(-1)
-    out = weights.scatter(3, index, 0.0) @ values + weights.gather(3, index) @ own.values
+    keys, values = (part.to(query.dtype)[0] for part in constants)
+    n = keys.shape[1]
+    q = (query * scaling).reshape(T, groups, heads // groups * s, width)
+    mask = query.new_zeros(1, 1, 1, 1) if mask is None else mask
+    mask = mask.expand(T, mask.shape[1], s, n)
+    index = positions[:, None, None, :].expand(*mask.shape[:3], s)
+    theirs = _RowsTimesConstant.apply(q, keys.mT).reshape(T, heads, s, n) + mask.scatter(3, index, -torch.inf)
+    ours = (q.unsqueeze(3) * own.keys.unsqueeze(2)).sum(-1).reshape(T, heads, s, s) + mask.gather(3, index)
+    weights = torch.cat([theirs, ours], dim=-1).softmax(-1)
+    theirs, ours = (part.reshape(*q.shape[:3], -1) for part in weights.split([n, s], dim=-1))
+    out = _RowsTimesConstant.apply(theirs, values) + (ours.unsqueeze(-1) * own.values.unsqueeze(2)).sum(3)
     return out.reshape(T, heads, s, -1).transpose(1, 2)
 
 

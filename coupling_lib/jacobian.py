@@ -30,7 +30,10 @@ from coupling_lib.svd import SingularTriplets, top_triplets
 from coupling_lib.tracing import Trace
 
 # Bytes that the intermediate tensors of one batch of cotangents may take.
-_BATCH_BYTES = 2**27
+_BATCH_BYTES = 2**26
+
+# More cotangents than this at once leave the caches without giving the matrix products anything.
+_LARGEST_BATCH = 384
 
 # How closely a replayed block must give what it gave inside the model, relative to the norm of its
 # output. Weights narrower than float32 run in their own arithmetic inside the model and in float32 here.
@@ -258,17 +261,22 @@ def _batch_size(trace: Trace, n_pairs: int) -> int:
     """Give how many cotangents fit into the memory budget at once."""
     # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
     tokens = trace.n_tokens if trace.route == "sequence" else 2 * n_pairs
-    return max(1, _BATCH_BYTES // (16 * tokens * trace.d_model * 8))
+    return min(_LARGEST_BATCH, max(1, _BATCH_BYTES // (16 * tokens * trace.d_model * 8)))
 
 
 def _batched_gradient(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor, batch: int) -> torch.Tensor:
     """Pull many cotangents back through one graph: entry i is the gradient of <cotangents_i, y> by x."""
-    rows = [
-        torch.autograd.grad(
-            y, x, part, is_grads_batched=True, retain_graph=True, allow_unused=True, materialize_grads=True
-        )[0]
-        for part in cotangents.split(batch)
-    ]
+
+    def pull(cotangent: torch.Tensor, **options: bool) -> torch.Tensor:
+        options |= {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        return torch.autograd.grad(y, x, cotangent, **options)[0]
+
+    try:
+        rows = [torch.vmap(pull)(part) for part in cotangents.split(batch)]
+    except RuntimeError:
+        # A block may call a function of its own that functorch cannot batch; autograd's older batching has
+        # rules for fewer operations and so falls back to a loop for more, but asks nothing of such functions.
+        rows = [pull(part, is_grads_batched=True) for part in cotangents.split(batch)]
     return torch.cat(rows).detach()
 
 

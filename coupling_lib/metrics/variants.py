@@ -26,8 +26,8 @@ from torch import Tensor
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.coupling import divided, miscoupling, mismatch, overlap_all_pairs, project_all_pairs, widened
 
-# Entries of the largest intermediate product: 256 MB in float32. Blocks are taken in groups that stay below it.
-_MAX_ENTRIES = 2**26
+# Entries of the largest intermediate product: 32 MB in float32. Blocks are taken in groups that stay below it.
+_MAX_ENTRIES = 2**23
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def measure_variants(
     r"""Every variant for all pairs of blocks and several K, from shared products.
 
     Each Jacobian is applied once to all singular vectors side by side; each of the six products is formed
-    once, for the largest $K$. Blocks are taken in groups so that no intermediate result exceeds 256 MB in float32.
+    once, for the largest $K$. Blocks are taken in groups so that no intermediate result exceeds 32 MB in float32.
 
     Args:
         J: Residual Jacobians (L, d, d), or a sequence of L operators that answer `J_l @ V`.
