@@ -47,6 +47,10 @@ def compare(model: cl.Model, n_tokens: int, rounds: int, count: int, peak_size: 
         theirs.append(stages.theirs(model, ids, kind, blocks, ours[0].J))
         ours.append(stages.ours(model, ids))
     agreement = stages.agreement(ours[-1], theirs[-1], blocks)
+    if len(blocks) == model.n_blocks:
+        exact = stages.in_float64(model, ids)
+        for name, found in (("ours", ours[-1]), ("released", theirs[-1])):
+            agreement[f"{name}_from_float64"] = stages.agreement(found, exact, blocks)["metric_relative"]
     seconds = {"released": _medians(theirs), "ours": _medians(ours[1:])}
     ratio = {stage: seconds["released"][stage] / seconds["ours"][stage] for stage in seconds["ours"]}
     flop = 2 * block_parameters(model) * model.d_model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple
 
 import torch
@@ -79,6 +80,19 @@ def theirs(model: cl.Model, ids: Tensor, kind: str, blocks: list[int], stand_in:
     seconds["svd"], decomposed = timed(lambda: released.decompose(J), device)
     seconds["pairs"], values = timed(lambda: released.couple(J, decomposed), device)
     return Measured(seconds, J, values)
+
+
+def in_float64(model: cl.Model, ids: Tensor) -> Measured:
+    """Measure one prompt with this library in float64, to tell whose rounding a difference is.
+
+    Args:
+        model: the model; a copy of it takes twice its memory.
+        ids: the prompt, shape `(1, n)`.
+
+    Returns:
+        values, and seconds that say nothing.
+    """
+    return ours(cl.wrap_model(copy.deepcopy(model.hf).double(), name=model.name), ids)
 
 
 def faster_attention(model: cl.Model, ids: Tensor) -> str:

@@ -26,14 +26,16 @@ import torch
 
 from coupling_lib.blockmap import token_map
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.operators import prefer_matrix_free
+from coupling_lib.pointwise import linearised
 from coupling_lib.svd import SingularTriplets, top_triplets
 from coupling_lib.tracing import Trace
 
 # Bytes that the intermediate tensors of one batch of cotangents may take.
-_BATCH_BYTES = 2**26
+_BATCH_BYTES = {"cpu": 2**26, "cuda": 2**31}
 
-# More cotangents than this at once leave the caches without giving the matrix products anything.
-_LARGEST_BATCH = 384
+# More cotangents than this at once give the matrix products nothing.
+_LARGEST_BATCH = 1024
 
 # How closely a replayed block must give what it gave inside the model, relative to the norm of its
 # output. Weights narrower than float32 run in their own arithmetic inside the model and in float32 here.
@@ -135,13 +137,16 @@ class BlockJacobian:
     def svd(self, k: int = 10) -> SingularTriplets:
         """Compute the K largest singular triplets.
 
+        A few triplets of a wide block come from products J V and J^T U alone; else the matrix is formed and kept.
+
         Args:
             k: how many, from 1 to d.
 
         Returns:
             `U (d, k)`, `S (k,)`, `Vh (k, d)`, `residual (k,)`.
         """
-        return top_triplets(self.dense(), k)
+        unformed = "_dense" not in self.__dict__ and prefer_matrix_free(self.shape[0], k, 0, 10 * k + 100)
+        return top_triplets(self if unformed else self.dense(), k)
 
     def _output(self) -> tuple[torch.Tensor, torch.Tensor]:
         return _evaluate(self.trace, self.block, [(self.token_in, self.token_out)], self.boundary)
@@ -204,9 +209,9 @@ def block_jacobians(
         x, y = _evaluate(trace, block, some, boundary)
         cotangents = identity[:, None].expand(-1, len(some), -1)
         parts.append(_batched_gradient(y, x, cotangents, _batch_size(trace, len(some))).transpose(0, 1))
-    J = torch.cat(parts)
+    J = parts[0] if len(parts) == 1 else torch.cat(parts)
     if pairs[0][0] == pairs[0][1]:
-        J = J - identity
+        J.diagonal(dim1=1, dim2=2).sub_(1)
     for matrix, pair in zip(J, pairs, strict=True):
         name = _name(trace, block, pair)
         if not torch.isfinite(matrix).all():
@@ -233,7 +238,7 @@ def _evaluate(
     causal_order = bool((start <= end).all())
     route = trace.route if causal_order or trace.route == "attention" else "sequence"
     states = call.input[0][positions].to(trace.dtype)
-    with torch.enable_grad():
+    with torch.enable_grad(), linearised(module):
         x = states[:, 0].clone().requires_grad_(True)
         y = token_map(call, module, route, positions)(torch.cat([x[:, None], states[:, 1:]], dim=1))[:, -1]
         _check_replay(trace, block, pairs, y.detach(), call.output[0][end])
@@ -260,24 +265,23 @@ def _check_replay(
 def _batch_size(trace: Trace, n_pairs: int) -> int:
     """Give how many cotangents fit into the memory budget at once."""
     # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
-    tokens = trace.n_tokens if trace.route == "sequence" else 2 * n_pairs
-    return min(_LARGEST_BATCH, max(1, _BATCH_BYTES // (16 * tokens * trace.d_model * 8)))
+    tokens = trace.n_tokens if trace.route == "sequence" else n_pairs
+    each = 16 * tokens * trace.d_model * trace.dtype.itemsize
+    return min(_LARGEST_BATCH, max(1, _BATCH_BYTES.get(trace.calls[0].input.device.type, 2**26) // each))
 
 
 def _batched_gradient(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor, batch: int) -> torch.Tensor:
     """Pull many cotangents back through one graph: entry i is the gradient of <cotangents_i, y> by x."""
 
-    def pull(cotangent: torch.Tensor, **options: bool) -> torch.Tensor:
-        options |= {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-        return torch.autograd.grad(y, x, cotangent, **options)[0]
+    def pull(cotangent: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(y, x, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
 
-    try:
-        rows = [torch.vmap(pull)(part) for part in cotangents.split(batch)]
-    except RuntimeError:
-        # A block may call a function of its own that functorch cannot batch; autograd's older batching has
-        # rules for fewer operations and so falls back to a loop for more, but asks nothing of such functions.
-        rows = [pull(part, is_grads_batched=True) for part in cotangents.split(batch)]
-    return torch.cat(rows).detach()
+    # Parts of one size: a small last one would leave the matrix products idle.
+    parts = cotangents.tensor_split(-(-len(cotangents) // batch))
+    rows = cotangents.new_empty(len(cotangents), *x.shape)
+    for part, place in zip(parts, rows.tensor_split(len(parts)), strict=True):
+        place.copy_(torch.vmap(pull)(part).detach())
+    return rows
 
 
 def _name(trace: Trace, block: int, pair: tuple[int, int]) -> str:

@@ -23,13 +23,13 @@ from coupling_lib.errors import ParameterError, UntrustworthyResultError
 BLOCK = 16
 
 # Up to this width LAPACK's complete eigensolver is the faster one; above it the one for a few eigenvectors.
-_PARTIAL_WIDTH = 384
+_PARTIAL_WIDTH = 224
 
 # Passes of orthogonalisation after the first; one does unless a column lies in the basis.
 _PASSES = 5
 
 # Residuals that rounding lets the recurrence reach, relative to s_1.
-_FLOOR = {torch.float32: 3e-7, torch.float64: 1e-14}
+FLOOR = {torch.float32: 3e-7, torch.float64: 1e-14}
 
 
 class KrylovTriplets(NamedTuple):
@@ -99,7 +99,7 @@ def golub_kahan(
         if bases.columns < next_check and not bases.full:
             continue
         S, residual = bases.ritz(min(k + 1, bases.columns))
-        bound = max(tolerance * S[k - 1], _FLOOR[bases.dtype] * S[0])
+        bound = max(tolerance * S[k - 1], FLOOR[bases.dtype] * S[0])
         excess = float(residual[:k].max() / bound)
         if excess <= 1:
             found = bases.triplets(k)

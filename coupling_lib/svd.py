@@ -7,8 +7,9 @@ largest entry of v positive, so that results print the same everywhere; nothing 
 
 Three routes lead to the same numbers. Small matrices go through the eigenvectors of J^T J, formed in
 float64: squaring costs half of the digits, and float64 has them to spare where float32 would lose every
-s_i far below an outlying s_1. Wide ones go through `krylov.golub_kahan`, and so do operators whose matrix
-is not formed. Whatever these two cannot certify goes to LAPACK's full decomposition in float64.
+s_i far below an outlying s_1. Wide ones go through `krylov_stacked`, several at once, and operators
+whose matrix is not formed through `krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full
+decomposition in float64.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import torch
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.krylov import golub_kahan, top_eigenvectors
+from coupling_lib.krylov_stacked import golub_kahan_stacked
 from coupling_lib.operators import as_torch_operator
 
-# From this width the Krylov basis takes less time than the eigenvectors of J^T J, if K is small against it.
-_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET = 1024, 16
+# From this width Krylov bases take less time than the eigenvectors of J^T J, if K is small against it.
+_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET = 512, 12
 
 # From this width float64 Krylov also beats J^T J, which float32 Krylov leaves spectra with an outlier to.
 _FLOAT64_KRYLOV_WIDTH = 2048
@@ -34,8 +36,9 @@ _OUTLIER = 100
 # Residual relative to s_i, and departure from orthonormality, up to which the J^T J route is believed.
 _ACCURACY = {torch.float32: 1e-6, torch.float64: 1e-11}
 
-# float64 bytes of matrices that are decomposed together; what Python adds is small above it.
-_STACK_BYTES = 2**24
+# Bytes of matrices that are decomposed together (of their float64 squares on that route) on a CPU; what
+# Python adds is small above it. A GPU starves on so few and has more memory.
+_STACK_BYTES = {"cpu": 2**24, "cuda": 2**30}
 
 
 class IllDefinedSubspaceWarning(UserWarning):
@@ -130,31 +133,55 @@ def top_triplets_stacked(J: torch.Tensor, k: int, tolerance: float = 1e-4) -> Si
     _check_k(k, tuple(J.shape[1:]))
     J = J.detach()
     _check_entries(J)
-    if min(J.shape[1:]) >= max(_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET * k):
-        parts = [_by_krylov(matrix, k) for matrix in J]
-    else:
-        together = max(1, _STACK_BYTES // (8 * J[0].numel()))
-        parts = [_by_squares(part, k) for part in J.split(together)]
+    wide = min(J.shape[1:]) >= max(_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET * k)
+    bytes_each = J[0].numel() * (J.element_size() if wide else 16)
+    together = max(1, _STACK_BYTES.get(J.device.type, 2**24) // bytes_each)
+    decompose = _by_krylov if wide else _by_squares
+    parts = [decompose(part, k) for part in J.split(together)]
     found = SingularTriplets(*(torch.cat(part) for part in zip(*(found for found, _ in parts), strict=True)))
     _certify(found, torch.cat([gap for _, gap in parts]), tolerance, J.dtype)
     return SingularTriplets(*(part.to(J.dtype) for part in found))
 
 
-def _by_krylov(matrix: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor]:
-    """Decompose a wide matrix; one that the Krylov basis cannot do goes the way of small ones."""
-    narrow = matrix.dtype == torch.float32
-    attempts = [(matrix, 1e-5 if narrow else 1e-10)]
-    if narrow and min(matrix.shape) >= _FLOAT64_KRYLOV_WIDTH:
-        attempts.append((matrix.double(), 1e-6))
-    for wide, accuracy in attempts:
-        try:
-            U, S, Vh, following, _ = golub_kahan(wide, k, accuracy)
-        except UntrustworthyResultError:
-            continue
-        if wide.dtype == torch.float64 or float(S[0]) <= _OUTLIER * float(S[-1]):
-            parts = (part.unsqueeze(0) for part in (U, S, Vh, S.new_tensor(following)))
-            return _measured(wide.unsqueeze(0), *parts)
-    return _by_squares(matrix.unsqueeze(0), k)
+def _by_krylov(J: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor]:
+    """Decompose a stack of wide matrices; what the Krylov bases cannot do goes the way of small ones."""
+    narrow = J.dtype == torch.float32
+    found, gap, sound = _krylov_measured(J, k, 1e-5 if narrow else 1e-10)
+    if narrow:
+        sound &= found.S[:, 0] <= _OUTLIER * found.S[:, -1]
+    found, rest = SingularTriplets(*(part.to(torch.float64) for part in found)), (~sound).nonzero().flatten()
+    if narrow and len(rest) and min(J.shape[1:]) >= _FLOAT64_KRYLOV_WIDTH:
+        *better, sound = _krylov_measured(J[rest].double(), k, 1e-6)
+        _replace(found, gap, rest[sound], *(_chosen(part, sound) for part in better))
+        rest = rest[~sound]
+    for index in rest[:, None]:
+        _replace(found, gap, index, *_by_squares(J[index], k))
+    return found, gap
+
+
+def _krylov_measured(J: torch.Tensor, k: int, accuracy: float) -> tuple[SingularTriplets, torch.Tensor, torch.Tensor]:
+    """Decompose a stack by Krylov bases, measure the residuals, and say which matrices that served."""
+    U, S, Vh, following, sound, _ = golub_kahan_stacked(J, k, accuracy)
+    found, gap = _measured(J, U, S, Vh, following)
+    return found, gap.double(), sound & (found.residual.amax(dim=1) <= 10 * accuracy)
+
+
+def _chosen(part: Any, which: torch.Tensor) -> Any:
+    """Take some matrices' results out of a stack's."""
+    return part[which] if isinstance(part, torch.Tensor) else SingularTriplets(*(tensor[which] for tensor in part))
+
+
+def _replace(
+    found: SingularTriplets,
+    gap: torch.Tensor,
+    where: torch.Tensor,
+    better: SingularTriplets,
+    better_gap: torch.Tensor,
+) -> None:
+    """Put results of another route in the place of some matrices' in a stack."""
+    for part, replacement in zip(found, better, strict=True):
+        part[where] = replacement.to(part)
+    gap[where] = better_gap.to(gap)
 
 
 def _by_squares(J: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor]:
@@ -165,11 +192,9 @@ def _by_squares(J: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor
     good = (found.residual * S[:, :1] <= accuracy * S + 1e-13 * S[:, :1]).all(dim=1)
     overlap = (U.mT @ U - torch.eye(k, dtype=U.dtype, device=U.device)).abs().amax(dim=(1, 2))
     for index in (~(good & (overlap <= accuracy))).nonzero().flatten().tolist():
-        parts = torch.linalg.svd(wide[index : index + 1], full_matrices=False)
-        exact, exact_gap = _measured(wide[index : index + 1], *_split(*parts, k))
-        for part, replacement in zip(found, exact, strict=True):
-            part[index] = replacement[0]
-        gap[index] = exact_gap[0]
+        one = wide[index : index + 1]
+        parts = torch.linalg.svd(one, full_matrices=False)
+        _replace(found, gap, torch.tensor([index]), *_measured(one, *_split(*parts, k)))
     return found, gap
 
 

@@ -10,7 +10,7 @@ wider.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ class Trace:
     inputs: dict[str, torch.Tensor]
     calls: list[BlockCall]
     tokens: list[str] | None
+    _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
 
     @property
     def route(self) -> str:
@@ -88,9 +89,14 @@ class Trace:
             index: which block, from 0; negative counts from the end.
 
         Returns:
-            the block itself, or a dense copy of it where its weights are narrow or quantised.
+            the block itself, or a dense copy of it where its weights are narrow, quantised or on disk. The last
+            one is kept, and no other: a copy takes as much memory as the block in float32.
         """
-        return precision.dense_copy(self.model.blocks.modules[index], self.dtype)
+        index %= self.n_blocks
+        if index not in self._copies:
+            self._copies.clear()
+            self._copies[index] = precision.dense_copy(self.model.blocks.modules[index], self.dtype)
+        return self._copies[index]
 
     @cached_property
     def final_norm(self) -> nn.Module:

@@ -96,6 +96,17 @@ def test_products_both_ways_equal_the_dense_matrix(family):
         assert lazy.T.T is lazy and lazy.shape == lazy.T.shape == (32, 32)
 
 
+def test_few_triplets_of_a_wide_block_come_from_products_alone(monkeypatch):
+    asked = []
+    monkeypatch.setattr(jacobian, "prefer_matrix_free", lambda *given: bool(asked.append(given)) or True)
+    J = traced(GPT2).jacobian(1)
+    found = J.svd(3)
+    assert asked == [(32, 3, 0, 130)] and "_dense" not in J.__dict__
+    torch.testing.assert_close(found.S, torch.linalg.svdvals(J.dense())[:3], rtol=1e-9, atol=0)
+    J.svd(3)
+    assert len(asked) == 1
+
+
 def test_products_are_adjoint():
     J = traced(GPT2).jacobian(2)
     generator = torch.Generator().manual_seed(3)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from coupling_lib import precision, tracing
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.models import load_model
+from coupling_lib.models import load_model, wrap_model
 
 IDS = torch.arange(3, 12)[None]
 
@@ -56,6 +56,10 @@ def test_4bit_jacobian_is_that_of_the_dequantised_weights(folder, name):
     for block in (2, 1, 0):  # deepest first: the order in which packing used to strike
         wanted = brute_force_jacobian(dense, dense.model.layers[block], {"input_ids": IDS, "use_cache": False}, 8, 8)
         assert relative_error(trace.jacobian(block).dense(), wanted) < 1e-5
+    # In the same arithmetic nothing is left but the order of additions.
+    same = tracing.trace(wrap_model(dense.float()), IDS)
+    for block in range(3):
+        assert relative_error(trace.jacobian(block).dense(), same.jacobian(block).dense()) < 1e-6
     plain = load_model(folder)
     assert relative_error(tracing.trace(plain, IDS).jacobian(0).dense(), wanted) > 1e-2
 
