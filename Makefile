@@ -4,14 +4,18 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-# Notebooks share two cores well one after another and badly at the same time.
+# Only notebooks are worth running side by side; `make book` asks for it by itself.
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
+endif
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# Models whose pages the book carries; both ship with the project.
+# Models with pages of their own in the book, and the notebooks that are run for each; the models ship with the
+# project. The notebooks in notebooks/ are pages as they are, with the outputs that the tests compare.
 MODELS := nano-neox nano-llama
+MODEL_NOTEBOOKS := depth
 # Set by continuous integration: a missing Chromium is then an error.
 REQUIRE_BROWSER ?=
 
@@ -23,17 +27,22 @@ export PYTHONUNBUFFERED := 1
 
 LIBRARY := $(shell find coupling_lib -name '*.py' -not -path 'coupling_lib/training/*')
 PROMPTS := $(shell find data/prompts -type f 2>/dev/null)
+TABLES := $(wildcard data/*.csv)
 CHECKPOINTS := $(foreach model,$(MODELS),$(shell find data/checkpoints/$(model) -type f 2>/dev/null))
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
-EXECUTED := $(foreach model,$(MODELS),$(NOTEBOOKS:notebooks/%=results/$(model)/%))
+EXECUTED := $(foreach model,$(MODELS),$(MODEL_NOTEBOOKS:%=results/$(model)/%.ipynb))
+# How many notebooks run at the same time, each on one core.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
 
-.PHONY: help book test bench notebooks lint clean unit browser
+.PHONY: help book test bench notebooks lint clean unit browser executed
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
-book: _build/.complete ## build the book into _build/html (open _build/html/index.html)
+book: ## build the book into _build/html (open _build/html/index.html)
+	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed
+	@$(MAKE) --no-print-directory _build/.complete
 	@echo "the book is in _build/html/index.html"
 
 test: lint unit book browser ## lint, run all tests, build the book and read it in a browser
@@ -58,7 +67,7 @@ unit: $(READY)
 	@echo "== tests without a browser"
 	@$(BIN)/python -m pytest -m "not browser"
 
-browser: _build/.complete
+browser: book
 	@echo "== tests of the built book"
 	@if command -v chromium || command -v chromium-browser || command -v google-chrome; then \
 	  $(BIN)/python -m pytest -m browser; \
@@ -86,20 +95,30 @@ $(READY): pyproject.toml
 
 # -- the book -------------------------------------------------------------------------------------------------------
 
-# One executed copy of every notebook per model. It is written under another name and renamed when it has run to
+# One executed copy of a notebook per model. It is written under another name and renamed when it has run to
 # the end, so that what carries the final name is complete. The kernel's own log (its transport, its end) is left out.
+# $(1) is the folder under results/, $(2) what papermill is told.
 define executed
-results/$(1)/%.ipynb: notebooks/%.ipynb $$(LIBRARY) $$(PROMPTS) $$(filter data/checkpoints/$(1)/%,$$(CHECKPOINTS)) $$(READY)
+results/$(1)/%.ipynb: notebooks/%.ipynb $$(LIBRARY) $$(PROMPTS) $$(TABLES) $$(filter data/checkpoints/$(1)/%,$$(CHECKPOINTS)) results/.fresh
 	@mkdir -p $$(@D)
 	@echo "== notebook $$* for $(1)"
 	@start=$$$$SECONDS; partial=$$(@D)/.$$*.partial.ipynb; \
-	$$(BIN)/papermill $$< $$$$partial -p model $(1) -k python3 --no-progress-bar --log-level WARNING \
+	OMP_NUM_THREADS=1 $$(BIN)/papermill $$< $$$$partial $(2) -k python3 --no-progress-bar --log-level WARNING \
 	  2> >(grep --line-buffered -v '^\[IPKernelApp\]' >&2) || { echo "error: notebook $$* failed for $(1); $$$$partial shows how far it came" >&2; exit 1; }; \
 	mv $$$$partial $$@; echo "   done in $$$$((SECONDS - start)) s: $$@"
 endef
-$(foreach model,$(MODELS),$(eval $(call executed,$(model))))
+$(foreach model,$(MODELS),$(eval $(call executed,$(model),-p model $(model))))
 
-results/book/.complete: book/pages.py $(wildcard benchmarks/*) data/models.csv $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
+executed: $(EXECUTED)
+
+# What an earlier state of the library measured on the shipped models is measured anew. One's own models are not
+# touched: their measurements carry the version of the measure and may have taken hours.
+results/.fresh: $(LIBRARY) $(READY)
+	@mkdir -p $(@D)
+	@rm -rf $(MODELS:%=results/%/measurements)
+	@touch $@
+
+results/book/.complete: $(wildcard book/*.py) $(wildcard benchmarks/*) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(EXECUTED) $(READY)
 	@echo "== pages made from the registry, the model cards and the library"
 	@$(BIN)/python book/pages.py
 	@$(BIN)/python -m benchmarks.report

@@ -292,5 +292,6 @@ def _host() -> str:
 
 
 def _embedded() -> str:
-    """Name the models that need no network."""
-    return " or ".join(repr(entry.alias) for entry in registry.entries() if entry.embedded)
+    """Name the language models that need no network."""
+    own = (entry for entry in registry.entries() if entry.embedded and entry.family != "ViT")
+    return " or ".join(repr(entry.alias) for entry in own)

@@ -57,9 +57,33 @@ def _are_blocks(value: Any) -> bool:
         return False
 
 
+def _is_pair(value: Any) -> bool:
+    try:
+        return bool(parse_pair(value))
+    except ParameterError:
+        return False
+
+
+def _are_levels(value: Any) -> bool:
+    try:
+        return bool(parse_levels(value))
+    except ParameterError:
+        return False
+
+
 RULES: dict[str, Rule] = {
     "model": Rule("an alias of data/models.csv, a Hugging Face id or a local folder", "nano-neox", _is_text),
     "precision": Rule(f"one of {', '.join(PRECISIONS)}", "float32", lambda v: v in tuple(PRECISIONS)),
+    "precisions": Rule(
+        f"some of {', '.join(PRECISIONS)}, separated by commas",
+        "bfloat16,nf4",
+        lambda v: _is_text(v) and {part.strip() for part in v.split(",")} <= set(PRECISIONS),
+    ),
+    "others": Rule(
+        "aliases, Hugging Face ids or local folders, separated by commas, or empty",
+        "nano-llama",
+        lambda v: v == "" or _is_text(v),
+    ),
     "revision": Rule(
         "a branch, tag, commit or training step as text, or empty for the newest",
         "step1000",
@@ -73,12 +97,47 @@ RULES: dict[str, Rule] = {
     "k": Rule("a whole number from 1 to the width of the model", "10", lambda v: _is_whole(v) and v >= 1),
     "blocks": Rule("blocks counted from 1, such as 3-10 or 1,4,9, or empty", "1-8", _are_blocks),
     "token": Rule("a whole number: a position from 0, or from the end if negative", "-1", _is_whole),
+    "example": Rule("a text, the prompt whose matrices are drawn", "'The capital is'", _is_text),
+    "pair": Rule("two blocks counted from 1, such as 9,10 or 7,7, or empty", "9,10", lambda v: v == "" or _is_pair(v)),
+    "tokens": Rule("a whole number of token positions from 2", "12", lambda v: _is_whole(v) and v >= 2),
+    "token_in": Rule("a whole number: a position from 0, or from the end if negative", "1", _is_whole),
+    "token_out": Rule("a whole number: a position from 0, or from the end if negative", "-1", _is_whole),
+    "questions": Rule(
+        "a whole number of embedded questions from 2, or a prompt set's name or file, with :number for a selection",
+        "16",
+        lambda v: (_is_whole(v) and v >= 2) or _is_text(v),
+    ),
+    "steps": Rule(
+        "two or more training steps, separated by commas, or empty",
+        "0,1000",
+        lambda v: v == "" or (isinstance(v, str) and bool(re.fullmatch(r"\s*\d+(\s*,\s*\d+)+\s*", v))),
+    ),
+    "window": Rule(
+        "an odd number of blocks from 3, or 0 to choose by depth",
+        "5",
+        lambda v: _is_whole(v) and (v == 0 or (v > 2 and v % 2)),
+    ),
+    "fit_from": Rule("a block counted from 1, or 0 to choose by depth", "10", lambda v: _is_whole(v) and v >= 0),
+    "noise": Rule("noise levels above 0, separated by commas", "0.1,0.3,1", _are_levels),
+    "draws": Rule("a whole number from 1", "4", lambda v: _is_whole(v) and v >= 1),
+    "images": Rule("a whole number of images from 2", "8", lambda v: _is_whole(v) and v >= 2),
+    "pictures": Rule(
+        "digits, cifar10, a copy of CIFAR-10, a folder of pictures, or noise for random images", "digits", _is_text
+    ),
+    "rate": Rule(
+        "a rate of stochastic depth, from 0 to below 1",
+        "0.3",
+        lambda v: isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < 1,
+    ),
     "seed": Rule("a whole number from 0", "0", lambda v: _is_whole(v) and v >= 0),
 }
 """What each parameter may be; a name means the same in every notebook."""
 
+COMMON = ("model", "precision", "revision", "prompts", "k", "blocks", "token", "seed")
+"""What a notebook about coupling across depth takes."""
 
-def check_parameters(namespace: Mapping[str, Any], declared: Iterable[str] = tuple(RULES)) -> SimpleNamespace:
+
+def check_parameters(namespace: Mapping[str, Any], declared: Iterable[str] = COMMON) -> SimpleNamespace:
     """Check a notebook's parameters, their names included.
 
     A parameter is recognised by its value: papermill injects plain values only, and everything else in a notebook's
@@ -152,6 +211,32 @@ def check_against_model(parameters: SimpleNamespace, n_blocks: int, d_model: int
     return chosen
 
 
+def spread_blocks(parameters: SimpleNamespace, n_blocks: int, d_model: int, name: str, count: int = 4) -> list[int]:
+    """Check what depends on the model, and say which blocks stand for the whole depth.
+
+    Args:
+        parameters: What `check_parameters` returned.
+        n_blocks: Number of blocks of the model.
+        d_model: Its width.
+        name: What to call it.
+        count: How many to take where none are chosen.
+
+    Returns:
+        The chosen blocks, counted from 0; without a choice `count` of them from the first to the last, evenly spread.
+
+    Raises:
+        ParameterError: If `k` exceeds the width or a block does not exist.
+
+    Examples:
+        >>> spread_blocks(SimpleNamespace(blocks=""), n_blocks=12, d_model=96, name="nano-neox")
+        [0, 4, 7, 11]
+    """
+    chosen = check_against_model(parameters, n_blocks, d_model, name)
+    if getattr(parameters, "blocks", ""):
+        return chosen
+    return sorted({round(place * (n_blocks - 1) / (count - 1)) for place in range(count)})
+
+
 def chosen_prompts(parameters: SimpleNamespace) -> list[Prompt]:
     """Read the prompts that the parameter `prompts` stands for.
 
@@ -209,6 +294,112 @@ def parse_blocks(text: str | int) -> list[int]:
     if not blocks or min(blocks) < 0 or len(set(blocks)) < len(blocks):
         raise ParameterError(_refusal("blocks", text, RULES["blocks"].expected))
     return blocks
+
+
+def parse_levels(text: str | float) -> tuple[float, ...]:
+    """Read a list of noise levels.
+
+    Args:
+        text: Different numbers above 0, separated by commas; a lone one may be a number.
+
+    Returns:
+        The levels, smallest first.
+
+    Raises:
+        ParameterError: If it cannot be read, or a level is not above 0 or comes twice.
+
+    Examples:
+        >>> parse_levels("1, 0.1")
+        (0.1, 1.0)
+    """
+    seen = "" if isinstance(text, bool) or not isinstance(text, str | int | float) else str(text)
+    try:
+        levels = sorted(float(part) for part in seen.split(","))
+    except ValueError:
+        levels = []
+    if not levels or not all(0 < level < float("inf") for level in levels) or len(set(levels)) < len(levels):
+        raise ParameterError(_refusal("noise", text, RULES["noise"].expected))
+    return tuple(levels)
+
+
+def parse_pair(text: str | int) -> tuple[int, int]:
+    """Read a choice of two blocks, which may be the same.
+
+    Args:
+        text: Two blocks counted from 1, separated by a comma; a lone number is that block twice.
+
+    Returns:
+        The two blocks, counted from 0.
+
+    Raises:
+        ParameterError: If it cannot be read or counts from 0.
+
+    Examples:
+        >>> parse_pair("9,10"), parse_pair(7)
+        ((8, 9), (6, 6))
+    """
+    seen = str(text) if _is_whole(text) or isinstance(text, str) else ""
+    match = re.fullmatch(r"\s*(\d+)\s*(?:,\s*(\d+)\s*)?", seen, flags=re.ASCII)
+    first, second = (int(match[1]) - 1, int(match[2] or match[1]) - 1) if match else (-1, -1)
+    if min(first, second) < 0:
+        raise ParameterError(_refusal("pair", text, RULES["pair"].expected))
+    return first, second
+
+
+def chosen_pair(parameters: SimpleNamespace, n_blocks: int, name: str) -> tuple[int, int]:
+    """Say which two blocks the parameter `pair` stands for.
+
+    Args:
+        parameters: What `check_parameters` returned.
+        n_blocks: Number of blocks of the model.
+        name: What to call it.
+
+    Returns:
+        The block whose Jacobian is taken and the block whose singular vectors are used, counted from 0; without a
+        choice the one at three quarters of the depth and the next.
+
+    Raises:
+        ParameterError: If a block does not exist.
+
+    Examples:
+        >>> chosen_pair(SimpleNamespace(pair=""), n_blocks=12, name="nano-neox")
+        (8, 9)
+    """
+    if parameters.pair == "":
+        first = max(1, 3 * n_blocks // 4) - 1
+        return first, min(first + 1, n_blocks - 1)
+    pair = parse_pair(parameters.pair)
+    if max(pair) >= n_blocks:
+        expected = f"two blocks from 1 to {n_blocks} (the depth of {name}), and there is no block {max(pair) + 1}"
+        raise ParameterError(_refusal("pair", parameters.pair, expected, f"1,{n_blocks}"))
+    return pair
+
+
+def chosen_questions(parameters: SimpleNamespace) -> list[Prompt]:
+    """Read the prompts that the parameter `questions` stands for: those whose reasoning steps are counted.
+
+    Args:
+        parameters: What `check_parameters` returned.
+
+    Returns:
+        So many embedded questions if it is a number; else those of the named set or file, or of a selection from it.
+
+    Raises:
+        ParameterError: If fewer than two of the prompts, or fewer than asked for, have counted steps.
+
+    Examples:
+        >>> [prompt.dataset for prompt in chosen_questions(SimpleNamespace(questions=2, seed=0))]
+        ['gsm8k-style', 'gsm8k-style']
+    """
+    given = parameters.questions
+    wanted = max(2, given) if isinstance(given, int) else 2
+    named = "embedded" if isinstance(given, int) else given
+    found = chosen_prompts(SimpleNamespace(prompts=named, seed=parameters.seed))
+    counted = [prompt for prompt in found if prompt.steps is not None]
+    if len(counted) < wanted:
+        expected = f"at least {wanted} prompts with counted reasoning steps, and there are {len(counted)}"
+        raise ParameterError(_refusal("questions", given, expected))
+    return counted[:wanted] if isinstance(given, int) else counted
 
 
 def _refusal(name: str, value: Any, expected: str, example: str = "") -> str:

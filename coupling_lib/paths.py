@@ -1,10 +1,14 @@
 """Where the project keeps its files."""
 
+import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent
 # In a checkout `data/` lies beside the package; a wheel carries it inside.
-DATA = PACKAGE / "data" if (PACKAGE / "data").is_dir() else ROOT / "data"
+_INSTALLED = (PACKAGE / "data").is_dir()
+DATA = PACKAGE / "data" if _INSTALLED else ROOT / "data"
 CHECKPOINTS = DATA / "checkpoints"
-RESULTS = ROOT / "results"
+# What is made goes into the checkout, or where the user is: never among installed packages. COUPLING_RESULTS, read
+# when the library is imported, names another folder.
+RESULTS = Path(os.environ.get("COUPLING_RESULTS") or (Path.cwd() if _INSTALLED else ROOT) / "results").absolute()

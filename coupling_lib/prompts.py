@@ -1,8 +1,10 @@
 """Prompts to measure on: the embedded set, the paper's six benchmarks, WikiText-2, or a file of one's own.
 
 The embedded set was written for this project: six styles, twenty prompts each, made to look like the benchmarks
-without taking anything from them. The benchmarks themselves are read from a local folder or, where the `datasets`
-package is installed, from the Hugging Face hub.
+without taking anything from them. The benchmarks themselves, and WikiText-2, are read from a local folder or, where the
+`datasets` package is installed, from the Hugging Face hub. The folder is an argument, or the environment variable
+`COUPLING_PROMPTS`, so that a notebook can be run with `-p prompts gsm8k:50`; `-p prompts folder/gsm8k.jsonl:50` needs
+neither.
 
 >>> [prompt.dataset for prompt in load_prompts(n=3)]
 ['arc-style', 'gsm8k-style', 'hellaswag-style']
@@ -11,6 +13,7 @@ package is installed, from the Hugging Face hub.
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,6 +30,16 @@ BENCHMARKS = ("arc", "gsm8k", "hellaswag", "mmlu", "truthfulqa", "winogrande")
 """The paper's six sets; `load_prompts("benchmarks")` reads them all."""
 
 CHAIN_OF_THOUGHT = "Let's think step by step."
+
+FOLDER_VARIABLE = "COUPLING_PROMPTS"
+"""Environment variable that names the folder of prompt sets where no `folder` is given."""
+
+PARAGRAPH_WORDS = (32, 128)
+"""Fewest and most words of a WikiText-2 paragraph that is taken, counted between blanks.
+
+Shorter lines are captions, formulae and list items rather than text; longer paragraphs would have to be cut for
+models with a short context, and all models are to read the same. On the test split 1012 of 2185 paragraphs remain.
+"""
 
 # Hub id, configuration, split and column. The sets read from "validation" publish no labelled test split.
 _HUB = {
@@ -50,6 +63,13 @@ class Prompt:
     """Set or style it belongs to, for example "gsm8k" or "arc-style"."""
     text: str
     """The text itself, without blanks at either end."""
+    steps: int | None = None
+    """Reasoning steps that its solution takes, the difficulty of a GSM8K problem; None where nobody counted.
+
+    For GSM8K: the calculations marked `<<...>>` in the published solution, or its lines where none is marked. For
+    the embedded "gsm8k-style" problems: our own count of the additions, subtractions, multiplications and divisions
+    on the shortest way to the answer, a change of units counted as one of them.
+    """
 
 
 def load_prompts(
@@ -61,22 +81,27 @@ def load_prompts(
     prompt of each style, and a larger n with the same seed begins with the smaller selection.
 
     Args:
-        name: "embedded", one of `BENCHMARKS`, "benchmarks" for all six, "wikitext2", or the path of a `.jsonl` file
-            (key "prompt", and "id" and "dataset" if wanted) or a `.txt` file (one prompt a line).
+        name: "embedded", one of `BENCHMARKS`, "benchmarks" for all six, "wikitext2" (paragraphs of
+            `PARAGRAPH_WORDS` words, headings left out), or the path of a `.jsonl` file (key "prompt" or "question",
+            and "id", "dataset", "steps" or "answer" if wanted) or a `.txt` file (one prompt a line).
         n: Number of prompts; None takes all, in the order of the file.
         seed: Seed of the selection.
-        folder: Local folder that holds `arc.jsonl`, `gsm8k.jsonl`, ... or, for "wikitext2", `test.txt`. Without it
-            the benchmarks come from the Hugging Face hub.
+        folder: Local folder that holds `arc.jsonl`, `gsm8k.jsonl`, ... or, for "wikitext2", `test.txt`; by default
+            what the environment variable `COUPLING_PROMPTS` says. Without either, the sets come from the Hugging
+            Face hub.
 
     Returns:
         The prompts.
 
     Raises:
         ParameterError: If the set, the file or so many prompts do not exist.
+        CouplingError: If the set is neither in a folder nor to be had from the hub.
 
     Example:
         >>> len(load_prompts()), len({prompt.dataset for prompt in load_prompts()})
         (120, 6)
+        >>> [prompt.steps for prompt in load_prompts() if prompt.dataset == "gsm8k-style"][:5]
+        [3, 2, 2, 2, 3]
     """
     if name == "embedded":
         prompts = _from_file(DATA / "prompts" / "embedded.jsonl")
@@ -105,20 +130,46 @@ def add_chain_of_thought(prompt: Prompt) -> Prompt:
 
     Example:
         >>> add_chain_of_thought(Prompt("q1", "mine", "How many?"))
-        Prompt(id='q1+cot', dataset='mine', text="How many? Let's think step by step.")
+        Prompt(id='q1+cot', dataset='mine', text="How many? Let's think step by step.", steps=None)
     """
     return replace(prompt, id=f"{prompt.id}+cot", text=f"{prompt.text} {CHAIN_OF_THOUGHT}")
 
 
+def count_steps(answer: str) -> int | None:
+    r"""Count the reasoning steps of a published GSM8K solution.
+
+    Such a solution ends in "#### 42"; its calculations are marked `<<6*7=42>>`. Each marked calculation is a step;
+    where none is marked, each line before the last is one.
+
+    Args:
+        answer: The solution.
+
+    Returns:
+        The number of steps; None for a text that is no such solution.
+
+    Example:
+        >>> count_steps("She sold 48/2 = <<48/2=24>>24 in May.\nIn all 48+24 = <<48+24=72>>72.\n#### 72")
+        2
+    """
+    working, mark, _ = answer.partition("####")
+    if not mark:
+        return None
+    return working.count("<<") or sum(bool(line.strip()) for line in working.splitlines()) or None
+
+
 def _named(name: str, folder: str | Path | None) -> list[Prompt]:
-    if folder is None:
+    folder = folder or os.environ.get(FOLDER_VARIABLE)
+    if not folder:
         return _from_hub(name)
     # A folder may hold the files themselves, or be the data folder above them.
     file, below = ("test.txt", "wikitext2") if name == "wikitext2" else (f"{name}.jsonl", "prompts")
     places = [Path(folder) / file, Path(folder) / below / file]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        raise ParameterError(f"the folder {str(folder)!r} holds no {file}; expected it there or under {below}/")
+        raise ParameterError(
+            f"the prompt folder {str(folder)!r} holds no {file}; expected it there or under {below}/ "
+            f"(the folder is the argument folder= or the environment variable {FOLDER_VARIABLE})"
+        )
     if name == "wikitext2":
         return _paragraphs(found.read_text(encoding="utf-8").splitlines())
     return _from_file(found)
@@ -146,20 +197,27 @@ def _from_file(path: Path) -> list[Prompt]:
 
 def _json_line(line: str, default: Prompt) -> Prompt:
     record = json.loads(line)
-    text = record["prompt"].strip()
-    if not text:
+    text = (record["prompt"] if "prompt" in record else record["question"]).strip()
+    steps = record.get("steps")
+    if steps is None and isinstance(record.get("answer"), str):
+        steps = count_steps(record["answer"])
+    if not text or not (steps is None or (type(steps) is int and steps > 0)):
         raise ValueError
-    return Prompt(str(record.get("id", default.id)), str(record.get("dataset", default.dataset)), text)
+    return Prompt(str(record.get("id", default.id)), str(record.get("dataset", default.dataset)), text, steps)
 
 
 def _paragraphs(lines: list[str]) -> list[Prompt]:
-    """The paragraphs of WikiText-2: a line that starts and ends with "=" is a heading."""
+    """The paragraphs of WikiText-2 of useful length: a line that starts and ends with "=" is a heading."""
     texts = [(number, line.strip()) for number, line in enumerate(lines, start=1)]
-    return [
+    fewest, most = PARAGRAPH_WORDS
+    prompts = [
         Prompt(f"wikitext2-{number}", "wikitext2", text)
         for number, text in texts
-        if text and not (text.startswith("=") and text.endswith("="))
+        if fewest <= len(text.split()) <= most and not (text.startswith("=") and text.endswith("="))
     ]
+    if not prompts:
+        raise ParameterError(f"the text of WikiText-2 holds no paragraph of {fewest} to {most} words; check the file")
+    return prompts
 
 
 def _from_hub(name: str) -> list[Prompt]:
@@ -168,18 +226,25 @@ def _from_hub(name: str) -> list[Prompt]:
         import datasets  # optional: only whoever wants the hub needs it
     except ImportError:
         raise CouplingError(
-            f"the prompt set {name!r} is not at hand; pass folder= with its file, or install the `datasets` package"
+            f"the prompt set {name!r} is not at hand; set {FOLDER_VARIABLE} (or pass folder=) to the folder with its "
+            "file, or install the `datasets` package to fetch it"
         ) from None
     try:
-        rows = list(datasets.load_dataset(hub_id, configuration, split=split)[column])
+        table = datasets.load_dataset(hub_id, configuration, split=split)
+        rows = list(table[column])
+        steps = [count_steps(answer) for answer in table["answer"]] if name == "gsm8k" else [None] * len(rows)
     except Exception as error:  # the hub client raises many kinds; each means that the set cannot be had
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CouplingError(f"the prompt set {name!r} cannot be fetched as {hub_id} ({reason}); pass folder=") from None
+        raise CouplingError(
+            f"the prompt set {name!r} cannot be fetched as {hub_id} ({reason}); "
+            f"set {FOLDER_VARIABLE} (or pass folder=) to the folder with its file"
+        ) from None
     if name == "wikitext2":
         return _paragraphs(rows)
     # Winogrande marks the ambiguous referent with an underscore: the prompt is what comes before it.
     texts = [row.split("_")[0] if name == "winogrande" else row for row in rows]
-    return [Prompt(f"{name}-{split}-{i}", name, text.strip()) for i, text in enumerate(texts)]
+    numbered = enumerate(zip(texts, steps, strict=True))
+    return [Prompt(f"{name}-{split}-{i}", name, text.strip(), count) for i, (text, count) in numbered]
 
 
 def _balanced(prompts: list[Prompt], n: int, seed: int) -> list[Prompt]:

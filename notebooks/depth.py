@@ -29,6 +29,7 @@ prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm
 k: int = 10  # number of singular vectors compared, from 1 to the model's width
 blocks: str = ""  # blocks drawn as matrices, from 1, such as 3-10; empty for up to eight in the middle
 token: int = -1  # token position whose Jacobian is taken; -1 is the last
+others: str = "nano-llama"  # further models to set beside this one, separated by commas; may be empty
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
@@ -36,9 +37,10 @@ from functools import partial
 
 import coupling_lib as cl
 from coupling_lib import parameters, provenance
-from coupling_lib.figures import depth, depth_data, display
+from coupling_lib.figures import depth, depth_data, display, schematic
+from coupling_lib.measures.depth import other_models
 
-p = cl.check_parameters(globals())
+p = cl.check_parameters(globals(), declared=(*parameters.COMMON, "others"))
 p.command = provenance.papermill_command("depth", vars(p))
 
 # %% [markdown]
@@ -50,11 +52,23 @@ p.command = provenance.papermill_command("depth", vars(p))
 #
 # $$A_{ll'} = U_{l',K}^\top\, J_l\, V_{l',K}.$$
 
+# %% tags=["hide-input"]
+display.show(
+    schematic.construction,
+    schematic.example_table(),
+    name="depth-construction",
+    caption="Above: the Jacobian of a block says how what it adds to a token's stream answers to that stream. Its "
+    "singular vectors are put around the Jacobian of another block; the result is diagonal if the two share them. "
+    "Below: the pairs of Jacobians that are compared; this chapter is about the first. The small matrices are computed "
+    "from directions drawn at random, without their signs.",
+    provenance="a drawing; no model is measured",
+)
+
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
 p.drawn = parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 texts = cl.inputs_for(loaded, parameters.chosen_prompts(p), seed=p.seed)
-trained = cl.measure_depth(loaded, texts, ks=(p.k,), token=p.token)
+trained = cl.sweep(cl.measure_depth, loaded, texts, ks=(p.k,), token=p.token)
 
 # %% [markdown]
 # The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
@@ -63,7 +77,7 @@ trained = cl.measure_depth(loaded, texts, ks=(p.k,), token=p.token)
 # %%
 del loaded
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
-untrained = cl.measure_depth(loaded, texts, ks=(p.k,), token=p.token)
+untrained = cl.sweep(cl.measure_depth, loaded, texts, ks=(p.k,), token=p.token)
 del loaded
 
 # %% [markdown]
@@ -143,17 +157,39 @@ show(
 )
 
 # %% [markdown]
+# ## Beside other models
+#
+# Is this a property of one model, or of trained transformers? The same prompts, the same token and the same $K$ in
+# further models, on one colour scale; below, how coupling falls with distance in each.
+
+# %%
+names = other_models(p.others, besides=p.model)
+beside = {p.model: both} | cl.measure_models(names, parameters.chosen_prompts(p), p.k, p.token, p.precision, p.seed)
+origins = [ds.attrs for states in beside.values() for ds in states.values()]
+display.show(
+    lambda: depth.models_figure(beside, reading.name, p.k, null.item()),
+    depth_data.models_table(beside, reading.name, p.k),
+    name="depth-models",
+    caption="Above: normalised mis-coupling of every pair of blocks in trained models, mean over prompts. Below: mean "
+    "coupling against the distance between blocks, with 95 % bootstrap intervals over prompts; dotted: untrained.",
+    provenance=provenance.line(*origins, command=p.command),
+)
+
+# %% [markdown]
 # ## In numbers
 #
 # Mean coupling over all pairs of different blocks, its 95 % interval over prompts, and the mean over neighbouring
 # blocks alone.
 
 # %% tags=["nbval-check-output"]
-summary = depth_data.summary_table(both, reading.name, p.k, null.item())
+summaries = {name: cl.depth_summary(ds, reading.name) for name, ds in both.items()}
+summary = depth_data.summary_table(summaries, p.k, null.item())
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
 for network in both:
     display.remember(f"depth-coupling-{network}", summary.loc[network, "all pairs"])
+    display.remember(f"depth-coupling-{network}-low", summary.loc[network, "low"])
+    display.remember(f"depth-coupling-{network}-high", summary.loc[network, "high"])
     display.remember(f"depth-neighbours-{network}", summary.loc[network, "neighbours"])
 display.remember("depth-coupling-null", summary.loc["random bases", "all pairs"])

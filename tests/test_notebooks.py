@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import html
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,30 +13,48 @@ import jupytext
 import nbformat
 import pytest
 from papermill.inspection import inspect_notebook
-from tiny import save_llama
+from tiny import save_llama, save_vit
 
 from coupling_lib.parameters import RULES
 from coupling_lib.paths import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-DEPTH = ROOT / "notebooks" / "depth.ipynb"
 ALONE = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+# What makes a notebook quick on a random model of 3 blocks; the other parameters keep their defaults.
+SMALL = {
+    "depth": {"prompts": 2, "k": 4, "blocks": 3},
+    "dynamics": {"prompts": 2, "k": 4},
+    "nulls": {"prompts": 2, "k": 4},
+    "perturbation": {"prompts": 2, "noise": "0.1,1", "draws": 2},
+    "precision": {"prompts": 2, "k": 4, "precisions": "bfloat16"},
+    "prompts": {"prompts": 12, "questions": 3, "k": 4},
+    "readings": {"prompts": 2, "k": 4},
+    "spectra": {"prompts": 2, "k": 4},
+    "tokens": {"prompts": 2, "k": 4, "tokens": 3},
+    "trajectories": {"prompts": 2},
+    "vision": {"images": 2, "k": 4},
+}
+OF_MANY_MODELS = {"emergence", "generalization"}
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory) -> Path:
-    """A folder with a random-weight Llama of width 32 and 3 blocks, and a tokenizer."""
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    save_llama(folder)
-    return folder
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """Folders with a random Llama and a random ViT of width 32 and 3 blocks, and where measurements may go."""
+    home = tmp_path_factory.mktemp("models")
+    save_llama(home / "tiny")
+    save_vit(home / "tiny-vit")
+    return {"text": home / "tiny", "image": home / "tiny-vit", "results": home / "results"}
 
 
-def papermill(out: Path, **given: object) -> subprocess.CompletedProcess[str]:
+def papermill(notebook: str, out: Path, results: Path, **given: object) -> subprocess.CompletedProcess[str]:
     options = [text for name, value in given.items() for text in ("-p", name, str(value))]
-    command = [sys.executable, "-m", "papermill", str(DEPTH), str(out), "--no-progress-bar", *options]
-    return subprocess.run(command, capture_output=True, text=True, env=ALONE, cwd=out.parent, timeout=300, check=False)
+    source = ROOT / "notebooks" / f"{notebook}.ipynb"
+    command = [sys.executable, "-m", "papermill", str(source), str(out), "--no-progress-bar", *options]
+    env = ALONE | {"COUPLING_RESULTS": str(results)}
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=out.parent, timeout=300, check=False)
 
 
 def code_cells(path: Path) -> list[nbformat.NotebookNode]:
@@ -46,36 +65,46 @@ def outputs(path: Path) -> list[nbformat.NotebookNode]:
     return [output for cell in code_cells(path) for output in cell.outputs]
 
 
-@pytest.fixture(scope="module")
-def depth_of_tiny(tiny, tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], Path]:
-    out = tmp_path_factory.mktemp("runs") / "out.ipynb"
-    return papermill(out, model=tiny, prompts=2, k=4, blocks=3), out
+def records(path: Path) -> dict[str, dict[str, str]]:
+    """What a notebook keeps under a name for the pages of the book: figures and numbers."""
+    named = [output for output in outputs(path) if "scrapbook" in output.get("metadata", {})]
+    return {output.metadata["scrapbook"]["name"]: output.data for output in named}
 
 
-def test_depth_runs_to_the_end_for_a_local_folder(depth_of_tiny):
-    run, out = depth_of_tiny
+def figures(path: Path) -> dict[str, str]:
+    return {name: data["text/html"] for name, data in records(path).items() if "text/html" in data}
+
+
+def test_every_notebook_is_run_here_for_a_model_of_one_s_own():
+    assert set(SMALL) | OF_MANY_MODELS == {path.stem for path in NOTEBOOKS}
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, tmp_path):
+    model, out = folders["image" if name == "vision" else "text"], tmp_path / "out.ipynb"
+    run = papermill(name, out, folders["results"], model=model, **SMALL[name])
     assert run.returncode == 0, run.stderr
-    cells = [cell for cell in code_cells(out) if cell.source]
-    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    made, committed = records(out), records(ROOT / "notebooks" / f"{name}.ipynb")
+    assert figures(out) and set(made) <= set(committed)
+    for figure, page in figures(out).items():
+        assert page.count("<img ") == 2 and f'download="{figure}.csv"' in page
+    # Tables that ship with the project have a provenance of their own.
+    own = [page for page in figures(out).values() if f"papermill notebooks/{name}.ipynb out.ipynb" in page]
+    assert own and all(f"-p model {model}" in html.unescape(page) for page in own)
 
 
-def test_depth_shows_four_figures_of_that_model_each_with_data_and_the_command_that_makes_it(depth_of_tiny, tiny):
-    pages = [output.data["text/html"] for output in outputs(depth_of_tiny[1]) if "text/html" in output.get("data", {})]
-    assert len(pages) == 4
-    for page in pages:
-        assert page.count("<img ") == 2 and 'download="depth-' in page
-        assert re.search(
-            f"papermill notebooks/depth.ipynb out.ipynb -p model {re.escape(str(tiny))} .*-p blocks 3", page
-        )
+def test_emergence_of_a_folder_with_one_state_says_what_it_needs(folders, tmp_path):
+    run = papermill("emergence", tmp_path / "out.ipynb", folders["results"], model=folders["text"], prompts=2)
+    assert run.returncode != 0
+    last = run.stderr.rstrip().splitlines()[-1]
+    assert "Error: " in last and str(folders["text"]) in last
 
 
-def test_depth_remembers_its_numbers_for_the_book(depth_of_tiny):
-    metadata = [output.get("metadata", {}) for output in outputs(depth_of_tiny[1])]
-    records = [entry["scrapbook"]["name"] for entry in metadata if "scrapbook" in entry]
-    assert sorted(records) == [
-        "depth-coupling-null", "depth-coupling-trained", "depth-coupling-untrained",
-        "depth-neighbours-trained", "depth-neighbours-untrained",
-    ]  # fmt: skip
+@each_notebook
+def test_names_of_figures_and_numbers_begin_with_the_notebook_s_own(path):
+    kept = records(path)
+    assert figures(path) and set(kept) - set(figures(path))
+    assert [name for name in kept if not name.startswith(f"{path.stem}-")] == []
 
 
 @pytest.mark.parametrize(
@@ -94,15 +123,15 @@ def test_depth_remembers_its_numbers_for_the_book(depth_of_tiny):
         (
             {"promts": 3},
             "unknown parameter 'promts'; this notebook takes model, precision, revision, prompts, k, blocks, token, "
-            "seed; did you mean 'prompts'?",
+            "seed, others; did you mean 'prompts'?",
         ),
     ],
     ids=["k above the width", "no such block", "text for a number", "unknown name"],
 )
-def test_a_wrong_parameter_ends_the_run_with_one_line_that_names_it(given, message, tiny, tmp_path):
-    run = papermill(tmp_path / "out.ipynb", model=tiny, **given)
+def test_a_wrong_parameter_ends_the_run_with_one_line_that_names_it(given, message, folders, tmp_path):
+    run = papermill("depth", tmp_path / "out.ipynb", folders["results"], model=folders["text"], **given)
     assert run.returncode != 0
-    assert run.stderr.rstrip().splitlines()[-1] == "ParameterError: " + message.replace("MODEL", str(tiny))
+    assert run.stderr.rstrip().splitlines()[-1] == "ParameterError: " + message.replace("MODEL", str(folders["text"]))
 
 
 @each_notebook
@@ -110,10 +139,8 @@ def test_parameters_are_declared_with_type_default_and_help(path):
     declared = inspect_notebook(path)
     assert declared and set(declared) <= set(RULES)
     for name, parameter in declared.items():
-        assert parameter["help"] and parameter["inferred_type_name"] in ("str", "int"), name
-        default = (
-            parameter["default"].strip('"') if parameter["inferred_type_name"] == "str" else int(parameter["default"])
-        )
+        assert parameter["help"] and parameter["inferred_type_name"] in ("str", "int", "float"), name
+        default = ast.literal_eval(parameter["default"])
         assert RULES[name].accepts(default), name
 
 
@@ -145,11 +172,12 @@ def test_notebooks_hold_nothing_of_the_machine_they_ran_on(path):
 
 @each_notebook
 def test_cells_are_short(path):
-    assert max(len(cell.source.splitlines()) for cell in code_cells(path)) < 25
+    assert max(len(cell.source.splitlines()) for cell in code_cells(path)) < 30
 
 
 @each_notebook
-def test_stored_outputs_are_what_a_fresh_run_gives(path):
+def test_stored_outputs_are_what_a_fresh_run_gives(path, tmp_path):
     command = [sys.executable, "-m", "pytest", "--nbval-lax", str(path), "-q", "-p", "no:cacheprovider"]
-    run = subprocess.run(command, capture_output=True, text=True, env=ALONE, cwd=ROOT, timeout=300, check=False)
+    env = ALONE | {"COUPLING_RESULTS": str(tmp_path)}
+    run = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT, timeout=300, check=False)
     assert run.returncode == 0, run.stdout

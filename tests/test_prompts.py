@@ -6,9 +6,16 @@ from types import SimpleNamespace
 import pytest
 
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.prompts import BENCHMARKS, PARIS, Prompt, add_chain_of_thought, load_prompts
+from coupling_lib.parameters import chosen_prompts
+from coupling_lib.prompts import BENCHMARKS, PARIS, Prompt, add_chain_of_thought, count_steps, load_prompts
 
+LONG = "word " * 31 + "<unk>"
 STYLES = [f"{name}-style" for name in BENCHMARKS]
+
+
+@pytest.fixture(autouse=True)
+def no_folder_of_the_machine(monkeypatch):
+    monkeypatch.delenv("COUPLING_PROMPTS", raising=False)
 
 
 @pytest.fixture
@@ -19,7 +26,8 @@ def folder(tmp_path):
             {"id": f"{name}-{i}", "dataset": name, "prompt": f" {name} asks {i}? ", "source": "x"} for i in range(3)
         ]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
-    page = " \n = A title = \n \n First paragraph , with <unk> . \n = = Part = = \n Second one – long . \n"
+    paragraphs = [LONG, "–" + " long" * 127, "A caption of few words", "long " * 128 + "end"]
+    page = " \n = A title = \n \n " + " \n = = Part = = \n ".join(paragraphs) + f" \n = {LONG} = \n"
     (tmp_path / "test.txt").write_text(page, encoding="utf-8")
     return tmp_path
 
@@ -80,11 +88,59 @@ def test_all_benchmarks_together_are_selected_in_equal_parts(folder):
     assert Counter(prompt.dataset for prompt in chosen) == dict.fromkeys(BENCHMARKS, 2)
 
 
-def test_wikitext_is_its_paragraphs_without_headings(folder):
+def test_wikitext_is_its_paragraphs_of_32_to_128_words_without_headings(folder):
     assert load_prompts("wikitext2", folder=folder) == [
-        Prompt("wikitext2-4", "wikitext2", "First paragraph , with <unk> ."),
-        Prompt("wikitext2-6", "wikitext2", "Second one – long ."),
+        Prompt("wikitext2-4", "wikitext2", LONG),
+        Prompt("wikitext2-6", "wikitext2", "–" + " long" * 127),
     ]
+    (folder / "test.txt").write_text(" = Only = \n a heading \n")
+    with pytest.raises(ParameterError, match="no paragraph of 32 to 128 words"):
+        load_prompts("wikitext2", folder=folder)
+
+
+def test_a_notebook_finds_the_sets_through_the_environment_or_by_the_path_of_a_file(folder, monkeypatch):
+    by_path = chosen_prompts(SimpleNamespace(prompts=f"{folder / 'gsm8k.jsonl'}:2", seed=0))
+    monkeypatch.setenv("COUPLING_PROMPTS", str(folder))
+    assert chosen_prompts(SimpleNamespace(prompts="gsm8k:2", seed=0)) == by_path
+    assert len(load_prompts("benchmarks")) == 18 and len(load_prompts("wikitext2")) == 2
+    (folder / "mmlu.jsonl").unlink()
+    with pytest.raises(ParameterError, match=r"holds no mmlu\.jsonl.*environment variable COUPLING_PROMPTS"):
+        load_prompts("mmlu")
+    monkeypatch.setenv("COUPLING_PROMPTS", str(folder / "elsewhere"))
+    assert load_prompts("gsm8k", n=2, folder=folder) == by_path  # an argument goes before the environment
+
+
+def test_every_embedded_arithmetic_problem_and_no_other_has_its_steps_counted():
+    counted = {prompt.id: prompt.steps for prompt in load_prompts() if prompt.steps is not None}
+    assert set(counted) == {f"gsm8k-style-{number:02d}" for number in range(1, 21)}
+    assert set(counted.values()) == {2, 3, 4}
+    # 4 * 12, - 31, - 5;  13 * 3, 4 * 2, their sum, 50 - it;  6 - 1, kilograms to grams, / 250
+    assert [counted[f"gsm8k-style-{number}"] for number in ("01", "09", "20")] == [3, 4, 3]
+
+
+def test_a_published_solution_counts_by_its_calculations_or_else_by_its_lines():
+    assert count_steps("He has 3*4 = <<3*4=12>>12, and 12-5 = <<12-5=7>>7 are left.\n#### 7") == 2
+    assert count_steps("Half is 4.\n\nTwice that is 8.\nSo 8.\n#### 8") == 3
+    assert count_steps("#### 8") is None and count_steps("eight") is None
+
+
+def test_steps_are_read_from_a_file_that_gives_them_or_the_solution(tmp_path):
+    rows = [
+        {"question": "Why?", "answer": "1+1 = <<1+1=2>>2\n#### 2"},  # the form in which GSM8K is published
+        {"prompt": "How?", "steps": 5, "answer": "<<>>#### 1"},
+        {"prompt": "Who?", "answer": "nobody"},
+        {"prompt": "When?", "answer": ["now"]},
+    ]
+    path = tmp_path / "gsm8k.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    read = load_prompts("gsm8k", folder=tmp_path)
+    assert [(prompt.text, prompt.steps) for prompt in read] == [
+        ("Why?", 1),
+        ("How?", 5),
+        ("Who?", None),
+        ("When?", None),
+    ]
+    assert [add_chain_of_thought(prompt).steps for prompt in read] == [1, 5, None, None]
 
 
 def test_the_folder_above_the_files_is_accepted_too(folder, tmp_path_factory):
@@ -96,7 +152,7 @@ def test_the_folder_above_the_files_is_accepted_too(folder, tmp_path_factory):
 
 
 def test_a_folder_without_the_file_is_named(tmp_path):
-    with pytest.raises(ParameterError, match=r"holds no mmlu\.jsonl; expected it there or under prompts/"):
+    with pytest.raises(ParameterError, match=r"holds no mmlu\.jsonl; expected it there or under prompts/ "):
         load_prompts("mmlu", folder=tmp_path)
 
 
@@ -112,7 +168,9 @@ def test_own_files_need_no_more_than_a_text(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("line", ["{", '{"text": "x"}', '"x"', '{"prompt": 3}', '{"prompt": "  "}', "[1]"])
+@pytest.mark.parametrize(
+    "line", ["{", '{"text": "x"}', '"x"', '{"prompt": 3}', '{"prompt": "  "}', "[1]", '{"prompt": "x", "steps": "2"}']
+)
 def test_a_line_that_is_no_prompt_is_named_by_its_number(tmp_path, line):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"prompt": "fine"}\n' + line + "\n")
@@ -136,7 +194,7 @@ def test_an_unknown_set_lists_the_known_ones():
 
 def test_without_the_datasets_package_the_error_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(CouplingError, match="pass folder= with its file, or install the `datasets` package"):
+    with pytest.raises(CouplingError, match=r"'arc' is not at hand; set COUPLING_PROMPTS .* or install the `datasets`"):
         load_prompts("arc")
 
 
@@ -157,7 +215,9 @@ def test_hub_rows_become_prompts_and_winogrande_stops_before_its_gap(monkeypatch
         asked.append((hub_id, configuration, split))
         return {
             "sentence": ["The cup fell off the tray because the _ was wet.", "He saw _ ."],
-            "text": ["", " = T = ", " P . "],
+            "text": ["", " = T = ", f" {LONG} "],
+            "question": ["Why? ", "How?"],
+            "answer": ["<<1+1=2>>\n#### 2", "?"],
         }
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
@@ -165,10 +225,15 @@ def test_hub_rows_become_prompts_and_winogrande_stops_before_its_gap(monkeypatch
         Prompt("winogrande-validation-0", "winogrande", "The cup fell off the tray because the"),
         Prompt("winogrande-validation-1", "winogrande", "He saw"),
     ]
-    assert [prompt.text for prompt in load_prompts("wikitext2")] == ["P ."]
+    assert [prompt.text for prompt in load_prompts("wikitext2")] == [LONG]
+    assert load_prompts("gsm8k") == [
+        Prompt("gsm8k-test-0", "gsm8k", "Why?", steps=1),
+        Prompt("gsm8k-test-1", "gsm8k", "How?"),
+    ]
     assert asked == [
         ("allenai/winogrande", "winogrande_xl", "validation"),
         ("Salesforce/wikitext", "wikitext-2-raw-v1", "test"),
+        ("openai/gsm8k", "main", "test"),
     ]
 
 

@@ -10,25 +10,28 @@ means and scales: A is diagonal there by construction and says nothing about cou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from coupling_lib import registry
 from coupling_lib.figures import style
 from coupling_lib.figures.circle import draw_circle, draw_edge_legend
 from coupling_lib.figures.depth_data import (
     Datasets,
-    coupling_by_distance,
     coupling_label,
+    distance_couplings,
     pair_mismatches,
     relative_matrices,
     symbol_and_formula,
     symmetric_coupling,
 )
-from coupling_lib.figures.panels import block_ticks, colour_bar, label_pairs, square_panels
+from coupling_lib.figures.panels import block_ticks, colour_bar, draw_grids, label_pairs, square_panels
 from coupling_lib.metrics.statistics import bootstrap_interval
 
 
@@ -49,7 +52,11 @@ def matrix_grid(datasets: Datasets, blocks: Sequence[int], k: int) -> Figure:
         The figure.
     """
     figure, panels = square_panels(datasets, bottom=1.1)
-    image = _draw_grids(panels, [relative_matrices(dataset, blocks, k) for dataset in datasets.values()], blocks)
+    grids = [relative_matrices(dataset, blocks, k) for dataset in datasets.values()]
+    # A block with itself does not set the scale.
+    image, centres = draw_grids(panels, grids, scaled=~np.eye(len(blocks), dtype=bool))
+    for axes in panels:
+        block_ticks(axes, centres, blocks)
     label_pairs(panels)
     bar = colour_bar(figure, image, extend="max")
     bar.set_label(rf"$|A_{{ll'}}|\;/\;\sigma_1(J_l)$  with  $A_{{ll'}}=U_{{l'}}^{{\top}}J_l\,V_{{l'}}$,  $K={k}$")
@@ -70,23 +77,57 @@ def mismatch_map(datasets: Datasets, variant: str, k: int, null: float | None = 
     Returns:
         The figure.
     """
-    maps = [pair_mismatches(dataset, variant, k).mean(axis=0) for dataset in datasets.values()]
-    marks = [] if null is None else [null]
-    low, high = min(np.nanmin(maps), *marks, np.inf), max(np.nanmax(maps), *marks, -np.inf)
     figure, panels = square_panels(datasets, bottom=1.1)
-    for axes, values in zip(panels, maps, strict=True):
-        axes.set_facecolor(style.colour("mask"))
-        image = axes.imshow(values, cmap=style.ink().reversed(), vmin=low, vmax=high, interpolation="none")
-        block_ticks(axes, np.arange(len(values)), range(len(values)))
+    image = _draw_maps(panels, datasets.values(), variant, k, null)
     label_pairs(panels)
-    bar = colour_bar(figure, image)
-    symbol, formula = symbol_and_formula(variant)
-    bar.set_label(f"mismatch ${symbol}={formula}$,  $K={k}$,  mean over prompts")
-    bar.ax.invert_xaxis()
-    for mark in marks:
-        bar.ax.plot([mark, mark], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False)
-        offset = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
-        bar.ax.annotate("random bases", (mark, 1.7), annotation_clip=False, **offset)
+    _label_mismatch(colour_bar(figure, image), variant, k, null)
+    return figure
+
+
+def models_figure(models: Mapping[str, Datasets], variant: str, k: int, null: float) -> Figure:
+    """Draws several models side by side: the mismatch of every pair of blocks, and coupling against distance.
+
+    Args:
+        models: For each model its measurements, "trained" and "untrained".
+        variant: Name of the mismatch m; the coupling is 1 - m.
+        k: Number of singular vectors.
+        null: Value of the mismatch for random orthogonal bases.
+
+    Returns:
+        The figure: above a map per trained model, all on one scale; below the mean over prompts at each distance, with
+        its 95 % bootstrap interval, dotted for the untrained models.
+    """
+    columns = min(len(models), 4)
+    rows = -(-len(models) // columns)
+    left, gap, curves, bar_room = 0.62, 0.38, 2.35, 1.0
+    side = min(2.9, (style.WIDTH - left - 0.05 - gap * (columns - 1)) / columns)
+    height = curves + bar_room + rows * (side + 0.72)
+    figure = Figure(figsize=(style.WIDTH, height))
+    start = left + (style.WIDTH - left - 0.05 - columns * side - gap * (columns - 1)) / 2
+    panels = []
+    for index, name in enumerate(models):
+        row, column = divmod(index, columns)
+        x, y = start + column * (side + gap), height - 0.3 - side - row * (side + 0.72)
+        panels.append(figure.add_axes((x / style.WIDTH, y / height, side / style.WIDTH, side / height)))
+        panels[-1].set_title(_short(name), pad=6)
+        panels[-1].set_xlabel("block $l'$  (singular vectors)")
+        panels[-1].set_ylabel("" if column else "block $l$  (Jacobian)")
+    image = _draw_maps(panels, [datasets["trained"] for datasets in models.values()], variant, k, null)
+    _label_mismatch(colour_bar(figure, image, above=curves + 0.62), variant, k, null)
+    axes = figure.add_axes((0.085, 0.48 / height, 0.905, (curves - 0.5) / height))
+    for position, (name, datasets) in enumerate(models.items()):
+        ink, marker = _model_look(datasets["trained"], position)
+        _draw_band(axes, distance_couplings(datasets["trained"], variant, k), ink, _short(name), marker)
+        blank = distance_couplings(datasets["untrained"], variant, k).mean(axis=0)
+        axes.plot(np.arange(1, len(blank) + 1), blank, color=ink, linewidth=1.2, linestyle=":")
+    axes.axhline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label="random bases")
+    axes.plot([], [], color=style.colour("text"), linewidth=1.2, linestyle=":", label="untrained")
+    axes.set_xlabel("distance $|l-l'|$ between blocks")
+    axes.set_ylabel(coupling_label(variant, k))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+    axes.grid(axis="y")
+    axes.legend()
     return figure
 
 
@@ -160,7 +201,7 @@ def coupling_distribution(datasets: Datasets, variant: str, k: int, null: float 
         ink = style.dataset_colour(name, position)
         coupling = 1 - pair_mismatches(dataset, variant, k)
         _draw_strip(left, position, np.nanmean(coupling, axis=(1, 2)), ink)
-        _draw_band(right, coupling_by_distance(coupling), ink, name)
+        _draw_band(right, distance_couplings(dataset, variant, k), ink, name)
     left.set_xticks(range(len(datasets)), list(datasets))
     left.set_xlim(-0.6, len(datasets) - 0.4)
     left.set_ylabel(coupling_label(variant, k))
@@ -176,19 +217,44 @@ def coupling_distribution(datasets: Datasets, variant: str, k: int, null: float 
     return figure
 
 
-def _draw_grids(panels: Sequence[Axes], grids: Sequence[np.ndarray], blocks: Sequence[int]) -> AxesImage:
-    """All matrices of a panel as one image with transparent gaps; the scale ends where pairs of different blocks do."""
-    count, k = grids[0].shape[1:3]
-    different = ~np.eye(count, dtype=bool)
-    top = max(float(grid[different].max(initial=0.0)) for grid in grids) or 1.0
-    stride = k + max(1, round(k / 10))
-    for axes, grid in zip(panels, grids, strict=True):
-        canvas = np.full((count * stride - (stride - k),) * 2, np.nan)
-        for i, j in np.ndindex(count, count):
-            canvas[i * stride : i * stride + k, j * stride : j * stride + k] = grid[i, j]
-        block_ticks(axes, np.arange(count) * stride + (k - 1) / 2, blocks)
-        image = axes.imshow(canvas, cmap=style.ink(), vmin=0, vmax=top, interpolation="none")
+def _draw_maps(
+    panels: Sequence[Axes], datasets: Iterable[xr.Dataset], variant: str, k: int, null: float | None
+) -> AxesImage:
+    """Mismatch of every pair of blocks, a panel per measurement, on one scale that holds the null."""
+    maps = [pair_mismatches(dataset, variant, k).mean(axis=0) for dataset in datasets]
+    ends = [end(values) for values in maps for end in (np.nanmin, np.nanmax)] + ([] if null is None else [null])
+    for axes, values in zip(panels, maps, strict=True):
+        axes.set_facecolor(style.colour("mask"))
+        image = axes.imshow(values, cmap=style.ink().reversed(), vmin=min(ends), vmax=max(ends), interpolation="none")
+        block_ticks(axes, np.arange(len(values)), range(len(values)))
     return image
+
+
+def _label_mismatch(bar: Colorbar, variant: str, k: int, null: float | None) -> None:
+    """Names what a colour bar shows, turns it round so that coupling grows to the right, and marks the null."""
+    symbol, formula = symbol_and_formula(variant)
+    bar.set_label(f"mismatch ${symbol}={formula}$,  $K={k}$,  mean over prompts")
+    bar.ax.invert_xaxis()
+    if null is not None:
+        bar.ax.plot([null, null], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False)
+        offset = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+        bar.ax.annotate("random bases", (null, 1.7), annotation_clip=False, **offset)
+
+
+def _short(name: str) -> str:
+    """A model's name without the folders or the organisation before it."""
+    return name.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _model_look(dataset: xr.Dataset, position: int) -> tuple[str, str]:
+    """Colour and marker of a model: its family's where it has one, else those of its place."""
+    name = str(dataset.attrs.get("model", ""))
+    entry = registry.lookup(name)
+    for family in (name, entry.family if entry else ""):
+        ink, marker = style.family_style(family)
+        if ink != style.colour(style.NULL):
+            return ink, marker
+    return style.dataset_colour("", position), "osD^vP"[position % 6]
 
 
 def _draw_strip(axes: Axes, place: float, values: np.ndarray, ink: str) -> None:
@@ -199,9 +265,9 @@ def _draw_strip(axes: Axes, place: float, values: np.ndarray, ink: str) -> None:
     axes.plot([place + 0.22, place + 0.38], [middle, middle], color=ink, linewidth=2)
 
 
-def _draw_band(axes: Axes, values: np.ndarray, ink: str, name: str) -> None:
+def _draw_band(axes: Axes, values: np.ndarray, ink: str, name: str, marker: str = "o") -> None:
     distance = np.arange(1, values.shape[1] + 1)
-    axes.plot(distance, values.mean(axis=0), color=ink, marker="o", markersize=3.5, label=name)
+    axes.plot(distance, values.mean(axis=0), color=ink, marker=marker, markersize=3.5, label=name)
     if len(values) > 1:
         interval = bootstrap_interval(values)
         axes.fill_between(distance, interval.low, interval.high, color=ink, alpha=0.25, linewidth=0)

@@ -16,7 +16,6 @@ import pandas as pd
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.statistics import bootstrap_interval
 
 Datasets = Mapping[str, xr.Dataset]
 
@@ -101,32 +100,52 @@ def distribution_table(datasets: Datasets, variant: str, k: int) -> pd.DataFrame
     rows = []
     for name, dataset in datasets.items():
         coupling = 1 - pair_mismatches(dataset, variant, k)
-        by_distance = coupling_by_distance(coupling)
+        by_distance = distance_couplings(dataset, variant, k)
         for number, (values, distances) in enumerate(zip(coupling, by_distance, strict=True), start=1):
             rows.append((name, number, "all", np.nanmean(values)))
             rows += [(name, number, distance, value) for distance, value in enumerate(distances, start=1)]
     return pd.DataFrame(rows, columns=["network", "prompt", "distance", "coupling"])
 
 
-def summary_table(datasets: Datasets, variant: str, k: int, null: float) -> pd.DataFrame:
+def models_table(models: Mapping[str, Datasets], variant: str, k: int) -> pd.DataFrame:
+    """Tabulates what `models_figure` draws: maps and curves, mean over prompts.
+
+    Args:
+        models: For each model its measurements by name.
+        variant: Name of the mismatch m.
+        k: Number of singular vectors.
+
+    Returns:
+        Columns model, network, block_jacobian, block_vectors (from 1, different), distance, and coupling.
+    """
+    parts = []
+    for name, datasets in models.items():
+        part = mismatch_table(datasets, variant, k)
+        part.insert(0, "model", name)
+        parts.append(part)
+    table = pd.concat(parts, ignore_index=True)
+    table["distance"] = (table["block_jacobian"] - table["block_vectors"]).abs()
+    table["coupling"] = 1 - table.pop(variant)
+    return table
+
+
+def summary_table(summaries: Mapping[str, xr.Dataset], k: int, null: float) -> pd.DataFrame:
     """Tabulates coupling in a few numbers: means over prompts, of each prompt's mean over pairs of blocks.
 
     Args:
-        datasets: Measurements by name, of at least two prompts.
-        variant: Name of the mismatch m; the coupling is 1 - m.
+        summaries: What `coupling_lib.measures.depth.depth_summary` gave, by name.
         k: Number of singular vectors.
         null: Value of the mismatch for random orthogonal bases.
 
     Returns:
-        One line per data set and one for random bases. Columns: all pairs of different blocks, the ends of its 95 %
+        One line per name and one for random bases. Columns: all pairs of different blocks, the ends of its 95 %
         bootstrap interval over prompts, and neighbouring blocks alone.
     """
     lines = {}
-    for name, dataset in datasets.items():
-        values = 1 - pair_mismatches(dataset, variant, k)
-        means, neighbours = np.nanmean(values, axis=(1, 2)), coupling_by_distance(values)[:, 0].mean()
-        interval = bootstrap_interval(means) if len(means) > 1 else (means[0], np.nan, np.nan)
-        lines[name] = [*map(float, interval), neighbours]
+    for name, summary in summaries.items():
+        chosen = summary.sel(k=k)
+        every = [chosen[end].sel(pairs="all pairs").item() for end in ("mean", "low", "high")]
+        lines[name] = [*every, chosen["mean"].sel(pairs="neighbours").item()]
     lines["random bases"] = [1 - null, np.nan, np.nan, 1 - null]
     return pd.DataFrame.from_dict(lines, orient="index", columns=["all pairs", "low", "high", "neighbours"])
 
@@ -198,6 +217,21 @@ def symmetric_coupling(dataset: xr.Dataset, variant: str, k: int) -> np.ndarray:
     """
     coupling = 1 - pair_mismatches(dataset, variant, k).mean(axis=0)
     return (coupling + coupling.T) / 2
+
+
+def distance_couplings(dataset: xr.Dataset, variant: str, k: int) -> np.ndarray:
+    """Takes the coupling of pairs of blocks that are equally far apart, in both directions, out of a measurement.
+
+    Args:
+        dataset: A measurement.
+        variant: Name of the mismatch m; the coupling is 1 - m.
+        k: Number of singular vectors.
+
+    Returns:
+        Array (prompt, distance - 1), distances from 1.
+    """
+    apart = dataset["by_distance"].sel(variant=variant, k=k).isel(distance=slice(1, None))
+    return 1 - apart.transpose("prompt", "distance").values.astype(float)
 
 
 def coupling_by_distance(coupling: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 import pandas as pd
-from IPython.display import HTML, display
+from IPython.display import display
 from matplotlib.figure import Figure
 
 from coupling_lib.figures import style
@@ -34,15 +34,24 @@ html body .tbc-figure img.only-dark{display:none!important}}
 """
 
 
-class BookFigure(HTML):
-    """A figure ready for a page; its plain text is its name, so that records of a notebook do not change."""
+class BookFigure:
+    """A figure ready for a page; its plain text is its name, so that records of a notebook do not change.
 
-    def __init__(self, name: str, markup: str) -> None:
-        super().__init__(markup)
+    Args:
+        name: its name; chapters of the book paste it by this name with `glue`.
+        data: its markup.
+    """
+
+    def __init__(self, name: str, data: str) -> None:
         self.name = name
+        self.data = data
 
     def __repr__(self) -> str:
         return f"<figure {self.name}>"
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, object]]:
+        record = {"scrapbook": {"name": self.name, "mime_prefix": ""}}
+        return {"text/html": self.data, "text/plain": repr(self)}, record
 
 
 def show(draw: Callable[[], Figure], data: pd.DataFrame, name: str, caption: str, provenance: str) -> BookFigure:

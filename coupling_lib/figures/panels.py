@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from coupling_lib.figures import style
 
@@ -73,19 +75,44 @@ def block_ticks(axes: Axes, places: Iterable[float], blocks: Sequence[int]) -> N
     axes.spines[:].set_visible(False)
 
 
-def colour_bar(figure: Figure, image: ScalarMappable, extend: str = "neither") -> Colorbar:
-    """Puts one horizontal colour bar under all panels, 0.45 inch above the lower edge.
+def colour_bar(figure: Figure, image: ScalarMappable, extend: str = "neither", above: float = 0.47) -> Colorbar:
+    """Puts one horizontal colour bar under all panels.
 
     Args:
         figure: A figure whose lower margin is an inch.
         image: What gives colours and scale.
         extend: Which end of the scale values may lie beyond: "neither", "min", "max" or "both".
+        above: Inches between the lower edge of the figure and the bar.
 
     Returns:
         The colour bar, still without a label.
     """
     height = figure.get_figheight()
-    place = figure.add_axes((0.25, 0.47 / height, 0.5, 0.1 / height))
+    place = figure.add_axes((0.25, above / height, 0.5, 0.1 / height))
     bar = figure.colorbar(image, cax=place, orientation="horizontal", extend=extend)
     bar.outline.set_visible(False)
     return bar
+
+
+def draw_grids(panels: Sequence[Axes], grids: Sequence[np.ndarray], scaled: np.ndarray) -> tuple[AxesImage, np.ndarray]:
+    """Draws grids of small matrices, each grid as one image with transparent gaps, all on one scale.
+
+    Args:
+        panels: One panel per grid.
+        grids: Matrices without sign, arrays (row of the grid, column of the grid, K, K) of one shape; those that are
+            not numbers are left empty.
+        scaled: Which matrices set the scale, (row of the grid, column of the grid): it ends at their largest entry.
+
+    Returns:
+        The last image, for the colour bar, and where the centre of each row and column of the grid lies.
+    """
+    count, k = grids[0].shape[1:3]
+    entries = np.concatenate([grid[scaled].ravel() for grid in grids])
+    top = float(entries[np.isfinite(entries)].max(initial=0.0)) or 1.0
+    stride = k + max(1, round(k / 10))
+    for axes, grid in zip(panels, grids, strict=True):
+        canvas = np.full((count * stride - (stride - k),) * 2, np.nan)
+        for i, j in np.ndindex(count, count):
+            canvas[i * stride : i * stride + k, j * stride : j * stride + k] = grid[i, j]
+        image = axes.imshow(canvas, cmap=style.ink(), vmin=0, vmax=top, interpolation="none")
+    return image, np.arange(count) * stride + (k - 1) / 2

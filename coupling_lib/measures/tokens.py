@@ -1,51 +1,255 @@
-"""Coupling across tokens: one block's self-Jacobians J_tt at all token positions of a prompt."""
+r"""Coupling across tokens: the Jacobians of one or two blocks at many pairs of token positions.
+
+A block answers at position t2 to a change at position t1 by J^l_{t1 t2}. Three families of these matrices are
+compared with each other (paper, section 3.2), the Jacobian from block l, the singular vectors from block l':
+
+- `"self"`: J^l_{t t} with the vectors of J^l'_{t' t'}, the answer of each token to itself;
+- `"input"`: J^l_{t1 t} with the vectors of J^l'_{t1 t'}, the answer of other tokens t, t' to one fixed token t1;
+- `"output"`: J^l_{t t2} with the vectors of J^l'_{t' t2}, the answer of one fixed token t2 to other tokens t, t'.
+
+The last two are *context* coupling. Their pairs hold different tokens, between which no skip path runs: nothing
+is subtracted there, and the identity is subtracted in J_tt alone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
 import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.jacobian import block_jacobians
-from coupling_lib.measures.common import check_k, prompt_inputs
-from coupling_lib.metrics.variants import measure_variants
+from coupling_lib.measures.common import check_k, prompt_inputs, prompt_name, traces
+from coupling_lib.metrics.coupling import coupling_matrices
+from coupling_lib.metrics.nulls import filled_spectrum, random_orthogonal_null
+from coupling_lib.metrics.variants import VARIANTS, measure_variants
 from coupling_lib.models import Model
 from coupling_lib.provenance import provenance
 from coupling_lib.svd import top_triplets_stacked
-from coupling_lib.tracing import trace
+from coupling_lib.tracing import Trace
+
+KINDS = ("self", "input", "output")
+"""Which token is held fixed: none, the one that is varied (t1), or the one that is read (t2)."""
+
+# More spectra than this add time to a simulated mean and nothing to its accuracy.
+_NULL_SPECTRA = 64
 
 
-def measure_tokens(model: Model, prompt: str | torch.Tensor, block: int, k: int = 10) -> xr.Dataset:
-    """Measure self-coupling across tokens within one block (paper, section 3.2).
+def measure_tokens(
+    model: Model,
+    prompts: str | torch.Tensor | Iterable[Any],
+    block: int,
+    other: int | None = None,
+    kind: str = "self",
+    fixed: int | None = None,
+    k: int = 10,
+    tokens: int = 12,
+) -> xr.Dataset:
+    r"""Measure coupling across tokens within one block or between two (paper, section 3.2).
 
-    A_{t t'} = U_{t',K}^T J^l_{tt} V_{t',K}, with U_{t'}, V_{t'} the singular vectors of J^l_{t't'}.
+    With J and J' the Jacobians of blocks l and l' at two tokens, as the `kind` says, the coupling matrix is
+    A = U'_K^T J V'_K. Only so many tokens are taken, the last ones that qualify, which bounds time and memory
+    whatever the length of the prompt: those whose Jacobian with the fixed token is not zero. In a causal model these
+    are the tokens after a fixed t1 or before a fixed t2, in a bidirectional one all others.
 
     Args:
         model: a model from `load_model`.
-        prompt: a text, `input_ids` `(1, n)`, or an image.
-        block: the block l, from 0.
+        prompts: texts, tensors of `input_ids` `(1, n)` or `pixel_values`, or `Prompt` objects.
+        block: the block l whose Jacobians are measured, from 0.
+        other: the block l' whose singular vectors are used; None takes the same.
+        kind: one of `KINDS`.
+        fixed: position of the fixed token; None takes the second for `"input"`, the last for `"output"`.
         k: number of singular vectors K.
+        tokens: largest number T of token positions compared, at least 2.
 
     Returns:
-        a dataset with one variable `(token_1, token_2)` per variant: the Jacobian at `token_1` against the
-        vectors at `token_2`; and `singular_values` `(token_1, rank)`. Coordinate `text` names the tokens.
+        a dataset with dimensions `prompt`, `token_1` (whose Jacobian) and `token_2` (whose singular vectors), both
+        numbering the T tokens compared, and
+        one variable `(prompt, token_1, token_2)` per variant of `metrics.variants.VARIANTS`;
+        `position` `(prompt, token_1)`, each token's position in the prompt from 0;
+        `text` `(prompt, token_1)`, its text, empty without a tokenizer; `fixed_text` `(prompt,)` and
+        `fixed_position` `(prompt,)` of the fixed token, empty and -1 for `"self"`;
+        `singular_values` `(prompt, token_1, rank)` and `frobenius_norm` `(prompt, token_1)` of each J;
+        `residual` `(prompt,)`, the largest of all triplets' residuals;
+        `matrix` `(token_1, token_2, row, column)`, the signed A of the first prompt.
+        A prompt with fewer tokens is filled up: with NaN, position -1 and empty texts.
 
     Raises:
-        ParameterError: if K exceeds the width or the block does not exist.
+        ParameterError: if a block or token does not exist, K exceeds the width, or fewer than two tokens qualify.
+        UntrustworthyResultError: if a Jacobian or a singular triplet fails its check.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> model = cl.load_model("nano-neox")
+        >>> ds = cl.measure_tokens(model, ["It was the best of times"], block=6, other=7, kind="output", tokens=4)
+        >>> dict(ds.normalized_miscoupling.sizes)
+        {'prompt': 1, 'token_1': 4, 'token_2': 4}
     """
-    (given,) = prompt_inputs(prompt)
+    given = prompt_inputs(prompts)
+    other = block if other is None else other
     check_k(model, k)
-    traced = trace(model, given)
-    if not 0 <= block < traced.n_blocks:
-        raise ParameterError(f"block is {block!r}; {model.name} has {traced.n_blocks}, counted from 0")
-    J = block_jacobians(traced, block, [(token, token) for token in range(traced.n_tokens)])
-    triplets = top_triplets_stacked(J, k)
-    values = measure_variants(J, triplets.U, triplets.S, triplets.Vh, (k,))
-    ds = xr.Dataset({name: (("token_1", "token_2"), value[0].cpu().numpy()) for name, value in values.items()})
-    ds["singular_values"] = (("token_1", "rank"), triplets.S.cpu().numpy())
-    positions = range(traced.n_tokens)
-    ds = ds.assign_coords(token_1=positions, token_2=positions)
-    if traced.tokens is not None:
-        ds = ds.assign_coords(text=("token_1", traced.tokens))
-    ds.attrs = provenance(model, [given], measure="tokens", block=block, k=k, route=traced.route)
+    _check(model, block, other, kind, tokens)
+    per_prompt = []
+    for number, traced in enumerate(traces(model, given)):
+        anchor = None if kind == "self" else traced.position((1 if kind == "input" else -1) if fixed is None else fixed)
+        chosen = _chosen_tokens(traced, {block, other}, kind, anchor, tokens)
+        pairs = [
+            {"self": (token, token), "input": (anchor, token), "output": (token, anchor)}[kind] for token in chosen
+        ]
+        variables, matrix = _measured(traced, block, other, pairs, k)
+        names = traced.tokens or [""] * traced.n_tokens
+        variables["position"] = (("token_1",), np.array(chosen))
+        variables["text"] = (("token_1",), np.array([names[token] for token in chosen]))
+        variables["fixed_position"] = ((), -1 if anchor is None else anchor)
+        variables["fixed_text"] = ((), "" if anchor is None else names[anchor])
+        if number == 0:
+            first = matrix
+        per_prompt.append(_filled(xr.Dataset(variables), tokens))
+    ds = xr.concat(per_prompt, dim="prompt")
+    ds = ds.merge(_filled(xr.Dataset({"matrix": (("token_1", "token_2", "row", "column"), first)}), tokens))
+    ds = ds.assign_coords(prompt=[prompt_name(prompt) for prompt in given])
+    details = {"block": block, "other": other, "kind": kind, "fixed": fixed, "k": k, "tokens": tokens}
+    ds.attrs = provenance(model, given, measure="tokens", route=traced.route, **details)
     return ds
+
+
+def tokens_null(ds: xr.Dataset, variant: str, n_samples: int = 200, seed: int = 0) -> xr.DataArray:
+    """Simulate what a variant is when tokens share no directions but keep their Jacobians' singular values.
+
+    As `depth_null`, for each measured Jacobian; where there are many, for an even selection of them.
+
+    Args:
+        ds: a dataset of `measure_tokens`.
+        variant: a name of `metrics.variants.VARIANTS`.
+        n_samples: number of random draws.
+        seed: seed of the draws.
+
+    Returns:
+        the values, dimensions `(sample, jacobian)`.
+    """
+    S = torch.tensor(ds["singular_values"].values, dtype=torch.float64).flatten(0, 1)
+    frobenius = torch.tensor(ds["frobenius_norm"].values, dtype=torch.float64).flatten()
+    at_hand = torch.isfinite(frobenius).nonzero().flatten()
+    some = at_hand[torch.linspace(0, len(at_hand) - 1, min(len(at_hand), _NULL_SPECTRA)).round().long()]
+    width = int(ds.attrs["width"])
+    S = S[some] if S.shape[1] == width else filled_spectrum(S[some], width, frobenius[some])
+    generator = torch.Generator().manual_seed(seed)
+    values = random_orthogonal_null(S, width, [int(ds.attrs["k"])], n_samples, generator, [variant])[variant]
+    return xr.DataArray(values[:, 0].numpy(), dims=("sample", "jacobian"))
+
+
+def token_comparisons(pair: tuple[int, int], token_in: int, token_out: int) -> dict[str, dict[str, Any]]:
+    """List the comparisons of one report: every kind, between two blocks and within the first.
+
+    Args:
+        pair: the blocks l and l', from 0; the second may be the first.
+        token_in: the fixed token of kind `"input"`.
+        token_out: the fixed token of kind `"output"`.
+
+    Returns:
+        by a name such as "self 9-10" (blocks from 1), the arguments of `measure_tokens`.
+
+    Example:
+        >>> list(token_comparisons((8, 9), token_in=1, token_out=-1))
+        ['self 9-10', 'input 9-10', 'output 9-10', 'self 9-9', 'input 9-9', 'output 9-9']
+    """
+    fixed: Mapping[str, int | None] = {"self": None, "input": token_in, "output": token_out}
+    first, _ = pair
+    return {
+        f"{kind} {first + 1}-{other + 1}": {"block": first, "other": other, "kind": kind, "fixed": fixed[kind]}
+        for other in dict.fromkeys((pair[1], first))
+        for kind in KINDS
+    }
+
+
+def token_reports(comparisons: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Sort the comparisons of one report.
+
+    Args:
+        comparisons: what `token_comparisons` returned.
+
+    Returns:
+        the names of those between the two blocks, and of those within the first, each in the order of `KINDS`; the
+        same names twice where the two blocks are one.
+
+    Example:
+        >>> token_reports(token_comparisons((6, 6), token_in=1, token_out=-1))[0]
+        ['self 7-7', 'input 7-7', 'output 7-7']
+    """
+    names = list(comparisons)
+    return names[: len(KINDS)], names[-len(KINDS) :]
+
+
+def _measured(
+    traced: Trace, block: int, other: int, pairs: list[tuple[int, int]], k: int
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Measure one prompt: variables without the dimension `prompt`, and the signed coupling matrices."""
+    n = len(pairs)
+    J = torch.cat([block_jacobians(traced, index, pairs) for index in dict.fromkeys((block, other))])
+    triplets = top_triplets_stacked(J, k)
+    # With one singular vector there are no off-diagonal entries to set against the diagonal.
+    names = [name for name in VARIANTS if k > 1 or name != "old_off_over_diagonal"]
+    values = measure_variants(J, triplets.U, triplets.S, triplets.Vh, (k,), names)
+    # Rows are the Jacobians of block l, columns the vectors of block l': the last n, which are the first if l' = l.
+    variables = {name: (("token_1", "token_2"), value[0, :n, -n:].cpu().numpy()) for name, value in values.items()}
+    variables["singular_values"] = (("token_1", "rank"), triplets.S[:n].cpu().numpy())
+    variables["frobenius_norm"] = (("token_1",), torch.linalg.matrix_norm(J[:n]).cpu().numpy())
+    variables["residual"] = ((), float(triplets.residual.max()))
+    return variables, coupling_matrices(J[:n], triplets.U[-n:], triplets.Vh[-n:]).cpu().numpy()
+
+
+def _chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | None, tokens: int) -> list[int]:
+    """Take the last tokens that qualify in all blocks."""
+    found = torch.ones(traced.n_tokens, dtype=torch.bool)
+    if fixed is not None:
+        found[fixed] = False
+        for block in blocks:
+            found &= _connected(traced, block, kind, fixed)
+    chosen = found.nonzero().flatten().tolist()[-tokens:]
+    if len(chosen) < 2:
+        few = f"{len(chosen)} token" if len(chosen) == 1 else f"{len(chosen)} tokens"
+        if fixed is None:
+            raise ParameterError(f"this input has {few}; a comparison takes 2 at least, give a longer one")
+        what = "reaches" if kind == "input" else "attends to"
+        raise ParameterError(
+            f"the fixed token, at position {fixed} of {traced.n_tokens}, {what} {few} besides itself; comparing takes "
+            "2 at least, fix another token or give a longer input"
+        )
+    return chosen
+
+
+def _connected(traced: Trace, block: int, kind: str, fixed: int) -> torch.Tensor:
+    """Tell between which tokens and the fixed one a block's Jacobian is not zero, `(n,)`, by one random direction."""
+    call, module = traced.calls[block], traced.block(block)
+    direction = torch.randn(traced.d_model, generator=torch.Generator().manual_seed(0)).to(call.input.device)
+    with torch.enable_grad():
+        x = call.input.detach().to(traced.dtype).clone().requires_grad_(True)
+        y = call.replay(module, x)
+        if kind == "output":
+            (answer,) = torch.autograd.grad(y[0, fixed] @ direction.to(y.dtype), x)
+        else:
+            # u -> J^T u is linear, so its derivative along the direction is J v: no forward mode is needed.
+            u = torch.zeros_like(y, requires_grad=True)
+            (pulled,) = torch.autograd.grad(y, x, u, create_graph=True)
+            (answer,) = torch.autograd.grad(pulled[0, fixed] @ direction.to(y.dtype), u)
+    return answer[0].abs().amax(dim=1).cpu() > 0
+
+
+def _filled(ds: xr.Dataset, tokens: int) -> xr.Dataset:
+    """Fill one prompt's tokens up to a common number."""
+    filling: dict[str, Any] = {name: np.nan for name in ds.data_vars} | {"position": -1, "text": ""}
+    missing = tokens - ds.sizes["token_1"]
+    return ds.pad({name: (0, missing) for name in ("token_1", "token_2")}, constant_values=filling)
+
+
+def _check(model: Model, block: int, other: int, kind: str, tokens: int) -> None:
+    for name, index in (("block", block), ("other", other)):
+        if not 0 <= index < model.n_blocks:
+            raise ParameterError(f"{name} is {index!r}; {model.name} has {model.n_blocks} blocks, counted from 0")
+    if kind not in KINDS:
+        raise ParameterError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+    if tokens < 2:
+        raise ParameterError(f"tokens is {tokens!r}; a comparison takes 2 at least")

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.coupling import divided, trustworthy, widened
+from coupling_lib.metrics.coupling import divided, miscoupling, trustworthy, widened
+from coupling_lib.metrics.nulls import random_frame
 from coupling_lib.metrics.statistics import LinearFit, linear_fit
 
 
@@ -101,6 +102,25 @@ def inverse_sigma_fit(sigma1: Tensor, first_block: int = 9) -> LinearFit:
     return linear_fit(depth[first_block:], (1 / sigma1).numpy()[first_block:])
 
 
+def first_block_of_fit(n_blocks: int) -> int:
+    """Choose where the line through 1/s_1 starts: at depth 10 as in the released code, if the model is deep enough.
+
+    From depth 10 on, a model of fewer than 20 blocks has hardly a point to fit; there the first quarter of the blocks
+    is left out, about the share that the released code leaves out of its 32-block models.
+
+    Args:
+        n_blocks: Number of blocks L, at least 3.
+
+    Returns:
+        First block of the fit, counted from 0.
+
+    Example:
+        >>> first_block_of_fit(32), first_block_of_fit(12)
+        (9, 3)
+    """
+    return 9 if n_blocks >= 20 else min(n_blocks // 4, n_blocks - 3)
+
+
 def left_right_overlaps(U: Tensor, Vh: Tensor) -> Tensor:
     r"""Cosines between left and right singular vectors of one Jacobian, $|U^\top V|$ entry by entry.
 
@@ -138,3 +158,66 @@ def left_right_alignment(U: Tensor, Vh: Tensor) -> Tensor:
         tensor(1.)
     """
     return left_right_overlaps(U, Vh).diagonal(dim1=-2, dim2=-1).mean(dim=-1)
+
+
+def exchanged_miscoupling(J: Tensor, U: Tensor, Vh: Tensor) -> Tensor:
+    r"""Normalised mis-coupling of a block with itself, left and right vectors exchanged.
+
+    $$\tilde m(V_K^\top J\, U_K) = \frac{\lVert B - \mathrm{Diag}\,B \rVert_F}{\lVert B \rVert_F},
+      \qquad B = V_K^\top J\, U_K$$
+
+    The released code calls this order of the vectors `vju`. Unlike $U_K^\top J\, V_K$, which is diagonal by
+    construction, $B$ is diagonal only where each left vector equals its right one up to sign.
+
+    Args:
+        J: Jacobians (..., d, d).
+        U: Left singular vectors as columns (..., d, K), K at least 2: a single number has no off-diagonal part.
+        Vh: Right singular vectors as rows (..., K, d).
+
+    Returns:
+        (...) between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> J = torch.tensor([[2.0, 1.0], [1.0, -1.0]])  # symmetric, so left and right vectors agree up to sign
+        >>> U, _, Vh = torch.linalg.svd(J)
+        >>> bool(exchanged_miscoupling(J, U, Vh) < 1e-6)
+        True
+    """
+    J, U, Vh = widened(J, U, Vh)
+    return miscoupling(Vh @ J @ U, normalized=True)
+
+
+def exchanged_null(S: Tensor, k: int, n_samples: int = 50, generator: torch.Generator | None = None) -> Tensor:
+    r"""Values of `exchanged_miscoupling` where left and right vectors have nothing to do with each other.
+
+    With independent, uniformly distributed $U$ and $V$ the matrix $Q = V^\top U$ is a uniform orthogonal matrix and
+    $B$ the leading (K, K) block of $Q S Q$. Only the first K columns $(F_1; F_2)$ and the first K rows $(F_1, G)$ of
+    $Q$ enter. Given the columns, $G = (I - F_1 F_1^\top)^{1/2} W$ with $W$ K orthonormal rows, uniformly
+    distributed, so no (d, d) matrix is drawn.
+
+    Args:
+        S: All singular values of each block (L, d).
+        k: Number of vectors K, from 2; 2K at most d.
+        n_samples: Number of draws, shared by the blocks.
+        generator: Source of randomness, on the CPU.
+
+    Returns:
+        (n_samples, L).
+
+    Raises:
+        ParameterError: If K is out of range.
+    """
+    (S,) = widened(S)
+    d = S.shape[-1]
+    if S.ndim != 2 or not 2 <= k <= d // 2:
+        raise ParameterError(f"k is {k!r}; for the null of width {d} it must be from 2 to {d // 2}")
+    samples = []
+    for _ in range(n_samples):
+        columns = random_frame(d, k, generator, S.dtype).to(S)
+        square = columns[:k]
+        values, vectors = torch.linalg.eigh(torch.eye(k).to(S) - square @ square.mT)
+        root = (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
+        rows = torch.cat([square, root @ random_frame(d - k, k, generator, S.dtype).to(S).mT], dim=1)
+        samples.append(miscoupling((rows * S.unsqueeze(-2)) @ columns, normalized=True))
+    return torch.stack(samples)

@@ -80,7 +80,7 @@ def line_shape_score(x: Tensor) -> Tensor:
     return trustworthy(n_steps / travelled, "line-shape score")
 
 
-def expodistance(x: Tensor) -> Tensor:
+def expodistance(x: Tensor, correction: int = 0) -> Tensor:
     r"""Expodistance: how far the growth of the state's norm is from exponential (paper, equations 17 and 18).
 
     $$\mathrm{ED} = \frac{\mathrm{Var}_l\, \alpha^l}{(\mathrm{Mean}_l\, \alpha^l)^2}, \qquad
@@ -93,12 +93,14 @@ def expodistance(x: Tensor) -> Tensor:
 
     Args:
         x: States (L+1, d) or (L+1, n, d).
+        correction: 0 for the population variance, 1 for the sample variance, which is larger by $L / (L - 1)$.
 
     Returns:
         A scalar, or one value per token (n,).
 
     Raises:
-        UntrustworthyResultError: If a state is zero, or the norm ends where it began (mean growth 0).
+        UntrustworthyResultError: If a state is zero, the norm ends where it began (mean growth 0), or a sample
+            variance is asked for of a single step.
 
     Example:
         >>> import torch
@@ -110,7 +112,7 @@ def expodistance(x: Tensor) -> Tensor:
     lengths = norms(x)
     if (lengths == 0).any():
         raise UntrustworthyResultError("a state of the trajectory is all zero, so its growth has no logarithm")
-    growth = lengths.log().diff(dim=0)
+    growth = _spread(lengths.log().diff(dim=0), correction)
     mean = growth.mean(dim=0)
     # A path whose norm returns to its start telescopes to 0 up to rounding in the two logarithms.
     rounding = 4 * torch.finfo(growth.dtype).eps * lengths.log().abs().amax(dim=0).clamp(min=1)
@@ -118,10 +120,10 @@ def expodistance(x: Tensor) -> Tensor:
         raise UntrustworthyResultError(
             "the norm of a trajectory ends where it began, so its mean growth is 0 and the expodistance is infinite"
         )
-    return divided(growth.var(dim=0, correction=0), mean**2, "squared mean growth")
+    return divided(growth.var(dim=0, correction=correction), mean**2, "squared mean growth")
 
 
-def equidistance(x: Tensor) -> Tensor:
+def equidistance(x: Tensor, correction: int = 0) -> Tensor:
     r"""Unevenness of the spacing: coefficient of variation of the step lengths over depth.
 
     $$\mathrm{CoV} = \frac{\sqrt{\mathrm{Var}_l\, \delta^l}}{\mathrm{Mean}_l\, \delta^l}, \qquad
@@ -132,17 +134,21 @@ def equidistance(x: Tensor) -> Tensor:
 
     Args:
         x: States (L+1, d) or (L+1, n, d).
+        correction: 0 for the population variance, 1 for the sample variance, which is larger by $L / (L - 1)$.
 
     Returns:
         A scalar, or one value per token (n,).
+
+    Raises:
+        UntrustworthyResultError: If no step has any length, or a sample variance is asked for of a single step.
 
     Example:
         >>> import torch
         >>> equidistance(torch.tensor([[0.0], [1.0], [4.0]]))  # steps of 1 and 3
         tensor(0.5000)
     """
-    lengths = step_lengths(x)
-    return divided(lengths.std(dim=0, correction=0), lengths.mean(dim=0), "mean step length")
+    lengths = _spread(step_lengths(x), correction)
+    return divided(lengths.std(dim=0, correction=correction), lengths.mean(dim=0), "mean step length")
 
 
 def window(x: Tensor, centre: int, width: int = 11) -> Tensor:
@@ -181,6 +187,64 @@ def window(x: Tensor, centre: int, width: int = 11) -> Tensor:
     return x[centre - half : centre + half + 1]
 
 
+def window_width(n_blocks: int, wanted: int = 0) -> int:
+    """How many blocks a window of a trajectory covers.
+
+    The paper takes 11 blocks of models with 32 and more. A shallower model gets the largest odd number that is at
+    most half of its depth, so that several windows fit beside one another.
+
+    Args:
+        n_blocks: Depth L of the model.
+        wanted: Number of blocks asked for, odd and at least 3; 0 to choose by depth.
+
+    Returns:
+        The number of blocks, which is also the number of steps and so the numerator of the line-shape score.
+
+    Raises:
+        ParameterError: If a width is asked for that is even, below 3, or more than the model has.
+
+    Example:
+        >>> [window_width(depth) for depth in (36, 24, 12, 6, 2)]
+        [11, 11, 5, 3, 2]
+    """
+    if wanted == 0:
+        half = (n_blocks + 1) // 2
+        return min(n_blocks, max(3, min(11, half - (half + 1) % 2)))
+    if wanted < 3 or wanted % 2 == 0 or wanted > n_blocks:
+        raise ParameterError(
+            f"window is {wanted!r}; expected an odd number of blocks from 3 to {n_blocks} (the depth), "
+            "or 0 to choose by depth"
+        )
+    return wanted
+
+
+def block_windows(x: Tensor, width: int) -> Tensor:
+    """Every run of neighbouring blocks of a trajectory, each to be scored on its own.
+
+    A window of `width` blocks has `width` steps between `width + 1` states (`window` counts states instead: its 11
+    states are 10 steps). Window number s holds the blocks s to s + width - 1, counted from 0, and is centred at block
+    s + width // 2.
+
+    Args:
+        x: States (L+1, d).
+        width: Number of blocks, from 1 to L.
+
+    Returns:
+        (L - width + 1, width + 1, d), a view; entry s is a trajectory that the scores of this module take.
+
+    Raises:
+        ParameterError: If the width is not from 1 to L.
+
+    Example:
+        >>> import torch
+        >>> block_windows(torch.arange(5.0).unsqueeze(-1), width=3).squeeze(-1).tolist()
+        [[0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]]
+    """
+    if not 1 <= width < len(x):
+        raise ParameterError(f"width is {width!r}; a trajectory of {len(x)} states has windows of 1 to {len(x) - 1}")
+    return x.unfold(0, width + 1, 1).movedim(-1, 1)
+
+
 def logit_entropy(logits: Tensor) -> Tensor:
     r"""Entropy of the next-token distribution, $-\sum_w p_w \ln p_w$ with $p = \mathrm{softmax}(\text{logits})$.
 
@@ -206,6 +270,12 @@ def _states(x: Tensor) -> Tensor:
         )
     (x,) = widened(x)
     return x
+
+
+def _spread(values: Tensor, correction: int) -> Tensor:
+    if len(values) <= correction:
+        raise UntrustworthyResultError(f"a path of {len(values)} step has no sample variance; take the population's")
+    return values
 
 
 def _nonzero_steps(lengths: Tensor) -> Tensor:

@@ -11,10 +11,9 @@ Step 0 is never stored: it is the initialisation that the recorded seed gives.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,25 +21,45 @@ from torch.nn import functional
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.errors import CouplingError
 from coupling_lib.training import run_files, text
 from coupling_lib.training.card import ship
 from coupling_lib.training.recipe import RECIPES, Recipe, configuration, initialise, learning_rate
 
+# Keeps the random draws of different seeds apart: a seed's steps never reach the next seed's.
+_MIX = 1_000_003
 
-def loss(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
-    """Mean next-token cross-entropy of a batch, with the forward pass in bfloat16.
+
+def loss(model: PreTrainedModel, ids: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Mean next-token cross-entropy of a batch.
 
     Args:
-        model: a causal language model.
+        model: a causal language model in float32.
         ids: token ids, shape `(windows, context)`.
+        dtype: type of the forward pass's matrix products (automatic mixed precision below float32).
 
     Returns:
         the loss in nats per token, a scalar.
     """
-    with torch.autocast(ids.device.type, dtype=torch.bfloat16):
+    with torch.autocast(ids.device.type, dtype=dtype, enabled=dtype != torch.float32):
         logits = model(input_ids=ids, use_cache=False).logits
     return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+
+
+def validation_windows(corpus: text.Corpus, context: int, windows: int = 256) -> torch.Tensor:
+    """Cut evenly spaced windows out of the held-out text.
+
+    Args:
+        corpus: the corpus.
+        context: tokens per window.
+        windows: number of windows, at most.
+
+    Returns:
+        token ids, shape `(windows, context)`.
+    """
+    stream = corpus.validation
+    starts = range(0, len(stream) - context, max(1, (len(stream) - context) // windows))
+    return torch.stack([torch.from_numpy(stream[s : s + context].astype("int64")) for s in starts])[:windows]
 
 
 @torch.no_grad()
@@ -56,9 +75,7 @@ def validation_loss(model: PreTrainedModel, corpus: text.Corpus, context: int, w
     Returns:
         the loss in nats per token.
     """
-    stream = corpus.validation
-    starts = range(0, len(stream) - context, max(1, (len(stream) - context) // windows))
-    ids = torch.stack([torch.from_numpy(stream[s : s + context].astype("int64")) for s in starts])[:windows]
+    ids = validation_windows(corpus, context, windows)
     device = next(model.parameters()).device
     return sum(float(loss(model, part.to(device))) * len(part) for part in ids.split(32)) / len(ids)
 
@@ -87,15 +104,34 @@ def train(recipe: Recipe, source: Path, run: Path, every_seconds: float = 120.0)
         ParameterError: if the folder holds a run of another recipe.
     """
     run = Path(run)
-    run.mkdir(parents=True, exist_ok=True)
-    written = run / "recipe.json"
-    as_json = json.dumps(asdict(recipe), indent=1)
-    if written.exists() and written.read_text() != as_json:
-        raise ParameterError(f"{str(run)!r} holds a run of another recipe; give another folder or remove it")
-    written.write_text(as_json)
-
+    run_files.claim(run, recipe)
     corpus = text.prepare(source, run / "tokens", recipe.vocabulary, recipe.held_out, recipe.seed)
-    model = initialise(configuration(recipe), recipe.seed)
+    fit(recipe, initialise(configuration(recipe), recipe.seed), corpus, run, every_seconds)
+    return run
+
+
+def fit(
+    recipe: Recipe,
+    model: PreTrainedModel,
+    corpus: text.Corpus,
+    run: Path,
+    every_seconds: float = 120.0,
+    objective: Callable[[PreTrainedModel, torch.Tensor, int], torch.Tensor] | None = None,
+) -> None:
+    """Train a freshly initialised model to the end of its recipe, or go on where its run folder stands.
+
+    Batches, and what is dropped in training, are functions of the recipe's seed and of the step alone, so that
+    a resumed run is the uninterrupted one.
+
+    Args:
+        recipe: the recipe.
+        model: the model at step 0; trained in place.
+        corpus: the corpus.
+        run: the run's folder, claimed for this recipe.
+        every_seconds: how often the state is written.
+        objective: what is minimised, from the model, a batch of token ids `(windows, context)` and the number of
+            the step; by default `loss`. Random numbers that it draws from torch's global source are those of the step.
+    """
     optimiser = _optimiser(model, recipe)
     state = run / "state.safetensors"
     start = run_files.load_state(state, model, optimiser) if state.exists() else 0
@@ -107,7 +143,9 @@ def train(recipe: Recipe, source: Path, run: Path, every_seconds: float = 120.0)
     for step in progress:
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(recipe, step)
-        value = loss(model, text.batch(corpus.train, step, recipe.seed, recipe.windows, recipe.context))
+        torch.manual_seed(_MIX * (recipe.seed + 1) + step)
+        ids = text.batch(corpus.train, step, recipe.seed, recipe.windows, recipe.context)
+        value = objective(model, ids, step) if objective else loss(model, ids)
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
@@ -123,12 +161,13 @@ def train(recipe: Recipe, source: Path, run: Path, every_seconds: float = 120.0)
         if done in recipe.checkpoints or time.monotonic() - saved > every_seconds:
             run_files.save_state(state, model, optimiser, done)
             saved = time.monotonic()
-    return run
 
 
 def _log_row(recipe: Recipe, corpus: text.Corpus, model: PreTrainedModel, step: int, train_loss: float) -> dict:
     """One line of the log: losses in nats per token and in bits per byte of the held-out text."""
+    model.eval()
     nats = validation_loss(model, corpus, recipe.context)
+    model.train()
     bits = nats / math.log(2) * len(corpus.validation) / corpus.validation_bytes
     tokens = step * recipe.windows * recipe.context
     return {"step": step, "tokens": tokens, "train_loss": train_loss, "validation_loss": nats, "bits_per_byte": bits}

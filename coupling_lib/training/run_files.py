@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 import csv
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.training.recipe import Recipe
+
+
+def claim(run: Path, recipe: Recipe) -> None:
+    """Make a folder that of one recipe, and refuse a folder that is another's.
+
+    Args:
+        run: the run's folder; made if it does not exist.
+        recipe: the recipe.
+
+    Raises:
+        ParameterError: if the folder holds a run of another recipe.
+    """
+    run.mkdir(parents=True, exist_ok=True)
+    written = run / "recipe.json"
+    as_json = json.dumps(asdict(recipe), indent=1)
+    if written.exists() and written.read_text() != as_json:
+        raise ParameterError(f"{str(run)!r} holds a run of another recipe; give another folder or remove it")
+    written.write_text(as_json)
 
 
 def save_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW, step: int) -> None:

@@ -22,13 +22,23 @@ def make_depth(strength: float, seed: int, n_prompts: int = 5, n_blocks: int = 6
     singular_values = np.sort(rng.uniform(0.2, 2, (n_prompts, n_blocks, size)))[..., ::-1]
     matrix[index, index] = [np.diag(row) for row in singular_values[0]]
     dims = ("prompt", "k", "block_1", "block_2")
+    apart = np.stack([values[..., distance == delta].mean(axis=-1) for delta in range(n_blocks)], axis=-1)
+    by_distance = np.broadcast_to(apart[:, None], (n_prompts, len(VARIANTS), *apart.shape[1:]))
     return xr.Dataset(
         {name: (dims, values) for name in VARIANTS}
         | {
             "singular_values": (("prompt", "block_1", "rank"), singular_values),
             "matrix": (("block_1", "block_2", "row", "column"), matrix),
+            "by_distance": (("prompt", "variant", "k", "distance"), by_distance),
         },
-        coords={"k": list(ks), "block_1": index, "block_2": index, "prompt": [f"prompt {i}" for i in range(n_prompts)]},
+        coords={
+            "k": list(ks),
+            "block_1": index,
+            "block_2": index,
+            "prompt": [f"prompt {i}" for i in range(n_prompts)],
+            "variant": list(VARIANTS),
+            "distance": index,
+        },
     )
 
 

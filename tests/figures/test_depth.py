@@ -17,6 +17,9 @@ FIGURES = {
     "adjacency_graph": lambda d: depth.adjacency_graph(d, NAME, 4, null=0.95),
     "coupling_distribution": lambda d: depth.coupling_distribution(d, NAME, 4, null=0.95),
     "landing_figure": lambda d: depth.landing_figure(d, NAME, 4, null=0.95),
+    "models_figure": lambda d: depth.models_figure(
+        {name: {"trained": one, "untrained": one} for name, one in d.items()}, NAME, 4, null=0.95
+    ),
 }
 
 
@@ -102,6 +105,29 @@ def test_distribution_shows_every_prompt_the_median_and_the_null(datasets):
     assert medians[1] == pytest.approx(np.median(shown))
     assert any(np.allclose(line.get_ydata(), 0.05) for line in right.lines)
     assert [text.get_text() for text in right.get_legend().get_texts()] == ["untrained", "trained", "random bases"]
+
+
+def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance(datasets):
+    other = {name: one.isel(block_1=slice(4), block_2=slice(4), distance=slice(4)) for name, one in datasets.items()}
+    figure = depth.models_figure({"first": datasets, "a folder/second": other}, NAME, 4, null=0.97)
+    first, second, curves = figure.axes[0], figure.axes[1], figure.axes[-1]
+    assert [axes.get_title() for axes in (first, second)] == ["first", "second"]
+    assert first.images[0].get_clim() == second.images[0].get_clim()
+    assert second.images[0].get_array().shape == (4, 4)
+    lines = {line.get_label(): line for line in curves.lines}
+    assert len(lines["second"].get_xdata()) == 3 and np.allclose(lines["random bases"].get_ydata(), 0.03)
+    expected = 1 - datasets["trained"].by_distance.sel(variant=NAME, k=4).mean("prompt").values[1:]
+    assert np.allclose(lines["first"].get_ydata(), expected)
+    dotted = [line for line in curves.lines if line.get_linestyle() == ":" and len(line.get_xdata())]
+    blank = 1 - datasets["untrained"].by_distance.sel(variant=NAME, k=4).mean("prompt").values[1:]
+    assert np.allclose(dotted[0].get_ydata(), blank)
+
+
+def test_a_family_keeps_its_colour_among_models(datasets):
+    named = {kind: one.assign_attrs(model="nano-llama") for kind, one in datasets.items()}
+    curves = depth.models_figure({"x": datasets, "nano-llama": named}, NAME, 4, null=0.95).axes[-1]
+    line = next(line for line in curves.lines if line.get_label() == "nano-llama")
+    assert line.get_color() == style.family_style("nano-llama")[0]
 
 
 def test_trained_and_untrained_keep_their_colours_in_every_figure(datasets):

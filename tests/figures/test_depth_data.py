@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.figures import depth_data
@@ -31,13 +32,18 @@ def test_adjacency_is_one_minus_the_mean_of_both_directions(datasets):
 
 
 def test_distances_average_over_pairs_equally_far_apart_in_both_directions(datasets):
-    coupling = 1 - depth_data.pair_mismatches(datasets["trained"], NAME, k=3)
     values = datasets["trained"][NAME].values[:, 0]
     for prompt in range(5):
         for apart in range(1, 6):
             expected = [1 - values[prompt, i, j] for i in range(6) for j in range(6) if abs(i - j) == apart]
-            got = depth_data.coupling_by_distance(coupling)[prompt, apart - 1]
+            got = depth_data.distance_couplings(datasets["trained"], NAME, k=3)[prompt, apart - 1]
             assert got == pytest.approx(np.mean(expected), abs=1e-12)
+
+
+def test_an_array_of_couplings_is_averaged_over_distances_like_a_measurement(datasets):
+    coupling = 1 - depth_data.pair_mismatches(datasets["trained"], NAME, k=3)
+    wanted = depth_data.distance_couplings(datasets["trained"], NAME, k=3)
+    assert np.allclose(depth_data.coupling_by_distance(coupling), wanted)
 
 
 def test_distribution_table_has_a_line_per_prompt_and_distance_and_one_for_all_pairs(datasets):
@@ -60,20 +66,28 @@ def test_matrices_are_relative_to_the_jacobians_largest_singular_value_and_have_
     assert np.array_equal(signless, table[table.network == "trained"].drop(columns="network"))
 
 
-def test_summary_gives_means_intervals_that_hold_them_and_the_null(datasets):
-    table = depth_data.summary_table(datasets, NAME, k=3, null=0.95)
-    values = datasets["trained"][NAME].values[:, 0]
-    assert table.loc["trained", "all pairs"] == pytest.approx(1 - values.sum() / (5 * 30))
-    neighbours = [1 - values[:, i, j].mean() for i in range(6) for j in range(6) if abs(i - j) == 1]
-    assert table.loc["trained", "neighbours"] == pytest.approx(np.mean(neighbours))
-    assert (table.low < table["all pairs"])[:2].all() and (table["all pairs"] < table.high)[:2].all()
-    assert table.loc["random bases", "all pairs"] == pytest.approx(0.05)
+def summary(mean: float) -> xr.Dataset:
+    values = np.array([[mean, mean + 0.01], [mean + 0.1, mean + 0.11]])  # pairs, k
+    variables = {
+        name: (("pairs", "k"), values + shift) for name, shift in (("mean", 0), ("low", -0.02), ("high", 0.03))
+    }
+    return xr.Dataset(variables, {"pairs": ["all pairs", "neighbours"], "k": [3, 4]})
 
 
-def test_one_prompt_has_a_mean_and_no_interval(datasets):
-    one = {"trained": datasets["trained"].isel(prompt=[0])}
-    table = depth_data.summary_table(one, NAME, k=3, null=0.95)
-    assert np.isfinite(table.loc["trained", "all pairs"]) and np.isnan(table.loc["trained", "low"])
+def test_summary_table_has_a_line_per_network_and_one_for_chance():
+    table = depth_data.summary_table({"untrained": summary(0.05), "trained": summary(0.2)}, k=4, null=0.95)
+    assert list(table.index) == ["untrained", "trained", "random bases"]
+    assert table.loc["trained"].tolist() == pytest.approx([0.21, 0.19, 0.24, 0.31])
+    chance = table.loc["random bases"]
+    assert chance["all pairs"] == chance["neighbours"] == pytest.approx(0.05) and np.isnan(chance["low"])
+
+
+def test_models_table_names_model_network_and_distance_of_every_pair(datasets):
+    table = depth_data.models_table({"a": datasets, "b": datasets}, NAME, k=3)
+    assert len(table) == 2 * 2 * 30
+    row = table[(table.model == "b") & (table.network == "trained") & (table.block_jacobian == 2)].iloc[-1]
+    expected = 1 - datasets["trained"][NAME].values[:, 0, 1, 5].mean()
+    assert (row.block_vectors, row.distance) == (6, 4) and row.coupling == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
+import tiny
 import torch
 from families import FAMILIES
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
+from coupling_lib.measures import common, sweeps
 from coupling_lib.measures.common import inputs_for, prompt_inputs, prompt_name
 from coupling_lib.prompts import Prompt
 
@@ -44,3 +48,45 @@ def test_depth_is_measured_on_models_without_a_tokenizer(name):
     model = wrapped(name)
     ds = cl.measure_depth(model, inputs_for(model, ["one", "two"]), ks=(4,))
     assert dict(ds.mismatch.sizes) == {"prompt": 2, "k": 1, "block_1": 3, "block_2": 3}
+
+
+def test_a_text_longer_than_the_model_reads_is_cut_to_its_first_tokens_with_a_warning(tmp_path):
+    tiny.save_llama(tmp_path)
+    model = cl.load_model(tmp_path)
+    long = "It was the best of times. " * 100
+    with pytest.warns(UserWarning, match="1 of 3 prompts are longer than 256 tokens and cut"):
+        short, cut, ids = inputs_for(model, ["short", long, torch.tensor([[1, 2]])])
+    assert short == "short" and ids.tolist() == [[1, 2]]
+    assert cut.tolist() == [model.tokenizer(long)["input_ids"][:256]]
+    with pytest.warns(UserWarning, match="longer than 7 tokens"):
+        assert inputs_for(model, [long], longest=7)[0].shape == (1, 7)
+    # Nothing is cut that fits exactly.
+    exact = model.tokenizer.decode(cut[0])
+    assert len(model.tokenizer(exact)["input_ids"]) == 256
+    with warnings.catch_warnings(action="error"):
+        assert inputs_for(model, [exact]) == [exact]
+    assert inputs_for(wrapped("llama"), ["one"], longest=3)[0].shape == (1, 3)
+    with pytest.raises(ParameterError, match="longest is 0"):
+        inputs_for(model, ["one"], longest=0)
+
+
+def test_a_sweep_shows_one_progress_bar_over_its_prompts(tmp_path, monkeypatch, capsys):
+    shown = []
+
+    class Bar(common.tqdm):
+        def __init__(self, *arguments, disable, **settings):
+            super().__init__(*arguments, disable=disable is True, **settings)  # as on a terminal
+            if disable is not True:
+                shown.append((settings["desc"], self.total))
+
+    for module in (common, sweeps):
+        monkeypatch.setattr(module, "tqdm", Bar)
+    tiny.save_llama(tmp_path / "tiny")
+    model = cl.load_model(tmp_path / "tiny")
+    name = f"{model.name}: prompts"
+    cl.sweep(cl.measure_depth, model, ["one", "two", "three"], store=tmp_path, ks=(2,))
+    assert shown == [(name, 3)]
+    cl.measure_depth(model, ["one", "two"], ks=(2,))
+    assert shown == [(name, 3), (name, 2)]
+    cl.measure_depth(model, ["one"], ks=(2,))
+    assert len(shown) == 2

@@ -11,6 +11,7 @@ import xarray as xr
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
+from coupling_lib.measures.depth import other_models
 from coupling_lib.prompts import PARIS
 
 KS = (10, 30, 50)
@@ -119,6 +120,54 @@ def test_dataset_survives_netcdf(model, tmp_path):
     with xr.open_dataset(tmp_path / "depth.nc") as back:
         xr.testing.assert_allclose(back, ds)
         assert back.attrs["model"] == model.name and back.attrs["boundary"] == "block"
+
+
+def test_by_distance_is_the_mean_over_pairs_equally_far_apart(model):
+    ds = cl.measure_depth(model, [PARIS], ks=(10,))
+    values = ds.mismatch.sel(k=10).values[0]
+    for apart in (0, 1, 7, 11):
+        wanted = np.mean([values[i, j] for i in range(12) for j in range(12) if abs(i - j) == apart])
+        assert float(ds.by_distance.sel(variant="mismatch", k=10, distance=apart)[0]) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_summary_is_the_mean_over_different_blocks_with_an_interval_over_prompts(model):
+    ds = cl.measure_depth(model, [PARIS, "It was the best of times", "The old man walked"], ks=(5, 10))
+    summary = cl.depth_summary(ds, "released_norm")
+    assert dict(summary.sizes) == {"pairs": 2, "k": 2}
+    values = 1 - ds.released_norm.sel(k=10).values
+    means = [np.mean([prompt[i, j] for i in range(12) for j in range(12) if i != j]) for prompt in values]
+    chosen = summary.sel(pairs="all pairs", k=10)
+    assert float(chosen["mean"]) == pytest.approx(np.mean(means), abs=1e-6)
+    assert min(means) - 1e-6 <= float(chosen.low) < float(chosen["mean"]) < float(chosen.high) <= max(means) + 1e-6
+    near = np.mean([values[:, i, j].mean() for i in range(12) for j in range(12) if abs(i - j) == 1])
+    assert float(summary["mean"].sel(pairs="neighbours", k=10)) == pytest.approx(near, abs=1e-6)
+
+
+def test_summary_of_one_prompt_has_no_interval_and_one_block_no_summary(model):
+    ds = cl.measure_depth(model, [PARIS], ks=(10,))
+    summary = cl.depth_summary(ds, "mismatch")
+    assert np.isfinite(summary["mean"]).all() and np.isnan(summary.low).all() and np.isnan(summary.high).all()
+    with pytest.raises(ParameterError, match="the model has 1 block"):
+        cl.depth_summary(ds.isel(block_1=[0], block_2=[0]), "mismatch")
+
+
+def test_other_models_are_measured_like_the_model_itself(monkeypatch, tmp_path):
+    monkeypatch.setenv("COUPLING_RESULTS", str(tmp_path))
+    found = cl.measure_models(["nano-llama"], [PARIS], k=4, seed=2)
+    assert list(found) == ["nano-llama"] and list(found["nano-llama"]) == ["untrained", "trained"]
+    for state, ds in found["nano-llama"].items():
+        alone = cl.measure_depth(cl.load_model("nano-llama", untrained=state == "untrained", seed=2), [PARIS], ks=(4,))
+        np.testing.assert_allclose(ds.mismatch, alone.mismatch, rtol=1e-5, atol=1e-6)
+
+
+def test_more_vectors_than_another_model_has_are_refused_by_its_name():
+    with pytest.raises(ParameterError, match="k is 97, and 'nano-llama', one of the other models, has width 96"):
+        cl.measure_models(["nano-llama"], [PARIS], k=97)
+
+
+def test_other_models_are_read_without_the_model_itself_and_without_repetitions():
+    assert other_models(" nano-llama,nano-neox,, nano-llama", besides="nano-neox") == ["nano-llama"]
+    assert other_models("", besides="nano-neox") == []
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,109 @@
-"""Spectra against LAPACK on the dense Jacobians."""
+"""Spectra against LAPACK on the dense Jacobians, and the null against explicit random bases."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
+import xarray as xr
 
 import coupling_lib as cl
+from coupling_lib.errors import ParameterError
 from coupling_lib.prompts import PARIS
 
+PROMPTS = [PARIS, "It was the best of times"]
 
-def test_spectra_are_those_of_the_dense_jacobians():
-    model = cl.load_model("nano-neox")
-    ds = cl.measure_spectra(model, [PARIS], k=15)
+
+@pytest.fixture(scope="module")
+def model():
+    return cl.load_model("nano-neox")
+
+
+@pytest.fixture(scope="module")
+def ds(model):
+    return cl.measure_spectra(model, PROMPTS, k=15, whole=(0, 11))
+
+
+def test_spectra_are_those_of_the_dense_jacobians(model, ds):
     trace = cl.trace(model, PARIS)
-    for block in (0, 11):
+    for place, block in enumerate((0, 11)):
         J = trace.jacobian(block).dense().double()
         U, S, Vh = torch.linalg.svd(J)
         np.testing.assert_allclose(ds.singular_values[0, block], S[:15], rtol=1e-4)
         np.testing.assert_allclose(ds.stable_rank[0, block], (S**2).sum() / S[0] ** 2, rtol=1e-4)
+        np.testing.assert_allclose(ds.frobenius_norm[0, block], (S**2).sum().sqrt(), rtol=1e-4)
         alignment = (U[:, :15] * Vh[:15].T).sum(0).abs().mean()
         np.testing.assert_allclose(ds.left_right_alignment[0, block], alignment, rtol=1e-2)
+        B = (Vh[:15] @ J @ U[:, :15]).numpy()
+        exchanged = np.linalg.norm(B - np.diag(np.diag(B))) / np.linalg.norm(B)
+        np.testing.assert_allclose(ds.exchanged_miscoupling[0, block], exchanged, rtol=1e-3)
+        np.testing.assert_allclose(ds.spectrum[0, place], S, rtol=1e-4, atol=1e-6)
+        slope = np.polyfit(np.log(np.arange(1, 49)), np.log(S[:48].numpy()), 1)[0]
+        np.testing.assert_allclose(ds.decay_exponent[0, place], -slope, rtol=1e-4)
+
+
+def test_dimensions_are_named_and_blocks_count_from_zero(ds, model):
+    assert dict(ds.singular_values.sizes) == {"prompt": 2, "block": 12, "rank": 15}
+    assert dict(ds.spectrum.sizes) == {"prompt": 2, "whole": 2, "index": 96}
+    assert ds.whole.values.tolist() == [0, 11] and ds.block.values.tolist() == list(range(12))
+    assert ds.attrs["measure"] == "spectra" and ds.prompt.values.tolist() == PROMPTS
+    assert "spectrum" not in cl.measure_spectra(model, PROMPTS[:1], k=2)
+
+
+def test_a_prompt_gives_the_same_numbers_alone_and_among_others(model, ds):
+    alone = cl.measure_spectra(model, PROMPTS[1:], k=15, whole=(0, 11))
+    xr.testing.assert_allclose(alone.isel(prompt=0), ds.isel(prompt=1), rtol=1e-5)
+
+
+def test_one_singular_vector_has_no_exchanged_matrix(model):
+    alone = cl.measure_spectra(model, PROMPTS[:1], k=1)
+    assert np.isnan(alone.exchanged_miscoupling).all() and np.isfinite(alone.left_right_alignment).all()
+    with pytest.raises(ParameterError, match="k is 1; random bases of width 96 need k from 2 to 48"):
+        cl.spectra_null(alone)
+
+
+def test_fits_are_least_squares_lines_of_each_prompt_from_the_block_that_is_named(ds):
+    for asked, first in ((None, 3), (6, 6)):
+        fits = cl.spectra_fits(ds, asked)
+        assert fits.attrs["first_block"] == first
+        depth = np.arange(first + 1, 13)
+        for prompt in range(2):
+            y = 1 / ds.singular_values.values[prompt, first:, 0].astype(float)
+            slope, intercept = np.polyfit(depth, y, 1)
+            residual = y - slope * depth - intercept
+            wanted = 1 - (residual**2).sum() / ((y - y.mean()) ** 2).sum()
+            assert float(fits.slope[prompt]) == pytest.approx(slope, rel=1e-6)
+            assert float(fits.intercept[prompt]) == pytest.approx(intercept, rel=1e-6)
+            assert float(fits.r_squared[prompt]) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_fit_without_three_blocks_is_refused_in_one_line(ds):
+    with pytest.raises(
+        ParameterError, match="start at block 11 of 12; it needs three blocks, so start at block 1 to 10"
+    ):
+        cl.spectra_fits(ds, 10)
+
+
+def test_trained_blocks_align_left_with_right_and_untrained_ones_do_as_chance(ds):
+    null = cl.spectra_null(ds, n_samples=30, seed=1)
+    xr.testing.assert_equal(null, cl.spectra_null(ds, n_samples=30, seed=1))
+    fresh = cl.measure_spectra(cl.load_model("nano-neox", untrained=True), PROMPTS, k=15)
+    chance = float(null.left_right_alignment)
+    assert float(fresh.left_right_alignment.mean()) == pytest.approx(chance, rel=0.15)
+    assert float(ds.left_right_alignment.mean()) > 1.5 * chance
+    coupling = 1 - null.exchanged_miscoupling.mean()
+    assert float(1 - fresh.exchanged_miscoupling.mean()) == pytest.approx(float(coupling), abs=0.02)
+    assert float(1 - ds.exchanged_miscoupling.mean()) > 1.5 * float(coupling)
+
+
+def test_dataset_survives_netcdf(ds, tmp_path):
+    ds.to_netcdf(tmp_path / "spectra.nc")
+    with xr.open_dataset(tmp_path / "spectra.nc") as back:
+        xr.testing.assert_allclose(back, ds)
+
+
+def test_what_cannot_be_measured_is_refused_in_one_line(model):
+    with pytest.raises(ParameterError, match="whole names block 12; nano-neox has 12"):
+        cl.measure_spectra(model, PROMPTS, whole=(12,))
+    with pytest.raises(ParameterError, match="k is 97"):
+        cl.measure_spectra(model, PROMPTS, k=97)

@@ -1,22 +1,184 @@
-"""Self-coupling across tokens against pairwise coupling matrices."""
+"""Coupling across tokens against brute force: whole blocks differentiated by autograd, full SVDs, loops over pairs."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+import xarray as xr
+from families import FAMILIES, GQA, Family
+from reference import brute_force_jacobian
 
 import coupling_lib as cl
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures.tokens import KINDS, token_comparisons, token_reports, tokens_null
+from coupling_lib.models import wrap_model
 from coupling_lib.prompts import PARIS
 
+BY_NAME = {family.name: family for family in FAMILIES}
+K = 4
 
-def test_every_pair_of_tokens_equals_its_own_coupling_matrix():
-    model = cl.load_model("nano-neox")
-    ds = cl.measure_tokens(model, PARIS, block=6, k=10)
-    trace = cl.trace(model, PARIS)
-    assert dict(ds.normalized_miscoupling.sizes) == {"token_1": trace.n_tokens, "token_2": trace.n_tokens}
-    assert "".join(ds.text.values) == PARIS
-    J, other = trace.jacobian(6, token_in=2), trace.jacobian(6, token_in=5)
-    A = cl.coupling_matrix(J, other.svd(10), 10)
-    wanted = float(cl.mismatch(A, J.svd(10).S))
-    assert float(ds.mismatch.sel(token_1=2, token_2=5)) == pytest.approx(wanted, rel=1e-4)
-    assert np.abs(np.diag(ds.normalized_miscoupling)).max() < 1e-4
+
+def example(hf) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    if hf.main_input_name == "pixel_values":
+        return torch.randn(1, 3, 16, 16, generator=generator, dtype=hf.dtype)
+    return torch.randint(1, 64, (1, 9), generator=generator)
+
+
+def brute_force(model, given, kind, block, other, fixed, positions):
+    """Jacobians at block and other, by name of the pair; the identity is taken off where the tokens agree."""
+    hf, name = model.hf, model.hf.main_input_name
+    pairs = [{"self": (t, t), "input": (fixed, t), "output": (t, fixed)}[kind] for t in positions]
+    return [
+        [brute_force_jacobian(hf, model.blocks.modules[index], {name: given}, *pair).double().numpy() for pair in pairs]
+        for index in (block, other)
+    ]
+
+
+# Falcon evaluates blocks through a cache, Mamba by the whole sequence; BERT and ViT see both ways.
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["gpt2", "falcon-7b", "mamba", "bert", "vit"])
+def test_every_pair_of_tokens_equals_brute_force_in_float64(name, kind):
+    family = BY_NAME[name]
+    model = wrap_model(family.build(), name=name)
+    given = example(model.hf)
+    fixed = {"self": None, "input": 3, "output": 5}[kind]
+    ds = cl.measure_tokens(model, given, block=1, other=2, kind=kind, fixed=fixed, k=K, tokens=4)
+    positions = ds.position.values[0].tolist()
+    assert fixed not in positions
+    first, second = brute_force(model, given, kind, 1, 2, fixed, positions)
+    scale = max(np.linalg.svd(J, compute_uv=False)[0] for J in first)
+    for i, J in enumerate(first):
+        s = np.linalg.svd(J, compute_uv=False)
+        np.testing.assert_allclose(ds.singular_values[0, i], s[:K], rtol=1e-5)
+        for j, other in enumerate(second):
+            U, _, Vt = np.linalg.svd(other)
+            A = U[:, :K].T @ J @ Vt[:K].T
+            np.testing.assert_allclose(np.abs(ds.matrix[i, j]), np.abs(A), atol=1e-4 * scale)
+            off = A - np.diag(np.diag(A))
+            wanted = np.linalg.norm(off) / np.linalg.norm(A)
+            assert float(ds.normalized_miscoupling[0, i, j]) == pytest.approx(wanted, abs=1e-5)
+            wanted = np.linalg.norm(A - np.diag(s[:K])) / np.linalg.norm(s[:K])
+            assert float(ds.mismatch[0, i, j]) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_nothing_is_subtracted_between_different_tokens():
+    """With the identity taken off, as in later code of the authors, every singular value would lie near 1."""
+    model = wrap_model(BY_NAME["gpt2"].build(), name="gpt2")
+    given = example(model.hf)
+    ds = cl.measure_tokens(model, given, block=1, kind="output", fixed=8, k=K, tokens=3)
+    raw = brute_force_jacobian(model.hf, model.blocks.modules[1], {"input_ids": given}, 7, 8)
+    right, wrong = (torch.linalg.svdvals(J)[:K].numpy() for J in (raw, raw - torch.eye(32)))
+    np.testing.assert_allclose(ds.singular_values[0, 2], right, rtol=1e-6)
+    assert np.abs(ds.singular_values[0, 2] - wrong).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("kind", "fixed", "positions"),
+    [
+        ("self", None, [4, 5, 6, 7, 8]),
+        ("input", None, [4, 5, 6, 7, 8]),
+        ("input", 5, [6, 7, 8]),
+        ("output", None, [3, 4, 5, 6, 7]),
+        ("output", 3, [0, 1, 2]),
+    ],
+)
+def test_a_causal_model_compares_tokens_after_a_fixed_input_and_before_a_fixed_output(kind, fixed, positions):
+    model = wrap_model(BY_NAME["gpt2"].build(), name="gpt2")
+    ds = cl.measure_tokens(model, example(model.hf), block=1, kind=kind, fixed=fixed, k=K, tokens=5)
+    assert ds.position.values[0].tolist() == positions + [-1] * (5 - len(positions))
+    assert np.isnan(ds.mismatch.values[0, len(positions) :]).all() and np.isnan(ds.matrix[len(positions) :]).all()
+    assert int(ds.fixed_position[0]) == {"self": -1, "input": fixed or 1, "output": fixed or 8}[kind]
+
+
+def test_a_bidirectional_model_compares_tokens_on_both_sides():
+    model = wrap_model(BY_NAME["bert"].build(), name="bert")
+    ds = cl.measure_tokens(model, example(model.hf), block=1, kind="input", fixed=5, k=K, tokens=12)
+    assert ds.position.values[0].tolist() == [0, 1, 2, 3, 4, 6, 7, 8, -1, -1, -1, -1]
+
+
+def test_a_sliding_window_bounds_the_tokens_that_a_change_reaches():
+    family = Family("window", "MistralConfig", dict(GQA, sliding_window=4), narrow=True)
+    model = wrap_model(family.build(), name="window")
+    ds = cl.measure_tokens(model, example(model.hf), block=1, kind="input", fixed=2, k=K, tokens=5)
+    assert ds.position.values[0].tolist() == [3, 4, 5, -1, -1]
+
+
+@pytest.fixture(scope="module")
+def neox():
+    return cl.load_model("nano-neox")
+
+
+def test_prompts_of_different_length_are_filled_up_and_survive_netcdf(neox, tmp_path):
+    ds = cl.measure_tokens(neox, [PARIS, "It was the best"], block=8, other=9, tokens=12)
+    assert dict(ds.mismatch.sizes) == {"prompt": 2, "token_1": 12, "token_2": 12}
+    assert PARIS.endswith("".join(ds.text.values[0])) and "".join(ds.text.values[1]) == "It was the best"
+    short = int((ds.position[1] >= 0).sum())
+    assert np.isfinite(ds.mismatch[1, :short, :short]).all() and np.isnan(ds.mismatch[1, short:]).all()
+    assert float(ds.residual.max()) < 1e-5
+    ds.to_netcdf(tmp_path / "tokens.nc")
+    with xr.open_dataset(tmp_path / "tokens.nc") as back:
+        xr.testing.assert_allclose(back, ds)
+        assert (back.attrs["kind"], back.attrs["block"], back.attrs["other"]) == ("self", 8, 9)
+
+
+def test_many_prompts_give_what_each_gives_alone(neox):
+    texts = [PARIS, "It was the best of times"]
+    together = cl.measure_tokens(neox, texts, block=5, kind="output", tokens=4)
+    apart = [cl.measure_tokens(neox, text, block=5, kind="output", tokens=4) for text in texts]
+    for number, alone in enumerate(apart):
+        np.testing.assert_allclose(together.mismatch[number], alone.mismatch[0], rtol=1e-5)
+    np.testing.assert_array_equal(together.matrix, apart[0].matrix)
+
+
+def test_a_token_is_perfectly_coupled_with_itself_within_one_block(neox):
+    ds = cl.measure_tokens(neox, PARIS, block=6)
+    assert np.abs(np.diagonal(ds.normalized_miscoupling[0])).max() < 1e-4
+    different = cl.measure_tokens(neox, PARIS, block=6, other=7)
+    assert np.diagonal(different.normalized_miscoupling[0]).min() > 0.5
+
+
+def test_null_lies_at_the_closed_form_and_repeats(neox):
+    ds = cl.measure_tokens(neox, [PARIS, "It was the best"], block=8)
+    null = tokens_null(ds, "normalized_miscoupling", seed=3)
+    assert null.sizes["jacobian"] == int((ds.position >= 0).sum())
+    assert float(null.mean()) == pytest.approx(np.sqrt(1 - 1 / 10), rel=0.01)
+    xr.testing.assert_equal(null, tokens_null(ds, "normalized_miscoupling", seed=3))
+
+
+def test_null_at_full_width_takes_the_spectrum_as_it_is():
+    model = wrap_model(BY_NAME["gpt2"].build(), name="gpt2")
+    ds = cl.measure_tokens(model, example(model.hf), block=1, k=32, tokens=4)
+    null = tokens_null(ds, "mismatch", n_samples=400)
+    energy = (ds.singular_values[0] ** 2).sum("rank")
+    # E m^2 = 1 + K^2 |J|^2 / (d^2 |s|^2), which is 2 for K = d.
+    assert float(energy.min()) > 0
+    np.testing.assert_allclose((null**2).mean("sample"), 2.0, rtol=0.03)
+
+
+def test_a_report_compares_two_blocks_and_then_one():
+    compared = token_comparisons((8, 9), token_in=1, token_out=-1)
+    assert compared["input 9-10"] == {"block": 8, "other": 9, "kind": "input", "fixed": 1}
+    between, within = token_reports(compared)
+    assert [compared[name]["other"] for name in between + within] == [9, 9, 9, 8, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(k=97), "k is 97; nano-neox has width 96, so k is from 1 to 96"),
+        (dict(block=12), "block is 12; nano-neox has 12 blocks, counted from 0"),
+        (dict(other=-1), "other is -1; nano-neox has 12 blocks, counted from 0"),
+        (dict(kind="both"), "kind is 'both'; it must be one of self, input, output"),
+        (dict(tokens=1), "tokens is 1; a comparison takes 2 at least"),
+        (dict(kind="input", fixed=40), "token is 40; this input has 18 tokens, 0 to 17"),
+        (dict(kind="output", fixed=1), "the fixed token, at position 1 of 18, attends to 1 token besides itself"),
+        (dict(kind="input", fixed=-2), "the fixed token, at position 16 of 18, reaches 1 token besides itself"),
+        (dict(prompts="It"), "this input has 1 token"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(neox, arguments, message):
+    with pytest.raises(ParameterError, match=message) as caught:
+        cl.measure_tokens(neox, **{"prompts": PARIS, "block": 8} | arguments)
+    assert "\n" not in str(caught.value)

@@ -3,22 +3,133 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import torch
+import xarray as xr
+from tiny import save_bert, save_llama, tokenizer
 
 import coupling_lib as cl
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.principal import principal_paths
 from coupling_lib.prompts import PARIS
 
+BEST = "It was the best of times"
 
-def test_scores_equal_their_formulas_on_the_recorded_states():
-    model = cl.load_model("nano-llama")
-    ds = cl.measure_trajectories(model, [PARIS, "It was the best of times"])
-    x = cl.trace(model, PARIS).hidden[:, -1].double().numpy()
-    steps = np.diff(x, axis=0)
-    lengths = np.linalg.norm(steps, axis=1)
-    np.testing.assert_allclose(
-        ds.line_shape_score[0], 12 / np.linalg.norm((steps / lengths[:, None]).sum(0)), rtol=1e-5
-    )
-    alpha = np.diff(np.log(np.linalg.norm(x, axis=1)))
-    np.testing.assert_allclose(ds.expodistance[0], alpha.var() / alpha.mean() ** 2, rtol=1e-4)
-    np.testing.assert_allclose(ds.equidistance[0], lengths.std() / lengths.mean(), rtol=1e-4)
-    np.testing.assert_allclose(ds.norm[0], np.linalg.norm(x, axis=1), rtol=1e-5)
-    assert dict(ds.norm.sizes) == {"prompt": 2, "level": 13}
+
+@pytest.fixture(scope="module")
+def model():
+    return cl.load_model("nano-llama")
+
+
+@pytest.fixture(scope="module")
+def measured(model):
+    return cl.measure_trajectories(model, [PARIS, BEST])
+
+
+@pytest.fixture(scope="module")
+def x(model):
+    return cl.trace(model, PARIS).hidden[:, -1].double().numpy()
+
+
+def line_shape(states: np.ndarray) -> float:
+    steps = np.diff(states, axis=0)
+    return len(steps) / np.linalg.norm((steps / np.linalg.norm(steps, axis=1)[:, None]).sum(0))
+
+
+def expo(states: np.ndarray) -> float:
+    alpha = np.diff(np.log(np.linalg.norm(states, axis=1)))
+    return alpha.var() / alpha.mean() ** 2
+
+
+def test_scores_equal_their_formulas_on_the_recorded_states(measured, x):
+    lengths = np.linalg.norm(np.diff(x, axis=0), axis=1)
+    np.testing.assert_allclose(measured.line_shape_score[0], line_shape(x), rtol=1e-5)
+    np.testing.assert_allclose(measured.expodistance[0], expo(x), rtol=1e-4)
+    np.testing.assert_allclose(measured.equidistance[0], lengths.std() / lengths.mean(), rtol=1e-4)
+    np.testing.assert_allclose(measured.norm[0], np.linalg.norm(x, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(measured.step_length[0], lengths, rtol=1e-5)
+    assert dict(measured.norm.sizes) == {"prompt": 2, "level": 13}
+
+
+def test_windows_are_scored_with_their_own_number_of_steps_and_named_by_their_middle_block(measured, x):
+    assert measured.attrs["window"] == 5 and measured.centre.values.tolist() == list(range(2, 10))
+    for centre in (2, 6, 9):
+        states = x[centre - 2 : centre + 4]
+        assert len(states) == 6
+        at = dict(prompt=measured.prompt[0], centre=centre)
+        np.testing.assert_allclose(measured.window_line_shape_score.sel(at), line_shape(states), rtol=1e-4)
+        np.testing.assert_allclose(measured.window_expodistance.sel(at), expo(states), rtol=1e-3)
+
+
+def test_readings_agree_with_the_scores_and_take_the_models_own_final_norm(model, measured, x):
+    readings = measured.readings.isel(prompt=0)
+    for name in ("line_shape_score", "expodistance", "equidistance"):
+        assert float(readings.sel(states="default", reading=name)) == pytest.approx(float(measured[name][0]))
+    with torch.no_grad():
+        hidden = model.hf(**cl.trace(model, PARIS).inputs, output_hidden_states=True).hidden_states
+    as_released = torch.stack(hidden)[:, 0, -1].double().numpy()
+    found = readings.sel(states="normed end", reading="line_shape_score")
+    np.testing.assert_allclose(found, line_shape(as_released), rtol=1e-4)
+    np.testing.assert_allclose(readings.sel(states="without embedding", reading="expodistance"), expo(x[1:]), rtol=1e-4)
+
+
+def test_paths_are_those_of_the_first_prompts_tokens(model, measured):
+    trace = cl.trace(model, PARIS)
+    assert measured.path_token.values.tolist() == trace.tokens
+    np.testing.assert_allclose(measured.path, principal_paths(trace.hidden).coordinates, rtol=1e-6)
+
+
+def test_special_tokens_are_left_out_of_paths(tmp_path):
+    save_llama(tmp_path)
+    marked = tokenizer()
+    marked.add_special_tokens({"bos_token": "I"})
+    marked.save_pretrained(tmp_path)
+    ds = cl.measure_trajectories(cl.load_model(tmp_path), ["It was the best"])
+    assert "I" not in ds.path_token.values and "".join(ds.path_token.values) == "t was the best"
+
+
+def test_a_prompt_of_two_tokens_has_scores_but_no_paths(tmp_path):
+    save_llama(tmp_path, with_tokenizer=False)
+    ds = cl.measure_trajectories(cl.load_model(tmp_path), [torch.tensor([[3, 4]])])
+    assert "path" not in ds and np.isfinite(ds.line_shape_score).all()
+
+
+def test_a_model_whose_norm_stays_constant_has_no_expodistance_and_one_without_next_token_no_entropy(tmp_path):
+    save_bert(tmp_path)
+    ds = cl.measure_trajectories(cl.load_model(tmp_path), [PARIS])
+    assert np.isnan(ds.expodistance).all() and np.isfinite(ds.line_shape_score).all()
+    assert "entropy" not in ds and "does not predict by its unembedding alone" in ds.attrs["entropy_missing"]
+
+
+def test_training_straightens_the_paths_of_the_embedded_models():
+    """The paper's claim about the line-shape score."""
+    models = cl.compare_trajectories(["nano-neox", "nano-llama"], [PARIS, BEST, "The old man walked slowly down the"])
+    for networks in models.values():
+        assert list(networks) == ["untrained", "trained"]
+        assert float(networks["trained"].line_shape_score.max()) < float(networks["untrained"].line_shape_score.min())
+
+
+def test_compared_models_are_the_trained_and_the_untrained_one_of_the_seed_and_the_revision():
+    networks = cl.compare_trajectories(["nano-neox"], [PARIS], revision="step316", seed=3)["nano-neox"]
+    for role, dataset in networks.items():
+        model = cl.load_model("nano-neox", revision="step316", untrained=role == "untrained", seed=3)
+        np.testing.assert_allclose(dataset.norm, cl.measure_trajectories(model, [PARIS]).norm, rtol=1e-6)
+
+
+def test_dataset_survives_netcdf(measured, tmp_path):
+    measured.to_netcdf(tmp_path / "trajectories.nc")
+    with xr.open_dataset(tmp_path / "trajectories.nc") as back:
+        xr.testing.assert_allclose(back, measured)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(token=40), "token is 40; this input has 18 tokens"),
+        (dict(window=13), "window is 13; expected an odd number of blocks from 3 to 12"),
+        (dict(prompts=[]), "prompts is empty"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(model, arguments, message):
+    with pytest.raises(ParameterError, match=message):
+        cl.measure_trajectories(model, **(dict(prompts=[PARIS]) | arguments))

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.nulls import mean_absolute_coordinate
+from coupling_lib.metrics.nulls import mean_absolute_coordinate, random_frame
 from coupling_lib.metrics.spectrum import (
     decay_exponent,
+    exchanged_miscoupling,
+    exchanged_null,
+    first_block_of_fit,
     inverse_sigma_fit,
     left_right_alignment,
     left_right_overlaps,
@@ -80,3 +83,35 @@ def test_unrelated_vectors_align_as_the_null_value_says():
     alignment = left_right_alignment(U, Vh)
     four_errors = 4 * alignment.std().item() / math.sqrt(400)
     assert alignment.mean().item() == pytest.approx(mean_absolute_coordinate(64), abs=four_errors)
+
+
+def test_exchanged_miscoupling_is_zero_for_symmetric_matrices_only():
+    M = torch.randn(5, 20, 20, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    for J, bound in ((M + M.mT, (0, 1e-7)), (M, (0.5, 1))):
+        U, _, Vh = torch.linalg.svd(J)
+        values = exchanged_miscoupling(J, U[..., :6], Vh[..., :6, :])
+        B = (Vh[..., :6, :] @ J @ U[..., :6]).numpy()
+        off = [math.sqrt(sum(b[i, j] ** 2 for i in range(6) for j in range(6) if i != j) / (b**2).sum()) for b in B]
+        assert values.tolist() == pytest.approx(off, abs=1e-7)
+        assert bound[0] <= values.min().item() and values.max().item() <= bound[1]
+
+
+def test_exchanged_null_has_the_distribution_of_independent_orthogonal_matrices():
+    d, k = 12, 3
+    S = torch.linspace(3, 0.1, d, dtype=torch.float64)[None]
+    quick = exchanged_null(S, k, 3000, torch.Generator().manual_seed(5))[:, 0]
+    generator = torch.Generator().manual_seed(6)
+    slow = []
+    for _ in range(3000):
+        U, V = (random_frame(d, d, generator, torch.float64) for _ in range(2))
+        slow.append(exchanged_miscoupling(U @ torch.diag(S[0]) @ V.mT, U[:, :k], V.mT[:k]))
+    slow = torch.stack(slow)
+    error = math.sqrt(float(quick.var() + slow.var()) / 3000)
+    assert abs(float(quick.mean() - slow.mean())) < 4 * error
+    assert float(quick.std() / slow.std()) == pytest.approx(1, abs=0.1)
+    with pytest.raises(ParameterError, match="k is 7"):
+        exchanged_null(S, 7)
+
+
+def test_the_line_starts_where_the_released_code_starts_it_if_the_model_is_deep_enough():
+    assert [first_block_of_fit(n) for n in (3, 8, 12, 19, 20, 80)] == [0, 2, 3, 4, 9, 9]

@@ -6,6 +6,7 @@ import torch
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.trajectory import (
+    block_windows,
     equidistance,
     expodistance,
     line_shape_score,
@@ -13,6 +14,7 @@ from coupling_lib.metrics.trajectory import (
     norms,
     step_lengths,
     window,
+    window_width,
 )
 
 
@@ -65,6 +67,52 @@ def test_a_window_takes_its_own_number_of_steps_as_numerator(x):
 def test_a_window_without_centre_or_over_the_end_is_refused(x, centre, width):
     with pytest.raises(ParameterError, match=r"expected an odd number|needs a centre from"):
         window(x, centre, width)
+
+
+def test_block_windows_are_every_run_of_neighbouring_blocks_and_score_one_where_straight(x):
+    windows = block_windows(x[:, 0], width=5)
+    assert windows.shape == (8, 6, 16)
+    for start in range(8):
+        assert torch.equal(windows[start], x[start : start + 6, 0])
+    straight = torch.arange(13.0).double()[:, None] ** 2 * torch.ones(3).double()
+    assert [line_shape_score(part).item() for part in block_windows(straight, 11)] == pytest.approx([1, 1])
+
+
+def test_a_window_of_all_blocks_scores_what_the_whole_path_scores(x):
+    (whole,) = block_windows(x[:, 3], width=12)
+    torch.testing.assert_close(line_shape_score(whole), line_shape_score(x)[3], rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("width", [0, 13])
+def test_block_windows_that_do_not_fit_are_refused(x, width):
+    with pytest.raises(ParameterError, match="a trajectory of 13 states has windows of 1 to 12"):
+        block_windows(x[:, 0], width)
+
+
+def test_windows_have_the_papers_eleven_blocks_in_deep_models_and_shrink_in_shallow_ones():
+    widths = {depth: window_width(depth) for depth in range(1, 41)}
+    assert all(width == 11 for depth, width in widths.items() if depth >= 21)
+    assert all(width % 2 == 1 and 2 * width <= depth + 1 for depth, width in widths.items() if depth >= 5)
+    assert (widths[1], widths[2], widths[3], widths[12]) == (1, 2, 3, 5)
+    assert window_width(12, 11) == 11
+
+
+@pytest.mark.parametrize("wanted", [4, 1, -3, 13])
+def test_a_window_that_is_even_too_short_or_too_long_is_refused(wanted):
+    with pytest.raises(ParameterError, match=f"window is {wanted}; expected an odd number of blocks from 3 to 12"):
+        window_width(12, wanted)
+
+
+def test_sample_variance_is_larger_by_n_over_n_minus_one(x):
+    torch.testing.assert_close(expodistance(x, correction=1), expodistance(x) * 12 / 11, rtol=1e-12, atol=0)
+    torch.testing.assert_close(equidistance(x, correction=1) ** 2, equidistance(x) ** 2 * 12 / 11, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("score", [expodistance, equidistance])
+def test_a_single_step_has_no_sample_variance(score):
+    with pytest.raises(UntrustworthyResultError, match="a path of 1 step has no sample variance"):
+        score(path([1.0], [3.0]), correction=1)
+    assert score(path([1.0], [3.0])).item() == 0
 
 
 def test_exponential_growth_has_no_expodistance_and_linear_growth_has_some():

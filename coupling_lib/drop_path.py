@@ -1,0 +1,161 @@
+r"""Stochastic depth: residual branches that are dropped at random in training, and never while measuring.
+
+A transformer block has two residual branches, attention and MLP. With stochastic depth (drop path) each branch of
+each image is dropped with probability $p_l$, and multiplied by $1/(1-p_l)$ where it survives:
+
+$$x \leftarrow x + \frac{b}{1-p_l}\,f(x), \qquad b \sim \mathrm{Bernoulli}(1-p_l).$$
+
+As in DeiT, $p_l$ grows linearly with depth, from 0 at the first block to the *rate* at the last. Hugging Face's
+vision transformers have no such layer; here forward hooks add it to any model whose blocks keep their branches in
+submodules named `attention` and `mlp`.
+
+A Jacobian is taken of the block as it is used: in evaluation mode the hooks do nothing. `fixed_gates` sets the
+branches' factors by hand, which shows what a measurement sees when a model is left in training mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from coupling_lib.errors import ParameterError, UnsupportedModelError
+
+BRANCHES = ("attention", "mlp")
+"""Names of a block's submodules whose outputs are added to the residual stream."""
+
+
+def depth_rates(rate: float, n_blocks: int) -> list[float]:
+    """Give each block's probability of dropping a branch.
+
+    Args:
+        rate: the probability at the last block, from 0 to below 1.
+        n_blocks: number of blocks L.
+
+    Returns:
+        L probabilities, linear in depth.
+
+    Raises:
+        ParameterError: if the rate is not a probability below 1.
+
+    >>> depth_rates(0.3, 4)
+    [0.0, 0.1, 0.2, 0.3]
+    """
+    if not 0 <= rate < 1:
+        raise ParameterError(f"rate is {rate!r}; a rate of stochastic depth is from 0 to below 1")
+    return [round(rate * block / max(1, n_blocks - 1), 12) for block in range(n_blocks)]
+
+
+class DropPath:
+    """Stochastic depth on the residual branches of a list of blocks, as forward hooks.
+
+    Args:
+        blocks: the blocks, in order of depth.
+        rate: the probability of dropping a branch at the last block.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Module], rate: float):
+        self.rates = depth_rates(rate, len(blocks))
+        self.generator = torch.Generator()
+        self._handles = [
+            branch.register_forward_hook(self._hook(p))
+            for block, p in zip(blocks, self.rates, strict=True)
+            for branch in _branches(block)
+            if p > 0
+        ]
+
+    def seed(self, seed: int) -> None:
+        """Start the choices of one step, so that they are a function of the seed alone.
+
+        Args:
+            seed: any whole number from 0.
+        """
+        self.generator.manual_seed(seed)
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _hook(self, p: float) -> Any:
+        def drop(module: nn.Module, args: tuple, output: Any) -> Any:
+            if not module.training:
+                return output
+            stream = output[0] if isinstance(output, tuple) else output
+            # Drawn on the CPU and for each image alone, so that a run repeats on any device.
+            kept = torch.rand(len(stream), 1, 1, generator=self.generator) >= p
+            return _scaled(output, (kept / (1 - p)).to(stream))
+
+        return drop
+
+
+@contextmanager
+def fixed_gates(blocks: Sequence[nn.Module], gates: torch.Tensor) -> Generator[None]:
+    """Multiply residual branches by given factors, in training and in evaluation mode.
+
+    Args:
+        blocks: the blocks, in order of depth.
+        gates: factors `(L, 2)`, of attention and MLP of each block: 0 drops a branch, 1 leaves it.
+
+    Yields:
+        nothing; the model is itself again afterwards.
+
+    Raises:
+        ParameterError: if there is not one pair of factors per block.
+    """
+    if gates.shape != (len(blocks), 2):
+        raise ParameterError(f"gates has shape {tuple(gates.shape)}; ({len(blocks)}, 2) is expected")
+
+    def hook(factor: float) -> Any:
+        return lambda module, args, output: _scaled(output, factor)
+
+    pairs = [
+        (branch, float(factor))
+        for block, row in zip(blocks, gates, strict=True)
+        for branch, factor in zip(_branches(block), row, strict=True)
+    ]
+    handles = [branch.register_forward_hook(hook(factor)) for branch, factor in pairs if factor != 1]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def draw_gates(rate: float, n_blocks: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw the factors that training mode would give the branches of one image.
+
+    A block both of whose branches are dropped has the Jacobian 0 and no singular vectors; such draws are repeated.
+
+    Args:
+        rate: the rate of stochastic depth at the last block.
+        n_blocks: number of blocks L.
+        generator: source of randomness.
+
+    Returns:
+        factors `(L, 2)`: 0, or 1 / (1 - p_l).
+    """
+    p = torch.tensor(depth_rates(rate, n_blocks))[:, None]
+    while True:
+        kept = torch.rand(n_blocks, 2, generator=generator) >= p
+        if kept.any(dim=1).all():
+            return kept / (1 - p)
+
+
+def _branches(block: nn.Module) -> list[nn.Module]:
+    """Give the two residual branches of a block."""
+    children = dict(block.named_children())
+    if not set(BRANCHES) <= children.keys():
+        raise UnsupportedModelError(
+            f"{type(block).__name__} has no branches named {' and '.join(BRANCHES)}; "
+            "stochastic depth is known for Hugging Face's ViT"
+        )
+    return [children[name] for name in BRANCHES]
+
+
+def _scaled(output: Any, factor: torch.Tensor | float) -> Any:
+    """Multiply the residual stream in what a branch returns."""
+    return (output[0] * factor, *output[1:]) if isinstance(output, tuple) else output * factor

@@ -1,0 +1,161 @@
+"""What figures of quantities against depth share: panels in a row, lines with bands, numbered blocks, summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from coupling_lib.figures import style
+from coupling_lib.metrics.statistics import bootstrap_interval
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 0.62, 0.08, 0.3, 0.47
+_FIRST_LINE, _LINE = 0.28, 0.19
+
+
+class Summary(NamedTuple):
+    """A middle and a lower and upper value, arrays of one shape."""
+
+    middle: NDArray[np.float64]
+    """Mean or median."""
+    low: NDArray[np.float64]
+    """Lower end of the interval, or lower quartile; not a number where there is none."""
+    high: NDArray[np.float64]
+    """Upper end of the interval, or upper quartile."""
+
+
+def mean_interval(values: ArrayLike) -> Summary:
+    """Summarise prompts by their mean and its 95 % bootstrap interval.
+
+    Args:
+        values: Array with prompts first.
+
+    Returns:
+        Mean and ends of the interval; the ends of a single prompt are not numbers.
+
+    Examples:
+        >>> mean_interval([[1.0, 5.0], [3.0, 5.0]]).middle.tolist()
+        [2.0, 5.0]
+    """
+    values = np.asarray(values, dtype=float)
+    if len(values) > 1:
+        return Summary(*bootstrap_interval(values))
+    missing = np.full(values.shape[1:], np.nan)
+    return Summary(values[0], missing, missing)
+
+
+def quartiles(values: ArrayLike) -> Summary:
+    """Summarise prompts by their median and quartiles.
+
+    Args:
+        values: Array with prompts first.
+
+    Returns:
+        Median, lower and upper quartile.
+
+    Examples:
+        >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0]).middle.item()
+        3.0
+    """
+    low, middle, high = np.quantile(np.asarray(values, dtype=float), (0.25, 0.5, 0.75), axis=0)
+    return Summary(middle, low, high)
+
+
+def panel_row(
+    titles: Sequence[str],
+    height: float = 2.5,
+    share: bool = True,
+    gap: float = 0.1,
+    above: float = 0.0,
+    legend: int = 1,
+) -> tuple[Figure, list[Axes]]:
+    """Makes a row of equally wide panels that fills the column of the book, each under its title.
+
+    Args:
+        titles: One title per panel; the roles "trained" and "untrained" are written with a capital letter.
+        height: Height of a panel in inches.
+        share: Whether the panels share one vertical axis, numbered at the first.
+        gap: Space between panels in inches; panels with axes of their own need about 0.6.
+        above: Space between a panel and its title in inches, for a line of text.
+        legend: For how many lines of legend there is room under the panels, see `legend_under`.
+
+    Returns:
+        The figure and its panels.
+    """
+    bottom = _BOTTOM + _FIRST_LINE * (legend > 0) + _LINE * max(0, legend - 1)
+    total = height + _TOP + above + bottom
+    figure = Figure(figsize=(style.WIDTH, total))
+    width = (style.WIDTH - _LEFT - _RIGHT - gap * (len(titles) - 1)) / len(titles)
+    panels: list[Axes] = []
+    for index, title in enumerate(titles):
+        left = (_LEFT + index * (width + gap)) / style.WIDTH
+        shared = panels[0] if share and panels else None
+        axes = figure.add_axes((left, bottom / total, width / style.WIDTH, height / total), sharey=shared)
+        if shared is not None:
+            axes.tick_params(labelleft=False)
+        axes.set_title(title.capitalize() if title in (style.TRAINED, style.UNTRAINED) else title, pad=6 + 72 * above)
+        axes.grid(axis="y")
+        panels.append(axes)
+    return figure, panels
+
+
+def legend_under(figure: Figure, panels: Sequence[Axes], columns: int | None = None) -> None:
+    """Puts one legend under a row of panels, each label once, where no line can run into it.
+
+    Args:
+        figure: A figure of `panel_row`.
+        panels: Its panels; labels are taken from all of them, in order.
+        columns: Number of columns; by default all labels stand side by side.
+    """
+    entries: dict[str, Artist] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    count = columns or len(entries)
+    spacing = {"borderaxespad": 0.2, "columnspacing": 1.4, "handlelength": 1.8}
+    figure.legend(entries.values(), entries, loc="lower center", ncols=count, **spacing)
+
+
+def draw_band(axes: Axes, x: ArrayLike, summary: Summary, colour: str, alpha: float = 0.22, **line: object) -> None:
+    """Draws a line and, where it has one, the band around it.
+
+    Args:
+        axes: Panel.
+        x: Abscissae.
+        summary: What is drawn over them.
+        colour: Colour of line and band.
+        alpha: Opacity of the band.
+        line: How the line is drawn, as for `Axes.plot`.
+    """
+    axes.plot(x, summary.middle, color=colour, **line)
+    if np.isfinite(summary.low).any():
+        axes.fill_between(x, summary.low, summary.high, color=colour, alpha=alpha, linewidth=0)
+
+
+def block_axis(axes: Axes, label: str = "block $l$") -> None:
+    """Names a horizontal axis of blocks and numbers it with whole numbers.
+
+    Args:
+        axes: Panel.
+        label: What to call the axis.
+    """
+    axes.set_xlabel(label)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def shades(count: int) -> list[str]:
+    """Gives colours for things in an order, such as blocks by depth: from a middle tone to the strongest.
+
+    Args:
+        count: How many.
+
+    Returns:
+        Colours, each as `#rrggbb`, of the sequential map of the current theme.
+    """
+    return [to_hex(style.ink()(place)) for place in np.linspace(0.38, 0.92, count)]

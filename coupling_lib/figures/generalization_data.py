@@ -1,0 +1,185 @@
+"""What the figures of `coupling_lib.figures.generalization` show, as tables, and the numbers that the book quotes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from coupling_lib.metrics.regression import r_squared
+from coupling_lib.metrics.width import beyond_width, width_curve
+
+
+def paper_table(points: pd.DataFrame) -> pd.DataFrame:
+    """Tabulates what `paper_scatter` draws.
+
+    Args:
+        points: Columns model, family, width, coupling, score, how.
+
+    Returns:
+        The same, with width_curve, difference (coupling minus that) and beyond_width.
+    """
+    curve = width_curve(points["width"])
+    columns = ["model", "family", "width", "score", "coupling", "how"]
+    return points[columns].assign(
+        width_curve=curve,
+        difference=points["coupling"] - curve,
+        beyond_width=beyond_width(points["coupling"], points["width"]),
+    )
+
+
+def suite_table(table: pd.DataFrame, coupling: str) -> pd.DataFrame:
+    """Tabulates what `suite_scatter` and `sizes` draw.
+
+    Args:
+        table: What `measures.generalization.suite` gives.
+        coupling: Column of the coupling.
+
+    Returns:
+        One line per model and checkpoint: model, architecture, width, blocks, parameters, step, tokens, final,
+        validation_loss, accuracy and the coupling.
+    """
+    columns = ["model", "architecture", "width", "blocks", "parameters", "step", "tokens", "final"]
+    return table[[*columns, "validation_loss", "accuracy", coupling]]
+
+
+def named(tables: Mapping[str, pd.DataFrame], name: str) -> pd.DataFrame:
+    """Stacks tables under each other.
+
+    Args:
+        tables: Tables by label.
+        name: Name of the column that holds the label.
+
+    Returns:
+        One table, the label first.
+    """
+    return pd.concat([table.assign(**{name: label}) for label, table in tables.items()])[
+        [name, *next(iter(tables.values())).columns]
+    ].reset_index(drop=True)
+
+
+def point_table(tables: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> pd.DataFrame:
+    """Tabulates the points that `shapes` draws.
+
+    Args:
+        tables: Couplings and scores by title.
+
+    Returns:
+        Columns points, coupling, score.
+    """
+    parts = {title: pd.DataFrame({"coupling": list(x), "score": list(y)}) for title, (x, y) in tables.items()}
+    return named(parts, "points")
+
+
+def tasks_r_squared(table: pd.DataFrame) -> dict[str, float]:
+    """Says how far GSM8K follows the rest of the leaderboard.
+
+    Args:
+        table: What `measures.generalization.leaderboard` gives.
+
+    Returns:
+        `gsm8k-n`, the number of models with all six scores; `gsm8k-r-squared`, of GSM8K on the mean of the other
+        five; `gsm8k-average-r-squared`, of GSM8K on the mean of all six, of which it is a part.
+    """
+    known = table.dropna(subset=["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande", "GSM8K", "average"])
+    rest = known[["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]].mean(axis=1)
+    return {
+        "gsm8k-n": float(len(known)),
+        "gsm8k-r-squared": r_squared(rest, known["GSM8K"]),
+        "gsm8k-average-r-squared": r_squared(known["average"], known["GSM8K"]),
+    }
+
+
+def measured_sentence(models: pd.DataFrame) -> str:
+    """Says which models have been measured on this machine.
+
+    Args:
+        models: What `measures.generalization.measured_models` gives.
+
+    Returns:
+        A sentence with the names of those that have, and the number of those that have not.
+    """
+    done = models.loc[models["trace"].notna() | models["normalized"].notna(), "model"].tolist()
+    names = ", ".join(done) if done else "none"
+    return f"Measured here: {names}. Not measured here: {len(models) - len(done)} of {len(models)} models."
+
+
+def summary_table(
+    figure_1a: Mapping[str, float],
+    rivals: Mapping[str, pd.DataFrame],
+    variants: pd.DataFrame,
+    checkpoints: Mapping[str, float],
+) -> pd.DataFrame:
+    """Sums the page up.
+
+    Args:
+        figure_1a: What `measures.correlations.figure_1a_statistics` gives.
+        rivals: What `rival_table` gives, under "loss" and "equal-tokens".
+        variants: What `variant_table` gives.
+        checkpoints: What `checkpoints_beside_models` gives.
+
+    Returns:
+        One line per statement, column value.
+    """
+    by_name, equal = (rivals[name].set_index("predictor") for name in ("loss", "equal-tokens"))
+    trace = variants.set_index(["variant", "k"]).loc["released_trace", "tenth"]
+    lines = {
+        "figure 1a: R2 of score on coupling": figure_1a["r-squared"],
+        "figure 1a: R2 of score on the width curve": figure_1a["width-r-squared"],
+        "figure 1a: R2 of coupling on the width curve": figure_1a["curve-r-squared"],
+        "figure 1a: R2 of score, width divided out": figure_1a["residual-r-squared"],
+        "figure 1a: partial r given log width": figure_1a["partial-r"],
+        "suite: r of score and relative coupling": by_name.loc["coupling", "r"],
+        "suite: r of score and parameters": by_name.loc["parameters", "r"],
+        "suite, equal tokens: r of score and relative coupling": equal.loc["coupling", "r"],
+        "suite, equal tokens: r of score and parameters": equal.loc["parameters", "r"],
+        "suite, equal tokens: r of score and width": equal.loc["width", "r"],
+        "suite: r of score and 1 - released_trace, K = 0.1 d": trace["r"],
+        "suite: the same relative to its null": trace["r_relative"],
+        "suite: r over all checkpoints": checkpoints["r"],
+    }
+    return pd.DataFrame({"value": lines})
+
+
+def records(
+    figure_1a: Mapping[str, float],
+    rivals: Mapping[str, pd.DataFrame],
+    variants: pd.DataFrame,
+    shapes: pd.DataFrame,
+    checkpoints: Mapping[str, float],
+    groups: pd.DataFrame,
+) -> dict[str, float]:
+    """Collects the numbers that the book quotes.
+
+    Args:
+        figure_1a: What `measures.correlations.figure_1a_statistics` gives.
+        rivals: What `rival_table` gives, by name: "loss", "accuracy", "equal-tokens".
+        variants: What `variant_table` gives.
+        shapes: What `shape_table` gives, its lines in the order figure 1a, suite.
+        checkpoints: What `checkpoints_beside_models` gives.
+        groups: What `group_table` gives.
+
+    Returns:
+        Numbers by name.
+    """
+    found = {f"figure-1a-{name}": value for name, value in figure_1a.items()}
+    found |= {f"checkpoints-{name}": value for name, value in checkpoints.items()}
+    for score, table in rivals.items():
+        for row in table.itertuples():
+            stem = f"{score}-{row.predictor.replace(' ', '-')}"
+            found |= {f"{stem}-r": row.r, f"{stem}-r-squared": row.r_squared, f"{stem}-p-holm": row.p_holm}
+            found |= {f"{stem}-low": row.low, f"{stem}-high": row.high, f"{stem}-held-out": row.held_out}
+            found |= {f"{stem}-partial": row.partial, f"{stem}-partial-p": row.partial_p}
+    for row in variants.itertuples():
+        stem = f"variant-{row.variant}-k{row.k}"
+        found |= {f"{stem}-r": row.r, f"{stem}-p-holm": row.p_holm, f"{stem}-r-relative": row.r_relative}
+    positive = ((variants["r"] > 0) & (variants["p_holm"] < 0.05)).sum()
+    negative = ((variants["r"] < 0) & (variants["p_holm"] < 0.05)).sum()
+    found |= {"variants": len(variants), "variants-positive": positive, "variants-negative": negative}
+    for name, (_, row) in zip(("figure-1a", "suite"), shapes.iterrows(), strict=True):
+        found |= {f"{name}-cv-linear": row["linear"], f"{name}-cv-exponential": row["exponential"]}
+        found[f"{name}-points"] = row["n"]
+    for row in groups.itertuples():
+        found[f"without-{row.left_out}-coupling"] = row.coupling
+    return {name: float(value) for name, value in found.items() if np.isfinite(value)}

@@ -1,0 +1,104 @@
+"""What the figures of rival readings show, as tables, and the numbers that prose may quote.
+
+The functions take what `coupling_lib.measures.readings` makes. Blocks count from 1.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import xarray as xr
+
+SHARES = ("share", "share_low", "share_high")
+"""The way from random bases to perfect coupling: its mean and the ends of its interval, in a data set of means."""
+
+
+def means_table(means: xr.Dataset) -> pd.DataFrame:
+    """Tabulates what `values_by_k` and `beyond_chance` draw.
+
+    Args:
+        means: What `mean_readings` gave.
+
+    Returns:
+        Columns network, variant, k, mean, low, high, null, share, share_low and share_high.
+    """
+    order = ["mean", "low", "high", "null", *SHARES]
+    return means[order].to_dataframe().reset_index()[["network", "variant", "k", *order]]
+
+
+def agreement_table(agreement: xr.Dataset) -> pd.DataFrame:
+    """Tabulates what `agreement_matrix` draws, with intervals.
+
+    Args:
+        agreement: What `rank_agreement` gave.
+
+    Returns:
+        Columns variant, other, mean, low and high.
+    """
+    return agreement[["mean", "low", "high"]].to_dataframe().reset_index()
+
+
+def boundary_table(by_block: xr.Dataset) -> pd.DataFrame:
+    """Tabulates what `boundary_figure` draws.
+
+    Args:
+        by_block: What `coupling_by_block` gave.
+
+    Returns:
+        Columns boundary, network, block (from 1), mean, low and high.
+    """
+    table = by_block[["mean", "low", "high"]].to_dataframe().reset_index()
+    return table.assign(block=table["block"] + 1)
+
+
+def summary_table(means: xr.Dataset, k: int) -> pd.DataFrame:
+    """Tabulates the mean value of every variant, one line each.
+
+    Args:
+        means: What `mean_readings` gave.
+        k: Number of singular vectors.
+
+    Returns:
+        Indexed by variant: the mean of each network, and of the last its null and its share of the way to perfection,
+        in two decimals.
+    """
+    networks = list(means["network"].values)
+    chosen = means.sel(k=k)
+    columns = {name: chosen["mean"].sel(network=name).values for name in networks}
+    columns["random bases"] = chosen["null"].sel(network=networks[-1]).values
+    columns["beyond chance"] = chosen["share"].sel(network=networks[-1]).values
+    table = pd.DataFrame(columns, index=pd.Index(means["variant"].values, name="variant"))
+    # Adding 0 takes the sign off a value that is rounded to zero.
+    return table.round(2) + 0.0
+
+
+def quotable(means: xr.Dataset, agreement: xr.Dataset, choices: pd.DataFrame, k: int) -> dict[str, float]:
+    """Names the numbers that prose may quote.
+
+    Args:
+        means: What `mean_readings` gave.
+        agreement: What `rank_agreement` gave.
+        choices: What `compare_choices` gave.
+        k: Number of singular vectors.
+
+    Returns:
+        Values by names such as "released_norm-trained", "released_norm-trained-low", "released_norm-random-bases",
+        "agreement-released_norm" (its rank correlation with the normalised mis-coupling), and, for each row of
+        `choices`, "choice-1-trained", "choice-1-trained-low" and "choice-1-trained-null", rows counted from 1.
+    """
+    found: dict[str, float] = {}
+    for name in means["variant"].values:
+        chosen = means.sel(variant=name, k=k)
+        for network in means["network"].values:
+            one = chosen.sel(network=network)
+            found |= {f"{name}-{network}{end}": one[key].item() for end, key in _ENDS.items()}
+        found[f"{name}-random-bases"] = one["null"].item()
+        found[f"{name}-beyond-chance"] = one["share"].item()
+        found[f"agreement-{name}"] = agreement["mean"].sel(variant=name, other="normalized_miscoupling").item()
+    rows = list(dict.fromkeys(zip(choices["point"], choices["reading"], strict=True)))
+    for row in choices.itertuples():
+        key = f"choice-{rows.index((row.point, row.reading)) + 1}-{row.network}"
+        found |= {key: row.coupling, f"{key}-low": row.low, f"{key}-high": row.high, f"{key}-null": row.null}
+    return found
+
+
+_ENDS = {"": "mean", "-low": "low", "-high": "high"}

@@ -1,0 +1,300 @@
+r"""What the figures of coupling across tokens show, as numbers: arrays to draw, labels, and tables to download.
+
+A *comparison* is one data set of `coupling_lib.measures.tokens.measure_tokens`; `Datasets` maps networks ("untrained",
+"trained", ...) to comparisons, `Reports` maps networks to several comparisons by name. Blocks and token positions
+count from 1 in tables.
+
+*Coupling* is 1 minus a normalised mismatch. Means are over pairs of different tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib import font_manager
+from matplotlib.ft2font import FT2Font
+
+from coupling_lib.figures.depth_data import Datasets, symbol_and_formula
+from coupling_lib.metrics.statistics import bootstrap_interval
+
+Reports = Mapping[str, Mapping[str, xr.Dataset]]
+
+KIND_NAMES = {"self": "self", "input": "fixed input", "output": "fixed output"}
+"""Each kind of comparison, as figures and tables write it."""
+
+_LONGEST = 9
+
+
+def token_label(text: str) -> str:
+    r"""Writes a token so that every character of it can be seen.
+
+    Blanks become ␣; control characters, and those that the book's font lacks, become escapes; dollar signs are kept
+    from starting a formula; long tokens are shortened.
+
+    Args:
+        text: The token's text.
+
+    Returns:
+        A label for matplotlib.
+
+    Examples:
+        >>> token_label(" is"), token_label("a\nb"), token_label("extraordinary")
+        ('␣is', 'a\\nb', 'extraord…')
+    """
+    shown = "".join(_visible(character) for character in text)
+    if len(shown) > _LONGEST:
+        shown = shown[: _LONGEST - 1] + "…"
+    return shown.replace("$", r"\$")
+
+
+def token_labels(dataset: xr.Dataset) -> list[str]:
+    """Labels the tokens that are compared in the first prompt.
+
+    Args:
+        dataset: A comparison.
+
+    Returns:
+        Their texts; without a tokenizer their positions, from 1.
+    """
+    first = dataset.isel(prompt=0)
+    count = n_tokens(dataset)
+    texts, positions = first["text"].values[:count].astype(str), first["position"].values[:count]
+    return [token_label(text) or str(position + 1) for text, position in zip(texts, positions, strict=True)]
+
+
+def comparison_name(dataset: xr.Dataset) -> str:
+    """Says what a comparison compares, its fixed token that of the first prompt.
+
+    Args:
+        dataset: A comparison.
+
+    Returns:
+        For instance "self: each token's $J_{tt}$" or "fixed output: token 18 (␣is), $J_{tt_2}$", for matplotlib.
+    """
+    kind = str(dataset.attrs["kind"])
+    if kind == "self":
+        return f"{KIND_NAMES[kind]}: each token's $J_{{tt}}$"
+    first = dataset.isel(prompt=0)
+    text = token_label(str(first["fixed_text"].values))
+    token = f"token {int(first['fixed_position']) + 1}" + (f" ({text})" if text else "")
+    return f"{KIND_NAMES[kind]}: {token}, " + {"input": "$J_{t_1t}$", "output": "$J_{tt_2}$"}[kind]
+
+
+def blocks_name(dataset: xr.Dataset) -> str:
+    """Says which blocks a comparison compares.
+
+    Args:
+        dataset: A comparison.
+
+    Returns:
+        For instance "blocks 9 and 10" or "block 9", counted from 1.
+    """
+    first, second = dataset.attrs["block"] + 1, dataset.attrs["other"] + 1
+    return f"block {first}" if first == second else f"blocks {first} and {second}"
+
+
+def grid_caption(dataset: xr.Dataset) -> str:
+    """Captions the figure that `token_grids` draws.
+
+    Args:
+        dataset: The comparison, of any network.
+
+    Returns:
+        Plain text.
+    """
+    kind = str(dataset.attrs["kind"])
+    what = "Self-coupling" if kind == "self" else f"Context coupling with a {KIND_NAMES[kind]} token"
+    return (
+        f"{what}, {blocks_name(dataset)}. Left: coupling matrices of pairs of tokens of one prompt, relative to the "
+        "largest singular value of the row's Jacobian. Right: normalised mis-coupling of the same pairs. One scale for "
+        "all models on each side."
+    )
+
+
+def n_tokens(dataset: xr.Dataset) -> int:
+    """Counts the tokens compared in the first prompt.
+
+    Args:
+        dataset: A comparison.
+
+    Returns:
+        Their number.
+    """
+    return int((dataset["position"].isel(prompt=0) >= 0).sum())
+
+
+def relative_token_matrices(dataset: xr.Dataset) -> np.ndarray:
+    r"""Takes the coupling matrices of the first prompt, relative to each Jacobian's largest singular value.
+
+    Args:
+        dataset: A comparison.
+
+    Returns:
+        $|A| / \sigma_1(J)$, array (token_1, token_2, row, column).
+    """
+    count = n_tokens(dataset)
+    largest = dataset["singular_values"].isel(prompt=0, rank=0)
+    matrices = np.abs(dataset["matrix"] / largest).transpose("token_1", "token_2", "row", "column")
+    return matrices.values[:count, :count]
+
+
+def token_mismatches(dataset: xr.Dataset, variant: str) -> np.ndarray:
+    """Takes one mismatch out of a comparison.
+
+    Args:
+        dataset: A comparison.
+        variant: Name of the mismatch, a key of `depth_data.MISMATCHES`.
+
+    Returns:
+        Array (prompt, token_1, token_2), not a number where there are fewer tokens; nor, within one block, for a
+        token with itself, where A is diagonal by construction.
+    """
+    symbol_and_formula(variant)
+    values = dataset[variant].transpose("prompt", "token_1", "token_2").values.astype(float)
+    if dataset.attrs["block"] == dataset.attrs["other"]:
+        values[:, *np.diag_indices(values.shape[-1])] = np.nan
+    return values
+
+
+def prompt_couplings(dataset: xr.Dataset, variant: str) -> np.ndarray:
+    """Averages coupling over all ordered pairs of different tokens.
+
+    Args:
+        dataset: A comparison.
+        variant: Name of the mismatch m; the coupling is 1 - m.
+
+    Returns:
+        Array (prompt,).
+    """
+    values = token_mismatches(dataset, variant)
+    values[:, *np.diag_indices(values.shape[-1])] = np.nan
+    return 1 - np.nanmean(values, axis=(1, 2))
+
+
+def matrix_table(datasets: Datasets, variant: str) -> pd.DataFrame:
+    """Tabulates what `token_grids` draws: one line per row of a matrix, its K entries side by side.
+
+    Args:
+        datasets: One comparison by network.
+        variant: Name of the mismatch.
+
+    Returns:
+        Columns network, token_jacobian, token_vectors (positions from 1), the mismatch under the variant's name, row,
+        and one column per entry of the row, relative to the largest singular value of the Jacobian and without sign.
+        All values to three decimals.
+    """
+    parts = []
+    for name, dataset in datasets.items():
+        values = relative_token_matrices(dataset)
+        count, k = len(values), values.shape[-1]
+        places = dataset["position"].isel(prompt=0).values[:count] + 1
+        index = pd.MultiIndex.from_product(
+            [[name], places, places, range(1, k + 1)], names=["network", "token_jacobian", "token_vectors", "row"]
+        )
+        table = pd.DataFrame(values.reshape(-1, k), index, [f"column_{i + 1}" for i in range(k)]).reset_index()
+        table.insert(3, variant, token_mismatches(dataset, variant)[0, :count, :count].ravel().repeat(k))
+        parts.append(table)
+    return pd.concat(parts, ignore_index=True).round(3)
+
+
+def prompt_table(reports: Reports, variant: str) -> pd.DataFrame:
+    """Tabulates what `token_summary` draws, before prompts are averaged.
+
+    Args:
+        reports: Comparisons by network and name.
+        variant: Name of the mismatch m.
+
+    Returns:
+        Columns network, kind, block_jacobian, block_vectors (from 1), prompt (from 1) and coupling.
+    """
+    rows = [
+        (name, KIND_NAMES[dataset.attrs["kind"]], dataset.attrs["block"] + 1, dataset.attrs["other"] + 1, number, value)
+        for name, report in reports.items()
+        for dataset in report.values()
+        for number, value in enumerate(prompt_couplings(dataset, variant), start=1)
+    ]
+    return pd.DataFrame(rows, columns=["network", "kind", "block_jacobian", "block_vectors", "prompt", "coupling"])
+
+
+def summary_table(reports: Reports, variant: str, nulls: Mapping[str, xr.DataArray]) -> pd.DataFrame:
+    """Tabulates coupling in a few numbers: means over prompts, of each prompt's mean over pairs of different tokens.
+
+    Args:
+        reports: Comparisons by network and name.
+        variant: Name of the mismatch m; the coupling is 1 - m.
+        nulls: For each comparison's name, draws of the mismatch for random orthogonal bases.
+
+    Returns:
+        One line per comparison. For each network its mean and, under "NETWORK low" and "NETWORK high", the ends of
+        its 95 % bootstrap interval over prompts; "random bases".
+    """
+    table = pd.DataFrame(index=list(nulls))
+    for name, report in reports.items():
+        ends = [mean_and_interval(prompt_couplings(dataset, variant)) for dataset in report.values()]
+        values = pd.DataFrame(ends, index=list(report), columns=[name, f"{name} low", f"{name} high"])
+        table = table.join(values)
+    table["random bases"] = [1 - float(null.mean()) for null in nulls.values()]
+    return table
+
+
+def remembered(table: pd.DataFrame, **groups: list[str]) -> dict[str, float]:
+    """Names the numbers of a summary for the book.
+
+    Args:
+        table: What `summary_table` returned.
+        groups: Names of comparisons by what the book calls them.
+
+    Returns:
+        Values by keys such as "tokens-between-self-trained-low".
+    """
+    return {
+        f"tokens-{group}-{name.split()[0]}-{column.replace(' ', '-')}": float(table.loc[name, column])
+        for group, names in groups.items()
+        for name in names
+        for column in table.columns
+    }
+
+
+def null_coupling(draws: xr.DataArray) -> tuple[float, float, float]:
+    """Condenses draws of the mismatch of a single pair with random orthogonal bases.
+
+    Args:
+        draws: Values of the mismatch m, of any shape.
+
+    Returns:
+        Mean of 1 - m, and the ends of the middle 95 % of single draws.
+    """
+    low, high = np.quantile(1 - draws.values, (0.025, 0.975))
+    return 1 - float(draws.mean()), float(low), float(high)
+
+
+def mean_and_interval(values: np.ndarray) -> tuple[float, float, float]:
+    """Averages over prompts.
+
+    Args:
+        values: One value per prompt.
+
+    Returns:
+        The mean and the ends of its 95 % bootstrap interval, which are not numbers for a single prompt.
+    """
+    if len(values) < 2:
+        return float(values[0]), np.nan, np.nan
+    interval = bootstrap_interval(values)
+    return float(interval.mean), float(interval.low), float(interval.high)
+
+
+@cache
+def _font() -> FT2Font:
+    return font_manager.get_font(font_manager.findfont("DejaVu Sans"))
+
+
+def _visible(character: str) -> str:
+    if character == " ":
+        return "␣"
+    if character.isprintable() and _font().get_char_index(ord(character)):
+        return character
+    return character.encode("unicode_escape").decode("ascii")

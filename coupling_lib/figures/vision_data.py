@@ -1,0 +1,253 @@
+r"""What the figures of the grid of vision transformers show, as numbers: tables and fits.
+
+`read_grid` reads `data/vit_grid.csv`, one line per trained model; its columns are described in
+`coupling_lib.training.vit_grid`. A *reading* says which of its measurements is meant: token, number of singular
+vectors and variant. *Coupling* is 1 minus a normalised mismatch, mean over images and over pairs of different blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from coupling_lib import paths
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.fit_interval import fit_with_interval
+
+NAMED_RATES = (0.0, 0.05, 0.1, 0.3)
+"""Rates of stochastic depth whose correlations the paper states (figure 6a)."""
+
+SEEDED_DECAY = 0.04
+"""Weight decay of the paper's figure 6b; its models were trained from several seeds."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which measurement of the grid is meant."""
+
+    token: str = "class"
+    """ "class" or "patch"."""
+    k: int = 10
+    """Number of singular vectors."""
+    variant: str = "normalized_miscoupling"
+    """Name of the mismatch m; the coupling is 1 - m."""
+
+    @property
+    def column(self) -> str:
+        """Name of its column in the grid."""
+        return f"{self.token}.k{self.k}.{self.variant}"
+
+
+def read_grid(file: Path | None = None) -> pd.DataFrame:
+    """Reads the table of trained vision transformers.
+
+    Args:
+        file: The table; by default the project's own.
+
+    Returns:
+        One line per model, sorted by weight decay, rate and seed.
+
+    Raises:
+        ParameterError: If there is no such table.
+    """
+    file = file or paths.DATA / "vit_grid.csv"
+    if not file.is_file():
+        raise ParameterError(f"there is no {file.name}; make it with `python -m coupling_lib.training.vit grid digits`")
+    return pd.read_csv(file).sort_values(["weight_decay", "drop_path", "seed"], ignore_index=True)
+
+
+def nearest_reading(grid: pd.DataFrame, token: int, k: int, variant: str) -> Reading:
+    """Chooses the measurement of the grid that comes nearest to what is measured on a single model.
+
+    Args:
+        grid: The table.
+        token: Position of the token; 0 is the class token, any other stands for a patch.
+        k: Number of singular vectors wanted.
+        variant: Name of the mismatch.
+
+    Returns:
+        The reading, whose K is the nearest that the grid was measured with.
+    """
+    ending = f".{variant}"
+    measured = {int(name.split(".")[1][1:]) for name in grid if name.startswith("class.k") and name.endswith(ending)}
+    return Reading("class" if token == 0 else "patch", min(measured, key=lambda m: (abs(m - k), m)), variant)
+
+
+def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """Takes one reading out of the grid.
+
+    Args:
+        grid: The table.
+        reading: Which measurement.
+
+    Returns:
+        Columns model, weight_decay, drop_path, seed, test_accuracy, train_accuracy, coupling, low and high (95 %
+        bootstrap interval over images), random_bases and untrained.
+
+    Raises:
+        ParameterError: If the grid was not measured so.
+    """
+    name = reading.column
+    if name not in grid:
+        raise ParameterError(f"the grid has no column {name!r}; take token 'class' or 'patch' and one of its K")
+    settings = grid[["model", "weight_decay", "drop_path", "seed", "test_accuracy", "train_accuracy"]]
+    return settings.assign(
+        coupling=1 - grid[name],
+        low=1 - grid[f"{name}_high"],
+        high=1 - grid[f"{name}_low"],
+        random_bases=1 - grid[f"{name}_null"],
+        untrained=1 - grid[f"{name}_untrained"],
+    )
+
+
+def first_seed(table: pd.DataFrame) -> pd.DataFrame:
+    """Takes the models of the grid proper, without the further seeds of one row.
+
+    Args:
+        table: A table with the column seed.
+
+    Returns:
+        The lines of the smallest seed.
+    """
+    return table[table.seed == table.seed.min()]
+
+
+def fits_by_rate(grid: pd.DataFrame, reading: Reading, stated: Mapping[float, float] | None = None) -> pd.DataFrame:
+    r"""Fits test accuracy against coupling, over the weight decays at each rate of stochastic depth.
+
+    Args:
+        grid: The table.
+        reading: Which measurement.
+        stated: The paper's $R^2$ by rate.
+
+    Returns:
+        A line per rate with at least three models and one, named "all", for all models: columns drop_path, models,
+        slope (accuracy per unit of coupling), intercept, r_squared, low and high (its 95 % bootstrap interval over
+        models), p_value, and paper (its $R^2$, not a number where it states none).
+    """
+    table = first_seed(coupling_table(grid, reading))
+    groups = [(f"{rate:g}", part) for rate, part in table.groupby("drop_path")] + [("all", table)]
+    rows = []
+    for rate, part in groups:
+        if len(part) >= 3:
+            fit = fit_with_interval(part.coupling, part.test_accuracy)
+            known = np.nan if rate == "all" else (stated or {}).get(float(rate), np.nan)
+            rows.append((rate, fit.n, fit.slope, fit.intercept, fit.r_squared, fit.low, fit.high, fit.p_value, known))
+    columns = ["drop_path", "models", "slope", "intercept", "r_squared", "low", "high", "p_value", "paper"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def stated_r_squared(paper: pd.DataFrame) -> dict[float, float]:
+    r"""Takes the correlations that the paper states for its figure 6a.
+
+    Args:
+        paper: The table `data/paper_figures.csv`.
+
+    Returns:
+        $R^2$ by rate of stochastic depth.
+    """
+    rows = paper[(paper.figure == "6a") & (paper.y_quantity == "r_squared")]
+    return dict(zip(rows.x.astype(float), rows.y.astype(float), strict=True))
+
+
+def seeds_table(grid: pd.DataFrame, readings: Sequence[Reading], weight_decay: float = SEEDED_DECAY) -> pd.DataFrame:
+    """Tabulates coupling against the rate of stochastic depth at one weight decay, over seeds.
+
+    Args:
+        grid: The table.
+        readings: Which measurements.
+        weight_decay: The weight decay.
+
+    Returns:
+        Columns token, drop_path, seeds (how many), coupling (mean over seeds), low and high (their range), image_low
+        and image_high (ends of the intervals over images, mean over seeds), random_bases and untrained.
+    """
+    rows = []
+    for reading in readings:
+        table = coupling_table(grid, reading)
+        for rate, part in table[table.weight_decay == weight_decay].groupby("drop_path"):
+            mean = part.mean(numeric_only=True)
+            ends = (part.coupling.min(), part.coupling.max(), mean.low, mean.high)
+            rows.append((reading.token, rate, len(part), mean.coupling, *ends, mean.random_bases, mean.untrained))
+    columns = ["token", "drop_path", "seeds", "coupling", "low", "high", "image_low", "image_high"]
+    return pd.DataFrame(rows, columns=[*columns, "random_bases", "untrained"])
+
+
+def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """Says for each weight decay how coupling and accuracy change with the rate of stochastic depth.
+
+    Args:
+        grid: The table.
+        reading: Which measurement.
+
+    Returns:
+        Columns weight_decay, models, coupling_rank (Spearman correlation of coupling with the rate), accuracy_rank
+        (the same of test accuracy), without and most (coupling at the smallest and at the largest rate).
+    """
+    rows = []
+    for decay, part in first_seed(coupling_table(grid, reading)).groupby("weight_decay"):
+        part = part.sort_values("drop_path")
+        ranks = [part[name].corr(part.drop_path, method="spearman") for name in ("coupling", "test_accuracy")]
+        rows.append((decay, len(part), *ranks, part.coupling.iloc[0], part.coupling.iloc[-1]))
+    return pd.DataFrame(rows, columns=["weight_decay", "models", "coupling_rank", "accuracy_rank", "without", "most"])
+
+
+def grid_provenance(grid: pd.DataFrame, command: str = "") -> str:
+    """Says in one line where the numbers of the grid come from.
+
+    Args:
+        grid: The table.
+        command: Command that makes the figure.
+
+    Returns:
+        Parts separated by " · ".
+    """
+    first = grid.iloc[0]
+    seeds = ", ".join(map(str, sorted(grid.seed.unique())))
+    parts = [
+        f"data/vit_grid.csv: {len(grid)} ViTs on {first['data']}, {first.blocks} blocks, width {first.width}, "
+        f"{first.heads} heads, patch {first.patch}, {first.epochs} epochs ({first.steps} steps of {first.batch})",
+        f"seeds {seeds}",
+        f"{first.images} held-out images each",
+        str(first.machine),
+        str(first.versions),
+        command,
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def quoted(grid: pd.DataFrame, reading: Reading, readings: Sequence[Reading], fits: pd.DataFrame) -> dict[str, float]:
+    """Gives the numbers that prose about the grid quotes.
+
+    Args:
+        grid: The table.
+        reading: Which measurement the fits are of.
+        readings: Which measurements the row of several seeds is told for.
+        fits: What `fits_by_rate` gave.
+
+    Returns:
+        By name: "models", "accuracy-lowest", "accuracy-highest"; "r-squared-RATE", with "-low", "-high", "-p-value"
+        and "-slope"; and at the seeded weight decay "coupling-TOKEN-rate-RATE", the mean over seeds, with "-low" and
+        "-high", their range, and "coupling-TOKEN-null" and "-untrained"; "rank-mean", the mean over weight decays of
+        the rank correlation of coupling with the rate.
+    """
+    found = {
+        "models": len(grid),
+        "accuracy-lowest": grid.test_accuracy.min(),
+        "accuracy-highest": grid.test_accuracy.max(),
+        "rank-mean": trend_table(grid, reading).coupling_rank.mean(),
+        "accuracy-rank-mean": trend_table(grid, reading).accuracy_rank.mean(),
+    }
+    for fit in fits.itertuples():
+        key = f"r-squared-{fit.drop_path}"
+        found |= {key: fit.r_squared, f"{key}-low": fit.low, f"{key}-high": fit.high}
+        found |= {f"{key}-p-value": fit.p_value, f"{key}-slope": fit.slope}
+    for row in seeds_table(grid, readings).itertuples():
+        key = f"coupling-{row.token}-rate-{row.drop_path:g}"
+        found |= {key: row.coupling, f"{key}-low": row.low, f"{key}-high": row.high}
+        found |= {f"coupling-{row.token}-null": row.random_bases, f"coupling-{row.token}-untrained": row.untrained}
+    return {name: float(value) for name, value in found.items()}

@@ -1,0 +1,168 @@
+"""Dynamics: the residual stream of one token as the linear system that its block Jacobians make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import xarray as xr
+
+from coupling_lib.jacobian import block_jacobians
+from coupling_lib.measures.common import (
+    check_k,
+    depth_jacobians,
+    prompt_inputs,
+    prompt_name,
+    traces,
+)
+from coupling_lib.metrics import dynamics
+from coupling_lib.metrics.nulls import filled_spectrum
+from coupling_lib.models import Model
+from coupling_lib.provenance import prompts_hash, provenance
+from coupling_lib.svd import SingularTriplets, top_triplets, top_triplets_stacked
+from coupling_lib.tracing import Trace
+
+READINGS = ("embedding", "product", "released", "product with final norm", "affine")
+"""Rival answers to what a linearised network makes of the embedding; see `measure_dynamics`."""
+
+Variables = dict[str, tuple[tuple[str, ...], torch.Tensor]]
+
+
+def measure_dynamics(
+    model: Model,
+    prompts: str | torch.Tensor | Iterable[Any],
+    k: int = 10,
+    token: int = -1,
+    seed: int = 0,
+    n_samples: int = 50,
+) -> xr.Dataset:
+    r"""Measure how far products of I + J_l carry one token's state (paper, section 6.1 and appendix A.5).
+
+    All Jacobians are taken at the states that the network visits. The readings of "the linearised network", each a
+    state that is compared with the true last one, never blended:
+
+    - `embedding`: $x^0$ itself against $x^L$, no block at all;
+    - `product`: $\prod_{l=1}^{L} (I + J_l)\,x^0$ against $x^L$ (paper, equation 20);
+    - `released`: $\prod_{l=1}^{L-1} (I + J_l)\,x^0$ against $x^L$ after the final norm, as the released code's
+      linearisation check has it: one factor fewer, and another target;
+    - `product with final norm`: $(I + J'_L) \prod_{l=1}^{L-1} (I + J_l)\,x^0$ against $x^L$ after the final norm, where
+      $I + J'_L$ is the Jacobian of the last block with the norm (paper, equation 7);
+    - `affine`: $x^l = (I + J_l)\,x^{l-1} + b_l$ from $x^0$ on, which is exact up to rounding.
+
+    Args:
+        model: a model from `load_model`.
+        prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
+        k: number of singular triplets and of shared directions, K.
+        token: the position t of J_tt; -1 is the last.
+        seed: seed of the random bases.
+        n_samples: draws of random bases per prompt.
+
+    Returns:
+        a dataset with blocks and levels from 0 (level l is the state x^l) and the variables
+
+        - `carried_cosine`, `carried_norm_ratio`, `carried_relative_error` `(prompt, start, level)`: the product from
+          `start` to `level`, applied to the true state at `start`, against the true state at `level`;
+        - `null_cosine`, `null_norm_ratio` `(prompt, level)`: the same from level 0 with random singular vectors in
+          every block, mean over draws;
+        - `end_cosine`, `end_norm_ratio`, `end_relative_error` `(prompt, reading)`;
+        - `linear_cosine`, `linear_norm_ratio` `(prompt, block)`: $J_l x^{l-1}$ against $f^l(x^{l-1})$;
+        - `contribution` `(prompt, level)`: share of $x^L$ that comes from the embedding (level 0) and from the
+          remainder of the block that ends at each level; they add up to 1;
+        - `growth_state`, `growth_response`, `growth_along`, `growth_singular` `(prompt, level, direction)`: logarithms
+          of growth factors along the top left singular vectors of the mean Jacobian, see `metrics.dynamics.Growth`;
+          `growth_null` is `growth_response` where all blocks have random singular vectors;
+        - `left_right_cosine` `(prompt, block, rank)`: $u_i^\top v_i$, with its sign;
+        - `singular_values` `(prompt, block, rank)`.
+
+    Raises:
+        ParameterError: if `k` exceeds the width, a token does not exist, or there is no prompt.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_dynamics(cl.load_model("nano-neox"), ["It was the best of times"], k=4)
+        >>> round(float(ds.end_cosine.sel(reading="affine")[0]), 4)
+        1.0
+    """
+    given = prompt_inputs(prompts)
+    check_k(model, k)
+    per_prompt = []
+    for traced, prompt in zip(traces(model, given), given, strict=True):
+        # Seeded by the prompt as well, so that a prompt gives the same numbers alone and among others.
+        generator = torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
+        J, x = depth_jacobians(traced, token), traced.hidden[:, traced.position(token)]
+        found = top_triplets_stacked(J, k)
+        variables = (
+            _carried(J, x)
+            | _random(J, x, found, n_samples, generator)
+            | _ends(traced, token, J, x)
+            | _growth(J, x, found, generator)
+        )
+        variables["left_right_cosine"] = (("block", "rank"), torch.einsum("ldk,lkd->lk", found.U, found.Vh))
+        variables["singular_values"] = (("block", "rank"), found.S)
+        per_prompt.append(xr.Dataset({name: (dims, value.cpu().numpy()) for name, (dims, value) in variables.items()}))
+    levels = range(model.n_blocks + 1)
+    ds = xr.concat(per_prompt, dim="prompt").assign_coords(
+        block=range(model.n_blocks),
+        level=levels,
+        start=levels,
+        reading=list(READINGS),
+        prompt=[prompt_name(prompt) for prompt in given],
+    )
+    ds.attrs = provenance(model, given, measure="dynamics", k=k, token=token, bases_seed=seed, route=traced.route)
+    return ds
+
+
+def _carried(J: torch.Tensor, x: torch.Tensor) -> Variables:
+    """What products of I + J carry from every level to every later one, block by block and in total."""
+    out = {f"carried_{name}": (("start", "level"), v) for name, v in dynamics.carried_states(J, x)._asdict().items()}
+    linear = dynamics.linear_part(J, x)
+    out["linear_cosine"], out["linear_norm_ratio"] = (("block",), linear.cosine), (("block",), linear.norm_ratio)
+    out["contribution"] = (("level",), dynamics.contributions(J, x))
+    return out
+
+
+def _random(
+    J: torch.Tensor, x: torch.Tensor, found: SingularTriplets, n_samples: int, generator: torch.Generator
+) -> Variables:
+    """The embedding carried through blocks with the same singular values and random singular vectors."""
+    S = filled_spectrum(found.S, x.shape[-1], torch.linalg.matrix_norm(J))
+    states = dynamics.random_steps(S, x[0], n_samples, generator)
+    null = dynamics.agreement(states, x.expand_as(states))
+    return {
+        "null_cosine": (("level",), null.cosine.mean(dim=0)),
+        "null_norm_ratio": (("level",), null.norm_ratio.mean(dim=0)),
+    }
+
+
+def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> Variables:
+    """Compare each reading's last state with the true one."""
+    position, last = traced.position(token), traced.n_blocks - 1
+    with torch.no_grad():
+        normed = traced.final_norm(x[-1][None])[0].to(x)
+    with_norm = block_jacobians(traced, last, [(position, position)], "hidden_states")[0]
+    product, affine = x[0], x[0]
+    for level, matrix in enumerate(J[:-1]):
+        remainder = x[level + 1] - x[level] - matrix @ x[level]
+        product, affine = product + matrix @ product, affine + matrix @ affine + remainder
+    remainder = x[-1] - x[-2] - J[-1] @ x[-2]
+    pairs = {
+        "embedding": (x[0], x[-1]),
+        "product": (product + J[-1] @ product, x[-1]),
+        "released": (product, normed),
+        "product with final norm": (product + with_norm @ product, normed),
+        "affine": (affine + J[-1] @ affine + remainder, x[-1]),
+    }
+    computed, true = (torch.stack([pairs[name][side] for name in READINGS]) for side in (0, 1))
+    found = dynamics.agreement(computed, true)
+    return {f"end_{name}": (("reading",), value) for name, value in found._asdict().items()}
+
+
+def _growth(J: torch.Tensor, x: torch.Tensor, found: SingularTriplets, generator: torch.Generator) -> Variables:
+    """Growth along the directions that the blocks share most, and the same for blocks that share none."""
+    k = found.S.shape[1]
+    growth = dynamics.growth(J, x, top_triplets(J.mean(dim=0), k).U, found.S)
+    turned = dynamics.randomised(J, generator)
+    null = dynamics.growth(turned, x, top_triplets(turned.mean(dim=0), k).U, found.S)
+    values = growth._asdict() | {"null": null.response}
+    return {f"growth_{name}": (("level", "direction"), value) for name, value in values.items()}

@@ -1,0 +1,186 @@
+"""Tables of models and of what is known about them: the paper's figures, the leaderboard, the suite, the store.
+
+The statistics over these tables are in `coupling_lib.measures.correlations`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from coupling_lib import paths, store
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.registry import TASKS, entries, lookup
+from coupling_lib.store.files import DamagedError, open_file
+
+SCORES = {"minus validation loss": "negative_loss", "accuracy on held-out tokens": "accuracy"}
+"""Scores of a model of the suite: label and column."""
+
+RIVALS = {
+    "parameters": "log_parameters", "blocks": "blocks", "width": "width", "training tokens": "log_tokens",
+    "line-shape score": "line_shape_score", "expodistance": "log_expodistance",
+}  # fmt: skip
+"""What else could predict the score: label and column of `suite`."""
+
+DECISIVE_MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "qwen1.5-0.5b", "pythia-1.4b")
+"""Smallest models of the paper's figure 1a, which decide what its coupling is."""
+
+
+def paper_figures(file: Path | None = None) -> pd.DataFrame:
+    """Read the values that were read off, or are stated with, the paper's figures.
+
+    Args:
+        file: a table with the columns of `data/paper_figures.csv`, which is the default.
+
+    Returns:
+        columns figure, series, x_quantity, x, y_quantity, y, how.
+    """
+    return pd.read_csv(file or paths.DATA / "paper_figures.csv", comment="#", dtype={"figure": str})
+
+
+def figure_1a() -> pd.DataFrame:
+    """Give the points of the paper's figure 1a with what the registry knows about each model.
+
+    Returns:
+        columns model (alias), family, kind, width, blocks, parameters_b, tokens_t, coupling, score (both digitised),
+        average (the score of the registry, NaN where it has none) and how.
+    """
+    points = paper_figures()
+    points = points[(points["figure"] == "1a") & (points["x_quantity"] == "coupling")]
+    rows = []
+    for point in points.itertuples():
+        entry = lookup(point.series)
+        rows.append(
+            {
+                "model": entry.alias, "family": entry.family, "kind": entry.kind, "width": entry.width,
+                "blocks": entry.blocks, "parameters_b": entry.parameters_b, "tokens_t": entry.training_tokens_t,
+                "coupling": point.x, "score": point.y, "average": entry.average, "how": point.how,
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def leaderboard() -> pd.DataFrame:
+    """Give the registry's models with at least one benchmark score.
+
+    Returns:
+        columns model, family, kind, parameters_b, blocks, width, tokens_t, the six tasks, average and in_paper.
+    """
+    rows = [
+        {
+            "model": entry.alias, "family": entry.family, "kind": entry.kind, "parameters_b": entry.parameters_b,
+            "blocks": entry.blocks, "width": entry.width, "tokens_t": entry.training_tokens_t,
+            **{task: getattr(entry, task) for task in TASKS}, "average": entry.average, "in_paper": entry.in_paper,
+        }
+        for entry in entries()
+    ]  # fmt: skip
+    table = pd.DataFrame(rows)
+    return table[table[list(TASKS)].notna().any(axis=1)].reset_index(drop=True)
+
+
+def suite(file: Path | None = None) -> pd.DataFrame:
+    """Read the suite of models trained by this project (`python -m coupling_lib.training.suite`).
+
+    The models trained on the generated grammar are left out: their text is another, and losses on different texts do
+    not compare. So is step 0, which is no trained model.
+
+    Args:
+        file: a table with the columns of `data/suite.csv`, which is the default.
+
+    Returns:
+        the rows of the table, one per model and checkpoint, with the columns of `SCORES` and `RIVALS`, `final`
+        (whether it is the model's last checkpoint) and, per variant and K, `VARIANT_kK_relative`: 0 at the null,
+        1 at perfect coupling.
+
+    Raises:
+        ParameterError: if there is no such table.
+    """
+    file = file or paths.DATA / "suite.csv"
+    if not file.is_file():
+        raise ParameterError(f"{str(file)!r} does not exist; train the suite with: make suite")
+    table = pd.read_csv(file, comment="#")
+    table = table[(table["text"] == "given") & (table["step"] > 0)].reset_index(drop=True)
+    added = {
+        "negative_loss": -table["validation_loss"],
+        "log_parameters": np.log10(table["parameters"]),
+        "log_tokens": np.log10(table["tokens"]),
+        # Its values span orders of magnitude, where the mean growth is close to 0.
+        "log_expodistance": np.log10(table["expodistance"]),
+        "final": table["step"] == table.groupby("model")["step"].transform("max"),
+    }
+    for column in coupling_columns(table):
+        best = VARIANTS[column.rpartition("_k")[0]].best
+        added[f"{column}_relative"] = (table[column] - table[f"{column}_null"]) / (best - table[f"{column}_null"])
+    return pd.concat([table, pd.DataFrame(added)], axis=1)
+
+
+def coupling_columns(table: pd.DataFrame) -> list[str]:
+    """Name the columns of a table of the suite that hold a variant of coupling.
+
+    Args:
+        table: a table with columns such as "released_trace_k10" and "released_trace_k10_null".
+
+    Returns:
+        the columns, in the order of `VARIANTS`.
+    """
+    names = [f"{variant}_k{label}" for variant in VARIANTS for label in ("5", "10", "tenth")]
+    return [name for name in names if name in table.columns and f"{name}_null" in table.columns]
+
+
+def measured_models(root: Path | None = None) -> pd.DataFrame:
+    """Say which models of the paper have been measured here, as the store has it.
+
+    Args:
+        root: folder of all results; by default `results`.
+
+    Returns:
+        the paper's models and the embedded ones: model, score, digitised (coupling in figure 1a), trace (1 minus
+        `released_trace` with K = 10 % of the width, of `measure_decisive`), normalized (1 minus
+        `normalized_miscoupling` at K = 10, of `measure_depth`), both means over pairs of different
+        blocks and NaN where not measured; and command, what to run for the first, or "" if it was.
+    """
+    kept = store.listing(root=root)
+    kept = kept[~kept["untrained"].astype(bool)]
+    rows = []
+    for entry in entries():
+        if not (entry.in_paper or entry.embedded):
+            continue
+        mine = kept[kept["model"] == entry.alias]
+        found = {measure: _means(mine.loc[mine["measure"] == measure, "path"], measure) for measure in _READERS}
+        missing = np.isnan(found["decisive"])
+        rows.append(
+            {
+                "model": entry.alias, "score": entry.average, "digitised": entry.coupling_fig1a_digitised,
+                "trace": found["decisive"], "normalized": found["depth"],
+                "command": f"python workflow/decisive.py {entry.alias}" if missing else "",
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _decisive_coupling(ds: xr.Dataset) -> float:
+    place = {"variant": "released_trace", "rule": "0.1 d", "pairs": "different"}
+    return 1 - float(ds["value"].sel(place).mean())
+
+
+def _depth_coupling(ds: xr.Dataset) -> float:
+    values = ds["normalized_miscoupling"].sel(k=10).transpose("prompt", "block_1", "block_2").values
+    return 1 - float(values[:, ~np.eye(values.shape[1], dtype=bool)].mean())
+
+
+_READERS = {"decisive": _decisive_coupling, "depth": _depth_coupling}
+
+
+def _means(files: pd.Series, measure: str) -> float:
+    """Average one measure's coupling over the files of a model; a file that cannot be read is passed over."""
+    found = []
+    for path in files:
+        try:
+            found.append(_READERS[measure](open_file(Path(path))[1]))
+        except (DamagedError, KeyError):  # damaged, or measured at other K
+            continue
+    return float(np.mean(found)) if found else np.nan

@@ -1,0 +1,279 @@
+"""What every reading of coupling is with no coupling: curves, surrogates of a model, and the decisive test.
+
+`null_curves` needs no model: it sets the closed forms beside simulation, over width, K and the decay of the
+spectrum. `measure_nulls` measures a model against surrogates of itself. `measure_decisive` measures the two
+normalisations of the released code at the numbers of vectors that the paper's headline figure may have used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import xarray as xr
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures.common import check_k, depth_jacobians, prompt_inputs, prompt_name, traces
+from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum, random_orthogonal_null, relative_to_null
+from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
+from coupling_lib.metrics.variants import VARIANTS, measure_variants
+from coupling_lib.models import Model
+from coupling_lib.provenance import provenance, versions
+from coupling_lib.svd import top_triplets_stacked
+
+DECISIVE = ("released_norm", "released_trace")
+"""Variants of the decisive test: the two normalisations of the released code."""
+
+
+def tenth_of_width(d: int) -> int:
+    """Give K = 10 % of the width, rounded down as the pre-release code does, but at least 1.
+
+    Args:
+        d: width.
+
+    Returns:
+        K.
+
+    Example:
+        >>> tenth_of_width(768)
+        76
+    """
+    return max(1, int(0.1 * d))
+
+
+def ladder(k: int, d: int) -> tuple[int, ...]:
+    """Give the numbers of singular vectors around a chosen one: half of it, itself, and its double.
+
+    Args:
+        k: the chosen one, at least 2.
+        d: width; no number exceeds half of it, but for the chosen one itself.
+
+    Returns:
+        Numbers in ascending order, from 2.
+
+    Raises:
+        ParameterError: if `k` is below 2.
+
+    Example:
+        >>> ladder(10, 96), ladder(10, 12)
+        ((5, 10, 20), (5, 10))
+    """
+    if k < 2:
+        raise ParameterError(f"k is {k!r}; without off-diagonal entries some readings mean nothing; take 2 or more")
+    return tuple(sorted({max(2, min(k // 2, d)), k, *([2 * k] if 2 * k <= d // 2 else [])}))
+
+
+def null_curves(
+    widths: Sequence[int] = (64, 128, 256, 512),
+    ks: Sequence[int] = (10, 30),
+    decays: Sequence[float] = (0.0, 0.5, 1.0),
+    n_samples: int = 8,
+    seed: int = 0,
+) -> xr.Dataset:
+    r"""Simulate every variant without coupling, beside its closed form (`coupling_lib.metrics.nulls`).
+
+    The spectrum is $\sigma_i = i^{-a}$ over the whole width; $a = 0$ is flat.
+
+    Args:
+        widths: widths d, each at least the largest of `ks`.
+        ks: numbers of singular vectors; K = 10 % of the width is added as a rule of its own.
+        decays: exponents a.
+        n_samples: random draws for each width.
+        seed: seed of the draws.
+
+    Returns:
+        a dataset with dimensions `rule` (how K is chosen: "10", ..., "0.1 d"), `width`, `decay` and `variant`;
+        `simulated`, the root mean square over draws; `error`, its standard error; `closed_form`; and
+        `k` `(rule, width)`.
+
+    Raises:
+        ParameterError: if K exceeds a width.
+
+    Example:
+        >>> ds = null_curves(widths=(32,), ks=(4,), decays=(0.0,), n_samples=2)
+        >>> dict(ds.simulated.sizes)
+        {'rule': 2, 'width': 32, 'decay': 1, 'variant': 17}
+    """
+    ks = list(ks)
+    generator = torch.Generator().manual_seed(seed)
+    names = list(VARIANTS)
+    per_width = []
+    for d in widths:
+        # One singular vector has no off-diagonal entries, which two of the variants need.
+        chosen = [*ks, max(2, tenth_of_width(d))]
+        rank = torch.arange(1, d + 1, dtype=torch.float64)
+        S = torch.stack([rank**-a for a in decays])
+        samples = random_orthogonal_null(S, d, chosen, n_samples, generator)
+        squares = torch.stack([samples[name].square() for name in names], dim=-1)  # (sample, rule, decay, variant)
+        root = squares.mean(dim=0).sqrt()
+        error = squares.std(dim=0) / (2 * root * n_samples**0.5)
+        closed = torch.stack([torch.stack([closed_form_null(n, S, d, k) for n in names], dim=-1) for k in chosen])
+        dims = ("rule", "decay", "variant")
+        found = {"simulated": root, "error": error, "closed_form": closed}
+        per_width.append(
+            xr.Dataset({name: (dims, value.numpy()) for name, value in found.items()} | {"k": (("rule",), chosen)})
+        )
+    ds = xr.concat(per_width, dim="width").transpose("rule", "width", "decay", "variant", missing_dims="ignore")
+    rules = [*map(str, ks), "0.1 d"]
+    ds = ds.assign_coords(width=list(widths), decay=list(decays), variant=names, rule=rules)
+    ds.attrs = {"measure": "null_curves", "n_samples": n_samples, "seed": seed, "versions": versions()}
+    return ds
+
+
+def measure_nulls(
+    model: Model,
+    prompts: str | torch.Tensor | Iterable[Any],
+    ks: Sequence[int] = (10, 30),
+    token: int = -1,
+    seed: int = 0,
+) -> xr.Dataset:
+    r"""Measure all variants of coupling across depth, and the same against surrogates of the model itself.
+
+    Every value is the mean over ordered pairs of different blocks. What each surrogate keeps and what it takes away
+    is said in `coupling_lib.metrics.surrogates`. *Relative* coupling is
+
+    $$\frac{\text{value} - \text{null}}{\text{best} - \text{null}},$$
+
+    with the `rotated` surrogate of the same prompt as null: 0 without coupling, 1 at perfect coupling.
+
+    Args:
+        model: a model from `load_model`.
+        prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
+        ks: numbers of singular vectors K, each from 2 to the width.
+        token: the position t whose Jacobians J_tt are measured; -1 is the last.
+        seed: seed of the surrogates.
+
+    Returns:
+        a dataset with `value` and `relative` `(prompt, kind, variant, k)`, kinds "measured", "rotated", "permuted",
+        "unpaired"; `closed_form` `(prompt, variant, k)`, the root mean square of the null for the measured
+        spectra; `singular_values` `(prompt, block_1, rank)`.
+
+    Raises:
+        ParameterError: if K is below 2 or exceeds the width, the model has one block, or there is no prompt.
+        UntrustworthyResultError: if a Jacobian or a singular triplet fails its check.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = measure_nulls(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
+        >>> bool(ds.relative.sel(kind="rotated", k=10, variant="released_norm").item() == 0)
+        True
+    """
+    given = prompt_inputs(prompts)
+    ks = sorted(set(ks))
+    if ks[0] < 2:
+        raise ParameterError(f"ks is {ks!r}; some variants need off-diagonal entries, so K is at least 2")
+    check_k(model, ks[-1])
+    names = list(VARIANTS)
+    per_prompt = []
+    for traced in traces(model, given):
+        J = depth_jacobians(traced, token)
+        U, S, Vh, _ = top_triplets_stacked(J, ks[-1])
+        V = Vh.mT
+        generator = torch.Generator().manual_seed(seed)
+        kinds = {"measured": (U, V)} | {kind: surrogate_vectors(U, V, kind, generator) for kind in SURROGATES}
+        # The spectrum beyond the measured head enters the null through its norm, and hardly through its shape.
+        spectrum = filled_spectrum(S, model.d_model, torch.linalg.matrix_norm(J))
+        values = torch.stack(
+            [_table(mean_over_pairs(J, U, S, V, U2, V2, ks, names), names) for U2, V2 in kinds.values()]
+        )
+        closed = torch.stack(
+            [torch.stack([closed_form_null(n, spectrum, model.d_model, k).mean() for k in ks]) for n in names]
+        )
+        best = torch.tensor([VARIANTS[name].best for name in names], device=values.device)[:, None]
+        null = values[1 + SURROGATES.index("rotated")]
+        relative = torch.stack([relative_to_null(value - best, null - best) for value in values])
+        dims = ("kind", "variant", "k")
+        per_prompt.append(
+            xr.Dataset(
+                {
+                    "value": (dims, values.cpu().numpy()),
+                    "relative": (dims, relative.cpu().numpy()),
+                    "closed_form": (dims[1:], closed.cpu().numpy()),
+                    "singular_values": (("block_1", "rank"), S.cpu().numpy()),
+                }
+            )
+        )
+    ds = xr.concat(per_prompt, dim="prompt")
+    ds = ds.assign_coords(k=ks, variant=names, kind=list(kinds), prompt=[prompt_name(prompt) for prompt in given])
+    ds.attrs = provenance(model, given, measure="nulls", token=token, surrogate_seed=seed, route=traced.route)
+    return ds
+
+
+def _table(values: dict[str, torch.Tensor], names: Sequence[str]) -> torch.Tensor:
+    """Values by name as one tensor (variant, k)."""
+    return torch.stack([values[name] for name in names])
+
+
+def measure_decisive(
+    model: Model,
+    prompts: str | torch.Tensor | Iterable[Any],
+    ks: Sequence[int] = (10, 30, 50),
+    token: int = -1,
+    boundary: str = "hidden_states",
+) -> xr.Dataset:
+    r"""Measure `released_norm` and `released_trace` at K = 10, 30, 50 and 10 % of the width, beside their null.
+
+    The paper's final figure 1a plots values that agree with $1 - 1/\sqrt{\lfloor 0.1 d \rfloor}$, the value of
+    1 - `released_trace` with K = 10 % of the width, a flat spectrum and no coupling. Whether they are that, or
+    coupling, is decided by measuring the same models.
+
+    Args:
+        model: a model from `load_model`.
+        prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
+        ks: numbers of singular vectors; those above the width are left out, and K = 10 % of the width is added.
+        token: the position t whose Jacobians J_tt are measured; -1 is the last.
+        boundary: `"hidden_states"`, as in the released code, or `"block"` (see `measure_depth`).
+
+    Returns:
+        a dataset with `value` and `null` `(prompt, variant, rule, pairs)`: means over pairs of blocks, `pairs`
+        "different" or "all" (a block with itself counts as 0); and `k` `(rule)`. The null is the root mean square
+        for random bases with the measured spectra.
+
+    Raises:
+        ParameterError: if a token does not exist, the model has one block, or there is no prompt.
+        UntrustworthyResultError: if a Jacobian or a singular triplet fails its check.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = measure_decisive(cl.load_model("nano-neox"), ["It was the best of times"])
+        >>> ds.k.values.tolist()
+        [10, 30, 50, 9]
+    """
+    given = prompt_inputs(prompts)
+    d, n_blocks = model.d_model, model.n_blocks
+    if n_blocks < 2:
+        raise ParameterError("the model has 1 block; coupling needs pairs of different blocks, take a deeper model")
+    fixed = [k for k in ks if k <= d]
+    chosen = [*fixed, tenth_of_width(d)]
+    # What the mean over different pairs becomes when the n_blocks zeros of the diagonal are counted as well.
+    with_diagonal = (n_blocks - 1) / n_blocks
+    different = ~torch.eye(n_blocks, dtype=torch.bool)
+    per_prompt = []
+    for traced in traces(model, given):
+        J = depth_jacobians(traced, token, boundary)
+        U, S, Vh, _ = top_triplets_stacked(J, max(chosen))
+        found = measure_variants(J, U, S, Vh, chosen, DECISIVE)
+        value = torch.stack([found[name].cpu()[:, different].mean(dim=-1) for name in DECISIVE])
+        spectrum = filled_spectrum(S, d, torch.linalg.matrix_norm(J)).cpu()
+        null = torch.stack(
+            [torch.stack([closed_form_null(n, spectrum, d, k).mean() for k in chosen]) for n in DECISIVE]
+        )
+        both = {"value": value, "null": null}
+        per_prompt.append(
+            xr.Dataset(
+                {
+                    name: (("variant", "rule", "pairs"), torch.stack([x, x * with_diagonal], dim=-1).numpy())
+                    for name, x in both.items()
+                }
+            )
+        )
+    ds = xr.concat(per_prompt, dim="prompt").assign_coords(
+        variant=list(DECISIVE),
+        rule=[*map(str, fixed), "0.1 d"],
+        pairs=["different", "all"],
+        prompt=[prompt_name(prompt) for prompt in given],
+    )
+    ds["k"] = (("rule",), chosen)
+    ds.attrs = provenance(model, given, measure="decisive", token=token, boundary=boundary, route=traced.route)
+    return ds

@@ -1,0 +1,190 @@
+"""Perturbation: noise on one token's embedding, followed through the network and through its linearisation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+import xarray as xr
+from nnsight import NNsight
+
+from coupling_lib.blocks import residual_stream
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures.common import depth_jacobians, prompt_inputs, prompt_name, traces
+from coupling_lib.metrics.dynamics import random_steps
+from coupling_lib.metrics.nulls import filled_spectrum
+from coupling_lib.models import Model
+from coupling_lib.provenance import prompts_hash, provenance
+from coupling_lib.svd import top_triplets_stacked
+from coupling_lib.tracing import Trace
+
+CARRIERS = ("network", "linear", "random")
+"""What carries a perturbation from block to block; see `measure_perturbation`."""
+
+# Bytes that the states inside one block may take for all copies of a prompt that are run together.
+_BATCH_BYTES = 2**28
+
+# Singular values of each block that the null takes one by one; the rest is spread evenly.
+_LARGEST = 10
+
+
+def measure_perturbation(
+    model: Model,
+    prompts: str | torch.Tensor | Iterable[Any],
+    noise: Sequence[float] = (0.03, 0.1, 0.3, 1.0),
+    draws: int = 4,
+    token: int = -1,
+    seed: int = 0,
+) -> xr.Dataset:
+    r"""Put noise on one token's embedding and compare its states with the clean ones (paper, figure 32).
+
+    The perturbed embedding is $x^0 + \varepsilon \lVert x^0 \rVert\, g$ with $g$ a uniformly random direction of
+    length 1, the same at every noise level $\varepsilon$ of one draw. Three carriers take it to the following levels:
+
+    - `network`: the network itself, run again with the first block's input changed at that token by an nnsight
+      intervention;
+    - `linear`: $\delta^l = (I + J_l)\,\delta^{l-1}$ with the Jacobians of the clean run, giving $x^l + \delta^l$;
+    - `random`: the same with random singular vectors in every block, the null.
+
+    $J_{tt}$ moves the perturbed token alone, and so does the network where attention is causal: earlier tokens do not
+    read this one, and what later ones read does not come back. In an encoder or a vision transformer the other tokens
+    move and act back, which `linear` leaves out; `earlier_moved` says how much they moved.
+
+    Args:
+        model: a model from `load_model`.
+        prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
+        noise: relative noise levels, each above 0.
+        draws: number of random directions per prompt.
+        token: the position that is perturbed and followed; -1 is the last.
+        seed: seed of the directions.
+
+    Returns:
+        a dataset with level 0 the embedding and the variables
+
+        - `cosine` `(prompt, carrier, noise, draw, level)` of the perturbed state with the clean one;
+        - `amplification`, of the same dimensions, $\lVert \delta^l \rVert / \lVert \delta^0 \rVert$;
+        - `linear_error` `(prompt, noise, draw, level)`: the distance between the changes that the network and the
+          linearisation make, relative to the former;
+        - `earlier_moved` `(prompt,)`: largest change of the tokens before this one after the last block, relative to
+          their norm; rounding in a causal model.
+
+    Raises:
+        ParameterError: if a noise level is not above 0, `draws` not from 1, a token does not exist, or there is no
+            prompt.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_perturbation(cl.load_model("nano-neox"), ["It was the best of times"], noise=(0.01,))
+        >>> bool(ds.cosine.sel(carrier="network", level=0).min() > 0.999)
+        True
+    """
+    given = prompt_inputs(prompts)
+    noise = [float(level) for level in noise]
+    if not noise or not all(level > 0 for level in noise):
+        raise ParameterError(f"noise is {noise!r}; it must be relative noise levels above 0, such as (0.1, 1.0)")
+    if draws < 1:
+        raise ParameterError(f"draws is {draws!r}; it must be a whole number from 1")
+    per_prompt = []
+    for traced, prompt in zip(traces(model, given), given, strict=True):
+        # Seeded by the prompt as well, so that a prompt gives the same numbers alone and among others.
+        generator = torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
+        position = traced.position(token)
+        x, J = traced.hidden[:, position], depth_jacobians(traced, token)
+        directions = torch.randn(draws, traced.d_model, generator=generator).to(x)
+        directions = directions / directions.norm(dim=-1, keepdim=True)
+        added = (torch.tensor(noise).to(x)[:, None, None] * directions * x[0].norm()).flatten(0, 1)
+        states, moved = perturbed_states(traced, position, added)
+        changes = torch.stack([states - x, _linear_changes(J, added), _random_changes(J, added, generator)])
+        changes = changes.unflatten(1, (len(noise), draws))
+        per_prompt.append(_compared(x, changes, moved))
+    ds = xr.concat(per_prompt, dim="prompt").assign_coords(
+        carrier=list(CARRIERS),
+        noise=noise,
+        level=range(model.n_blocks + 1),
+        prompt=[prompt_name(prompt) for prompt in given],
+    )
+    ds.attrs = provenance(
+        model, given, measure="perturbation", draws=draws, token=token, noise_seed=seed, route=traced.route
+    )
+    return ds
+
+
+@torch.no_grad()
+def perturbed_states(traced: Trace, position: int, added: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Run a model again with something added to one token's embedding, and record that token's states.
+
+    Args:
+        traced: the clean run.
+        position: which token, from 0.
+        added: what is added to the first block's input, shape `(m, d)`, one run for each.
+
+    Returns:
+        the states, shape `(m, L + 1, d)`, in the dtype of `traced.hidden`; and the largest change, relative to
+        their norm, that the tokens before `position` show after the last block.
+    """
+    together = max(1, _BATCH_BYTES // (64 * traced.n_tokens * traced.d_model))
+    runs = [_intervened(traced, position, part) for part in added.split(together)]
+    states = torch.cat([states for states, _ in runs]).to(traced.hidden.dtype)
+    if position == 0:
+        return states, 0.0
+    clean = traced.hidden[-1, :position]
+    moved = max(float((others - clean).norm(dim=(1, 2)).max()) for _, others in runs)
+    return states, moved / float(clean.norm())
+
+
+def _intervened(traced: Trace, position: int, added: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """One batched run: states of the token after every block, and of earlier tokens after the last."""
+    model = traced.model
+    with warnings.catch_warnings():
+        # As in `blocks.record`: the name `output` that some families give a submodule is nnsight's own here.
+        warnings.simplefilter("ignore", UserWarning)
+        tracer = NNsight(model.hf)
+    envoys = attrgetter(model.blocks.path)(tracer)
+    inputs = {name: value.expand(len(added), *value.shape[1:]) for name, value in traced.inputs.items()}
+    if hasattr(model.hf.config, "use_cache"):
+        inputs["use_cache"] = False
+    with tracer.trace(**inputs) as run:
+        states = list().save()
+        changed = envoys[0].input.clone()
+        changed[:, position] += added.to(changed)
+        envoys[0].input = changed
+        states.append(changed[:, position])
+        for envoy in envoys:
+            stream = residual_stream(envoy.output, changed.shape)
+            states.append(stream[:, position])
+        others = stream[:, :position].save()
+        run.stop()
+    return torch.stack(states, dim=1), others
+
+
+def _linear_changes(J: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+    changes = [added]
+    for matrix in J:
+        changes.append(changes[-1] + changes[-1] @ matrix.mT)
+    return torch.stack(changes, dim=1)
+
+
+def _random_changes(J: torch.Tensor, added: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    # The few largest singular values and the Frobenius norm settle how long a random direction becomes.
+    width = J.shape[-1]
+    largest = top_triplets_stacked(J, min(_LARGEST, width)).S
+    return random_steps(filled_spectrum(largest, width, torch.linalg.matrix_norm(J)), added, len(added), generator)
+
+
+def _compared(x: torch.Tensor, changes: torch.Tensor, moved: float) -> xr.Dataset:
+    """Condense changes (carrier, noise, draw, level, d) of one prompt."""
+    dims = ("carrier", "noise", "draw", "level")
+    cosine = torch.cosine_similarity(x + changes, x.expand_as(changes), dim=-1)
+    lengths = changes.norm(dim=-1)
+    error = (changes[0] - changes[1]).norm(dim=-1) / lengths[0]
+    return xr.Dataset(
+        {
+            "cosine": (dims, cosine.cpu().numpy()),
+            "amplification": (dims, (lengths / lengths[..., :1]).cpu().numpy()),
+            "linear_error": (dims[1:], error.cpu().numpy()),
+            "earlier_moved": moved,
+        }
+    )

@@ -1,0 +1,273 @@
+"""Precision: the same measurement with weights, or arithmetic, of fewer bits.
+
+Numbers of few bits enter a Jacobian in two places. The *weights* may be rounded or quantised, and with them the
+states at which the blocks are linearised. And the *arithmetic* of the derivative may be narrow: the released code
+differentiates in whatever type the model runs in, this library in float32. `measure_precision` tells the two apart:
+it repeats one measurement for several precisions of the weights, in float32 arithmetic, and for each of them repeats
+it once more in bfloat16 and in float16 arithmetic, with weights and states as they were.
+
+What an int8 or a 4-bit block is taken to be is said in `coupling_lib.precision`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError, UntrustworthyResultError
+from coupling_lib.measures.common import check_k, depth_jacobians, inputs_for, prompt_inputs, prompt_name, traces
+from coupling_lib.measures.depth import depth_null, measure_depth
+from coupling_lib.measures.sweeps import sweep
+from coupling_lib.metrics.subspaces import principal_angles, random_angles
+from coupling_lib.metrics.variants import measure_variants
+from coupling_lib.models import Model, load_model
+from coupling_lib.precision import PRECISIONS, is_quantised
+from coupling_lib.provenance import provenance
+from coupling_lib.svd import top_triplets_stacked
+from coupling_lib.tracing import Trace
+
+REFERENCE = "float32"
+"""The precision, and the arithmetic, that all others are compared with."""
+
+ARITHMETIC = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Types in which a Jacobian can be formed."""
+
+WEIGHTS = "weights"
+SOURCES = (WEIGHTS, "bfloat16 arithmetic", "float16 arithmetic")
+"""Where an error comes from: narrow weights, or narrow arithmetic with the same weights and states."""
+
+VARIANT = "normalized_miscoupling"
+
+
+@dataclass(frozen=True, eq=False)
+class _NarrowTrace(Trace):
+    """A trace whose blocks are differentiated in a type of one's choice."""
+
+    arithmetic: torch.dtype = torch.float32
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.arithmetic
+
+
+def chosen_precisions(text: str) -> list[str]:
+    """Read a list of precisions to be compared with float32.
+
+    Args:
+        text: names out of `coupling_lib.precision.PRECISIONS`, separated by commas.
+
+    Returns:
+        the names in the order given, each once and without float32.
+
+    Raises:
+        ParameterError: if a name is unknown or none is left.
+
+    Example:
+        >>> chosen_precisions("bfloat16, nf4")
+        ['bfloat16', 'nf4']
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    narrow = [name for name in dict.fromkeys(names) if name != REFERENCE]
+    unknown = [name for name in narrow if name not in PRECISIONS]
+    if unknown or not narrow:
+        others = ", ".join(name for name in PRECISIONS if name != REFERENCE)
+        raise ParameterError(f"precisions is {text!r}; give some of {others}, separated by commas")
+    return narrow
+
+
+def measure_triplets(
+    model: Model,
+    prompts: str | torch.Tensor | Iterable[Any],
+    k: int = 10,
+    token: int = -1,
+    arithmetic: str = REFERENCE,
+) -> xr.Dataset:
+    """Measure the top singular triplets of every block's Jacobian J_tt, vectors included, and their coupling.
+
+    Args:
+        model: a model from `load_model`.
+        prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
+        k: number of singular triplets K.
+        token: the position t; -1 is the last.
+        arithmetic: type in which the blocks are run and differentiated, "float32", "bfloat16" or "float16". A narrow
+            one rounds the weights as it multiplies with them. Everything after the Jacobian is float32.
+
+    Returns:
+        a dataset with `U` and `V` `(prompt, block, component, rank)`, `singular_values` `(prompt, block, rank)` and
+        `normalized_miscoupling` `(prompt, block_1, block_2)`.
+
+    Raises:
+        ParameterError: if K exceeds the width, a token does not exist, the arithmetic is unknown, or there is no
+            prompt.
+        UntrustworthyResultError: if a Jacobian or a triplet fails its check, in float16 also by overflow.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = measure_triplets(cl.load_model("nano-neox"), ["It was the best of times"], k=4)
+        >>> dict(ds.U.sizes)
+        {'prompt': 1, 'block': 12, 'component': 96, 'rank': 4}
+    """
+    given = prompt_inputs(prompts)
+    check_k(model, k)
+    if arithmetic not in ARITHMETIC:
+        raise ParameterError(f"arithmetic is {arithmetic!r}; it must be one of {', '.join(ARITHMETIC)}")
+    per_prompt = []
+    for traced in traces(model, given):
+        J = depth_jacobians(_in_arithmetic(traced, arithmetic), token).float()
+        triplets = top_triplets_stacked(J, k)
+        values = measure_variants(J, triplets.U, triplets.S, triplets.Vh, [k], [VARIANT])
+        variables = {
+            "U": (("block", "component", "rank"), triplets.U.cpu().numpy()),
+            "V": (("block", "component", "rank"), triplets.Vh.mT.cpu().numpy()),
+            "singular_values": (("block", "rank"), triplets.S.cpu().numpy()),
+            VARIANT: (("block_1", "block_2"), values[VARIANT][0].cpu().numpy()),
+        }
+        per_prompt.append(xr.Dataset(variables))
+    ds = xr.concat(per_prompt, dim="prompt").assign_coords(prompt=[prompt_name(prompt) for prompt in given])
+    details = {"k": k, "token": token, "arithmetic": arithmetic, "route": traced.route}
+    ds.attrs = provenance(model, given, measure="triplets", **details)
+    return ds
+
+
+def measure_precision(
+    name: str,
+    prompts: Sequence[Any],
+    precisions: Sequence[str] = ("bfloat16", "int8", "nf4", "fp4"),
+    k: int = 10,
+    token: int = -1,
+    n_vectors: int = 4,
+    revision: str | None = None,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Measure a model in several precisions, one in memory at a time, and compare each with float32.
+
+    Args:
+        name: alias, Hugging Face id or local folder.
+        prompts: texts or `Prompt` objects; a model without a tokenizer gets random inputs in their place.
+        precisions: what the weights are held in beside float32, names out of `coupling_lib.precision.PRECISIONS`.
+        k: number of singular triplets K.
+        token: the position t whose Jacobians are measured; -1 is the last.
+        n_vectors: number of prompts, from the first, for which vectors and arithmetic are compared.
+        revision: branch, tag, commit or training step.
+        seed: seed of random inputs and of the random subspaces.
+
+    Returns:
+        a dataset whose dimension `precision` starts with float32, blocks from 0:
+        `normalized_miscoupling` `(precision, prompt, block_1, block_2)` and `singular_values` `(precision, prompt,
+        block, rank)` of all prompts, in float32 arithmetic;
+        and of the first `n_vectors` prompts (dimension `example`), by the `source` of the error (`SOURCES`):
+        `value_error` `(precision, source, example, block, rank)`, relative, of singular values;
+        `angle` `(precision, source, side, example, block, order)`, principal angles in degrees between the spans of
+        the top K vectors, `side` "U" or "V";
+        `coupling_error` `(precision, source, example, block_1, block_2)`, the absolute difference of coupling.
+        Errors from weights are those against float32 weights; errors from arithmetic are those against float32
+        arithmetic with the same weights and states. A narrow arithmetic that fails its checks leaves NaN.
+        `null` `(precision)` is the mean mis-coupling of random bases with the singular values of that precision, and
+        `random_angle` `(order)` the mean for unrelated spans. The attribute `left_out` says in one line each which
+        precisions could not be measured and why.
+
+    Raises:
+        ParameterError: if K exceeds the width, a token does not exist, or there is no prompt.
+    """
+    model = load_model(name, precision=REFERENCE, revision=revision)
+    inputs = inputs_for(model, prompts, seed=seed)
+    settings = {"k": k, "token": token}
+    examples = inputs[:n_vectors]
+    reference = _measured(model, inputs, examples, settings)
+    found, left_out = [reference], []
+    for precision in precisions:
+        del model
+        try:
+            model = load_model(name, precision=precision, revision=revision)
+            _check_quantised(model)
+            found.append(_measured(model, inputs, examples, settings))
+        except CouplingError as error:
+            model = None
+            left_out.append(f"{precision} is left out: {error}")
+    ds = xr.concat([_compared(one, reference) for one in found], dim="precision", combine_attrs="override")
+    ds = ds.assign_coords(precision=[one["depth"].attrs["precision"] for one in found], source=list(SOURCES))
+    width = int(ds.attrs["width"])
+    generator = torch.Generator().manual_seed(seed)
+    ds["null"] = ("precision", [float(depth_null(one["depth"], VARIANT, seed=seed).mean()) for one in found])
+    ds["random_angle"] = ("order", torch.rad2deg(random_angles(width, k, 50, generator)).mean(dim=0).numpy())
+    ds.attrs |= {
+        "measure": "precision",
+        "k": k,
+        "precision": ", ".join(ds["precision"].values),
+        "n_vectors": len(examples),
+    }
+    ds.attrs["left_out"] = "\n".join(left_out)
+    return ds
+
+
+def _measured(model: Model, inputs: Sequence[Any], examples: Sequence[Any], settings: dict[str, int]) -> dict[str, Any]:
+    """All measurements of one loaded model: depth over all prompts, triplets of some in every arithmetic."""
+    found: dict[str, Any] = {"depth": sweep(measure_depth, model, inputs, ks=(settings["k"],), token=settings["token"])}
+    for arithmetic in ARITHMETIC:
+        try:
+            found[arithmetic] = sweep(measure_triplets, model, examples, **settings, arithmetic=arithmetic)
+        except UntrustworthyResultError:
+            if arithmetic == REFERENCE:
+                raise
+            found[arithmetic] = None
+    return found
+
+
+def _compared(one: dict[str, Any], reference: dict[str, Any]) -> xr.Dataset:
+    """One precision's measurements and their errors by source."""
+    plain = one[REFERENCE]
+    pairs = [(plain, reference[REFERENCE]), *((one[kind], plain) for kind in ARITHMETIC if kind != REFERENCE)]
+    errors = xr.concat([_errors(narrow, wide) for narrow, wide in pairs], dim="source")
+    depth = one["depth"]
+    kept = depth[[VARIANT]].isel(k=0, drop=True)
+    kept["singular_values"] = depth["singular_values"].rename(block_1="block").drop_vars("block")
+    return xr.merge([kept, errors], combine_attrs="drop").assign_attrs(depth.attrs)
+
+
+def _errors(narrow: xr.Dataset | None, wide: xr.Dataset) -> xr.Dataset:
+    """Distances of two measurements of the same triplets; NaN where the narrow one failed."""
+    if narrow is None:
+        return xr.full_like(_errors(wide, wide), np.nan)
+    angles = [principal_angles(_frames(narrow, side), _frames(wide, side)).rad2deg().numpy() for side in "UV"]
+    value_error = np.abs(narrow["singular_values"] / wide["singular_values"] - 1)
+    return xr.Dataset(
+        {
+            "value_error": (("example", "block", "rank"), value_error.transpose("prompt", "block", "rank").values),
+            "angle": (("side", "example", "block", "order"), np.stack(angles)),
+            "coupling_error": (
+                ("example", "block_1", "block_2"),
+                np.abs(narrow[VARIANT].values - wide[VARIANT].values),
+            ),
+        },
+        coords={"side": ["U", "V"]},
+    )
+
+
+def _frames(ds: xr.Dataset, side: str) -> torch.Tensor:
+    return torch.from_numpy(ds[side].transpose("prompt", "block", "component", "rank").values)
+
+
+def _in_arithmetic(traced: Trace, arithmetic: str) -> Trace:
+    """The same trace, with its blocks differentiated in another type."""
+    if arithmetic == REFERENCE:
+        return traced
+    # A replayed block may then differ from the recorded one by that type's rounding, as for weights held in it; int8
+    # blocks differ by more, from the rounding of their activations.
+    tolerated = traced.model.precision if traced.model.precision == "int8" else arithmetic
+    parts = {field.name: getattr(traced, field.name) for field in fields(Trace)}
+    parts["model"] = replace(traced.model, precision=tolerated)
+    return _NarrowTrace(**parts, arithmetic=ARITHMETIC[arithmetic])
+
+
+def _check_quantised(model: Model) -> None:
+    """Refuse a quantised model whose blocks were left as they are, which would look like an exact quantisation."""
+    quantised = model.precision in ("int8", "nf4", "fp4")
+    if quantised and not is_quantised(model.blocks.modules):
+        raise UnsupportedModelError(
+            f"bitsandbytes finds no linear layer to quantise in the blocks of {type(model.hf).__name__}"
+        )

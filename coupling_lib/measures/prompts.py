@@ -1,0 +1,178 @@
+"""Coupling prompt by prompt: with what a prompt is made of, and with and without an instruction at its end.
+
+`prompt_versions` puts a sentence behind each of some questions: the chain-of-thought instruction, or a control of the
+same length that instructs to nothing. `measure_prompts` measures coupling across depth and notes beside every prompt
+its data set, its length in tokens and its reasoning steps.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+import xarray as xr
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures.common import inputs_for
+from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.sweeps import sweep
+from coupling_lib.models import Model
+from coupling_lib.prompts import CHAIN_OF_THOUGHT, Prompt, add_chain_of_thought
+
+ALONE, INSTRUCTED, CONTROL = "alone", "step by step", "control sentence"
+"""The versions of a prompt: as it is, with the instruction, with another sentence of the same length."""
+
+_SUFFIXES = {"+cot": INSTRUCTED, "+control": CONTROL}
+
+# Sentences that state something and ask for nothing, of different lengths, so that one fits any tokenizer.
+_CONTROLS = (
+    "It rained all day.",
+    "The train was late again.",
+    "A grey cat slept there.",
+    "She wore a long green coat.",
+    "The shop opens early on Mondays.",
+    "Two boats came home after dark.",
+    "The old gate by the mill was red.",
+    "The path along the river was wet and narrow.",
+    "My neighbour keeps eleven hens behind the barn.",
+)
+
+
+def prompt_versions(model: Model, questions: Iterable[Prompt]) -> list[Prompt]:
+    """Put sentences behind questions: the chain-of-thought instruction, and the control that fits its length.
+
+    Args:
+        model: the model, whose tokenizer measures length.
+        questions: prompts as they are.
+
+    Returns:
+        for each question itself, its version with the instruction ("+cot" added to its id), and its version with the
+        control sentence ("+control").
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> question = cl.Prompt("q1", "mine", "How many eggs are left?")
+        >>> [prompt.id for prompt in prompt_versions(cl.load_model("nano-neox"), [question])]
+        ['q1', 'q1+cot', 'q1+control']
+    """
+    control = control_sentence(model)
+    return [
+        version
+        for prompt in questions
+        for version in (
+            prompt,
+            add_chain_of_thought(prompt),
+            replace(prompt, id=f"{prompt.id}+control", text=f"{prompt.text} {control}"),
+        )
+    ]
+
+
+def control_sentence(model: Model) -> str:
+    """Choose the statement whose length in tokens is nearest to that of the instruction.
+
+    Args:
+        model: the model, whose tokenizer measures length.
+
+    Returns:
+        a sentence that ends in a full stop, as the instruction does.
+    """
+    wanted = added_tokens(model, CHAIN_OF_THOUGHT)
+    return min(_CONTROLS, key=lambda sentence: abs(added_tokens(model, sentence) - wanted))
+
+
+def added_tokens(model: Model, sentence: str) -> int:
+    """Count the tokens that a sentence adds to a question.
+
+    Args:
+        model: the model.
+        sentence: the sentence.
+
+    Returns:
+        their number.
+    """
+    return _length(model, f"How many? {sentence}") - _length(model, "How many?")
+
+
+def measure_prompts(model: Model, prompts: Sequence[Prompt], ks: Sequence[int] = (10,), token: int = -1) -> xr.Dataset:
+    """Measure coupling across depth for every prompt, and note what each prompt is like (paper, figures 9 and 15).
+
+    A language model without a tokenizer (random weights saved alone) reads each word as one token, whose id is the
+    word's checksum: length, repetition and what is put behind a question remain what they are.
+
+    Args:
+        model: a language model from `load_model`.
+        prompts: prompts, as of `load_prompts` and `prompt_versions`; repetitions are left out.
+        ks: numbers of singular vectors K, each from 1 to the width.
+        token: the position t whose Jacobians J_tt are measured; -1 is the last.
+
+    Returns:
+        the dataset of `measure_depth`, each prompt measured through `sweep`, and along `prompt` the coordinates
+        `id`; `question`, the id without what a version adds to it; `version`, one of "alone", "step by step",
+        "control sentence"; `dataset`; `steps`, its reasoning steps, NaN where nobody counted; `n_tokens`, its length.
+        The attributes `control`, `control_tokens` and `instruction_tokens` name the control sentence and the
+        numbers of tokens that it and the instruction add.
+
+    Raises:
+        ParameterError: if the model reads no text, K exceeds the width, a token does not exist, or there is no prompt.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_prompts(cl.load_model("nano-neox"), cl.load_prompts(n=2), ks=(10,))
+        >>> ds["dataset"].values.tolist(), dict(ds.normalized_miscoupling.sizes)["prompt"]
+        (['arc-style', 'gsm8k-style'], 2)
+    """
+    prompts = list(dict.fromkeys(prompts))
+    given = readable(model, prompts)
+    ds = sweep(measure_depth, model, given, ks=tuple(ks), token=token)
+    suffixes = [next((suffix for suffix in _SUFFIXES if prompt.id.endswith(suffix)), "") for prompt in prompts]
+    notes = {
+        "id": [prompt.id for prompt in prompts],
+        "question": [prompt.id.removesuffix(suffix) for prompt, suffix in zip(prompts, suffixes, strict=True)],
+        "version": [_SUFFIXES.get(suffix, ALONE) for suffix in suffixes],
+        "dataset": [prompt.dataset for prompt in prompts],
+        "steps": [float("nan") if prompt.steps is None else float(prompt.steps) for prompt in prompts],
+        "n_tokens": [_length(model, prompt.text) for prompt in prompts],
+    }
+    ds = ds.assign_coords({name: ("prompt", values) for name, values in notes.items()})
+    control = control_sentence(model)
+    ds.attrs |= {
+        "measure": "prompts",
+        "control": control,
+        "control_tokens": added_tokens(model, control),
+        "instruction_tokens": added_tokens(model, CHAIN_OF_THOUGHT),
+        "words_as_tokens": int(model.tokenizer is None),
+    }
+    return ds
+
+
+def readable(model: Model, prompts: Sequence[Prompt]) -> list[str | torch.Tensor]:
+    """Give prompts in a form that a language model can read; see `measure_prompts`.
+
+    Args:
+        model: the model.
+        prompts: the prompts.
+
+    Returns:
+        texts, or `input_ids` `(1, n)`.
+
+    Raises:
+        ParameterError: if the model reads images.
+    """
+    if model.hf.main_input_name != "input_ids":
+        raise ParameterError(f"{model.name} reads {model.hf.main_input_name}; prompts are texts, take a language model")
+    if model.tokenizer is not None:
+        return inputs_for(model, prompts)
+    return [torch.tensor([_word_ids(model, prompt.text)]) for prompt in prompts]
+
+
+def _length(model: Model, text: str) -> int:
+    return len(_word_ids(model, text) if model.tokenizer is None else model.tokenizer(text)["input_ids"])
+
+
+def _word_ids(model: Model, text: str) -> list[int]:
+    # Python's own hash of a text differs from run to run.
+    vocabulary = model.hf.config.get_text_config().vocab_size
+    return [zlib.crc32(word.encode()) % vocabulary for word in re.findall(r"\w+|[^\w\s]", text)]

@@ -1,0 +1,263 @@
+r"""The residual stream as a linear system: what products of $I + J_l$ carry, and how directions grow along them.
+
+The paper reads a network as $x^{l} = (I + J_l)\,x^{l-1}$ (section 6.1; appendix A.5, equations 19 to 24), with $J_l$
+the Jacobian of block $l$'s residual branch $f^l$ at the state $x^{l-1}$ that the network itself visits. The first-order
+expansion of a block there is
+
+$$x^l = (I + J_l)\,x^{l-1} + b_l, \qquad b_l = f^l(x^{l-1}) - J_l\,x^{l-1},$$
+
+so the paper's equation leaves out the remainder $b_l$. With it the recursion gives every state exactly; without it
+the product of the $I + J_l$ gives whatever part of the state was passed on linearly. The two readings have
+names of their own here and are never blended.
+
+A block that normalises its input cannot tell $x$ from $2x$. Where it reads the stream only through such a norm,
+$J_l\,x^{l-1} = 0$ up to the norm's small constant, and $b_l$ is all of $f^l$.
+
+Tensors: `J` (L, d, d), one residual Jacobian per block, and `x` (L+1, d), the states $x^0 \dots x^L$ of one token.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.coupling import divided, trustworthy, widened
+from coupling_lib.metrics.nulls import random_frame
+
+
+class Agreement(NamedTuple):
+    """How well a computed state agrees with the true one; every field has the same shape."""
+
+    cosine: Tensor
+    """Cosine of the angle between the two, -1 to 1."""
+    norm_ratio: Tensor
+    """Length of the computed state over that of the true one; 1 is right."""
+    relative_error: Tensor
+    """Length of their difference over that of the true one; 0 is right."""
+
+
+class Growth(NamedTuple):
+    """Natural logarithms of growth factors since the embedding, each (L+1, K), 0 at level 0."""
+
+    state: Tensor
+    r"""Of the state's component along a direction, $\ln |u^\top x^l / u^\top x^0|$."""
+    response: Tensor
+    r"""Of a small change along it, carried by the product: $\ln |u^\top (I+J_l)\cdots(I+J_1)\,u|$."""
+    along: Tensor
+    r"""Predicted from what each block does to the direction: $\sum_{j \le l} \ln |1 + u^\top J_j\,u|$."""
+    singular: Tensor
+    r"""Predicted from the blocks' singular values, $\sum_{j \le l} \ln(1 + \sigma_k^j)$ (paper, after equation 24)."""
+
+
+def agreement(computed: Tensor, true: Tensor) -> Agreement:
+    """Compare computed states with true ones: direction, length, and both.
+
+    Args:
+        computed: (..., d).
+        true: The same, none of them zero.
+
+    Returns:
+        Cosine, norm ratio and relative error, each (...). The cosine of a zero vector is 0.
+
+    Example:
+        >>> import torch
+        >>> agreement(torch.tensor([2.0, 0.0]), torch.tensor([1.0, 0.0]))
+        Agreement(cosine=tensor(1.), norm_ratio=tensor(2.), relative_error=tensor(1.))
+    """
+    computed, true = widened(computed, true)
+    length, wanted = torch.linalg.vector_norm(computed, dim=-1), torch.linalg.vector_norm(true, dim=-1)
+    error = torch.linalg.vector_norm(computed - true, dim=-1)
+    product = length * wanted
+    cosine = (computed * true).sum(dim=-1) / torch.where(product == 0, 1, product)
+    return Agreement(
+        trustworthy(cosine.clamp(-1, 1), "cosine of states"),
+        divided(length, wanted, "norm of a state"),
+        divided(error, wanted, "norm of a state"),
+    )
+
+
+def carried_states(J: Tensor, x: Tensor) -> Agreement:
+    r"""Compare what products of $I + J_l$ make of each state with the states the network reaches.
+
+    For every pair of levels $a \le b$ it compares $(I + J_b) \cdots (I + J_{a+1})\,x^a$ with $x^b$. Row 0 starts at the
+    embedding (paper, equations 20 and 21); the last column asks how much of the way to the end is linear.
+
+    Args:
+        J: Residual Jacobians (L, d, d).
+        x: States (L+1, d).
+
+    Returns:
+        Cosine, norm ratio and relative error, each (L+1, L+1) with the starting level first; not a number where the
+        end lies before the start. The diagonal is a state with itself.
+
+    Example:
+        >>> import torch
+        >>> J, x = torch.full((2, 1, 1), 1.0), torch.tensor([[1.0], [2.0], [4.0]])
+        >>> carried_states(J, x).norm_ratio
+        tensor([[1., 1., 1.],
+                [nan, 1., 1.],
+                [nan, nan, 1.]])
+    """
+    J, x = _checked(J, x)
+    levels = len(x)
+    out = Agreement(*(x.new_full((levels, levels), torch.nan) for _ in Agreement._fields))
+    columns = x[:0]
+    for level in range(levels):
+        if level:
+            columns = _stepped(columns, J[level - 1])
+        columns = torch.cat([columns, x[level : level + 1]])
+        for target, values in zip(out, agreement(columns, x[level].expand_as(columns)), strict=True):
+            target[: level + 1, level] = values
+    return out
+
+
+def linear_part(J: Tensor, x: Tensor) -> Agreement:
+    r"""Compare $J_l\,x^{l-1}$, all that one block adds by the paper's equation 23, with the true $f^l(x^{l-1})$.
+
+    Args:
+        J: Residual Jacobians (L, d, d).
+        x: States (L+1, d).
+
+    Returns:
+        Cosine, norm ratio and relative error, each (L,). A norm ratio near 0 says that the remainder does the work.
+    """
+    J, x = _checked(J, x)
+    return agreement(_applied(J, x[:-1]), x.diff(dim=0))
+
+
+def contributions(J: Tensor, x: Tensor) -> Tensor:
+    r"""Split the last state into what the product carries from the embedding and from each block's remainder.
+
+    Unrolling $x^l = (I + J_l) x^{l-1} + b_l$ gives
+
+    $$x^L = P_{0}\,x^0 + \sum_{l=1}^{L} P_{l}\,b_l, \qquad P_l = (I + J_L) \cdots (I + J_{l+1}),$$
+
+    an identity. Each term counts by its component along $x^L$, as a share of $\lVert x^L \rVert$.
+
+    Args:
+        J: Residual Jacobians (L, d, d).
+        x: States (L+1, d).
+
+    Returns:
+        (L+1,): the embedding's share first, then each block's. They add up to 1; a share may be negative.
+
+    Example:
+        >>> import torch
+        >>> J, x = torch.full((2, 1, 1), 1.0), torch.tensor([[1.0], [3.0], [8.0]])
+        >>> contributions(J, x)  # 4 of 8 come from the embedding, 2 from each remainder
+        tensor([0.5000, 0.2500, 0.2500])
+    """
+    J, x = _checked(J, x)
+    remainders = x.diff(dim=0) - _applied(J, x[:-1])
+    columns = x[:1]
+    for matrix, remainder in zip(J, remainders, strict=True):
+        columns = torch.cat([_stepped(columns, matrix), remainder[None]])
+    return divided(columns @ x[-1], x[-1] @ x[-1], "norm of the last state")
+
+
+def growth(J: Tensor, x: Tensor, U: Tensor, S: Tensor) -> Growth:
+    r"""Follow given directions through the blocks, beside what full coupling predicts.
+
+    If all blocks shared their singular vectors, with left equal to right, $J_l = U S_l U^\top$, a change along $u_k$
+    would grow by $\prod_l (1 + \sigma_k^l)$ (paper, equation 24), and `response`, `along` and `singular` would agree;
+    `state` too, if the remainders vanish. A left vector that points against its right one makes the factor
+    $1 - \sigma_k^l$ instead: `along` knows of it, `singular` does not.
+
+    Args:
+        J: Residual Jacobians (L, d, d).
+        x: States (L+1, d).
+        U: Directions of length 1 as columns (d, K), such as the left singular vectors of the mean Jacobian.
+        S: Singular values of each block (L, at least K), strongest first.
+
+    Returns:
+        Logarithms of the growth factors, each (L+1, K).
+
+    Raises:
+        UntrustworthyResultError: If a component is exactly 0, so that its growth has no logarithm.
+    """
+    J, x = _checked(J, x)
+    U, S = widened(U, S)
+    component = (x @ U).abs()
+    columns, responses = U.mT, [torch.ones_like(component[0])]
+    for matrix in J:
+        columns = _stepped(columns, matrix)
+        responses.append((columns * U.mT).sum(dim=-1).abs())
+    factor = 1 + torch.stack([((U.mT @ matrix) * U.mT).sum(dim=-1) for matrix in J])
+    start = torch.zeros_like(component[:1])
+    return Growth(
+        trustworthy((component / component[0]).log(), "growth of the state's component"),
+        trustworthy(torch.stack(responses).log(), "growth of a carried direction"),
+        trustworthy(torch.cat([start, factor.abs().log().cumsum(dim=0)]), "predicted growth"),
+        trustworthy(torch.cat([start, S[:, : U.shape[-1]].log1p().cumsum(dim=0)]), "predicted growth"),
+    )
+
+
+def randomised(J: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    r"""Give every block random singular vectors and leave its singular values: $Q_l J_l R_l$.
+
+    Args:
+        J: Residual Jacobians (L, d, d).
+        generator: Source of randomness, on the CPU; None takes torch's global one.
+
+    Returns:
+        (L, d, d); $Q_l$ and $R_l$ are independent, uniformly distributed orthogonal matrices.
+    """
+    (J,) = widened(J)
+
+    def turn() -> Tensor:
+        return random_frame(J.shape[-1], J.shape[-1], generator, J.dtype).to(J)
+
+    return torch.stack([turn() @ matrix @ turn() for matrix in J])
+
+
+def random_steps(S: Tensor, start: Tensor, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
+    r"""Carry vectors through blocks with random singular vectors, without forming a matrix.
+
+    A vector $y$ is turned by $V_l^\top$ into a uniform direction $g$ of its own length, stretched to $S_l\,g$ and
+    turned by $U_l$ into another uniform direction: $y + \lVert S_l\,g \rVert\,h$ has exactly the distribution of
+    $(I + U_l S_l V_l^\top)\,y$ with uniform, independent $U_l$ and $V_l$.
+
+    Args:
+        S: Singular values (L, d).
+        start: Vector (d,), or one per sample (n_samples, d).
+        n_samples: Number of draws.
+        generator: Source of randomness, on the CPU.
+
+    Returns:
+        (n_samples, L+1, d), the start included.
+    """
+    S, start = widened(S, start)
+    y = start.expand(n_samples, S.shape[-1])
+    states = [y]
+    for spectrum in S:
+        g, h = (_directions(n_samples, len(spectrum), generator).to(y) for _ in range(2))
+        stretch = torch.linalg.vector_norm(spectrum * g, dim=-1) * torch.linalg.vector_norm(y, dim=-1)
+        y = y + stretch[:, None] * h
+        states.append(y)
+    return torch.stack(states, dim=1)
+
+
+def _directions(count: int, width: int, generator: torch.Generator | None) -> Tensor:
+    drawn = torch.randn(count, width, generator=generator)
+    return drawn / torch.linalg.vector_norm(drawn, dim=-1, keepdim=True)
+
+
+def _stepped(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Apply I + J to every row."""
+    return rows + rows @ matrix.mT
+
+
+def _applied(J: Tensor, states: Tensor) -> Tensor:
+    return (J @ states.unsqueeze(-1)).squeeze(-1)
+
+
+def _checked(J: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    if J.ndim != 3 or x.ndim != 2 or J.shape != (len(x) - 1, x.shape[-1], x.shape[-1]) or not len(J):
+        raise ParameterError(
+            f"J has shape {tuple(J.shape)} and x {tuple(x.shape)}; expected Jacobians (L, d, d) and states (L+1, d)"
+        )
+    J, x = widened(J, x)
+    return J, x

@@ -1,0 +1,70 @@
+r"""How sure a correlation over few points is: $R^2$ of a line with its bootstrap interval."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.statistics import linear_fit
+
+
+class FitInterval(NamedTuple):
+    """A least-squares line and how well it holds."""
+
+    slope: float
+    """Change of y per unit of x."""
+    intercept: float
+    """y at x = 0."""
+    r_squared: float
+    """Share of the variance of y that the line explains, 0 to 1."""
+    low: float
+    """Lower end of the bootstrap interval of `r_squared`."""
+    high: float
+    """Its upper end."""
+    p_value: float
+    """Two-sided p-value of the hypothesis that the slope is 0 (t test)."""
+    n: int
+    """Number of points."""
+
+
+def fit_with_interval(
+    x: ArrayLike, y: ArrayLike, level: float = 0.95, n_resamples: int = 4000, seed: int = 0
+) -> FitInterval:
+    r"""Fit a line and resample its points.
+
+    Pairs $(x_i, y_i)$ are drawn again with replacement; the interval holds the middle `level` of the $R^2$ obtained.
+    With a handful of points it is wide, and its lower end lies above 0 even without any relation, because $R^2$ is
+    never negative and no small sample has a correlation of exactly 0: the p-value speaks about that.
+
+    Args:
+        x: Abscissae (n,), not all equal.
+        y: Ordinates (n,).
+        level: Coverage, between 0 and 1.
+        n_resamples: Number of resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        Line, $R^2$, interval and p-value.
+
+    Raises:
+        ParameterError: If the level is not between 0 and 1, or the points define no line.
+
+    Example:
+        >>> fit_with_interval([0, 1, 2, 3], [1, 3, 5, 7]).r_squared
+        1.0
+    """
+    if not 0 < level < 1:
+        raise ParameterError(f"level is {level!r}; expected a number between 0 and 1, for example 0.95")
+    fit = linear_fit(x, y)
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    drawn = np.random.default_rng(seed).integers(len(x), size=(n_resamples, len(x)))
+    dx, dy = (v[drawn] - v[drawn].mean(axis=1, keepdims=True) for v in (x, y))
+    spread = (dx**2).sum(axis=1) * (dy**2).sum(axis=1)
+    # A resample that drew a single point again and again has no line.
+    usable = spread > 1e-24 * max(np.ptp(x) * np.ptp(y), 1e-300) ** 2
+    r_squared = (dx * dy).sum(axis=1)[usable] ** 2 / spread[usable]
+    low, high = np.quantile(r_squared, ((1 - level) / 2, (1 + level) / 2)) if usable.any() else (np.nan, np.nan)
+    return FitInterval(fit.slope, fit.intercept, fit.r_squared, float(low), float(high), fit.p_value, len(x))

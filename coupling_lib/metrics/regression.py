@@ -1,0 +1,272 @@
+r"""What one quantity says about another over a few dozen models: fits, cross-validation, intervals, corrections.
+
+Models of a suite are not independent draws: checkpoints come from one run, sizes from one family. So everything here
+takes *groups*: whole groups are left out in `held_out_r_squared` and drawn in `bootstrap_r_squared`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import scipy.optimize
+import scipy.stats
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import r2_score
+from sklearn.model_selection import KFold, LeaveOneGroupOut, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.statistics import partial_correlation
+
+
+class ExponentialRegression(RegressorMixin, BaseEstimator):
+    r"""Least squares for $y = a + b\, e^{c z}$, with $z$ the single input scaled to mean 0 and deviation 1.
+
+    For every $c$ of a grid the best $a$ and $b$ are a linear fit; the best $c$ is then refined between its
+    neighbours. $c = 0$ stands for the straight line, the limit of the family, so that it never fits worse.
+
+    Args:
+        steepest: Largest $|c|$ tried.
+    """
+
+    def __init__(self, steepest: float = 3.0) -> None:
+        self.steepest = steepest
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> ExponentialRegression:
+        """Fit a, b and c.
+
+        Args:
+            X: Inputs (n, 1).
+            y: Values (n,).
+
+        Returns:
+            Itself.
+        """
+        x, y = np.asarray(X, dtype=float).reshape(-1), np.asarray(y, dtype=float)
+        self.centre_, self.scale_ = x.mean(), x.std() or 1.0
+        z = (x - self.centre_) / self.scale_
+        grid = np.linspace(-self.steepest, self.steepest, 61)
+        errors = [self._solve(z, y, c)[1] for c in grid]
+        best = int(np.argmin(errors))
+        around = (grid[max(0, best - 1)], grid[min(len(grid) - 1, best + 1)])
+        found = scipy.optimize.minimize_scalar(lambda c: self._solve(z, y, c)[1], bounds=around, method="bounded")
+        self.rate_ = float(found.x) if found.fun < errors[best] else float(grid[best])
+        self.coef_ = self._solve(z, y, self.rate_)[0]
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Give the fitted curve.
+
+        Args:
+            X: Inputs (n, 1).
+
+        Returns:
+            Values (n,).
+        """
+        z = (np.asarray(X, dtype=float).reshape(-1) - self.centre_) / self.scale_
+        return self.coef_[0] + self.coef_[1] * self._basis(z, self.rate_)
+
+    @staticmethod
+    def _basis(z: NDArray[np.float64], c: float) -> NDArray[np.float64]:
+        """(exp(c z) - 1) / c, which is z at c = 0."""
+        return z if abs(c) < 1e-9 else np.expm1(c * z) / c
+
+    def _solve(self, z: NDArray[np.float64], y: NDArray[np.float64], c: float) -> tuple[NDArray[np.float64], float]:
+        design = np.column_stack([np.ones_like(z), self._basis(z, c)])
+        coefficients = np.linalg.lstsq(design, y, rcond=None)[0]
+        return coefficients, float(np.square(y - design @ coefficients).sum())
+
+
+FITS: dict[str, BaseEstimator] = {
+    "linear": make_pipeline(StandardScaler(), LinearRegression()),
+    "exponential": ExponentialRegression(),
+}
+"""Shapes of a dependence; each is fitted by least squares."""
+
+
+class Explained(NamedTuple):
+    """A share of variance with its bootstrap interval."""
+
+    r_squared: float
+    """Of the fit to all points."""
+    low: float
+    """Lower end of the interval."""
+    high: float
+    """Upper end."""
+
+
+def r_squared(X: ArrayLike, y: ArrayLike) -> float:
+    """Share of the variance of y that a linear fit to X explains.
+
+    Args:
+        X: Explaining variables (n,) or (n, q).
+        y: Values (n,).
+
+    Returns:
+        R², from 0 to 1.
+
+    Example:
+        >>> r_squared([1, 2, 3, 4], [2, 4, 6, 8])
+        1.0
+    """
+    X, y = _columns(X, y)
+    return float(LinearRegression().fit(X, y).score(X, y))
+
+
+def cross_validated_r_squared(
+    X: ArrayLike, y: ArrayLike, fit: str = "linear", n_folds: int = 10, seed: int = 0
+) -> float:
+    """R² of predictions for points that the fit has not seen, in folds drawn at random.
+
+    Args:
+        X: Explaining variables (n,) or (n, q).
+        y: Values (n,).
+        fit: "linear", or "exponential" with one explaining variable.
+        n_folds: Number of folds, at most n.
+        seed: Seed of the folds.
+
+    Returns:
+        R² of all held-out predictions together; at most 1, negative where they are worse than the mean.
+
+    Raises:
+        ParameterError: If the fit is unknown.
+    """
+    X, y = _columns(X, y)
+    folds = KFold(min(n_folds, len(y)), shuffle=True, random_state=seed)
+    return float(r2_score(y, cross_val_predict(_estimator(fit), X, y, cv=folds)))
+
+
+def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike, fit: str = "linear") -> float:
+    """R² of predictions for whole groups that the fit has not seen.
+
+    Args:
+        X: Explaining variables (n,) or (n, q).
+        y: Values (n,).
+        groups: Which group each point belongs to (n,), two different ones at least.
+        fit: "linear", or "exponential" with one explaining variable.
+
+    Returns:
+        R² of all held-out predictions together; negative where they are worse than the mean of all points.
+
+    Raises:
+        ParameterError: If the fit is unknown or there is only one group.
+
+    Example:
+        >>> held_out_r_squared([1, 2, 3, 4], [2, 4, 6, 8], ["a", "a", "b", "b"])
+        1.0
+    """
+    X, y = _columns(X, y)
+    groups = np.asarray(groups)
+    if len(set(groups.tolist())) < 2:
+        raise ParameterError(
+            f"groups holds only {groups.tolist()[0]!r}; leaving one group out needs two different ones"
+        )
+    return float(r2_score(y, cross_val_predict(_estimator(fit), X, y, cv=LeaveOneGroupOut(), groups=groups)))
+
+
+def bootstrap_r_squared(
+    X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, n_resamples: int = 1000, seed: int = 0
+) -> Explained:
+    """R² of a linear fit with its 95 % percentile interval over resampled groups.
+
+    Args:
+        X: Explaining variables (n,) or (n, q).
+        y: Values (n,).
+        groups: Which group each point belongs to (n,); whole groups are drawn. None: every point by itself.
+        n_resamples: Number of resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        R² and the ends of the interval.
+    """
+    X, y = _columns(X, y)
+    members = [np.flatnonzero(np.asarray(groups) == g) for g in np.unique(groups)] if groups is not None else None
+    members = members or [np.array([i]) for i in range(len(y))]
+    generator = np.random.default_rng(seed)
+    found = []
+    for _ in range(n_resamples):
+        chosen = generator.integers(len(members), size=len(members))
+        drawn = np.concatenate([members[i] for i in chosen])
+        # A resample of a few equal points is fitted perfectly and says nothing.
+        if len(set(chosen.tolist())) > X.shape[1] + 1 and np.ptp(X[drawn], axis=0).all() and np.ptp(y[drawn]) > 0:
+            found.append(_plain_r_squared(X[drawn], y[drawn]))
+    low, high = np.quantile(found, (0.025, 0.975))
+    return Explained(r_squared(X, y), float(low), float(high))
+
+
+def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, tuple[float, float]]:
+    """Partial correlation of each variable with y, all the other variables held fixed.
+
+    Args:
+        variables: Explaining variables (n,) by name.
+        y: Values (n,).
+
+    Returns:
+        Correlation and two-sided p-value by name.
+
+    Example:
+        >>> size, noise = [1, 2, 3, 4, 5, 6], [1, -1, 0, 0, -1, 1]
+        >>> score = [2 * s - n for s, n in zip(size, noise)]
+        >>> round(given_all_others({"size": size, "nothing": [0, 1, 1, 0, 1, 0]}, score)["size"][0], 2)
+        0.99
+    """
+    found = {}
+    for name, x in variables.items():
+        others = np.column_stack([other for key, other in variables.items() if key != name])
+        found[name] = tuple(partial_correlation(x, y, others))
+    return found
+
+
+def corrected(p_values: ArrayLike, method: str = "holm") -> NDArray[np.float64]:
+    """Correct p-values for the number of hypotheses tried.
+
+    Args:
+        p_values: p-values (m,).
+        method: "holm", which bounds the probability of any false discovery, or "bh" (Benjamini and Hochberg), which
+            bounds the expected share of false ones among the discoveries.
+
+    Returns:
+        Corrected p-values (m,), in the order given, at most 1.
+
+    Raises:
+        ParameterError: If the method is unknown.
+
+    Example:
+        >>> corrected([0.01, 0.04, 0.03]).tolist()
+        [0.03, 0.06, 0.06]
+    """
+    p = np.asarray(p_values, dtype=float)
+    if method == "bh":
+        return scipy.stats.false_discovery_control(p)
+    if method != "holm":
+        raise ParameterError(f"method is {method!r}; expected 'holm' or 'bh'")
+    order = np.argsort(p)
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    out = np.empty_like(p)
+    out[order] = np.minimum(stepped, 1)
+    return out
+
+
+def _estimator(fit: str) -> BaseEstimator:
+    if fit not in FITS:
+        raise ParameterError(f"fit is {fit!r}; expected one of {', '.join(FITS)}")
+    return clone(FITS[fit])
+
+
+def _plain_r_squared(X: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    design = np.column_stack([np.ones(len(y)), X])
+    residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    return float(1 - residual @ residual / np.square(y - y.mean()).sum())
+
+
+def _columns(X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    X, y = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
+    X = X.reshape(len(X), -1)
+    if len(X) != len(y) or y.ndim != 1 or not (np.isfinite(X).all() and np.isfinite(y).all()):
+        raise ParameterError(f"X has shape {X.shape!r} and y {y.shape!r}; expected one length and finite numbers")
+    return X, y

@@ -1,0 +1,268 @@
+"""What the store holds: listed, joined, exported as tables, and cleared of what is of no more use."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+
+from coupling_lib import paths
+from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.store.files import (
+    DAMAGED,
+    FOLDER,
+    PARTIAL,
+    SUFFIX,
+    DamagedError,
+    open_file,
+    open_record,
+    set_aside,
+)
+from coupling_lib.store.joining import join_prompts, long_table
+
+COLUMNS = (
+    *("model", "measure", "version", "settings", "revision", "precision", "untrained", "seed"),
+    *("prompt", "made", "bytes", "source", "weights", "code", "path"),
+)
+"""Columns of `listing`: what fixes a measurement, when it was made, and its file."""
+
+# What may differ between the measurements of one data set.
+_OWN = ("prompt", "made", "bytes", "path")
+
+# A file that is being written is younger than this, in seconds.
+_WRITING = 3600
+
+
+def listing(model: str | None = None, measure: str | None = None, root: str | Path | None = None) -> pd.DataFrame:
+    """List the measurements that are kept, without reading their numbers.
+
+    Args:
+        model: only those of the model with this name.
+        measure: only those of this measure, for instance "depth".
+        root: folder of all results; by default `results` or what `COUPLING_RESULTS` says.
+
+    Returns:
+        one row per measurement, the oldest first, with `COLUMNS`; `prompt` is how the prompt begins, `settings` are
+        written as JSON.
+    """
+    rows = []
+    for path in _files(root, SUFFIX):
+        record = open_record(path)
+        if record is None:
+            continue
+        key = record["key"]
+        if model in (None, key.get("model")) and measure in (None, key.get("measure")):
+            rows.append(_row(key, record, path))
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    return table.sort_values(["made", "path"], ignore_index=True)
+
+
+def join(
+    model: str | None = None, measure: str | None = None, root: str | Path | None = None, **choice: Any
+) -> xr.Dataset:
+    """Join the measurements of many prompts to one data set.
+
+    Args:
+        model: name of the model.
+        measure: the measure, for instance "depth".
+        root: folder of all results; by default `results` or what `COUPLING_RESULTS` says.
+        choice: further columns of `listing` and the value wanted, for instance `revision="step1000"` or
+            `untrained=0`.
+
+    Returns:
+        one data set over the dimension `prompt`, in the order in which they were measured.
+
+    Raises:
+        ParameterError: if there is none, or if they are not all of one model with the same settings.
+    """
+    table = _chosen(listing(model, measure, root), choice)
+    shared = table.drop(columns=list(_OWN))
+    differing = [column for column in shared.columns if shared[column].nunique(dropna=False) > 1]
+    if differing:
+        seen = "; ".join(f"{name}: {', '.join(map(str, shared[name].unique()[:4]))}" for name in differing)
+        raise ParameterError(f"these measurements are of several kinds ({seen}); choose one by {differing[0]}=")
+    joined = join_prompts(_readable(table["path"]))
+    # What a measurement of one prompt says of its prompt and its command is not true of them all.
+    joined.attrs = {name: v for name, v in joined.attrs.items() if name not in ("prompts_sha256", "command")}
+    joined.attrs["n_prompts"] = joined.sizes.get("prompt", 1)
+    return joined
+
+
+def export(
+    target: str | Path,
+    measure: str,
+    model: str | None = None,
+    variables: Sequence[str] | None = None,
+    root: str | Path | None = None,
+) -> int:
+    """Write measurements as a table with one number a row (see `long_table`).
+
+    A CSV file grows measurement by measurement, whatever their number; the other two forms are put together in
+    memory.
+
+    Args:
+        target: file to write: `.csv`, `.parquet` (with `pyarrow` installed), or `.nc` for one data set as NetCDF.
+        measure: the measure, for instance "depth".
+        model: name of the model; None takes all.
+        variables: names of variables; None takes all that are numbers.
+        root: folder of all results; by default `results` or what `COUPLING_RESULTS` says.
+
+    Returns:
+        how many measurements were written.
+
+    Raises:
+        ParameterError: if there is nothing to export, or the ending of the file is another.
+        CouplingError: if Parquet is wanted and `pyarrow` is not installed.
+    """
+    target = Path(target)
+    if target.suffix not in (".csv", ".parquet", ".nc"):
+        raise ParameterError(f"the file {target.name!r} ends in {target.suffix!r}; use .csv, .parquet or .nc")
+    if target.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise CouplingError("Parquet needs the package pyarrow: pip install pyarrow, or export to .csv")
+    table = _chosen(listing(model, measure, root), {})
+    # Written beside its place, so that a table that has its final name is complete.
+    partial = target.with_name(f".{target.name}.{os.getpid()}{PARTIAL}")
+    try:
+        if target.suffix == ".nc":
+            joined = join(model, measure, root)
+            try:
+                joined[list(variables) if variables else list(joined.data_vars)].to_netcdf(partial, engine="scipy")
+            except (ValueError, TypeError, KeyError) as error:
+                raise CouplingError(f"NetCDF cannot hold this ({error}); choose variables, or export to .csv") from None
+        elif target.suffix == ".csv":
+            _write_csv(partial, table, variables)
+        else:
+            pd.concat(_tables(table, variables), ignore_index=True).to_parquet(partial, engine="pyarrow", index=False)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return len(table)
+
+
+def prune(
+    model: str | None = None,
+    *,
+    damaged: bool = False,
+    outdated: bool = False,
+    root: str | Path | None = None,
+    dry_run: bool = False,
+) -> list[Path]:
+    """Remove files of the store. Without a choice nothing is removed.
+
+    Args:
+        model: all measurements of the model with this name; together with a choice below, only what it chooses
+            among them.
+        damaged: what was set aside as damaged, and what a killed run left half written an hour ago or longer.
+        outdated: measurements of another version or code of a measure than its newest measurement.
+        root: folder of all results; by default `results` or what `COUPLING_RESULTS` says.
+        dry_run: only say what would be removed.
+
+    Returns:
+        the files.
+    """
+    table = listing(model, root=root)
+    chosen: list[Path] = []
+    if damaged:
+        # A damaged file does not say whose it is; its folder does.
+        folders = None if model is None else {Path(path).parent for path in table["path"]}
+        spoilt = [*_files(root, DAMAGED), *(p for p in _files(root, PARTIAL) if _age(p) > _WRITING)]
+        chosen += [path for path in spoilt if folders is None or path.parent in folders]
+    if outdated:
+        newest = listing(root=root).groupby("measure")[["version", "code"]].last()
+        current = newest.reindex(table["measure"]).reset_index(drop=True)
+        old = (table[["version", "code"]].reset_index(drop=True) != current).any(axis=1)
+        chosen += [Path(path) for path in table["path"][old]]
+    if model is not None and not damaged and not outdated:
+        chosen += [Path(path) for path in table["path"]]
+    if not dry_run:
+        for path in chosen:
+            path.unlink(missing_ok=True)
+    return chosen
+
+
+def _files(root: str | Path | None, suffix: str) -> list[Path]:
+    start = paths.RESULTS if root is None else Path(root)
+    folders = [folder for folder in start.glob(f"*/{FOLDER}") if folder.is_dir()]
+    return sorted(path for folder in folders for path in folder.iterdir() if path.name.endswith(suffix))
+
+
+def _row(key: dict[str, Any], record: dict[str, Any], path: Path) -> dict[str, Any]:
+    row = {name: key.get(name, "") for name in COLUMNS}
+    row = {name: "" if value is None else value for name, value in row.items()}
+    prompts = [v for v in record["variables"] if v["name"] == "prompt" and v.get("texts")]
+    row["prompt"] = prompts[0]["texts"][0] if prompts else ""
+    row["settings"] = json.dumps(key.get("settings", {}), sort_keys=True)
+    return row | {"made": record["made"], "bytes": path.stat().st_size, "path": str(path)}
+
+
+def _chosen(table: pd.DataFrame, choice: dict[str, Any]) -> pd.DataFrame:
+    for name, value in choice.items():
+        if name not in COLUMNS:
+            raise ParameterError(f"there is no column {name!r} to choose by; the columns are {', '.join(COLUMNS)}")
+        table = table[table[name] == value]
+    if table.empty:
+        raise ParameterError("the store holds no such measurement; store.listing() shows what there is")
+    return table
+
+
+def _readable(files: pd.Series) -> Iterator[xr.Dataset]:
+    """Read files one after another, a complete one first; what is damaged is set aside."""
+    late = []
+    started = False
+    for path in map(Path, files):
+        try:
+            record, ds = open_file(path)
+        except FileNotFoundError:
+            continue
+        except DamagedError as error:
+            set_aside(path, str(error))
+            continue
+        if started or record["complete"]:
+            started = True
+            yield ds
+        else:
+            late.append(ds)
+    yield from late
+
+
+def _tables(table: pd.DataFrame, variables: Sequence[str] | None) -> Iterator[pd.DataFrame]:
+    columns = ["model", "revision", "precision", "untrained", "seed", "settings"]
+    for row in table.to_dict("records"):
+        for ds in _readable(pd.Series([row["path"]])):
+            long = long_table(ds, variables)
+            for place, name in enumerate(columns):
+                long.insert(place, name, row[name])
+            yield long
+
+
+def _write_csv(target: Path, table: pd.DataFrame, variables: Sequence[str] | None) -> None:
+    """Write tables as they come: measurements of different settings may have different dimensions."""
+    columns: dict[str, None] = {}
+    for path in table["path"]:
+        for variable in (open_record(Path(path)) or {"variables": []})["variables"]:
+            if (
+                not variable["coordinate"]
+                and "texts" not in variable
+                and variable["name"] in (variables or [variable["name"]])
+            ):
+                columns |= dict.fromkeys(variable["dims"])
+    with target.open("w", encoding="utf-8", newline="") as file:
+        for number, part in enumerate(_tables(table, variables)):
+            if number == 0:
+                fixed = [name for name in part.columns[: list(part.columns).index("variable") + 1]]
+                header = [*fixed, *columns, "value"]
+            part.reindex(columns=header).to_csv(file, index=False, header=number == 0)
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,273 @@
+"""One measurement, one file: named by what was measured, written whole or not at all, checked when it is read.
+
+A file is in the safetensors format: arrays as they are, and a text in its header with everything else (the key,
+the attributes, dimensions, texts) and a SHA-256 over all of it. Nothing in it is ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import warnings
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from coupling_lib.errors import CouplingError, ParameterError
+
+FOLDER = "measurements"
+SUFFIX = ".safetensors"
+DAMAGED = ".damaged"
+PARTIAL = ".partial"
+
+
+class StoreWarning(UserWarning):
+    """A file of the store was damaged, or could not be written; the measurement itself goes on."""
+
+
+class DamagedError(CouplingError):
+    """A file of the store does not hold what it should."""
+
+
+def digest(key: Mapping[str, Any]) -> str:
+    """Hash what fixes a measurement.
+
+    Args:
+        key: plain values (texts, numbers, lists and mappings of these), in any order.
+
+    Returns:
+        20 hexadecimal digits of a SHA-256.
+
+    Example:
+        >>> digest({"model": "tiny", "k": 10}) == digest({"k": 10, "model": "tiny"})
+        True
+    """
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def place(root: str | Path, key: Mapping[str, Any]) -> Path:
+    """Say where a measurement is kept.
+
+    Args:
+        root: folder of all results.
+        key: what fixes the measurement, `model` and `measure` among it.
+
+    Returns:
+        the path of its file, whether it exists or not.
+
+    Example:
+        >>> place("results", {"model": "org/tiny", "measure": "depth"}).as_posix()
+        'results/org--tiny/measurements/depth-1ed49b0b5f23ae03bbf9.safetensors'
+    """
+    return Path(root) / _slug(key["model"]) / FOLDER / f"{_slug(key['measure'])}-{digest(key)}{SUFFIX}"
+
+
+def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bool = True) -> Path:
+    """Keep a measurement: written beside its place, brought to the disk, then renamed.
+
+    Whoever reads meanwhile, or after a crash at any moment, finds the whole file or none. Two processes that write
+    the same measurement do not meet: each has a file of its own until the rename, and the last one stays.
+
+    Args:
+        root: folder of all results.
+        key: what fixes the measurement, plain values.
+        ds: the measurement: numbers and texts, attributes likewise.
+        complete: whether it has all variables of the measure, also those that do not depend on the prompt.
+
+    Returns:
+        the path of the file.
+
+    Raises:
+        ParameterError: if a variable or an attribute is neither number nor text.
+        OSError: if it cannot be written.
+    """
+    path = place(root, key)
+    content = _encode(dict(key), ds, complete)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}")
+    try:
+        with partial.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+    return path
+
+
+def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | None:
+    """Find a measurement again.
+
+    A file that is truncated, altered or under a wrong name is renamed to `*.damaged` with a `StoreWarning`, and
+    counts as not there.
+
+    Args:
+        root: folder of all results.
+        key: what fixes the measurement.
+
+    Returns:
+        the measurement, and whether it is complete; None if it is not there.
+
+    Raises:
+        OSError: if the file is there and cannot be read.
+    """
+    path = place(root, key)
+    try:
+        record, ds = open_file(path)
+    except FileNotFoundError:
+        return None
+    except DamagedError as error:
+        set_aside(path, str(error))
+        return None
+    if digest(record["key"]) != digest(key):
+        set_aside(path, "it belongs to another measurement")
+        return None
+    return ds, record["complete"]
+
+
+def open_file(path: Path) -> tuple[dict[str, Any], xr.Dataset]:
+    """Read and check one file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        its record (`key`, `made`, `complete`, ...) and the measurement.
+
+    Raises:
+        DamagedError: if it does not hold what it should.
+    """
+    content = path.read_bytes()
+    try:
+        arrays = load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+        if _checksum(header["record"], arrays) != header["sha256"]:
+            raise DamagedError("its content has changed since it was written")
+        record = json.loads(header["record"])
+        return record, _decode(record, arrays)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"it is truncated or no file of the store ({type(error).__name__})") from None
+
+
+def open_record(path: Path) -> dict[str, Any] | None:
+    """Read only what a file says about itself, without its arrays and without checking them.
+
+    Args:
+        path: the file.
+
+    Returns:
+        its record, or None if it cannot be made out.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > path.stat().st_size:
+                return None
+            record = json.loads(json.loads(file.read(length))["__metadata__"]["record"])
+            return record if isinstance(record["key"], dict) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def set_aside(path: Path, reason: str) -> None:
+    """Rename a damaged file to `*.damaged`, and say so.
+
+    Args:
+        path: the file.
+        reason: what is wrong with it.
+    """
+    aside = path.with_name(path.name + DAMAGED)
+    try:
+        path.replace(aside)
+        done = f"it was renamed to {aside.name}"
+    except OSError as error:  # gone already, or a folder that cannot be written to
+        done = f"it could not be renamed ({error.strerror})"
+    warnings.warn(f"{path} is damaged: {reason}; {done}, and is measured again", StoreWarning, stacklevel=2)
+
+
+def _slug(text: Any) -> str:
+    """Make a file name of a model's name, which may be a path or a hub id."""
+    parts = [part for part in str(text).replace("\\", "/").split("/") if part not in ("", ".", "..")][-2:]
+    if str(text).startswith(("/", ".")):
+        parts = parts[-1:]  # of a local folder its own name
+    return re.sub(r"[^\w.-]", "-", "--".join(parts), flags=re.ASCII).strip(".")[-80:] or "model"
+
+
+def _encode(key: dict[str, Any], ds: xr.Dataset, complete: bool) -> bytes:
+    arrays: dict[str, np.ndarray] = {}
+    variables = []
+    for name, variable in ds.variables.items():
+        values = variable.values
+        described = {"name": name, "dims": variable.dims, "coordinate": name in ds.coords}
+        described |= {"attrs": _plain_attributes(variable.attrs), "dtype": values.dtype.str}
+        if values.dtype.kind in "UOT":
+            texts = values.ravel().tolist()
+            if not all(isinstance(text, str) for text in texts):
+                raise ParameterError(f"the variable {name!r} holds objects; a measurement is made of numbers and texts")
+            described |= {"texts": texts, "shape": values.shape}
+        elif values.dtype.kind in "fiub":
+            arrays[name] = np.array(values, order="C")
+        else:
+            raise ParameterError(f"the variable {name!r} has dtype {values.dtype}; numbers and texts can be kept")
+        variables.append(described)
+    made = datetime.now(UTC).isoformat(timespec="microseconds")
+    record = {"key": key, "made": made, "complete": complete}
+    text = json.dumps(record | {"attrs": _plain_attributes(ds.attrs), "variables": variables})
+    return save(arrays, {"record": text, "sha256": _checksum(text, arrays)})
+
+
+def _decode(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> xr.Dataset:
+    found: dict[bool, dict[str, Any]] = {True: {}, False: {}}
+    for described in record["variables"]:
+        if "texts" in described:
+            dtype = np.dtypes.StringDType() if "T" in described["dtype"] else np.dtype(described["dtype"])
+            values = np.array(described["texts"], dtype=dtype).reshape(described["shape"])
+        else:
+            values = arrays[described["name"]]
+        variable = xr.Variable(described["dims"], values, described["attrs"])
+        found[described["coordinate"]][described["name"]] = variable
+    return xr.Dataset(found[False], found[True], record["attrs"])
+
+
+def _plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn numpy's numbers into Python's, and refuse what is neither number nor text."""
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in attributes.items()}
+    for name, value in plain.items():
+        if not isinstance(value, str | int | float):
+            raise ParameterError(f"the attribute {name!r} is a {type(value).__name__}; numbers and texts can be kept")
+    return plain
+
+
+def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
+    total = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        values = arrays[name]
+        total.update(f"\0{name}\0{values.dtype.str}\0{values.shape}\0".encode())
+        total.update(values.reshape(-1).view(np.uint8))
+    return total.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a rename to the disk, where the system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # some network file systems know no such thing; the file itself is complete
+    finally:
+        os.close(handle)

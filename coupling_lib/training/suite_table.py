@@ -1,0 +1,224 @@
+"""The suite's table: what is measured on a checkpoint, and how it is written down.
+
+One row per model and checkpoint. `measure` gives the measured columns of a row from a model; `write` merges rows
+into the table. The comment lines at the head of the file say what the columns mean; pandas reads the file with
+`pandas.read_csv(path, comment="#")`.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+import xarray as xr
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.trajectories import SCORES, measure_trajectories
+from coupling_lib.metrics.nulls import filled_spectrum, random_orthogonal_null
+from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.models import Model
+from coupling_lib.prompts import load_prompts
+from coupling_lib.training.language import validation_windows
+from coupling_lib.training.recipe import Recipe
+from coupling_lib.training.text import Corpus
+
+N_PROMPTS = 8
+N_NULL = 20
+KS = {"5": 5, "10": 10, "tenth": None}
+"""Names of the numbers of singular vectors in column names; `tenth` is 10 % of the width."""
+
+HEADER = f"""\
+Models of the suite (python -m coupling_lib.training.suite), one row per model and checkpoint. Step 0 is the
+initialisation that the seed gives: the untrained model. Weights from step 1 on are rounded to float16, as they are
+kept; everything is measured in float32, at the last token of each prompt of load_prompts(n={N_PROMPTS}).
+text: what was trained on ("grammar": training.grammar, "given": see text_name). train_loss: running mean.
+validation_loss: nats per token; bits_per_byte: the same in bits per byte of held-out text; accuracy: share of
+held-out tokens whose most probable prediction is right; 256 windows, context tokens each.
+line_shape_score, expodistance, equidistance: mean over prompts, with x^0; *_median: median over prompts.
+VARIANT_kK: a variant of metrics.variants.VARIANTS (all are distances, 0 is perfect coupling) with K = 5, 10 or
+"tenth" (k_tenth = a tenth of the width, rounded), mean over pairs of different blocks and over prompts;
+_all: mean over all pairs, the diagonal included; _sd: standard deviation over prompts of the former;
+_null: its value with the same singular values and random orthogonal bases, mean of {N_NULL} draws and all blocks.
+The untrained value of a model is its row at step 0. train_seconds: to that step, on the cpu and threads named."""
+
+
+def ks_of(width: int) -> dict[str, int]:
+    """Give the numbers of singular vectors that a model of a width is measured at.
+
+    Args:
+        width: width d of the residual stream.
+
+    Returns:
+        K by its name in column names.
+    """
+    return {name: k or round(0.1 * width) for name, k in KS.items()}
+
+
+def measure(model: Model) -> dict[str, float | int | str]:
+    """Measure coupling, its null and the trajectories of one checkpoint on the suite's prompts.
+
+    Args:
+        model: the model, with its tokenizer.
+
+    Returns:
+        the measured columns by name.
+    """
+    prompts = load_prompts(n=N_PROMPTS)
+    ks = ks_of(model.d_model)
+    depth = measure_depth(model, prompts, ks=tuple(ks.values()))
+    columns: dict[str, float | int | str] = {"k_tenth": ks["tenth"]}
+    trajectories = measure_trajectories(model, prompts)
+    for name in SCORES:
+        columns |= {name: float(trajectories[name].mean()), f"{name}_median": float(trajectories[name].median())}
+    nulls = null_means(depth)
+    different = ~np.eye(model.n_blocks, dtype=bool)
+    for variant in VARIANTS:
+        for label, k in ks.items():
+            values = depth[variant].sel(k=k).values
+            of_prompts = values[:, different].mean(axis=1)
+            column = f"{variant}_k{label}"
+            columns |= {column: float(of_prompts.mean()), f"{column}_all": float(values.mean())}
+            columns |= {f"{column}_sd": float(of_prompts.std(ddof=1)), f"{column}_null": nulls[variant, k]}
+    columns |= {"n_prompts": N_PROMPTS, "prompts_sha256": str(depth.attrs["prompts_sha256"])}
+    return columns | {"versions": str(depth.attrs["versions"])}
+
+
+def null_means(depth: xr.Dataset) -> dict[tuple[str, int], float]:
+    """Average over draws and blocks what `measures.depth.depth_null` simulates, for every variant at once.
+
+    Args:
+        depth: a dataset of `measure_depth`.
+
+    Returns:
+        the mean with no coupling, by variant and K.
+    """
+    S, frobenius = (
+        torch.tensor(depth[name].values, dtype=torch.float64).square().mean(0).sqrt()
+        for name in ("singular_values", "frobenius_norm")
+    )
+    width, ks = int(depth.attrs["width"]), depth["k"].values.tolist()
+    generator = torch.Generator().manual_seed(0)
+    values = random_orthogonal_null(filled_spectrum(S, width, frobenius), width, ks, N_NULL, generator)
+    return {(name, k): float(value[:, i].mean()) for name, value in values.items() for i, k in enumerate(ks)}
+
+
+@torch.no_grad()
+def held_out(hf: PreTrainedModel, corpus: Corpus, context: int) -> dict[str, float]:
+    """Score a model on held-out text, in float32.
+
+    Args:
+        hf: a causal language model.
+        corpus: the corpus.
+        context: tokens per window.
+
+    Returns:
+        `validation_loss` in nats per token, `bits_per_byte`, and `accuracy` of the most probable next token.
+    """
+    nats, right, count = 0.0, 0, 0
+    for ids in validation_windows(corpus, context).split(32):
+        logits = hf(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+        target = ids[:, 1:].flatten()
+        nats += float(functional.cross_entropy(logits, target, reduction="sum"))
+        right += int((logits.argmax(dim=-1) == target).sum())
+        count += len(target)
+    bits = nats / count / math.log(2) * len(corpus.validation) / corpus.validation_bytes
+    return {"validation_loss": nats / count, "bits_per_byte": bits, "accuracy": right / count}
+
+
+def settings(name: str, recipe: Recipe, hf: PreTrainedModel, text_name: str) -> dict[str, float | int | str]:
+    """Give the columns that say what a model is and how it was trained.
+
+    Args:
+        name: the model's name.
+        recipe: its recipe; of the embedded models, which have no dropout, a plain `Recipe`.
+        hf: the model, for the count of its parameters.
+        text_name: what the text is.
+
+    Returns:
+        the columns by name.
+    """
+    fields = asdict(recipe)
+    for left_out in ("checkpoints", "held_out", "corpus"):
+        fields.pop(left_out, None)
+    extra = {"dropout": 0.0, "stochastic_depth": 0.0, "precision": "bfloat16"}
+    corpus = getattr(recipe, "corpus", "given")
+    parameters = sum(parameter.numel() for parameter in hf.parameters())
+    texts = {"text": corpus, "text_name": text_name if corpus == "given" else corpus}
+    return {"model": name, **texts, **extra, **fields, "parameters": parameters}
+
+
+def processor() -> str:
+    """Name the processor.
+
+    Returns:
+        its model as the system gives it, or its architecture.
+    """
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def timed_row(name: str, recipe: Recipe, model: Model, corpus: Corpus, text_name: str, step: int) -> dict:
+    """Measure one checkpoint and give its row, without what only the training knows.
+
+    Args:
+        name: the model's name.
+        recipe: its recipe.
+        model: the checkpoint.
+        corpus: the corpus it was trained on.
+        text_name: what the text is.
+        step: the checkpoint's step.
+
+    Returns:
+        the row.
+    """
+    start = time.monotonic()
+    row = settings(name, recipe, model.hf, text_name)
+    row |= {"step": step, "tokens": step * recipe.windows * recipe.context}
+    row |= held_out(model.hf, corpus, recipe.context) | measure(model)
+    where = {"cpu": processor(), "threads": torch.get_num_threads()}
+    return row | where | {"measure_seconds": round(time.monotonic() - start, 2)}
+
+
+def read(path: Path) -> pd.DataFrame:
+    """Read a table.
+
+    Args:
+        path: the file; it may be missing.
+
+    Returns:
+        the rows, none if there is no file.
+    """
+    return pd.read_csv(path, comment="#") if Path(path).exists() else pd.DataFrame()
+
+
+def write(path: Path, rows: list[dict], order: list[str], header: str = HEADER) -> None:
+    """Merge rows into a table; a row takes the place of an earlier one of the same model and step.
+
+    Args:
+        path: the file; its folder is made.
+        rows: new rows.
+        order: names of models, in the order of the table; others follow.
+        header: the comment at the head of the file.
+    """
+    table = pd.concat([read(path), pd.DataFrame(rows)], ignore_index=True)
+    table = table.drop_duplicates(["model", "step"], keep="last")
+    rank = {name: number for number, name in enumerate(order)}
+    table = table.sort_values(
+        ["model", "step"], key=lambda column: column.map(rank) if column.name == "model" else column
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    with part.open("w", newline="") as file:
+        file.writelines(f"# {line}\n" for line in header.splitlines())
+        table.to_csv(file, index=False, float_format="%.6g", lineterminator="\n")
+    part.rename(path)

@@ -1,0 +1,404 @@
+"""The recipe of the vision transformers: DeiT's training without distillation, on digits or CIFAR-10.
+
+    python -m coupling_lib.training.vit one digits --weight-decay 0.04 --drop-path 0.1 --run runs/vit
+    python -m coupling_lib.training.vit grid digits --run runs/vit --table data/vit_grid.csv
+
+The model is Hugging Face's `ViTForImageClassification`, so that the library that measures language models measures
+it as it is. Batches, augmentation and dropped branches are functions of the seed and the step: a run that was
+killed resumes where its state was last written and ends with the same weights, and all models of one seed start
+from the same weights and see the same images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+from tqdm import tqdm
+from transformers import ViTConfig, ViTForImageClassification
+
+from coupling_lib import images
+from coupling_lib.drop_path import DropPath
+from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.training import augment, run_files
+
+
+@dataclass(frozen=True)
+class VitRecipe:
+    """Everything that decides a training run besides the images.
+
+    The defaults are DeiT-Tiny's (Touvron and others, 2021; the arguments of its published code), which the paper
+    trains after; its width, depth and heads are the paper's. What the paper does not tell (patch, epochs, batch,
+    learning rate, augmentation) is DeiT's, except for the patch, which fits images of 32 pixels. DeiT's repeated
+    augmentation, colour jitter and moving average of the weights are left out.
+
+    Args:
+        width: width d of the residual stream (paper: 192).
+        blocks: number of transformer blocks L (paper: 12).
+        heads: attention heads (paper: 3).
+        patch: side of a patch in pixels.
+        epochs: passes through the training images.
+        batch: images per step.
+        learning_rate: peak of AdamW for 512 images per step; scaled by `batch` / 512.
+        warmup_epochs: linear warm-up from `warmup_rate`.
+        warmup_rate: learning rate of the first step.
+        final_rate: learning rate at which the cosine ends.
+        weight_decay: decoupled weight decay of matrices; biases, norms, class token and positions have none.
+        drop_path: rate of stochastic depth at the last block, growing linearly from 0 at the first.
+        label_smoothing: share of each target spread over all classes.
+        layers: operations of RandAugment per image.
+        magnitude: their mean strength, 0 to 10.
+        spread: standard deviation of the strength.
+        erasing: share of images with a rectangle of noise.
+        mixup: alpha of mixup; 0 turns it off.
+        cutmix: alpha of cutmix; 0 turns it off.
+        mixing: chance that a batch is mixed.
+        crop: pixels of padding for random crops.
+        flip: whether images are mirrored at random.
+        clip: largest norm of the gradient; 0 for no bound, as in DeiT.
+        spread_of_weights: standard deviation of the fresh weights.
+        seed: seed of initialisation, batches, augmentation and stochastic depth.
+    """
+
+    width: int = 192
+    blocks: int = 12
+    heads: int = 3
+    patch: int = 4
+    epochs: int = 300
+    batch: int = 1024
+    learning_rate: float = 5e-4
+    warmup_epochs: int = 5
+    warmup_rate: float = 1e-6
+    final_rate: float = 1e-5
+    weight_decay: float = 0.05
+    drop_path: float = 0.1
+    label_smoothing: float = 0.1
+    layers: int = 2
+    magnitude: float = 9.0
+    spread: float = 0.5
+    erasing: float = 0.25
+    mixup: float = 0.8
+    cutmix: float = 1.0
+    mixing: float = 1.0
+    crop: int = 4
+    flip: bool = True
+    clip: float = 0.0
+    spread_of_weights: float = 0.02
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name a run by what the grid varies."""
+        return f"wd{self.weight_decay:g}-sd{self.drop_path:g}-seed{self.seed}"
+
+
+RECIPES = {
+    "cifar10": VitRecipe(),
+    # Small enough for one core: fewer and smaller patches and a fifth of the width. A digit is not its mirror
+    # image, and eight pixels do not survive strong changes, so the augmentation is lighter than DeiT's.
+    "digits": VitRecipe(
+        width=36,
+        patch=2,
+        epochs=14,
+        batch=64,
+        learning_rate=3.2e-2,
+        warmup_epochs=3,
+        layers=1,
+        magnitude=4.0,
+        erasing=0.1,
+        mixup=0.2,
+        cutmix=0.5,
+        mixing=0.5,
+        crop=0,
+        flip=False,
+        clip=1.0,
+        # About 1 / sqrt(width); with DeiT's 0.02, made for 192, blocks this narrow hardly learn in so few steps.
+        spread_of_weights=0.15,
+    ),
+}
+
+
+def configuration(recipe: VitRecipe, data: images.LabelledImages) -> ViTConfig:
+    """Give the Hugging Face configuration of a recipe on a data set.
+
+    Args:
+        recipe: the recipe.
+        data: the images, whose size, channels, classes and normalisation the configuration records.
+
+    Returns:
+        the configuration.
+    """
+    mean, std = data.statistics()
+    return ViTConfig(
+        hidden_size=recipe.width,
+        num_hidden_layers=recipe.blocks,
+        num_attention_heads=recipe.heads,
+        intermediate_size=4 * recipe.width,
+        image_size=data.train.shape[-1],
+        patch_size=recipe.patch,
+        num_channels=data.train.shape[1],
+        id2label=dict(enumerate(data.classes)),
+        label2id={name: number for number, name in enumerate(data.classes)},
+        layer_norm_eps=1e-6,
+        initializer_range=recipe.spread_of_weights,
+        image_mean=mean,
+        image_std=std,
+    )
+
+
+def initialise(config: ViTConfig, seed: int) -> ViTForImageClassification:
+    """Build a vision transformer with fresh weights from a seed: step 0 of a run.
+
+    Args:
+        config: its configuration.
+        seed: seed of the initialisation.
+
+    Returns:
+        the model in float32.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return ViTForImageClassification._from_config(config, dtype=torch.float32, attn_implementation="eager")
+
+
+def learning_rate(recipe: VitRecipe, step: int, per_epoch: int) -> float:
+    """Linear warm-up, then a cosine.
+
+    Args:
+        recipe: the recipe.
+        step: number of the step, from 0.
+        per_epoch: steps per epoch.
+
+    Returns:
+        the learning rate of that step.
+    """
+    peak = recipe.learning_rate * recipe.batch / 512
+    warmup, total = recipe.warmup_epochs * per_epoch, recipe.epochs * per_epoch
+    if step < warmup:
+        return recipe.warmup_rate + (peak - recipe.warmup_rate) * step / warmup
+    done = (step - warmup) / max(1, total - warmup)
+    return recipe.final_rate + (peak - recipe.final_rate) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def batch(recipe: VitRecipe, data: images.LabelledImages, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw and augment the images of one step; a function of its arguments alone.
+
+    Args:
+        recipe: the recipe.
+        data: the images.
+        step: number of the step, from 0.
+
+    Returns:
+        images `(batch, c, h, w)` with values from 0 to 1, and class probabilities `(batch, classes)`.
+    """
+    per_epoch = steps_per_epoch(recipe, data)
+    epoch, place = divmod(step, per_epoch)
+    order = torch.randperm(len(data.train), generator=_generator(recipe.seed, 3 * epoch))
+    chosen = order[place * recipe.batch : (place + 1) * recipe.batch]
+    generator = _generator(recipe.seed, 3 * step + 1)
+    x = data.train[chosen].float() / 255
+    x = augment.random_crop(x, generator, recipe.crop)
+    x = augment.random_flip(x, generator) if recipe.flip else x
+    x = augment.rand_augment(x, generator, recipe.layers, recipe.magnitude, recipe.spread)
+    x = augment.random_erasing(x, generator, recipe.erasing)
+    targets = augment.smooth_targets(data.train_labels[chosen], len(data.classes), recipe.label_smoothing)
+    return augment.mix(x, targets, generator, recipe.mixup, recipe.cutmix, recipe.mixing)
+
+
+def steps_per_epoch(recipe: VitRecipe, data: images.LabelledImages) -> int:
+    """Count the full batches of an epoch; what is left over is seen in other epochs.
+
+    Args:
+        recipe: the recipe.
+        data: the images.
+
+    Returns:
+        the number of steps.
+
+    Raises:
+        ParameterError: if there are fewer images than a batch takes.
+    """
+    if recipe.batch > len(data.train):
+        raise ParameterError(f"batch is {recipe.batch}; {data.name} has {len(data.train)} training images; take fewer")
+    return len(data.train) // recipe.batch
+
+
+def train(recipe: VitRecipe, data: images.LabelledImages, run: Path, every_seconds: float = 15.0) -> Path:
+    """Train a model by a recipe; call it again to resume.
+
+    Args:
+        recipe: the recipe.
+        data: the images.
+        run: folder for the run's state and its result.
+        every_seconds: how often the state is written.
+
+    Returns:
+        the run folder: `model/` (a Hugging Face folder in float32), `recipe.json`, `seconds.txt`.
+
+    Raises:
+        ParameterError: if the folder holds a run of another recipe.
+    """
+    run = Path(run)
+    run.mkdir(parents=True, exist_ok=True)
+    written, as_json = run / "recipe.json", json.dumps(asdict(recipe) | {"data": data.name}, indent=1)
+    if written.exists() and written.read_text() != as_json:
+        raise ParameterError(f"{str(run)!r} holds a run of another recipe; give another folder or remove it")
+    written.write_text(as_json)
+    state, clock = run / "state.safetensors", run / "seconds.txt"
+    if (run / "model" / "model.safetensors").exists():
+        return run
+    model = initialise(configuration(recipe, data), recipe.seed).train()
+    optimiser = _optimiser(model, recipe)
+    start = run_files.load_state(state, model, optimiser) if state.exists() else 0
+    before = float(clock.read_text()) if start and clock.exists() else 0.0
+    dropping = DropPath(model.vit.layers, recipe.drop_path)
+    per_epoch = steps_per_epoch(recipe, data)
+    began = saved = time.monotonic()
+    progress = tqdm(range(start, recipe.epochs * per_epoch), recipe.name, unit="step", mininterval=5, disable=None)
+    for step in progress:
+        value = _step(recipe, data, model, optimiser, dropping, step, per_epoch)
+        progress.set_postfix(loss=f"{value:.3f}", refresh=False)
+        if time.monotonic() - saved > every_seconds:
+            run_files.save_state(state, model, optimiser, step + 1)
+            saved = time.monotonic()
+            clock.write_text(f"{before + saved - began:.1f}")
+    dropping.remove()
+    clock.write_text(f"{before + time.monotonic() - began:.1f}")
+    # Written beside its place, then renamed: a killed run never leaves half a model.
+    model.eval().save_pretrained(run / "model.part")
+    (run / "model.part").rename(run / "model")
+    state.unlink(missing_ok=True)
+    return run
+
+
+@torch.no_grad()
+def evaluate(model: ViTForImageClassification, x: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
+    """Measure a model on labelled images, in evaluation mode and without augmentation.
+
+    Args:
+        model: the model.
+        x: images `(n, c, h, w)`, uint8.
+        labels: class numbers `(n,)`.
+
+    Returns:
+        accuracy from 0 to 1, and mean cross-entropy in nats.
+    """
+    model.eval()
+    parts = [model(pixel_values=images.pixels_for(part / 255, model.config)).logits for part in x.split(256)]
+    logits = torch.cat(parts).float()
+    accuracy = (logits.argmax(dim=1) == labels).float().mean()
+    return float(accuracy), float(functional.cross_entropy(logits, labels))
+
+
+def grid(weight_decays: tuple[float, ...], rates: tuple[float, ...], base: VitRecipe) -> Iterator[VitRecipe]:
+    """Give the recipes of a grid of weight decay by stochastic depth.
+
+    Args:
+        weight_decays: the weight decays.
+        rates: the rates of stochastic depth.
+        base: everything else.
+
+    Yields:
+        one recipe per pair, rate by rate within each weight decay.
+    """
+    for weight_decay in weight_decays:
+        for rate in rates:
+            yield replace(base, weight_decay=weight_decay, drop_path=rate)
+
+
+def _step(
+    recipe: VitRecipe,
+    data: images.LabelledImages,
+    model: ViTForImageClassification,
+    optimiser: torch.optim.AdamW,
+    dropping: DropPath,
+    step: int,
+    per_epoch: int,
+) -> float:
+    """Take one step of training and give its loss."""
+    for group in optimiser.param_groups:
+        group["lr"] = learning_rate(recipe, step, per_epoch)
+    x, targets = batch(recipe, data, step)
+    dropping.seed(_seed(recipe.seed, 3 * step + 2))
+    loss = functional.cross_entropy(model(pixel_values=images.pixels_for(x, model.config)).logits, targets)
+    loss.backward()
+    if recipe.clip:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    return loss.item()
+
+
+def _optimiser(model: ViTForImageClassification, recipe: VitRecipe) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices only; the class token and the positions are no matrices."""
+    named = dict(model.named_parameters())
+    decays = {
+        name: p.ndim >= 2 and not name.endswith(("cls_token", "position_embeddings")) for name, p in named.items()
+    }
+    groups = [
+        {"params": [p for name, p in named.items() if decays[name]], "weight_decay": recipe.weight_decay},
+        {"params": [p for name, p in named.items() if not decays[name]], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
+
+
+def _seed(seed: int, number: int) -> int:
+    """Make one seed of a run's seed and a counter."""
+    return (seed << 32) + number
+
+
+def _generator(seed: int, number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(_seed(seed, number))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train one model, or the grid: the command line.
+
+    Args:
+        arguments: the command line without the program's name; `sys.argv` by default.
+    """
+    from coupling_lib.training import vit_card, vit_grid
+
+    parser = argparse.ArgumentParser(prog="python -m coupling_lib.training.vit", description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("one", "grid"):
+        command = commands.add_parser(name, help="train one model" if name == "one" else "train and measure the grid")
+        command.add_argument("recipe", choices=RECIPES, help="the recipe, named after its data set")
+        command.add_argument("--data", help="where the images are (default: the recipe's data set)")
+        command.add_argument("--run", type=Path, default=Path("runs/vit"), help="folder of the runs; it resumes")
+        command.add_argument("--epochs", type=int, help="passes through the images (default: the recipe's)")
+        command.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    one, whole = commands.choices["one"], commands.choices["grid"]
+    one.add_argument("--weight-decay", type=float, default=0.04)
+    one.add_argument("--drop-path", type=float, default=0.0, help="rate of stochastic depth at the last block")
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--ship", type=Path, help="folder to write the model, its record and its card to when done")
+    whole.add_argument("--table", type=Path, default=Path("data/vit_grid.csv"), help="table of what is measured")
+    whole.add_argument("--images", type=int, default=vit_grid.IMAGES, help="held-out images measured per model")
+    options = parser.parse_args(arguments)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    base = RECIPES[options.recipe]
+    base = replace(base, epochs=options.epochs) if options.epochs else base
+    try:
+        data = images.read_dataset(options.data or options.recipe)
+        if options.command == "grid":
+            vit_grid.run_grid(vit_grid.paper_grid(base), data, options.run, options.table, options.images)
+            return
+        recipe = replace(base, weight_decay=options.weight_decay, drop_path=options.drop_path, seed=options.seed)
+        folder = train(recipe, data, options.run / recipe.name)
+        if options.ship:
+            vit_card.ship(options.ship.name, folder, options.ship, data)
+    except (CouplingError, FileNotFoundError) as error:
+        parser.exit(1, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

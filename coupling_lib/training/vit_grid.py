@@ -1,0 +1,279 @@
+"""The grid of vision transformers: weight decay by stochastic depth, each model trained, measured and written down.
+
+One line per model goes into a table as soon as it is measured, and a model that has its line is not trained again.
+The columns:
+
+| column | meaning |
+| --- | --- |
+| `model` | name of the run, made of the next three |
+| `weight_decay`, `drop_path`, `seed` | what the grid varies; `drop_path` is the rate of stochastic depth |
+| `data`, `width`, `blocks`, `heads`, `patch`, `epochs`, `batch`, `steps`, `learning_rate` | common settings; the \
+learning rate is the peak |
+| `train_accuracy`, `test_accuracy`, `train_loss`, `test_loss` | shares and nats, in evaluation mode and without \
+augmentation |
+| `test_accuracy_untrained` | accuracy before training |
+| `seconds`, `measuring_seconds` | training and measuring, on a machine that does other work as well |
+| `images` | number of held-out images whose measurements are averaged |
+| `TOKEN.line_shape_score`, `TOKEN.expodistance`, with `_low`, `_high`, `_untrained` | mean over images of the shape \
+of the token's path, its 95 % bootstrap interval over images, and its mean before training |
+| `TOKEN.kK.VARIANT` | a variant of `metrics.variants.VARIANTS` (a distance; a coupling is 1 minus it), mean over \
+images and over all ordered pairs of different blocks |
+| ... `_low`, `_high` | ends of its 95 % bootstrap interval over images |
+| ... `_all` | the same with the pairs of a block with itself |
+| ... `_null` | its mean for random orthogonal bases with the same singular values |
+| ... `_untrained` | its mean before training, on the same images |
+| `machine`, `threads`, `versions` | what it was made on and with |
+
+`TOKEN` is `class` (position 0) or `patch` (the last position); `K` is one of the numbers of singular vectors.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import platform
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+from transformers import ViTForImageClassification
+
+from coupling_lib import images
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures.depth import depth_null, measure_depth
+from coupling_lib.measures.trajectories import measure_trajectories
+from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.models import wrap_model
+from coupling_lib.provenance import versions
+from coupling_lib.svd import IllDefinedSubspaceWarning
+from coupling_lib.training import vit
+
+WEIGHT_DECAYS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2)
+"""The paper's eight weight decays."""
+
+DROP_PATHS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+"""Eight rates of stochastic depth; 0, 0.05, 0.1 and 0.3 are the paper's, which names no others."""
+
+SEEDED_DECAY = 0.04
+"""Weight decay whose row is trained with further seeds: that of the paper's figure 6b."""
+
+TOKENS = {"class": 0, "patch": -1}
+"""Tokens whose Jacobians are measured, by their position."""
+
+IMAGES = 12
+"""Held-out images measured per model."""
+
+_SHAPES = ("line_shape_score", "expodistance")
+
+
+def paper_grid(base: vit.VitRecipe, more_seeds: Sequence[int] = (1, 2)) -> list[vit.VitRecipe]:
+    """Give the recipes of the whole grid, in an order that makes sense of a part of it.
+
+    The row of several seeds comes first, then the rates that the paper names, then the others.
+
+    Args:
+        base: everything but weight decay, stochastic depth and seed.
+        more_seeds: further seeds of the row `SEEDED_DECAY`.
+
+    Returns:
+        8 x 8 recipes of the base's seed, and 8 of each further seed.
+    """
+    named = (0.0, 0.05, 0.1, 0.3)
+    others = tuple(rate for rate in DROP_PATHS if rate not in named)
+    rest = tuple(decay for decay in WEIGHT_DECAYS if decay != SEEDED_DECAY)
+    order = [*vit.grid((SEEDED_DECAY,), DROP_PATHS, base), *vit.grid(rest, named, base), *vit.grid(rest, others, base)]
+    return order + [r for seed in more_seeds for r in vit.grid((SEEDED_DECAY,), DROP_PATHS, replace(base, seed=seed))]
+
+
+def run_grid(
+    recipes: Sequence[vit.VitRecipe], data: images.LabelledImages, run: Path, table: Path, n_images: int = IMAGES
+) -> None:
+    """Train and measure every model that has no line in the table yet.
+
+    Args:
+        recipes: the models.
+        data: the images they are trained on.
+        run: folder of the runs.
+        table: the table, created where it is missing.
+        n_images: how many held-out images are measured per model.
+
+    Raises:
+        ParameterError: if the table was made with other settings.
+    """
+    done = _done(table, recipes[0], data)
+    waiting = [recipe for recipe in recipes if recipe.name not in done]
+    for recipe in tqdm(waiting, "grid", len(waiting), unit="model", disable=None):
+        folder = vit.train(recipe, data, run / recipe.name)
+        _append(table, measured_line(recipe, data, folder, n_images))
+
+
+def measured_line(recipe: vit.VitRecipe, data: images.LabelledImages, folder: Path, n_images: int) -> dict:
+    """Measure a trained model: one line of the table.
+
+    Args:
+        recipe: what it was trained with.
+        data: the images.
+        folder: its run folder.
+        n_images: how many held-out images are measured.
+
+    Returns:
+        values by column.
+    """
+    began = time.monotonic()
+    model = ViTForImageClassification.from_pretrained(folder / "model", attn_implementation="eager")
+    train_accuracy, train_loss = vit.evaluate(model, data.train, data.train_labels)
+    test_accuracy, test_loss = vit.evaluate(model, data.test, data.test_labels)
+    # All models of a seed start from the same weights.
+    start = untrained_values(replace(recipe, weight_decay=0.0, drop_path=0.0), data, n_images)
+    values = measured_values(model, data, n_images) | {
+        f"{name}_untrained": value
+        for name, value in start.items()
+        if not name.endswith(("_low", "_high", "_all", "_null"))
+    }
+    return {
+        "model": recipe.name,
+        "weight_decay": recipe.weight_decay,
+        "drop_path": recipe.drop_path,
+        "seed": recipe.seed,
+        **_settings(recipe, data),
+        "train_accuracy": train_accuracy,
+        "test_accuracy": test_accuracy,
+        "train_loss": train_loss,
+        "test_loss": test_loss,
+        "seconds": (folder / "seconds.txt").read_text(),
+        "measuring_seconds": round(time.monotonic() - began, 1),
+        "images": n_images,
+        **values,
+        "machine": machine(),
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+    }
+
+
+@functools.lru_cache(maxsize=2)
+def untrained_values(recipe: vit.VitRecipe, data: images.LabelledImages, n_images: int) -> dict[str, float]:
+    """Measure the fresh weights of a seed, once for all models that start from them.
+
+    Args:
+        recipe: a recipe; only what decides the fresh weights matters.
+        data: the images.
+        n_images: how many held-out images are measured.
+
+    Returns:
+        values by column, without the ending `_untrained`.
+    """
+    model = vit.initialise(vit.configuration(recipe, data), recipe.seed)
+    accuracy, _ = vit.evaluate(model, data.test, data.test_labels)
+    return {"test_accuracy": accuracy, **measured_values(model, data, n_images)}
+
+
+def measured_values(hf: ViTForImageClassification, data: images.LabelledImages, n_images: int) -> dict[str, float]:
+    """Measure coupling in every variant, and the shape of trajectories.
+
+    Args:
+        hf: the model.
+        data: its images; the first held-out ones are measured.
+        n_images: how many.
+
+    Returns:
+        values by column, as in the table at the top of this module.
+    """
+    pixels = images.pixels_for(data.test[:n_images] / 255, hf.config).split(1)
+    width = hf.config.hidden_size
+    # The third is 10 % of the width, rounded down as in the released code.
+    ks = sorted({k for k in (5, 10, width // 10) if 2 <= k <= width})
+    model = wrap_model(hf)
+    out = {}
+    for token, position in TOKENS.items():
+        with warnings.catch_warnings():
+            # Singular values that coincide are a property of a fresh model, and expected there.
+            warnings.simplefilter("ignore", IllDefinedSubspaceWarning)
+            ds = measure_depth(model, pixels, ks=ks, token=position)
+        for name in VARIANTS:
+            null = depth_null(ds, name, n_samples=10).mean(("sample", "block_1"))
+            for k in ks:
+                column = f"{token}.k{k}.{name}"
+                out |= _summarised(column, ds[name].sel(k=k).values) | {f"{column}_null": float(null.sel(k=k))}
+        shape = measure_trajectories(model, pixels, token=position)
+        for name in _SHAPES:
+            mean, low, high = bootstrap_interval(shape[name].values, n_resamples=500)
+            column = f"{token}.{name}"
+            out |= {column: float(mean), f"{column}_low": float(low), f"{column}_high": float(high)}
+    return out
+
+
+def _summarised(column: str, values: np.ndarray) -> dict[str, float]:
+    """Average `(image, block_1, block_2)` over pairs of different blocks, with an interval over images."""
+    different = ~np.eye(values.shape[-1], dtype=bool)
+    mean, low, high = bootstrap_interval(values[:, different].mean(axis=1), n_resamples=500)
+    ends = {f"{column}_low": float(low), f"{column}_high": float(high)}
+    return {column: float(mean), **ends, f"{column}_all": float(values.mean())}
+
+
+def _settings(recipe: vit.VitRecipe, data: images.LabelledImages) -> dict:
+    """Give the settings that all models of a table share."""
+    common = {name: getattr(recipe, name) for name in ("width", "blocks", "heads", "patch", "epochs", "batch")}
+    steps = recipe.epochs * vit.steps_per_epoch(recipe, data)
+    rate = recipe.learning_rate * recipe.batch / 512
+    return {"data": data.name, **common, "steps": steps, "learning_rate": rate}
+
+
+def machine() -> str:
+    """Name the processor, or the GPU.
+
+    Returns:
+        a few words.
+    """
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    cpus = Path("/proc/cpuinfo")
+    names = [line.partition(":")[2].strip() for line in cpus.read_text().splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _done(table: Path, recipe: vit.VitRecipe, data: images.LabelledImages) -> set[str]:
+    """Read which models have their line, and refuse a table of other settings."""
+    if not table.exists():
+        return set()
+    lines = list(_lines(table))
+    wanted = {name: _written(value) for name, value in _settings(recipe, data).items()}
+    for line in lines:
+        if other := [name for name, value in wanted.items() if line[name] != value]:
+            raise ParameterError(
+                f"{str(table)!r} holds models with {other[0]} = {line[other[0]]}, not {wanted[other[0]]}; "
+                "give another table or remove it"
+            )
+    return {line["model"] for line in lines}
+
+
+def _lines(table: Path) -> Iterator[dict[str, str]]:
+    text = table.read_text(encoding="utf-8")
+    # A line without its end was being written when the run was killed.
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        table.write_text(whole, encoding="utf-8")
+    return csv.DictReader(io.StringIO(whole))
+
+
+def _append(table: Path, line: dict) -> None:
+    """Add a line, with the header if it is the first."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, fieldnames=list(line), lineterminator="\n")
+    if not table.exists() or not table.read_text(encoding="utf-8"):
+        table.parent.mkdir(parents=True, exist_ok=True)
+        writer.writeheader()
+    writer.writerow({name: _written(value) for name, value in line.items()})
+    with table.open("a", encoding="utf-8", newline="") as file:
+        file.write(buffer.getvalue())
+
+
+def _written(value: object) -> str:
+    """Give a value as the table has it."""
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

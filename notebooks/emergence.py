@@ -1,0 +1,158 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Emergence in training
+#
+# Is coupling a property of the architecture, or does training bring it about, and when? This notebook repeats the
+# measurements of [depth](depth.ipynb) and [trajectories](trajectories.ipynb) at several steps of one model's
+# training. Step 0 is the untrained model itself.
+
+# %% tags=["parameters", "hide-input"]
+model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder, with revisions called stepN
+precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+steps: str = ""  # training steps such as 0,128,1000; empty for all of an embedded model, a spaced choice of Pythia's
+prompts: int = 12  # number of embedded prompts; or a set's name or file, as mmlu:100
+k: int = 10  # number of singular vectors compared, from 1 to the model's width
+window: int = 0  # blocks in a window, odd; 0 for the paper's 11, or about half of a model that is not deep enough
+token: int = -1  # token position whose Jacobian and trajectory are taken; -1 is the last
+seed: int = 0  # seed of the selection of prompts and of the random directions
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import coupling_lib as cl
+from coupling_lib import checkpoints, parameters, provenance
+from coupling_lib.figures import display, emergence, emergence_data
+
+p = cl.check_parameters(globals(), declared=("model", "precision", "steps", "prompts", "k", "window", "token", "seed"))
+chosen = checkpoints.choose_steps(p.model, p.steps)
+p.command = provenance.papermill_command("emergence", vars(p))
+
+# %% [markdown]
+# ## Measurement
+#
+# The same prompts go through every step, one step in memory at a time. A measurement that is broken off goes on where
+# it stopped.
+
+# %%
+measured = cl.measure_emergence(
+    p.model,
+    parameters.chosen_prompts(p),
+    steps=chosen,
+    precision=p.precision,
+    ks=(p.k,),
+    token=p.token,
+    window=p.window,
+    seed=p.seed,
+)
+
+# %% tags=["hide-input"]
+reading = measured.attrs["variant"]
+width = measured.attrs["window"]
+show = partial(display.show, provenance=provenance.line(measured.attrs, command=p.command))
+
+# %% [markdown]
+# ## Coupling
+#
+# Coupling is $1-\tilde m$, one minus the off-diagonal share of $A_{ll'}=U_{l'}^\top J_l V_{l'}$, averaged over all
+# pairs of different blocks. The paper follows it in two Pythia models from step 128 on and finds a rise about linear
+# in the logarithm of the step, side by side with benchmark accuracy. Whether a model's coupling only rises, or has a
+# peak and falls again while the model goes on improving, is what the first figure shows.
+#
+# The spectra of the Jacobians change in training, and with them the value that random directions would give; so
+# chance is simulated anew at each step.
+
+# %%
+show(
+    lambda: emergence.coupling_over_training(measured, reading, p.k),
+    emergence_data.coupling_table(measured, reading, p.k),
+    name="emergence-coupling",
+    caption="Normalised coupling over training: mean over all pairs of different blocks, with the 95 % bootstrap "
+    "interval over prompts. Dashed: random directions with the same singular values. Dotted: the level of step 0.",
+)
+
+# %% [markdown]
+# ## Locality
+#
+# Blocks that are neighbours see nearly the same stream, so coupling between them is the least surprising. Lines that
+# fall steeply mean local coupling; flat lines well above chance mean that distant blocks share directions as well.
+
+# %%
+show(
+    lambda: emergence.locality_over_training(measured, reading, p.k),
+    emergence_data.locality_table(measured, reading, p.k),
+    name="emergence-locality",
+    caption="Left: coupling against the distance between blocks, one line per step. Right: neighbouring blocks, and "
+    "blocks at least half the depth apart, over training. Bands: 95 % bootstrap intervals over prompts. Dashed: random "
+    "directions.",
+)
+
+# %% [markdown]
+# ## Graphs of blocks
+#
+# Three steps: the first, the most coupled of those between, and the last. Blocks stand on a circle, the first at the
+# top.
+
+# %%
+show(
+    lambda: emergence.graphs_over_training(measured, reading, p.k),
+    emergence_data.graph_table(measured, reading, p.k),
+    name="emergence-graphs",
+    caption="Blocks joined by their coupling at three steps of training, mean over prompts. Width and opacity of a "
+    "line grow in proportion to it, on one scale for all.",
+)
+
+# %% [markdown]
+# ## Straight lines and exponential growth
+#
+# The line-shape score of a trajectory is its number of steps over the length of the sum of its unit steps: 1 for a
+# straight line, about $\sqrt L$ for unrelated steps. Expodistance is the squared coefficient of variation of the
+# growth of the norm, 0 for exact exponential growth; it is large where the norm hardly grows at all. The paper
+# reports that both fall as Pythia is trained, and that windows at different depths differ.
+#
+# A window of $w$ blocks has $w$ steps between $w+1$ states, and its score has $w$ as numerator, so that 1 stays the
+# value of a straight line.
+
+# %%
+show(
+    lambda: emergence.scores_over_training(measured),
+    emergence_data.score_table(measured),
+    name="emergence-scores",
+    caption="Line-shape score and expodistance over training: medians over prompts with quartiles. Above: all blocks, "
+    f"from the embedding to the last block's output. Below: windows of {width} blocks, the shallowest, the middle and "
+    "the deepest (the paper's windows have 11 blocks).",
+)
+
+# %%
+show(
+    lambda: emergence.profiles_over_training(measured),
+    emergence_data.profile_table(measured),
+    name="emergence-profiles",
+    caption="Norm of the stream, line-shape score and expodistance against depth, one line per step: medians over "
+    f"prompts. The scores are of windows of {width} blocks and stand at the middle one.",
+)
+
+# %% [markdown]
+# ## In numbers
+#
+# Coupling with its 95 % interval, that of random directions, and the medians of the two scores.
+
+# %% tags=["nbval-check-output"]
+summary = emergence_data.summary_table(measured, reading, p.k)
+print(summary.to_string(float_format="%.2f", na_rep=""))
+
+# %% tags=["hide-input"]
+for name, value in emergence_data.quoted(measured, reading, p.k).items():
+    display.remember(f"emergence-{name}", value)

@@ -1,0 +1,228 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Does coupling predict how good a model is?
+#
+# The paper's headline is a correlation: over 28 language models, coupling explains 80 per cent of the variance of
+# a mean benchmark score. A correlation over a few models invites two questions. Could a third quantity be behind both?
+# And does it come back on models that were made to tell the candidates apart? This notebook takes up the first
+# with the paper's own numbers, read off its figure, and the second with a suite of small models trained for it, which
+# differ in width, depth, tokens, seed, learning rate and regularisation. Nothing here runs a model: it reads tables
+# (`data/paper_figures.csv`, `data/suite.csv`, `data/models.csv`) and what has been measured on this machine.
+
+# %% tags=["parameters", "hide-input"]
+model: str = "nano-neox"  # model named in the figures, if it is among their points
+
+# %% tags=["hide-input"]
+import coupling_lib as cl
+from coupling_lib import provenance
+from coupling_lib.figures import display
+from coupling_lib.figures import generalization as figures
+from coupling_lib.figures import generalization_data as data
+from coupling_lib.measures import correlations, generalization
+
+p = cl.check_parameters(globals(), declared=("model",))
+p.command = provenance.papermill_command("generalization", vars(p))
+
+# %% [markdown]
+# ## The paper's figure, and the width of its models
+#
+# The final version of figure 1a plots coupling of 28 models. Its values were read off the picture (error 0.0003 in
+# coupling, 0.1 in score; two markers lie behind labels). How they were normalised is not said. They follow
+# $1 - 1/\sqrt{\lfloor 0.1\,d \rfloor}$ closely, a curve that knows nothing but the width $d$ of a model: it is what one
+# normalisation of the released code gives with $K = 0.1\,d$, a flat spectrum and *no coupling at all* (see the notebook
+# on nulls). That the figure shows this normalisation is an inference. What it would mean can be seen without it: the
+# middle panel puts the curve in the place of coupling, and the right one divides the width out.
+
+# %%
+points = generalization.figure_1a()
+paper = correlations.figure_1a_statistics(points)
+display.show(
+    lambda: figures.paper_scatter(points),
+    data.paper_table(points),
+    name="generalization-paper",
+    caption="The paper's figure 1a from digitised values. Left: as plotted. Middle: the curve without coupling. Right: "
+    "coupling with the width divided out. Lines: least squares.",
+    provenance=f"data/paper_figures.csv (digitised), data/models.csv (widths) · {len(points)} models · {p.command}",
+)
+
+# %% [markdown]
+# If coupling says more than width, it must still go with the score among models of one width. The partial
+# correlation given $\log d$ asks that. It is not nothing here, and it rests on few widths with more than one
+# model.
+
+# %%
+{name: round(value, 4) for name, value in paper.items()}
+
+# %% [markdown]
+# ## A suite of our own
+#
+# Every model of the suite was trained by one recipe on one text; a model is a point, its checkpoints are joined.
+# The score is minus the validation loss, and the share of held-out tokens predicted right. Coupling is 1 - the
+# normalised mis-coupling at $K=10$ relative to its null: 0 with random bases, 1 at perfect coupling.
+
+# %%
+reading = "normalized_miscoupling_k10_relative"
+suite = generalization.suite()
+last = correlations.last_checkpoints(suite)
+origin = f"data/suite.csv · {len(last)} models, {len(suite)} checkpoints · {suite['versions'].iloc[0]} · {p.command}"
+display.show(
+    lambda: figures.suite_scatter(suite, reading, generalization.SCORES, "coupling relative to its null", p.model),
+    data.suite_table(suite, reading),
+    name="generalization-suite",
+    caption="Score against coupling, one line per model along its training; filled: last checkpoint, with the "
+    "least-squares line over these. Colour: width. Marker: architecture.",
+    provenance=origin,
+)
+
+# %% [markdown]
+# Two correlations live in this figure, and they need not agree: along the training of one model, where only training
+# differs, and across models at the end of it. The first is given per model below.
+
+# %%
+along = correlations.checkpoints_beside_models(suite, "negative_loss", reading)
+correlations.within_models(suite, "negative_loss", reading).round(2)
+
+# %% [markdown]
+# ## Every reading, every number of vectors
+#
+# With many readings to choose from, some correlate with anything. Filled marks on the left survive Holm's correction
+# for all of them. Look at the readings whose sign turns when they are taken relative to their null: what they show
+# as measured is the null's dependence on width, not coupling.
+
+# %%
+variants = correlations.variant_table(last, "negative_loss")
+display.show(
+    lambda: figures.variants(variants),
+    variants,
+    name="generalization-all-variants",
+    caption="Correlation over the last checkpoints of minus validation loss and coupling, for every reading and K. "
+    "Positive: more coupling, better model. Hollow on the left: not significant at 5 % after Holm's correction.",
+    provenance=origin,
+)
+
+# %% [markdown]
+# ## Rivals
+#
+# What else would have predicted the score? On the left each candidate by itself. On the right its partial correlation,
+# all others held fixed: what it knows that the others do not.
+
+# %%
+rivals = {label: correlations.rival_table(last, column, reading) for label, column in generalization.SCORES.items()}
+display.show(
+    lambda: figures.rivals(rivals),
+    data.named(rivals, "score"),
+    name="generalization-rivals",
+    caption="Coupling and its rivals over the last checkpoints. Left: R² of a line, with 95 % bootstrap interval over "
+    "models. Right: partial correlation given all other predictors.",
+    provenance=origin,
+)
+
+# %% [markdown]
+# The models did not all see the same number of tokens, and whoever saw more predicts better. Among those of one budget,
+# the commonest, this is what the candidates explain of minus validation loss:
+
+# %%
+budget = correlations.equal_tokens(last)
+equal = correlations.rival_table(budget, "negative_loss", reading)
+equal.round(3)
+
+# %%
+display.show(
+    lambda: figures.sizes(suite, reading, "negative_loss", ("relative coupling", "minus validation loss")),
+    data.suite_table(suite, reading),
+    name="generalization-sizes",
+    caption="Score and coupling against size, shape and training tokens; the last checkpoint of each model, and all "
+    "checkpoints against tokens. r: correlation with the logarithm.",
+    provenance=origin,
+)
+
+# %% [markdown]
+# A fit is worth what it says of models it has not seen. Whole groups are left out in turn (an architecture, a width, a
+# depth) and predicted from the rest; below 0 the prediction is worse than the mean.
+
+# %%
+groups = correlations.group_table(last, "negative_loss", reading)
+groups.round(2)
+
+# %% [markdown]
+# ## A line or an exponential?
+#
+# The paper fits both to its figure. Cross-validation asks which of the two predicts points that it was not fitted to.
+
+# %%
+shaped = {
+    "The paper's figure 1a": (points["coupling"], points["score"]),
+    "The suite": (last[reading], last["negative_loss"]),
+}
+labels = {
+    "The paper's figure 1a": ("coupling, digitised", "mean of six benchmarks (%)"),
+    "The suite": ("coupling relative to its null", "minus validation loss"),
+}
+shapes = correlations.shape_table(shaped)
+display.show(
+    lambda: figures.shapes(shaped, labels),
+    data.point_table(shaped),
+    name="generalization-shapes",
+    caption="Straight line and exponential, fitted by least squares to all points.",
+    provenance=f"data/paper_figures.csv (digitised), data/suite.csv · {p.command}",
+)
+
+# %%
+shapes.round(3)
+
+# %% [markdown]
+# ## The leaderboard
+#
+# Scores of all models of the registry on the first Open LLM Leaderboard; every row of `data/models.csv` names its
+# source. GSM8K, which needs several steps of arithmetic, is set against the mean of the other five.
+
+# %%
+board = generalization.leaderboard()
+display.show(
+    lambda: figures.leaderboard(board, p.model),
+    board,
+    name="generalization-leaderboard",
+    caption="Six tasks and their mean (in per cent) against parameters, and GSM8K against the mean of the other five.",
+    provenance=f"data/models.csv · {len(board)} models · {p.command}",
+)
+
+# %% [markdown]
+# ## Measured couplings
+#
+# Coupling of the paper's models as far as they have been measured on this machine: `trace` is 1 - `released_trace`
+# with $K = 0.1\,d$, to be compared with the digitised value; `normalized` is $1 - \tilde m$ at $K = 10$. Where a model
+# has not been measured, the last column says how to.
+
+# %%
+models = generalization.measured_models()
+print(data.measured_sentence(models))
+models.round(4)
+
+# %% [markdown]
+# ## In numbers
+
+# %% tags=["nbval-check-output"]
+scores = dict(zip(("loss", "accuracy"), rivals.values(), strict=True)) | {"equal-tokens": equal}
+summary = data.summary_table(paper, scores, variants, along)
+print(f"{len(last)} models, {len(budget)} of them with equal tokens, {len(suite)} checkpoints")
+print(summary.to_string(float_format="%.2f"))
+
+# %% tags=["hide-input"]
+found = data.records(paper, scores, variants, shapes, along, groups) | data.tasks_r_squared(board)
+for key, value in found.items():
+    display.remember(f"generalization-{key}", value)
+display.remember("generalization-models", len(last))
+display.remember("generalization-equal-tokens-models", len(budget))

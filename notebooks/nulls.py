@@ -1,0 +1,176 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What no coupling looks like
+#
+# A number for coupling says little until one knows what it is when there is none. Some readings of coupling depend on
+# the width of the model and on the number of singular vectors alone, whatever the model has learned. This notebook
+# gives the value of every reading without coupling, in closed form and by simulation; measures a model against
+# random bases, against surrogates of itself and against its untrained state; and makes the test that decides what the
+# horizontal axis of the paper's best-known figure shows.
+
+# %% tags=["parameters", "hide-input"]
+model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
+precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
+prompts: int = 4  # number of embedded prompts; or a set's name or file, as gsm8k:50
+k: int = 10  # number of singular vectors compared, from 2 to the model's width
+token: int = -1  # token position whose Jacobian is taken; -1 is the last
+seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import coupling_lib as cl
+from coupling_lib import parameters, provenance
+from coupling_lib.figures import display, nulls, nulls_data
+from coupling_lib.measures import generalization
+from coupling_lib.measures import nulls as measures
+
+p = cl.check_parameters(globals(), declared=("model", "precision", "revision", "prompts", "k", "token", "seed"))
+p.command = provenance.papermill_command("nulls", vars(p))
+
+# %% [markdown]
+# ## Width, number of vectors, spectrum
+#
+# Two blocks without coupling keep their singular values; their singular vectors are drawn at random. The mean square
+# of every distance has a closed form (derived in `coupling_lib.metrics.nulls`). For a flat spectrum and large $d$ it
+# becomes
+#
+# $$m_\mathrm{norm} \approx \sqrt{1 + K/d - 1.6/\sqrt d}, \qquad
+#   m_\mathrm{trace} \approx m_\mathrm{norm} / \sqrt K, \qquad \tilde m \approx \sqrt{1 - 1/K}.$$
+#
+# The first two are the exact root mean square as $d$ grows; the third is exact for independent Gaussian entries. A
+# spectrum that decays moves $m_\mathrm{trace}$ most: the sum of the singular values is then less than $\sqrt K$ times
+# their 2-norm. Look at the lower right panel: with $K$ a tenth of the width, $m_\mathrm{trace}$ falls as models grow
+# wider, and 1 minus it rises, although nothing is coupled.
+
+# %%
+curves = measures.null_curves(seed=p.seed)
+display.show(
+    lambda: nulls.null_curves(curves),
+    nulls_data.curve_table(curves),
+    name="nulls-curves",
+    caption="Three readings without any coupling against the width, for three decays of the spectrum. Lines: closed "
+    "form (root mean square). Dots: simulation, with its standard error. The table under the figure has all readings.",
+    provenance=" · ".join([f"simulation, seed {p.seed}", curves.attrs["versions"], p.command]),
+)
+
+# %% [markdown]
+# ## A model against itself
+#
+# For every pair of different blocks, the Jacobian of one stays and the singular vectors of the other are replaced in
+# one of three ways:
+#
+# - *rotated*: by random rotations, separately on the left and on the right. Only orthonormality is left. This is the
+#   null: coupling below is reported as (value - null) / (best - null), 0 with random bases and 1 at perfect coupling.
+# - *permuted*: the coordinates of the residual stream are shuffled, in the same way on both sides. A model whose
+#   vectors all sit on a few large coordinates would keep nothing of its coupling here, but would keep their shape.
+# - *unpaired*: the vectors stay, but each right vector gets the left vector of another. The subspaces are still
+#   shared. What is lost here is the matching of single directions.
+#
+# The untrained model is the fourth comparison.
+
+# %%
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = cl.inputs_for(loaded, parameters.chosen_prompts(p), seed=p.seed)
+ks = measures.ladder(p.k, loaded.d_model)
+settings = {"ks": ks, "token": p.token, "seed": p.seed}
+trained = cl.sweep(measures.measure_nulls, loaded, texts, **settings)
+decisive = {"trained": cl.sweep(measures.measure_decisive, loaded, texts[:2], token=p.token)}
+
+# %%
+del loaded
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+untrained = cl.sweep(measures.measure_nulls, loaded, texts, **settings)
+decisive["untrained"] = cl.sweep(measures.measure_decisive, loaded, texts[:2], token=p.token)
+del loaded
+
+# %% tags=["hide-input"]
+both = {"untrained": untrained, "trained": trained}
+show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
+show(
+    lambda: nulls.surrogates(both, p.k),
+    nulls_data.surrogate_table(both, p.k),
+    name="nulls-surrogates",
+    caption="Every reading, as a share of the way from random bases (0) to perfect coupling (1), mean over pairs of "
+    "different blocks and over prompts, with 95 % bootstrap intervals over prompts. Hollow: surrogates. Negative: "
+    "further from perfect coupling than random bases are.",
+)
+
+# %% [markdown]
+# The raw mis-coupling $m$ is not divided by anything. A trained model's Jacobians are large where they agree as well
+# as where they do not, so $m$ can be further from 0 than its null although the directions agree: read it with its
+# norm, or not at all.
+#
+# ## How many vectors
+#
+# A reading that found one and the same thing at every $K$ would give flat lines here.
+
+# %%
+show(
+    lambda: nulls.across_k(both),
+    nulls_data.k_table(both),
+    name="nulls-across-k",
+    caption="Coupling relative to random bases against the number of singular vectors, mean over pairs of different "
+    "blocks and over prompts, with 95 % bootstrap intervals over prompts.",
+)
+
+# %% [markdown]
+# ## The decisive test
+#
+# The final version of the paper's figure 1a plots coupling of 28 models against their benchmark score. How its
+# coupling was normalised is not said. The values, read off the picture, follow $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$
+# closely: what 1 - `released_trace` is with $K$ a tenth of the width, a flat spectrum, and no coupling. That is an
+# inference from a picture. Measuring the same models decides it, and is one command:
+#
+#     python workflow/decisive.py gpt2 gpt2-medium gpt2-large qwen1.5-0.5b pythia-1.4b
+#
+# It prints the lines below for each of them (here: this model, two prompts), with the digitised value beside. If the
+# trained and untrained models lie on the null of their own spectra and the digitised values lie there too, the axis
+# shows the width of the models.
+
+# %%
+points = generalization.figure_1a()[["model", "width", "coupling"]]
+digitised = points.set_index("model")["coupling"].to_dict()
+measured = {p.model: decisive}
+show(
+    lambda: nulls.against_figure_1a(points, measured),
+    nulls_data.overview_table(points, measured),
+    name="nulls-figure-1a",
+    caption="Crosses: the horizontal axis of the paper's figure 1a (error of reading 0.0003), against the width of "
+    "each model. Line: no coupling. Coloured: the model of this notebook, means over pairs of different blocks.",
+)
+
+# %%
+table = nulls_data.decisive_table(measured, digitised)
+table.round(4)
+
+# %%
+nulls_data.missing_table(generalization.DECISIVE_MODELS, measured, digitised)
+
+# %% [markdown]
+# ## In numbers
+#
+# Coupling relative to random bases, mean over pairs of different blocks and over prompts.
+
+# %% tags=["nbval-check-output"]
+summary = nulls_data.summary_table(both, p.k)
+print(summary.to_string(float_format="%.2f"))
+
+# %% tags=["hide-input"]
+for key, value in nulls_data.records(curves, both, p.k, table).items():
+    display.remember(f"nulls-{key}", value)

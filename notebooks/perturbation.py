@@ -1,0 +1,149 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Perturbations
+#
+# Jacobians describe small changes. How small? This notebook puts noise on the embedding of one token and follows the
+# token through the blocks three times: through the network itself, through the linearisation $\delta^l = (I +
+# J_l)\,\delta^{l-1}$ along the clean run, and through the same linearisation with random directions. It compares the
+# perturbed states with the clean ones, before and after training.
+#
+# The paper's figure 32 compares the first with the last layer; half of its caption is not known to us. What follows is
+# our choice: noise of a uniformly random direction, its length given relative to the embedding; one token perturbed,
+# the same one followed; the linearisation carried along the whole depth.
+
+# %% tags=["parameters", "hide-input"]
+model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
+precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
+prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
+noise: str = "0.03,0.1,0.3,1,3"  # lengths of the noise relative to the embedding, separated by commas
+draws: int = 4  # random directions per prompt
+token: int = -1  # token position that is perturbed and followed; -1 is the last
+seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the noise
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import coupling_lib as cl
+from coupling_lib import parameters, provenance
+from coupling_lib.figures import display, perturbation, perturbation_data
+
+p = cl.check_parameters(
+    globals(), declared=("model", "precision", "revision", "prompts", "noise", "draws", "token", "seed")
+)
+p.command = provenance.papermill_command("perturbation", vars(p))
+
+# %% [markdown]
+# ## Measurement
+#
+# Each noisy run is an intervention: the input of the first block is changed at one token while the model runs, all
+# noise levels and draws in one batch. The Jacobian $J_{tt}$ moves the perturbed token alone. Where attention is causal
+# that is no restriction: earlier tokens do not read this one, and what later ones read does not come back to it. In an
+# encoder the other tokens move too and act back, which the linearisation leaves out.
+
+# %%
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+texts = cl.inputs_for(loaded, parameters.chosen_prompts(p), seed=p.seed)
+p.levels = parameters.parse_levels(p.noise)
+trained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=p.levels, draws=p.draws, token=p.token, seed=p.seed)
+
+# %% [markdown]
+# The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
+# memory.
+
+# %%
+del loaded
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+untrained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=p.levels, draws=p.draws, token=p.token, seed=p.seed)
+del loaded
+
+# %% tags=["hide-input"]
+both = {"untrained": untrained, "trained": trained}
+show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
+
+# %% [markdown]
+# ## Through the depth
+#
+# At the embedding the cosine is set by the noise level alone. From there on it rises where the state grows faster than
+# the change, and falls where blocks amplify the change. Solid and dashed lines part where the linearisation stops to
+# describe the network.
+
+# %%
+show(
+    lambda: perturbation.cosine_by_depth(both),
+    perturbation_data.level_table(both, "cosine"),
+    name="perturbation-depth",
+    caption="Cosine of the perturbed with the clean state at every level: the network (solid) and its linearisation "
+    "(dashed). Marks: after the first and after the last block. Means over prompts and draws with 95 % "
+    "bootstrap intervals.",
+)
+
+# %% [markdown]
+# ## First block, last block
+#
+# The same against the noise level. The paper reports that the cosine stays high for small noise and is clearly lower at
+# the first layer than at the last. Random bases tell how much of this needs no particular directions.
+
+# %%
+show(
+    lambda: perturbation.first_and_last(both),
+    perturbation_data.first_and_last_table(both),
+    name="perturbation-first-last",
+    caption="Cosine of the perturbed with the clean state against the noise level, after the first and after the last "
+    "block: network, linearisation, and linearisation with random bases of the same singular values. Means over"
+    " prompts and draws with 95 % bootstrap intervals.",
+)
+
+# %% [markdown]
+# ## Amplification, and where linearity ends
+#
+# Left, the length of the change at the smallest noise level: solid and dashed should coincide there, and the dotted
+# line is what the singular values alone would do. Right, how far the two changes of the last state are apart: a
+# relative error of 1 means that the linearisation says nothing. In the linear regime the error grows in proportion to
+# the noise.
+
+# %%
+show(
+    lambda: perturbation.amplification_and_error(both),
+    perturbation_data.amplification_and_error_table(both),
+    name="perturbation-error",
+    caption="Left: length of the change relative to the noise, at the smallest noise level. Right: distance between the"
+    " changes of network and linearisation after the last block, relative to the network's. Means over prompts "
+    "and draws with 95 % bootstrap intervals.",
+)
+
+# %% [markdown]
+# ## In numbers
+#
+# Cosine with the clean state at the embedding, after the first and after the last block, with the 95 % interval of the
+# latter, at the largest noise level but one.
+
+# %% tags=["nbval-check-output"]
+summary = perturbation_data.summary_table(both, p.levels[-2:][0])
+print(summary.to_string(float_format="%.2f", na_rep=""))
+
+# %% tags=["hide-input"]
+errors = perturbation_data.error_table(both).set_index("network")
+for network, carrier in summary.index:
+    line = summary.loc[network, carrier]
+    display.remember(f"perturbation-first-{carrier}-{network}", line["first block"])
+    display.remember(f"perturbation-last-{carrier}-{network}", line["last block"])
+    display.remember(f"perturbation-last-{carrier}-{network}-low", line["low"])
+    display.remember(f"perturbation-last-{carrier}-{network}-high", line["high"])
+for network in both:
+    display.remember(f"perturbation-error-{network}", errors.loc[[network], "mean"].iloc[0])
+display.remember("perturbation-noise", f"{p.levels[-2:][0]:g}")
+display.remember("perturbation-noise-smallest", f"{p.levels[0]:g}")

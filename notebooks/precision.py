@@ -1,0 +1,179 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Fewer bits
+#
+# The paper's models were loaded in four bits, so that large ones fit on one card, and the released code differentiates
+# in whatever type a model runs in. Neither was compared with a measurement in full precision. This notebook repeats
+# one measurement of one model in several precisions and asks three questions of each: how far do the singular values
+# of the block Jacobians move, how far do their singular vectors turn, and does the coupling of blocks survive?
+#
+# Bits are lost in two places that have to be told apart. Narrow *weights* make another model, whose blocks are
+# linearised at other states. Narrow *arithmetic* computes the derivative of the same model less exactly.
+
+# %% tags=["parameters", "hide-input"]
+model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
+precisions: str = "bfloat16,int8,nf4,fp4"  # compared with float32: bfloat16, float16, int8, nf4 and fp4, or some
+revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
+prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
+k: int = 10  # number of singular vectors compared, from 1 to the model's width
+token: int = -1  # token position whose Jacobian is taken; -1 is the last
+seed: int = 0  # seed of the untrained weights, of the selection of prompts and of everything drawn at random
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import coupling_lib as cl
+from coupling_lib import parameters, provenance
+from coupling_lib.figures import display, precision, precision_data
+from coupling_lib.measures.precision import chosen_precisions
+
+p = cl.check_parameters(globals(), declared=("model", "precisions", "revision", "prompts", "k", "token", "seed"))
+p.command = provenance.papermill_command("precision", vars(p))
+
+# %% [markdown]
+# ## Measurement
+#
+# The untrained model first, then the trained one once per precision, one in memory at a time. Blocks with narrow
+# weights are run and differentiated in float32 with the values that their weights stand for, so that what is measured
+# is the weights' error alone; for an int8 block this leaves out the rounding of its activations, which has no
+# derivative. For a few of the prompts the derivative is taken again in bfloat16 and in float16, at the same weights
+# and the same states.
+#
+# A precision that is not available for this model is left out, and said so here.
+
+# %%
+loaded = cl.load_model(p.model, revision=p.revision or None, untrained=True, seed=p.seed)
+parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = parameters.chosen_prompts(p)
+untrained = cl.sweep(cl.measure_depth, loaded, cl.inputs_for(loaded, texts, seed=p.seed), ks=(p.k,), token=p.token)
+del loaded
+
+# %%
+narrow = chosen_precisions(p.precisions)
+measured = cl.measure_precision(p.model, texts, narrow, p.k, p.token, revision=p.revision or None, seed=p.seed)
+print(measured.attrs["left_out"] or "All of these precisions were measured.")
+
+# %% [markdown]
+# Two values give the scale: the coupling of the untrained model, and that of directions drawn at random with the
+# singular values of the trained one, both in float32.
+
+# %% tags=["hide-input"]
+blank = cl.depth_summary(untrained, "normalized_miscoupling")["mean"].sel(pairs="all pairs", k=p.k).item()
+null = measured["null"].sel(precision="float32").item()
+show = partial(display.show, provenance=provenance.line(untrained.attrs, measured.attrs, command=p.command))
+
+# %% [markdown]
+# ## Singular values
+#
+# How much louder or quieter a block answers in its strongest directions. An error that is the same at every rank is a
+# change of the block as a whole; one that grows with rank is noise that drowns the weaker directions.
+
+# %%
+show(
+    lambda: precision.value_errors(measured),
+    precision_data.value_table(measured),
+    name="precision-values",
+    caption="Relative error of the singular values of block Jacobians against float32 weights. Lines are medians and "
+    "bands quartiles: on the left over prompts and blocks, on the right over prompts and ranks.",
+)
+
+# %% [markdown]
+# ## Singular vectors
+#
+# Single vectors are not comparable: each has a free sign, and two with nearly equal singular values may mix. The space
+# that the top $K$ span is. Its *principal angles* to the same space in float32 are all 0 where nothing moved. The mean
+# of their squared cosines is the share of the top $K$ directions that survives.
+
+# %%
+show(
+    lambda: precision.vector_errors(measured),
+    precision_data.angle_table(measured),
+    name="precision-vectors",
+    caption="Left: principal angles between the spaces of the top K singular vectors in a precision and in float32, "
+    "left and right vectors pooled, median and quartiles over prompts and blocks. Right: share of these directions "
+    "kept, by block. Dashed: spaces drawn at random.",
+)
+
+# %% [markdown]
+# ## Coupling of every pair of blocks
+#
+# If a precision were harmless, all dots would lie on the diagonal. Dots below it are pairs whose coupling it hides. A
+# cloud that lies flat says more: the pairs that stand out in float32 then no longer do.
+
+# %%
+show(
+    lambda: precision.pair_scatter(measured, null),
+    precision_data.pair_table(measured),
+    name="precision-pairs",
+    caption="Coupling, 1 minus the normalised mis-coupling, of each ordered pair of different blocks, mean over "
+    "prompts, against its value in float32. Dashed: random bases with the same singular values.",
+)
+
+# %% [markdown]
+# ## Mean coupling
+#
+# The number that the paper correlates with benchmark scores is a mean over all pairs. Errors of single pairs may
+# cancel in it, or add up to a bias. Differences are taken prompt by prompt, which removes what prompts differ in.
+
+# %%
+show(
+    lambda: precision.mean_coupling(measured, blank, null),
+    precision_data.coupling_table(measured),
+    name="precision-coupling",
+    caption="Left: mean coupling, 1 minus the normalised mis-coupling, over pairs of different blocks. Right: its "
+    "difference from float32 on the same prompt. Bars: 95 % bootstrap intervals over prompts.",
+)
+
+# %% [markdown]
+# ## Weights or arithmetic?
+#
+# Each row is a precision of the weights. The error of the weights is against float32 weights. The errors of the
+# arithmetic are against float32 arithmetic at the same weights and states; they include that narrow arithmetic rounds
+# each weight when it multiplies with it, as a quantised layer with a 16-bit compute type does.
+
+# %%
+show(
+    lambda: precision.error_sources(measured),
+    precision_data.source_table(measured),
+    name="precision-sources",
+    caption="Errors by where they come from, medians with quartiles: of singular values over prompts, blocks and "
+    "ranks, of principal angles over prompts, blocks and order, of coupling over prompts and pairs of blocks.",
+)
+
+# %% [markdown]
+# ## Is four bits harmless?
+#
+# The median error of singular values and the share of the top directions kept, in per cent; mean coupling and its
+# difference from float32 with a 95 % interval; how much of the coupling beyond random bases is lost, in per cent; and
+# the correlation over pairs of blocks with float32. What a small model loses need not be what a large one loses: wide
+# layers average over more rounding errors, and a model with spare capacity has more to spare. Run this notebook on the
+# model in question.
+
+# %% tags=["hide-input"]
+summary = precision_data.summary_table(measured, null)
+print(summary.to_string(float_format="%.3f"))
+
+# %% [markdown]
+# The mean couplings alone, in two decimals:
+
+# %% tags=["nbval-check-output"]
+print(summary["coupling"].to_string(float_format="%.2f"))
+
+# %% tags=["hide-input"]
+for name, value in precision_data.quotable(summary).items():
+    display.remember(f"precision-{name}", value)
+display.remember("precision-coupling-untrained", blank)
+display.remember("precision-coupling-null", 1 - null)

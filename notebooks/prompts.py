@@ -1,0 +1,135 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Coupling prompt by prompt
+#
+# Coupling is measured at the states that a prompt evokes, so it may differ from prompt to prompt. This notebook sets it
+# against what prompts are like: how many steps of reasoning they ask for, how long they are, which data set they come
+# from. Then it puts a sentence behind questions, the instruction to think step by step, and asks which blocks answer.
+
+# %% tags=["parameters", "hide-input"]
+model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
+precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
+prompts: int = 24  # number of embedded prompts; or a set's name or file, as benchmarks:1200
+questions: int = 16  # number of embedded questions with counted reasoning steps; or a set or file, as gsm8k:200
+k: int = 10  # number of singular vectors compared, from 1 to the model's width
+token: int = -1  # token position whose Jacobian is taken; -1 is the last
+seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import coupling_lib as cl
+from coupling_lib import parameters, provenance
+from coupling_lib.figures import display, prompts_data
+from coupling_lib.figures import prompts as draw
+
+p = cl.check_parameters(
+    globals(), declared=("model", "precision", "revision", "prompts", "questions", "k", "token", "seed")
+)
+p.command = provenance.papermill_command("prompts", vars(p))
+
+# %% [markdown]
+# ## Measurement
+#
+# For every prompt, the coupling matrices $A_{ll'} = U_{l',K}^\top J_l\, V_{l',K}$ of all pairs of blocks at the chosen
+# token, as in the notebook on depth. Each question is measured three times: alone, followed by *Let's think step by
+# step.*, and followed by a control, a plain statement that has about as many tokens and ends in a full stop as well.
+# What the control does too is due to more tokens, or to the last one, and not to what the instruction says.
+
+# %%
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+p.asked = [*parameters.chosen_prompts(p), *cl.prompt_versions(loaded, parameters.chosen_questions(p))]
+trained = cl.measure_prompts(loaded, p.asked, ks=(p.k,), token=p.token)
+
+# %% [markdown]
+# The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
+# memory.
+
+# %%
+del loaded
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+untrained = cl.measure_prompts(loaded, p.asked, ks=(p.k,), token=p.token)
+del loaded
+
+# %% [markdown]
+# All figures show one way of measuring the distance from perfect coupling, the off-diagonal share
+# $\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$; *coupling* is $1-\tilde m$, here averaged over
+# pairs of different blocks. What it is when blocks share no direction is simulated: same singular values, directions
+# drawn at random.
+
+# %% tags=["hide-input"]
+reading = cl.VARIANTS["normalized_miscoupling"]
+null = cl.depth_null(trained, reading.name, seed=p.seed).mean()
+both = {"untrained": untrained, "trained": trained}
+table = prompts_data.prompt_table(both, reading.name, p.k)
+show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
+
+# %% [markdown]
+# ## Difficulty, length, data set
+#
+# The paper sets coupling against the difficulty ratings of Easy2Hard-Bench. Here difficulty is the number of reasoning
+# steps in the solution of a GSM8K problem, or of one in its style: a count that anybody can check, but a coarser one.
+# The paper's second panel is the length of the prompt.
+#
+# $\rho$ is Spearman's coefficient over prompts, with its 95 % interval: nothing is shown to be related whose interval
+# holds 0. Longer problems often take more steps, and data sets differ in length and in how their prompts end; the table
+# below therefore also gives the coefficients with length held fixed, and within data sets.
+
+# %%
+show(
+    lambda: draw.prompt_scatter(both, reading.name, p.k, null=null.item()),
+    prompts_data.prompts_alone(table),
+    name="prompts-difficulty",
+    caption="Coupling of single prompts (one minus normalised mis-coupling, mean over pairs of blocks) against "
+    "reasoning steps, length and data set. Lines: least squares. Bars: 95 % bootstrap intervals of the mean. Dashed: "
+    "random directions.",
+)
+
+# %% tags=["hide-input"]
+prompts_data.correlation_table(table).round(2)
+
+# %% [markdown]
+# ## With and without an instruction
+#
+# Above, each block's mean coupling with all others; below, what the added sentence changes, question by question. Where
+# the two bands of a model lie apart, the instruction does something that another sentence does not. The paper, which
+# has no such control, reports more coupling with the instruction in the Llama family, about as much in Gemma, and
+# less or as much in Phi.
+
+# %%
+show(
+    lambda: draw.version_profiles(both, reading.name, p.k, null=null.item()),
+    prompts_data.version_table(both, reading.name, p.k),
+    name="prompts-instruction",
+    caption="Coupling of each block with all others (one minus normalised mis-coupling), for questions alone and with "
+    "a sentence added: mean over questions with 95 % bootstrap interval. Below: paired differences. Dashed: random "
+    f"directions. {prompts_data.versions_caption(trained)}",
+)
+
+# %% [markdown]
+# ## In numbers
+#
+# Mean coupling over the questions in each version.
+
+# %% tags=["nbval-check-output"]
+summary = prompts_data.summary_table(both, reading.name, p.k, null.item())
+print(summary[["alone", "step by step", "control sentence"]].to_string(float_format="%.2f"))
+
+# %% tags=["hide-input"]
+for _key, _value in prompts_data.remembered(table, summary).items():
+    display.remember(_key, _value)

@@ -1,0 +1,175 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Rival readings
+#
+# The paper's text, its project page and the successive versions of its code do not compute the same number when they
+# say *coupling*. All start from the singular vectors of block Jacobians; they part ways at how the distance from
+# perfect coupling is formed and normalised, at what is made of that distance, and at which pairs, blocks and vectors
+# enter. This notebook takes one measurement of one model and reads it in all of these ways, so that one can see which
+# differences matter and which do not.
+
+# %% tags=["parameters", "hide-input"]
+model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
+precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
+prompts: int = 6  # number of embedded prompts; or a set's name or file, as gsm8k:50
+k: int = 10  # number of singular vectors where a figure shows a single one, from 2 to the model's width
+token: int = -1  # token position whose Jacobian is taken; -1 is the last
+seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import coupling_lib as cl
+from coupling_lib import parameters, provenance
+from coupling_lib.figures import display, readings, readings_data
+from coupling_lib.measures.readings import several_ks
+
+p = cl.check_parameters(globals(), declared=("model", "precision", "revision", "prompts", "k", "token", "seed"))
+p.command = provenance.papermill_command("readings", vars(p))
+
+# %% [markdown]
+# ## Measurement
+#
+# All variants come out of one pass over the pairs of blocks, for several $K$. The pass is made twice: with every
+# Jacobian taken at the block's own output (`block`), and as the released code does (`hidden_states`), where the last
+# state has already gone through the final norm, so that the last Jacobian includes it.
+
+# %%
+boundaries = ("block", "hidden_states")
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = cl.inputs_for(loaded, parameters.chosen_prompts(p), seed=p.seed)
+settings = {"ks": several_ks(p.k, loaded.d_model), "token": p.token}
+trained = {at: cl.sweep(cl.measure_depth, loaded, texts, **settings, boundary=at) for at in boundaries}
+
+# %%
+del loaded
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+untrained = {at: cl.sweep(cl.measure_depth, loaded, texts, **settings, boundary=at) for at in boundaries}
+del loaded
+
+# %% [markdown]
+# A raw value means little: some variants are far from 0 and from 1 without any coupling. So each is simulated for
+# random directions as well, with the singular values of the model in question.
+
+# %% tags=["hide-input"]
+measured = {at: {"untrained": untrained[at], "trained": trained[at]} for at in boundaries}
+nulls = {name: cl.readings_null(ds, seed=p.seed) for name, ds in measured["block"].items()}
+means = cl.mean_readings(measured["block"], nulls)
+agreement = cl.rank_agreement(trained["block"], p.k)
+choices = cl.compare_choices(measured, nulls, p.k)
+by_block = cl.coupling_by_block(measured, "normalized_miscoupling", p.k)
+chance = nulls["trained"]["normalized_miscoupling"].sel(k=p.k).mean().item()
+origins = (untrained["block"].attrs, trained["block"].attrs)
+show = partial(display.show, provenance=provenance.line(*origins, command=p.command))
+
+# %% [markdown]
+# ## Every variant as it is
+#
+# Each panel is one variant under its name in `coupling_lib.metrics.variants.VARIANTS`, where its formula stands. All
+# are distances: 0 is perfect coupling. Look at the grey lines first. Where they climb or fall with $K$, values at
+# different $K$ cannot be compared; where the two grey lines part, the variant responds to the singular values, and a
+# trained and an untrained model differ in it before any direction is shared.
+
+# %%
+show(
+    lambda: readings.values_by_k(means),
+    readings_data.means_table(means),
+    name="readings-values",
+    caption="Mean of each variant over pairs of different blocks and over prompts, against the number K of singular "
+    "vectors, with 95 % bootstrap intervals over prompts. Grey: random bases with the singular values of the untrained "
+    "(dotted) and of the trained model (dashed).",
+)
+
+# %% [markdown]
+# ## How far beyond chance
+#
+# The same values on one scale: 0 per cent is what random directions give, 100 per cent is perfect coupling. A variant
+# that is not normalised can leave this scale far behind in either direction. The variants with `vju`, `uv` and `vu` in
+# their names reach 100 per cent only if left and right singular vectors agree as well.
+
+# %%
+show(
+    lambda: readings.beyond_chance(means, p.k),
+    readings_data.means_table(means),
+    name="readings-beyond-chance",
+    caption="Share of the way from random bases to perfect coupling, mean over pairs of different blocks and prompts, "
+    "with 95 % bootstrap intervals over prompts. The scale is linear up to 5 per cent and logarithmic beyond.",
+)
+
+# %% [markdown]
+# ## Do they rank pairs of blocks alike?
+#
+# A figure that shows which blocks are coupled most is the same in two variants if both put the pairs into the same
+# order. Variants that agree in order differ in scale only. Groups along the diagonal are families of readings; a row
+# without ink is a variant that sees something else.
+
+# %%
+show(
+    lambda: readings.agreement_matrix(agreement),
+    readings_data.agreement_table(agreement),
+    name="readings-agreement",
+    caption="Spearman's rank correlation between variants over ordered pairs of different blocks of the trained model, "
+    "mean over prompts; intervals are in the data.",
+)
+
+# %% [markdown]
+# ## One measurement, many couplings
+#
+# Here the distance is turned into a coupling, in each of the ways found in the sources. Within a group one choice
+# changes and everything else stays. The groups on what is made of $m$, the entries and the Jacobian vary the released
+# code's normalised distance; the last two vary the default of this book, $1-\tilde m$. Compare each dot with the grey
+# tick beside it rather than with the dots of other rows: most of the distance between rows is chance.
+
+# %%
+show(
+    lambda: readings.choices_figure(choices),
+    choices,
+    name="readings-choices",
+    caption="Mean coupling by each choice, all else being equal within a group, with 95 % bootstrap intervals over "
+    "prompts; the data name the variant of each row. Ticks: random bases with each model's own singular values; the "
+    "column gives those of the trained.",
+)
+
+# %% [markdown]
+# ## Where the last block ends
+#
+# With the final norm counted in, the last Jacobian is another matrix, and so are its singular vectors; all other
+# Jacobians stay as they are. Its pairs with the other blocks change, and through them a little the others' means.
+
+# %%
+show(
+    lambda: readings.boundary_figure(by_block, chance),
+    readings_data.boundary_table(by_block),
+    name="readings-boundary",
+    caption="Coupling, 1 minus the normalised mis-coupling, of each block with all others in both roles, for the two "
+    "boundaries of the last block; mean over prompts with 95 % bootstrap intervals.",
+)
+
+# %% [markdown]
+# ## In numbers
+#
+# The mean of every variant over pairs of different blocks, its value for random bases with the trained model's singular
+# values, and how far beyond those the trained model is (1 would be perfect coupling).
+
+# %% tags=["nbval-check-output"]
+summary = readings_data.summary_table(means, p.k)
+print(summary.to_string(float_format="%.2f"))
+
+# %% tags=["hide-input"]
+for name, value in readings_data.quotable(means, agreement, choices, p.k).items():
+    display.remember(f"readings-{name}", value)

@@ -1,0 +1,168 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Spectra
+#
+# A block's residual Jacobian $J_l$ stretches some directions of the residual stream and hardly answers to others. Its
+# singular values $\sigma_1 \ge \sigma_2 \ge \dots$ say by how much, whatever the directions are. This notebook follows
+# them through the depth of a model, before and after training, and asks whether the directions that a block reads
+# (right singular vectors $v_i$) are those that it writes (left ones, $u_i$).
+
+# %% tags=["parameters", "hide-input"]
+model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
+precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
+prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
+k: int = 15  # number of singular values and vectors, from 2 to half of the model's width
+blocks: str = ""  # blocks whose whole spectrum is drawn, from 1, such as 1,6,12; empty for four over the whole depth
+token: int = -1  # token position whose Jacobian is taken; -1 is the last
+fit_from: int = 0  # first block of the line through 1/s_1, from 1; 0 for 10, or after a quarter of fewer than 20 blocks
+seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import coupling_lib as cl
+from coupling_lib import parameters, provenance
+from coupling_lib.figures import display, spectra, spectra_data
+
+p = cl.check_parameters(
+    globals(), declared=("model", "precision", "revision", "prompts", "k", "blocks", "token", "fit_from", "seed")
+)
+p.command = provenance.papermill_command("spectra", vars(p))
+
+# %% [markdown]
+# ## Measurement
+#
+# One pass through the model per prompt; then every block's Jacobian at the chosen token, its $K$ largest singular
+# triplets, and for a few blocks all singular values.
+
+# %%
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+p.whole = parameters.spread_blocks(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = cl.inputs_for(loaded, parameters.chosen_prompts(p), seed=p.seed)
+trained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whole=tuple(p.whole))
+
+# %% [markdown]
+# The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
+# memory.
+
+# %%
+del loaded
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+untrained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whole=tuple(p.whole))
+del loaded
+
+# %% tags=["hide-input"]
+both = {"untrained": untrained, "trained": trained}
+fits = {name: cl.spectra_fits(dataset, p.fit_from - 1 if p.fit_from else None) for name, dataset in both.items()}
+nulls = {name: cl.spectra_null(dataset, seed=p.seed) for name, dataset in both.items()}
+show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
+
+# %% [markdown]
+# ## The largest singular values
+#
+# An untrained network adds blocks of about the same size to a stream that grows, and a block that first normalises its
+# input answers to a change in proportion to one over the length of the stream: its singular values should fall
+# smoothly with depth. Training is free to do otherwise; look for blocks that stand out and for first singular values
+# that leave the rest behind.
+
+# %%
+show(
+    lambda: spectra.top_values(both),
+    spectra_data.top_table(both),
+    name="spectra-top",
+    caption="Largest singular values of each block's Jacobian: medians over prompts, with quartiles. The first ten in "
+    "the network's colour, the next ones in another.",
+)
+
+# %% [markdown]
+# ## One over depth?
+#
+# If $\sigma_1$ fell as one over depth, $1/\sigma_1$ would lie on a straight line. The paper finds no such law in
+# trained models and more of one in untrained ones. The line is fitted to the later blocks only: the released code
+# starts at depth 10, and so does this figure, except in models of fewer than 20 blocks, where the first quarter is left
+# out. `fit_from` sets another start.
+
+# %%
+show(
+    lambda: spectra.inverse_top_value(both, fits),
+    spectra_data.inverse_table(both, fits),
+    name="spectra-inverse",
+    caption="Inverse of the largest singular value against depth: means over prompts with 95 % bootstrap intervals, and"
+    " the least-squares line over the blocks that it spans. R² is the mean over prompts, each with a line of "
+    "its own, with its interval.",
+)
+
+# %% [markdown]
+# ## The whole spectrum
+#
+# With both axes logarithmic a power law is a straight line. The exponent $a$ of $\sigma_i \propto i^{-a}$ is fitted to
+# the stronger half of the values; 0 is a flat spectrum. Some singular values are 0 but for rounding, and fall below the
+# panel: a norm removes the mean or the length of what it normalises, and a block behind it cannot answer to them.
+
+# %%
+show(
+    lambda: spectra.whole_spectrum(both),
+    spectra_data.whole_table(both),
+    name="spectra-whole",
+    caption="All singular values of a few blocks: medians over prompts, with quartiles. The panel ends under the 2 % "
+    "weakest values. The exponent a is that of the power law through the stronger half, mean over prompts.",
+)
+
+# %% [markdown]
+# ## Left against right
+#
+# The stable rank $\lVert J\rVert_F^2/\sigma_1^2$ counts the directions that carry a Jacobian, weak ones counting for
+# little. If left and right singular vectors were equal up to sign, all $|u_i^\top v_i|$ would be 1, and the matrix
+# $V^\top J\,U$ diagonal. The released code calls this order of the vectors `vju`; what is shown is $1-\tilde m$ of that
+# matrix, with $\tilde m$ the share of it that lies off the diagonal, as in the depth notebook. Unrelated vectors of
+# width $d$ have a mean $|u^\top v|$ of about $\sqrt{2/\pi d}$.
+
+# %%
+show(
+    lambda: spectra.left_and_right(both, nulls),
+    spectra_data.alignment_table(both, nulls),
+    name="spectra-alignment",
+    caption="Stable rank; mean absolute cosine of left with right singular vectors; normalised coupling of a block with"
+    " itself, left and right vectors exchanged (variant normalized_miscoupling of V'JU). Means over prompts "
+    "with 95 % bootstrap intervals; dashed: random bases with the same singular values.",
+)
+
+# %% [markdown]
+# ## In numbers
+#
+# Means over blocks and prompts: stable rank, alignment with its 95 % interval, exchanged coupling, and $R^2$ of the
+# line through $1/\sigma_1$ with its interval.
+
+# %% tags=["nbval-check-output"]
+summary = spectra_data.summary_table(both, fits, nulls)
+print(summary.to_string(float_format="%.2f", na_rep=""))
+
+# %% tags=["hide-input"]
+for network in both:
+    line = summary.loc[network]
+    display.remember(f"spectra-stable-rank-{network}", line["stable rank"])
+    display.remember(f"spectra-alignment-{network}", line["alignment"])
+    display.remember(f"spectra-alignment-{network}-low", line["low"])
+    display.remember(f"spectra-alignment-{network}-high", line["high"])
+    display.remember(f"spectra-exchanged-{network}", line["exchanged"])
+    display.remember(f"spectra-r2-{network}", line["R2"])
+    display.remember(f"spectra-r2-{network}-low", line["R2 low"])
+    display.remember(f"spectra-r2-{network}-high", line["R2 high"])
+    display.remember(f"spectra-decay-{network}", both[network]["decay_exponent"].mean())
+display.remember("spectra-alignment-null", summary.loc["random bases", "alignment"])
+display.remember("spectra-exchanged-null", summary.loc["random bases", "exchanged"])
+display.remember("spectra-fit-from", f"{fits['trained'].attrs['first_block'] + 1}")

@@ -1,0 +1,178 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Coupling across tokens
+#
+# A block treats every token of a prompt with the same weights, but not with the same Jacobian: attention and the
+# non-linearities make $J^l_{t_1t_2}$, the answer at token $t_2$ to a change at token $t_1$, depend on the whole prompt.
+# This notebook asks whether these matrices nevertheless share their singular vectors from token to token: within one
+# block, and between two blocks.
+
+# %% tags=["parameters", "hide-input"]
+model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
+precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
+example: str = "What is the capital of France? The capital is"  # prompt whose matrices are drawn
+prompts: int = 5  # further embedded prompts for the means; or a set's name or file, as gsm8k:50
+pair: str = ""  # two blocks, from 1: whose Jacobian and whose vectors, such as 9,10 or 7,7; empty for two deep ones
+k: int = 10  # number of singular vectors compared, from 1 to the model's width
+tokens: int = 12  # how many tokens are compared, the last ones that qualify
+token_in: int = 1  # position of the fixed input token, from 0
+token_out: int = -1  # position of the fixed output token; -1 is the last
+seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import coupling_lib as cl
+from coupling_lib import parameters, provenance
+from coupling_lib.figures import display, tokens_data
+from coupling_lib.figures import tokens as draw
+from coupling_lib.measures.tokens import token_comparisons, token_reports
+
+p = cl.check_parameters(
+    globals(),
+    declared=(
+        "model", "precision", "revision", "example", "prompts", "pair", "k", "tokens", "token_in", "token_out", "seed",
+    ),
+)  # fmt: skip
+p.command = provenance.papermill_command("tokens", vars(p))
+
+# %% [markdown]
+# ## Three comparisons
+#
+# With $J$ a Jacobian of block $l$ and $U', V'$ the singular vectors of one of block $l'$, each comparison is a coupling
+# matrix $A = U'^\top_K J\,V'_K$:
+#
+# - **self**: $J = J^l_{tt}$ against the vectors of $J^{l'}_{t't'}$. How does each token answer to itself?
+# - **fixed input**: $J = J^l_{t_1t}$ against the vectors of $J^{l'}_{t_1t'}$. How do different tokens answer to one?
+# - **fixed output**: $J = J^l_{tt_2}$ against the vectors of $J^{l'}_{t't_2}$. How does one token answer to different
+#   ones?
+#
+# The last two are *context* coupling. Between different tokens runs no skip path, so nothing is subtracted from the
+# derivative of the block; from $J_{tt}$ the identity is. A causal model lets a token see earlier ones only: the tokens
+# compared then lie after the fixed input or before the fixed output.
+
+# %%
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+p.blocks = parameters.chosen_pair(p, loaded.n_blocks, loaded.name)
+p.compared = token_comparisons(p.blocks, p.token_in, p.token_out)
+p.texts = cl.inputs_for(loaded, [p.example, *parameters.chosen_prompts(p)], seed=p.seed)
+measure = partial(cl.sweep, cl.measure_tokens, prompts=p.texts, k=p.k, tokens=p.tokens)
+trained = {name: measure(model=loaded, **chosen) for name, chosen in p.compared.items()}
+
+# %% [markdown]
+# The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
+# memory.
+
+# %%
+del loaded
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+untrained = {name: measure(model=loaded, **chosen) for name, chosen in p.compared.items()}
+del loaded
+
+# %% [markdown]
+# All figures show one way of measuring the distance from perfect coupling, the off-diagonal share
+# $\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$; *coupling* is $1-\tilde m$. What it is when two
+# matrices share no direction is simulated: same singular values, directions drawn at random.
+
+# %% tags=["hide-input"]
+reading = cl.VARIANTS["normalized_miscoupling"]
+both = {"untrained": untrained, "trained": trained}
+grids = {name: {network: report[name] for network, report in both.items()} for name in p.compared}
+nulls = {name: cl.tokens_null(ds, reading.name, seed=p.seed) for name, ds in trained.items()}
+p.between, p.within = token_reports(p.compared)
+first = grids[p.between[0]].values()
+show = partial(display.show, provenance=provenance.line(*[ds.attrs for ds in first], command=p.command))
+
+# %% [markdown]
+# ## Self-coupling
+#
+# Row and column say which token's Jacobian and which token's singular vectors. A grid full of diagonals means that the
+# two blocks work along the same directions whatever the token; the paper reports this for large trained models, and
+# nothing of the kind before training.
+
+# %%
+show(
+    lambda: draw.token_grids(grids[p.between[0]], reading.name, null=nulls[p.between[0]].mean().item()),
+    tokens_data.matrix_table(grids[p.between[0]], reading.name),
+    name="tokens-self",
+    caption=tokens_data.grid_caption(trained[p.between[0]]),
+)
+
+# %% [markdown]
+# Within one block the matrix of a token with itself is diagonal by construction (grey on the right), and tokens with
+# the same text often are close to it. Look at the untrained model too: at initialisation a block is almost the same
+# linear map at every token, because its weights are, so that diagonals within one block are no effect of training. Only
+# between different blocks does coupling have to be learnt.
+
+# %%
+show(
+    lambda: draw.token_grids(grids[p.within[0]], reading.name, null=nulls[p.within[0]].mean().item()),
+    tokens_data.matrix_table(grids[p.within[0]], reading.name),
+    name="tokens-within",
+    caption=tokens_data.grid_caption(trained[p.within[0]]),
+)
+
+# %% [markdown]
+# ## Context coupling
+#
+# The same with one token held fixed, first the one that is varied, then the one that is read. Each matrix comes from
+# attention between two tokens and what the block makes of it; the paper finds coupling here as well, but less even.
+
+# %%
+show(
+    lambda: draw.token_grids(grids[p.between[1]], reading.name, null=nulls[p.between[1]].mean().item()),
+    tokens_data.matrix_table(grids[p.between[1]], reading.name),
+    name="tokens-input",
+    caption=tokens_data.grid_caption(trained[p.between[1]]),
+)
+
+# %%
+show(
+    lambda: draw.token_grids(grids[p.between[2]], reading.name, null=nulls[p.between[2]].mean().item()),
+    tokens_data.matrix_table(grids[p.between[2]], reading.name),
+    name="tokens-output",
+    caption=tokens_data.grid_caption(trained[p.between[2]]),
+)
+
+# %% [markdown]
+# ## Over prompts
+#
+# One dot per prompt, averaged over all pairs of different tokens. The shade around the value of random directions holds
+# 95 % of *single* random pairs: where all tokens share nearly one matrix, as in an untrained model, their mean is a
+# single draw and may lie anywhere in it, however narrow its interval over prompts.
+
+# %%
+show(
+    lambda: draw.token_summary(both, reading.name, nulls),
+    tokens_data.prompt_table(both, reading.name),
+    name="tokens-summary",
+    caption="Coupling between tokens, mean over all pairs of different tokens, for each kind of comparison; normalised "
+    "mis-coupling taken from 1. Dots are prompts, bars 95 % bootstrap intervals of their mean. Dashed: random "
+    "directions, with the middle 95 % of single draws.",
+)
+
+# %% [markdown]
+# ## In numbers
+
+# %% tags=["nbval-check-output"]
+summary = tokens_data.summary_table(both, reading.name, nulls)
+print(summary[["untrained", "trained", "random bases"]].to_string(float_format="%.2f"))
+
+# %% tags=["hide-input"]
+for _key, _value in tokens_data.remembered(summary, between=p.between, within=p.within).items():
+    display.remember(_key, _value)

@@ -1,0 +1,149 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Trajectories
+#
+# Block by block the residual stream of a token moves through a space of many dimensions:
+# $x^0$ is the embedding, $x^l$ what leaves block $l$. If coupled blocks act along the same directions again and again,
+# these paths should be straighter than chance, and their norms should grow exponentially. This notebook measures how
+# far that is so, in the trained model and in the same model before training.
+
+# %% tags=["parameters", "hide-input"]
+model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
+others: str = ""  # further models in the first figure, separated by commas, as nano-llama,gpt2
+precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
+prompts: int = 24  # number of embedded prompts; or a set's name or file, as wikitext:100
+token: int = -1  # token position that is followed; -1 is the last
+window: int = 0  # blocks in a window, odd; 0 for the paper's 11, or about half of a model that is not deep enough
+seed: int = 0  # seed of the untrained weights and of the selection of prompts
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import coupling_lib as cl
+from coupling_lib import parameters, provenance
+from coupling_lib.figures import display, trajectories, trajectories_data
+from coupling_lib.measures.depth import other_models
+
+p = cl.check_parameters(
+    globals(), declared=("model", "others", "precision", "revision", "prompts", "token", "window", "seed")
+)
+p.command = provenance.papermill_command("trajectories", vars(p))
+
+# %% [markdown]
+# ## Measurement
+#
+# One pass through the model per prompt gives all states of all tokens; the last token's are scored. The untrained
+# model has the same configuration and freshly drawn weights; one model is in memory at a time.
+
+# %%
+models = cl.compare_trajectories(
+    [p.model, *other_models(p.others, besides=p.model)],
+    parameters.chosen_prompts(p),
+    precision=p.precision,
+    revision=p.revision or None,
+    token=p.token,
+    window=p.window,
+    seed=p.seed,
+)
+
+# %% tags=["hide-input"]
+both = models[p.model]
+width = both["trained"].attrs["window"]
+records = [dataset.attrs for networks in models.values() for dataset in networks.values()]
+show = partial(display.show, provenance=provenance.line(*records, command=p.command))
+
+# %% [markdown]
+# ## Straight, exponential, even
+#
+# With the steps $\delta^l = x^l - x^{l-1}$ and the growth of the norm
+# $\alpha^l = \ln(\lVert x^l\rVert / \lVert x^{l-1}\rVert)$, a path of $L$ steps has
+#
+# $$\mathrm{LSS} = \frac{L}{\bigl\lVert\sum_l \delta^l/\lVert\delta^l\rVert\bigr\rVert}, \qquad
+#   \mathrm{ED} = \frac{\mathrm{Var}_l\,\alpha^l}{(\mathrm{Mean}_l\,\alpha^l)^2}, \qquad
+#   \mathrm{CoV} = \frac{\sqrt{\mathrm{Var}_l\,\lVert\delta^l\rVert}}{\mathrm{Mean}_l\,\lVert\delta^l\rVert}.$$
+#
+# The line-shape score is 1 for a straight line, expodistance 0 for exact exponential growth, the coefficient of
+# variation 0 for equally long steps. The paper reports that training lowers the first two, and that steps are evenly
+# long before training.
+
+# %%
+show(
+    lambda: trajectories.scores_by_model(models),
+    trajectories_data.score_table(models),
+    name="trajectories-scores",
+    caption="Scores of the last token's path from the embedding to the last block's output, one dot per prompt, with "
+    "median and quartiles. Variances are the population's; expodistance is a squared coefficient of variation.",
+)
+
+# %% [markdown]
+# ## Against depth
+#
+# Where along the depth does this happen? A straight line in the panel of the norm, whose axis is logarithmic, is
+# exponential growth. The logit lens reads a next-token distribution off each state with the model's own unembedding;
+# its entropy says how undecided the model would be if it stopped there.
+
+# %%
+show(
+    lambda: trajectories.profiles(both, width),
+    trajectories_data.profile_table(both),
+    name="trajectories-profiles",
+    caption=trajectories_data.profile_caption(both),
+)
+
+# %% [markdown]
+# ## Paths of the tokens
+#
+# All tokens of the first prompt, seen in the two principal components of their *last* states. The components are
+# fitted on these alone, so a path that reaches outward early and stays on its ray has been heading for its end all
+# along.
+
+# %%
+show(
+    lambda: trajectories.principal_components(both),
+    trajectories_data.path_table(both),
+    name="trajectories-paths",
+    caption="Tokens of one prompt in the principal components of the states that leave the last block, before the "
+    "final norm. Paths end in a dot; the last token is the strong line in the colour of the text. A special token "
+    "that begins the prompt is left out.",
+)
+
+# %% [markdown]
+# ## How much the reading matters
+#
+# The formulas leave room. *Which states*: with the embedding $x^0$ or without, and with the last state as the last
+# block leaves it or after the final norm (as in Hugging Face's `hidden_states`). *Which formula*: the variance of a
+# population or of a sample, and the coefficient of variation or its square, since what the paper calls a coefficient
+# of variation in words is its square in the formula. Each reading has its name; the figures above show `default`.
+# First the trained model, then the untrained one.
+
+# %% tags=["nbval-check-output"]
+print(trajectories_data.readings_table(both["trained"]).to_string(float_format="%.2f", na_rep=""))
+
+# %% tags=["nbval-check-output"]
+print(trajectories_data.readings_table(both["untrained"]).to_string(float_format="%.2f", na_rep=""))
+
+# %% [markdown]
+# ## In numbers
+#
+# Medians over prompts, in the default reading.
+
+# %% tags=["nbval-check-output"]
+print(trajectories_data.summary_table(models).to_string(float_format="%.2f", na_rep=""))
+
+# %% tags=["hide-input"]
+for name, value in trajectories_data.quoted(both).items():
+    display.remember(f"trajectories-{name}", value)

@@ -1,0 +1,277 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Vision transformers
+#
+# A vision transformer cuts an image into patches and treats them as a language model treats tokens: the same blocks,
+# the same residual stream, the same Jacobians. Two things differ. Every token attends to every other, in both
+# directions; and the answer is read off one extra token, the *class token*, at position 0.
+#
+# The first half of this notebook looks at a whole grid of models, trained alike but for two settings: weight decay,
+# and *stochastic depth*, which drops residual branches at random while training. The second half looks at one model.
+
+# %% tags=["parameters", "hide-input"]
+model: str = "nano-vit"  # alias of data/models.csv, Hugging Face id, or a local folder of a vision transformer
+precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+revision: str = ""  # branch, tag, commit or training step such as step0; empty for the newest
+pictures: str = "digits"  # digits, cifar10, a local copy of CIFAR-10, a folder of pictures, or noise
+images: int = 8  # number of images averaged
+k: int = 10  # number of singular vectors compared, from 1 to the model's width
+blocks: str = ""  # blocks drawn as matrices, from 1, such as 3-10; empty for up to eight in the middle
+token: int = 0  # token position whose Jacobian is taken; 0 is the class token, -1 the last patch
+rate: float = 0.3  # rate of stochastic depth with which its effect on a measurement is shown
+draws: int = 2  # how often branches are drawn for each image to show it
+seed: int = 0  # seed of the untrained weights, of the choice of images and of the random directions
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import coupling_lib as cl
+from coupling_lib import parameters, provenance
+from coupling_lib.figures import (
+    depth,
+    depth_data,
+    display,
+    trajectories,
+    trajectories_data,
+    vision_data,
+    vision_model,
+    vision_model_data,
+)
+from coupling_lib.figures import vision as draw
+from coupling_lib.images import patch_box
+from coupling_lib.measures.generalization import paper_figures
+from coupling_lib.measures.vision import measure_network
+
+p = cl.check_parameters(
+    globals(),
+    declared=(
+        "model", "precision", "revision", "pictures", "images", "k", "blocks", "token", "rate", "draws", "seed",
+    ),
+)  # fmt: skip
+p.command = provenance.papermill_command("vision", vars(p))
+
+# %% [markdown]
+# ## A grid of trained models
+#
+# The paper trains 64 vision transformers on CIFAR-10: eight weight decays, eight rates of stochastic depth. The same
+# grid is trained here on scikit-learn's handwritten digits, a data set that fits on one processor core, by `python -m
+# coupling_lib.training.vit grid digits`; so the models are far smaller and the images far easier, and what is
+# compared with the paper is the direction of an effect, not its size. Every model is measured with stochastic depth
+# switched off. Further seeds repeat one row of the grid.
+#
+# All figures show the off-diagonal share of the coupling matrix, $\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F /
+# \lVert A\rVert_F$, averaged over pairs of different blocks and over held-out images; *coupling* is $1-\tilde m$. The
+# table `data/vit_grid.csv` holds every other variant as well.
+
+# %%
+reading = cl.VARIANTS["normalized_miscoupling"]
+grid = vision_data.read_grid()
+of_grid = vision_data.nearest_reading(grid, p.token, p.k, reading.name)
+both_tokens = [vision_data.Reading(name, of_grid.k, reading.name) for name in ("class", "patch")]
+paper = vision_data.stated_r_squared(paper_figures())
+show_grid = partial(display.show, provenance=vision_data.grid_provenance(grid, p.command))
+
+# %% [markdown]
+# ### Does coupling go with accuracy?
+#
+# The paper finds that models with more coupling classify better, and the more clearly the more stochastic depth they
+# were trained with. Each line is fitted to the eight weight decays of one rate: few points, so that the intervals of
+# $R^2$ are wide, and an $R^2$ whose interval begins near 0 says nothing. Look also at the sign of the slope.
+
+# %%
+show_grid(
+    lambda: draw.accuracy_against_coupling(grid, of_grid, paper),
+    vision_data.fits_by_rate(grid, of_grid, paper),
+    name="vision-accuracy",
+    caption="Test accuracy against coupling of trained ViTs that differ in weight decay, for four rates of stochastic "
+    "depth, with least-squares lines; in brackets the 95 % bootstrap interval of R² over models, and the R² that the "
+    "paper states for CIFAR-10. Bars: 95 % bootstrap intervals over images.",
+)
+
+# %% [markdown]
+# All eight rates, one by one.
+
+# %%
+show_grid(
+    lambda: draw.accuracy_by_rate(grid, of_grid),
+    vision_data.first_seed(vision_data.coupling_table(grid, of_grid)),
+    name="vision-accuracy-rates",
+    caption="Test accuracy against coupling, a panel per rate of stochastic depth and a dot per weight decay; R² with "
+    "its 95 % bootstrap interval over models.",
+)
+
+# %% [markdown]
+# ### Does stochastic depth raise coupling?
+#
+# With it, a block cannot rely on the block before it being there; one way to live with that is that neighbouring
+# blocks do similar things. The paper reports coupling that grows with the rate. Between dots and band: seeds tell how
+# much of a difference another initialisation makes, the band how much another choice of images.
+
+# %%
+show_grid(
+    lambda: draw.coupling_against_rate(grid, both_tokens),
+    vision_data.seeds_table(grid, both_tokens),
+    name="vision-rate",
+    caption="Coupling against the rate of stochastic depth at one weight decay, for the class token and the last "
+    "patch. Line: mean over seeds (small dots); band: 95 % bootstrap interval over images.",
+)
+
+# %%
+show_grid(
+    lambda: draw.coupling_by_decay(grid, of_grid),
+    vision_data.first_seed(vision_data.coupling_table(grid, of_grid)),
+    name="vision-rate-decays",
+    caption="Coupling against the rate of stochastic depth, a panel per weight decay. Bands: 95 % bootstrap intervals "
+    "over images.",
+)
+
+# %% [markdown]
+# In numbers: $R^2$ of accuracy against coupling at each rate, and for each weight decay the rank correlation of
+# coupling and of accuracy with the rate.
+
+# %% tags=["nbval-check-output"]
+fits = vision_data.fits_by_rate(grid, of_grid, paper)
+trends = vision_data.trend_table(grid, of_grid)
+print(fits[["drop_path", "models", "r_squared", "low", "high", "paper"]].to_string(index=False, float_format="%.2f"))
+print(trends.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+
+# %% [markdown]
+# ## One model
+#
+# The model is measured on held-out images, trained and untrained, both in evaluation mode. A vision model that was
+# trained on other images than the chosen ones still answers to them; the names of the images are kept with the
+# numbers.
+
+# %%
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+p.drawn = parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+chosen = cl.load_images(p.pictures, loaded.hf.config, p.images, p.seed)
+pixels = [picture.pixels for picture in chosen]
+p.patch = patch_box(loaded.hf.config, p.token, chosen[0].shown.shape)
+trained = measure_network(loaded, pixels, p.k, p.token)
+dropped = cl.sweep(cl.measure_drop_path, loaded, pixels, rate=p.rate, draws=p.draws, k=p.k, token=p.token, seed=p.seed)
+del loaded
+loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+untrained = measure_network(loaded, pixels, p.k, p.token)
+del loaded
+
+# %% tags=["hide-input"]
+both = {name: {"untrained": untrained[name], "trained": trained[name]} for name in trained}
+null = cl.depth_null(trained["depth"], reading.name, seed=p.seed).mean().item()
+nulls = cl.relations_null(trained["relations"], reading.name, seed=p.seed)
+show = partial(
+    display.show,
+    provenance=provenance.line(untrained["depth"].attrs, trained["depth"].attrs, command=p.command),
+)
+
+# %% [markdown]
+# ### The matrices, beside the image
+#
+# As for language models: each small square is one $|A_{ll'}|$, of the Jacobian of block $l$ and the singular vectors
+# of block $l'$, both at one token of this image. Diagonals off the diagonal of the grid are coupling.
+
+# %%
+show(
+    lambda: vision_model.image_and_matrices(chosen[0].shown, both["depth"], p.drawn, p.k, p.patch),
+    depth_data.matrix_table(both["depth"], p.drawn, p.k),
+    name="vision-matrices",
+    caption=f"Coupling matrices of pairs of blocks for the image on the left ({chosen[0].name}), relative to the "
+    f"largest singular value of the row's Jacobian; token position {p.token}"
+    f"{' (framed)' if p.patch else ''}. One scale, ending at the largest entry between different blocks.",
+)
+
+# %%
+show(
+    lambda: depth.mismatch_map(both["depth"], reading.name, p.k, null=null),
+    depth_data.mismatch_table(both["depth"], reading.name, p.k),
+    name="vision-mismatch",
+    caption=f"Normalised mis-coupling of every pair of blocks at token position {p.token}, mean over {p.images} "
+    "images. More ink is more coupling; a block with itself (grey) has none by construction.",
+)
+
+# %% [markdown]
+# ### At one token, and between tokens
+#
+# $J_{t_1t_2}$ says how token $t_2$ answers to a change at token $t_1$. In a model that attends in both directions it
+# exists for both orders, and the two are different matrices: the class token reads the patches, and is read by them.
+# Between different tokens no skip path runs, so that nothing is subtracted there. *Patch* and *a* are one central
+# patch, *b* is its diagonal neighbour.
+
+# %%
+show(
+    lambda: vision_model.relations(both["relations"], nulls, reading.name, p.k),
+    vision_model_data.relations_table(both["relations"], reading.name),
+    name="vision-relations",
+    caption="Coupling between blocks at single tokens and from one token to another, both orders. One dot per image, "
+    "mean over pairs of different blocks; bars are 95 % bootstrap intervals of the mean over images. Dashed: random "
+    "directions with the same singular values.",
+)
+
+# %% [markdown]
+# ### Stochastic depth belongs off
+#
+# The code released with the paper runs a vision transformer before it is put into evaluation mode. If the caller left
+# it in training mode, branches were dropped while it was measured: the Jacobians are then those of a random
+# sub-network, with the surviving branches enlarged. This is what it does to the number.
+
+# %%
+show(
+    lambda: vision_model.drop_path_effect(dropped, null),
+    vision_model_data.drop_path_table(dropped),
+    name="vision-drop-path",
+    caption="Coupling of the trained model with stochastic depth off, as everywhere else, and left on. One dot per "
+    "image, or per image and draw; bars are 95 % bootstrap intervals over images.",
+)
+
+# %% [markdown]
+# ### Trajectories
+#
+# The states of one token, from what enters the first block to what leaves the last, form a path. Its line-shape score
+# is 1 where it is straight and about $\sqrt L$ where steps are unrelated; its expodistance is 0 where the norm grows
+# exponentially.
+
+# %%
+show(
+    lambda: trajectories.scores_by_model({trained["path"].attrs["model"]: both["path"]}),
+    trajectories_data.score_table({trained["path"].attrs["model"]: both["path"]}),
+    name="vision-trajectories",
+    caption=f"Line-shape score, expodistance and equidistance of the path of token {p.token}, one dot per image; bar "
+    "and tick are quartiles and median.",
+)
+
+# %%
+show(
+    lambda: trajectories.profiles(both["path"], int(trained["path"].attrs["window"])),
+    trajectories_data.profile_table(both["path"]),
+    name="vision-profiles",
+    caption=f"Norm, step length and line-shape score in windows against depth, token {p.token}: medians with "
+    "quartiles over images.",
+)
+
+# %% [markdown]
+# ## In numbers
+#
+# Mean coupling over all pairs of different blocks with its 95 % interval over images.
+
+# %% tags=["nbval-check-output"]
+summary = vision_model_data.summary_table(both["depth"], reading.name, p.k, null)
+print(summary.to_string(float_format="%.2f", na_rep=""))
+
+# %% tags=["hide-input"]
+quoted = vision_data.quoted(grid, of_grid, both_tokens, fits)
+quoted |= vision_model_data.quoted(summary, both["relations"], nulls, dropped, reading.name)
+for name, value in quoted.items():
+    display.remember(f"vision-{name}", value)

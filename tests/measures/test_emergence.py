@@ -1,0 +1,81 @@
+"""Emergence: each step is what the same measurement of that step alone gives, and the steps belong to the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+from tiny import save_llama
+
+import coupling_lib as cl
+from coupling_lib.errors import ModelUnavailableError, ParameterError
+from coupling_lib.prompts import PARIS
+
+PROMPTS = [PARIS, "It was the best of times"]
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return cl.measure_emergence("nano-neox", PROMPTS, steps=(1000, 0), ks=(10, 30))
+
+
+def test_each_step_is_the_measurement_of_that_revision(measured):
+    assert measured.step.values.tolist() == [0, 1000]
+    for step in (0, 1000):
+        model = cl.load_model("nano-neox", revision=f"step{step}")
+        depth = cl.measure_depth(model, PROMPTS, ks=(10, 30))
+        paths = cl.measure_trajectories(model, PROMPTS)
+        here = measured.sel(step=step)
+        np.testing.assert_allclose(here.normalized_miscoupling, depth.normalized_miscoupling, atol=1e-4)
+        for name in ("line_shape_score", "expodistance", "norm", "window_line_shape_score", "window_expodistance"):
+            np.testing.assert_allclose(here[name], paths[name], rtol=1e-4)
+        null = cl.depth_null(depth, "normalized_miscoupling").mean(("sample", "block_1"))
+        np.testing.assert_allclose(here.null, null, rtol=1e-5)
+
+
+def test_validation_losses_are_those_of_the_training_record(measured):
+    assert measured.attrs["progress_label"] == "validation loss (nats per token)"
+    assert measured.progress.values[0] > 7 > 5 > measured.progress.values[1] > 4
+
+
+def test_attributes_say_which_steps_window_and_variant(measured):
+    assert measured.attrs["revision"] == "step0, step1000"
+    assert (measured.attrs["window"], measured.attrs["variant"]) == (5, "normalized_miscoupling")
+    assert measured.attrs["measure"] == "emergence"
+
+
+def test_coupling_rises_far_above_chance_in_the_first_hundred_steps_and_then_declines():
+    """What the embedded model shows; the paper's models are followed from step 128 on and rise."""
+    ds = cl.measure_emergence("nano-neox", PROMPTS, steps=(0, 100, 10000))
+    off = ~np.eye(12, dtype=bool)
+    coupling = 1 - ds.normalized_miscoupling.isel(k=0).values[:, :, off].mean((1, 2))
+    null = 1 - ds["null"].isel(k=0).values
+    assert abs(coupling[0] - null[0]) < 0.02
+    assert coupling[1] > 5 * null[1]
+    assert 1.5 * null[2] < coupling[2] < coupling[1] / 2
+
+
+def test_dataset_survives_netcdf(measured, tmp_path):
+    measured.to_netcdf(tmp_path / "emergence.nc")
+    with xr.open_dataset(tmp_path / "emergence.nc") as back:
+        xr.testing.assert_allclose(back, measured)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(steps=(0, 5)), "'nano-neox' has no step 5; choose from 0, 10, 32"),
+        (dict(steps=(0,)), "it must be two or more training steps"),
+        (dict(steps=(0, 10), ks=(97,)), "k is 97; nano-neox has width 96"),
+        (dict(steps=(0, 10), window=4), "window is 4; expected an odd number of blocks"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(arguments, message):
+    with pytest.raises(ParameterError, match=message):
+        cl.measure_emergence("nano-neox", PROMPTS, **arguments)
+
+
+def test_a_model_with_one_revision_is_refused_and_told_which_models_have_several(tmp_path):
+    save_llama(tmp_path)
+    with pytest.raises(ModelUnavailableError, match="has one revision, and emergence needs several; take one of nano-"):
+        cl.measure_emergence(tmp_path, PROMPTS)

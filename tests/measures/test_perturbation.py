@@ -1,0 +1,125 @@
+"""Perturbations against the model run on changed embeddings, and against a derivative taken by differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from tiny import save_bert, save_llama, save_vit
+
+import coupling_lib as cl
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures.perturbation import perturbed_states
+from coupling_lib.prompts import PARIS
+
+PROMPTS = [PARIS, "It was the best of times"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return cl.load_model("nano-neox")
+
+
+@pytest.fixture(scope="module")
+def ds(model):
+    return cl.measure_perturbation(model, PROMPTS, noise=(1e-3, 0.1, 1.0), draws=3)
+
+
+@pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
+@pytest.mark.parametrize("position", [3, 17])
+def test_the_intervention_is_the_model_run_on_changed_embeddings(name, position):
+    model = cl.load_model(name)
+    trace = cl.trace(model, PARIS)
+    added = torch.randn(5, trace.d_model, generator=torch.Generator().manual_seed(0))
+    states, moved = perturbed_states(trace, position, added)
+    embedded = model.hf.get_input_embeddings()(trace.inputs["input_ids"]).repeat(5, 1, 1)
+    embedded[:, position] += added
+    wanted = model.hf(inputs_embeds=embedded, output_hidden_states=True).hidden_states
+    for level in range(trace.n_blocks):  # the entry after the last block is behind the final norm
+        torch.testing.assert_close(states[:, level], wanted[level][:, position], rtol=1e-4, atol=1e-4)
+    normed = trace.final_norm(states[:, -1])
+    torch.testing.assert_close(normed, wanted[-1][:, position], rtol=1e-3, atol=1e-3)
+    assert moved < 1e-5
+
+
+def test_nothing_added_changes_nothing_and_batches_make_no_difference(model, monkeypatch):
+    trace = cl.trace(model, PARIS)
+    states, _ = perturbed_states(trace, 17, torch.zeros(2, trace.d_model))
+    torch.testing.assert_close(states, trace.hidden[:, 17].expand(2, -1, -1), rtol=1e-4, atol=1e-4)
+    added = torch.randn(5, trace.d_model, generator=torch.Generator().manual_seed(0))
+    together, _ = perturbed_states(trace, 17, added)
+    monkeypatch.setattr("coupling_lib.measures.perturbation._BATCH_BYTES", 1)
+    one_by_one, _ = perturbed_states(trace, 17, added)
+    torch.testing.assert_close(together, one_by_one, rtol=1e-4, atol=1e-4)
+
+
+def test_small_noise_moves_the_network_as_its_linearisation_says(ds):
+    small = ds.sel(noise=1e-3)
+    assert float(small.linear_error.max()) < 0.01
+    network, linear = small.amplification.sel(carrier="network"), small.amplification.sel(carrier="linear")
+    np.testing.assert_allclose(network, linear, rtol=0.01)
+    growing = ds.linear_error.isel(level=-1).mean(("prompt", "draw"))
+    assert (growing.diff("noise") > 0).all() and float(growing[-1]) > 0.3
+
+
+def test_linear_changes_are_products_of_the_jacobians(model):
+    one = cl.measure_perturbation(model, PROMPTS[:1], noise=(0.5,), draws=2)
+    trace = cl.trace(model, PROMPTS[0])
+    lengths = one.amplification.sel(carrier="linear").isel(prompt=0, noise=0)
+    P = np.eye(96)
+    for level in range(1, 4):
+        P = P + trace.jacobian(level - 1).dense().double().numpy() @ P
+        largest, smallest = np.linalg.svd(P)[1][[0, -1]]
+        assert (lengths[:, level] <= largest).all() and (lengths[:, level] >= smallest).all()
+    # A random direction of length 1 comes out with mean square norm_F(P)^2 / d.
+    many = cl.measure_perturbation(model, PROMPTS[:1], noise=(0.5,), draws=400).amplification.sel(carrier="linear")
+    squares = many.isel(prompt=0, noise=0, level=3).values ** 2
+    assert squares.mean() == pytest.approx((P**2).sum() / 96, abs=4 * float(squares.std()) / 20)
+
+
+def test_noise_has_the_length_that_is_asked_for_whatever_carries_it(ds):
+    start = ds.cosine.isel(level=0)
+    for carrier in ("linear", "random"):
+        np.testing.assert_allclose(start.sel(carrier=carrier), start.sel(carrier="network"), atol=1e-5)
+    np.testing.assert_allclose(ds.amplification.isel(level=0), 1, rtol=1e-4)
+    # Nearly orthogonal in 96 dimensions: cosine 1 / sqrt(1 + noise^2), to within a few times 1 / sqrt(d).
+    assert float(start.sel(noise=1.0).mean()) == pytest.approx(0.5**0.5, abs=0.1)
+
+
+def test_dimensions_are_named_and_a_prompt_gives_the_same_numbers_alone(model, ds):
+    assert dict(ds.cosine.sizes) == {"prompt": 2, "carrier": 3, "noise": 3, "draw": 3, "level": 13}
+    assert float(ds.earlier_moved.max()) < 1e-5
+    alone = cl.measure_perturbation(model, PROMPTS[1:], noise=(1e-3, 0.1, 1.0), draws=3)
+    xr.testing.assert_allclose(alone.isel(prompt=0), ds.isel(prompt=1), rtol=1e-3, atol=1e-4)
+    other = cl.measure_perturbation(model, PROMPTS[1:], noise=(1e-3, 0.1, 1.0), draws=3, seed=1)
+    assert not np.allclose(other.cosine[0], ds.cosine[1])
+
+
+@pytest.mark.parametrize(("save", "causal"), [(save_llama, True), (save_bert, False), (save_vit, False)])
+def test_other_tokens_move_where_attention_looks_both_ways(save, causal, tmp_path):
+    save(tmp_path / "model")
+    model = cl.load_model(tmp_path / "model")
+    found = cl.measure_perturbation(model, cl.inputs_for(model, ["It was"]), noise=(0.5,), draws=1)
+    assert (float(found.earlier_moved[0]) < 1e-5) == causal
+    assert dict(found.cosine.sizes) == {"prompt": 1, "carrier": 3, "noise": 1, "draw": 1, "level": 4}
+
+
+def test_dataset_survives_netcdf(ds, tmp_path):
+    ds.to_netcdf(tmp_path / "perturbation.nc")
+    with xr.open_dataset(tmp_path / "perturbation.nc") as back:
+        xr.testing.assert_allclose(back, ds)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(noise=(0.1, 0.0)), r"noise is \[0.1, 0.0\]; it must be relative noise levels above 0"),
+        (dict(noise=()), "noise is "),
+        (dict(draws=0), "draws is 0"),
+        (dict(token=40), "token is 40"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(model, arguments, message):
+    with pytest.raises(ParameterError, match=message):
+        cl.measure_perturbation(model, PROMPTS, **arguments)

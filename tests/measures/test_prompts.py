@@ -1,0 +1,87 @@
+"""Coupling prompt by prompt: what is noted beside a prompt, the versions of a question, models without a tokenizer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from families import FAMILIES
+
+import coupling_lib as cl
+from coupling_lib import paths
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures.prompts import added_tokens, control_sentence, measure_prompts, prompt_versions, readable
+from coupling_lib.models import wrap_model
+from coupling_lib.prompts import CHAIN_OF_THOUGHT, Prompt, load_prompts
+
+EGGS = Prompt("q1", "mine", "Tom has six eggs and eats two. How many eggs are left?", steps=1)
+RIVER = Prompt("r1", "stories", "The river was wide and")
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "RESULTS", tmp_path)
+
+
+@pytest.fixture(scope="module")
+def neox():
+    return cl.load_model("nano-neox")
+
+
+@pytest.fixture(scope="module")
+def falcon():
+    """A model without a tokenizer."""
+    family = next(family for family in FAMILIES if family.name == "falcon-7b")
+    return wrap_model(family.build().to(torch.float32), name="falcon")
+
+
+def test_values_are_those_of_measure_depth_and_every_prompt_is_described(neox):
+    asked = [RIVER, *prompt_versions(neox, [EGGS]), EGGS]
+    ds = measure_prompts(neox, asked, ks=(5,))
+    assert ds.id.values.tolist() == ["r1", "q1", "q1+cot", "q1+control"]
+    assert ds.question.values.tolist() == ["r1", "q1", "q1", "q1"]
+    assert ds.version.values.tolist() == ["alone", "alone", "step by step", "control sentence"]
+    assert ds["dataset"].values.tolist() == ["stories", "mine", "mine", "mine"]
+    np.testing.assert_array_equal(ds.steps, [np.nan, 1, 1, 1])
+    wanted = cl.measure_depth(neox, [prompt.text for prompt in asked[:4]], ks=(5,))
+    np.testing.assert_allclose(ds.normalized_miscoupling, wanted.normalized_miscoupling, rtol=1e-5, atol=1e-6)
+    assert ds.n_tokens.values.tolist() == [cl.trace(neox, prompt.text).n_tokens for prompt in asked[:4]]
+
+
+@pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
+def test_the_control_is_as_long_as_the_instruction_and_ends_alike(name):
+    model = cl.load_model(name)
+    alone, instructed, control = (prompt.text for prompt in prompt_versions(model, [EGGS]))
+    assert instructed == f"{alone} {CHAIN_OF_THOUGHT}" and control == f"{alone} {control_sentence(model)}"
+    lengths = [cl.trace(model, text).n_tokens for text in (alone, instructed, control)]
+    assert lengths[1] == lengths[2] == lengths[0] + added_tokens(model, CHAIN_OF_THOUGHT)
+    assert cl.trace(model, instructed).tokens[-1] == cl.trace(model, control).tokens[-1] == "."
+
+
+def test_without_a_tokenizer_words_stand_for_tokens(falcon):
+    twice, control = readable(falcon, [Prompt("a", "mine", "one two, one"), Prompt("b", "mine", "one")])
+    assert twice.shape == (1, 4) and control.shape == (1, 1)
+    assert twice[0, 0] == twice[0, 3] == control[0, 0] and len(set(twice[0].tolist())) == 3
+    assert int(twice.max()) < 64
+    ds = measure_prompts(falcon, prompt_versions(falcon, [EGGS]), ks=(4,))
+    assert np.diff(ds.n_tokens.values).tolist() == [8, 0]  # Let ' s think step by step .
+    assert ds.attrs["words_as_tokens"] == 1
+
+
+def test_measured_prompts_are_read_from_the_store_again(neox):
+    first = measure_prompts(neox, [RIVER, EGGS], ks=(5,))
+    again = measure_prompts(neox, [EGGS, RIVER], ks=(5,))
+    np.testing.assert_array_equal(first.mismatch.values, again.mismatch.values[::-1])
+    assert again.id.values.tolist() == ["q1", "r1"]
+
+
+def test_embedded_questions_have_counted_steps():
+    questions = [prompt for prompt in load_prompts() if prompt.steps is not None]
+    assert {prompt.dataset for prompt in questions} == {"gsm8k-style"}
+    assert len(questions) >= 20 and len({prompt.steps for prompt in questions}) >= 3
+
+
+def test_a_model_that_reads_images_is_refused_in_one_line():
+    vit = wrap_model(next(family for family in FAMILIES if family.name == "vit").build(), name="vit")
+    with pytest.raises(ParameterError, match="vit reads pixel_values; prompts are texts, take a language model"):
+        readable(vit, [RIVER])

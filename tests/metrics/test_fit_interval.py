@@ -1,0 +1,42 @@
+"""R² and its interval: against scipy, against a slow bootstrap, and on what has no relation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.fit_interval import fit_with_interval
+
+
+def test_line_and_p_value_are_those_of_scipy():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=12)
+    y = 2 * x + rng.normal(size=12)
+    fit, wanted = fit_with_interval(x, y), scipy.stats.linregress(x, y)
+    assert (fit.slope, fit.intercept, fit.p_value, fit.n) == pytest.approx(
+        (wanted.slope, wanted.intercept, wanted.pvalue, 12)
+    )
+    assert fit.r_squared == pytest.approx(wanted.rvalue**2) and fit.low < fit.r_squared < fit.high
+
+
+def test_the_interval_is_that_of_a_loop_over_resamples():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(2, 8))
+    drawn = np.random.default_rng(0).integers(8, size=(4000, 8))
+    values = [scipy.stats.linregress(x[i], y[i]).rvalue ** 2 for i in drawn if np.ptp(x[i]) > 0]
+    fit = fit_with_interval(x, y)
+    assert (fit.low, fit.high) == pytest.approx(tuple(np.quantile(values, (0.025, 0.975))), abs=1e-6)
+
+
+def test_an_exact_line_has_no_width_and_a_seed_gives_one_interval():
+    fit = fit_with_interval([0, 1, 2, 3, 4], [5, 3, 1, -1, -3])
+    assert (fit.low, fit.high) == pytest.approx((1.0, 1.0)) and fit.slope == pytest.approx(-2)
+    x, y = np.random.default_rng(2).normal(size=(2, 6))
+    assert fit_with_interval(x, y, seed=4) == fit_with_interval(x, y, seed=4) != fit_with_interval(x, y, seed=5)
+
+
+def test_a_level_outside_0_to_1_is_refused():
+    with pytest.raises(ParameterError, match=r"level is 95; expected a number between 0 and 1"):
+        fit_with_interval([0, 1, 2], [0, 1, 1], level=95)

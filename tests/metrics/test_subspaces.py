@@ -1,0 +1,49 @@
+"""Principal angles against SciPy, and against angles that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.subspaces import principal_angles, random_angles
+
+
+def frames(seed: int, *shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.linalg.qr(torch.randn(*shape, generator=generator, dtype=torch.float64)).Q
+
+
+def test_angles_are_those_of_scipy_for_every_pair_of_a_batch():
+    X, Y = frames(0, 3, 12, 5), frames(1, 3, 12, 5)
+    wanted = [np.sort(scipy.linalg.subspace_angles(x.numpy(), y.numpy())) for x, y in zip(X, Y, strict=True)]
+    np.testing.assert_allclose(principal_angles(X, Y), wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize("angle", [1e-7, 1e-3, 0.7, 1.5])
+def test_a_plane_turned_by_an_angle_is_that_far_away(angle):
+    X = torch.eye(6, dtype=torch.float64)[:, :2]
+    Y = X.clone()
+    Y[1, 1], Y[2, 1] = np.cos(angle), np.sin(angle)
+    torch.testing.assert_close(principal_angles(X, Y), torch.tensor([0, angle], dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+def test_signs_and_mixtures_of_the_vectors_do_not_matter():
+    X, Y = frames(2, 10, 4), frames(3, 10, 4)
+    turned = -Y @ frames(4, 4, 4)
+    torch.testing.assert_close(principal_angles(X, turned), principal_angles(X, Y))
+    assert float(principal_angles(X, X @ frames(5, 4, 4)).max()) < 1e-12
+
+
+def test_random_spans_share_k_over_d_of_their_directions_in_the_mean():
+    """E ||X^T Y||_F^2 = K^2 / d, so that the mean squared cosine is K / d."""
+    angles = random_angles(30, 6, 400, torch.Generator().manual_seed(0))
+    assert angles.shape == (400, 6) and bool((angles.diff(dim=1) >= 0).all())
+    assert float(angles.cos().square().mean()) == pytest.approx(6 / 30, rel=0.03)
+
+
+def test_spans_of_different_sizes_are_refused():
+    with pytest.raises(ParameterError, match="orthonormal columns"):
+        principal_angles(torch.eye(4)[:, :2], torch.eye(4)[:, :3])

@@ -1,0 +1,97 @@
+"""Surrogate vectors: what each keeps and what it takes away, and means over pairs against loops written out."""
+
+import pytest
+import torch
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.nulls import closed_form_null
+from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
+from coupling_lib.metrics.variants import VARIANTS, measure_variants
+
+
+def blocks(n_blocks=4, d=24, k=6, seed=0):
+    J = torch.randn(n_blocks, d, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    U, S, Vh = torch.linalg.svd(J)
+    return J, U[..., :k], S[:, :k], Vh[:, :k].mT
+
+
+def drawn(kind, seed=1):
+    J, U, S, V = blocks()
+    return (J, U, S, V), surrogate_vectors(U, V, kind, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", SURROGATES)
+def test_surrogates_stay_orthonormal_and_differ_from_block_to_block(kind):
+    (_, _, _, V), (U2, V2) = drawn(kind)
+    identity = torch.eye(6).double().expand(4, 6, 6)
+    torch.testing.assert_close(U2.mT @ U2, identity, rtol=0, atol=1e-12)
+    torch.testing.assert_close(V2.mT @ V2, identity, rtol=0, atol=1e-12)
+    assert not torch.equal(V2, V)
+
+
+def test_permuted_coordinates_keep_each_vectors_entries_and_the_angles_between_left_and_right():
+    (_, U, _, V), (U2, V2) = drawn("permuted")
+    assert torch.equal(U2.sort(dim=1).values, U.sort(dim=1).values)
+    torch.testing.assert_close(U2.mT @ V2, U.mT @ V)
+    assert (U2 - U).abs().amax(dim=(1, 2)).min() > 0.1
+
+
+def test_rotated_vectors_keep_nothing_of_left_against_right():
+    (_, U, _, V), (U2, V2) = drawn("rotated")
+    assert not torch.allclose(U2.mT @ V2, U.mT @ V, atol=0.05)
+
+
+def test_unpaired_vectors_keep_both_subspaces_and_no_partner():
+    (_, U, _, V), (U2, V2) = drawn("unpaired")
+    assert torch.equal(U2, U)
+    torch.testing.assert_close(V2 @ V2.mT, V @ V.mT)
+    overlaps = (V.mT @ V2).abs()
+    assert overlaps.diagonal(dim1=-2, dim2=-1).max() < 1e-9
+    torch.testing.assert_close(overlaps.sum(dim=1), torch.ones(4, 6).double())
+
+
+def test_an_unknown_surrogate_is_refused_by_name():
+    _, U, _, V = blocks()
+    with pytest.raises(ParameterError, match="'shaken'; expected one of rotated, permuted, unpaired"):
+        surrogate_vectors(U, V, "shaken", torch.Generator())
+
+
+def test_with_the_blocks_own_vectors_the_mean_is_that_of_all_pairs_of_different_blocks():
+    J, U, S, V = blocks()
+    means = mean_over_pairs(J, U, S, V, U, V, ks=(3, 6), names=VARIANTS)
+    every = measure_variants(J, U, S, V.mT, ks=(3, 6))
+    for name, mean in means.items():
+        loop = [[every[name][i, a, b].item() for a in range(4) for b in range(4) if a != b] for i in range(2)]
+        assert mean.tolist() == pytest.approx([sum(row) / len(row) for row in loop], rel=1e-10), name
+
+
+def test_groups_of_blocks_give_what_all_blocks_at_once_give(monkeypatch):
+    (J, U, S, V), (U2, V2) = drawn("permuted")
+    together = mean_over_pairs(J, U, S, V, U2, V2, ks=(4,), names=VARIANTS)
+    monkeypatch.setattr("coupling_lib.metrics.surrogates._MAX_ENTRIES", 1)
+    apart = mean_over_pairs(J, U, S, V, U2, V2, ks=(4,), names=VARIANTS)
+    for name in VARIANTS:
+        torch.testing.assert_close(apart[name], together[name])
+
+
+def test_a_shared_basis_loses_all_coupling_when_rotated_and_only_its_pairs_when_unpaired():
+    _, U, _, V = blocks(n_blocks=1, d=48, k=48)
+    S = torch.linspace(2, 1, 48).double()
+    J = ((U * S) @ V.mT).expand(5, 48, 48)
+    U, V, S = U.expand(5, 48, 48)[..., :8], V.expand(5, 48, 48)[..., :8], S.expand(5, 48)
+    generator = torch.Generator().manual_seed(2)
+    value = {
+        kind: mean_over_pairs(
+            J, U, S[:, :8], V, *surrogate_vectors(U, V, kind, generator), ks=(8,), names=["released_norm"]
+        )["released_norm"].item()
+        for kind in ("rotated", "unpaired")
+    }
+    assert value["rotated"] == pytest.approx(closed_form_null("released_norm", S[0], 48, 8).item(), rel=0.03)
+    # Every singular value is on a wrong place: the distance has the squares of both, |A| and S, in full.
+    assert value["unpaired"] == pytest.approx(2**0.5, rel=1e-6)
+
+
+def test_one_block_has_no_pairs():
+    J, U, S, V = blocks(n_blocks=1)
+    with pytest.raises(ParameterError, match="1 block"):
+        mean_over_pairs(J, U, S, V, U, V, ks=(3,), names=["mismatch"])

@@ -1,0 +1,285 @@
+"""Measurements on disk: what comes back is what was kept, or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from coupling_lib import store
+from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.store import __main__ as shell
+from coupling_lib.store import files
+
+KEY = {"model": "tiny", "measure": "depth", "version": 1, "code": "", "settings": {"k": 2}, "prompt": "p0"}
+
+
+def measured(number: int = 0, tokens: int = 3) -> xr.Dataset:
+    """Every kind of value that a measurement may hold."""
+    generator = np.random.default_rng(number)
+    values = generator.normal(size=(1, 2, tokens))
+    values[0, 0, 0] = np.nan
+    return xr.Dataset(
+        {
+            "wide": (("prompt", "block", "token"), values),
+            "narrow": (("prompt", "block"), generator.normal(size=(1, 2)).astype("float32"), {"units": "1"}),
+            "half": (("prompt",), np.array([0.5], "float16")),
+            "count": (("prompt",), np.array([2**40 + number])),
+            "flag": (("prompt",), np.array([number % 2 == 0])),
+            "text": (("prompt", "token"), np.array([[" the", "é\u2028", ""][:tokens]])),
+            "matrix": (("block", "column"), np.asfortranarray(np.arange(6.0).reshape(2, 3))),
+            "scalar": ((), 3),
+        },
+        {"prompt": [f"prompt {number}"], "block": [0, 1], "token": range(tokens)},
+        {"model": "tiny", "seed": "", "token": np.int64(-1), "score": 0.1, "bad": float("nan"), "n_prompts": 1},
+    )
+
+
+def assert_same(a: xr.Dataset, b: xr.Dataset) -> None:
+    xr.testing.assert_equal(a, b)
+    assert {n: v.dtype for n, v in a.variables.items()} == {n: v.dtype for n, v in b.variables.items()}
+    assert {n: v.attrs for n, v in a.variables.items()} == {n: v.attrs for n, v in b.variables.items()}
+    assert repr(dict(a.attrs)) == repr({n: v.item() if isinstance(v, np.generic) else v for n, v in b.attrs.items()})
+    assert list(a.data_vars) == list(b.data_vars) and set(a.coords) == set(b.coords)
+
+
+def fill(root, number: int, **changes) -> None:
+    key = KEY | {"prompt": f"p{number}"} | changes
+    store.write(root, key, measured(number))
+
+
+def test_what_is_kept_comes_back_with_values_types_dimensions_and_attributes(tmp_path):
+    path = store.write(tmp_path, KEY, measured())
+    assert path == store.place(tmp_path, KEY) and path.parent == tmp_path / "tiny" / "measurements"
+    ds, complete = store.read(tmp_path, KEY)
+    assert complete
+    assert_same(ds, measured())
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing is left beside it
+    assert store.read(tmp_path, KEY | {"prompt": "p1"}) is None
+
+
+def test_the_name_of_a_file_depends_on_everything_in_its_key_and_on_no_order():
+    assert store.digest(dict(reversed(KEY.items()))) == store.digest(KEY)
+    changed = [KEY | {name: "other"} for name in KEY] + [KEY | {"settings": {"k": 3}}, KEY | {"version": 2}]
+    assert len({store.digest(key) for key in [KEY, *changed]}) == len(changed) + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("org/model", "org--model"), ("/home/a b/model", "model"), ("../x/", "x"), ("..", "model"), ("/", "model")],
+)
+def test_any_name_of_a_model_makes_one_folder_below_the_results(tmp_path, name, folder):
+    assert store.place(tmp_path, KEY | {"model": name}).parent == tmp_path / folder / "measurements"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.2, 0.5, 0.99])
+def test_a_truncated_file_is_set_aside_with_a_warning(tmp_path, share):
+    path = store.write(tmp_path, KEY, measured())
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.warns(store.StoreWarning, match=r"is damaged: it is truncated.*renamed to .*\.damaged"):
+        assert store.read(tmp_path, KEY) is None
+    assert not path.exists() and path.with_name(path.name + ".damaged").exists()
+    with warnings.catch_warnings(action="error"):
+        assert store.read(tmp_path, KEY) is None  # told once
+        store.write(tmp_path, KEY, measured())
+        assert_same(store.read(tmp_path, KEY)[0], measured())
+
+
+def test_a_change_of_any_single_byte_is_noticed(tmp_path):
+    path = store.write(tmp_path, KEY, measured())
+    content = path.read_bytes()
+    for at in range(0, len(content), 23):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        try:
+            _, ds = files.open_file(path)
+        except files.DamagedError:
+            continue
+        # Blanks between the header and the arrays carry nothing.
+        assert content[at : at + 1] == b" "
+        assert_same(ds, measured())
+
+
+def test_a_file_under_the_name_of_another_measurement_is_not_believed(tmp_path):
+    path, other = store.write(tmp_path, KEY, measured()), KEY | {"prompt": "p1"}
+    path.rename(store.place(tmp_path, other))
+    with pytest.warns(store.StoreWarning, match="belongs to another measurement"):
+        assert store.read(tmp_path, other) is None
+
+
+def test_objects_are_refused_by_the_name_of_their_variable(tmp_path):
+    with pytest.raises(ParameterError, match="the variable 'x' holds objects"):
+        store.write(tmp_path, KEY, xr.Dataset({"x": ("a", np.array([{}, []], dtype=object))}))
+    with pytest.raises(ParameterError, match="the attribute 'x' is a list"):
+        store.write(tmp_path, KEY, xr.Dataset(attrs={"x": [1]}))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = store.write(tmp_path, KEY, measured(0))
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.write(tmp_path, KEY, measured(1))
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert_same(store.read(tmp_path, KEY)[0], measured(0))
+
+
+def test_prompts_are_joined_and_shorter_ones_filled_up():
+    joined = store.join_prompts([measured(0, tokens=2), measured(1, tokens=3), measured(2, tokens=1)])
+    assert dict(joined.sizes) == {"prompt": 3, "block": 2, "token": 3, "column": 3}
+    assert joined.prompt.values.tolist() == ["prompt 0", "prompt 1", "prompt 2"]
+    for number, tokens in enumerate((2, 3, 1)):
+        part = measured(number, tokens).wide.values[0]
+        np.testing.assert_array_equal(joined.wide.values[number, :, :tokens], part)
+        assert np.isnan(joined.wide.values[number, :, tokens:]).all()
+    assert joined.text.values[2].tolist() == [" the", "", ""] and joined.token.values.tolist() == [0, 1, 2]
+    assert joined["count"].values.tolist() == [2**40, 2**40 + 1, 2**40 + 2] and joined.narrow.dtype == "float32"
+    assert joined.matrix.dims == ("block", "column") and int(joined.scalar) == 3
+
+
+def test_joining_nothing_or_unlike_measurements_is_refused():
+    with pytest.raises(ParameterError, match="no measurement to join"):
+        store.join_prompts([])
+    with pytest.raises(ParameterError, match="measurement 2 has no variable 'wide'"):
+        store.join_prompts([measured(), measured().drop_vars("wide")])
+    with pytest.raises(ParameterError, match="no dimension 'prompt'"):
+        store.join_prompts([xr.Dataset({"x": 1}), xr.Dataset({"x": 1})])
+
+
+def test_the_listing_says_what_is_there(tmp_path):
+    assert store.listing(root=tmp_path).empty and store.listing(root=tmp_path / "nowhere").empty
+    for number in range(3):
+        fill(tmp_path, number)
+    fill(tmp_path, 0, model="org/other", measure="spectra", revision="step1", untrained=1, seed=4)
+    table = store.listing(root=tmp_path)
+    assert len(table) == 4 and list(table.columns) == list(store.catalogue.COLUMNS)
+    assert sorted(table[table.model == "tiny"].prompt) == ["prompt 0", "prompt 1", "prompt 2"]
+    other = store.listing(measure="spectra", root=tmp_path).iloc[0]
+    assert (other.model, other.revision, other.untrained, other.seed) == ("org/other", "step1", 1, 4)
+    assert other.settings == '{"k": 2}' and other.bytes == os.path.getsize(other.path)
+
+
+def test_stored_measurements_are_joined_if_they_are_of_one_kind(tmp_path):
+    for number in range(3):
+        fill(tmp_path, number)
+    joined = store.join("tiny", "depth", tmp_path)
+    assert sorted(joined.prompt.values) == ["prompt 0", "prompt 1", "prompt 2"] and joined.attrs["n_prompts"] == 3
+    fill(tmp_path, 0, settings={"k": 3}, revision="step1")
+    with pytest.raises(ParameterError, match="of several kinds .*choose one by settings="):
+        store.join("tiny", "depth", tmp_path)
+    assert store.join("tiny", "depth", tmp_path, revision="step1").sizes["prompt"] == 1
+    with pytest.raises(ParameterError, match="no such measurement"):
+        store.join("absent", root=tmp_path)
+    with pytest.raises(ParameterError, match="no column 'k'"):
+        store.join("tiny", root=tmp_path, k=3)
+
+
+def test_a_table_has_every_number_once(tmp_path):
+    for number in range(2):
+        fill(tmp_path, number)
+    target = tmp_path / "out.csv"
+    assert store.export(target, "depth", root=tmp_path) == 2
+    table = pd.read_csv(target)
+    numbers = [name for name, variable in measured().data_vars.items() if name != "text"]
+    assert set(table.variable) == set(numbers)
+    assert len(table) == 2 * sum(measured()[name].size for name in numbers)
+    one = table[(table.variable == "wide") & (table.prompt == "prompt 1") & (table.block == 1) & (table.token == 2)]
+    assert one.value.item() == pytest.approx(float(measured(1).wide[0, 1, 2])) and one.model.item() == "tiny"
+    assert store.export(target, "depth", variables=["count"], root=tmp_path) == 2
+    assert list(pd.read_csv(target)["value"]) == [2**40, 2**40 + 1]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.csv", "tiny"]
+
+
+def test_one_kind_of_measurement_can_be_written_as_netcdf(tmp_path):
+    fill(tmp_path, 1)
+    store.export(tmp_path / "out.nc", "depth", variables=["wide", "narrow"], root=tmp_path)
+    with xr.open_dataset(tmp_path / "out.nc", engine="scipy") as ds:
+        np.testing.assert_array_equal(ds.wide.values, measured(1).wide.values)
+    with pytest.raises(CouplingError, match="NetCDF cannot hold this"):
+        store.export(tmp_path / "out.nc", "depth", root=tmp_path)  # whole numbers beyond 32 bits
+
+
+def test_parquet_says_what_to_install_where_it_is_missing(tmp_path, monkeypatch):
+    fill(tmp_path, 0)
+    monkeypatch.setattr(store.catalogue.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(CouplingError, match="pip install pyarrow"):
+        store.export(tmp_path / "out.parquet", "depth", root=tmp_path)
+    with pytest.raises(ParameterError, match=r"use \.csv, \.parquet or \.nc"):
+        store.export(tmp_path / "out.xlsx", "depth", root=tmp_path)
+    with pytest.raises(ParameterError, match=r"'absent' does not exist; choose from wide"):
+        store.export(tmp_path / "out.csv", "depth", variables=["absent"], root=tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["tiny"]
+
+
+def test_pruning_removes_what_was_chosen_and_nothing_else(tmp_path):
+    for number in range(2):
+        fill(tmp_path, number, model="other")
+        fill(tmp_path, number)
+    spoilt = store.place(tmp_path, KEY).with_name("x.safetensors.damaged")
+    fresh, stale = (spoilt.with_name(f".{name}.partial") for name in ("fresh", "stale"))
+    for path in (spoilt, fresh, stale):
+        path.write_bytes(b"")
+    os.utime(stale, (0, 0))
+    everything = sorted(tmp_path.rglob("*"))
+    assert store.prune(root=tmp_path) == []
+    assert sorted(store.prune(damaged=True, root=tmp_path, dry_run=True)) == sorted([spoilt, stale])
+    assert store.prune("other", damaged=True, root=tmp_path) == [] and sorted(tmp_path.rglob("*")) == everything
+    store.prune(damaged=True, root=tmp_path)
+    assert not spoilt.exists() and not stale.exists() and fresh.exists()
+    assert len(store.prune("other", root=tmp_path)) == 2
+    assert set(store.listing(root=tmp_path).model) == {"tiny"}
+
+
+def test_pruning_what_is_outdated_keeps_the_newest_version_of_each_measure(tmp_path):
+    fill(tmp_path, 0)
+    fill(tmp_path, 0, measure="spectra")
+    fill(tmp_path, 0, version=2)
+    fill(tmp_path, 1, version=2)
+    assert len(store.prune(outdated=True, root=tmp_path)) == 1
+    left = store.listing(root=tmp_path)
+    assert sorted(zip(left.measure, left.version, strict=True)) == [("depth", 2), ("depth", 2), ("spectra", 1)]
+
+
+def test_the_commands_print_one_line_and_give_an_exit_code(tmp_path, capsys):
+    fill(tmp_path, 0)
+    root = ["--root", str(tmp_path)]
+    assert shell.main(["list", *root]) == 0
+    assert "tiny" in capsys.readouterr().out
+    assert shell.main(["list", *root, "--model", "absent"]) == 0
+    assert capsys.readouterr().out == "no measurements\n"
+    target = str(tmp_path / "out.csv")
+    assert shell.main(["export", target, "--measure", "depth", "--variables", "count", *root]) == 0
+    assert capsys.readouterr().out == f"1 measurement written to {target}\n"
+    for wrong in (
+        ["export", target, "--measure", "absent", *root],
+        ["export", str(tmp_path / "no" / "where.csv"), "--measure", "depth", *root],
+        ["prune", *root],
+    ):
+        assert shell.main(wrong) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and error.count("\n") == 1
+    assert shell.main(["prune", "--model", "tiny", *root]) == 0
+    assert capsys.readouterr().out.endswith("1 file removed\n") and store.listing(root=tmp_path).empty
+    with pytest.raises(SystemExit) as usage:
+        shell.main(["fetch"])
+    assert usage.value.code == 2
+
+
+def test_the_environment_says_where_results_are(tmp_path):
+    fill(tmp_path, 0)
+    command = [sys.executable, "-m", "coupling_lib.store", "list"]
+    run = subprocess.run(
+        command, env=os.environ | {"COUPLING_RESULTS": str(tmp_path)}, capture_output=True, text=True, check=True
+    )
+    assert json.loads("{" + run.stdout.partition("{")[2].partition("}")[0] + "}") == {"k": 2}

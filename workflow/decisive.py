@@ -1,0 +1,122 @@
+"""Decide what the coupling in the paper's figure 1a is: measure it on the same models, beside its value by chance.
+
+    python workflow/decisive.py [MODEL ...] [--prompts N] [--precision float32]
+
+Without a model: gpt2, gpt2-medium, gpt2-large, qwen1.5-0.5b and pythia-1.4b, as far as their weights can be reached.
+Any alias of data/models.csv, Hugging Face id or local folder will do; the embedded models need no network. Printed is
+1 minus `released_norm` and 1 minus `released_trace` at K = 10, 30, 50 and 10 % of the width, trained, untrained and
+for random bases with the trained spectra, beside the value digitised from the paper. Measurements are kept in the
+store as they are made, so that the same command goes on where it was stopped; the table also goes to
+results/MODEL/decisive.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+import coupling_lib as cl
+from coupling_lib import paths, provenance
+from coupling_lib.errors import CouplingError
+from coupling_lib.figures import nulls_data
+from coupling_lib.figures.display import csv_text
+from coupling_lib.measures.generalization import DECISIVE_MODELS, figure_1a
+from coupling_lib.measures.nulls import measure_decisive
+
+
+def measure(name: str, n_prompts: int, precision: str, seed: int = 0) -> dict:
+    """Measure one model, trained and untrained.
+
+    Args:
+        name: alias, Hugging Face id or local folder.
+        n_prompts: number of embedded prompts.
+        precision: how the weights are held.
+        seed: seed of the untrained weights and of the selection of prompts.
+
+    Returns:
+        data sets of `measure_decisive` under "trained" and "untrained".
+    """
+    found = {}
+    for network in ("trained", "untrained"):
+        model = cl.load_model(name, precision=precision, untrained=network == "untrained", seed=seed)
+        texts = cl.inputs_for(model, cl.load_prompts(n=n_prompts, seed=seed), seed=seed)
+        found[network] = cl.sweep(measure_decisive, model, texts)
+        del model
+    return found
+
+
+def printed(table: pd.DataFrame) -> str:
+    """Set the table of one model in plain text.
+
+    Args:
+        table: what `nulls_data.decisive_table` made.
+
+    Returns:
+        one line per number of vectors and choice of pairs.
+    """
+    heads = {"c_trace": "1 - released_trace", "c_norm": "1 - released_norm"}
+    parts = []
+    for short, head in heads.items():
+        columns = {"K": "K", "pairs": "pairs"} | {f"{short}_{n}": n for n in ("trained", "untrained", "null")}
+        lines = table[list(columns)].rename(columns=columns | {f"{short}_null": "random bases"})
+        parts.append(f"  {head}\n" + lines.to_string(index=False, float_format="%.4f"))
+    return "\n".join(parts)
+
+
+def conclusion(table: pd.DataFrame) -> str:
+    """Say in a line what lies beside what, where K is a tenth of the width.
+
+    Args:
+        table: what `nulls_data.decisive_table` made, of one model.
+
+    Returns:
+        the measured, the chance and the digitised value of 1 - `released_trace`.
+    """
+    row = table[table["c_flat"].notna() & (table["pairs"] == "different")].iloc[0]
+    digitised = "no digitised value" if pd.isna(row.c_digitised) else f"digitised from figure 1a {row.c_digitised:.4f}"
+    return (
+        f"  with K = {row.K}: trained {row.c_trace_trained:.4f}, random bases {row.c_trace_null:.4f}, "
+        f"1 - 1/sqrt(int(0.1 d)) {row.c_flat:.4f}; {digitised}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the models that can be had and print their tables.
+
+    Args:
+        arguments: the command line; None takes the process's own.
+
+    Returns:
+        0, or 1 if not one model could be measured.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", default=list(DECISIVE_MODELS), help="aliases, hub ids or folders")
+    parser.add_argument("--prompts", type=int, default=6, help="number of embedded prompts (default 6)")
+    parser.add_argument("--precision", default="float32", help="how the weights are held (default float32)")
+    given = parser.parse_args(arguments)
+    digitised = figure_1a().set_index("model")["coupling"].to_dict()
+    measured = 0
+    for name in given.models:
+        print(name, flush=True)
+        try:
+            found = measure(name, given.prompts, given.precision)
+        except CouplingError as error:
+            value = f"digitised coupling {digitised[name]:.4f}" if name in digitised else "no digitised value"
+            print(f"  not measured here: {error}\n  {value}; measure with: python workflow/decisive.py {name}\n")
+            continue
+        measured += 1
+        table = nulls_data.decisive_table({name: found}, digitised)
+        print(printed(table), conclusion(table), sep="\n", end="\n\n", flush=True)
+        target = paths.RESULTS / Path(name).name / "decisive.csv"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        origin = provenance.line(*(ds.attrs for ds in found.values()), command=f"python workflow/decisive.py {name}")
+        target.write_text(csv_text(table, "decisive", origin), encoding="utf-8")
+    return 0 if measured else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
