@@ -34,8 +34,10 @@ def test_at_least_twenty_newer_models_and_all_pythia_sizes_are_there():
 
 def test_the_embedded_models_need_no_hub():
     embedded = {entry.alias: entry for entry in registry.entries() if entry.embedded}
-    assert set(embedded) == {"nano-neox", "nano-llama"}
-    assert all(e.hub_id == "" and (e.blocks, e.width) == (12, 96) for e in embedded.values())
+    assert {name: e.width for name, e in embedded.items()} == {
+        "nano-neox": 96, "nano-llama": 96, "nano-vit": 36, "nano-vit-sd": 36,
+    }  # fmt: skip
+    assert all(e.hub_id == "" and e.blocks == 12 for e in embedded.values())
 
 
 def test_scores_have_a_source_and_their_mean_is_the_average():

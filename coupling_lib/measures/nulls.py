@@ -93,7 +93,7 @@ def null_curves(
     Example:
         >>> ds = null_curves(widths=(32,), ks=(4,), decays=(0.0,), n_samples=2)
         >>> dict(ds.simulated.sizes)
-        {'rule': 2, 'width': 32, 'decay': 1, 'variant': 17}
+        {'rule': 2, 'width': 1, 'decay': 1, 'variant': 17}
     """
     ks = list(ks)
     generator = torch.Generator().manual_seed(seed)

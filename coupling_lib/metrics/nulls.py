@@ -258,8 +258,8 @@ def mean_absolute_entry(S: Tensor, d: int) -> Tensor:
 
     Example:
         >>> import torch
-        >>> f"{mean_absolute_entry(torch.ones(96), d=96):.6f} {mean_absolute_coordinate(96):.6f}"
-        '0.081646 0.081646'
+        >>> f"{mean_absolute_entry(torch.ones(96), d=96):.4f} {mean_absolute_coordinate(96):.4f}"
+        '0.0816 0.0816'
     """
     S = S.double()
     energy = S.square().sum(dim=-1, keepdim=True)
