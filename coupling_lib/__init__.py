@@ -47,7 +47,6 @@ _HOMES = {
     "measures.spectra": ("measure_spectra", "spectra_fits", "spectra_null"),
     "measures.dynamics": ("measure_dynamics",),
     "measures.perturbation": ("measure_perturbation",),
-    "regulariser": ("coupling_loss",),
     "measures.vision": ("measure_relations", "relations_null", "measure_drop_path"),
     "images": ("load_images", "read_dataset"),
 }
