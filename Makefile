@@ -12,10 +12,12 @@ endif
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# Models with pages of their own in the book, and the notebooks that are run for each; the models ship with the
-# project. The notebooks in notebooks/ are pages as they are, with the outputs that the tests compare.
-MODELS := nano-neox nano-llama
-MODEL_NOTEBOOKS := depth
+# Models whose pages the book carries, and the notebooks that are run for each; the models ship with the project.
+LANGUAGE_MODELS := nano-neox nano-llama
+VISION_MODELS := nano-vit nano-vit-sd
+VISION_NOTEBOOKS := vision
+# What is about many models at once is run once.
+SUITE_NOTEBOOKS := generalization
 # Set by continuous integration: a missing Chromium is then an error.
 REQUIRE_BROWSER ?=
 
@@ -28,17 +30,21 @@ export PYTHONUNBUFFERED := 1
 LIBRARY := $(shell find coupling_lib -name '*.py' -not -path 'coupling_lib/training/*')
 PROMPTS := $(shell find data/prompts -type f 2>/dev/null)
 TABLES := $(wildcard data/*.csv)
+MODELS := $(LANGUAGE_MODELS) $(VISION_MODELS)
 CHECKPOINTS := $(foreach model,$(MODELS),$(shell find data/checkpoints/$(model) -type f 2>/dev/null))
-NOTEBOOKS := $(wildcard notebooks/*.ipynb)
-EXECUTED := $(foreach model,$(MODELS),$(MODEL_NOTEBOOKS:%=results/$(model)/%.ipynb))
+NOTEBOOKS := $(patsubst notebooks/%.ipynb,%,$(wildcard notebooks/*.ipynb))
+LANGUAGE_NOTEBOOKS := $(filter-out $(VISION_NOTEBOOKS) $(SUITE_NOTEBOOKS),$(NOTEBOOKS))
+EXECUTED := $(foreach model,$(LANGUAGE_MODELS),$(LANGUAGE_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
+  $(foreach model,$(VISION_MODELS),$(VISION_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
+  $(SUITE_NOTEBOOKS:%=results/suite/%.ipynb)
 # How many notebooks run at the same time, each on one core.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
 
-.PHONY: help book test bench notebooks lint clean unit browser executed
+.PHONY: help book test bench suite regularised vit-grid notebooks lint clean unit browser executed
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 book: ## build the book into _build/html (open _build/html/index.html)
 	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed
@@ -58,6 +64,17 @@ notebooks: $(READY) ## execute the committed notebooks anew from their text twin
 bench: $(READY) ## measure the library against the released method (a quarter of an hour, quiet machine)
 	@$(BIN)/python -m benchmarks.speed --out results/benchmarks/speed.json
 	@$(BIN)/python -m benchmarks.gpu --out results/benchmarks/gpu.json
+
+# What took hours of training and is shipped as tables. A run that was stopped goes on where it was; TEXT is a text file
+# or a folder of them.
+suite: $(READY) ## train and measure the suite of language models anew: make suite TEXT=folder
+	@$(BIN)/python -m coupling_lib.training.suite $(TEXT)
+
+regularised: $(READY) ## repeat the experiment with coupling as a regulariser: make regularised TEXT=folder
+	@$(BIN)/python -m coupling_lib.training.regularised $(TEXT)
+
+vit-grid: $(READY) ## train and measure the grid of vision transformers anew
+	@$(BIN)/python -m coupling_lib.training.vit grid digits
 
 clean: ## remove everything that was built; the environment in .venv stays
 	rm -rf _build results .pytest_cache .ruff_cache
@@ -108,6 +125,9 @@ results/$(1)/%.ipynb: notebooks/%.ipynb $$(LIBRARY) $$(PROMPTS) $$(TABLES) $$(fi
 	mv $$$$partial $$@; echo "   done in $$$$((SECONDS - start)) s: $$@"
 endef
 $(foreach model,$(MODELS),$(eval $(call executed,$(model),-p model $(model))))
+$(eval $(call executed,suite,))
+# It lists what has been measured here.
+$(SUITE_NOTEBOOKS:%=results/suite/%.ipynb): $(filter-out results/suite/%,$(EXECUTED))
 
 executed: $(EXECUTED)
 
@@ -126,7 +146,7 @@ results/book/.complete: $(wildcard book/*.py) $(wildcard benchmarks/*) $(TABLES)
 
 # Always from scratch (--all): Sphinx keeps pages it has read, and says nothing about the warnings in them the second
 # time. The last command asserts that the pages are there.
-_build/.complete: $(BOOK) $(NOTEBOOKS) $(EXECUTED) results/book/.complete
+_build/.complete: $(BOOK) $(EXECUTED) results/book/.complete
 	@echo "== book"
 	@rm -rf _build
 	@$(BIN)/jupyter-book build . --all -n -W --keep-going \

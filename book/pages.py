@@ -12,6 +12,9 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
+import nbformat
+from claims import claims_page
+
 import coupling_lib
 from coupling_lib import paths, provenance
 from coupling_lib.figures import depth, depth_data, display
@@ -213,6 +216,25 @@ def versions_page() -> str:
     return table(("", "version"), rows)
 
 
+def model_page(folder: Path) -> str:
+    """Writes the page that collects a model's figures: of each notebook that was run for it, the first.
+
+    Args:
+        folder: where its executed notebooks lie, named by the model.
+
+    Returns:
+        a page in Markdown, to lie in that folder.
+    """
+    parts = [f"# {folder.name}\n", "Every notebook as it ran for this model; the first figure of each.\n"]
+    for path in sorted(folder.glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        title = next(re.findall(r"^# (.+)", cell.source)[0] for cell in notebook.cells if cell.cell_type == "markdown")
+        outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+        names = [o.metadata["scrapbook"]["name"] for o in outputs if "text/html" in o.get("data", {}) and o.metadata]
+        parts += [f"## [{title}]({path.name})\n", f"```{{glue}} {names[0]}\n:doc: {path.name}\n```\n"]
+    return "\n".join(parts)
+
+
 def write(folder: Path) -> None:
     """Writes all parts.
 
@@ -223,9 +245,12 @@ def write(folder: Path) -> None:
     for name, make in PAGES.items():
         (folder / f"{name}.md").write_text(make(), encoding="utf-8")
         print(f"   {name}", flush=True)
+    for model in sorted(folder.parent.glob("nano-*")):
+        (model / "index.md").write_text(model_page(model), encoding="utf-8")
 
 
 PAGES = {
+    "claims": claims_page,
     "landing": landing_page,
     "models": models_page,
     "variants": variants_page,

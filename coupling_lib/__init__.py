@@ -47,8 +47,10 @@ _HOMES = {
     "measures.spectra": ("measure_spectra", "spectra_fits", "spectra_null"),
     "measures.dynamics": ("measure_dynamics",),
     "measures.perturbation": ("measure_perturbation",),
+    "regulariser": ("coupling_loss",),
     "measures.vision": ("measure_relations", "relations_null", "measure_drop_path"),
-    "images": ("load_images", "read_dataset"),
+    "images": ("load_images",),
+    "labelled_images": ("read_dataset",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _SUBMODULES = ("figures", "measures", "metrics", "training", "registry", "precision")

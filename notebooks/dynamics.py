@@ -119,8 +119,9 @@ show(
 # ## What the product leaves out
 #
 # A block that normalises its input cannot tell $x$ from $2x$; where it reads the stream only through that norm,
-# $J_l\,x^{l-1}$ is 0 but for the small constant inside the norm, and the remainder is all that the block adds. The left
-# panel measures it. Unrolled, the last state is a sum: what the product carries from the embedding, and what later
+# $J_l\,x^{l-1}$ is 0 but for the small constant inside the norm, and the remainder is all that the block adds. (A block
+# whose MLP reads the stream together with the attention's output, not beside it, keeps a part of $J_l\,x^{l-1}$.) The
+# left panel measures it. Unrolled, the last state is a sum: what the product carries from the embedding, and what later
 # factors make of each block's remainder. The right panel gives each term's component along the last state; together
 # they make 1.
 

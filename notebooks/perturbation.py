@@ -129,10 +129,10 @@ show(
 # ## In numbers
 #
 # Cosine with the clean state at the embedding, after the first and after the last block, with the 95 % interval of the
-# latter, at the largest noise level but one.
+# latter, at the middle one of the noise levels.
 
 # %% tags=["nbval-check-output"]
-summary = perturbation_data.summary_table(both, p.levels[-2:][0])
+summary = perturbation_data.summary_table(both, p.levels[len(p.levels) // 2])
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
@@ -145,5 +145,5 @@ for network, carrier in summary.index:
     display.remember(f"perturbation-last-{carrier}-{network}-high", line["high"])
 for network in both:
     display.remember(f"perturbation-error-{network}", errors.loc[[network], "mean"].iloc[0])
-display.remember("perturbation-noise", f"{p.levels[-2:][0]:g}")
+display.remember("perturbation-noise", f"{p.levels[len(p.levels) // 2]:g}")
 display.remember("perturbation-noise-smallest", f"{p.levels[0]:g}")

@@ -5,14 +5,15 @@ Tests of the built pages run after `make book`, with the browser's.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
+import complete
+import markdown_docstrings
+import pages
 import pytest
 import yaml
 
@@ -23,21 +24,12 @@ ROOT = Path(__file__).resolve().parent.parent
 HTML = ROOT / "_build" / "html"
 
 
-@cache
-def module(path: str) -> ModuleType:
-    """A script of the book, which is no package."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / "book" / path)
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
 # -- generated parts
 
 
 def test_pages_of_a_table_of_contents_come_in_reading_order():
     toc = yaml.safe_load("root: a\nparts: [{chapters: [{file: b, sections: [{file: c}, {file: d}]}, {file: e}]}]")
-    assert module("complete.py").pages(toc) == ["a", "b", "c", "d", "e"]
+    assert complete.pages(toc) == ["a", "b", "c", "d", "e"]
 
 
 def test_a_missing_or_empty_page_is_named(tmp_path):
@@ -46,16 +38,16 @@ def test_a_missing_or_empty_page_is_named(tmp_path):
     html.mkdir(parents=True)
     (html / "a.html").write_text("<p>")
     (html / "d.html").touch()
-    assert module("complete.py").missing(tmp_path) == ["index.html", "b/c.html", "d.html"]
+    assert complete.missing(tmp_path) == ["index.html", "b/c.html", "d.html"]
 
 
 def test_every_model_of_the_registry_stands_once_in_the_tables():
-    aliases = re.findall(r"^\| `([^`]+)` \| (?:\[|in this)", module("pages.py").models_page(), re.MULTILINE)
+    aliases = re.findall(r"^\| `([^`]+)` \| (?:\[|in this)", pages.models_page(), re.MULTILINE)
     assert sorted(aliases) == sorted(entry.alias for entry in entries())
 
 
 def test_every_reading_of_coupling_has_its_row():
-    rows = module("pages.py").variants_page().splitlines()[2:]
+    rows = pages.variants_page().splitlines()[2:]
     assert [row.split("|")[1].strip(" `") for row in rows] == list(VARIANTS)
     assert {row.count("|") for row in rows} == {4}
 
@@ -65,18 +57,18 @@ def test_every_reading_of_coupling_has_its_row():
     [(None, ""), (12, "12"), (4096, "4096"), (0.0015, "0.0015"), (0.00004096, "0.000041"), (62.354, "62.35")],
 )
 def test_numbers_are_written_without_exponents_and_spare_digits(value, written):
-    assert module("pages.py").number(value, 4 if value != 0.00004096 else 2) == written
+    assert pages.number(value, 4 if value != 0.00004096 else 2) == written
 
 
 def test_a_model_card_loses_its_metadata_and_sinks_two_levels_but_for_code(tmp_path, monkeypatch):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "README.md").write_text("---\nlicense: x\n---\n# M\n\n## Data\n\n```bash\n# comment\n```\n")
-    monkeypatch.setattr(module("pages.py").paths, "CHECKPOINTS", tmp_path)
-    assert module("pages.py").card("m") == "### M\n\n#### Data\n\n```bash\n# comment\n```\n"
+    monkeypatch.setattr(pages.paths, "CHECKPOINTS", tmp_path)
+    assert pages.card("m") == "### M\n\n#### Data\n\n```bash\n# comment\n```\n"
 
 
 def test_the_reference_covers_every_public_module_once():
-    page = module("pages.py").api_page()
+    page = pages.api_page()
     modules = re.findall(r"automodule:: (\S+)", page)
     files = (ROOT / "coupling_lib").rglob("*.py")
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
@@ -99,7 +91,7 @@ def test_the_reference_covers_every_public_module_once():
     ],
 )
 def test_markdown_docstrings_become_what_sphinx_reads(markdown, restructured):
-    assert module("_ext/markdown_docstrings.py").to_restructured_text(markdown) == restructured
+    assert markdown_docstrings.to_restructured_text(markdown) == restructured
 
 
 # -- built pages
@@ -131,12 +123,12 @@ def built(path: Path) -> Page:
     return Page(path)
 
 
-def pages() -> list[Path]:
+def book_pages() -> list[Path]:
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    return [HTML / f"{page}.html" for page in module("complete.py").pages(toc)]
+    return [HTML / f"{page}.html" for page in complete.pages(toc)]
 
 
-each_page = pytest.mark.parametrize("page", pages(), ids=lambda path: path.relative_to(HTML).as_posix())
+each_page = pytest.mark.parametrize("page", book_pages(), ids=lambda path: path.relative_to(HTML).as_posix())
 
 
 @pytest.mark.browser

@@ -16,7 +16,7 @@ from coupling_lib.figures import style
 from coupling_lib.metrics.statistics import bootstrap_interval
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.62, 0.08, 0.3, 0.47
-_FIRST_LINE, _LINE = 0.28, 0.19
+_FIRST_LINE, _LINE = 0.28, 0.21
 
 
 class Summary(NamedTuple):

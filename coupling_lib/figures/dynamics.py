@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from coupling_lib.figures import style
+from coupling_lib.figures.axes import log_axis
 from coupling_lib.figures.curves import Summary, block_axis, draw_band, legend_under, panel_row
 from coupling_lib.figures.dynamics_data import (
     GROWTH,
@@ -57,7 +58,7 @@ def carried_states(datasets: Datasets, quantity: str = "cosine") -> Figure:
         panels[0].set_ylim(top=1.05)
         panels[0].set_ylabel("cosine with the true state")
     else:
-        panels[0].set_yscale("log")
+        log_axis(panels[0])
         panels[0].set_ylabel("length relative to the true state")
     legend_under(figure, panels)
     return figure

@@ -169,6 +169,7 @@ def records(
         for row in table.itertuples():
             stem = f"{score}-{row.predictor.replace(' ', '-')}"
             found |= {f"{stem}-r": row.r, f"{stem}-r-squared": row.r_squared, f"{stem}-p-holm": row.p_holm}
+            found |= {f"{stem}-r-low": row.r_low, f"{stem}-r-high": row.r_high}
             found |= {f"{stem}-low": row.low, f"{stem}-high": row.high, f"{stem}-held-out": row.held_out}
             found |= {f"{stem}-partial": row.partial, f"{stem}-partial-p": row.partial_p}
     for row in variants.itertuples():

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from coupling_lib.figures import style
+from coupling_lib.figures.axes import log_axis
 from coupling_lib.figures.curves import Summary, block_axis, draw_band, legend_under, panel_row, shades
 from coupling_lib.figures.perturbation_data import CARRIERS, Datasets, error_table, first_and_last_table, level_table
 
@@ -108,7 +109,7 @@ def amplification_and_error(datasets: Datasets) -> Figure:
         draw_band(right, rows.noise, _summary(rows), ink, marker="o", markersize=4)
     for axes in panels:
         axes.title.set_fontweight("normal")
-        axes.set_yscale("log")
+        log_axis(axes)
     left.set_ylabel(r"$\Vert\delta^l\Vert\,/\,\Vert\delta^0\Vert$")
     right.set_ylabel("relative error")
     block_axis(left, "level $l$")

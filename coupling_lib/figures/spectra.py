@@ -13,6 +13,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from coupling_lib.figures import style
+from coupling_lib.figures.axes import log_axis
 from coupling_lib.figures.curves import (
     Summary,
     block_axis,
@@ -54,8 +55,8 @@ def top_values(datasets: Datasets) -> Figure:
             draw_band(
                 axes, rows.block, band, other if rank > FIRST else ink, 0.12, linewidth=1.1, label=labels.get(rank)
             )
-        axes.set_yscale("log")
         block_axis(axes)
+    log_axis(panels[0])
     panels[0].set_ylabel(r"singular value $\sigma_i(J_l)$")
     legend_under(figure, panels)
     return figure

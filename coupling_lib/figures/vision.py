@@ -27,6 +27,7 @@ from coupling_lib.figures.vision_data import (
 
 _DASHES = (4, 3)
 _DOTS = (1, 1.5)
+_ACCURACY = "test accuracy (%)"
 
 
 def accuracy_against_coupling(
@@ -50,8 +51,8 @@ def accuracy_against_coupling(
         The figure.
     """
     table, fits = first_seed(coupling_table(grid, reading)), fits_by_rate(grid, reading, stated).set_index("drop_path")
-    figure = Figure(figsize=(style.WIDTH, 4.3))
-    axes = figure.add_axes((0.09, 0.29, 0.9, 0.69))
+    figure = Figure(figsize=(style.WIDTH, 4.0))
+    axes = figure.add_axes((0.085, 0.25, 0.905, 0.73))
     for position, rate in enumerate(rates):
         part = table[table.drop_path == rate]
         ink, marker = style.dataset_colour("", position), "osD^vP"[position % 6]
@@ -63,8 +64,7 @@ def accuracy_against_coupling(
             _draw_fit(axes, part, fit, ink)
         _draw_models(axes, part, ink, marker, label)
     axes.set_xlabel(_label(reading))
-    axes.set_ylabel("test accuracy")
-    axes.yaxis.set_major_formatter("{x:.0%}" if np.ptp(axes.get_ylim()) > 0.05 else "{x:.1%}")
+    axes.set_ylabel(_ACCURACY)
     axes.grid()
     figure.legend(loc="lower center", ncols=2, columnspacing=1.5)
     return figure
@@ -120,7 +120,7 @@ def coupling_by_decay(grid: pd.DataFrame, reading: Reading) -> Figure:
         axes.fill_between(part.drop_path, part.low, part.high, color=ink, alpha=0.22, linewidth=0)
         axes.plot(part.drop_path, part.coupling, color=ink, marker="o", markersize=3.5, label="trained")
         _draw_references(axes, part)
-        axes.set_ylim(bottom=0)
+    panels[0].set_ylim(bottom=0)
     figure.supxlabel("rate of stochastic depth", y=0.085, fontsize=9)
     figure.supylabel(_label(reading), x=0.008, fontsize=9)
     legend_under(figure, panels)
@@ -138,18 +138,19 @@ def accuracy_by_rate(grid: pd.DataFrame, reading: Reading) -> Figure:
         The figure; each panel says its $R^2$ with the 95 % bootstrap interval over models.
     """
     table, fits = first_seed(coupling_table(grid, reading)), fits_by_rate(grid, reading).set_index("drop_path")
-    figure, panels = _eight([f"rate {rate:g}" for rate in sorted(table.drop_path.unique())], share_x=True)
+    titles = [f"rate {rate:g}" for rate in sorted(table.drop_path.unique())]
+    figure, panels = _eight(titles, share_x=True, above=0.14)
     ink = style.colour(style.TRAINED)
     for axes, (rate, part) in zip(panels, table.groupby("drop_path"), strict=True):
         _draw_models(axes, part, ink, "o", "one model per weight decay")
         if f"{rate:g}" in fits.index:
             fit = fits.loc[f"{rate:g}"]
             _draw_fit(axes, part, fit, ink)
-            text = f"$R^2={fit.r_squared:.2f}$\n[{fit.low:.2f}, {fit.high:.2f}]"
-            axes.text(0.04, 0.04, text, transform=axes.transAxes, va="bottom", fontsize=8)
-        axes.yaxis.set_major_formatter("{x:.0%}")
+            text = f"$R^2={fit.r_squared:.2f}$ [{fit.low:.2f}, {fit.high:.2f}]"
+            axes.text(0.5, 1.02, text, transform=axes.transAxes, ha="center", va="bottom", fontsize=8)
+            axes.set_title(axes.get_title(), pad=16)
     figure.supxlabel(_label(reading), y=0.085, fontsize=9)
-    figure.supylabel("test accuracy", x=0.008, fontsize=9)
+    figure.supylabel(_ACCURACY, x=0.008, fontsize=9)
     legend_under(figure, panels)
     return figure
 
@@ -161,15 +162,14 @@ def _label(reading: Reading, with_token: bool = True) -> str:
 
 def _draw_models(axes: Axes, part: pd.DataFrame, ink: str, marker: str, label: str) -> None:
     """One dot per model with its interval over images."""
-    bars = np.abs(np.stack([part.coupling - part.low, part.high - part.coupling]))
-    axes.errorbar(
-        part.coupling, part.test_accuracy, xerr=bars, fmt=marker, color=ink, markersize=5, elinewidth=0.7, label=label
-    )
+    accuracy = 100 * part.test_accuracy
+    axes.hlines(accuracy, part.low, part.high, color=ink, linewidth=0.7, alpha=0.45)
+    axes.plot(part.coupling, accuracy, marker, color=ink, markersize=5, markeredgewidth=0, alpha=0.85, label=label)
 
 
 def _draw_fit(axes: Axes, part: pd.DataFrame, fit: pd.Series, ink: str) -> None:
     ends = np.array([part.coupling.min(), part.coupling.max()])
-    axes.plot(ends, fit.intercept + fit.slope * ends, color=ink, linewidth=1.2, alpha=0.8)
+    axes.plot(ends, 100 * (fit.intercept + fit.slope * ends), color=ink, linewidth=1.2, alpha=0.8)
 
 
 def _draw_references(axes: Axes, part: pd.DataFrame) -> None:
@@ -181,13 +181,16 @@ def _draw_references(axes: Axes, part: pd.DataFrame) -> None:
         axes.plot(part.drop_path, part[column], color=style.colour(role), linewidth=1.3, dashes=dashes, label=label)
 
 
-def _eight(titles: Sequence[str], share_x: bool = False) -> tuple[Figure, list[Axes]]:
-    """Rows of four small panels with shared axes, room for labels at the left and a legend below."""
+def _eight(titles: Sequence[str], share_x: bool = False, above: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """Rows of four small panels with shared axes; room for labels, a legend below, and so much text under titles."""
     rows = -(-len(titles) // 4)
-    height = 1.75 * rows + 0.85
+    panel = 1.3
+    height = rows * (panel + 0.45 + above) + 0.65
     figure = Figure(figsize=(style.WIDTH, height))
     grid = figure.subplots(rows, 4, sharey=True, sharex=share_x, squeeze=False)
-    figure.subplots_adjust(left=0.095, right=0.99, top=1 - 0.27 / height, bottom=0.8 / height, wspace=0.08, hspace=0.42)
+    top, bottom = 1 - (0.27 + above) / height, 0.83 / height
+    between = (0.45 + above) / panel
+    figure.subplots_adjust(left=0.095, right=0.99, top=top, bottom=bottom, wspace=0.08, hspace=between)
     panels = list(grid.flat)
     for axes in panels[len(titles) :]:
         axes.remove()

@@ -230,13 +230,18 @@ def quoted(grid: pd.DataFrame, reading: Reading, readings: Sequence[Reading], fi
         fits: What `fits_by_rate` gave.
 
     Returns:
-        By name: "models", "accuracy-lowest", "accuracy-highest"; "r-squared-RATE", with "-low", "-high", "-p-value"
+        By name: "models", "accuracy-lowest", "accuracy-highest"; "accuracy-spread" and "coupling-spread", the largest
+        difference that weight decay makes at one rate; "r-squared-RATE", with "-low", "-high", "-p-value"
         and "-slope"; and at the seeded weight decay "coupling-TOKEN-rate-RATE", the mean over seeds, with "-low" and
-        "-high", their range, and "coupling-TOKEN-null" and "-untrained"; "rank-mean", the mean over weight decays of
-        the rank correlation of coupling with the rate.
+        "-high", their range, and "coupling-TOKEN-null" and "-untrained"; "rank-mean" and "accuracy-rank-mean", the
+        means over weight decays of the rank correlations of coupling and of accuracy with the rate.
     """
+    at_rate = first_seed(coupling_table(grid, reading)).groupby("drop_path")[["test_accuracy", "coupling"]]
+    spread = (at_rate.max() - at_rate.min()).max()
     found = {
         "models": len(grid),
+        "accuracy-spread": spread.test_accuracy,
+        "coupling-spread": spread.coupling,
         "accuracy-lowest": grid.test_accuracy.min(),
         "accuracy-highest": grid.test_accuracy.max(),
         "rank-mean": trend_table(grid, reading).coupling_rank.mean(),

@@ -16,6 +16,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.measures.generalization import RIVALS, coupling_columns
 from coupling_lib.metrics.regression import (
     FITS,
+    bootstrap_correlation,
     bootstrap_r_squared,
     corrected,
     cross_validated_r_squared,
@@ -64,6 +65,10 @@ def figure_1a_statistics(points: pd.DataFrame, above: float = 50.0) -> dict[str,
         "curve-r-squared": r_squared(width_curve(width), coupling),
         "residual-r-squared": r_squared(beyond_width(coupling, width), score),
         "difference-r-squared": r_squared(coupling - width_curve(width), score),
+        "residual-p": linear_fit(beyond_width(coupling, width), score).p_value,
+        "difference-p": linear_fit(coupling - width_curve(width), score).p_value,
+        "parameters-r-squared": r_squared(np.log(points["parameters_b"]), score),
+        "blocks-r-squared": r_squared(points["blocks"], score),
         "partial-r": partial.r,
         "partial-p": partial.p_value,
         "log-slope": linear_fit(np.log(width), np.log(1 - coupling)).slope,
@@ -151,8 +156,9 @@ def rival_table(table: pd.DataFrame, score: str, coupling: str, group: str = "wi
         group: column whose values are left out whole.
 
     Returns:
-        one line per predictor, coupling first: predictor, r, r_squared, low, high, p, p_holm, held_out, and partial
-        and partial_p, given all others. A predictor that does not vary is left out.
+        one line per predictor, coupling first: predictor, r with its interval r_low and r_high, r_squared with low and
+        high, p, p_holm, held_out, and partial and partial_p, given all others. A predictor that does not vary is left
+        out.
     """
     y = table[score].to_numpy(dtype=float)
     columns = {"coupling": coupling} | RIVALS
@@ -163,10 +169,12 @@ def rival_table(table: pd.DataFrame, score: str, coupling: str, group: str = "wi
     for name, x in variables.items():
         explained = bootstrap_r_squared(x, y)
         r, p = partial.get(name, (np.nan, np.nan))
+        signed = bootstrap_correlation(x, y)
         rows.append(
             {
-                "predictor": name, "r": float(np.corrcoef(x, y)[0, 1]), "r_squared": explained.r_squared,
-                "low": explained.low, "high": explained.high, "p": linear_fit(x, y).p_value,
+                "predictor": name, "r": signed.r, "r_low": signed.low, "r_high": signed.high,
+                "r_squared": explained.r_squared, "low": explained.low, "high": explained.high,
+                "p": linear_fit(x, y).p_value,
                 "held_out": held_out_r_squared(x, y, table[group]), "partial": r, "partial_p": p,
             }
         )  # fmt: skip
@@ -245,19 +253,23 @@ def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) ->
         coupling: column of a coupling.
 
     Returns:
-        numbers by name: `checkpoints` (how many), `r`, `r-squared` with the interval over whole models (`low`,
-        `high`), `within-median`, the median over models of the correlation along training, and `within-positive`,
-        the share of models in which it is positive.
+        numbers by name: `checkpoints` (how many), `r` with its interval over whole models (`low`, `high`),
+        `within-median`, the median over models of the correlation along training, `within-positive`, the share of
+        models in which it is positive, and `tokens-r` with `tokens-low` and `tokens-high`, the correlation of
+        coupling with log training tokens.
     """
     y, x = table[score].to_numpy(dtype=float), table[coupling].to_numpy(dtype=float)
-    explained = bootstrap_r_squared(x, y, table["model"])
+    signed = bootstrap_correlation(x, y, table["model"])
+    tokens = bootstrap_correlation(table["log_tokens"], x, table["model"])
     within = within_models(table, score, coupling)["r"]
     return {
         "checkpoints": float(len(table)),
-        "r": float(np.corrcoef(x, y)[0, 1]),
-        "r-squared": explained.r_squared,
-        "low": explained.low,
-        "high": explained.high,
+        "r": signed.r,
+        "low": signed.low,
+        "high": signed.high,
+        "tokens-r": tokens.r,
+        "tokens-low": tokens.low,
+        "tokens-high": tokens.high,
         "within-median": float(within.median()),
         "within-positive": float((within > 0).mean()),
     }

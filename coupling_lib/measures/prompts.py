@@ -34,7 +34,7 @@ _CONTROLS = (
     "A grey cat slept there.",
     "She wore a long green coat.",
     "The shop opens early on Mondays.",
-    "Two boats came home after dark.",
+    "The two boats came home after dark.",
     "The old gate by the mill was red.",
     "The path along the river was wet and narrow.",
     "My neighbour keeps eleven hens behind the barn.",

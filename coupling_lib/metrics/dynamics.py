@@ -166,6 +166,8 @@ def growth(J: Tensor, x: Tensor, U: Tensor, S: Tensor) -> Growth:
     `state` too, if the remainders vanish. A left vector that points against its right one makes the factor
     $1 - \sigma_k^l$ instead: `along` knows of it, `singular` does not.
 
+    A component that is lost in rounding counts as rounding: a block that ends in a norm may erase a direction.
+
     Args:
         J: Residual Jacobians (L, d, d).
         x: States (L+1, d).
@@ -174,23 +176,21 @@ def growth(J: Tensor, x: Tensor, U: Tensor, S: Tensor) -> Growth:
 
     Returns:
         Logarithms of the growth factors, each (L+1, K).
-
-    Raises:
-        UntrustworthyResultError: If a component is exactly 0, so that its growth has no logarithm.
     """
     J, x = _checked(J, x)
     U, S = widened(U, S)
-    component = (x @ U).abs()
+    rounding = torch.finfo(x.dtype).eps
+    component = torch.maximum((x @ U).abs(), rounding * torch.linalg.vector_norm(x, dim=-1, keepdim=True))
     columns, responses = U.mT, [torch.ones_like(component[0])]
     for matrix in J:
         columns = _stepped(columns, matrix)
-        responses.append((columns * U.mT).sum(dim=-1).abs())
-    factor = 1 + torch.stack([((U.mT @ matrix) * U.mT).sum(dim=-1) for matrix in J])
+        responses.append((columns * U.mT).sum(dim=-1).abs().clamp(min=rounding))
+    factor = (1 + torch.stack([((U.mT @ matrix) * U.mT).sum(dim=-1) for matrix in J])).abs().clamp(min=rounding)
     start = torch.zeros_like(component[:1])
     return Growth(
         trustworthy((component / component[0]).log(), "growth of the state's component"),
         trustworthy(torch.stack(responses).log(), "growth of a carried direction"),
-        trustworthy(torch.cat([start, factor.abs().log().cumsum(dim=0)]), "predicted growth"),
+        trustworthy(torch.cat([start, factor.log().cumsum(dim=0)]), "predicted growth"),
         trustworthy(torch.cat([start, S[:, : U.shape[-1]].log1p().cumsum(dim=0)]), "predicted growth"),
     )
 

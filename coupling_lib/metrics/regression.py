@@ -6,7 +6,7 @@ takes *groups*: whole groups are left out in `held_out_r_squared` and drawn in `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -100,6 +100,17 @@ class Explained(NamedTuple):
     """Upper end."""
 
 
+class Correlated(NamedTuple):
+    """A correlation with its bootstrap interval."""
+
+    r: float
+    """Of all points."""
+    low: float
+    """Lower end of the interval."""
+    high: float
+    """Upper end."""
+
+
 def r_squared(X: ArrayLike, y: ArrayLike) -> float:
     """Share of the variance of y that a linear fit to X explains.
 
@@ -185,6 +196,39 @@ def bootstrap_r_squared(
         R² and the ends of the interval.
     """
     X, y = _columns(X, y)
+    low, high = _percentiles(_plain_r_squared, X, y, groups, n_resamples, seed)
+    return Explained(r_squared(X, y), low, high)
+
+
+def bootstrap_correlation(
+    x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, n_resamples: int = 1000, seed: int = 0
+) -> Correlated:
+    """Pearson correlation with its 95 % percentile interval over resampled groups.
+
+    Args:
+        x: First variable (n,).
+        y: Second variable (n,).
+        groups: Which group each point belongs to (n,); whole groups are drawn. None: every point by itself.
+        n_resamples: Number of resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        Correlation and the ends of the interval.
+    """
+    X, y = _columns(x, y)
+    low, high = _percentiles(_correlation, X, y, groups, n_resamples, seed)
+    return Correlated(_correlation(X, y), low, high)
+
+
+def _percentiles(
+    statistic: Callable[[NDArray[np.float64], NDArray[np.float64]], float],
+    X: NDArray[np.float64],
+    y: NDArray[np.float64],
+    groups: ArrayLike | None,
+    n_resamples: int,
+    seed: int,
+) -> tuple[float, float]:
+    """Ends of the middle 95 % of a statistic over resampled groups."""
     members = [np.flatnonzero(np.asarray(groups) == g) for g in np.unique(groups)] if groups is not None else None
     members = members or [np.array([i]) for i in range(len(y))]
     generator = np.random.default_rng(seed)
@@ -194,9 +238,13 @@ def bootstrap_r_squared(
         drawn = np.concatenate([members[i] for i in chosen])
         # A resample of a few equal points is fitted perfectly and says nothing.
         if len(set(chosen.tolist())) > X.shape[1] + 1 and np.ptp(X[drawn], axis=0).all() and np.ptp(y[drawn]) > 0:
-            found.append(_plain_r_squared(X[drawn], y[drawn]))
+            found.append(statistic(X[drawn], y[drawn]))
     low, high = np.quantile(found, (0.025, 0.975))
-    return Explained(r_squared(X, y), float(low), float(high))
+    return float(low), float(high)
+
+
+def _correlation(X: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    return float(np.corrcoef(X[:, 0], y)[0, 1])
 
 
 def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, tuple[float, float]]:

@@ -12,10 +12,10 @@ from coupling_lib.errors import ParameterError, UntrustworthyResultError
 
 
 class Interval(NamedTuple):
-    """A mean with its bootstrap interval."""
+    """A mean with its interval."""
 
     mean: NDArray[np.float64]
-    """Mean over the resampled axis."""
+    """The mean."""
     low: NDArray[np.float64]
     """Lower end, of the same shape."""
     high: NDArray[np.float64]
@@ -90,6 +90,36 @@ def bootstrap_interval(
     )
     low, high = result.confidence_interval
     return Interval(values.mean(axis=axis), np.asarray(low), np.asarray(high))
+
+
+def paired_interval(changed: ArrayLike, unchanged: ArrayLike, level: float = 0.95) -> Interval:
+    """Mean difference of pairs with its interval by Student's t, which is right for few pairs.
+
+    Args:
+        changed: Values on one side (n,), one per pair.
+        unchanged: Values on the other side (n,), in the same order.
+        level: Coverage, between 0 and 1.
+
+    Returns:
+        Mean of changed minus unchanged, lower and upper end.
+
+    Raises:
+        ParameterError: If the sides differ in length or there are fewer than two pairs.
+
+    Example:
+        >>> interval = paired_interval([1.5, 3.0, 4.5], [1.0, 2.0, 3.0])
+        >>> float(interval.mean), bool(interval.low < interval.mean < interval.high)
+        (1.0, True)
+    """
+    changed, unchanged = _finite(changed, "changed"), _finite(unchanged, "unchanged")
+    if changed.ndim != 1 or changed.shape != unchanged.shape or len(changed) < 2:
+        raise ParameterError(
+            f"the sides have shapes {changed.shape!r} and {unchanged.shape!r}; two lists of one length, at least 2, fit"
+        )
+    differences = changed - unchanged
+    half = scipy.stats.t.ppf(0.5 + level / 2, len(differences) - 1) * scipy.stats.sem(differences)
+    mean = differences.mean()
+    return Interval(np.asarray(mean), np.asarray(mean - half), np.asarray(mean + half))
 
 
 def linear_fit(x: ArrayLike, y: ArrayLike) -> LinearFit:

@@ -43,7 +43,6 @@ TINY = SuiteRecipe(
     "neox", width=32, blocks=3, heads=2, kv_heads=2, mlp_width=128, vocabulary=320, context=64, windows=8,
     steps=60, checkpoints=(20, 60), learning_rate=3e-3, warmup=10, corpus="grammar", precision="float32",
 )  # fmt: skip
-_LONG = dict(steps=2000, checkpoints=(32, 100, 300, 600, 2000))
 
 
 def _sized(base: SuiteRecipe, width: int, blocks: int, architecture: str = "neox") -> SuiteRecipe:
@@ -85,11 +84,8 @@ def _suite() -> dict[str, SuiteRecipe]:
         "seed3": dict(seed=3),
         "sd0.2-wd1": dict(stochastic_depth=0.2, weight_decay=1.0),
         "sd0.2-wd0": dict(stochastic_depth=0.2, weight_decay=0.0),
-        "long": _LONG,
     }
     models |= {f"neox-w64-d8-{name}": replace(BASE, **change) for name, change in changes.items()}
-    models["neox-w32-d8-long"] = replace(models["neox-w32-d8"], **_LONG)
-    models["llama-w64-d8-long"] = replace(models["llama-w64-d8"], **_LONG)
     return models
 
 

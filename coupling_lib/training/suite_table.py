@@ -198,7 +198,8 @@ def read(path: Path) -> pd.DataFrame:
     Returns:
         the rows, none if there is no file.
     """
-    return pd.read_csv(path, comment="#") if Path(path).exists() else pd.DataFrame()
+    # The copy joins what pandas reads column by column; a table of so many columns is slow, and warned of, without it.
+    return pd.read_csv(path, comment="#").copy() if Path(path).exists() else pd.DataFrame()
 
 
 def write(path: Path, rows: list[dict], order: list[str], header: str = HEADER) -> None:

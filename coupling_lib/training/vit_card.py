@@ -11,9 +11,10 @@ import torch
 from transformers import ViTForImageClassification
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.images import LabelledImages
+from coupling_lib.labelled_images import LabelledImages
 from coupling_lib.training.recipe import digest
-from coupling_lib.training.vit import VitRecipe, configuration, evaluate, initialise, steps_per_epoch
+from coupling_lib.training.vit import evaluate
+from coupling_lib.training.vit_recipe import VitRecipe, configuration, initialise, steps_per_epoch
 
 _DATA = {
     "digits": "handwritten digits of scikit-learn (UCI optical recognition, 8 x 8 pixels, grey)",

@@ -46,6 +46,7 @@ from transformers import ViTForImageClassification
 
 from coupling_lib import images
 from coupling_lib.errors import ParameterError
+from coupling_lib.labelled_images import LabelledImages
 from coupling_lib.measures.depth import depth_null, measure_depth
 from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.statistics import bootstrap_interval
@@ -53,7 +54,7 @@ from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import wrap_model
 from coupling_lib.provenance import versions
 from coupling_lib.svd import IllDefinedSubspaceWarning
-from coupling_lib.training import vit
+from coupling_lib.training import vit, vit_recipe
 
 WEIGHT_DECAYS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2)
 """The paper's eight weight decays."""
@@ -73,7 +74,7 @@ IMAGES = 12
 _SHAPES = ("line_shape_score", "expodistance")
 
 
-def paper_grid(base: vit.VitRecipe, more_seeds: Sequence[int] = (1, 2)) -> list[vit.VitRecipe]:
+def paper_grid(base: vit_recipe.VitRecipe, more_seeds: Sequence[int] = (1, 2)) -> list[vit_recipe.VitRecipe]:
     """Give the recipes of the whole grid, in an order that makes sense of a part of it.
 
     The row of several seeds comes first, then the rates that the paper names, then the others.
@@ -88,12 +89,18 @@ def paper_grid(base: vit.VitRecipe, more_seeds: Sequence[int] = (1, 2)) -> list[
     named = (0.0, 0.05, 0.1, 0.3)
     others = tuple(rate for rate in DROP_PATHS if rate not in named)
     rest = tuple(decay for decay in WEIGHT_DECAYS if decay != SEEDED_DECAY)
-    order = [*vit.grid((SEEDED_DECAY,), DROP_PATHS, base), *vit.grid(rest, named, base), *vit.grid(rest, others, base)]
-    return order + [r for seed in more_seeds for r in vit.grid((SEEDED_DECAY,), DROP_PATHS, replace(base, seed=seed))]
+    order = [
+        *vit_recipe.grid((SEEDED_DECAY,), DROP_PATHS, base),
+        *vit_recipe.grid(rest, named, base),
+        *vit_recipe.grid(rest, others, base),
+    ]
+    return order + [
+        r for seed in more_seeds for r in vit_recipe.grid((SEEDED_DECAY,), DROP_PATHS, replace(base, seed=seed))
+    ]
 
 
 def run_grid(
-    recipes: Sequence[vit.VitRecipe], data: images.LabelledImages, run: Path, table: Path, n_images: int = IMAGES
+    recipes: Sequence[vit_recipe.VitRecipe], data: LabelledImages, run: Path, table: Path, n_images: int = IMAGES
 ) -> None:
     """Train and measure every model that has no line in the table yet.
 
@@ -114,7 +121,7 @@ def run_grid(
         _append(table, measured_line(recipe, data, folder, n_images))
 
 
-def measured_line(recipe: vit.VitRecipe, data: images.LabelledImages, folder: Path, n_images: int) -> dict:
+def measured_line(recipe: vit_recipe.VitRecipe, data: LabelledImages, folder: Path, n_images: int) -> dict:
     """Measure a trained model: one line of the table.
 
     Args:
@@ -158,7 +165,7 @@ def measured_line(recipe: vit.VitRecipe, data: images.LabelledImages, folder: Pa
 
 
 @functools.lru_cache(maxsize=2)
-def untrained_values(recipe: vit.VitRecipe, data: images.LabelledImages, n_images: int) -> dict[str, float]:
+def untrained_values(recipe: vit_recipe.VitRecipe, data: LabelledImages, n_images: int) -> dict[str, float]:
     """Measure the fresh weights of a seed, once for all models that start from them.
 
     Args:
@@ -169,12 +176,12 @@ def untrained_values(recipe: vit.VitRecipe, data: images.LabelledImages, n_image
     Returns:
         values by column, without the ending `_untrained`.
     """
-    model = vit.initialise(vit.configuration(recipe, data), recipe.seed)
+    model = vit_recipe.initialise(vit_recipe.configuration(recipe, data), recipe.seed)
     accuracy, _ = vit.evaluate(model, data.test, data.test_labels)
     return {"test_accuracy": accuracy, **measured_values(model, data, n_images)}
 
 
-def measured_values(hf: ViTForImageClassification, data: images.LabelledImages, n_images: int) -> dict[str, float]:
+def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_images: int) -> dict[str, float]:
     """Measure coupling in every variant, and the shape of trajectories.
 
     Args:
@@ -217,10 +224,10 @@ def _summarised(column: str, values: np.ndarray) -> dict[str, float]:
     return {column: float(mean), **ends, f"{column}_all": float(values.mean())}
 
 
-def _settings(recipe: vit.VitRecipe, data: images.LabelledImages) -> dict:
+def _settings(recipe: vit_recipe.VitRecipe, data: LabelledImages) -> dict:
     """Give the settings that all models of a table share."""
     common = {name: getattr(recipe, name) for name in ("width", "blocks", "heads", "patch", "epochs", "batch")}
-    steps = recipe.epochs * vit.steps_per_epoch(recipe, data)
+    steps = recipe.epochs * vit_recipe.steps_per_epoch(recipe, data)
     rate = recipe.learning_rate * recipe.batch / 512
     return {"data": data.name, **common, "steps": steps, "learning_rate": rate}
 
@@ -238,7 +245,7 @@ def machine() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _done(table: Path, recipe: vit.VitRecipe, data: images.LabelledImages) -> set[str]:
+def _done(table: Path, recipe: vit_recipe.VitRecipe, data: LabelledImages) -> set[str]:
     """Read which models have their line, and refuse a table of other settings."""
     if not table.exists():
         return set()

@@ -136,6 +136,13 @@ def test_growth_is_that_of_a_loop_over_blocks_and_does_not_depend_on_the_sign_of
             assert found.state[block + 1, k].item() == pytest.approx(state, abs=1e-10)
 
 
+def test_a_direction_that_a_block_erases_shrinks_to_rounding_and_not_to_minus_infinity():
+    J, x = -torch.eye(2, dtype=torch.float64)[None], torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    found = growth(J, x, torch.eye(2).double()[:, :1], torch.ones(1, 2).double())
+    for values in (found.state, found.response, found.along):
+        assert values[1].item() == pytest.approx(math.log(torch.finfo(torch.float64).eps))
+
+
 def test_randomised_jacobians_keep_their_singular_values_and_lose_their_vectors(system):
     J, _ = system
     turned = randomised(J, torch.Generator().manual_seed(4))

@@ -89,6 +89,18 @@ def test_bootstrap_interval_has_the_coverage_of_the_percentiles_of_a_loop():
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(values, (0.025, 0.975))), rel=1e-9)
 
 
+def test_the_correlation_has_the_interval_of_a_loop_over_groups():
+    generator = np.random.default_rng(0)
+    values = []
+    for _ in range(200):
+        drawn = np.concatenate([np.flatnonzero(GROUPS == "abcde"[i]) for i in generator.integers(5, size=5)])
+        if len(set(GROUPS[drawn])) > 2:
+            values.append(np.corrcoef(X[drawn, 0], Y[drawn])[0, 1])
+    found = regression.bootstrap_correlation(X[:, 0], Y, GROUPS, n_resamples=200)
+    assert found.r == pytest.approx(np.corrcoef(X[:, 0], Y)[0, 1])
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(values, (0.025, 0.975))), rel=1e-9)
+
+
 def test_given_all_others_equals_the_coefficient_of_the_inverse_covariance():
     variables = {"a": X[:, 0], "b": X[:, 1], "c": RNG.standard_normal(30)}
     precision = np.linalg.inv(np.cov(np.column_stack([*variables.values(), Y]).T))

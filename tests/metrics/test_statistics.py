@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
+import scipy.stats
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.statistics import bootstrap_interval, linear_fit, partial_correlation
+from coupling_lib.metrics.statistics import bootstrap_interval, linear_fit, paired_interval, partial_correlation
 
 
 def test_bootstrap_interval_of_a_normal_sample_agrees_with_the_t_interval():
@@ -105,3 +106,19 @@ def test_nothing_left_or_too_few_points_is_refused():
         partial_correlation([1, 2, 3, 4, 5], [2, 1, 4, 3, 6], given=[2, 4, 6, 8, 10])
     with pytest.raises(ParameterError, match="at least 5 with 2"):
         partial_correlation([1, 2, 3, 5], [2, 1, 4, 3], given=[[1, 2], [2, 1], [3, 5], [4, 4]])
+
+
+def test_paired_interval_is_that_of_the_t_test_on_differences():
+    generator = np.random.default_rng(0)
+    base = generator.standard_normal(6) * 10
+    changed = base + 0.3 + 0.1 * generator.standard_normal(6)
+    expected = scipy.stats.ttest_rel(changed, base).confidence_interval(0.95)
+    found = paired_interval(changed, base)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-12)
+    assert found.mean == pytest.approx((changed - base).mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("sides", [([1.0], [2.0]), ([1.0, 2.0], [1.0, 2.0, 3.0])])
+def test_a_single_pair_and_sides_of_different_lengths_are_refused(sides):
+    with pytest.raises(ParameterError, match="two lists of one length"):
+        paired_interval(*sides)

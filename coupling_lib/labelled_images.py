@@ -1,0 +1,164 @@
+"""Labelled images, split into training and held-out ones: scikit-learn's digits, and CIFAR-10.
+
+The digits ship with scikit-learn and need no network; CIFAR-10 is read from a local copy, or from the hub.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from coupling_lib.errors import ParameterError
+
+HELD_OUT = 0.4
+"""Share of the digits that is held out for testing."""
+
+SPLIT_SEED = 0
+"""Seed of the split of the digits; the same for every training, so that all models are tested on the same images."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImages:
+    """A data set of labelled images.
+
+    Args:
+        name: "digits" or "cifar10".
+        train: images `(n, c, h, w)`, uint8.
+        train_labels: class numbers `(n,)`.
+        test: held-out images, in the same form.
+        test_labels: their class numbers.
+        classes: names of the classes.
+    """
+
+    name: str
+    train: torch.Tensor
+    train_labels: torch.Tensor
+    test: torch.Tensor
+    test_labels: torch.Tensor
+    classes: tuple[str, ...]
+
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Give mean and standard deviation of each channel over the training images, values from 0 to 1.
+
+        Returns:
+            two tuples with one number per channel.
+        """
+        pixels = self.train.double() / 255
+        mean, std = pixels.mean(dim=(0, 2, 3)), pixels.std(dim=(0, 2, 3))
+        return tuple(round(float(v), 4) for v in mean), tuple(round(float(v), 4) for v in std)
+
+
+def read_dataset(source: str | Path) -> LabelledImages:
+    """Read a labelled data set.
+
+    Args:
+        source: `"digits"`; or CIFAR-10: its folder of Python batches (`cifar-10-batches-py`), an `.npz` with JPEG
+            bytes (arrays `train_jpeg`, `train_offsets`, `train_labels`, the same for `test`, `class_names`), or
+            `"cifar10"` for the hub, which needs a network and the package `datasets`.
+
+    Returns:
+        the data set.
+
+    Raises:
+        ParameterError: if there is no such data set.
+    """
+    path = Path(source)
+    if str(source) == "digits":
+        return _digits()
+    if path.is_dir() and (path / "data_batch_1").is_file():
+        return _cifar_batches(path)
+    if path.is_file() and path.suffix == ".npz":
+        return _cifar_jpeg(path)
+    if str(source) == "cifar10":
+        return _cifar_hub()
+    raise ParameterError(
+        f"data is {str(source)!r}; it must be 'digits', 'cifar10', a folder with CIFAR-10's data_batch_1 to "
+        "data_batch_5 and test_batch, or an .npz of CIFAR-10"
+    )
+
+
+def _digits() -> LabelledImages:
+    """The digits of scikit-learn, grey values 0 to 16, shuffled once and split."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(digits.target))
+    # 16 grey levels above 0 become bytes.
+    images = torch.from_numpy(np.round(digits.images * (255 / 16)).astype(np.uint8))[order].unsqueeze(1)
+    labels = torch.from_numpy(digits.target.astype(np.int64))[order]
+    held = round(HELD_OUT * len(order))
+    return LabelledImages(
+        "digits", images[held:], labels[held:], images[:held], labels[:held], tuple(map(str, range(10)))
+    )
+
+
+def _cifar_batches(folder: Path) -> LabelledImages:
+    """CIFAR-10 as its authors publish it: pickled batches, of which only plain arrays are accepted."""
+    parts = [_Plain((folder / f"data_batch_{i}").open("rb")).load() for i in range(1, 6)]
+    held = _Plain((folder / "test_batch").open("rb")).load()
+    meta = folder / "batches.meta"
+    names = _Plain(meta.open("rb")).load()[b"label_names"] if meta.is_file() else [str(i).encode() for i in range(10)]
+    return LabelledImages(
+        "cifar10",
+        torch.from_numpy(np.concatenate([part[b"data"] for part in parts]).reshape(-1, 3, 32, 32)),
+        torch.tensor([label for part in parts for label in part[b"labels"]]),
+        torch.from_numpy(held[b"data"].reshape(-1, 3, 32, 32).copy()),
+        torch.tensor(held[b"labels"]),
+        tuple(name.decode() for name in names),
+    )
+
+
+class _Plain(pickle.Unpickler):
+    """Reads pickles that hold numpy arrays, lists and texts, and refuses everything that could run code."""
+
+    def __init__(self, stream: Any):
+        super().__init__(stream, encoding="bytes")
+
+    def find_class(self, module: str, name: str) -> Any:
+        allowed = {("multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}
+        if (module.rpartition(".")[2], name) not in allowed or not module.startswith("numpy"):
+            raise ParameterError(f"a CIFAR-10 batch asks for {module}.{name}; fetch the files anew from their authors")
+        return super().find_class(module, name)
+
+
+def _cifar_jpeg(file: Path) -> LabelledImages:
+    """CIFAR-10 as JPEG bytes in one file."""
+    from PIL import Image
+
+    with np.load(file) as arrays:
+
+        def split(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+            stream, offsets = arrays[f"{name}_jpeg"].tobytes(), arrays[f"{name}_offsets"]
+            images = [
+                np.asarray(Image.open(io.BytesIO(stream[start:end])).convert("RGB"))
+                for start, end in itertools.pairwise(offsets)
+            ]
+            labels = torch.from_numpy(arrays[f"{name}_labels"].astype(np.int64))
+            return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous(), labels
+
+        names = tuple(str(name) for name in arrays["class_names"])
+        return LabelledImages("cifar10", *split("train"), *split("test"), names)
+
+
+def _cifar_hub() -> LabelledImages:
+    """CIFAR-10 from the Hugging Face hub."""
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise ParameterError(
+            "data is 'cifar10' and the package datasets is not installed; pip install datasets, or give a local folder"
+        ) from None
+    both = load_dataset("uoft-cs/cifar10")
+
+    def split(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        images = np.stack([np.asarray(image.convert("RGB")) for image in both[name]["img"]])
+        return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.tensor(both[name]["label"])
+
+    return LabelledImages("cifar10", *split("train"), *split("test"), tuple(both["train"].features["label"].names))

@@ -1,0 +1,63 @@
+"""What encouraging coupling changes: pairs of runs with and without `coupling_loss`, compared within seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from coupling_lib import paths
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.statistics import paired_interval
+
+QUANTITIES = ("coupling", "validation_loss", "accuracy")
+"""Columns that are compared."""
+
+
+def regularised(file: Path | None = None) -> pd.DataFrame:
+    """Read the runs of the experiment, after training.
+
+    Args:
+        file: a table with the columns of `data/regulariser.csv`, which is the default.
+
+    Returns:
+        one line per run: strength (0 without the regulariser), seed, coupling (1 - the normalised mis-coupling at
+        K = 10), its null, validation_loss in nats per token, accuracy, coupling_loss and versions.
+
+    Example:
+        >>> sorted(regularised()["strength"].unique().tolist())
+        [0.0, 0.03, 0.3]
+    """
+    measured = ["normalized_miscoupling_k10", "normalized_miscoupling_k10_null"]
+    others = ["validation_loss", "accuracy", "coupling_loss", "versions"]
+    columns = ["strength", "seed", *measured, *others]
+    table = pd.read_csv(file or paths.DATA / "regulariser.csv", comment="#", usecols=["step", *columns])
+    table = table.loc[table["step"] > 0, columns].sort_values(["strength", "seed"], ignore_index=True)
+    table[measured] = 1 - table[measured]
+    return table.rename(columns=dict(zip(measured, ("coupling", "null"), strict=True)))
+
+
+def difference_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Compare each strength with no regulariser, within seeds.
+
+    Args:
+        table: what `regularised` gives.
+
+    Returns:
+        one line per strength above 0 and quantity: strength, column, pairs, difference (with the regulariser minus
+        without), low and high (95 % interval, Student's t over the pairs).
+
+    Raises:
+        ParameterError: if a strength has fewer than two seeds that were also run without the regulariser.
+    """
+    plain = table[table["strength"] == 0].set_index("seed")
+    rows = []
+    for strength, part in table[table["strength"] > 0].groupby("strength"):
+        part = part.set_index("seed")
+        seeds = part.index.intersection(plain.index)
+        if len(seeds) < 2:
+            raise ParameterError(f"strength {strength:g} has {len(seeds)} pairs of runs; 2 are needed, run more seeds")
+        for column in QUANTITIES:
+            mean, low, high = map(float, paired_interval(part.loc[seeds, column], plain.loc[seeds, column]))
+            rows.append((strength, column, len(seeds), mean, low, high))
+    return pd.DataFrame(rows, columns=["strength", "column", "pairs", "difference", "low", "high"])

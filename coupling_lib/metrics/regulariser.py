@@ -1,0 +1,119 @@
+r"""How far two matrices are from sharing their singular vectors, from a few products with random vectors.
+
+**What is measured.** Real square matrices $A$ and $B$ have a singular value decomposition in common, that is
+$A = U S_A V^\top$ and $B = U S_B V^\top$ with orthogonal $U$, $V$ and diagonal (perhaps signed) $S_A$, $S_B$, if and
+only if
+
+$$N = A B^\top \quad \text{and} \quad M = A^\top B$$
+
+are both symmetric (Eckart and Young, 1939). One direction is seen by multiplying out: $A B^\top = U S_A S_B U^\top$
+and $A^\top B = V S_A S_B V^\top$. For Jacobians of two blocks this is coupling: the coupling matrix
+$U_{l'}^\top J_l V_{l'}$ is then diagonal, for every K. How far a matrix is from symmetric is
+
+$$c(N) = \frac{\lVert N - N^\top \rVert_F^2}{4 \lVert N \rVert_F^2}
+       = \frac12 \Bigl( 1 - \frac{\mathrm{tr}(N N)}{\lVert N \rVert_F^2} \Bigr) \in [0, 1],$$
+
+0 for a symmetric matrix, 1 for an antisymmetric one, and one half on average where the bases have nothing to do with
+each other, because $\mathrm{tr}(N N)$ is then as often positive as negative.
+
+**Why vectors suffice.** For independent vectors $y$, $z$ of independent standard normal entries,
+$\mathbb E\,(y^\top K z)^2 = \lVert K \rVert_F^2$ for any matrix $K$. And no product of $A$ with $B$ is ever
+formed, since
+
+$$y^\top A B^\top z = (A^\top y)^\top (B^\top z), \qquad y^\top A^\top B z = (A y)^\top (B z).$$
+
+With p probes all ordered pairs of them are used, so that p products with each matrix give $p (p - 1)$ samples.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.coupling import divided, widened
+
+
+def asymmetry_terms(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Unbiased estimates of the numerator and denominator of $c$, from products with the same probes.
+
+    With $G_{ij} = a_i^\top b_j$, that is $z_i^\top N z_j$ for $a_i = A^\top z_i$ and $b_j = B^\top z_j$, they are the
+    means of $\tfrac14 (G_{ij} - G_{ji})^2$ and of $G_{ij}^2$ over $i \ne j$; their expectations over standard normal
+    probes are $\tfrac14 \lVert N - N^\top \rVert_F^2$ and $\lVert N \rVert_F^2$, exactly.
+
+    Args:
+        a: Products of one matrix with p probes (..., p, d).
+        b: Products of the other matrix with the same probes (..., p, d).
+
+    Returns:
+        Numerator and denominator (...).
+
+    Raises:
+        ParameterError: If the shapes differ, or there are fewer than two probes.
+    """
+    a, b = widened(a, b)
+    if a.shape != b.shape or a.ndim < 2 or a.shape[-2] < 2:
+        raise ParameterError(
+            f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected the same (..., p, d) with p at least 2"
+        )
+    G = a @ b.mT
+    p = G.shape[-1]
+    count = p * (p - 1)
+    numerator = (G - G.mT).square().sum(dim=(-2, -1)) / (4 * count)
+    squares = G.square()
+    denominator = (squares.sum(dim=(-2, -1)) - squares.diagonal(dim1=-2, dim2=-1).sum(dim=-1)) / count
+    return numerator, denominator
+
+
+def asymmetry(a: Tensor, b: Tensor) -> Tensor:
+    r"""Estimate $c$ of pairs of matrices: the ratio of the estimates, each summed over the samples.
+
+    Because $(x - y)^2 \le 2 x^2 + 2 y^2$, the estimate lies in [0, 1] like $c$ itself, for any probes, and it is
+    0 where the product is symmetric. It does not change when either matrix is scaled. As a ratio of
+    unbiased estimates it is itself unbiased only in the limit of many probes or samples.
+
+    Args:
+        a: Products of one matrix with p probes (samples, p, d); samples are, for instance, sequences.
+        b: Products of the other matrix with the same probes (samples, p, d).
+
+    Returns:
+        A scalar in [0, 1].
+
+    Raises:
+        ParameterError: If the shapes differ, or there are fewer than two probes.
+        UntrustworthyResultError: If all products are zero.
+
+    Example:
+        >>> import torch
+        >>> Z = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
+        >>> A, B = torch.diag(torch.arange(8.0)), torch.diag(torch.ones(8))
+        >>> bool(asymmetry(Z @ A, Z @ B) < 1e-12)
+        True
+    """
+    numerator, denominator = asymmetry_terms(a, b)
+    return divided(numerator.sum(), denominator.sum(), "mean square of the products")
+
+
+def dense_asymmetry(A: Tensor, B: Tensor) -> Tensor:
+    r"""The mean of $c(A B^\top)$ and $c(A^\top B)$, from the matrices themselves: what the probes estimate.
+
+    Args:
+        A: A matrix (d, d).
+        B: Another (d, d).
+
+    Returns:
+        A scalar in [0, 1]; 0 if and only if A and B share their singular vectors.
+
+    Example:
+        >>> import torch
+        >>> U, V = (torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0] for _ in range(2))
+        >>> A, B = (U @ torch.diag(torch.rand(6, dtype=torch.float64)) @ V.T for _ in range(2))
+        >>> bool(dense_asymmetry(A, B) < 1e-12)
+        True
+    """
+    A, B = widened(A, B)
+    values = []
+    for product in (A @ B.mT, A.mT @ B):
+        difference = (product - product.mT).square().sum()
+        values.append(divided(difference, 4 * product.square().sum(), "norm of the product"))
+    return torch.stack(values).mean()

@@ -1,0 +1,206 @@
+"""Does encouraging coupling change what a model learns? Pairs of runs, with `coupling_loss` and without.
+
+    python -m coupling_lib.training.regularised TEXT --run runs/regularised --table data/regulariser.csv
+
+Both runs of a pair have the same seed: the same initialisation and the same batches. The regulariser is added to the
+cross-entropy with a weight, its strength, that rises linearly from 0 between a quarter and a half of the training:
+the Jacobians of fresh weights are small, a loss that is blind to their size has large gradients there, and the model
+should first learn to predict. Each run is measured like a model of the suite. A finished run is never repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from coupling_lib.errors import CouplingError
+from coupling_lib.measures.regularised import difference_table, regularised
+from coupling_lib.models import wrap_model
+from coupling_lib.regulariser import coupling_loss
+from coupling_lib.training import run_files, suite_table, text
+from coupling_lib.training.language import fit, loss, validation_windows
+from coupling_lib.training.suite import prepare_corpus, weights
+from coupling_lib.training.suite_models import SuiteRecipe, build
+
+
+@dataclass(frozen=True)
+class RegularisedRecipe(SuiteRecipe):
+    """A recipe with a regulariser.
+
+    Args:
+        strength: weight of `coupling_loss` in what is minimised, once it has risen; 0 trains without it.
+        piece: tokens per sequence that the regulariser looks at; the windows of a batch are cut into such pieces.
+        pieces: how many of them, evenly spaced over the batch.
+        probes: random vectors per piece, block and side.
+    """
+
+    strength: float = 0.0
+    piece: int = 16
+    pieces: int = 16
+    probes: int = 4
+
+
+BASE = RegularisedRecipe(
+    "neox", width=48, blocks=6, heads=2, kv_heads=2, mlp_width=192, vocabulary=1536, context=128, windows=8,
+    steps=300, checkpoints=(300,), warmup=50,
+)  # fmt: skip
+SEEDS = range(5)
+STRENGTHS = (0.3, 0.03)
+
+HEADER = """\
+Pairs of runs with and without the regulariser coupling_loss (python -m coupling_lib.training.regularised), one row
+per run, and one for the untrained model of each seed (step 0). Runs of one seed share initialisation and batches.
+strength: weight of the regulariser, 0 without; coupling_loss: its value after training on pieces of held-out text,
+all pairs of blocks. All other columns are those of the suite's table (data/suite.csv)."""
+
+
+def recipes(base: RegularisedRecipe = BASE, seeds: range = SEEDS) -> dict[str, RegularisedRecipe]:
+    """Give all runs by name, pair after pair, the first strength of every seed before the second.
+
+    Args:
+        base: the recipe that all share.
+        seeds: seeds of the pairs.
+
+    Returns:
+        the recipes.
+    """
+    chosen = [(STRENGTHS[0], seed, side) for seed in seeds for side in (0.0, STRENGTHS[0])]
+    chosen += [(strength, seed, strength) for strength in STRENGTHS[1:] for seed in seeds]
+    return {f"strength{side:g}-seed{seed}": replace(base, strength=side, seed=seed) for _, seed, side in chosen}
+
+
+def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: RegularisedRecipe) -> torch.Tensor:
+    """Cross-entropy, and the regulariser with the weight of this step.
+
+    Args:
+        model: the model.
+        ids: token ids, shape `(windows, context)`.
+        step: number of the step, from 0.
+        recipe: the recipe.
+
+    Returns:
+        what is minimised, a scalar.
+    """
+    value = loss(model, ids)
+    strength = recipe.strength * ramp(step, recipe.steps)
+    if strength:
+        value = value + strength * coupling_loss(model, _pieces(ids, recipe), probes=recipe.probes)
+    return value
+
+
+def ramp(step: int, steps: int) -> float:
+    """Give the share of the strength that applies at a step.
+
+    Args:
+        step: number of the step, from 0.
+        steps: steps in all.
+
+    Returns:
+        0 in the first quarter, 1 in the second half, a line between.
+
+    Example:
+        >>> [ramp(step, 100) for step in (0, 24, 37, 49, 99)]
+        [0.0, 0.0, 0.48, 0.96, 1.0]
+    """
+    return min(1.0, max(0.0, (step - 0.25 * steps) / (0.25 * steps)))
+
+
+def _pieces(ids: torch.Tensor, recipe: RegularisedRecipe) -> torch.Tensor:
+    """Cut a batch into short sequences and take evenly spaced ones."""
+    whole = ids[:, : ids.shape[1] // recipe.piece * recipe.piece].reshape(-1, recipe.piece)
+    return whole[:: max(1, len(whole) // recipe.pieces)][: recipe.pieces]
+
+
+def train_one(name: str, recipe: RegularisedRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
+    """Train one run and measure it.
+
+    Args:
+        name: the run's name.
+        recipe: its recipe.
+        corpus: its corpus.
+        run: its folder; what is there is not repeated.
+        text_name: what the text is, for the table.
+
+    Returns:
+        its rows: after training, and before for a run without the regulariser.
+    """
+    kept = run / "rows.json"
+    run_files.claim(run, recipe)
+    if kept.exists():
+        return json.loads(kept.read_text())
+    fit(recipe, build(recipe), corpus, run, every_seconds=60.0, objective=partial(objective, recipe=recipe))
+    held_out = validation_windows(corpus, recipe.piece, windows=64)
+    rows = []
+    for step in (recipe.steps,) if recipe.strength else (0, recipe.steps):
+        hf = weights(recipe, run, step)
+        hf.set_attn_implementation("eager")
+        value = coupling_loss(hf, held_out, range(recipe.blocks), generator=torch.Generator().manual_seed(0)).item()
+        model = wrap_model(hf, corpus.tokenizer, name=name)
+        rows.append(suite_table.timed_row(name, recipe, model, corpus, text_name, step) | {"coupling_loss": value})
+    part = kept.with_suffix(".part")
+    part.write_text(json.dumps(rows, indent=1))
+    part.rename(kept)
+    return rows
+
+
+def run_pairs(
+    source: Path | None, run: Path, table: Path, chosen: dict[str, RegularisedRecipe], text_name: str = ""
+) -> None:
+    """Train and measure runs, one after the other, and keep the table up to date.
+
+    Args:
+        source: a text file or a folder of `.txt` files; None will do for the text of the grammar.
+        run: folder of the runs; the same folder resumes.
+        table: the CSV file that rows are merged into.
+        chosen: the runs by name.
+        text_name: what the text is; by default the name of the file or folder.
+    """
+    for number, (name, recipe) in enumerate(chosen.items(), start=1):
+        start = time.monotonic()
+        corpus = prepare_corpus(recipe, source, run)
+        rows = train_one(name, recipe, corpus, run / name, text_name or (source.name if source else ""))
+        suite_table.write(table, rows, list(chosen), HEADER)
+        last = rows[-1]
+        print(
+            f"[{number}/{len(chosen)}] {name}: validation loss {last['validation_loss']:.3f}, coupling "
+            f"(1 - normalized_miscoupling, K = 10) {1 - last['normalized_miscoupling_k10']:.3f}, coupling loss "
+            f"{last['coupling_loss']:.3f}, {time.monotonic() - start:.0f} s",
+            flush=True,
+        )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the experiment: the command line.
+
+    Args:
+        arguments: the command line without the program's name; `sys.argv` by default.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m coupling_lib.training.regularised", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("text", type=Path, help="a text file or a folder of .txt files")
+    parser.add_argument("--run", type=Path, default=Path("runs/regularised"), help="folder of the runs, to resume from")
+    parser.add_argument("--table", type=Path, default=Path("data/regulariser.csv"), help="the table to merge rows into")
+    parser.add_argument("--data", default="", help="what the text is, for the table (default: its name)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    options = parser.parse_args(arguments)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    try:
+        run_pairs(options.text, options.run, options.table, recipes(), options.data)
+    except (CouplingError, FileNotFoundError) as error:
+        parser.exit(1, f"{error}\n")
+    for row in difference_table(regularised(options.table)).itertuples():
+        span = f"95 % interval {row.low:+.4f} to {row.high:+.4f}, {row.pairs} pairs"
+        print(f"strength {row.strength:g}: {row.column} changes by {row.difference:+.4f} ({span})")
+
+
+if __name__ == "__main__":
+    main()

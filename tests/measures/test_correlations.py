@@ -1,0 +1,134 @@
+"""Statistics over tables of models, against numpy written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures import correlations, generalization
+
+COUPLING = "normalized_miscoupling_k10_relative"
+
+
+def r(x, y):
+    return np.corrcoef(np.asarray(x, dtype=float), np.asarray(y, dtype=float))[0, 1]
+
+
+@pytest.fixture(scope="module")
+def suite():
+    """Twelve made-up models of four checkpoints: width drives coupling's null, tokens the score."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(12):
+        width, blocks = (32, 48, 64, 96)[number % 4], (4, 8, 12)[number % 3]
+        for step in (10, 100, 300, 600):
+            coupling = rng.uniform(0.1, 0.4)
+            loss = 8 - np.log10(step) - 0.3 * np.log2(width) - coupling + 0.05 * rng.standard_normal()
+            rows.append(
+                {
+                    "model": f"m{number}", "width": width, "blocks": blocks, "step": step, "tokens": 1000 * step,
+                    "architecture": "neox" if number < 8 else "llama", "parameters": 12 * blocks * width**2,
+                    "validation_loss": loss, "negative_loss": -loss, "accuracy": 1 / loss, "final": step == 600,
+                    "log_parameters": np.log10(12 * blocks * width**2), "log_tokens": np.log10(1000 * step),
+                    "line_shape_score": rng.uniform(1, 3), "log_expodistance": rng.uniform(0, 1),
+                    "normalized_miscoupling_k10": 1 - coupling, "normalized_miscoupling_k10_null": 0.95,
+                    COUPLING: coupling, "mismatch_k5": rng.uniform(0.5, 1), "mismatch_k5_null": 1.0,
+                    "mismatch_k5_relative": rng.uniform(0, 0.5),
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture(scope="module")
+def last(suite):
+    return correlations.last_checkpoints(suite)
+
+
+def test_statistics_of_figure_1a_equal_plain_correlations_of_the_digitised_values():
+    points = generalization.figure_1a()
+    found = correlations.figure_1a_statistics(points)
+    c, score, d = points.coupling, points.score, points.width.astype(float)
+    curve = 1 - np.floor(d / 10) ** -0.5
+    expected = {
+        "r-squared": r(c, score) ** 2,
+        "width-r-squared": r(curve, score) ** 2,
+        "curve-r-squared": r(curve, c) ** 2,
+        "residual-r-squared": r((1 - c) * np.sqrt(d / 10), score) ** 2,
+        "difference-r-squared": r(c - curve, score) ** 2,
+        "parameters-r-squared": r(np.log(points.parameters_b), score) ** 2,
+        "blocks-r-squared": r(points.blocks, score) ** 2,
+    }
+    a, b, e = r(c, score), r(c, np.log(d)), r(score, np.log(d))
+    expected["partial-r"] = (a - b * e) / np.sqrt((1 - b**2) * (1 - e**2))
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, abs=1e-9), name
+    assert found["n"] == 28 and found["low"] < found["r-squared"] < found["high"]
+
+
+def test_the_digitised_figure_gives_the_r_squared_that_the_paper_states():
+    stated = generalization.paper_figures().query("figure == '1a' and y_quantity == 'r_squared'").y.item()
+    found = correlations.figure_1a_statistics(generalization.figure_1a())["r-squared"]
+    assert round(found, 2) == stated
+
+
+def test_last_checkpoints_are_one_row_per_model(suite, last):
+    assert len(last) == 12 and (last.step == 600).all()
+    with pytest.raises(ParameterError, match="2 models; at least 5"):
+        correlations.last_checkpoints(suite[suite.model.isin(["m0", "m1"])])
+
+
+def test_equal_tokens_keeps_the_commonest_budget(last):
+    longer = last.assign(tokens=np.where(last.model == "m3", 10 * last.tokens, last.tokens))
+    assert "m3" not in correlations.equal_tokens(longer).model.tolist() and len(correlations.equal_tokens(last)) == 12
+
+
+def test_variants_are_correlated_with_the_sign_of_coupling_and_corrected_for_their_number(last):
+    table = correlations.variant_table(last, "negative_loss", n_resamples=50).set_index(["variant", "k"])
+    assert list(table.index) == [("normalized_miscoupling", "10"), ("mismatch", "5")]
+    first = table.loc["normalized_miscoupling", "10"]
+    assert first.r == pytest.approx(r(last[COUPLING], last.negative_loss))
+    assert first.r_squared == pytest.approx(first.r**2)
+    smallest, largest = sorted(table.p)
+    assert sorted(table.p_holm) == pytest.approx(sorted([min(1, 2 * smallest), max(2 * smallest, largest)]))
+
+
+def test_rivals_that_do_not_vary_are_left_out_and_partials_hold_all_others_fixed(last):
+    table = correlations.rival_table(last, "negative_loss", COUPLING).set_index("predictor")
+    assert "training tokens" not in table.index and table.index[0] == "coupling"
+    names = ["log_parameters", "blocks", "width", "line_shape_score", "log_expodistance"]
+    design = np.column_stack([np.ones(12), last[names]])
+    rest = [y - design @ np.linalg.lstsq(design, y, rcond=None)[0] for y in (last[COUPLING], last.negative_loss)]
+    assert table.partial["coupling"] == pytest.approx(r(*rest), abs=1e-8)
+    assert table.r_low["coupling"] < table.r["coupling"] < table.r_high["coupling"]
+
+
+def test_groups_are_judged_by_models_not_seen(last):
+    table = correlations.group_table(last, "negative_loss", COUPLING).set_index("left_out")
+    assert table.groups.to_dict() == {"width": 4, "depth": 3}  # the architectures leave only four models to one side
+    predicted = np.empty(12)
+    for width in (32, 48, 64, 96):
+        out = (last.width == width).to_numpy()
+        predicted[out] = np.polyval(np.polyfit(last[COUPLING][~out], last.negative_loss[~out], 1), last[COUPLING][out])
+    y = last.negative_loss
+    share = 1 - ((y - predicted) ** 2).sum() / ((y - y.mean()) ** 2).sum()
+    assert table.coupling["width"] == pytest.approx(share, abs=1e-9)
+
+
+def test_correlations_along_training_are_those_of_each_model(suite):
+    table = correlations.within_models(suite, "negative_loss", COUPLING).set_index("model")
+    part = suite[suite.model == "m4"]
+    assert table.r["m4"] == pytest.approx(r(part[COUPLING], part.negative_loss))
+    found = correlations.checkpoints_beside_models(suite, "negative_loss", COUPLING)
+    assert found["within-median"] == pytest.approx(np.median(table.r))
+    assert found["r"] == pytest.approx(r(suite[COUPLING], suite.negative_loss))
+    assert found["tokens-r"] == pytest.approx(r(suite.log_tokens, suite[COUPLING]))
+
+
+def test_shapes_are_compared_on_points_not_seen():
+    x = np.linspace(0, 2, 30)
+    table = correlations.shape_table({"bent": (x, np.exp(2 * x)), "straight": (x, 3 * x)}).set_index("points")
+    assert table.exponential["bent"] > table.linear["bent"] + 0.01
+    assert table.linear["straight"] == pytest.approx(1)
+    assert table.n.tolist() == [30, 30]

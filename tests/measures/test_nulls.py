@@ -1,0 +1,104 @@
+"""Nulls of a model: means over pairs against `measure_depth`, relative coupling, and the decisive test."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny import llama
+
+import coupling_lib as cl
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures import nulls
+from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum
+from coupling_lib.metrics.variants import VARIANTS
+
+IDS = [torch.tensor([[5, 17, 99, 3, 42]]), torch.tensor([[7, 8, 9]])]
+DIFFERENT = ~np.eye(3, dtype=bool)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return cl.wrap_model(llama(), name="tiny")
+
+
+@pytest.fixture(scope="module")
+def measured(model):
+    return nulls.measure_nulls(model, IDS, ks=(4, 8))
+
+
+def test_measured_values_are_the_means_of_measure_depth_over_pairs_of_different_blocks(model, measured):
+    depth = cl.measure_depth(model, IDS, ks=(4, 8))
+    for name in VARIANTS:
+        expected = depth[name].values[..., DIFFERENT].mean(axis=-1)
+        found = measured["value"].sel(kind="measured", variant=name).transpose("prompt", "k")
+        np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=name)
+
+
+def test_relative_coupling_is_zero_at_the_null_and_the_share_of_the_way_to_the_best(measured):
+    null = measured["value"].sel(kind="rotated")
+    assert np.allclose(measured["relative"].sel(kind="rotated"), 0)
+    share = 1 - measured["value"].sel(kind="measured") / null
+    np.testing.assert_allclose(measured["relative"].sel(kind="measured"), share, rtol=1e-4, atol=1e-6)
+
+
+def test_a_random_model_s_surrogates_agree_with_the_closed_form(measured):
+    for name in ("mismatch", "released_norm", "released_trace"):
+        rotated = measured["value"].sel(kind="rotated", variant=name, k=8).mean().item()
+        assert rotated == pytest.approx(measured["closed_form"].sel(variant=name, k=8).mean().item(), rel=0.06), name
+
+
+def test_a_single_prompt_gives_what_it_gives_among_others(model, measured):
+    alone = nulls.measure_nulls(model, IDS[1:], ks=(4, 8))
+    np.testing.assert_allclose(alone["value"][0], measured["value"][1], rtol=1e-6)
+
+
+def test_one_singular_vector_is_refused(model):
+    with pytest.raises(ParameterError, match="at least 2"):
+        nulls.measure_nulls(model, IDS, ks=(1, 4))
+
+
+def test_a_model_with_one_block_has_no_pairs():
+    single = cl.wrap_model(llama(num_hidden_layers=1), name="single")
+    for measure in (nulls.measure_nulls, nulls.measure_decisive):
+        with pytest.raises(ParameterError, match="1 block"):
+            measure(single, IDS[:1], ks=(4,))
+
+
+@pytest.mark.parametrize("boundary", ["hidden_states", "block"])
+def test_the_decisive_test_measures_the_released_normalisations(model, boundary):
+    found = nulls.measure_decisive(model, IDS, ks=(10, 50), boundary=boundary)
+    # Of width 32 a tenth is 3; 50 vectors do not exist and are left out.
+    assert found["k"].values.tolist() == [10, 3]
+    assert found["rule"].values.tolist() == ["10", "0.1 d"]
+    depth = cl.measure_depth(model, IDS, ks=(3, 10), boundary=boundary)
+    for name in nulls.DECISIVE:
+        for rule, k in (("10", 10), ("0.1 d", 3)):
+            every = depth[name].sel(k=k).values
+            got = found["value"].sel(variant=name, rule=rule)
+            np.testing.assert_allclose(got.sel(pairs="different"), every[:, DIFFERENT].mean(axis=1), rtol=1e-5)
+            np.testing.assert_allclose(got.sel(pairs="all"), every.mean(axis=(1, 2)), rtol=1e-4, atol=1e-6)
+
+
+def test_the_decisive_null_is_the_closed_form_of_each_block_s_spectrum(model):
+    found = nulls.measure_decisive(model, IDS[:1], ks=(10,))
+    depth = cl.measure_depth(model, IDS[:1], ks=(10,), boundary="hidden_states")
+    S, norm = (torch.tensor(depth[name].values[0]) for name in ("singular_values", "frobenius_norm"))
+    expected = closed_form_null("released_trace", filled_spectrum(S, 32, norm), 32, 10).mean().item()
+    got = found["null"].sel(variant="released_trace", rule="10", pairs="different").item()
+    assert got == pytest.approx(expected, rel=1e-4)
+
+
+def test_null_curves_agree_with_the_closed_form_and_name_their_k():
+    curves = nulls.null_curves(widths=(32, 64), ks=(8,), decays=(0.0, 1.0), n_samples=40)
+    assert curves["k"].sel(rule="0.1 d").values.tolist() == [3, 6]
+    for name in ("mismatch", "released_norm", "released_trace", "basis_uu"):
+        difference = (curves["simulated"] - curves["closed_form"]).sel(variant=name)
+        assert abs(difference / curves["error"].sel(variant=name)).max() < 5, name
+
+
+def test_the_ladder_holds_the_chosen_number_and_stays_within_the_width():
+    assert nulls.ladder(4, 32) == (2, 4, 8)
+    assert nulls.ladder(32, 32) == (16, 32)
+    with pytest.raises(ParameterError, match="k is 1"):
+        nulls.ladder(1, 32)
