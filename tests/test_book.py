@@ -183,5 +183,5 @@ def test_page_of_a_model_was_run_for_that_model(model):
     origins = re.findall(r'class="tbc-provenance">([^<]*)<', text)
     assert origins
     # The schematic shows no model.
-    measured = [origin for origin in origins if "model " in origin]
+    measured = [origin for origin in origins if origin.startswith("model ")]
     assert measured and [origin for origin in measured if f"model {model}" not in origin] == []
