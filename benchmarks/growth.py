@@ -1,4 +1,4 @@
-"""How each stage's time grows with the prompt n, the width d, the number of blocks L and of singular vectors K."""
+"""How each stage's time grows with the prompt n, tokens T taken at once, the width d, blocks L and vectors K."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ def growth(quick: bool = False, rounds: int = 3) -> list[dict[str, Any]]:
     model = _model(width)
     return [
         _curve("n", "Jacobian of one block", f"d = {width}", lengths, rounds, lambda n: _jacobian(model, n)),
+        *(
+            _curve("T", "Jacobians of T tokens at once", f"d = {d}, one block", (1, 4, 16), rounds, _tokens(d))
+            for d in ((64, 96) if quick else (96, 768))
+        ),
         _curve("d", "Jacobian of one block", f"n = {n}", widths, rounds, lambda d: _jacobian(_model(d), n)),
         _curve("d", "top 50 of one block", "K = 50", widths, rounds, lambda d: _svd(_decaying(1, d), 50)),
         _curve("K", "top K of all blocks", f"d = {width}, L = {blocks}", released.KS, rounds, lambda k: _svd(J, k)),
@@ -70,6 +74,13 @@ def _model(width: int) -> cl.Model:
 def _jacobian(model: cl.Model, n_tokens: int) -> Callable[[], object]:
     traced = cl.trace(model, prompt_ids(model, n_tokens))
     return lambda: depth_jacobians(traced, -1)
+
+
+def _tokens(width: int) -> Callable[[int], Callable[[], object]]:
+    # Tokens of one prompt and last tokens of many prompts are the same work: each is one more row of every product.
+    model = _model(width)
+    traced = cl.trace(model, prompt_ids(model, 16))
+    return lambda T: lambda: cl.block_jacobians(traced, 0, [(t, t) for t in range(T)])
 
 
 def _svd(J: torch.Tensor, k: int) -> Callable[[], object]:

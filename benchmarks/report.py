@@ -132,6 +132,13 @@ def speed_page(run: dict[str, Any]) -> str:
         table(("model", "n", "method", *_STAGE_NAMES), by_stage),
         "### Jacobians against the matrix peak\n",
         table(("model", "n", "GFLOP per block", "GFLOP/s", "peak GFLOP/s", "fraction"), peak),
+        "### Roofline\n",
+        "No method that forms the Jacobians is faster than their matrix products at the machine's peak. The ceiling is "
+        "the released method's time over that of these products alone, with states, SVD and pairs for nothing.\n",
+        table(
+            ("model", "n", "Jacobians at the peak", "Jacobians", "SVD, pairs, states", "ceiling", "ratio"),
+            [_roofline_row(case) for case in cases],
+        ),
         *_memory(run["memory"]),
         "### Growth\n",
         table(
@@ -147,6 +154,19 @@ def speed_page(run: dict[str, Any]) -> str:
 
 def _which(case: dict[str, Any]) -> tuple[str, str]:
     return f"{case['shape']} (d = {case['d']}, L = {case['L']})", str(case["n"])
+
+
+def _roofline_row(case: dict[str, Any]) -> tuple[str, ...]:
+    floor = case["flop_per_block"] * case["L"] / case["matrix_peak"]
+    ours = case["seconds"]["ours"]
+    return (
+        *_which(case),
+        seconds(floor),
+        seconds(ours["jacobians"]),
+        seconds(ours["total"] - ours["jacobians"]),
+        f"{case['seconds']['released']['total'] / floor:.1f}×",
+        f"{case['ratio']['total']:.1f}×",
+    )
 
 
 def _memory(records: list[dict[str, Any]]) -> list[str]:

@@ -9,11 +9,14 @@ import inspect
 import pkgutil
 import platform
 import re
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
+import yaml
 from claims import claims_page
+from complete import pages
 
 import coupling_lib
 from coupling_lib import paths, provenance
@@ -216,21 +219,23 @@ def versions_page() -> str:
     return table(("", "version"), rows)
 
 
-def model_page(folder: Path) -> str:
-    """Writes the page that collects a model's figures: of each notebook that was run for it, the first.
+def model_page(folder: Path, order: Sequence[str]) -> str:
+    """Writes the page that collects a model's figures: of each notebook that was run for it, the first that shows it.
 
     Args:
         folder: where its executed notebooks lie, named by the model.
+        order: names of the chapters, in the order of the book.
 
     Returns:
         a page in Markdown, to lie in that folder.
     """
-    parts = [f"# {folder.name}\n", "Every notebook as it ran for this model; the first figure of each.\n"]
-    for path in sorted(folder.glob("*.ipynb")):
+    parts = [f"# {folder.name}\n", "Every notebook as it ran for this model; the first figure of the model in each.\n"]
+    for path in (folder / f"{name}.ipynb" for name in order if (folder / f"{name}.ipynb").is_file()):
         notebook = nbformat.read(path, as_version=4)
         title = next(re.findall(r"^# (.+)", cell.source)[0] for cell in notebook.cells if cell.cell_type == "markdown")
         outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-        names = [o.metadata["scrapbook"]["name"] for o in outputs if "text/html" in o.get("data", {}) and o.metadata]
+        measured = f'tbc-provenance">model {folder.name} '
+        names = [o.metadata["scrapbook"]["name"] for o in outputs if measured in o.get("data", {}).get("text/html", "")]
         parts += [f"## [{title}]({path.name})\n", f"```{{glue}} {names[0]}\n:doc: {path.name}\n```\n"]
     return "\n".join(parts)
 
@@ -245,8 +250,10 @@ def write(folder: Path) -> None:
     for name, make in PAGES.items():
         (folder / f"{name}.md").write_text(make(), encoding="utf-8")
         print(f"   {name}", flush=True)
+    toc = yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    order = list(dict.fromkeys(Path(page).name for page in pages(toc)))
     for model in sorted(folder.parent.glob("nano-*")):
-        (model / "index.md").write_text(model_page(model), encoding="utf-8")
+        (model / "index.md").write_text(model_page(model, order), encoding="utf-8")
 
 
 PAGES = {

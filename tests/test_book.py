@@ -185,3 +185,14 @@ def test_page_of_a_model_was_run_for_that_model(model):
     # The schematic shows no model.
     measured = [origin for origin in origins if origin.startswith("model ")]
     assert measured and [origin for origin in measured if f"model {model}" not in origin] == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("model", ["nano-neox", "nano-llama", "nano-vit", "nano-vit-sd"])
+def test_page_that_collects_a_model_s_figures_shows_one_of_each_notebook(model):
+    folder = HTML / "results" / model
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    origins = re.findall(r'class="tbc-provenance">([^<]*)<', text)
+    notebooks = [path for path in folder.glob("*.html") if path.name != "index.html"]
+    assert len(origins) == len(notebooks) >= 1
+    assert [origin for origin in origins if not origin.startswith(f"model {model} ")] == []

@@ -40,7 +40,7 @@ def test_quick_run_names_the_machine_and_measures_memory_growth_and_the_embedded
     assert {"cpu", "cores", "threads", "versions", "date", "load_average"} <= run["machine"].keys()
     assert {(m["shape"], m["method"]) for m in run["memory"]} == {("tiny", "ours"), ("tiny", "released")}
     assert all(m["peak"] >= 0 for m in run["memory"])
-    assert {curve["variable"] for curve in run["growth"]} == {"n", "d", "L", "K"}
+    assert {curve["variable"] for curve in run["growth"]} == {"n", "T", "d", "L", "K"}
     assert run["embedded_prompt"]["shape"] == "nano-neox" and run["embedded_prompt"]["seconds"] > 0
 
 
@@ -50,6 +50,15 @@ def test_page_shows_the_latest_run_with_its_date_and_hardware(run, tmp_path):
     page = report.page(latest, tmp_path / "no_gpu.json")
     assert run["machine"]["date"] in page and run["machine"]["cpu"] in page
     assert "tiny (d = 96, L = 4)" in page and "Not measured yet" not in page
+
+
+def test_the_ceiling_is_the_released_time_over_the_products_at_the_peak(run):
+    (case,) = run["cases"]
+    floor = case["flop_per_block"] * case["L"] / case["matrix_peak"]
+    *_, ceiling, ratio = report._roofline_row(case)
+    assert float(ceiling.rstrip("×")) == pytest.approx(case["seconds"]["released"]["total"] / floor, rel=0.02, abs=0.06)
+    assert float(ratio.rstrip("×")) == pytest.approx(case["ratio"]["total"], rel=0.02, abs=0.06)
+    assert floor < case["seconds"]["ours"]["jacobians"]
 
 
 def test_page_without_a_run_says_so_and_names_the_command(tmp_path):
