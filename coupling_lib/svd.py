@@ -38,7 +38,7 @@ _ACCURACY = {torch.float32: 1e-6, torch.float64: 1e-11}
 
 # Bytes of matrices that are decomposed together (of their float64 squares on that route) on a CPU; what
 # Python adds is small above it. A GPU starves on so few and has more memory.
-_STACK_BYTES = {"cpu": 2**24, "cuda": 2**30}
+_STACK_BYTES = {"cpu": 2**25, "cuda": 2**30}
 
 
 class IllDefinedSubspaceWarning(UserWarning):
@@ -135,7 +135,7 @@ def top_triplets_stacked(J: torch.Tensor, k: int, tolerance: float = 1e-4) -> Si
     _check_entries(J)
     wide = min(J.shape[1:]) >= max(_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET * k)
     bytes_each = J[0].numel() * (J.element_size() if wide else 16)
-    together = max(1, _STACK_BYTES.get(J.device.type, 2**24) // bytes_each)
+    together = max(1, _STACK_BYTES.get(J.device.type, 2**25) // bytes_each)
     decompose = _by_krylov if wide else _by_squares
     parts = [decompose(part, k) for part in J.split(together)]
     found = SingularTriplets(*(torch.cat(part) for part in zip(*(found for found, _ in parts), strict=True)))
