@@ -93,9 +93,9 @@ def project_all_pairs(J: Tensor | Sequence[Any], left: Tensor, right: Tensor) ->
     """
     n_blocks, d, k = right.shape
     Y = _side_by_side(right)
-    JY = J @ Y if isinstance(J, Tensor) else torch.stack([j @ Y for j in J])
-    JY = JY.reshape(-1, d, n_blocks, k).transpose(1, 2)
-    return left.mT @ JY
+    X = left.mT
+    # One Jacobian at a time: the products of all of them take many times the memory of the result.
+    return torch.stack([X @ (j @ Y).reshape(d, n_blocks, k).transpose(0, 1) for j in J])
 
 
 def overlap_all_pairs(left: Tensor, right: Tensor) -> Tensor:
