@@ -189,10 +189,12 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, torch.Tensor])
         tracer = NNsight(hf)
     envoys = attrgetter(blocks.path)(tracer)
     with recording() as keys_values:
-        with tracer.trace(**inputs):
+        with tracer.trace(**inputs) as run:
             recorded = list().save()
             for envoy in envoys:
                 recorded.append((envoy.inputs, envoy.output))
+            # What follows the blocks, logits of a whole vocabulary, would take a third of a short prompt's time.
+            run.stop()
     return [
         _block_call(block, args, kwargs, output, keys_values)
         for block, ((args, kwargs), output) in zip(blocks.modules, recorded, strict=True)

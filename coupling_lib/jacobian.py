@@ -30,6 +30,7 @@ from coupling_lib.operators import prefer_matrix_free
 from coupling_lib.pointwise import linearised
 from coupling_lib.svd import SingularTriplets, top_triplets
 from coupling_lib.tracing import Trace
+from coupling_lib.unit_cotangents import picking_rows
 
 # Bytes that the intermediate tensors of one batch of cotangents may take.
 _BATCH_BYTES = {"cpu": 2**26, "cuda": 2**31}
@@ -238,7 +239,7 @@ def _evaluate(
     causal_order = bool((start <= end).all())
     route = trace.route if causal_order or trace.route == "attention" else "sequence"
     states = call.input[0][positions].to(trace.dtype)
-    with torch.enable_grad(), linearised(module):
+    with torch.enable_grad(), linearised(module), picking_rows(module):
         x = states[:, 0].clone().requires_grad_(True)
         y = token_map(call, module, route, positions)(torch.cat([x[:, None], states[:, 1:]], dim=1))[:, -1]
         _check_replay(trace, block, pairs, y.detach(), call.output[0][end])

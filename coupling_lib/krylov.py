@@ -22,8 +22,8 @@ from coupling_lib.errors import ParameterError, UntrustworthyResultError
 
 BLOCK = 16
 
-# Up to this width LAPACK's complete eigensolver is the faster one; above it the one for a few eigenvectors.
-_PARTIAL_WIDTH = 224
+# Up to this width the complete eigensolver of torch is the faster one; above it scipy's for a few eigenvectors.
+_PARTIAL_WIDTH = 512
 
 # Passes of orthogonalisation after the first; one does unless a column lies in the basis.
 _PASSES = 5

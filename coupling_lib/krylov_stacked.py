@@ -20,6 +20,9 @@ from coupling_lib.krylov import BLOCK, FLOOR, top_eigenvectors
 # A basis that has not converged within this share of the width is worth less than a complete decomposition.
 _LARGEST_SHARE = 0.75
 
+# How far below the bound the first matrix of a stack has to be before all are looked at.
+_MARGIN = 4.0
+
 
 class StackedTriplets(NamedTuple):
     """Top singular triplets of several matrices from Krylov bases, before they are certified.
@@ -72,18 +75,18 @@ def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5, block: int =
         bases.grow()
         if bases.columns < min(next_check, limit):
             continue
-        # Matrices of one stack converge alike: the first stands for the others until it has arrived.
+        # Matrices of one stack converge alike: the first stands for the others until it has arrived with a margin.
         full = bases.columns + block > limit
-        for which in (slice(0, 1), slice(None)):
-            S, P, residual = bases.ritz(which, k + 1)
+        for which, margin in ((slice(0, 1), _MARGIN), (slice(None), 1.0)):
+            S, Q, residual = bases.ritz(which, k + 1)
             bound = torch.maximum(tolerance * S[:, k - 1], FLOOR[J.dtype] * S[:, 0])
             worst = residual[:, :k].amax(dim=1) / bound
             # A matrix whose block lost rank has no residual, and is not waited for.
-            excess = float(worst.nan_to_num(0.0).max())
+            excess = float(worst.nan_to_num(0.0).max()) * margin
             if excess > 1 and not full:
                 break
         else:
-            return bases.triplets(S, P, _all_found(S, k, 10 * bound) & (worst <= 1))
+            return bases.triplets(S[:, -1], Q[..., :-1], _all_found(S, k, 10 * bound) & (worst <= 1))
         next_check = bases.columns + _columns_to_go(earlier, (bases.columns, excess), block)
         earlier = (bases.columns, excess)
 
@@ -105,62 +108,67 @@ def _columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float], bl
 
 
 class _Bases:
-    """The orthonormal bases of all matrices, stored as rows, and the triangular B with J V = U B."""
+    """The orthonormal bases of all matrices, stored as rows, and the block bidiagonal B with J V = U B.
+
+    Of U only the last block is kept, and a new block is made orthogonal to that one alone. The others it is
+    orthogonal to as far as V is, which holds its new blocks against all earlier columns (Simon and Zha, 2000).
+    """
 
     def __init__(self, J: Tensor, limit: int, block: int):
-        n, rows, d = J.shape
+        n, _, d = J.shape
         self.J, self.block, self.columns = J, block, 0
-        self._U, self._V = J.new_empty(n, limit, rows), J.new_empty(n, limit + block, d)
-        self._B = J.new_zeros(n, limit, limit)
+        self._V, self._B = J.new_empty(n, limit + block, d), J.new_zeros(n, limit, limit)
         start = torch.randn(d, block, generator=torch.Generator().manual_seed(0))
         self._V[:, :block] = torch.linalg.qr(start.to(J))[0].T
-        self._last = start
+        self._U = self._L = J.new_zeros(n, 0, 0)
 
     def grow(self) -> None:
         """Add one block to U, and from it the next block of V."""
         m, end = self.columns, self.columns + self.block
-        Q, R, C = _extend(self._U[:, :m], self._V[:, m:end] @ self.J.mT)
-        self._U[:, m:end], self._B[:, :m, m:end], self._B[:, m:end, m:end] = Q, C.mT, R
-        Q, self._last, _ = _extend(self._V[:, :end], Q @ self.J)
-        self._V[:, end : end + self.block] = Q
+        V = self._V[:, m:end]
+        W = V @ self.J.mT
+        if m:
+            W.baddbmm_(self._L, self._U, alpha=-1)
+            self._B[:, m - self.block : m, m:end] = self._L.mT
+        self._U, R = _orthonormalised(W)
+        self._B[:, m:end, m:end] = R
+        W = (self._U @ self.J).baddbmm_(R, V, alpha=-1)
+        basis = self._V[:, :end]
+        self._V[:, end : end + self.block], self._L = _orthonormalised(W.baddbmm_(W @ basis.mT, basis, alpha=-1))
         self.columns = end
 
     def ritz(self, which: slice, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the largest singular values of B, its left singular vectors, and |J^T u - s v|; NaN without rank."""
+        """Give the largest singular values of B, its right singular vectors, and |J^T u - s v|; NaN without rank."""
         B = self._B[which, : self.columns, : self.columns].double()
         sound = torch.isfinite(B[:, -1, -1])
-        P = top_eigenvectors((B @ B.mT).where(sound[:, None, None], B.new_zeros(())), count)
-        last = self._last[which].double() @ P[:, self.columns - self.block :]
-        return (B.mT @ P).norm(dim=1).where(sound[:, None], torch.nan), P, last.norm(dim=1)
+        B = B.where(sound[:, None, None], B.new_zeros(()))
+        Q = top_eigenvectors(B.mT @ B, count)
+        S = (B @ Q).norm(dim=1).where(sound[:, None], torch.nan)
+        last = self._L[which].double() @ B[:, -self.block :, -self.block :] @ Q[:, -self.block :]
+        return S, Q, last.norm(dim=1) / S
 
-    def triplets(self, S: Tensor, P: Tensor, converged: Tensor) -> StackedTriplets:
-        """Carry the singular triplets of B back by the bases; the last of the values has no vectors."""
-        m, following, usable = self.columns, S[:, -1], converged[:, None, None]
-        P = P[..., :-1]
-        Y, R = torch.linalg.qr(self._B[:, :m, :m].double().where(usable, P.new_zeros(())).mT @ P)
-        # The eigenvectors of B B^T err by rounding times (s_1 / s_i)^2; the caller has other routes for outliers.
-        X, S, Zh = torch.linalg.svd(R)
-        left, right = (P @ Zh.mT).mT.to(self.J), (Y @ X).mT.to(self.J)
-        nothing = self.J.new_zeros(())
-        U = (left @ self._U[:, :m]).where(usable, nothing).mT
-        Vh = (right @ self._V[:, :m]).where(usable, nothing)
-        return StackedTriplets(U, S.to(self.J), Vh, following.to(self.J), converged, m)
-
-
-def _extend(basis: Tensor, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Split W = C basis + R^T Q, all in rows, with Q orthonormal and orthogonal to the basis."""
-    C = W @ basis.mT
-    W = W - C @ basis
-    # The second pass repairs what rounding left of the first, and so does the second factorisation.
-    again = W @ basis.mT
-    W = W - again @ basis
-    Q, first = _orthonormalised(W)
-    Q, second = _orthonormalised(Q)
-    return Q, second @ first, C + again
+    def triplets(self, following: Tensor, Q: Tensor, converged: Tensor) -> StackedTriplets:
+        """Carry right singular vectors of B back by the basis V, and take the triplets from J on the space they span."""
+        usable = converged[:, None, None]
+        Vh = Q.mT.to(self.J) @ self._V[:, : self.columns]
+        # From V alone, so that rounding which the recurrence left in U and B goes no further.
+        image = (Vh @ self.J.mT).double().where(usable, 0.0)
+        # The squares' eigenvectors err by rounding times (s_1 / s_i)^2; the caller has other routes for outliers.
+        squares, Y = torch.linalg.eigh(image @ image.mT)
+        S, Y = squares.clamp_min(0).sqrt().flip(-1), Y.flip(-1)
+        U = (Y.mT @ image / S[..., None].clamp_min(torch.finfo(S.dtype).tiny)).to(self.J)
+        Vh = (Y.mT.to(self.J) @ Vh).where(usable, 0.0)
+        return StackedTriplets(U.where(usable, 0.0).mT, S.to(self.J), Vh, following.to(self.J), converged, self.columns)
 
 
 def _orthonormalised(W: Tensor) -> tuple[Tensor, Tensor]:
-    """Orthonormalise rows by Cholesky: W = R^T Q; where that fails, R is NaN."""
+    """Orthonormalise rows: W = R^T Q; where that fails, R is NaN. A second factorisation mends what the first left."""
+    Q, first = _by_cholesky(W)
+    Q, second = _by_cholesky(Q)
+    return Q, second @ first
+
+
+def _by_cholesky(W: Tensor) -> tuple[Tensor, Tensor]:
     L, failed = torch.linalg.cholesky_ex(W @ W.mT)
     L = L.where(failed[:, None, None] == 0, torch.nan)
     return torch.linalg.solve_triangular(L, W, upper=False), L.mT
