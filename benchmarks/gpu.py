@@ -20,7 +20,7 @@ from torch import Tensor
 
 import coupling_lib as cl
 from benchmarks import machine, released, report, stages
-from benchmarks.shapes import block_parameters, llama3_8b, model_from, prompt_ids, small_llama
+from benchmarks.shapes import jacobian_flop, llama3_8b, model_from, prompt_ids, small_llama
 from benchmarks.split import double_jacobian, split_jacobian
 from coupling_lib.measures.common import depth_jacobians
 from coupling_lib.svd import top_triplets_stacked
@@ -66,7 +66,7 @@ def prompt(model: cl.Model, n_tokens: int, rounds: int) -> list[dict[str, Any]]:
         one record per arithmetic: seconds by stage, FLOP/s, memory above the weights, errors.
     """
     ids = prompt_ids(model, n_tokens)
-    flop = 2 * block_parameters(model) * model.d_model * model.n_blocks
+    flop = jacobian_flop(model, n_tokens) * model.n_blocks
     middle, everywhere = model.n_blocks // 2, list(range(model.n_blocks))
     call = cl.trace(model, ids).calls[middle]
     exact = double_jacobian(call, model.blocks.modules[middle], n_tokens - 1)

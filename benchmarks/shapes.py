@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, PreTrainedConfig
 
 import coupling_lib as cl
@@ -166,14 +167,18 @@ def prompt_ids(model: cl.Model, n_tokens: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, vocabulary, (1, n_tokens), generator=generator).to(model.device)
 
 
-def block_parameters(model: cl.Model) -> int:
-    """Count the entries of one block's weight matrices, P.
+def jacobian_flop(model: cl.Model, n_tokens: int) -> int:
+    """Count the floating-point operations of the matrix products that one Jacobian takes, as they are done.
 
     Args:
         model: the model.
+        n_tokens: length of the prompt.
 
     Returns:
-        the count. Pulling one cotangent back through the block at one token takes 2 P floating-point operations,
-        a Jacobian 2 P d.
+        the count, for J_tt of the middle block at the last token. Products with unit vectors, which the library does
+        not do, are not in it.
     """
-    return sum(weight.numel() for weight in model.blocks.modules[0].parameters() if weight.ndim == 2)
+    traced, last = cl.trace(model, prompt_ids(model, n_tokens)), n_tokens - 1
+    with FlopCounterMode(display=False) as counter:
+        cl.block_jacobians(traced, model.n_blocks // 2, [(last, last)])
+    return counter.get_total_flops()

@@ -20,7 +20,7 @@ import torch
 import coupling_lib as cl
 from benchmarks import machine, memory, report, stages
 from benchmarks.growth import growth
-from benchmarks.shapes import SHAPES, Shape, block_parameters, prompt_ids
+from benchmarks.shapes import SHAPES, Shape, jacobian_flop, prompt_ids
 from coupling_lib.prompts import PARIS
 
 
@@ -53,7 +53,7 @@ def compare(model: cl.Model, n_tokens: int, rounds: int, count: int, peak_size: 
             agreement[f"{name}_from_float64"] = stages.agreement(found, exact, blocks)["metric_relative"]
     seconds = {"released": _medians(theirs), "ours": _medians(ours[1:])}
     ratio = {stage: seconds["released"][stage] / seconds["ours"][stage] for stage in seconds["ours"]}
-    flop = 2 * block_parameters(model) * model.d_model
+    flop = jacobian_flop(model, n_tokens)
     rate = flop * model.n_blocks / seconds["ours"]["jacobians"]
     return {
         "shape": model.name,

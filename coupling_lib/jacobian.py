@@ -215,11 +215,12 @@ def block_jacobians(
         J.diagonal(dim1=1, dim2=2).sub_(1)
     for matrix, pair in zip(J, pairs, strict=True):
         name = _name(trace, block, pair)
-        if not torch.isfinite(matrix).all():
+        least, largest = matrix.aminmax()  # one pass over the matrix; NaN and infinity show in both or one of them
+        if not torch.isfinite(torch.stack([least, largest])).all():
             raise UntrustworthyResultError(
                 f"the Jacobian of {name} holds NaN or infinite entries; try precision='float32'"
             )
-        if not matrix.any():
+        if not least and not largest:
             raise UntrustworthyResultError(
                 f"the Jacobian of {name} is zero: position {pair[1]} does not attend to position {pair[0]} in this "
                 "block (a later or masked token), or its weights dropped out of differentiation"
@@ -279,6 +280,8 @@ def _batched_gradient(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor
 
     # Parts of one size: a small last one would leave the matrix products idle.
     parts = cotangents.tensor_split(-(-len(cotangents) // batch))
+    if len(parts) == 1:
+        return torch.vmap(pull)(cotangents).detach()
     rows = cotangents.new_empty(len(cotangents), *x.shape)
     for part, place in zip(parts, rows.tensor_split(len(parts)), strict=True):
         place.copy_(torch.vmap(pull)(part).detach())

@@ -15,15 +15,12 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import scipy.linalg
 import torch
 
+from coupling_lib.eigenvectors import top_eigenvectors
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 
 BLOCK = 16
-
-# Up to this width the complete eigensolver of torch is the faster one; above it scipy's for a few eigenvectors.
-_PARTIAL_WIDTH = 512
 
 # Passes of orthogonalisation after the first; one does unless a column lies in the basis.
 _PASSES = 5
@@ -221,22 +218,3 @@ def _finite(product: torch.Tensor) -> torch.Tensor:
     if not torch.isfinite(product).all():
         raise UntrustworthyResultError("a product with the operator holds NaN or infinite entries")
     return product
-
-
-def top_eigenvectors(G: torch.Tensor, k: int) -> torch.Tensor:
-    """Give orthonormal eigenvectors of the k largest eigenvalues of a symmetric matrix, largest first.
-
-    Args:
-        G: shape `(..., n, n)`, float64.
-        k: how many, from 1 to n.
-
-    Returns:
-        eigenvectors in columns, shape `(..., n, k)`.
-    """
-    n = G.shape[-1]
-    if n <= _PARTIAL_WIDTH or 4 * k > n or G.device.type != "cpu":
-        return torch.linalg.eigh(G).eigenvectors[..., n - k :].flip(-1)
-    if G.ndim > 2:
-        return torch.stack([top_eigenvectors(one, k) for one in G])
-    vectors = scipy.linalg.eigh(G.numpy(), subset_by_index=(n - k, n - 1), driver="evr", check_finite=False)[1]
-    return torch.from_numpy(vectors).flip(-1)

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coupling_lib.krylov import BLOCK, FLOOR, top_eigenvectors
+from coupling_lib.eigenvectors import refined_eigenvectors, top_eigenvectors
+from coupling_lib.krylov import BLOCK, FLOOR
 
 # A basis that has not converged within this share of the width is worth less than a complete decomposition.
 _LARGEST_SHARE = 0.75
@@ -121,6 +122,7 @@ class _Bases:
         start = torch.randn(d, block, generator=torch.Generator().manual_seed(0))
         self._V[:, :block] = torch.linalg.qr(start.to(J))[0].T
         self._U = self._L = J.new_zeros(n, 0, 0)
+        self._cheaply = J.dtype == torch.float32
 
     def grow(self) -> None:
         """Add one block to U, and from it the next block of V."""
@@ -142,13 +144,24 @@ class _Bases:
         B = self._B[which, : self.columns, : self.columns].double()
         sound = torch.isfinite(B[:, -1, -1])
         B = B.where(sound[:, None, None], B.new_zeros(()))
-        Q = top_eigenvectors(B.mT @ B, count)
+        Q = self._eigenvectors(B.mT @ B, count)
         S = (B @ Q).norm(dim=1).where(sound[:, None], torch.nan)
         last = self._L[which].double() @ B[:, -self.block :, -self.block :] @ Q[:, -self.block :]
         return S, Q, last.norm(dim=1) / S
 
+    def _eigenvectors(self, squares: Tensor, count: int) -> Tensor:
+        """Take the cheaper eigenvectors as long as they leave residuals below a tenth of the floor."""
+        if self._cheaply:
+            Q, error = refined_eigenvectors(squares, count)
+            S = squares.matmul(Q).norm(dim=1).sqrt()
+            # |G q - s^2 q| / s is what an error of q adds to |J^T u - s v|.
+            self._cheaply = bool((error <= 0.1 * FLOOR[self.J.dtype] * S[:, :1] * S)[:, :-1].all())
+            if self._cheaply:
+                return Q
+        return top_eigenvectors(squares, count)
+
     def triplets(self, following: Tensor, Q: Tensor, converged: Tensor) -> StackedTriplets:
-        """Carry right singular vectors of B back by the basis V, and take the triplets from J on the space they span."""
+        """Carry right singular vectors of B back by the basis V, and take the triplets of J on their span."""
         usable = converged[:, None, None]
         Vh = Q.mT.to(self.J) @ self._V[:, : self.columns]
         # From V alone, so that rounding which the recurrence left in U and B goes no further.

@@ -10,7 +10,7 @@ from scipy.sparse.linalg import svds
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.krylov import golub_kahan, top_eigenvectors
+from coupling_lib.krylov import golub_kahan
 from coupling_lib.operators import as_linear_operator, as_torch_operator, prefer_matrix_free
 from coupling_lib.svd import IllDefinedSubspaceWarning, top_triplets
 
@@ -135,12 +135,6 @@ def test_two_calls_are_bit_equal():
     J = matrix_with_spectrum(decaying(150)).float()
     first, second = golub_kahan(J, 12), golub_kahan(J.clone(), 12)
     assert all(torch.equal(a, b) for a, b in zip(first[:3], second[:3], strict=True))
-
-
-@pytest.mark.parametrize("n", [40, 400])
-def test_top_eigenvectors_are_the_last_of_the_complete_decomposition(n):
-    G = torch.diag_embed(torch.arange(1, n + 1, dtype=torch.float64).expand(2, n))
-    torch.testing.assert_close(top_eigenvectors(G, 3).abs(), torch.eye(n).flip(1)[:, :3].double().expand(2, n, 3))
 
 
 def test_block_jacobian_is_decomposed_without_being_formed(block_jacobian):

@@ -30,7 +30,10 @@ def test_quick_run_has_seconds_and_ratios_of_every_stage(run):
 def test_quick_run_compares_values_and_counts_operations(run):
     (case,) = run["cases"]
     assert (case["d"], case["L"], case["n"], case["basis"]) == (96, 4, 16, "all 4 blocks")
-    assert case["flop_per_block"] == 2 * 12 * 96**2 * 96
+    d, n = 96, 16
+    weights, attention = 12 * d**2, 2 * n * d
+    # Evaluated once; pulled back d times, but for the 4 d^2 weights of the last layer, which meet unit vectors.
+    assert case["flop_per_block"] == 2 * (weights + attention) + 2 * (weights - 4 * d**2 + attention) * d
     assert case["fraction_of_peak"] == pytest.approx(case["jacobian_flop_per_second"] / case["matrix_peak"])
     assert case["agreement"]["pairs"] == 6 and case["agreement"]["metric_relative"] < 1e-5
 
@@ -74,12 +77,10 @@ def test_memory_peak_sees_what_is_held_for_a_moment():
     assert peak.above > 6e7
 
 
-@pytest.mark.parametrize(("name", "d", "L", "per_width"), [("gpt2-small", 768, 12, 12), ("pythia-410m", 1024, 24, 12)])
-def test_shapes_are_the_real_ones(name, d, L, per_width):
+@pytest.mark.parametrize(("name", "d", "L"), [("gpt2-small", 768, 12), ("pythia-410m", 1024, 24)])
+def test_shapes_are_the_real_ones(name, d, L):
     config = shapes.SHAPES[name].config()
     assert (config.hidden_size, config.num_hidden_layers) == (d, L)
-    narrow = shapes.model_from(shapes.gpt2(width=64, blocks=2, vocabulary=64), "narrow")
-    assert shapes.block_parameters(narrow) == per_width * 64**2
 
 
 def test_llama_shape_is_that_of_llama_3_8b():
