@@ -26,7 +26,8 @@ __version__ = version("coupling_lib")
 _HOMES = {
     "models": ("load_model", "wrap_model", "Model"),
     "tracing": ("trace", "Trace"),
-    "jacobian": ("BlockJacobian", "block_jacobians"),
+    "jacobian": ("BlockJacobian",),
+    "derivatives": ("block_jacobians", "prompts_jacobians"),
     "svd": ("top_triplets", "top_triplets_stacked", "SingularTriplets"),
     "krylov": ("golub_kahan",),
     "operators": ("as_linear_operator",),

@@ -24,10 +24,10 @@ NAME = "coupling_lib"
 
 
 class KeysValues(NamedTuple):
-    """Keys and values of one attention layer for one prompt.
+    """Keys and values of one attention layer, for one prompt or for T.
 
     Args:
-        keys: shape `(1, heads, n, head width)`, rotary positions applied, heads not yet repeated.
+        keys: shape `(1 or T, heads, n, head width)`, rotary positions applied, heads not yet repeated.
         values: likewise.
     """
 
@@ -39,7 +39,7 @@ class KeysValues(NamedTuple):
 
         Args:
             own: those of the chosen tokens, shape `(T, heads, s, head width)`.
-            positions: where they belong, shape `(T, s)`.
+            positions: where they belong, shape `(T, s)`. The constants are of one prompt or of T.
 
         Returns:
             keys and values of all tokens, shape `(T, heads, n, head width)`.
@@ -54,7 +54,7 @@ class KeysValues(NamedTuple):
 
 # What the registered function consults: transformers calls it with a module and tensors, nothing else.
 _record: dict[nn.Module, KeysValues] | None = None
-_constants: dict[nn.Module, tuple[KeysValues, torch.Tensor]] = {}
+_constants: dict[nn.Module, tuple[KeysValues, torch.Tensor, torch.Tensor | None]] = {}
 
 
 @contextmanager
@@ -73,18 +73,22 @@ def recording() -> Generator[dict[nn.Module, KeysValues]]:
 
 
 @contextmanager
-def frozen(module: nn.Module, constants: KeysValues, positions: torch.Tensor) -> Generator[None]:
+def frozen(
+    module: nn.Module, constants: KeysValues, positions: torch.Tensor, padding: torch.Tensor | None = None
+) -> Generator[None]:
     """Let one attention layer answer a few tokens' queries against constants, inside the context.
 
     Args:
         module: the attention layer.
         constants: its recorded keys and values.
         positions: the positions of the tokens that the layer is called with, shape `(T, s)`.
+        padding: what is added to the scores of each key, shape `(T, 1, 1, n)`, where the constants are of T prompts:
+            0 for a prompt's own tokens, minus infinity after its end.
 
     Yields:
         nothing.
     """
-    _constants[module] = (constants, positions)
+    _constants[module] = (constants, positions, padding)
     try:
         yield
     finally:
@@ -122,7 +126,10 @@ def _attention(
         if _record is not None:
             _record[module] = KeysValues(key.detach(), value.detach())
         return eager(module, query, key, value, attention_mask, **options)
-    constants, positions = _constants[module]
+    constants, positions, padding = _constants[module]
+    if padding is not None:
+        padding = padding.to(query.dtype)
+        attention_mask = padding if attention_mask is None else attention_mask + padding
     # Soft-capped scores and attention sinks are the family's own business.
     special = options.get("softcap") is not None or options.get("s_aux") is not None or hasattr(module, "sinks")
     if special or options.get("scaling") is None:
@@ -158,6 +165,13 @@ class _RowsTimesConstant(torch.autograd.Function):
         return _RowsTimesConstant.apply(x.movedim(in_dims[0], 0), C), 0
 
 
+def _times_constants(x: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
+    """Multiply `x` `(T, g, r, a)` by constants `(1, g, a, b)` of one prompt, or `(T, g, a, b)` of as many as rows."""
+    if len(C) == 1:
+        return _RowsTimesConstant.apply(x, C[0])
+    return _RowsTimesConstant.apply(x.flatten(0, 1), C.flatten(0, 1)).unflatten(0, C.shape[:2])
+
+
 def _attend_to_constants(
     query: torch.Tensor,
     own: KeysValues,
@@ -171,17 +185,17 @@ def _attend_to_constants(
     # as further columns: nothing is ever written into the constants, once per column of the Jacobian.
     T, heads, s, width = query.shape
     groups = own.keys.shape[1]
-    keys, values = (part.to(query.dtype)[0] for part in constants)
-    n = keys.shape[1]
+    keys, values = (part.to(query.dtype) for part in constants)
+    n = keys.shape[2]
     q = (query * scaling).reshape(T, groups, heads // groups * s, width)
     mask = query.new_zeros(1, 1, 1, 1) if mask is None else mask
     mask = mask.expand(T, mask.shape[1], s, n)
     index = positions[:, None, None, :].expand(*mask.shape[:3], s)
-    theirs = _RowsTimesConstant.apply(q, keys.mT).reshape(T, heads, s, n) + mask.scatter(3, index, -torch.inf)
+    theirs = _times_constants(q, keys.mT).reshape(T, heads, s, n) + mask.scatter(3, index, -torch.inf)
     ours = (q.unsqueeze(3) * own.keys.unsqueeze(2)).sum(-1).reshape(T, heads, s, s) + mask.gather(3, index)
     weights = torch.cat([theirs, ours], dim=-1).softmax(-1)
     theirs, ours = (part.reshape(*q.shape[:3], -1) for part in weights.split([n, s], dim=-1))
-    out = _RowsTimesConstant.apply(theirs, values) + (ours.unsqueeze(-1) * own.values.unsqueeze(2)).sum(3)
+    out = _times_constants(theirs, values) + (ours.unsqueeze(-1) * own.values.unsqueeze(2)).sum(3)
     return out.reshape(T, heads, s, -1).transpose(1, 2)
 
 

@@ -18,7 +18,9 @@ of every block's Jacobian must be those of the whole sequence.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,27 +98,104 @@ def token_map(call: BlockCall, block: nn.Module, route: str, positions: torch.Te
         the map from `(T, s, d)` to `(T, s, d)`; rows other than the last of a set are not to be read.
     """
     if route == "attention":
-        return _attention_map(call, block, positions)
+        return _attention_map([call], block, positions)
     if route == "cache":
         return _cache_map(call, block, positions)
     return _sequence_map(call, block, positions)
 
 
-def _attention_map(call: BlockCall, block: nn.Module, positions: torch.Tensor) -> TokenMap:
-    ((name, constants),) = call.keys_values.items()
+def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: torch.Tensor) -> TokenMap:
+    """Give a block as a function of the states at a few positions of each of several prompts, on the attention route.
+
+    Args:
+        calls: the block's recorded call for each of T prompts, of any lengths; see `joinable`.
+        block: the block, or a dense copy of it.
+        positions: s positions of each prompt, shape `(T, s)`, as for `token_map`.
+
+    Returns:
+        the map from `(T, s, d)` to `(T, s, d)`. No prompt enters another's.
+    """
+    return _attention_map(calls, block, positions)
+
+
+def joinable(calls: Sequence[BlockCall]) -> bool:
+    """Tell whether a block's calls for several prompts differ in nothing but what belongs to token positions.
+
+    Args:
+        calls: the block's recorded call for each prompt.
+
+    Returns:
+        whether `prompts_map` can take them; a family whose blocks get something else that differs is taken one prompt
+        at a time.
+    """
+    first = calls[0].arguments
+    return all(_alike(name, value, call.arguments[name]) for call in calls[1:] for name, value in first.items())
+
+
+def _alike(name: str, one: Any, other: Any) -> bool:
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(partial(_alike, name), one, other))
+    if not isinstance(one, torch.Tensor):
+        return type(one) is type(other) and (one is other or one == other)
+    return _belongs_to_positions(name, one) or (one.shape == other.shape and torch.equal(one, other))
+
+
+def _attention_map(calls: Sequence[BlockCall], block: nn.Module, positions: torch.Tensor) -> TokenMap:
+    (name,) = calls[0].keys_values
     layer = block.get_submodule(name)
-    if block is not call.block:
-        # A dense copy has keys and values of its own, wider than those the model computed with.
-        with recording() as recorded, torch.no_grad():
-            call.replay(block, call.input.to(next(block.parameters()).dtype))
-        constants = recorded[layer]
-    few = call.with_arguments(lambda name, value: _rows(name, value, positions, call.n_tokens))
+    constants = [_constants(call, block, layer, name) for call in calls]
+    if len(calls) == 1:
+        few, frozen_at, padding = _few(calls[0], positions), constants[0], None
+    else:
+        few = _joined([_few(call, own[None]) for call, own in zip(calls, positions, strict=True)])
+        frozen_at, padding = _padded(constants)
 
     def apply(x: torch.Tensor) -> torch.Tensor:
-        with frozen(layer, constants, positions):
+        with frozen(layer, frozen_at, positions, padding):
             return few.replay(block, x)
 
     return apply
+
+
+def _constants(call: BlockCall, block: nn.Module, layer: nn.Module, name: str) -> KeysValues:
+    if block is call.block:
+        return call.keys_values[name]
+    # A dense copy has keys and values of its own, wider than those the model computed with.
+    with recording() as recorded, torch.no_grad():
+        call.replay(block, call.input.to(next(block.parameters()).dtype))
+    return recorded[layer]
+
+
+def _few(call: BlockCall, positions: torch.Tensor) -> BlockCall:
+    return call.with_arguments(lambda name, value: _rows(name, value, positions, call.n_tokens))
+
+
+def _padded(constants: Sequence[KeysValues]) -> tuple[KeysValues, torch.Tensor]:
+    """Bring several prompts' keys and values to one length, and give the mask of what is beyond a prompt's end."""
+    lengths = torch.tensor([each.keys.shape[2] for each in constants], device=constants[0].keys.device)
+    keys, values = (_to_one_length(parts, 2) for parts in zip(*constants, strict=True))
+    beyond = torch.arange(keys.shape[2], device=lengths.device) >= lengths[:, None, None, None]
+    return KeysValues(keys, values), keys.new_zeros(beyond.shape).masked_fill(beyond, -torch.inf)
+
+
+def _joined(calls: Sequence[BlockCall]) -> BlockCall:
+    """Set the chosen rows of several prompts' arguments under each other, masks brought to one length."""
+
+    def join(name: str, *values: Any) -> Any:
+        if isinstance(values[0], tuple | list):
+            return type(values[0])(map(partial(join, name), *values))
+        if not isinstance(values[0], torch.Tensor) or not _belongs_to_positions(name, values[0]):
+            return values[0]
+        return _to_one_length(values, 3) if name == "attention_mask" else torch.cat(values)
+
+    arguments = {name: join(name, *(call.arguments[name] for call in calls)) for name in calls[0].arguments}
+    return replace(calls[0], arguments=arguments)
+
+
+def _to_one_length(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    """Set tensors of four dimensions under each other, filled up with zeros to the longest along one of the others."""
+    longest = max(part.shape[dim] for part in parts)
+    return torch.cat([nn.functional.pad(part, (0, 0) * (3 - dim) + (0, longest - part.shape[dim])) for part in parts])
 
 
 def _cache_name(block: nn.Module) -> str | None:
@@ -156,6 +235,13 @@ def _sequence_map(call: BlockCall, block: nn.Module, positions: torch.Tensor) ->
         return call.replay(block, stream)[:, index]
 
     return apply
+
+
+def _belongs_to_positions(name: str, value: torch.Tensor) -> bool:
+    """Tell what has an entry per query position: rotary tables, position ids, masks."""
+    if name == "attention_mask":
+        return value.ndim == 4
+    return name.startswith("position_embeddings") or name in ("position_ids", "cache_position")
 
 
 def _rows(name: str, value: Any, positions: torch.Tensor, n: int) -> Any:

@@ -17,6 +17,9 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+# Weights of a layer from which the product costs more than looking at the cotangents does.
+_LEAST_WEIGHTS = 2**18
+
 
 class _TimesWeight(torch.autograd.Function):
     """Multiply cotangents `g` `(..., out)` by weights `W` `(out, in)`, all leading dimensions folded into rows."""
@@ -88,7 +91,7 @@ def picking_rows(block: nn.Module) -> Generator[None]:
     available for what is evaluated inside.
 
     Args:
-        block: the block, whose `Linear` and `Conv1D` modules are meant.
+        block: the block, whose `Linear` and `Conv1D` modules are meant, unless they are so small that nothing is gained.
 
     Yields:
         nothing.
@@ -100,7 +103,7 @@ def picking_rows(block: nn.Module) -> Generator[None]:
         >>> torch.equal(torch.autograd.grad(y, x, torch.tensor([0.0, 1.0]))[0], layer.weight[1])
         True
     """
-    handles = [module.register_forward_hook(_as_linear) for module in block.modules() if type(module) in _WEIGHTS]
+    handles = [module.register_forward_hook(_as_linear) for module in block.modules() if _is_large_linear(module)]
     try:
         yield
     finally:
@@ -110,6 +113,10 @@ def picking_rows(block: nn.Module) -> Generator[None]:
 
 # Where each kind of layer keeps W of y = W x + b. Subclasses (quantised, adapted) compute something else.
 _WEIGHTS = {nn.Linear: lambda module: module.weight, Conv1D: lambda module: module.weight.mT}
+
+
+def _is_large_linear(module: nn.Module) -> bool:
+    return type(module) in _WEIGHTS and module.weight.numel() >= _LEAST_WEIGHTS
 
 
 def _as_linear(module: nn.Module, given: tuple[torch.Tensor, ...], y: torch.Tensor) -> torch.Tensor:

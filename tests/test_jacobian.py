@@ -7,9 +7,9 @@ import torch
 from families import FAMILIES, Family
 from reference import brute_force_jacobian, relative_error
 
-from coupling_lib import jacobian, tracing
+from coupling_lib import derivatives, jacobian, tracing, unit_cotangents
+from coupling_lib.derivatives import block_jacobians
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.jacobian import block_jacobians
 from coupling_lib.models import wrap_model
 
 # (last, last), (middle, middle), t1 < t2; token positions of an 11-token prompt, or of the patches of an image.
@@ -17,6 +17,12 @@ PAIRS = [(-1, -1), (5, 5), (7, 9)]
 LLAMA = next(family for family in FAMILIES if family.name == "llama")
 GPT2 = next(family for family in FAMILIES if family.name == "gpt2")
 BERT = next(family for family in FAMILIES if family.name == "bert")
+
+
+@pytest.fixture(autouse=True)
+def as_in_wide_models(monkeypatch):
+    """Linear layers take rows of their weights here as they do in models of real size."""
+    monkeypatch.setattr(unit_cotangents, "_LEAST_WEIGHTS", 1)
 
 
 def example(hf) -> torch.Tensor:
@@ -168,7 +174,7 @@ def test_boundary_of_the_released_code_differs_at_the_last_block_only():
 
 def test_batches_of_cotangents_do_not_change_the_result(monkeypatch):
     whole = traced(GPT2).jacobian(1).dense()
-    monkeypatch.setattr(jacobian, "_batch_size", lambda *_: 5)
+    monkeypatch.setattr(derivatives, "batch_size", lambda *_: 5)
     torch.testing.assert_close(traced(GPT2).jacobian(1).dense(), whole, rtol=1e-12, atol=1e-14)
 
 

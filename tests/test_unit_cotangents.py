@@ -8,7 +8,15 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.pytorch_utils import Conv1D
 
+from coupling_lib import unit_cotangents
 from coupling_lib.unit_cotangents import picking_rows
+
+
+@pytest.fixture(autouse=True)
+def small_layers(monkeypatch):
+    """Small layers count as large ones."""
+    monkeypatch.setattr(unit_cotangents, "_LEAST_WEIGHTS", 1)
+
 
 LAYERS = {"Linear": lambda: nn.Linear(6, 5), "Conv1D": lambda: Conv1D(5, 6)}
 UNITS = torch.eye(5)
@@ -84,3 +92,10 @@ def test_layers_of_other_kinds_and_hooks_are_left_alone():
     with picking_rows(block):
         assert [len(module._forward_hooks) for module in block] == [0, 1, 0]
     assert not any(module._forward_hooks for module in block)
+
+
+def test_small_layers_are_left_alone(monkeypatch):
+    monkeypatch.undo()
+    block = nn.Sequential(nn.Linear(511, 512), nn.Linear(512, 512))
+    with picking_rows(block):
+        assert [len(module._forward_hooks) for module in block] == [0, 1]

@@ -10,12 +10,16 @@ import torch
 from tqdm import tqdm
 
 from coupling_lib.blocks import random_input
+from coupling_lib.derivatives import prompts_jacobians
 from coupling_lib.errors import ParameterError
-from coupling_lib.jacobian import block_jacobians
 from coupling_lib.models import Model
+from coupling_lib.precision import arithmetic
 from coupling_lib.tracing import Trace, trace
 
 Measure = TypeVar("Measure", bound=Callable[..., Any])
+
+# What is measured together has so many prompts at most, Jacobians of so many bytes, so many tokens with padding.
+_MOST_TOGETHER, _BYTES_TOGETHER, _TOKENS_TOGETHER = 16, 2**25, 1024
 
 
 def measurement(version: int) -> Callable[[Measure], Measure]:
@@ -47,6 +51,21 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
         return function
 
     return mark
+
+
+def batched(function: Measure) -> Measure:
+    """Mark a measure that takes less time for several prompts at once than for one after the other.
+
+    Each variable of its data set with a prompt dimension holds, up to rounding, what it holds for that prompt alone.
+
+    Args:
+        function: the measure.
+
+    Returns:
+        the measure, which is left as it is; `sweep` gives it `prompts_together` prompts at a time.
+    """
+    function.batched = True
+    return function
 
 
 def prompt_inputs(prompts: str | torch.Tensor | Iterable[Any]) -> list[str | torch.Tensor]:
@@ -147,8 +166,8 @@ def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]
     Yields:
         one trace per prompt.
     """
-    # A single prompt needs no bar; where it is one of a sweep, the sweep has one.
-    silent = None if len(given) > 1 else True
+    # What is measured in one go needs no bar; where it is a part of a sweep, the sweep has one.
+    silent = None if len(given) > prompts_together(model) else True
     for prompt in tqdm(given, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False):
         yield trace(model, prompt)
 
@@ -167,6 +186,51 @@ def check_k(model: Model, k: int) -> None:
         raise ParameterError(f"k is {k}; {model.name} has width {model.d_model}, so k is from 1 to {model.d_model}")
 
 
+def prompts_together(model: Model) -> int:
+    """Say how many prompts are measured together, so that short ones do not leave the hardware idle.
+
+    Wide models keep it busy with one. So it is as many as have Jacobians of all blocks within 32 MB, at most 16.
+
+    Args:
+        model: the model.
+
+    Returns:
+        the number, from 1.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> prompts_together(cl.load_model("nano-neox"))
+        16
+    """
+    each = model.n_blocks * model.d_model**2 * arithmetic(model.hf).itemsize
+    return max(1, min(_MOST_TOGETHER, _BYTES_TOGETHER // each))
+
+
+def traced_jacobians(
+    model: Model, given: Sequence[str | torch.Tensor], token: int, boundary: str = "block"
+) -> Iterator[tuple[Trace, torch.Tensor]]:
+    """Trace prompts and form the Jacobian J_tt of every block at one token, for several short prompts at a time.
+
+    Args:
+        model: the model.
+        given: texts or tensors.
+        token: the position t in each; -1 is the last.
+        boundary: see `Trace.jacobian`.
+
+    Yields:
+        for each prompt its trace and the Jacobians, shape `(L, d, d)`.
+    """
+    waiting: list[Trace] = []
+    most = prompts_together(model)
+    for traced in traces(model, given):
+        longest = max([traced.n_tokens, *(other.n_tokens for other in waiting)])
+        if waiting and (len(waiting) == most or longest * (len(waiting) + 1) > _TOKENS_TOGETHER):
+            yield from zip(waiting, _jacobians(waiting, token, boundary), strict=True)
+            waiting = []
+        waiting.append(traced)
+    yield from zip(waiting, _jacobians(waiting, token, boundary), strict=True)
+
+
 def depth_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch.Tensor:
     """Form the Jacobian J_tt of every block at one token.
 
@@ -178,13 +242,18 @@ def depth_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch
     Returns:
         the Jacobians, shape `(L, d, d)`.
     """
-    position = traced.position(token)
+    return _jacobians([traced], token, boundary)[0]
+
+
+def _jacobians(together: Sequence[Trace], token: int, boundary: str) -> torch.Tensor:
+    """Form the Jacobians of every block in several prompts, shape `(prompts, L, d, d)`."""
+    first = together[0]
+    pairs = [(traced.position(token),) * 2 for traced in together]
     # Blocks that are read from disk take long enough to be counted.
-    silent = None if traced.model.offloaded else True
-    blocks = tqdm(range(traced.n_blocks), desc=traced.model.name, unit="block", disable=silent, leave=False)
-    J = torch.empty(
-        traced.n_blocks, traced.d_model, traced.d_model, dtype=traced.dtype, device=traced.calls[0].input.device
-    )
+    silent = None if first.model.offloaded else True
+    blocks = tqdm(range(first.n_blocks), desc=first.model.name, unit="block", disable=silent, leave=False)
+    shape = (len(together), first.n_blocks, first.d_model, first.d_model)
+    J = torch.empty(shape, dtype=first.dtype, device=first.calls[0].input.device)
     for block in blocks:
-        J[block] = block_jacobians(traced, block, [(position, position)], boundary)[0]
+        J[:, block] = prompts_jacobians(together, block, pairs, boundary)
     return J

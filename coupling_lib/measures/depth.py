@@ -18,12 +18,12 @@ import xarray as xr
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.common import (
+    batched,
     check_k,
-    depth_jacobians,
     inputs_for,
     prompt_inputs,
     prompt_name,
-    traces,
+    traced_jacobians,
 )
 from coupling_lib.measures.sweeps import sweep
 from coupling_lib.metrics.coupling import coupling_matrices
@@ -35,6 +35,7 @@ from coupling_lib.provenance import provenance
 from coupling_lib.svd import top_triplets_stacked
 
 
+@batched
 def measure_depth(
     model: Model,
     prompts: str | torch.Tensor | Iterable[Any],
@@ -76,8 +77,7 @@ def measure_depth(
     check_k(model, ks[0])
     check_k(model, ks[-1])
     per_prompt = []
-    for number, traced in enumerate(traces(model, given)):
-        J = depth_jacobians(traced, token, boundary)
+    for number, (_, J) in enumerate(traced_jacobians(model, given, token, boundary)):
         triplets = top_triplets_stacked(J, max(ks))
         # With one singular vector there are no off-diagonal entries to set against the diagonal.
         names = [name for name in VARIANTS if 1 not in ks or name != "old_off_over_diagonal"]
@@ -96,7 +96,7 @@ def measure_depth(
     blocks = range(model.n_blocks)
     ds = ds.assign_coords(k=ks, block_1=blocks, block_2=blocks, prompt=[prompt_name(prompt) for prompt in given])
     ds = ds.assign_coords(variant=names, distance=blocks)
-    ds.attrs = provenance(model, given, measure="depth", token=token, boundary=boundary, route=traced.route)
+    ds.attrs = provenance(model, given, measure="depth", token=token, boundary=boundary, route=model.blocks.route)
     return ds
 
 

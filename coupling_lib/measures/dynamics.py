@@ -8,14 +8,8 @@ from typing import Any
 import torch
 import xarray as xr
 
-from coupling_lib.jacobian import block_jacobians
-from coupling_lib.measures.common import (
-    check_k,
-    depth_jacobians,
-    prompt_inputs,
-    prompt_name,
-    traces,
-)
+from coupling_lib.derivatives import block_jacobians
+from coupling_lib.measures.common import batched, check_k, prompt_inputs, prompt_name, traced_jacobians
 from coupling_lib.metrics import dynamics
 from coupling_lib.metrics.nulls import filled_spectrum
 from coupling_lib.models import Model
@@ -29,6 +23,7 @@ READINGS = ("embedding", "product", "released", "product with final norm", "affi
 Variables = dict[str, tuple[tuple[str, ...], torch.Tensor]]
 
 
+@batched
 def measure_dynamics(
     model: Model,
     prompts: str | torch.Tensor | Iterable[Any],
@@ -66,7 +61,8 @@ def measure_dynamics(
         - `null_cosine`, `null_norm_ratio` `(prompt, level)`: the same from level 0 with random singular vectors in
           every block, mean over draws;
         - `end_cosine`, `end_norm_ratio`, `end_relative_error` `(prompt, reading)`;
-        - `linear_cosine`, `linear_norm_ratio` `(prompt, block)`: $J_l x^{l-1}$ against $f^l(x^{l-1})$;
+        - `linear_norm_ratio` `(prompt, block)`: length of $J_l x^{l-1}$ over that of $f^l(x^{l-1})$. Behind a norm,
+          which no rescaling of its input passes, it is near 0, and its direction is rounding;
         - `contribution` `(prompt, level)`: share of $x^L$ that comes from the embedding (level 0) and from the
           remainder of the block that ends at each level; they add up to 1;
         - `growth_state`, `growth_response`, `growth_along`, `growth_singular` `(prompt, level, direction)`: logarithms
@@ -87,10 +83,10 @@ def measure_dynamics(
     given = prompt_inputs(prompts)
     check_k(model, k)
     per_prompt = []
-    for traced, prompt in zip(traces(model, given), given, strict=True):
+    for (traced, J), prompt in zip(traced_jacobians(model, given, token), given, strict=True):
         # Seeded by the prompt as well, so that a prompt gives the same numbers alone and among others.
         generator = torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
-        J, x = depth_jacobians(traced, token), traced.hidden[:, traced.position(token)]
+        x = traced.hidden[:, traced.position(token)]
         found = top_triplets_stacked(J, k)
         variables = (
             _carried(J, x)
@@ -116,8 +112,7 @@ def measure_dynamics(
 def _carried(J: torch.Tensor, x: torch.Tensor) -> Variables:
     """What products of I + J carry from every level to every later one, block by block and in total."""
     out = {f"carried_{name}": (("start", "level"), v) for name, v in dynamics.carried_states(J, x)._asdict().items()}
-    linear = dynamics.linear_part(J, x)
-    out["linear_cosine"], out["linear_norm_ratio"] = (("block",), linear.cosine), (("block",), linear.norm_ratio)
+    out["linear_norm_ratio"] = (("block",), dynamics.linear_part(J, x).norm_ratio)
     out["contribution"] = (("level",), dynamics.contributions(J, x))
     return out
 

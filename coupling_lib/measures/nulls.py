@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import check_k, depth_jacobians, prompt_inputs, prompt_name, traces
+from coupling_lib.measures.common import batched, check_k, prompt_inputs, prompt_name, traced_jacobians
 from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum, random_orthogonal_null, relative_to_null
 from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
@@ -121,6 +121,7 @@ def null_curves(
     return ds
 
 
+@batched
 def measure_nulls(
     model: Model,
     prompts: str | torch.Tensor | Iterable[Any],
@@ -166,8 +167,7 @@ def measure_nulls(
     check_k(model, ks[-1])
     names = list(VARIANTS)
     per_prompt = []
-    for traced in traces(model, given):
-        J = depth_jacobians(traced, token)
+    for _, J in traced_jacobians(model, given, token):
         U, S, Vh, _ = top_triplets_stacked(J, ks[-1])
         V = Vh.mT
         generator = torch.Generator().manual_seed(seed)
@@ -196,7 +196,7 @@ def measure_nulls(
         )
     ds = xr.concat(per_prompt, dim="prompt")
     ds = ds.assign_coords(k=ks, variant=names, kind=list(kinds), prompt=[prompt_name(prompt) for prompt in given])
-    ds.attrs = provenance(model, given, measure="nulls", token=token, surrogate_seed=seed, route=traced.route)
+    ds.attrs = provenance(model, given, measure="nulls", token=token, surrogate_seed=seed, route=model.blocks.route)
     return ds
 
 
@@ -205,6 +205,7 @@ def _table(values: dict[str, torch.Tensor], names: Sequence[str]) -> torch.Tenso
     return torch.stack([values[name] for name in names])
 
 
+@batched
 def measure_decisive(
     model: Model,
     prompts: str | torch.Tensor | Iterable[Any],
@@ -250,8 +251,7 @@ def measure_decisive(
     with_diagonal = (n_blocks - 1) / n_blocks
     different = ~torch.eye(n_blocks, dtype=torch.bool)
     per_prompt = []
-    for traced in traces(model, given):
-        J = depth_jacobians(traced, token, boundary)
+    for _, J in traced_jacobians(model, given, token, boundary):
         U, S, Vh, _ = top_triplets_stacked(J, max(chosen))
         found = measure_variants(J, U, S, Vh, chosen, DECISIVE)
         value = torch.stack([found[name].cpu()[:, different].mean(dim=-1) for name in DECISIVE])
@@ -275,5 +275,5 @@ def measure_decisive(
         prompt=[prompt_name(prompt) for prompt in given],
     )
     ds["k"] = (("rule",), chosen)
-    ds.attrs = provenance(model, given, measure="decisive", token=token, boundary=boundary, route=traced.route)
+    ds.attrs = provenance(model, given, measure="decisive", token=token, boundary=boundary, route=model.blocks.route)
     return ds

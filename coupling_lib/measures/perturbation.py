@@ -13,7 +13,7 @@ from nnsight import NNsight
 
 from coupling_lib.blocks import residual_stream
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import depth_jacobians, prompt_inputs, prompt_name, traces
+from coupling_lib.measures.common import batched, prompt_inputs, prompt_name, traced_jacobians
 from coupling_lib.metrics.dynamics import random_steps
 from coupling_lib.metrics.nulls import filled_spectrum
 from coupling_lib.models import Model
@@ -31,6 +31,7 @@ _BATCH_BYTES = 2**28
 _LARGEST = 10
 
 
+@batched
 def measure_perturbation(
     model: Model,
     prompts: str | torch.Tensor | Iterable[Any],
@@ -88,11 +89,11 @@ def measure_perturbation(
     if draws < 1:
         raise ParameterError(f"draws is {draws!r}; it must be a whole number from 1")
     per_prompt = []
-    for traced, prompt in zip(traces(model, given), given, strict=True):
+    for (traced, J), prompt in zip(traced_jacobians(model, given, token), given, strict=True):
         # Seeded by the prompt as well, so that a prompt gives the same numbers alone and among others.
         generator = torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
         position = traced.position(token)
-        x, J = traced.hidden[:, position], depth_jacobians(traced, token)
+        x = traced.hidden[:, position]
         directions = torch.randn(draws, traced.d_model, generator=generator).to(x)
         directions = directions / directions.norm(dim=-1, keepdim=True)
         added = (torch.tensor(noise).to(x)[:, None, None] * directions * x[0].norm()).flatten(0, 1)

@@ -10,11 +10,11 @@ import xarray as xr
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.common import (
+    batched,
     check_k,
-    depth_jacobians,
     prompt_inputs,
     prompt_name,
-    traces,
+    traced_jacobians,
 )
 from coupling_lib.metrics.nulls import filled_spectrum, mean_absolute_coordinate
 from coupling_lib.metrics.spectrum import (
@@ -30,6 +30,7 @@ from coupling_lib.provenance import provenance
 from coupling_lib.svd import top_triplets_stacked
 
 
+@batched
 def measure_spectra(
     model: Model,
     prompts: str | torch.Tensor | Iterable[Any],
@@ -74,8 +75,7 @@ def measure_spectra(
         if not 0 <= block < model.n_blocks:
             raise ParameterError(f"whole names block {block!r}; {model.name} has {model.n_blocks}, counted from 0")
     per_prompt = []
-    for traced in traces(model, given):
-        J = depth_jacobians(traced, token)
+    for _, J in traced_jacobians(model, given, token):
         found = top_triplets_stacked(J, k)
         frobenius = torch.linalg.matrix_norm(J)
         exchanged = exchanged_miscoupling(J, found.U, found.Vh) if k > 1 else torch.full_like(frobenius, torch.nan)
@@ -97,7 +97,7 @@ def measure_spectra(
     )
     if whole:
         ds = ds.assign_coords(whole=whole)
-    ds.attrs = provenance(model, given, measure="spectra", k=k, token=token, route=traced.route)
+    ds.attrs = provenance(model, given, measure="spectra", k=k, token=token, route=model.blocks.route)
     return ds
 
 

@@ -8,7 +8,7 @@ A run that was stopped, or killed, goes on where it was; a run that was finished
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ import xarray as xr
 from tqdm import tqdm
 
 from coupling_lib import paths
-from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import prompt_inputs
+from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.measures.common import prompt_inputs, prompt_name, prompts_together
 from coupling_lib.measures.identity import measurement_key, prompt_key
 from coupling_lib.models import Model
 from coupling_lib.provenance import command_line, prompts_hash
@@ -39,8 +39,12 @@ def sweep(
     weights, is read from the store. A damaged file is set aside and its prompt measured again. Where the store cannot
     be written to, one warning says so and the measurement goes on.
 
+    Measures that gain by it get several short prompts of a narrow model at once, see `measures.common.batched`; the
+    numbers are those of each prompt alone, up to rounding.
+
     The data set grows with the number of prompts, and nothing else does: of the model's activations and Jacobians,
-    one prompt's are in memory at a time. Where even the data set is too large, take `stream`.
+    those of as many prompts as are measured together are in memory. Where even the data set is too large, take
+    `stream`.
 
     Args:
         measure: a function such as `measure_depth`, called as `measure(model, [prompt], **settings)`.
@@ -109,16 +113,47 @@ def stream(
     """
     given = prompt_inputs(prompts)
     shelf = _Shelf(paths.RESULTS if store is None else Path(store), measure, model, settings)
+    most = prompts_together(model) if getattr(measure, "batched", False) else 1
+    waiting: list[tuple[int, str | torch.Tensor]] = []
+
+    def measured() -> Iterator[xr.Dataset]:
+        numbers, together = zip(*waiting, strict=True)
+        waiting.clear()
+        for number, prompt, ds in zip(numbers, together, _each(measure, model, together, settings), strict=True):
+            ds = ds if number == 0 else _without_shared(ds)
+            shelf.keep(prompt, ds, complete=number == 0)
+            yield ds
+
     for number, prompt in enumerate(
         tqdm(given, desc=f"{model.name}: prompts", unit="prompt", disable=None if len(given) > 1 else True, leave=False)
     ):
         ds = shelf.find(prompt, complete=number == 0)
         if ds is None:
-            ds = measure(model, [prompt], **settings)
-            if number > 0:
-                ds = _without_shared(ds)
-            shelf.keep(prompt, ds, complete=number == 0)
-        yield ds
+            waiting.append((number, prompt))
+        if waiting and (ds is not None or len(waiting) == most):
+            yield from measured()
+        if ds is not None:
+            yield ds
+    if waiting:
+        yield from measured()
+
+
+def _each(
+    measure: Callable[..., xr.Dataset], model: Model, prompts: Sequence[Any], settings: dict[str, Any]
+) -> Iterator[xr.Dataset]:
+    """Measure prompts together and give the data set of each, as if it had been measured alone."""
+    if len(prompts) > 1:
+        try:
+            whole = measure(model, list(prompts), **settings)
+        except CouplingError:
+            pass  # one by one, those before the one that is refused are measured and kept
+        else:
+            for number, prompt in enumerate(prompts):
+                alone = {"n_prompts": 1, "prompts_sha256": prompts_hash([prompt])}
+                yield whole.isel(prompt=[number]).assign_coords(prompt=[prompt_name(prompt)]).assign_attrs(alone)
+            return
+    for prompt in prompts:
+        yield measure(model, [prompt], **settings)
 
 
 class _Shelf:

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 import xarray as xr
 
+from coupling_lib.derivatives import block_jacobians
 from coupling_lib.errors import ParameterError
-from coupling_lib.jacobian import block_jacobians
 from coupling_lib.measures.common import check_k, prompt_inputs, prompt_name, traces
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.nulls import filled_spectrum, random_orthogonal_null

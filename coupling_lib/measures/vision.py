@@ -14,9 +14,9 @@ import numpy as np
 import torch
 import xarray as xr
 
+from coupling_lib.derivatives import block_jacobians
 from coupling_lib.drop_path import draw_gates, fixed_gates
 from coupling_lib.errors import ParameterError
-from coupling_lib.jacobian import block_jacobians
 from coupling_lib.measures.common import check_k, depth_jacobians, prompt_inputs, prompt_name, traces
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.sweeps import sweep

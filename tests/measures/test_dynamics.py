@@ -103,7 +103,7 @@ def test_random_bases_lose_the_direction_and_a_prompt_gives_the_same_numbers_alo
     assert abs(float(ds.null_cosine.isel(level=-1).mean())) < 0.1
     np.testing.assert_allclose(ds.null_cosine.isel(level=0), 1, rtol=1e-5)
     alone = cl.measure_dynamics(model, PROMPTS[1:], k=6)
-    xr.testing.assert_allclose(alone.isel(prompt=0), ds.isel(prompt=1), rtol=1e-4, atol=1e-4)
+    xr.testing.assert_allclose(alone.isel(prompt=0), ds.isel(prompt=1), rtol=1e-3, atol=1e-4)
     other = cl.measure_dynamics(model, PROMPTS[1:], k=6, seed=1)
     assert not np.allclose(other.null_cosine[0, 1:], ds.null_cosine[1, 1:])
 

@@ -71,7 +71,9 @@ def test_without_a_tokenizer_words_stand_for_tokens(falcon):
 def test_measured_prompts_are_read_from_the_store_again(neox):
     first = measure_prompts(neox, [RIVER, EGGS], ks=(5,))
     again = measure_prompts(neox, [EGGS, RIVER], ks=(5,))
-    np.testing.assert_array_equal(first.mismatch.values, again.mismatch.values[::-1])
+    np.testing.assert_array_equal(first.mismatch[0], again.mismatch[1])
+    # The first of a sweep brings what is kept of the first alone, so that it is measured once more, by itself.
+    np.testing.assert_allclose(first.mismatch[1], again.mismatch[0], rtol=1e-5, atol=1e-6)
     assert again.id.values.tolist() == ["q1", "r1"]
 
 

@@ -57,8 +57,8 @@ class Counted:
         return ds.assign_attrs(provenance(model, given, measure="counted"))
 
 
-def assert_same(swept: xr.Dataset, direct: xr.Dataset) -> None:
-    xr.testing.assert_equal(swept, direct)
+def assert_same(swept: xr.Dataset, direct: xr.Dataset, values=xr.testing.assert_equal, **tolerances: float) -> None:
+    values(swept, direct, **tolerances)
     assert list(swept.data_vars) == list(direct.data_vars) and list(swept.dims) == list(direct.dims)
     for name, variable in direct.variables.items():
         assert swept[name].dtype == variable.dtype and swept[name].dims == variable.dims
@@ -80,7 +80,9 @@ def test_a_sweep_first_and_again_equals_one_call(model, tmp_path, measure, setti
         assert_same(cl.sweep(measure, model, prompts, store=tmp_path, **settings), measure(model, prompts, **settings))
     assert len(store.listing(root=tmp_path)) == 3
     single = cl.sweep(measure, model, TEXTS[0], store=tmp_path, **settings)
-    assert_same(single, measure(model, TEXTS[0], **settings))
+    alone = measure(model, TEXTS[0], **settings)
+    # Three prompts were measured together; alone, the same products are summed in another order.
+    assert_same(single, alone, xr.testing.assert_allclose, rtol=1e-5, atol=1e-6)
     assert len(store.listing(root=tmp_path)) == 3
 
 
