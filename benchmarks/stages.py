@@ -46,6 +46,7 @@ def ours(model: cl.Model, ids: Tensor, boundary: str = "block", ks: tuple[int, .
     device, seconds = model.device, {}
     seconds["capture"], traced = timed(lambda: cl.trace(model, ids), device)
     seconds["jacobians"], J = timed(lambda: depth_jacobians(traced, -1, boundary), device)
+    traced = None  # as in the measures, its memory is free from here on
     seconds["svd"], found = timed(lambda: top_triplets_stacked(J, max(ks)), device)
     seconds["pairs"], values = timed(
         lambda: cl.measure_variants(J, found.U, found.S, found.Vh, ks, released.READINGS), device

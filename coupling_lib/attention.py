@@ -124,7 +124,7 @@ def _attention(
     own = KeysValues(key, value)
     if module not in _constants:
         if _record is not None:
-            _record[module] = KeysValues(key.detach(), value.detach())
+            _record[module] = KeysValues(_alone(key.detach()), _alone(value.detach()))
         return eager(module, query, key, value, attention_mask, **options)
     constants, positions, padding = _constants[module]
     if padding is not None:
@@ -136,6 +136,11 @@ def _attention(
         everyone = constants.with_tokens(own, positions)
         return eager(module, query, everyone.keys, everyone.values, attention_mask, **options)
     return _attend_to_constants(query, own, constants, positions, attention_mask, options["scaling"]), None
+
+
+def _alone(x: torch.Tensor) -> torch.Tensor:
+    """Copy what is a part of something larger, such as one product for queries, keys and values, which can then go."""
+    return x.clone() if x.untyped_storage().nbytes() > x.nbytes else x
 
 
 class _RowsTimesConstant(torch.autograd.Function):

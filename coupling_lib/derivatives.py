@@ -21,7 +21,7 @@ from coupling_lib.tracing import Trace
 from coupling_lib.unit_cotangents import picking_rows
 
 # Bytes that the intermediate tensors of one batch of cotangents may take.
-_BATCH_BYTES = {"cpu": 2**26, "cuda": 2**31}
+_BATCH_BYTES = {"cpu": 2**25, "cuda": 2**31}
 
 # More cotangents than this at once give the matrix products nothing.
 _LARGEST_BATCH = 1024
@@ -175,7 +175,7 @@ def batch_size(trace: Trace, n_pairs: int) -> int:
     # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
     tokens = trace.n_tokens if trace.route == "sequence" else n_pairs
     each = 16 * tokens * trace.d_model * trace.dtype.itemsize
-    return min(_LARGEST_BATCH, max(1, _BATCH_BYTES.get(trace.calls[0].input.device.type, 2**26) // each))
+    return min(_LARGEST_BATCH, max(1, _BATCH_BYTES.get(trace.calls[0].input.device.type, _BATCH_BYTES["cpu"]) // each))
 
 
 def batched_gradient(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor, batch: int) -> torch.Tensor:

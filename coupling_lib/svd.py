@@ -138,10 +138,14 @@ def top_triplets_stacked(J: torch.Tensor, k: int, tolerance: float = 1e-4) -> Si
     bytes_each = J[0].numel() * (J.element_size() if wide else 16)
     together = max(1, _STACK_BYTES.get(J.device.type, 2**25) // bytes_each)
     decompose = _by_krylov if wide else _by_squares
-    parts = [decompose(part, k) for part in J.split(together)]
-    found = SingularTriplets(*(torch.cat(part) for part in zip(*(found for found, _ in parts), strict=True)))
-    _certify(found, torch.cat([gap for _, gap in parts]), tolerance, J.dtype)
-    return SingularTriplets(*(part.to(J.dtype) for part in found))
+    parts, gaps = [], []
+    for part in J.split(together):
+        found, gap = decompose(part, k)
+        parts.append([tensor.to(J.dtype) for tensor in found])
+        gaps.append(gap)
+    found = SingularTriplets(*map(torch.cat, zip(*parts, strict=True)))
+    _certify(found, torch.cat(gaps), tolerance, J.dtype)
+    return found
 
 
 def _by_krylov(J: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor]:

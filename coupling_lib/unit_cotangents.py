@@ -91,7 +91,7 @@ def picking_rows(block: nn.Module) -> Generator[None]:
     available for what is evaluated inside.
 
     Args:
-        block: the block, whose `Linear` and `Conv1D` modules are meant, unless they are so small that nothing is gained.
+        block: the block, whose `Linear` and `Conv1D` modules are meant, unless too small to gain anything.
 
     Yields:
         nothing.

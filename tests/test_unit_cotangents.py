@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
 
+import coupling_lib as cl
 from coupling_lib import unit_cotangents
 from coupling_lib.unit_cotangents import picking_rows
 
@@ -99,3 +101,15 @@ def test_small_layers_are_left_alone(monkeypatch):
     block = nn.Sequential(nn.Linear(511, 512), nn.Linear(512, 512))
     with picking_rows(block):
         assert [len(module._forward_hooks) for module in block] == [0, 1]
+
+
+def test_a_block_of_real_width_multiplies_with_all_its_weights_but_the_last(monkeypatch):
+    monkeypatch.undo()
+    config = GPT2Config(n_embd=384, n_layer=1, n_head=6, vocab_size=64, n_positions=32)
+    torch.manual_seed(0)
+    model = cl.wrap_model(GPT2LMHeadModel(config), name="wide")
+    trace, d, n = cl.trace(model, torch.arange(9)[None]), 384, 9
+    with FlopCounterMode(display=False) as counter:
+        cl.block_jacobians(trace, 0, [(8, 8)])
+    weights, attention = 12 * d**2, 2 * n * d
+    assert counter.get_total_flops() == 2 * (weights + attention) + 2 * (weights - 4 * d**2 + attention) * d

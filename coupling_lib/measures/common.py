@@ -222,13 +222,39 @@ def traced_jacobians(
     """
     waiting: list[Trace] = []
     most = prompts_together(model)
+
+    def formed() -> Iterator[tuple[Trace, torch.Tensor]]:
+        J = _jacobians(waiting, token, boundary)
+        for number in range(len(J)):
+            yield waiting.pop(0), J[number]
+
     for traced in traces(model, given):
         longest = max([traced.n_tokens, *(other.n_tokens for other in waiting)])
         if waiting and (len(waiting) == most or longest * (len(waiting) + 1) > _TOKENS_TOGETHER):
-            yield from zip(waiting, _jacobians(waiting, token, boundary), strict=True)
-            waiting = []
+            yield from formed()
         waiting.append(traced)
-    yield from zip(waiting, _jacobians(waiting, token, boundary), strict=True)
+        del traced  # the next step of the loop would hold it until after its own forward pass
+    yield from formed()
+
+
+def jacobians_by_prompt(
+    model: Model, given: Sequence[str | torch.Tensor], token: int, boundary: str = "block"
+) -> Iterator[torch.Tensor]:
+    """Form what `traced_jacobians` does, for those who need no trace; its memory is free while they work.
+
+    Args:
+        model: the model.
+        given: texts or tensors.
+        token: the position t in each; -1 is the last.
+        boundary: see `Trace.jacobian`.
+
+    Yields:
+        for each prompt the Jacobians, shape `(L, d, d)`.
+    """
+    for both in traced_jacobians(model, given, token, boundary):
+        J = both[1]
+        del both
+        yield J
 
 
 def depth_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch.Tensor:

@@ -21,9 +21,9 @@ from coupling_lib.measures.common import (
     batched,
     check_k,
     inputs_for,
+    jacobians_by_prompt,
     prompt_inputs,
     prompt_name,
-    traced_jacobians,
 )
 from coupling_lib.measures.sweeps import sweep
 from coupling_lib.metrics.coupling import coupling_matrices
@@ -77,7 +77,7 @@ def measure_depth(
     check_k(model, ks[0])
     check_k(model, ks[-1])
     per_prompt = []
-    for number, (_, J) in enumerate(traced_jacobians(model, given, token, boundary)):
+    for number, J in enumerate(jacobians_by_prompt(model, given, token, boundary)):
         triplets = top_triplets_stacked(J, max(ks))
         # With one singular vector there are no off-diagonal entries to set against the diagonal.
         names = [name for name in VARIANTS if 1 not in ks or name != "old_off_over_diagonal"]

@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import batched, check_k, prompt_inputs, prompt_name, traced_jacobians
+from coupling_lib.measures.common import batched, check_k, jacobians_by_prompt, prompt_inputs, prompt_name
 from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum, random_orthogonal_null, relative_to_null
 from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
@@ -167,7 +167,7 @@ def measure_nulls(
     check_k(model, ks[-1])
     names = list(VARIANTS)
     per_prompt = []
-    for _, J in traced_jacobians(model, given, token):
+    for J in jacobians_by_prompt(model, given, token):
         U, S, Vh, _ = top_triplets_stacked(J, ks[-1])
         V = Vh.mT
         generator = torch.Generator().manual_seed(seed)
@@ -251,7 +251,7 @@ def measure_decisive(
     with_diagonal = (n_blocks - 1) / n_blocks
     different = ~torch.eye(n_blocks, dtype=torch.bool)
     per_prompt = []
-    for _, J in traced_jacobians(model, given, token, boundary):
+    for J in jacobians_by_prompt(model, given, token, boundary):
         U, S, Vh, _ = top_triplets_stacked(J, max(chosen))
         found = measure_variants(J, U, S, Vh, chosen, DECISIVE)
         value = torch.stack([found[name].cpu()[:, different].mean(dim=-1) for name in DECISIVE])

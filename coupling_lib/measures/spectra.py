@@ -12,9 +12,9 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.measures.common import (
     batched,
     check_k,
+    jacobians_by_prompt,
     prompt_inputs,
     prompt_name,
-    traced_jacobians,
 )
 from coupling_lib.metrics.nulls import filled_spectrum, mean_absolute_coordinate
 from coupling_lib.metrics.spectrum import (
@@ -75,7 +75,7 @@ def measure_spectra(
         if not 0 <= block < model.n_blocks:
             raise ParameterError(f"whole names block {block!r}; {model.name} has {model.n_blocks}, counted from 0")
     per_prompt = []
-    for _, J in traced_jacobians(model, given, token):
+    for J in jacobians_by_prompt(model, given, token):
         found = top_triplets_stacked(J, k)
         frobenius = torch.linalg.matrix_norm(J)
         exchanged = exchanged_miscoupling(J, found.U, found.Vh) if k > 1 else torch.full_like(frobenius, torch.nan)

@@ -32,8 +32,8 @@ def test_quick_run_compares_values_and_counts_operations(run):
     assert (case["d"], case["L"], case["n"], case["basis"]) == (96, 4, 16, "all 4 blocks")
     d, n = 96, 16
     weights, attention = 12 * d**2, 2 * n * d
-    # Evaluated once; pulled back d times, but for the 4 d^2 weights of the last layer, which meet unit vectors.
-    assert case["flop_per_block"] == 2 * (weights + attention) + 2 * (weights - 4 * d**2 + attention) * d
+    # Evaluated once and pulled back d times. Layers of this width do not look out for unit vectors.
+    assert case["flop_per_block"] == 2 * (weights + attention) * (1 + d)
     assert case["fraction_of_peak"] == pytest.approx(case["jacobian_flop_per_second"] / case["matrix_peak"])
     assert case["agreement"]["pairs"] == 6 and case["agreement"]["metric_relative"] < 1e-5
 
