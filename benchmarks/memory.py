@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 
+import coupling_lib as cl
 from benchmarks import released, stages
 from benchmarks.machine import MemoryPeak
 from benchmarks.shapes import SHAPES, prompt_ids
@@ -25,7 +26,8 @@ def peak_above_weights(shape: str, n_tokens: int, method: str) -> dict[str, int]
         method: `"ours"` for a whole prompt, `"released"` for the forward pass and one Jacobian.
 
     Returns:
-        bytes: `peak`, and `store`, what the Jacobians take that are kept (part of the peak).
+        bytes: `peak`, and of it `store`, the Jacobians that are kept, and `trace`, the states, keys and values that a
+        measurement has to hold until they are formed (0 for the released method, which keeps a graph instead).
     """
     command = [sys.executable, "-m", "benchmarks.memory", shape, str(n_tokens), method]
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, check=True, text=True)
@@ -35,15 +37,24 @@ def peak_above_weights(shape: str, n_tokens: int, method: str) -> dict[str, int]
 def _measure(shape: str, n_tokens: int, method: str) -> dict[str, int]:
     model = SHAPES[shape].build()
     ids = prompt_ids(model, n_tokens)
+    trace = 0
     if method == "ours":
         with MemoryPeak() as peak:
             stages.ours(model, ids)
-        kept = model.n_blocks
+        kept, trace = model.n_blocks, _bytes(cl.trace(model, ids))
     else:
         with released.attention_set_to(model.hf, "eager"), MemoryPeak() as peak:
             released.jacobian(released.hidden_states(model.hf, ids), model.n_blocks // 2)
         kept = 1
-    return {"peak": peak.above, "store": 4 * kept * model.d_model**2}
+    return {"peak": peak.above, "store": 4 * kept * model.d_model**2, "trace": trace}
+
+
+def _bytes(traced: cl.Trace) -> int:
+    """Add up what a trace keeps, each piece of memory once."""
+    kept = [tensor for call in traced.calls for pair in call.keys_values.values() for tensor in pair]
+    kept += [stream for call in traced.calls for stream in (call.input, call.output)]
+    pieces = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+    return sum(pieces.values())
 
 
 if __name__ == "__main__":

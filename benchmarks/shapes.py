@@ -182,3 +182,17 @@ def jacobian_flop(model: cl.Model, n_tokens: int) -> int:
     with FlopCounterMode(display=False) as counter:
         cl.block_jacobians(traced, model.n_blocks // 2, [(last, last)])
     return counter.get_total_flops()
+
+
+def complete_flop(model: cl.Model) -> int:
+    """Count the operations of one Jacobian's matrix products with all of a block's weights, unit vectors or not.
+
+    Args:
+        model: the model.
+
+    Returns:
+        2 P d for P weights: d cotangents, each pulled back through every weight.
+    """
+    return (
+        2 * model.d_model * sum(weight.numel() for weight in model.blocks.modules[0].parameters() if weight.ndim == 2)
+    )

@@ -83,17 +83,16 @@ def theirs(model: cl.Model, ids: Tensor, kind: str, blocks: list[int], stand_in:
     return Measured(seconds, J, values)
 
 
-def in_float64(model: cl.Model, ids: Tensor) -> Measured:
-    """Measure one prompt with this library in float64, to tell whose rounding a difference is.
+def in_float64(model: cl.Model) -> cl.Model:
+    """Give a copy of a model in float64, to tell whose rounding a difference is.
 
     Args:
-        model: the model; a copy of it takes twice its memory.
-        ids: the prompt, shape `(1, n)`.
+        model: the model.
 
     Returns:
-        values, and seconds that say nothing.
+        the copy, of twice its memory.
     """
-    return ours(cl.wrap_model(copy.deepcopy(model.hf).double(), name=model.name), ids)
+    return cl.wrap_model(copy.deepcopy(model.hf).double(), name=model.name)
 
 
 def faster_attention(model: cl.Model, ids: Tensor) -> str:
