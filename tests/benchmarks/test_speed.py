@@ -43,7 +43,7 @@ def test_quick_run_names_the_machine_and_measures_memory_growth_and_the_embedded
     assert {"cpu", "cores", "threads", "versions", "date", "load_average"} <= run["machine"].keys()
     assert {(m["shape"], m["method"]) for m in run["memory"]} == {("tiny", "ours"), ("tiny", "released")}
     assert all(m["peak"] >= 0 for m in run["memory"])
-    assert {curve["variable"] for curve in run["growth"]} == {"n", "T", "d", "L", "K"}
+    assert {curve["variable"] for curve in run["growth"]} == {"n", "T", "P", "d", "L", "K"}
     assert run["embedded_prompt"]["shape"] == "nano-neox" and run["embedded_prompt"]["seconds"] > 0
 
 
