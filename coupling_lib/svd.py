@@ -39,7 +39,7 @@ _ACCURACY = {torch.float32: 1e-6, torch.float64: 1e-11}
 
 # Bytes of matrices that are decomposed together (of their float64 squares on that route) on a CPU; what
 # Python adds is small above it. A GPU starves on so few and has more memory.
-_STACK_BYTES = {"cpu": 2**24, "cuda": 2**30}
+_STACK_BYTES = {"cpu": 2**25, "cuda": 2**30}
 
 
 class IllDefinedSubspaceWarning(UserWarning):

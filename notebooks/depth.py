@@ -36,7 +36,7 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import parameters, provenance
+from coupling_lib import choices, parameters, provenance
 from coupling_lib.figures import depth, depth_data, display, schematic
 from coupling_lib.measures.depth import other_models
 
@@ -66,8 +66,8 @@ display.show(
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-p.drawn = parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = cl.inputs_for(loaded, parameters.chosen_prompts(p), seed=p.seed)
+p.drawn = choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
 trained = cl.sweep(cl.measure_depth, loaded, texts, ks=(p.k,), token=p.token)
 
 # %% [markdown]
@@ -164,7 +164,7 @@ show(
 
 # %%
 names = other_models(p.others, besides=p.model)
-beside = {p.model: both} | cl.measure_models(names, parameters.chosen_prompts(p), p.k, p.token, p.precision, p.seed)
+beside = {p.model: both} | cl.measure_models(names, choices.chosen_prompts(p), p.k, p.token, p.precision, p.seed)
 origins = [ds.attrs for states in beside.values() for ds in states.values()]
 display.show(
     lambda: depth.models_figure(beside, reading.name, p.k, null.item()),

@@ -36,7 +36,7 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import parameters, provenance
+from coupling_lib import choices, provenance
 from coupling_lib.figures import display, dynamics, dynamics_data
 
 p = cl.check_parameters(globals(), declared=("model", "precision", "revision", "prompts", "k", "token", "seed"))
@@ -49,8 +49,8 @@ p.command = provenance.papermill_command("dynamics", vars(p))
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = cl.inputs_for(loaded, parameters.chosen_prompts(p), seed=p.seed)
+choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
 trained = cl.sweep(cl.measure_dynamics, loaded, texts, k=p.k, token=p.token, seed=p.seed)
 
 # %% [markdown]

@@ -33,7 +33,7 @@ seed: int = 0  # seed of the selection of prompts and of the random directions
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import checkpoints, parameters, provenance
+from coupling_lib import checkpoints, choices, provenance
 from coupling_lib.figures import display, emergence, emergence_data
 
 p = cl.check_parameters(globals(), declared=("model", "precision", "steps", "prompts", "k", "window", "token", "seed"))
@@ -49,7 +49,7 @@ p.command = provenance.papermill_command("emergence", vars(p))
 # %%
 measured = cl.measure_emergence(
     p.model,
-    parameters.chosen_prompts(p),
+    choices.chosen_prompts(p),
     steps=chosen,
     precision=p.precision,
     ks=(p.k,),

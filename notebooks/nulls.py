@@ -34,7 +34,7 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import parameters, provenance
+from coupling_lib import choices, provenance
 from coupling_lib.figures import display, nulls, nulls_data
 from coupling_lib.measures import generalization
 from coupling_lib.measures import nulls as measures
@@ -85,8 +85,8 @@ display.show(
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = cl.inputs_for(loaded, parameters.chosen_prompts(p), seed=p.seed)
+choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
 ks = measures.ladder(p.k, loaded.d_model)
 settings = {"ks": ks, "token": p.token, "seed": p.seed}
 trained = cl.sweep(measures.measure_nulls, loaded, texts, **settings)

@@ -38,7 +38,7 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import parameters, provenance
+from coupling_lib import choices, parameters, provenance
 from coupling_lib.figures import display, perturbation, perturbation_data
 
 p = cl.check_parameters(
@@ -56,7 +56,7 @@ p.command = provenance.papermill_command("perturbation", vars(p))
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-texts = cl.inputs_for(loaded, parameters.chosen_prompts(p), seed=p.seed)
+texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
 p.levels = parameters.parse_levels(p.noise)
 trained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=p.levels, draws=p.draws, token=p.token, seed=p.seed)
 

@@ -36,7 +36,7 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import parameters, provenance
+from coupling_lib import choices, provenance
 from coupling_lib.figures import display, precision, precision_data
 from coupling_lib.measures.precision import chosen_precisions
 
@@ -56,8 +56,8 @@ p.command = provenance.papermill_command("precision", vars(p))
 
 # %%
 loaded = cl.load_model(p.model, revision=p.revision or None, untrained=True, seed=p.seed)
-parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = parameters.chosen_prompts(p)
+choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = choices.chosen_prompts(p)
 untrained = cl.sweep(cl.measure_depth, loaded, cl.inputs_for(loaded, texts, seed=p.seed), ks=(p.k,), token=p.token)
 del loaded
 

@@ -33,7 +33,7 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import parameters, provenance
+from coupling_lib import choices, provenance
 from coupling_lib.figures import display, prompts_data
 from coupling_lib.figures import prompts as draw
 
@@ -52,8 +52,8 @@ p.command = provenance.papermill_command("prompts", vars(p))
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-p.asked = [*parameters.chosen_prompts(p), *cl.prompt_versions(loaded, parameters.chosen_questions(p))]
+choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+p.asked = [*choices.chosen_prompts(p), *cl.prompt_versions(loaded, choices.chosen_questions(p))]
 trained = cl.measure_prompts(loaded, p.asked, ks=(p.k,), token=p.token)
 
 # %% [markdown]

@@ -34,7 +34,7 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import parameters, provenance
+from coupling_lib import choices, provenance
 from coupling_lib.figures import display, readings, readings_data
 from coupling_lib.measures.readings import several_ks
 
@@ -51,8 +51,8 @@ p.command = provenance.papermill_command("readings", vars(p))
 # %%
 boundaries = ("block", "hidden_states")
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = cl.inputs_for(loaded, parameters.chosen_prompts(p), seed=p.seed)
+choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
 settings = {"ks": several_ks(p.k, loaded.d_model), "token": p.token}
 trained = {at: cl.sweep(cl.measure_depth, loaded, texts, **settings, boundary=at) for at in boundaries}
 

@@ -35,7 +35,7 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import parameters, provenance
+from coupling_lib import choices, provenance
 from coupling_lib.figures import display, spectra, spectra_data
 
 p = cl.check_parameters(
@@ -51,8 +51,8 @@ p.command = provenance.papermill_command("spectra", vars(p))
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-p.whole = parameters.spread_blocks(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = cl.inputs_for(loaded, parameters.chosen_prompts(p), seed=p.seed)
+p.whole = choices.spread_blocks(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
 trained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whole=tuple(p.whole))
 
 # %% [markdown]

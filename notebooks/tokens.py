@@ -37,7 +37,7 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import parameters, provenance
+from coupling_lib import choices, provenance
 from coupling_lib.figures import display, tokens_data
 from coupling_lib.figures import tokens as draw
 from coupling_lib.measures.tokens import token_comparisons, token_reports
@@ -67,10 +67,10 @@ p.command = provenance.papermill_command("tokens", vars(p))
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-p.blocks = parameters.chosen_pair(p, loaded.n_blocks, loaded.name)
+choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+p.blocks = choices.chosen_pair(p, loaded.n_blocks, loaded.name)
 p.compared = token_comparisons(p.blocks, p.token_in, p.token_out)
-p.texts = cl.inputs_for(loaded, [p.example, *parameters.chosen_prompts(p)], seed=p.seed)
+p.texts = cl.inputs_for(loaded, [p.example, *choices.chosen_prompts(p)], seed=p.seed)
 measure = partial(cl.sweep, cl.measure_tokens, prompts=p.texts, k=p.k, tokens=p.tokens)
 trained = {name: measure(model=loaded, **chosen) for name, chosen in p.compared.items()}
 

@@ -34,7 +34,7 @@ seed: int = 0  # seed of the untrained weights and of the selection of prompts
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import parameters, provenance
+from coupling_lib import choices, provenance
 from coupling_lib.figures import display, trajectories, trajectories_data
 from coupling_lib.measures.depth import other_models
 
@@ -52,7 +52,7 @@ p.command = provenance.papermill_command("trajectories", vars(p))
 # %%
 models = cl.compare_trajectories(
     [p.model, *other_models(p.others, besides=p.model)],
-    parameters.chosen_prompts(p),
+    choices.chosen_prompts(p),
     precision=p.precision,
     revision=p.revision or None,
     token=p.token,

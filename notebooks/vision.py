@@ -39,7 +39,7 @@ seed: int = 0  # seed of the untrained weights, of the choice of images and of t
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import parameters, provenance
+from coupling_lib import choices, provenance
 from coupling_lib.figures import (
     depth,
     depth_data,
@@ -160,7 +160,7 @@ print(trends.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-p.drawn = parameters.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+p.drawn = choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 chosen = cl.load_images(p.pictures, loaded.hf.config, p.images, p.seed)
 pixels = [picture.pixels for picture in chosen]
 p.patch = patch_box(loaded.hf.config, p.token, chosen[0].shown.shape)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coupling_lib import parameters
+from coupling_lib import choices, parameters
 from coupling_lib.errors import ParameterError
 
 RIGHT = {
@@ -93,7 +93,7 @@ def test_blocks_that_cannot_be_read_are_refused(blocks):
 
 def test_a_mistyped_range_ends_in_the_first_block_there_is_not():
     with pytest.raises(ParameterError, match="no block 13"):
-        parameters.check_against_model(SimpleNamespace(k=1, blocks="2-99999999999999"), 12, 96, "nano-neox")
+        choices.check_against_model(SimpleNamespace(k=1, blocks="2-99999999999999"), 12, 96, "nano-neox")
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_known_one():
@@ -123,7 +123,7 @@ def test_what_a_notebook_defines_itself_is_no_parameter_so_the_cell_can_run_agai
 def test_what_depends_on_the_model_is_refused_with_the_models_figures():
     def against(**changes):
         with pytest.raises(ParameterError) as caught:
-            parameters.check_against_model(check(**changes), n_blocks=3, d_model=8, name="tiny")
+            choices.check_against_model(check(**changes), n_blocks=3, d_model=8, name="tiny")
         return str(caught.value)
 
     assert against(k=9) == (
@@ -146,12 +146,12 @@ def test_what_depends_on_the_model_is_refused_with_the_models_figures():
     ],
 )
 def test_chosen_blocks_count_from_zero_and_lie_in_the_middle_without_a_choice(blocks, n_blocks, expected):
-    assert parameters.check_against_model(SimpleNamespace(k=1, blocks=blocks), n_blocks, 96, "model") == expected
+    assert choices.check_against_model(SimpleNamespace(k=1, blocks=blocks), n_blocks, 96, "model") == expected
 
 
 def test_prompts_are_a_number_a_set_or_a_file(tmp_path):
     def chosen(prompts, seed=0):
-        return [prompt.text for prompt in parameters.chosen_prompts(SimpleNamespace(prompts=prompts, seed=seed))]
+        return [prompt.text for prompt in choices.chosen_prompts(SimpleNamespace(prompts=prompts, seed=seed))]
 
     file = tmp_path / "mine.txt"
     file.write_text("first\nsecond\nthird\n")

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from coupling_lib.choices import chosen_prompts
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.parameters import chosen_prompts
 from coupling_lib.prompts import BENCHMARKS, PARIS, Prompt, add_chain_of_thought, count_steps, load_prompts
 
 LONG = "word " * 31 + "<unk>"

@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from coupling_lib.figures import depth, depth_data, style
+from tests.figures.drawn import assert_repeats, assert_text_inside
 
 NAME = "normalized_miscoupling"
 FIGURES = {
@@ -26,24 +26,14 @@ FIGURES = {
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_repeats_byte_for_byte(figure, theme, datasets):
-    with style.theme(theme):
-        first, second = (style.save_svg(FIGURES[figure](datasets)) for _ in range(2))
-    assert first == second
-    assert len(first) < 400_000
+    assert_repeats(lambda: FIGURES[figure](datasets), theme)
 
 
 @pytest.mark.parametrize("figure", FIGURES)
 @pytest.mark.parametrize("count", [1, 3])
 def test_every_figure_takes_one_or_several_models_and_keeps_its_text_inside(figure, count, datasets):
     models = {f"model {i}": datasets["trained"] for i in range(count)}
-    with style.theme("light"):
-        drawn = FIGURES[figure](models)
-        FigureCanvasAgg(drawn).draw()
-    frame = drawn.bbox
-    for text in [t for axes in drawn.axes for t in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]]:
-        box = text.get_window_extent()
-        if text.get_text():
-            assert box.x0 >= -1 and box.x1 <= frame.width + 1 and box.y0 >= -1 and box.y1 <= frame.height + 1, text
+    assert_text_inside(lambda: FIGURES[figure](models))
 
 
 def test_matrix_grid_shows_the_relative_matrices_with_gaps_between_them(datasets):

@@ -5,11 +5,11 @@ import sys
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from coupling_lib.figures import emergence, emergence_data, style
 from coupling_lib.metrics.statistics import bootstrap_interval
+from tests.figures.drawn import assert_repeats, assert_text_inside
 from tests.figures.trajectory_cases import STEPS, make_emergence
 
 NAME, K = "normalized_miscoupling", 4
@@ -31,9 +31,7 @@ def measured():
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_repeats_byte_for_byte(figure, theme, measured):
-    with style.theme(theme):
-        first, second = (style.save_svg(FIGURES[figure](measured)) for _ in range(2))
-    assert first == second and len(first) < 400_000
+    assert_repeats(lambda: FIGURES[figure](measured), theme)
 
 
 @pytest.mark.parametrize("case", ["all", "two steps", "no step 0", "one prompt", "nothing known", "no score"])
@@ -47,15 +45,7 @@ def test_every_figure_takes_any_steps_and_keeps_its_text_inside(figure, case, me
         "nothing known": measured.assign(progress=measured.progress * np.nan).assign_attrs(progress_label=""),
         "no score": measured.assign({n: measured[n] * np.nan for n in ("expodistance", "window_expodistance")}),
     }
-    with style.theme("light"):
-        drawn = FIGURES[figure](cases[case])
-        FigureCanvasAgg(drawn).draw()
-    frame = drawn.bbox
-    for axes in drawn.axes:
-        for text in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]:
-            box = text.get_window_extent()
-            if text.get_text():
-                assert box.x0 >= -1 and box.x1 <= frame.width + 1 and box.y0 >= -1 and box.y1 <= frame.height + 1, text
+    assert_text_inside(lambda: FIGURES[figure](cases[case]))
 
 
 def test_coupling_is_the_mean_over_pairs_with_a_bootstrap_interval_over_prompts(measured):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from coupling_lib.figures import precision, precision_data, style
+from coupling_lib.figures import precision, precision_data
+from tests.figures.drawn import assert_repeats, assert_text_inside
 
 from .precision_example import make_precision
 
@@ -27,25 +27,14 @@ def ds():
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_repeats_byte_for_byte(figure, theme, ds):
-    with style.theme(theme):
-        first, second = (style.save_svg(FIGURES[figure](ds)) for _ in range(2))
-    assert first == second and len(first) < 400_000
+    assert_repeats(lambda: FIGURES[figure](ds), theme)
 
 
 @pytest.mark.parametrize("figure", FIGURES)
 @pytest.mark.parametrize("names", [["nf4"], ["bfloat16", "int8", "nf4", "fp4", "float16"]])
 def test_every_figure_takes_one_or_five_precisions_and_keeps_its_text_inside(figure, names, ds):
     many = ds.sel(precision=["float32", *["nf4"] * len(names)]).assign_coords(precision=["float32", *names])
-    with style.theme("light"):
-        drawn = FIGURES[figure](many)
-        FigureCanvasAgg(drawn).draw()
-    frame = drawn.bbox
-    texts = [t for axes in drawn.axes for t in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]]
-    texts += [text for legend in drawn.legends for text in legend.get_texts()]
-    for text in texts:
-        box = text.get_window_extent()
-        if text.get_text():
-            assert box.x0 >= -1 and box.x1 <= frame.width + 1 and box.y0 >= -1 and box.y1 <= frame.height + 1, text
+    assert_text_inside(lambda: FIGURES[figure](many))
 
 
 def test_value_errors_are_medians_over_prompts_and_blocks_or_ranks(ds):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.stats
 import xarray as xr
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.figures import prompts, prompts_data, style
+from coupling_lib.figures import prompts, prompts_data
+from tests.figures.drawn import assert_repeats, assert_text_inside
 
 NAME, K, BLOCKS = "normalized_miscoupling", 3, 4
 VERSIONS = ("alone", "step by step", "control sentence")
@@ -55,15 +55,8 @@ FIGURES = {
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_repeats_byte_for_byte_and_keeps_its_text_inside(figure, count, theme, datasets):
     some = dict(list(datasets.items())[-count:])
-    with style.theme(theme):
-        drawn = FIGURES[figure](some)
-        assert style.save_svg(FIGURES[figure](some)) == style.save_svg(drawn)
-        FigureCanvasAgg(drawn).draw()
-    for text in [t for axes in drawn.axes for t in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]]:
-        box = text.get_window_extent()
-        if text.get_text():
-            assert box.x0 >= -1 and box.x1 <= drawn.bbox.width + 1, text
-            assert box.y0 >= -1 and box.y1 <= drawn.bbox.height + 1, text
+    assert_repeats(lambda: FIGURES[figure](some), theme)
+    assert_text_inside(lambda: FIGURES[figure](some), theme)
 
 
 def test_a_blocks_coupling_is_the_mean_over_both_directions_with_all_others(datasets):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from coupling_lib.figures import readings, style
 from coupling_lib.metrics.variants import VARIANTS
+from tests.figures.drawn import assert_repeats, assert_text_inside
 
 from .readings_example import make_agreement, make_by_block, make_choices, make_means
 
@@ -23,22 +23,8 @@ FIGURES = {
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_repeats_byte_for_byte_and_keeps_its_text_inside(figure, theme):
-    with style.theme(theme):
-        first, second = (style.save_svg(FIGURES[figure]()) for _ in range(2))
-        drawn = FIGURES[figure]()
-        FigureCanvasAgg(drawn).draw()
-        texts = [t for axes in drawn.axes for t in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]]
-        texts += [label for axes in drawn.axes for label in axes.get_yticklabels() if _is_drawn(axes, label)]
-        boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
-    assert first == second and len(first) < 400_000
-    frame = drawn.bbox
-    outside = [t for t, b in boxes if b.x0 < -1 or b.x1 > frame.width + 1 or b.y0 < -1 or b.y1 > frame.height + 1]
-    assert not outside
-
-
-def _is_drawn(axes, label) -> bool:
-    low, high = sorted(axes.get_ylim())
-    return label.get_visible() and low <= label.get_position()[1] <= high
+    assert_repeats(FIGURES[figure], theme)
+    assert_text_inside(FIGURES[figure], theme, tick_labels="y")
 
 
 def test_each_variant_has_a_panel_of_its_own_with_both_networks_and_their_nulls():

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from coupling_lib.figures import spectra, spectra_data, style
 from coupling_lib.metrics.statistics import bootstrap_interval
+from tests.figures.drawn import assert_repeats, assert_text_inside
 from tests.figures.linear_cases import make_fits, make_null, make_spectra
 
 FIGURES = {
@@ -27,20 +27,13 @@ def cases(names=("untrained", "trained"), count=5):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_repeats_byte_for_byte(figure, theme):
-    with style.theme(theme):
-        first, second = (style.save_svg(FIGURES[figure](cases())) for _ in range(2))
-    assert first == second
+    assert_repeats(lambda: FIGURES[figure](cases()), theme)
 
 
 @pytest.mark.parametrize("figure", FIGURES)
 @pytest.mark.parametrize(("names", "count"), [(("a model",), 1), (("a", "b", "c"), 5)])
 def test_every_figure_takes_one_prompt_and_any_number_of_models(figure, names, count):
-    with style.theme("light"):
-        drawn = FIGURES[figure](cases(names, count))
-        FigureCanvasAgg(drawn).draw()
-    for legend in drawn.legends:
-        box = legend.get_window_extent()
-        assert box.x0 >= 0 and box.x1 <= drawn.bbox.width and box.y0 >= 0
+    assert_text_inside(lambda: FIGURES[figure](cases(names, count)))
 
 
 def test_top_values_are_medians_per_rank_with_the_first_ten_in_the_networks_colour():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import xarray as xr
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.figures import style, tokens, tokens_data
+from coupling_lib.figures import tokens, tokens_data
+from tests.figures.drawn import assert_repeats, assert_text_inside
 
 NAME = "normalized_miscoupling"
 K, FULL, TOKENS = 3, 4, 5
@@ -66,15 +66,8 @@ FIGURES = {
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_repeats_byte_for_byte_and_keeps_its_text_inside(figure, theme):
-    with style.theme(theme):
-        drawn = FIGURES[figure]()
-        assert style.save_svg(FIGURES[figure]()) == style.save_svg(drawn)
-        FigureCanvasAgg(drawn).draw()
-    for text in [t for axes in drawn.axes for t in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]]:
-        box = text.get_window_extent()
-        if text.get_text():
-            assert box.x0 >= -1 and box.x1 <= drawn.bbox.width + 1, text
-            assert box.y0 >= -1 and box.y1 <= drawn.bbox.height + 1, text
+    assert_repeats(FIGURES[figure], theme)
+    assert_text_inside(FIGURES[figure], theme)
 
 
 @pytest.mark.parametrize(

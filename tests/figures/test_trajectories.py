@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from coupling_lib.figures import style, trajectories, trajectories_data
+from tests.figures.drawn import assert_repeats, assert_text_inside
 from tests.figures.trajectory_cases import make_trajectories
 
 FIGURES = {
@@ -29,9 +29,7 @@ def without(networks, *names):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_repeats_byte_for_byte(figure, theme, networks):
-    with style.theme(theme):
-        first, second = (style.save_svg(FIGURES[figure](networks)) for _ in range(2))
-    assert first == second and len(first) < 400_000
+    assert_repeats(lambda: FIGURES[figure](networks), theme)
 
 
 @pytest.mark.parametrize("case", ["all", "no entropy", "no paths", "no expodistance", "one prompt"])
@@ -44,16 +42,8 @@ def test_every_figure_takes_what_there_is_and_keeps_its_text_inside(figure, case
         "no expodistance": {n: ds.assign(expodistance=ds.expodistance * np.nan) for n, ds in networks.items()},
         "one prompt": {n: ds.isel(prompt=[0]) for n, ds in networks.items()},
     }
-    with style.theme("light"):
-        drawn = FIGURES[figure](cases[case])
-        FigureCanvasAgg(drawn).draw()
-    frame = drawn.bbox
-    texts = [t for axes in drawn.axes for t in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]]
-    names = [label for axes in drawn.axes for label in axes.get_xticklabels() if "scores" in figure]
-    for text in [*texts, *names, *drawn.texts]:
-        box = text.get_window_extent()
-        if text.get_text():
-            assert box.x0 >= -1 and box.x1 <= frame.width + 1 and box.y0 >= -1 and box.y1 <= frame.height + 1, text
+    named = "x" if "scores" in figure else ""
+    assert_text_inside(lambda: FIGURES[figure](cases[case]), tick_labels=named)
 
 
 def test_every_prompt_is_a_dot_in_the_colour_of_its_network(networks):

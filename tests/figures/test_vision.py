@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.figures import style, vision, vision_data
+from coupling_lib.figures import vision, vision_data
 from coupling_lib.figures.vision_data import Reading
+from tests.figures.drawn import assert_repeats, assert_text_inside
 
 DECAYS, RATES = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2), (0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 STATED = {0.0: 0.35, 0.3: 0.83}
@@ -54,18 +54,8 @@ FIGURES = {
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_figure_repeats_byte_for_byte_and_keeps_its_text_inside(figure, grid):
     for theme in ("light", "dark"):
-        with style.theme(theme):
-            first, second = (style.save_svg(FIGURES[figure](grid)) for _ in range(2))
-            assert first == second and len(first) < 400_000
-            drawn = FIGURES[figure](grid)
-            FigureCanvasAgg(drawn).draw()
-    texts = [t for axes in drawn.axes for t in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]]
-    legend = [text for entry in drawn.legends for text in entry.get_texts()]
-    for text in [*texts, *drawn.texts, *legend]:
-        box = text.get_window_extent()
-        if text.get_text():
-            assert box.x0 >= -1 and box.x1 <= drawn.bbox.width + 1, text
-            assert box.y0 >= -1 and box.y1 <= drawn.bbox.height + 1, text
+        assert_repeats(lambda: FIGURES[figure](grid), theme)
+        assert_text_inside(lambda: FIGURES[figure](grid), theme)
 
 
 def test_fits_are_over_weight_decays_of_one_seed_at_each_rate(grid):

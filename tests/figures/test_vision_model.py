@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import xarray as xr
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from coupling_lib.figures import depth_data, style, vision_model, vision_model_data
+from coupling_lib.figures import depth_data, vision_model, vision_model_data
 from tests.figures.conftest import make_depth
+from tests.figures.drawn import assert_repeats, assert_text_inside
 
 NAME, RELATIONS = "normalized_miscoupling", ["class", "patch", "class to patch", "patch a to b"]
 IMAGE = np.random.default_rng(0).random((8, 8))
@@ -54,16 +54,8 @@ def test_every_figure_repeats_byte_for_byte_and_keeps_its_text_inside(figure, ne
         "drop_path": lambda: vision_model.drop_path_effect(dropped, 0.95),
     }[figure]
     for theme in ("light", "dark"):
-        with style.theme(theme):
-            first, second = (style.save_svg(draw()) for _ in range(2))
-            assert first == second and len(first) < 400_000
-            drawn = draw()
-            FigureCanvasAgg(drawn).draw()
-    for text in [t for axes in drawn.axes for t in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]]:
-        box = text.get_window_extent()
-        if text.get_text():
-            assert box.x0 >= -1 and box.x1 <= drawn.bbox.width + 1, text
-            assert box.y0 >= -1 and box.y1 <= drawn.bbox.height + 1, text
+        assert_repeats(draw, theme)
+        assert_text_inside(draw, theme)
 
 
 def test_the_image_stands_beside_its_matrices_with_its_patch_framed(networks):
