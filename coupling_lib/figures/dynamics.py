@@ -219,7 +219,7 @@ def left_and_right(datasets: Datasets) -> Figure:
         axes.axhspan(-spread, spread, label="random bases: two thirds of pairs", **null)
         axes.axhline(0, color=style.colour("text"), linewidth=0.7)
         block_axis(axes)
-    panels[0].set_ylabel(r"$u_i^\top v_i$")
+    panels[0].set_ylabel(r"$u_i^\top v_i$", labelpad=0)  # values near 0 have long tick labels
     legend_under(figure, panels[-1:])
     return figure
 

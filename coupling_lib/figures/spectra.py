@@ -75,14 +75,22 @@ def inverse_top_value(datasets: Datasets, fits: Datasets) -> Figure:
     Returns:
         The figure.
     """
-    figure, panels = panel_row(list(datasets), above=0.18)
+    narrow = len(datasets) > 2
+    figure, panels = panel_row(list(datasets), above=0.34 if narrow else 0.18)
     table = inverse_table(datasets, fits)
     for position, (axes, name) in enumerate(zip(panels, datasets, strict=True)):
         rows, ink = table[table.network == name], style.dataset_colour(name, position)
         axes.plot(rows.block, rows["mean"], "o", markersize=4, color=ink, label=f"{name}, mean over prompts")
         axes.vlines(rows.block, rows.low, rows.high, color=ink, linewidth=1.2)
         axes.plot(rows.block, rows.line, color=style.colour("text"), linewidth=1.3, label="least-squares line")
-        axes.text(0.5, 1.03, _fit_text(fits[name]), transform=axes.transAxes, ha="center", fontsize=8.5)
+        axes.text(
+            0.5,
+            1.03,
+            _fit_text(fits[name], "\n" if narrow else " "),
+            transform=axes.transAxes,
+            ha="center",
+            fontsize=8.5,
+        )
         block_axis(axes)
     panels[0].set_ylabel(r"$1\,/\,\sigma_1(J_l)$")
     panels[0].set_ylim(bottom=0)
@@ -159,11 +167,12 @@ def left_and_right(datasets: Datasets, nulls: Datasets) -> Figure:
     return figure
 
 
-def _fit_text(fit: xr.Dataset) -> str:
+def _fit_text(fit: xr.Dataset, separator: str) -> str:
     r_squared = mean_interval(fit["r_squared"].values)
     interval = "" if np.isnan(r_squared.low) else f"  [{r_squared.low:.2f}, {r_squared.high:.2f}]"
     slope = float(fit["slope"].mean())
-    return f"from block {fit.attrs['first_block'] + 1}: slope {slope:.3f}, $R^2={r_squared.middle:.2f}$" + interval
+    start = f"from block {fit.attrs['first_block'] + 1}: slope {slope:.3f},"
+    return f"{start}{separator}$R^2={r_squared.middle:.2f}${interval}"
 
 
 def _summary(rows: pd.DataFrame, middle: str) -> Summary:

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from coupling_lib.figures import style
 
 # Room for what a font's hinting adds, in pixels.
-_EDGE = 1
+_EDGE = 2
 
 
 def assert_repeats(draw: Callable[[], Figure], theme: str) -> None:
@@ -36,8 +36,8 @@ def assert_text_inside(draw: Callable[[], Figure], theme: str = "light", tick_la
     for text in texts:
         if text.get_text():
             box = text.get_window_extent()
-            assert box.x0 >= -_EDGE and box.x1 <= figure.bbox.width + _EDGE, text
-            assert box.y0 >= -_EDGE and box.y1 <= figure.bbox.height + _EDGE, text
+            assert box.x0 >= -_EDGE and box.x1 <= figure.bbox.width + _EDGE, (text, box)
+            assert box.y0 >= -_EDGE and box.y1 <= figure.bbox.height + _EDGE, (text, box)
 
 
 def _is_drawn(axes: Axes, label: Text, name: str) -> bool:
