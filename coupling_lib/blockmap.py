@@ -18,7 +18,7 @@ of every block's Jacobian must be those of the whole sequence.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -135,6 +135,8 @@ def joinable(calls: Sequence[BlockCall]) -> bool:
 def _alike(name: str, one: Any, other: Any) -> bool:
     if isinstance(one, tuple | list):
         return len(one) == len(other) and all(map(partial(_alike, name), one, other))
+    if isinstance(one, Mapping):
+        return one is other  # none of the families passes one with something per position
     if not isinstance(one, torch.Tensor):
         return type(one) is type(other) and (one is other or one == other)
     return _belongs_to_positions(name, one) or (one.shape == other.shape and torch.equal(one, other))

@@ -75,6 +75,13 @@ def test_prompts_whose_calls_differ_in_something_else_are_taken_one_by_one():
     torch.testing.assert_close(derivatives.prompts_jacobians(several, 1, pairs), wanted, rtol=0, atol=1e-12)
 
 
+def test_tensors_in_a_dictionary_are_not_joined():
+    calls = [trace.calls[1] for trace in traces(named("gpt2"))]
+    same = {"scale": torch.ones(2)}
+    assert blockmap.joinable([call.with_argument("extra", same) for call in calls])
+    assert not blockmap.joinable([call.with_argument("extra", {"scale": torch.ones(2)}) for call in calls])
+
+
 def test_there_is_a_pair_for_every_prompt():
     several = traces(named("llama"))
     with pytest.raises(ParameterError, match="names 1 pairs for 3 prompts"):
