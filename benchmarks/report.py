@@ -184,11 +184,11 @@ def _memory(records: list[dict[str, Any]]) -> list[str]:
         for m in records
     ]
     head = ("model", "n", "method", "peak above the weights", "of it kept Jacobians", "of it states, keys, values")
-    floor = (
-        "All pairs of blocks need all Jacobians, and these the states, keys and values: below the sum of the last two "
-        "columns, with nothing to work in, a whole prompt cannot be measured in float32 without forming them twice.\n"
+    held = (
+        "Coupling of all pairs of blocks needs all Jacobians at the end, and until they are formed the states, keys "
+        "and values. The rest of the peak is work space, and memory that the allocator holds back.\n"
     )
-    return ["### Memory\n", floor, table(head, rows)]
+    return ["### Memory\n", held, table(head, rows)]
 
 
 def _growth_row(curve: dict[str, Any]) -> tuple[str, ...]:

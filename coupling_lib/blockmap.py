@@ -98,7 +98,7 @@ def token_map(call: BlockCall, block: nn.Module, route: str, positions: torch.Te
         the map from `(T, s, d)` to `(T, s, d)`; rows other than the last of a set are not to be read.
     """
     if route == "attention":
-        return _attention_map([call], block, positions)
+        return prompts_map([call], block, positions)
     if route == "cache":
         return _cache_map(call, block, positions)
     return _sequence_map(call, block, positions)
@@ -108,14 +108,27 @@ def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: torch.T
     """Give a block as a function of the states at a few positions of each of several prompts, on the attention route.
 
     Args:
-        calls: the block's recorded call for each of T prompts, of any lengths; see `joinable`.
+        calls: the block's recorded call for each of T prompts, of any lengths, see `joinable`; or that of one prompt.
         block: the block, or a dense copy of it.
-        positions: s positions of each prompt, shape `(T, s)`, as for `token_map`.
+        positions: s positions of each prompt, or T sets of them in the one, shape `(T, s)`, as for `token_map`.
 
     Returns:
         the map from `(T, s, d)` to `(T, s, d)`. No prompt enters another's.
     """
-    return _attention_map(calls, block, positions)
+    (name,) = calls[0].keys_values
+    layer = block.get_submodule(name)
+    constants = [_constants(call, block, layer, name) for call in calls]
+    if len(calls) == 1:
+        few, frozen_at, padding = _few(calls[0], positions), constants[0], None
+    else:
+        few = _joined([_few(call, own[None]) for call, own in zip(calls, positions, strict=True)])
+        frozen_at, padding = _padded(constants)
+
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        with frozen(layer, frozen_at, positions, padding):
+            return few.replay(block, x)
+
+    return apply
 
 
 def joinable(calls: Sequence[BlockCall]) -> bool:
@@ -140,23 +153,6 @@ def _alike(name: str, one: Any, other: Any) -> bool:
     if not isinstance(one, torch.Tensor):
         return type(one) is type(other) and (one is other or one == other)
     return _belongs_to_positions(name, one) or (one.shape == other.shape and torch.equal(one, other))
-
-
-def _attention_map(calls: Sequence[BlockCall], block: nn.Module, positions: torch.Tensor) -> TokenMap:
-    (name,) = calls[0].keys_values
-    layer = block.get_submodule(name)
-    constants = [_constants(call, block, layer, name) for call in calls]
-    if len(calls) == 1:
-        few, frozen_at, padding = _few(calls[0], positions), constants[0], None
-    else:
-        few = _joined([_few(call, own[None]) for call, own in zip(calls, positions, strict=True)])
-        frozen_at, padding = _padded(constants)
-
-    def apply(x: torch.Tensor) -> torch.Tensor:
-        with frozen(layer, frozen_at, positions, padding):
-            return few.replay(block, x)
-
-    return apply
 
 
 def _constants(call: BlockCall, block: nn.Module, layer: nn.Module, name: str) -> KeysValues:
