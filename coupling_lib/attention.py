@@ -20,6 +20,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.utils import logging
 
+from coupling_lib.functions import Function
+
 NAME = "coupling_lib"
 
 
@@ -143,7 +145,7 @@ def _alone(x: torch.Tensor) -> torch.Tensor:
     return x.clone() if x.untyped_storage().nbytes() > x.nbytes else x
 
 
-class _RowsTimesConstant(torch.autograd.Function):
+class _RowsTimesConstant(Function):
     """Multiply `x` `(..., g, r, a)` by constants `C` `(g, a, b)`, all leading dimensions folded into rows.
 
     Under `torch.vmap` a plain product would first repeat the constants for every column of the Jacobian; here

@@ -195,10 +195,15 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, torch.Tensor])
                 recorded.append((envoy.inputs, envoy.output))
             # What follows the blocks, logits of a whole vocabulary, would take a third of a short prompt's time.
             run.stop()
-    return [
+    calls = [
         _block_call(block, args, kwargs, output, keys_values)
         for block, ((args, kwargs), output) in zip(blocks.modules, recorded, strict=True)
     ]
+    # nnsight keeps these variables in a cycle that lasts until the next garbage collection, and every layer's keys and
+    # values with them.
+    recorded.clear()
+    keys_values.clear()
+    return calls
 
 
 def _block_call(

@@ -10,6 +10,7 @@ the same matrix products.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -21,7 +22,7 @@ from coupling_lib.tracing import Trace
 from coupling_lib.unit_cotangents import picking_rows
 
 # Bytes that the intermediate tensors of one batch of cotangents may take.
-_BATCH_BYTES = {"cpu": 2**25, "cuda": 2**31}
+_BATCH_BYTES = {"cpu": 5 * 2**22, "cuda": 2**31}
 
 # More cotangents than this at once give the matrix products nothing.
 _LARGEST_BATCH = 1024
@@ -50,11 +51,15 @@ def block_jacobians(
         UntrustworthyResultError: if one is all zero or not finite, or the block, replayed on its own, does
             not give what it gave inside the model.
     """
-    return _formed([trace], block, pairs, boundary)
+    return _formed([trace], block, pairs, boundary, _memory(trace, len(pairs)))
 
 
 def prompts_jacobians(
-    traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str = "block"
+    traces: Sequence[Trace],
+    block: int,
+    pairs: Sequence[tuple[int, int]],
+    boundary: str = "block",
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Form the Jacobians of one block at one pair of token positions in each of several prompts, batched.
 
@@ -67,6 +72,7 @@ def prompts_jacobians(
         block: the block l, from 0.
         pairs: `(t1, t2)` in each prompt, positions from 0; all with t1 = t2, or all without.
         boundary: `"block"` or `"hidden_states"`; see `Trace.jacobian`.
+        out: where to write them, of the shape and dtype of the result; new memory by default.
 
     Returns:
         the Jacobians, shape `(len(traces), d, d)`.
@@ -84,41 +90,54 @@ def prompts_jacobians(
     """
     if len(pairs) != len(traces):
         raise ParameterError(f"pairs names {len(pairs)} pairs for {len(traces)} prompts; give one for each")
+    J = _memory(traces[0], len(pairs)) if out is None else out
     joined = traces[0].route == "attention" and joinable([trace.calls[block] for trace in traces])
     if joined and len(traces) > 1:
-        return _formed(traces, block, pairs, boundary)
-    alone = zip(traces, pairs, strict=True)
-    return torch.cat([_formed([trace], block, [pair], boundary) for trace, pair in alone])
+        return _formed(traces, block, pairs, boundary, J)
+    for trace, pair, place in zip(traces, pairs, J, strict=True):
+        _formed([trace], block, [pair], boundary, place[None])
+    return J
 
 
-def _formed(traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str) -> torch.Tensor:
-    """Form Jacobians at several pairs of one prompt, or at one pair of each of several."""
+def _memory(trace: Trace, count: int) -> torch.Tensor:
+    return torch.empty(count, trace.d_model, trace.d_model, dtype=trace.dtype, device=trace.device)
+
+
+def _formed(
+    traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str, J: torch.Tensor
+) -> torch.Tensor:
+    """Form Jacobians at several pairs of one prompt, or at one pair of each of several, in `J` `(len(pairs), d, d)`."""
     if len({start == end for start, end in pairs}) > 1:
         raise ParameterError("pairs mixes t1 = t2 with t1 != t2; form the two kinds in two calls")
     trace = traces[0]
-    identity = torch.eye(trace.d_model, dtype=trace.dtype, device=trace.calls[block].input.device)
-    parts = []
     # Other routes than attention take one set of positions at a time.
     together = 64 if trace.route == "attention" else 1
     for first in range(0, len(pairs), together):
         some = slice(first, first + together)
         x, y = evaluate(traces[some] if len(traces) > 1 else traces, block, pairs[some], boundary)
-        cotangents = identity[:, None].expand(-1, len(x), -1)
-        parts.append(batched_gradient(y, x, cotangents, batch_size(trace, len(x))).transpose(0, 1))
-    J = parts[0] if len(parts) == 1 else torch.cat(parts)
+        rows = J[some].transpose(0, 1)
+        # Parts of one size: a small last one would leave the matrix products idle.
+        parts = rows.tensor_split(-(-len(rows) // batch_size(trace, len(x))))
+        place = 0
+        for part in parts:
+            units = x.new_zeros(len(part), trace.d_model)
+            units.diagonal(place).fill_(1)
+            part.copy_(pulled_back(y, x, units[:, None].expand(-1, len(x), -1)))
+            place += len(part)
     if pairs[0][0] == pairs[0][1]:
         J.diagonal(dim1=1, dim2=2).sub_(1)
-    for matrix, pair in zip(J, pairs, strict=True):
-        name = position_name(trace, block, pair)
-        least, largest = matrix.aminmax()  # one pass over the matrix; what is not finite shows in one of them
-        if not torch.isfinite(torch.stack([least, largest])).all():
+    # One pass over each matrix; what is not a number shows in its least and largest entries.
+    for extremes, pair in zip([torch.stack(matrix.aminmax()).tolist() for matrix in J], pairs, strict=True):
+        if not all(map(math.isfinite, extremes)):
             raise UntrustworthyResultError(
-                f"the Jacobian of {name} holds NaN or infinite entries; try precision='float32'"
+                f"the Jacobian of {position_name(trace, block, pair)} holds NaN or infinite entries; "
+                "try precision='float32'"
             )
-        if not least and not largest:
+        if not any(extremes):
             raise UntrustworthyResultError(
-                f"the Jacobian of {name} is zero: position {pair[1]} does not attend to position {pair[0]} in this "
-                "block (a later or masked token), or its weights dropped out of differentiation"
+                f"the Jacobian of {position_name(trace, block, pair)} is zero: position {pair[1]} does not attend to "
+                f"position {pair[0]} in this block (a later or masked token), or its weights dropped out of "
+                "differentiation"
             )
     return J
 
@@ -175,23 +194,22 @@ def batch_size(trace: Trace, n_pairs: int) -> int:
     # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
     tokens = trace.n_tokens if trace.route == "sequence" else n_pairs
     each = 16 * tokens * trace.d_model * trace.dtype.itemsize
-    return min(_LARGEST_BATCH, max(1, _BATCH_BYTES.get(trace.calls[0].input.device.type, _BATCH_BYTES["cpu"]) // each))
+    return min(_LARGEST_BATCH, max(1, _BATCH_BYTES.get(trace.device.type, _BATCH_BYTES["cpu"]) // each))
 
 
 def batched_gradient(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor, batch: int) -> torch.Tensor:
     """Pull many cotangents back through one graph: entry i is the gradient of <cotangents_i, y> by x."""
+    parts = cotangents.tensor_split(-(-len(cotangents) // batch))
+    return torch.cat([pulled_back(y, x, part) for part in parts])
+
+
+def pulled_back(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
+    """Pull one batch of cotangents back through a graph."""
 
     def pull(cotangent: torch.Tensor) -> torch.Tensor:
         return torch.autograd.grad(y, x, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
 
-    # Parts of one size: a small last one would leave the matrix products idle.
-    parts = cotangents.tensor_split(-(-len(cotangents) // batch))
-    if len(parts) == 1:
-        return torch.vmap(pull)(cotangents).detach()
-    rows = cotangents.new_empty(len(cotangents), *x.shape)
-    for part, place in zip(parts, rows.tensor_split(len(parts)), strict=True):
-        place.copy_(torch.vmap(pull)(part).detach())
-    return rows
+    return torch.vmap(pull)(cotangents).detach()
 
 
 def position_name(trace: Trace, block: int, pair: tuple[int, int]) -> str:

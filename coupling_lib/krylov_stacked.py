@@ -118,10 +118,13 @@ class _Bases:
     def __init__(self, J: Tensor, limit: int, block: int):
         n, _, d = J.shape
         self.J, self.block, self.columns = J, block, 0
-        self._V, self._B = J.new_empty(n, limit + block, d), J.new_zeros(n, limit, limit)
+        # What outlives a step has its place from the start: small tensors left behind by each step would lie between
+        # the large ones of the next and keep their space from being used again.
+        self._V = J.new_empty(n, limit + block, d)
+        self._diagonal, self._above = (J.new_empty(n, limit // block, block, block) for _ in range(2))
         start = torch.randn(d, block, generator=torch.Generator().manual_seed(0))
         self._V[:, :block] = torch.linalg.qr(start.to(J))[0].T
-        self._U = self._L = J.new_zeros(n, 0, 0)
+        self._U = J.new_empty(n, block, J.shape[1])
         self._cheaply = J.dtype == torch.float32
 
     def grow(self) -> None:
@@ -129,25 +132,41 @@ class _Bases:
         m, end = self.columns, self.columns + self.block
         V = self._V[:, m:end]
         W = V @ self.J.mT
+        step = m // self.block
         if m:
-            W.baddbmm_(self._L, self._U, alpha=-1)
-            self._B[:, m - self.block : m, m:end] = self._L.mT
-        self._U, R = _orthonormalised(W)
-        self._B[:, m:end, m:end] = R
-        W = (self._U @ self.J).baddbmm_(R, V, alpha=-1)
+            W.baddbmm_(self._above[:, step - 1].mT, self._U, alpha=-1)
+        self._U[:], self._diagonal[:, step] = _orthonormalised(W)
+        W = (self._U @ self.J).baddbmm_(self._diagonal[:, step], V, alpha=-1)
         basis = self._V[:, :end]
-        self._V[:, end : end + self.block], self._L = _orthonormalised(W.baddbmm_(W @ basis.mT, basis, alpha=-1))
+        self._V[:, end : end + self.block], L = _orthonormalised(W.baddbmm_(W @ basis.mT, basis, alpha=-1))
+        self._above[:, step] = L.mT
         self.columns = end
 
     def ritz(self, which: slice, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Give the largest singular values of B, its right singular vectors, and |J^T u - s v|; NaN without rank."""
-        B = self._B[which, : self.columns, : self.columns].double()
+        # Matrix by matrix: in float64 an eigenproblem takes many times the memory of the bidiagonal blocks.
+        each = [self._ritz(slice(i, i + 1), count) for i in range(*which.indices(len(self.J)))]
+        return tuple(map(torch.cat, zip(*each, strict=True)))
+
+    def _ritz(self, which: slice, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        B = self._bidiagonal(which)
         sound = torch.isfinite(B[:, -1, -1])
-        B = B.where(sound[:, None, None], B.new_zeros(()))
+        B[~sound] = 0
         Q = self._eigenvectors(B.mT @ B, count)
         S = (B @ Q).norm(dim=1).where(sound[:, None], torch.nan)
-        last = self._L[which].double() @ B[:, -self.block :, -self.block :] @ Q[:, -self.block :]
+        last = self._above[which, self.columns // self.block - 1].mT.double() @ (
+            B[:, -self.block :, -self.block :] @ Q[:, -self.block :]
+        )
         return S, Q, last.norm(dim=1) / S
+
+    def _bidiagonal(self, which: slice) -> Tensor:
+        """Put the blocks of B into their places, in float64."""
+        b, n = self.block, self.columns // self.block
+        diagonal, above = self._diagonal[which, :n], self._above[which, : n - 1]
+        B = diagonal.new_zeros(len(diagonal), n, b, n, b, dtype=torch.float64)
+        B.diagonal(dim1=1, dim2=3).copy_(diagonal.permute(0, 2, 3, 1))
+        B.diagonal(1, dim1=1, dim2=3).copy_(above.permute(0, 2, 3, 1))
+        return B.flatten(3).flatten(1, 2)
 
     def _eigenvectors(self, squares: Tensor, count: int) -> Tensor:
         """Take the cheaper eigenvectors as long as they leave residuals below a tenth of the floor."""
@@ -162,16 +181,21 @@ class _Bases:
 
     def triplets(self, following: Tensor, Q: Tensor, converged: Tensor) -> StackedTriplets:
         """Carry right singular vectors of B back by the basis V, and take the triplets of J on their span."""
-        usable = converged[:, None, None]
-        Vh = Q.mT.to(self.J) @ self._V[:, : self.columns]
+        each = [self._triplets(i, q, usable) for i, (q, usable) in enumerate(zip(Q, converged, strict=True))]
+        U, S, Vh = map(torch.stack, zip(*each, strict=True))
+        return StackedTriplets(U.mT, S, Vh, following.to(self.J), converged, self.columns)
+
+    def _triplets(self, index: int, Q: Tensor, usable: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Give the left singular vectors of one matrix as rows, its singular values, and the right ones as rows."""
+        J = self.J[index]
+        Vh = (Q.mT.to(J) @ self._V[index, : self.columns]).where(usable, 0.0)
         # From V alone, so that rounding which the recurrence left in U and B goes no further.
-        image = (Vh @ self.J.mT).double().where(usable, 0.0)
+        image = (Vh @ J.mT).double()
         # The squares' eigenvectors err by rounding times (s_1 / s_i)^2; the caller has other routes for outliers.
         squares, Y = torch.linalg.eigh(image @ image.mT)
         S, Y = squares.clamp_min(0).sqrt().flip(-1), Y.flip(-1)
-        U = (Y.mT @ image / S[..., None].clamp_min(torch.finfo(S.dtype).tiny)).to(self.J)
-        Vh = (Y.mT.to(self.J) @ Vh).where(usable, 0.0)
-        return StackedTriplets(U.where(usable, 0.0).mT, S.to(self.J), Vh, following.to(self.J), converged, self.columns)
+        U = (Y.mT @ image / S[:, None].clamp_min(torch.finfo(S.dtype).tiny)).to(J)
+        return U, S.to(J), Y.mT.to(J) @ Vh
 
 
 def _orthonormalised(W: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,10 +16,12 @@ import torch
 from torch import nn
 from transformers import activations as of_transformers
 
+from coupling_lib.functions import Function
+
 _OF_TORCH = (nn.GELU, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU)
 
 
-class _Pointwise(torch.autograd.Function):
+class _Pointwise(Function):
     """Apply an activation and keep its derivative at the point."""
 
     generate_vmap_rule = True

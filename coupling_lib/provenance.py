@@ -11,6 +11,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,7 @@ def _described(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)

@@ -21,6 +21,7 @@ import torch
 
 from coupling_lib.eigenvectors import top_eigenvectors
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.heap import give_back
 from coupling_lib.krylov import golub_kahan
 from coupling_lib.krylov_stacked import golub_kahan_stacked
 from coupling_lib.operators import as_torch_operator
@@ -39,7 +40,7 @@ _ACCURACY = {torch.float32: 1e-6, torch.float64: 1e-11}
 
 # Bytes of matrices that are decomposed together (of their float64 squares on that route) on a CPU; what
 # Python adds is small above it. A GPU starves on so few and has more memory.
-_STACK_BYTES = {"cpu": 2**25, "cuda": 2**30}
+_STACK_BYTES = {"cpu": 2**24, "cuda": 2**30}
 
 
 class IllDefinedSubspaceWarning(UserWarning):
@@ -136,15 +137,16 @@ def top_triplets_stacked(J: torch.Tensor, k: int, tolerance: float = 1e-4) -> Si
     _check_entries(J)
     wide = min(J.shape[1:]) >= max(_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET * k)
     bytes_each = J[0].numel() * (J.element_size() if wide else 16)
-    together = max(1, _STACK_BYTES.get(J.device.type, 2**25) // bytes_each)
+    together = max(1, _STACK_BYTES.get(J.device.type, _STACK_BYTES["cpu"]) // bytes_each)
     decompose = _by_krylov if wide else _by_squares
-    parts, gaps = [], []
-    for part in J.split(together):
-        found, gap = decompose(part, k)
-        parts.append([tensor.to(J.dtype) for tensor in found])
-        gaps.append(gap)
-    found = SingularTriplets(*map(torch.cat, zip(*parts, strict=True)))
-    _certify(found, torch.cat(gaps), tolerance, J.dtype)
+    n, d_out, d_in = J.shape
+    found = SingularTriplets(*(J.new_empty(shape) for shape in ((n, d_out, k), (n, k), (n, k, d_in), (n, k))))
+    gap = J.new_empty(n, dtype=torch.float64)
+    for some in torch.arange(n).tensor_split(-(-n // together)):
+        part = slice(int(some[0]), int(some[-1]) + 1)
+        _replace(found, gap, part, *decompose(J[part], k))
+        give_back(J.nbytes)
+    _certify(found, gap, tolerance, J.dtype)
     return found
 
 
@@ -179,7 +181,7 @@ def _chosen(part: Any, which: torch.Tensor) -> Any:
 def _replace(
     found: SingularTriplets,
     gap: torch.Tensor,
-    where: torch.Tensor,
+    where: torch.Tensor | slice,
     better: SingularTriplets,
     better_gap: torch.Tensor,
 ) -> None:

@@ -57,12 +57,17 @@ class Trace:
     @property
     def n_tokens(self) -> int:
         """Give the number of token positions n."""
-        return self.calls[0].input.shape[1]
+        return self.calls[-1].input.shape[1]
 
     @property
     def d_model(self) -> int:
         """Give the width d of the residual stream."""
-        return self.calls[0].input.shape[2]
+        return self.calls[-1].input.shape[2]
+
+    @property
+    def device(self) -> torch.device:
+        """Give the device of the last block's states."""
+        return self.calls[-1].input.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -124,6 +129,18 @@ class Trace:
                     if torch.allclose(child(last), wanted, rtol=1e-3, atol=1e-3):
                         return precision.dense_copy(owner.get_submodule(name), self.dtype)
         raise UnsupportedModelError(f"{type(hf).__name__} has no final norm that gives the last of its hidden_states")
+
+    def forget(self, block: int) -> None:
+        """Let go of what was recorded for a block: its states, keys and values.
+
+        A trace that is only there for its Jacobians takes less memory block by block as they are formed. What needs
+        a forgotten block fails afterwards; the last one, which says how many tokens there are, is kept.
+
+        Args:
+            block: which block, from 0.
+        """
+        if block != self.n_blocks - 1:
+            self.calls[block] = None
 
     def position(self, token: int, name: str = "token") -> int:
         """Turn a token position, possibly counted from the end, into one from 0 to n - 1.

@@ -17,11 +17,13 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from coupling_lib.functions import Function
+
 # Weights of a layer from which the product costs more than looking at the cotangents does.
 _LEAST_WEIGHTS = 2**18
 
 
-class _TimesWeight(torch.autograd.Function):
+class _TimesWeight(Function):
     """Multiply cotangents `g` `(..., out)` by weights `W` `(out, in)`, all leading dimensions folded into rows."""
 
     @staticmethod
@@ -45,7 +47,7 @@ class _TimesWeight(torch.autograd.Function):
         return _TimesWeight.apply(g.movedim(in_dims[0], 0), W), 0
 
 
-class _Linear(torch.autograd.Function):
+class _Linear(Function):
     """Give a linear layer's output as it is, and pull its cotangents back by `_TimesWeight`."""
 
     generate_vmap_rule = True

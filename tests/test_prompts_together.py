@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import tiny
 import torch
@@ -102,7 +105,11 @@ def sizes(monkeypatch, model: cl.Model, given: list) -> list[int]:
     seen: list[int] = []
     form = common.prompts_jacobians
     with monkeypatch.context() as patch:
-        patch.setattr(common, "prompts_jacobians", lambda group, *rest: seen.append(len(group)) or form(group, *rest))
+        patch.setattr(
+            common,
+            "prompts_jacobians",
+            lambda group, *rest, out: seen.append(len(group)) or form(group, *rest, out=out),
+        )
         assert len(list(traced_jacobians(model, given, -1))) == len(given)
     return seen[:: model.n_blocks]
 
@@ -119,6 +126,24 @@ def test_groups_are_bounded_by_number_tokens_and_bytes(model, monkeypatch):
     assert prompts_together(model) == 2
     monkeypatch.setattr(common, "_BYTES_TOGETHER", 1)
     assert prompts_together(model) == 1
+
+
+def test_jacobians_of_spent_traces_are_the_same_and_their_memory_is_free(model):
+    wanted = [J for _, J in traced_jacobians(model, ["one", "It was the best of times"], -1)]
+    found = common.jacobians_by_prompt(model, ["one", "It was the best of times"], -1)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+    gc.collect()
+    gc.disable()  # memory is to be free at once, not when cycles are next looked for
+    try:
+        trace = cl.trace(model, "It was the best of times")
+        first = trace.calls[0]
+        kept = [weakref.ref(part) for part in (first.input, *next(iter(first.keys_values.values())))]
+        del first
+        torch.testing.assert_close(common.spent_jacobians(trace, -1), wanted[1], rtol=1e-5, atol=1e-6)
+        assert [part() for part in kept] == [None] * 3
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

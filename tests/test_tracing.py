@@ -78,3 +78,13 @@ def test_memory_does_not_grow_over_traces():
     live_tensors()
     counts = [live_tensors() for _ in range(5)]
     assert counts[-1] == counts[0]
+
+
+def test_a_trace_forgets_blocks_and_knows_its_size_to_the_end():
+    trace = tracing.trace(model_of("gpt-neox"), IDS)
+    wanted = trace.jacobian(2).dense()
+    for block in range(3):
+        trace.forget(block)
+    assert [call is None for call in trace.calls] == [True, True, False]
+    assert (trace.n_blocks, trace.n_tokens, trace.d_model) == (3, 9, 32)
+    assert torch.equal(trace.jacobian(2).dense(), wanted)

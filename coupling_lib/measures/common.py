@@ -12,6 +12,7 @@ from tqdm import tqdm
 from coupling_lib.blocks import random_input
 from coupling_lib.derivatives import prompts_jacobians
 from coupling_lib.errors import ParameterError
+from coupling_lib.heap import give_back
 from coupling_lib.models import Model
 from coupling_lib.precision import arithmetic
 from coupling_lib.tracing import Trace, trace
@@ -220,27 +221,30 @@ def traced_jacobians(
     Yields:
         for each prompt its trace and the Jacobians, shape `(L, d, d)`.
     """
+    for group in _groups(model, given):
+        J = _jacobians(group, token, boundary)
+        for number in range(len(J)):
+            yield group.pop(0), J[number]
+
+
+def _groups(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[list[Trace]]:
+    """Trace prompts, and give as many at a time as are measured together, in lists that are the caller's to empty."""
     waiting: list[Trace] = []
     most = prompts_together(model)
-
-    def formed() -> Iterator[tuple[Trace, torch.Tensor]]:
-        J = _jacobians(waiting, token, boundary)
-        for number in range(len(J)):
-            yield waiting.pop(0), J[number]
-
     for traced in traces(model, given):
         longest = max([traced.n_tokens, *(other.n_tokens for other in waiting)])
         if waiting and (len(waiting) == most or longest * (len(waiting) + 1) > _TOKENS_TOGETHER):
-            yield from formed()
+            yield waiting
+            waiting = []
         waiting.append(traced)
         del traced  # the next step of the loop would hold it until after its own forward pass
-    yield from formed()
+    yield waiting
 
 
 def jacobians_by_prompt(
     model: Model, given: Sequence[str | torch.Tensor], token: int, boundary: str = "block"
 ) -> Iterator[torch.Tensor]:
-    """Form what `traced_jacobians` does, for those who need no trace; its memory is free while they work.
+    """Form what `traced_jacobians` does, for those who need no trace: its memory goes as the Jacobians come.
 
     Args:
         model: the model.
@@ -251,10 +255,10 @@ def jacobians_by_prompt(
     Yields:
         for each prompt the Jacobians, shape `(L, d, d)`.
     """
-    for both in traced_jacobians(model, given, token, boundary):
-        J = both[1]
-        del both
-        yield J
+    for group in _groups(model, given):
+        J = _jacobians(group, token, boundary, forget=True)
+        group.clear()
+        yield from J
 
 
 def depth_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch.Tensor:
@@ -271,7 +275,21 @@ def depth_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch
     return _jacobians([traced], token, boundary)[0]
 
 
-def _jacobians(together: Sequence[Trace], token: int, boundary: str) -> torch.Tensor:
+def spent_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch.Tensor:
+    """Form what `depth_jacobians` does, and let the trace forget each block whose Jacobian is there.
+
+    Args:
+        traced: a trace, of no use afterwards.
+        token: the position t; -1 is the last.
+        boundary: see `Trace.jacobian`.
+
+    Returns:
+        the Jacobians, shape `(L, d, d)`.
+    """
+    return _jacobians([traced], token, boundary, forget=True)[0]
+
+
+def _jacobians(together: Sequence[Trace], token: int, boundary: str, forget: bool = False) -> torch.Tensor:
     """Form the Jacobians of every block in several prompts, shape `(prompts, L, d, d)`."""
     first = together[0]
     pairs = [(traced.position(token),) * 2 for traced in together]
@@ -279,7 +297,11 @@ def _jacobians(together: Sequence[Trace], token: int, boundary: str) -> torch.Te
     silent = None if first.model.offloaded else True
     blocks = tqdm(range(first.n_blocks), desc=first.model.name, unit="block", disable=silent, leave=False)
     shape = (len(together), first.n_blocks, first.d_model, first.d_model)
-    J = torch.empty(shape, dtype=first.dtype, device=first.calls[0].input.device)
+    J = torch.empty(shape, dtype=first.dtype, device=first.device)
     for block in blocks:
-        J[:, block] = prompts_jacobians(together, block, pairs, boundary)
+        prompts_jacobians(together, block, pairs, boundary, out=J[:, block])
+        if forget:
+            for traced in together:
+                traced.forget(block)
+            give_back(J.nbytes)
     return J

@@ -93,9 +93,12 @@ def project_all_pairs(J: Tensor | Sequence[Any], left: Tensor, right: Tensor) ->
     """
     n_blocks, d, k = right.shape
     Y = _side_by_side(right)
-    X = left.mT
-    # One Jacobian at a time: the products of all of them take many times the memory of the result.
-    return torch.stack([X @ (j @ Y).reshape(d, n_blocks, k).transpose(0, 1) for j in J])
+    # One Jacobian at a time: the products of all of them take many times the memory of the result. That has its memory
+    # from the start, or else small results would lie between large intermediate ones and keep their space from reuse.
+    products = right.new_empty(len(J), n_blocks, k, k)
+    for j, place in zip(J, products, strict=True):
+        place.copy_(left.mT @ (j @ Y).reshape(d, n_blocks, k).transpose(0, 1))
+    return products
 
 
 def overlap_all_pairs(left: Tensor, right: Tensor) -> Tensor:
@@ -140,7 +143,8 @@ def miscoupling(A: Tensor, normalized: bool = False) -> Tensor:
         tensor(0.8000)
     """
     (A,) = widened(A)
-    off_diagonal = A - torch.diag_embed(A.diagonal(dim1=-2, dim2=-1))
+    off_diagonal = A.clone()
+    off_diagonal.diagonal(dim1=-2, dim2=-1).zero_()
     value = torch.linalg.matrix_norm(off_diagonal)
     if normalized:
         value = divided(value, torch.linalg.matrix_norm(A), "norm of the coupling matrix")
@@ -179,9 +183,9 @@ def mismatch(A: Tensor, s1: Tensor, absolute: bool = False, norm: float | str = 
     if isinstance(p, bool) or not isinstance(p, int | float) or not p > 0:
         raise ParameterError(f'norm is {norm!r}; expected 2, another positive number, or "trace"')
     A, s1 = widened(A, s1)
-    if absolute:
-        A = A.abs()
-    distance = torch.linalg.matrix_norm(A - torch.diag_embed(s1))
+    difference = A.abs() if absolute else A.clone()
+    difference.diagonal(dim1=-2, dim2=-1).sub_(s1)
+    distance = torch.linalg.matrix_norm(difference)
     return divided(distance, torch.linalg.vector_norm(s1, ord=p, dim=-1), "norm of the singular values")
 
 
