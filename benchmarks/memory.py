@@ -16,6 +16,9 @@ from benchmarks.machine import MemoryPeak
 from benchmarks.shapes import SHAPES, prompt_ids
 from coupling_lib import paths
 
+# Tokens of a first prompt, which reads the code of the libraries from disk and is not measured.
+_UNCOUNTED = 8
+
 
 def peak_above_weights(shape: str, n_tokens: int, method: str) -> dict[str, int]:
     """Measure in a child process.
@@ -27,7 +30,8 @@ def peak_above_weights(shape: str, n_tokens: int, method: str) -> dict[str, int]
 
     Returns:
         bytes: `peak`, and of it `store`, the Jacobians that are kept, and `trace`, the states, keys and values that a
-        measurement has to hold until they are formed (0 for the released method, which keeps a graph instead).
+        measurement has to hold until they are formed (0 for the released method, which keeps a graph instead); and
+        `uncounted`, the tokens of a prompt that goes first, because it reads the code of the libraries from disk.
     """
     command = [sys.executable, "-m", "benchmarks.memory", shape, str(n_tokens), method]
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, check=True, text=True)
@@ -37,7 +41,7 @@ def peak_above_weights(shape: str, n_tokens: int, method: str) -> dict[str, int]
 def _measure(shape: str, n_tokens: int, method: str) -> dict[str, int]:
     model = SHAPES[shape].build()
     ids = prompt_ids(model, n_tokens)
-    trace, short = 0, prompt_ids(model, 8)  # not measured: the first run reads the code of the libraries it calls
+    trace, short = 0, prompt_ids(model, _UNCOUNTED)
     if method == "ours":
         stages.ours(model, short)
         with MemoryPeak() as peak:
@@ -49,7 +53,7 @@ def _measure(shape: str, n_tokens: int, method: str) -> dict[str, int]:
             with MemoryPeak() as peak:
                 released.jacobian(released.hidden_states(model.hf, ids), model.n_blocks // 2)
         kept = 1
-    return {"peak": peak.above, "store": 4 * kept * model.d_model**2, "trace": trace}
+    return {"peak": peak.above, "store": 4 * kept * model.d_model**2, "trace": trace, "uncounted": _UNCOUNTED}
 
 
 def _bytes(traced: cl.Trace) -> int:

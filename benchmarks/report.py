@@ -188,7 +188,9 @@ def _memory(records: list[dict[str, Any]]) -> list[str]:
         "Coupling of all pairs of blocks needs all Jacobians at the end, and until they are formed the states, keys "
         "and values. The rest of the peak is work space, and memory that the allocator holds back.\n"
     )
-    return ["### Memory\n", held, table(head, rows)]
+    first = records[0].get("uncounted")
+    said = f"A prompt of {first} tokens goes first, uncounted, because it reads the code of the linear algebra.\n"
+    return ["### Memory\n", held, *([said] if first else []), table(head, rows)]
 
 
 def _growth_row(curve: dict[str, Any]) -> tuple[str, ...]:
