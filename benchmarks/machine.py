@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import gc
 import os
@@ -19,6 +18,7 @@ import psutil
 import torch
 
 from coupling_lib import provenance
+from coupling_lib.heap import give_back
 
 T = TypeVar("T")
 
@@ -112,8 +112,7 @@ class MemoryPeak:
 
     def __enter__(self) -> MemoryPeak:
         gc.collect()
-        if platform.libc_ver()[0] == "glibc":
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        give_back()
         self._process, self._done = psutil.Process(), threading.Event()
         self._start = self._process.memory_info().rss
         self._kept_by_system = _forget_peak()
