@@ -118,9 +118,8 @@ class _Bases:
     def __init__(self, J: Tensor, limit: int, block: int):
         n, _, d = J.shape
         self.J, self.block, self.columns = J, block, 0
-        # What outlives a step has its place from the start: small tensors left behind by each step would lie between
-        # the large ones of the next and keep their space from being used again.
         self._V = J.new_empty(n, limit + block, d)
+        # The blocks of B, by step: on its diagonal, and to their right.
         self._diagonal, self._above = (J.new_empty(n, limit // block, block, block) for _ in range(2))
         start = torch.randn(d, block, generator=torch.Generator().manual_seed(0))
         self._V[:, :block] = torch.linalg.qr(start.to(J))[0].T

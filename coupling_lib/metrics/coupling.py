@@ -183,6 +183,7 @@ def mismatch(A: Tensor, s1: Tensor, absolute: bool = False, norm: float | str = 
     if isinstance(p, bool) or not isinstance(p, int | float) or not p > 0:
         raise ParameterError(f'norm is {norm!r}; expected 2, another positive number, or "trace"')
     A, s1 = widened(A, s1)
+    A = A.expand(*torch.broadcast_shapes(A.shape[:-1], s1.shape), -1)
     difference = A.abs() if absolute else A.clone()
     difference.diagonal(dim1=-2, dim2=-1).sub_(s1)
     distance = torch.linalg.matrix_norm(difference)

@@ -179,3 +179,11 @@ def test_a_k_that_cannot_be_is_named_with_what_is_possible(jacobians, k):
 def test_a_norm_that_does_not_exist_is_refused(norm):
     with pytest.raises(ParameterError, match="norm is"):
         mismatch(torch.eye(2), torch.ones(2), norm=norm)
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_one_matrix_is_set_against_the_singular_values_of_several(absolute):
+    A = torch.tensor([[-3.0, 0.0], [0.0, 4.0]])
+    several = torch.tensor([[3.0, 4.0], [1.0, 2.0], [5.0, 12.0]])
+    found = mismatch(A, several, absolute=absolute)
+    assert torch.equal(found, torch.stack([mismatch(A, s1, absolute=absolute) for s1 in several]))
