@@ -17,12 +17,14 @@ import torch
 
 from coupling_lib.blockmap import joinable, prompts_map, token_map
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.heap import is_large
 from coupling_lib.pointwise import linearised
 from coupling_lib.tracing import Trace
 from coupling_lib.unit_cotangents import picking_rows
 
-# Bytes that the intermediate tensors of one batch of cotangents may take.
-_BATCH_BYTES = {"cpu": 5 * 2**22, "cuda": 2**31}
+# Bytes that the intermediate tensors of one batch of cotangents may take. Fewer and larger batches are faster, because
+# each of them reads all of a block's weights; beside large results they take half as much.
+_BATCH_BYTES = {"cpu": 10 * 2**22, "cuda": 2**32}
 
 # More cotangents than this at once give the matrix products nothing.
 _LARGEST_BATCH = 1024
@@ -117,7 +119,8 @@ def _formed(
         x, y = evaluate(traces[some] if len(traces) > 1 else traces, block, pairs[some], boundary)
         rows = J[some].transpose(0, 1)
         # Parts of one size: a small last one would leave the matrix products idle.
-        parts = rows.tensor_split(-(-len(rows) // batch_size(trace, len(x))))
+        batch = batch_size(trace, len(x), beside=J.untyped_storage().nbytes())
+        parts = rows.tensor_split(-(-len(rows) // batch))
         place = 0
         for part in parts:
             units = x.new_zeros(len(part), trace.d_model)
@@ -189,12 +192,13 @@ def _check_replay(
         )
 
 
-def batch_size(trace: Trace, n_pairs: int) -> int:
-    """Give how many cotangents fit into the memory budget at once."""
+def batch_size(trace: Trace, n_pairs: int, beside: int = 0) -> int:
+    """Give how many cotangents fit into the memory budget at once, beside so many bytes of results."""
     # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
     tokens = trace.n_tokens if trace.route == "sequence" else n_pairs
     each = 16 * tokens * trace.d_model * trace.dtype.itemsize
-    return min(_LARGEST_BATCH, max(1, _BATCH_BYTES.get(trace.device.type, _BATCH_BYTES["cpu"]) // each))
+    budget = _BATCH_BYTES.get(trace.device.type, _BATCH_BYTES["cpu"]) // (2 if is_large(beside) else 1)
+    return min(_LARGEST_BATCH, max(1, budget // each))
 
 
 def batched_gradient(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor, batch: int) -> torch.Tensor:

@@ -69,6 +69,8 @@ def refined_eigenvectors(G: Tensor, k: int) -> tuple[Tensor, Tensor]:
     wanted = wanted + rest @ correction.where(correction.abs() < _LARGEST_CORRECTION, 0.0)
     L = torch.linalg.cholesky(wanted.mT @ wanted)
     wanted = torch.linalg.solve_triangular(L, wanted.mT, upper=False).mT
-    t, rotation = torch.linalg.eigh(wanted.mT @ G @ wanted)
-    wanted, t = (wanted @ rotation).flip(-1), t.flip(-1)
-    return wanted, (G @ wanted - wanted * t.unsqueeze(-2)).norm(dim=-2)
+    image = G @ wanted
+    t, rotation = torch.linalg.eigh(wanted.mT @ image)
+    t, rotation = t.flip(-1), rotation.flip(-1)
+    wanted = wanted @ rotation
+    return wanted, (image @ rotation - wanted * t.unsqueeze(-2)).norm(dim=-2)

@@ -1,4 +1,4 @@
-"""Memory that is free inside this process, given back to the system."""
+"""Memory beside results: how much of it counts, and what is free inside this process given back to the system."""
 
 from __future__ import annotations
 
@@ -7,8 +7,24 @@ import platform
 from functools import cache
 from typing import Any
 
-# Bytes from which results are large enough for the time to be well spent.
+# Bytes of results beside which memory is worth more than a twentieth of the time.
 _LARGE = 2**25
+
+
+def is_large(held: int) -> bool:
+    """Tell whether results take so much memory that what is used beside them has to be kept small.
+
+    Args:
+        held: bytes of the results.
+
+    Returns:
+        whether they are 32 MiB or more.
+
+    Example:
+        >>> is_large(12 * 768 * 768 * 4), is_large(24 * 1024 * 1024 * 4)
+        (False, True)
+    """
+    return held >= _LARGE
 
 
 def give_back(held: int = _LARGE) -> None:
@@ -24,7 +40,7 @@ def give_back(held: int = _LARGE) -> None:
     Example:
         >>> give_back()
     """
-    if held >= _LARGE and _glibc() is not None:
+    if is_large(held) and _glibc() is not None:
         _glibc().malloc_trim(0)
 
 

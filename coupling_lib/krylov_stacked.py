@@ -78,8 +78,11 @@ def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5, block: int =
             continue
         # Matrices of one stack converge alike: the first stands for the others until it has arrived with a margin.
         full = bases.columns + block > limit
-        for which, margin in ((slice(0, 1), _MARGIN), (slice(None), 1.0)):
-            S, Q, residual = bases.ritz(which, k + 1)
+        ritz: list[tuple[Tensor, Tensor, Tensor]] = []
+        for margin in (_MARGIN, 1.0):
+            some = range(1) if not ritz else range(1, len(J))
+            ritz += [bases.ritz(index, k + 1) for index in some]
+            S, Q, residual = map(torch.stack, zip(*ritz, strict=True))
             bound = torch.maximum(tolerance * S[:, k - 1], FLOOR[J.dtype] * S[:, 0])
             worst = residual[:, :k].amax(dim=1) / bound
             # A matrix whose block lost rank has no residual, and is not waited for.
@@ -101,11 +104,11 @@ def _all_found(S: Tensor, k: int, distance: Tensor, block: int = BLOCK) -> Tenso
 
 def _columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float], block: int) -> int:
     """Guess how many columns are missing from how fast the residual fell between two checks."""
-    columns, excess = now
+    columns, excess = now  # it falls ever faster, so that a straight line on the logarithm goes too far
     if earlier is None or excess >= earlier[1]:
         return max(block, columns // 3)
     rate = math.log(earlier[1] / excess) / (columns - earlier[0])
-    return max(block, min(columns // 3, int(0.8 * math.log(excess) / rate)))
+    return max(block, min(columns // 3, int(0.7 * math.log(excess) / rate)))
 
 
 class _Bases:
@@ -125,6 +128,7 @@ class _Bases:
         self._V[:, :block] = torch.linalg.qr(start.to(J))[0].T
         self._U = J.new_empty(n, block, J.shape[1])
         self._cheaply = J.dtype == torch.float32
+        self._sound = torch.ones(n, dtype=torch.bool, device=J.device)
 
     def grow(self) -> None:
         """Add one block to U, and from it the next block of V."""
@@ -134,46 +138,35 @@ class _Bases:
         step = m // self.block
         if m:
             W.baddbmm_(self._above[:, step - 1].mT, self._U, alpha=-1)
-        self._U[:], self._diagonal[:, step] = _orthonormalised(W)
+        self._U[:], self._diagonal[:, step] = self._orthonormalised(W)
         W = (self._U @ self.J).baddbmm_(self._diagonal[:, step], V, alpha=-1)
         basis = self._V[:, :end]
-        self._V[:, end : end + self.block], L = _orthonormalised(W.baddbmm_(W @ basis.mT, basis, alpha=-1))
+        self._V[:, end : end + self.block], L = self._orthonormalised(W.baddbmm_(W @ basis.mT, basis, alpha=-1))
         self._above[:, step] = L.mT
         self.columns = end
 
-    def ritz(self, which: slice, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the largest singular values of B, its right singular vectors, and |J^T u - s v|; NaN without rank."""
-        # Matrix by matrix: in float64 an eigenproblem takes many times the memory of the bidiagonal blocks.
-        each = [self._ritz(slice(i, i + 1), count) for i in range(*which.indices(len(self.J)))]
-        return tuple(map(torch.cat, zip(*each, strict=True)))
-
-    def _ritz(self, which: slice, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        B = self._bidiagonal(which)
-        sound = torch.isfinite(B[:, -1, -1])
-        B[~sound] = 0
-        Q = self._eigenvectors(B.mT @ B, count)
-        S = (B @ Q).norm(dim=1).where(sound[:, None], torch.nan)
-        last = self._above[which, self.columns // self.block - 1].mT.double() @ (
-            B[:, -self.block :, -self.block :] @ Q[:, -self.block :]
-        )
-        return S, Q, last.norm(dim=1) / S
-
-    def _bidiagonal(self, which: slice) -> Tensor:
-        """Put the blocks of B into their places, in float64."""
-        b, n = self.block, self.columns // self.block
-        diagonal, above = self._diagonal[which, :n], self._above[which, : n - 1]
-        B = diagonal.new_zeros(len(diagonal), n, b, n, b, dtype=torch.float64)
-        B.diagonal(dim1=1, dim2=3).copy_(diagonal.permute(0, 2, 3, 1))
-        B.diagonal(1, dim1=1, dim2=3).copy_(above.permute(0, 2, 3, 1))
-        return B.flatten(3).flatten(1, 2)
+    def ritz(self, index: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Give the largest singular values of one B, its right singular vectors, |J^T u - s v|; NaN without rank."""
+        n = self.columns // self.block
+        # In float64, and for one matrix at a time: the eigenproblem takes many times the memory of the blocks of B.
+        diagonal, above = (blocks[index, :n].double() for blocks in (self._diagonal, self._above))
+        if not self._sound[index]:
+            nothing = diagonal.new_full((count,), torch.nan)
+            return nothing, diagonal.new_zeros(self.columns, count), nothing
+        Q = self._eigenvectors(_squares(diagonal, above), count)
+        of_blocks = Q.unflatten(0, (n, self.block))
+        image = diagonal @ of_blocks
+        image[:-1] += above[:-1] @ of_blocks[1:]
+        S = image.flatten(0, 1).norm(dim=0)
+        return S, Q, (above[-1].mT @ image[-1]).norm(dim=0) / S
 
     def _eigenvectors(self, squares: Tensor, count: int) -> Tensor:
         """Take the cheaper eigenvectors as long as they leave residuals below a tenth of the floor."""
         if self._cheaply:
             Q, error = refined_eigenvectors(squares, count)
-            S = squares.matmul(Q).norm(dim=1).sqrt()
+            S = squares.matmul(Q).norm(dim=0).sqrt()
             # |G q - s^2 q| / s is what an error of q adds to |J^T u - s v|.
-            self._cheaply = bool((error <= 0.1 * FLOOR[self.J.dtype] * S[:, :1] * S)[:, :-1].all())
+            self._cheaply = bool((error <= 0.1 * FLOOR[self.J.dtype] * S[0] * S)[:-1].all())
             if self._cheaply:
                 return Q
         return top_eigenvectors(squares, count)
@@ -196,15 +189,25 @@ class _Bases:
         U = (Y.mT @ image / S[:, None].clamp_min(torch.finfo(S.dtype).tiny)).to(J)
         return U, S.to(J), Y.mT.to(J) @ Vh
 
+    def _orthonormalised(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Orthonormalise rows, W = R^T Q; a matrix with rows that depend on each other is no longer sound."""
+        first, failed = torch.linalg.cholesky_ex(W @ W.mT)
+        Q = torch.linalg.solve_triangular(first, W, upper=False)
+        # A second factorisation mends what the first left. It is of nearly the identity, and so has a good inverse.
+        second, failed_again = torch.linalg.cholesky_ex(Q @ Q.mT)
+        self._sound &= (failed == 0) & (failed_again == 0)
+        unit = torch.eye(self.block, dtype=W.dtype, device=W.device)
+        return torch.linalg.solve_triangular(second, unit, upper=False) @ Q, second.mT @ first.mT
 
-def _orthonormalised(W: Tensor) -> tuple[Tensor, Tensor]:
-    """Orthonormalise rows: W = R^T Q; where that fails, R is NaN. A second factorisation mends what the first left."""
-    Q, first = _by_cholesky(W)
-    Q, second = _by_cholesky(Q)
-    return Q, second @ first
 
-
-def _by_cholesky(W: Tensor) -> tuple[Tensor, Tensor]:
-    L, failed = torch.linalg.cholesky_ex(W @ W.mT)
-    L = L.where(failed[:, None, None] == 0, torch.nan)
-    return torch.linalg.solve_triangular(L, W, upper=False), L.mT
+def _squares(diagonal: Tensor, above: Tensor) -> Tensor:
+    """Form B^T B from the blocks of B, by step: on its diagonal, and to their right."""
+    n, b = diagonal.shape[:2]
+    own = diagonal.mT @ diagonal
+    own[1:] += above[:-1].mT @ above[:-1]
+    beside = diagonal[:-1].mT @ above[:-1]
+    squares = diagonal.new_zeros(n, b, n, b)
+    squares.diagonal(dim1=0, dim2=2).copy_(own.permute(1, 2, 0))
+    squares.diagonal(1, dim1=0, dim2=2).copy_(beside.permute(1, 2, 0))
+    squares.diagonal(-1, dim1=0, dim2=2).copy_(beside.permute(2, 1, 0))
+    return squares.view(n * b, n * b)

@@ -272,7 +272,8 @@ def _check_k(k: int, shape: tuple[int, ...]) -> None:
 def _check_entries(J: torch.Tensor) -> None:
     if J.dtype not in _ACCURACY:
         raise ParameterError(f"the matrix is {J.dtype}; convert it to torch.float32 or torch.float64")
-    least, largest = J.flatten(1).aminmax(dim=1)  # one pass; NaN and infinity show in both or one of them
+    # One pass over each matrix, on all cores; NaN and infinity show in its least and largest entries.
+    least, largest = torch.stack([torch.stack(matrix.aminmax()) for matrix in J]).T
     if not (torch.isfinite(least) & torch.isfinite(largest)).all():
         raise UntrustworthyResultError("the matrix holds NaN or infinite entries; its singular values mean nothing")
     if ((least == 0) & (largest == 0)).any():

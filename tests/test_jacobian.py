@@ -174,8 +174,16 @@ def test_boundary_of_the_released_code_differs_at_the_last_block_only():
 
 def test_batches_of_cotangents_do_not_change_the_result(monkeypatch):
     whole = traced(GPT2).jacobian(1).dense()
-    monkeypatch.setattr(derivatives, "batch_size", lambda *_: 5)
+    monkeypatch.setattr(derivatives, "batch_size", lambda *_, **__: 5)
     torch.testing.assert_close(traced(GPT2).jacobian(1).dense(), whole, rtol=1e-12, atol=1e-14)
+
+
+def test_a_batch_takes_half_the_memory_beside_large_results(monkeypatch):
+    trace = traced(GPT2)
+    each = 16 * trace.d_model * trace.dtype.itemsize
+    monkeypatch.setattr(derivatives, "_BATCH_BYTES", {"cpu": 40 * each})
+    assert derivatives.batch_size(trace, 1, beside=2**25 - 1) == 40
+    assert derivatives.batch_size(trace, 1, beside=2**25) == 20
 
 
 def test_a_replay_that_differs_from_the_model_is_refused():

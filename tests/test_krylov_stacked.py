@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coupling_lib.krylov import golub_kahan
-from coupling_lib.krylov_stacked import golub_kahan_stacked
+from coupling_lib.krylov_stacked import _squares, golub_kahan_stacked
 
 
 def stack(count: int = 3, rows: int = 400, columns: int = 400) -> torch.Tensor:
@@ -54,3 +54,10 @@ def test_one_matrix_without_rank_does_not_harm_the_others():
     found = golub_kahan_stacked(J, 8)
     assert found.converged.tolist() == [False, True]
     torch.testing.assert_close(found.S[1].double(), torch.linalg.svdvals(J[1].double())[:8], rtol=1e-6, atol=0)
+
+
+def test_the_squares_of_a_block_bidiagonal_matrix_are_formed_from_its_blocks():
+    diagonal, above = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    B = torch.block_diag(*diagonal)
+    B[:-3, 3:] += torch.block_diag(*above[:-1])  # nothing is to the right of the last block
+    torch.testing.assert_close(_squares(diagonal, above), B.T @ B, rtol=1e-13, atol=1e-13)
