@@ -21,7 +21,7 @@ import torch
 
 from coupling_lib.eigenvectors import top_eigenvectors
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.heap import give_back
+from coupling_lib.heap import give_back, is_large
 from coupling_lib.krylov import golub_kahan
 from coupling_lib.krylov_stacked import golub_kahan_stacked
 from coupling_lib.operators import as_torch_operator
@@ -38,9 +38,9 @@ _OUTLIER = 100
 # Residual relative to s_i, and departure from orthonormality, up to which the J^T J route is believed.
 _ACCURACY = {torch.float32: 1e-6, torch.float64: 1e-11}
 
-# Bytes of matrices that are decomposed together (of their float64 squares on that route) on a CPU; what
-# Python adds is small above it. A GPU starves on so few and has more memory.
-_STACK_BYTES = {"cpu": 2**24, "cuda": 2**30}
+# Bytes of matrices that are decomposed together (of their float64 squares on that route) on a CPU, beside large ones
+# half of it; what Python adds is small above it. A GPU starves on so few and has more memory.
+_STACK_BYTES = {"cpu": 2**25, "cuda": 2**31}
 
 
 class IllDefinedSubspaceWarning(UserWarning):
@@ -137,7 +137,8 @@ def top_triplets_stacked(J: torch.Tensor, k: int, tolerance: float = 1e-4) -> Si
     _check_entries(J)
     wide = min(J.shape[1:]) >= max(_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET * k)
     bytes_each = J[0].numel() * (J.element_size() if wide else 16)
-    together = max(1, _STACK_BYTES.get(J.device.type, _STACK_BYTES["cpu"]) // bytes_each)
+    budget = _STACK_BYTES.get(J.device.type, _STACK_BYTES["cpu"]) // (2 if is_large(J.nbytes) else 1)
+    together = max(1, budget // bytes_each)
     decompose = _by_krylov if wide else _by_squares
     n, d_out, d_in = J.shape
     found = SingularTriplets(*(J.new_empty(shape) for shape in ((n, d_out, k), (n, k), (n, k, d_in), (n, k))))

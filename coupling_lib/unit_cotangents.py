@@ -29,8 +29,8 @@ class _TimesWeight(Function):
     @staticmethod
     def forward(g: torch.Tensor, W: torch.Tensor) -> torch.Tensor:
         rows = g.reshape(-1, g.shape[-1])
-        entries = _single_entries(rows)
-        product = rows @ W if entries is None else _picked(W, rows, *entries)
+        product = _picked(W, rows)
+        product = rows @ W if product is None else product
         return product.reshape(*g.shape[:-1], W.shape[1])
 
     @staticmethod
@@ -65,23 +65,21 @@ class _Linear(Function):
         return _TimesWeight.apply(gradient, ctx.saved_tensors[0]), None, None
 
 
-def _single_entries(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Give the places, row and column, of all entries that are not zero; None where a row has more than one."""
+def _picked(W: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
+    """Multiply rows that have single entries by W; None where a row has more than one."""
     # Almost every layer's cotangents are full, and the first of them says so.
     if not len(rows) or int(rows[0].count_nonzero()) > 1:
         return None
+    start = int(rows[0].argmax())
+    units = rows.diagonal(start)
+    if len(units) == len(rows) and bool((units == 1).all()) and int(rows.count_nonzero()) == len(rows):
+        return W[start : start + len(rows)]  # a batch of neighbouring unit vectors: not even a copy
     row, column = rows.nonzero(as_tuple=True)
-    return (row, column) if bool((row[1:] > row[:-1]).all()) else None
-
-
-def _picked(W: torch.Tensor, rows: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-    """Multiply rows that have single entries, at the places given, by W."""
-    one = bool((rows[row, column] == 1).all())
-    if one and len(row) == len(rows) and bool((column[1:] - column[:-1] == 1).all()):
-        return W[int(column[0]) : int(column[-1]) + 1]  # a batch of neighbouring unit vectors: not even a copy
+    if not bool((row[1:] > row[:-1]).all()):
+        return None
     # Along its memory: to turn a matrix round while copying takes three times as long.
     taken = W.index_select(0, column) if W.is_contiguous() else W.mT.index_select(1, column).mT
-    taken = taken if one else taken * rows[row, column, None]
+    taken = taken * rows[row, column, None]
     return taken if len(row) == len(rows) else W.new_zeros(len(rows), W.shape[1]).index_copy_(0, row, taken)
 
 

@@ -58,10 +58,13 @@ def test_page_shows_the_latest_run_with_its_date_and_hardware(run, tmp_path):
 def test_the_ceiling_is_the_released_time_over_the_products_at_the_peak(run):
     (case,) = run["cases"]
     floor = case["flop_per_block"] * case["L"] / case["matrix_peak"]
-    *_, ceiling, ratio = report._roofline_row(case)
+    *_, ceiling, ratio, part = report._roofline_row(case)
     assert float(ceiling.rstrip("×")) == pytest.approx(case["seconds"]["released"]["total"] / floor, rel=0.02, abs=0.06)
     assert float(ratio.rstrip("×")) == pytest.approx(case["ratio"]["total"], rel=0.02, abs=0.06)
     assert floor < case["seconds"]["ours"]["jacobians"]
+    # Every cotangent of the released method passes every weight at every token.
+    done = 4 * 96 * 16 * 2 * (12 * 96**2) / case["seconds"]["released"]["jacobians"]
+    assert float(part.rstrip("%")) / 100 == pytest.approx(done / case["matrix_peak"], abs=0.006)
 
 
 def test_page_without_a_run_says_so_and_names_the_command(tmp_path):
