@@ -22,7 +22,7 @@ from coupling_lib.krylov import BLOCK, FLOOR
 _LARGEST_SHARE = 0.75
 
 # How far below the bound the first matrix of a stack has to be before all are looked at.
-_MARGIN = 4.0
+_MARGIN = 8.0
 
 
 class StackedTriplets(NamedTuple):
@@ -108,7 +108,7 @@ def _columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float], bl
     if earlier is None or excess >= earlier[1]:
         return max(block, columns // 3)
     rate = math.log(earlier[1] / excess) / (columns - earlier[0])
-    return max(block, min(columns // 3, int(0.7 * math.log(excess) / rate)))
+    return max(block, min(columns // 3, int(0.65 * math.log(excess) / rate)))
 
 
 class _Bases:
