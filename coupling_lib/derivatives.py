@@ -17,7 +17,7 @@ import torch
 
 from coupling_lib.blockmap import joinable, prompts_map, token_map
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.heap import is_large
+from coupling_lib.heap import budget
 from coupling_lib.pointwise import linearised
 from coupling_lib.tracing import Trace
 from coupling_lib.unit_cotangents import picking_rows
@@ -197,8 +197,7 @@ def batch_size(trace: Trace, n_pairs: int, beside: int = 0) -> int:
     # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
     tokens = trace.n_tokens if trace.route == "sequence" else n_pairs
     each = 16 * tokens * trace.d_model * trace.dtype.itemsize
-    budget = _BATCH_BYTES.get(trace.device.type, _BATCH_BYTES["cpu"]) // (2 if is_large(beside) else 1)
-    return min(_LARGEST_BATCH, max(1, budget // each))
+    return min(_LARGEST_BATCH, max(1, budget(_BATCH_BYTES, trace.device.type, beside) // each))
 
 
 def batched_gradient(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor, batch: int) -> torch.Tensor:

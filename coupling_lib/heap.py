@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -11,20 +12,22 @@ from typing import Any
 _LARGE = 2**25
 
 
-def is_large(held: int) -> bool:
-    """Tell whether results take so much memory that what is used beside them has to be kept small.
+def budget(by_device: Mapping[str, int], device: str, held: int) -> int:
+    """Give how many bytes intermediate tensors may take on a device, half of it beside large results.
 
     Args:
-        held: bytes of the results.
+        by_device: bytes beside small results, by the type of device; that of `"cpu"` holds for others.
+        device: the type of device.
+        held: bytes of the results that are held meanwhile; 32 MiB or more are large.
 
     Returns:
-        whether they are 32 MiB or more.
+        bytes.
 
     Example:
-        >>> is_large(12 * 768 * 768 * 4), is_large(24 * 1024 * 1024 * 4)
-        (False, True)
+        >>> [budget({"cpu": 1000}, "cpu", held=mebibytes * 2**20) for mebibytes in (27, 96)]
+        [1000, 500]
     """
-    return held >= _LARGE
+    return by_device.get(device, by_device["cpu"]) // (2 if held >= _LARGE else 1)
 
 
 def give_back(held: int = _LARGE) -> None:
@@ -40,7 +43,7 @@ def give_back(held: int = _LARGE) -> None:
     Example:
         >>> give_back()
     """
-    if is_large(held) and _glibc() is not None:
+    if held >= _LARGE and _glibc() is not None:
         _glibc().malloc_trim(0)
 
 

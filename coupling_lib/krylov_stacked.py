@@ -79,8 +79,7 @@ def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5, block: int =
         # Matrices of one stack converge alike: the first stands for the others until it has arrived with a margin.
         full = bases.columns + block > limit
         ritz: list[tuple[Tensor, Tensor, Tensor]] = []
-        for margin in (_MARGIN, 1.0):
-            some = range(1) if not ritz else range(1, len(J))
+        for some, margin in ((range(1), _MARGIN), (range(1, len(J)), 1.0)):
             ritz += [bases.ritz(index, k + 1) for index in some]
             S, Q, residual = map(torch.stack, zip(*ritz, strict=True))
             bound = torch.maximum(tolerance * S[:, k - 1], FLOOR[J.dtype] * S[:, 0])

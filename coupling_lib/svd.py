@@ -21,7 +21,7 @@ import torch
 
 from coupling_lib.eigenvectors import top_eigenvectors
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.heap import give_back, is_large
+from coupling_lib.heap import budget, give_back
 from coupling_lib.krylov import golub_kahan
 from coupling_lib.krylov_stacked import golub_kahan_stacked
 from coupling_lib.operators import as_torch_operator
@@ -137,8 +137,7 @@ def top_triplets_stacked(J: torch.Tensor, k: int, tolerance: float = 1e-4) -> Si
     _check_entries(J)
     wide = min(J.shape[1:]) >= max(_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET * k)
     bytes_each = J[0].numel() * (J.element_size() if wide else 16)
-    budget = _STACK_BYTES.get(J.device.type, _STACK_BYTES["cpu"]) // (2 if is_large(J.nbytes) else 1)
-    together = max(1, budget // bytes_each)
+    together = max(1, budget(_STACK_BYTES, J.device.type, J.nbytes) // bytes_each)
     decompose = _by_krylov if wide else _by_squares
     n, d_out, d_in = J.shape
     found = SingularTriplets(*(J.new_empty(shape) for shape in ((n, d_out, k), (n, k), (n, k, d_in), (n, k))))
