@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 
 import coupling_lib as cl
-from benchmarks import released, stages
+from benchmarks import child, released, stages
 from benchmarks.machine import MemoryPeak
 from benchmarks.shapes import SHAPES, prompt_ids
-from coupling_lib import paths
 
 # Tokens of a first prompt, which reads the code of the libraries from disk and is not measured.
 _UNCOUNTED = 8
@@ -33,9 +30,7 @@ def peak_above_weights(shape: str, n_tokens: int, method: str) -> dict[str, int]
         measurement has to hold until they are formed (0 for the released method, which keeps a graph instead); and
         `uncounted`, the tokens of a prompt that goes first, because it reads the code of the libraries from disk.
     """
-    command = [sys.executable, "-m", "benchmarks.memory", shape, str(n_tokens), method]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, check=True, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    return child.record("memory", shape, n_tokens, method)
 
 
 def _measure(shape: str, n_tokens: int, method: str) -> dict[str, int]:

@@ -3,8 +3,7 @@
     python -m benchmarks.speed --out results/benchmarks/speed.json
     python -m benchmarks.speed --quick --out speed.json                 # a minute; shows that it works
 
-Both methods take turns in one process. A Jacobian of the released method takes up to half a minute, so with longer
-prompts its Jacobians are formed for a few blocks and scaled to all; each row says so.
+Both methods take turns in one process, a fresh one for each model and length of prompt.
 """
 
 from __future__ import annotations
@@ -18,79 +17,10 @@ from typing import Any
 import torch
 
 import coupling_lib as cl
-from benchmarks import machine, memory, report, stages
+from benchmarks import comparison, machine, memory, report
 from benchmarks.growth import growth
-from benchmarks.shapes import SHAPES, Shape, complete_flop, jacobian_flop, prompt_ids
+from benchmarks.shapes import SHAPES
 from coupling_lib.prompts import PARIS
-
-# Width up to which the released method is run in float64 as well, once; above it takes minutes.
-_WIDEST_IN_FLOAT64 = 768
-
-
-def compare(model: cl.Model, n_tokens: int, rounds: int, count: int, peak_size: int) -> dict[str, Any]:
-    """Run both methods in turns on one prompt.
-
-    Args:
-        model: the model.
-        n_tokens: length of the prompt.
-        rounds: how often; medians count.
-        count: how many blocks the released method forms Jacobians of.
-        peak_size: width of the matrices whose product measures the matrix peak, between the rounds.
-
-    Returns:
-        a record of seconds by stage and method, their ratios, FLOP/s and agreement.
-    """
-    ids = prompt_ids(model, n_tokens)
-    kind = stages.faster_attention(model, ids)
-    blocks = stages.some_blocks(model.n_blocks, count)
-    ours = [stages.ours(model, ids)]  # not timed: the first run fetches code and memory
-    theirs, peaks = [], []
-    for _ in range(rounds):
-        peaks.append(machine.matrix_rate(peak_size))
-        theirs.append(stages.theirs(model, ids, kind, blocks, ours[0].J))
-        # Twice, because a second of somebody else's work on the machine is nothing beside theirs and half of ours.
-        ours += [stages.ours(model, ids) for _ in range(2)]
-    agreement = stages.agreement(ours[-1], theirs[-1], blocks)
-    if len(blocks) == model.n_blocks:
-        double = stages.in_float64(model)
-        exact = stages.ours(double, ids)
-        for name, found in (("ours", ours[-1]), ("released", theirs[-1])):
-            agreement[f"{name}_from_float64"] = stages.agreement(found, exact, blocks)["metric_relative"]
-        if model.d_model <= _WIDEST_IN_FLOAT64:
-            both = stages.agreement(exact, stages.theirs(double, ids, kind, blocks, exact.J), blocks)
-            agreement["both_in_float64"] = both["metric_relative"]
-    seconds = {"released": _medians(theirs), "ours": _medians(ours[1:])}
-    ratio = {stage: seconds["released"][stage] / seconds["ours"][stage] for stage in seconds["ours"]}
-    flop = jacobian_flop(model, n_tokens)
-    rate = flop * model.n_blocks / seconds["ours"]["jacobians"]
-    return {
-        "shape": model.name,
-        "d": model.d_model,
-        "L": model.n_blocks,
-        "n": n_tokens,
-        "rounds": rounds,
-        "released_attention": kind,
-        "released_blocks": len(blocks),
-        "basis": _basis(len(blocks), model.n_blocks),
-        "seconds": seconds,
-        "ratio": ratio,
-        "flop_per_block": flop,
-        "jacobian_flop_per_second": rate,
-        "matrix_peak": max(peaks),
-        "fraction_of_peak": rate / max(peaks),
-        "complete_flop_per_block": complete_flop(model),
-        "complete_fraction_of_peak": rate / max(peaks) * complete_flop(model) / flop,
-        "agreement": agreement,
-    }
-
-
-def _medians(runs: list[stages.Measured]) -> dict[str, float]:
-    seconds = {stage: statistics.median(run.seconds[stage] for run in runs) for stage in stages.STAGES}
-    return seconds | {"total": statistics.median(sum(run.seconds.values()) for run in runs)}
-
-
-def _basis(measured: int, n_blocks: int) -> str:
-    return f"all {n_blocks} blocks" if measured == n_blocks else f"scaled from {measured} of {n_blocks} blocks"
 
 
 def embedded_prompt(rounds: int) -> dict[str, Any]:
@@ -143,16 +73,14 @@ def run(names: list[str], tokens: list[int], rounds: int, count: int, quick: boo
     result["embedded_prompt"] = embedded_prompt(rounds)
     peak_size = 256 if quick else 2048
     for name in names:
-        shape: Shape = SHAPES[name]
-        model = shape.build()
+        embedded = SHAPES[name].config is None
         for n_tokens in tokens:
             # Short prompts and embedded models are quick enough for all blocks.
-            whole = shape.config is None or n_tokens <= 16
-            case = compare(model, n_tokens, rounds, model.n_blocks if whole else count, peak_size)
+            blocks = None if embedded or n_tokens <= 16 else count
+            case = comparison.in_own_process(name, n_tokens, rounds, blocks, peak_size)
             print(report.case_line(case), flush=True)
             result["cases"].append(case)
-        del model
-        if shape.config is not None:
+        if not embedded:
             result["memory"] += held(name, max(tokens))
     result["growth"] = growth(quick, rounds)
     return result

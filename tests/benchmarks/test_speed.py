@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 
-from benchmarks import report, shapes, speed, stages
+from benchmarks import child, report, shapes, speed, stages, tables
 from benchmarks.machine import MemoryPeak
 
 
@@ -36,6 +37,33 @@ def test_quick_run_compares_values_and_counts_operations(run):
     assert case["flop_per_block"] == 2 * (weights + attention) * (1 + d)
     assert case["fraction_of_peak"] == pytest.approx(case["jacobian_flop_per_second"] / case["matrix_peak"])
     assert case["agreement"]["pairs"] == 6 and case["agreement"]["metric_relative"] < 1e-5
+
+
+def test_quick_run_repeats_the_case_with_memory_kept_and_the_page_sets_both_side_by_side(run):
+    (case,) = run["cases"]
+    kept = case["memory_kept"]
+    assert kept["basis"] == "scaled from 3 of 4 blocks"
+    totals = [kept["seconds"][method]["total"] for method in ("released", "ours")]
+    assert kept["ratio"]["total"] == pytest.approx(totals[0] / totals[1])
+    (table,) = (part for part in report.speed_page(run).split("### ") if part.startswith("Whole prompt, with memory"))
+    row = [cell.strip() for cell in table.splitlines()[-2].split("|")[1:-1]]
+    assert row[3] == tables.seconds(totals[0]) and row[5] == tables.seconds(totals[1])
+    assert row[6:] == [f"{case['ratio']['total']:.1f}×", f"{kept['ratio']['total']:.1f}×", kept["basis"]]
+
+
+def test_a_child_that_keeps_memory_is_told_so_and_others_are_not(tmp_path, monkeypatch):
+    package = tmp_path / "benchmarks"
+    package.mkdir()
+    lines = ("import json, os", "print('said on the way')", "print(json.dumps(dict(os.environ)))")
+    (package / "environment.py").write_text("\n".join(lines), encoding="utf-8")
+    monkeypatch.setattr(child.paths, "ROOT", tmp_path)
+    assert child.MEMORY_KEPT.items() <= child.record("environment", memory_kept=True).items()
+    assert not child.MEMORY_KEPT.keys() & child.record("environment").keys()
+
+
+def test_a_child_that_fails_is_not_taken_for_a_record():
+    with pytest.raises(subprocess.CalledProcessError):
+        child.record("comparison", "no such shape", 16)
 
 
 def test_quick_run_names_the_machine_and_measures_memory_growth_and_the_embedded_model(run):
