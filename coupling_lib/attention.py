@@ -10,7 +10,7 @@ query does not grow with the prompt beyond the products with the keys themselves
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -145,6 +145,10 @@ def _alone(x: torch.Tensor) -> torch.Tensor:
     return x.clone() if x.untyped_storage().nbytes() > x.nbytes else x
 
 
+# Numbers that an intermediate tensor of attention may have, unless one token's has more.
+_LARGEST = 2**22
+
+
 class _RowsTimesConstant(Function):
     """Multiply `x` `(..., g, r, a)` by constants `C` `(g, a, b)`, all leading dimensions folded into rows.
 
@@ -172,11 +176,80 @@ class _RowsTimesConstant(Function):
         return _RowsTimesConstant.apply(x.movedim(in_dims[0], 0), C), 0
 
 
-def _times_constants(x: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
-    """Multiply `x` `(T, g, r, a)` by constants `(1, g, a, b)` of one prompt, or `(T, g, a, b)` of as many as rows."""
-    if len(C) == 1:
-        return _RowsTimesConstant.apply(x, C[0])
-    return _RowsTimesConstant.apply(x.flatten(0, 1), C.flatten(0, 1)).unflatten(0, C.shape[:2])
+class _Attend(Function):
+    """Attend to keys and values, and keep the derivative at the point.
+
+    For one query, o = sum_t p_t v_t with p = softmax(K q + mask). A cotangent g of o is pulled back to
+
+        q: sum_t p_t (g, v_t - o) k_t        k_j: p_j (g, v_j - o) q        v_j: p_j g
+
+    so that g meets one matrix per head, of the head's width, whatever the number of keys.
+    """
+
+    @staticmethod
+    def forward(
+        query: torch.Tensor,
+        own_keys: torch.Tensor,
+        own_values: torch.Tensor,
+        constants: KeysValues,
+        positions: torch.Tensor,
+        mask: torch.Tensor,
+        scaling: float,
+    ) -> tuple[torch.Tensor, ...]:
+        """Take queries `(T, groups, r, s, width)`, r heads to a group, and what `_attend_to_constants` takes."""
+        q = query * scaling
+        given = (q, own_keys, own_values, *constants, positions, mask)
+        # As many tokens at once as leave the intermediate tensors small.
+        each = q[0, ..., 0].numel() * constants.values[0, 0].numel()
+        found = [_linearised(*part) for part in _parts(given, max(1, _LARGEST // each))]
+        o, to_query, p_own = (torch.cat(parts) for parts in zip(*found, strict=True))
+        apart = own_values[:, :, None, None] - o.unsqueeze(-2)  # v_j - o_i: (T, groups, r, s_i, s_j, width)
+        to_keys = (apart * p_own.unsqueeze(-1)).mT.unsqueeze(-1) * q[..., None, None, :]
+        return o, torch.cat([scaling * to_query, to_keys.flatten(-2)], dim=-1), p_own
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        M, p_own = ctx.saved_tensors
+        product = _RowsTimesConstant.apply(g.flatten(0, 3).unsqueeze(1), M.flatten(0, 3))
+        product = product.reshape(*g.shape[:4], -1, M.shape[-1] // (1 + p_own.shape[-1]))
+        to_query, to_keys = product[..., 0, :], product[..., 1:, :]
+        to_values = g.unsqueeze(-2) * p_own.unsqueeze(-1)
+        return to_query, _over_queries(to_keys), _over_queries(to_values), None, None, None, None
+
+
+def _parts(given: tuple[torch.Tensor, ...], size: int) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Cut tensors with a leading T into parts of a size; what has a leading 1 belongs to each."""
+    for first in range(0, len(given[0]), size):
+        yield tuple(x[first : first + size] if len(x) > 1 else x for x in given)
+
+
+def _linearised(
+    q: torch.Tensor,
+    own_keys: torch.Tensor,
+    own_values: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    mask: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Give o, sum_t p_t (v_t - o) k_t^T and the weights p_j of the chosen tokens, for scaled queries."""
+    K, V = KeysValues(keys, values).with_tokens(KeysValues(own_keys, own_values), positions)
+    heads = q.shape[2:4]
+    p = ((q.flatten(2, 3) @ K.mT).unflatten(2, heads) + mask).softmax(-1)
+    o = (p.flatten(2, 3) @ V).unflatten(2, heads)
+    apart = (V.mT[:, :, None, None] - o.unsqueeze(-1)) * p.unsqueeze(-2)
+    to_query = (apart.flatten(2, 4) @ K).unflatten(2, (*heads, -1))
+    return o, to_query, p.gather(-1, positions[:, None, None, None].expand(*p.shape[:-1], -1))
+
+
+def _over_queries(x: torch.Tensor) -> torch.Tensor:
+    """Add up what the queries of a group's heads give to its keys or values, `(T, groups, r, s, ...)`."""
+    return x[:, :, 0, 0] if x.shape[2:4] == (1, 1) else x.sum((2, 3))
 
 
 def _attend_to_constants(
@@ -188,22 +261,13 @@ def _attend_to_constants(
     scaling: float,
 ) -> torch.Tensor:
     """Attend with the constants kept out of the graph."""
-    # The constants at the chosen positions are masked out, and the chosen tokens' own keys and values join
-    # as further columns: nothing is ever written into the constants, once per column of the Jacobian.
-    T, heads, s, width = query.shape
     groups = own.keys.shape[1]
-    keys, values = (part.to(query.dtype) for part in constants)
-    n = keys.shape[2]
-    q = (query * scaling).reshape(T, groups, heads // groups * s, width)
+    q = query.unflatten(1, (groups, -1))
     mask = query.new_zeros(1, 1, 1, 1) if mask is None else mask
-    mask = mask.expand(T, mask.shape[1], s, n)
-    index = positions[:, None, None, :].expand(*mask.shape[:3], s)
-    theirs = _times_constants(q, keys.mT).reshape(T, heads, s, n) + mask.scatter(3, index, -torch.inf)
-    ours = (q.unsqueeze(3) * own.keys.unsqueeze(2)).sum(-1).reshape(T, heads, s, s) + mask.gather(3, index)
-    weights = torch.cat([theirs, ours], dim=-1).softmax(-1)
-    theirs, ours = (part.reshape(*q.shape[:3], -1) for part in weights.split([n, s], dim=-1))
-    out = _times_constants(theirs, values) + (ours.unsqueeze(-1) * own.values.unsqueeze(2)).sum(3)
-    return out.reshape(T, heads, s, -1).transpose(1, 2)
+    # A mask of its own for every head belongs to the heads of a group; one for all heads to all of them.
+    mask = mask.unflatten(1, (groups, -1)) if mask.shape[1] > 1 else mask.unsqueeze(1)
+    out = _Attend.apply(q, *own, constants, positions, mask, scaling)[0]
+    return out.flatten(1, 2).transpose(1, 2)
 
 
 AttentionInterface.register(NAME, _attention)

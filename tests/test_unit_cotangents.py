@@ -111,5 +111,7 @@ def test_a_block_of_real_width_multiplies_with_all_its_weights_but_the_last(monk
     trace, d, n = cl.trace(model, torch.arange(9)[None]), 384, 9
     with FlopCounterMode(display=False) as counter:
         cl.block_jacobians(trace, 0, [(8, 8)])
-    weights, attention = 12 * d**2, 2 * n * d
-    assert counter.get_total_flops() == 2 * (weights + attention) + 2 * (weights - 4 * d**2 + attention) * d
+    weights, head = 12 * d**2, d // 6
+    evaluated = weights + 2 * n * d + n * d * head
+    # A cotangent meets two matrices of a head's width, for the queries and for the token's own keys.
+    assert counter.get_total_flops() == 2 * evaluated + 2 * (weights - 4 * d**2 + 2 * d * head) * d

@@ -31,10 +31,11 @@ def test_quick_run_has_seconds_and_ratios_of_every_stage(run):
 def test_quick_run_compares_values_and_counts_operations(run):
     (case,) = run["cases"]
     assert (case["d"], case["L"], case["n"], case["basis"]) == (96, 4, 16, "all 4 blocks")
-    d, n = 96, 16
-    weights, attention = 12 * d**2, 2 * n * d
-    # Evaluated once and pulled back d times. Layers of this width do not look out for unit vectors.
-    assert case["flop_per_block"] == 2 * (weights + attention) * (1 + d)
+    d, n, head = 96, 16, 32
+    weights = 12 * d**2
+    # Evaluated once, with attention's derivative, and pulled back d times. Layers of this width do not look out for
+    # unit vectors.
+    assert case["flop_per_block"] == 2 * (weights + 2 * n * d + n * d * head) + 2 * (weights + 2 * d * head) * d
     assert case["fraction_of_peak"] == pytest.approx(case["jacobian_flop_per_second"] / case["matrix_peak"])
     assert case["agreement"]["pairs"] == 6 and case["agreement"]["metric_relative"] < 1e-5
 
