@@ -93,7 +93,7 @@ def in_own_process(shape: str, n_tokens: int, rounds: int, count: int | None, pe
     """Compare in a child process, and once more in one whose C library keeps the memory that is freed.
 
     The released method frees and takes tensors of tens of megabytes all the time. With its defaults glibc gives most of
-    them back to the system, which hands them out again page by page, zeroed: up to a third of the method's time. In a
+    them back to the system, which hands them out again page by page, zeroed: more than a quarter of its time. In a
     process with a past some of that falls away, by chance. So both methods start afresh, as in a researcher's run of
     this prompt, and the record tells what they take without those pages.
 

@@ -4,7 +4,8 @@ transformers lets a function be registered under a name and chosen as a model's 
 computes exactly what the family's own plain attention computes. During a trace it also records every
 layer's keys and values; later, within `frozen`, it answers the queries of a few chosen tokens against
 those recorded constants, with the chosen tokens' own keys and values put into their places. The work per
-query does not grow with the prompt beyond the products with the keys themselves.
+query does not grow with the prompt beyond the products with the keys themselves, and what a cotangent costs does not
+grow with it at all.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ _LARGEST = 2**22
 
 
 class _RowsTimesConstant(Function):
-    """Multiply `x` `(..., g, r, a)` by constants `C` `(g, a, b)`, all leading dimensions folded into rows.
+    """Multiply `x` `(..., g, a)` by constants `C` `(g, a, b)`, all leading dimensions folded into rows.
 
     Under `torch.vmap` a plain product would first repeat the constants for every column of the Jacobian; here
     the columns become more rows of one matrix product.
@@ -158,9 +159,8 @@ class _RowsTimesConstant(Function):
 
     @staticmethod
     def forward(x: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
-        lead, (g, r, a) = x.shape[:-3], x.shape[-3:]
-        rows = x.reshape(-1, g, r, a).transpose(0, 1).reshape(g, -1, a)
-        return torch.bmm(rows, C).reshape(g, -1, r, C.shape[-1]).transpose(0, 1).reshape(*lead, g, r, C.shape[-1])
+        rows = x.reshape(-1, *x.shape[-2:]).transpose(0, 1)
+        return torch.bmm(rows, C).transpose(0, 1).reshape(*x.shape[:-1], C.shape[-1])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
@@ -215,7 +215,7 @@ class _Attend(Function):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         M, p_own = ctx.saved_tensors
-        product = _RowsTimesConstant.apply(g.flatten(0, 3).unsqueeze(1), M.flatten(0, 3))
+        product = _RowsTimesConstant.apply(g.flatten(0, 3), M.flatten(0, 3))
         product = product.reshape(*g.shape[:4], -1, M.shape[-1] // (1 + p_own.shape[-1]))
         to_query, to_keys = product[..., 0, :], product[..., 1:, :]
         to_values = g.unsqueeze(-2) * p_own.unsqueeze(-1)
