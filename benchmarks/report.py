@@ -121,8 +121,7 @@ def speed_page(run: dict[str, Any]) -> str:
         table(
             ("stage", "grows with", "fixed", "measured", "exponent"), [_growth_row(curve) for curve in run["growth"]]
         ),
-        f"One prompt of {run['embedded_prompt']['shape']} ({run['embedded_prompt']['n']} tokens; "
-        f"{run['embedded_prompt']['call']}): {seconds(run['embedded_prompt']['seconds'])}.\n",
+        _embedded(run["embedded_prompt"]),
         "### Against the goals\n",
         table(("figure", "goal", "measured", ""), [_goal_row(*outcome) for outcome in judged(run)]),
     ]
@@ -187,6 +186,14 @@ def _memory(records: list[dict[str, Any]]) -> list[str]:
     first = records[0].get("uncounted")
     said = f"A prompt of {first} tokens goes first, uncounted, because it reads the code of the linear algebra.\n"
     return ["### Memory\n", held, *([said] if first else []), table(head, rows)]
+
+
+def _embedded(prompt: dict[str, Any]) -> str:
+    return (
+        f"One prompt of {prompt['shape']} ({prompt['n']} tokens; {prompt['call']}): {seconds(prompt['seconds'])}, the "
+        f"median of {prompt['rounds']} calls that took {seconds(prompt['fastest'])} to {seconds(prompt['slowest'])}. "
+        "Command: `python -m benchmarks.embedded`.\n"
+    )
 
 
 def _growth_row(curve: dict[str, Any]) -> tuple[str, ...]:

@@ -10,33 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import coupling_lib as cl
-from benchmarks import comparison, machine, memory, report
+from benchmarks import child, comparison, embedded, machine, memory, report
 from benchmarks.growth import growth
 from benchmarks.shapes import SHAPES
-from coupling_lib.prompts import PARIS
-
-
-def embedded_prompt(rounds: int) -> dict[str, Any]:
-    """Time what a reader does: `measure_depth` of one prompt on the embedded model, with all readings.
-
-    Args:
-        rounds: how often; the median counts.
-
-    Returns:
-        a record.
-    """
-    model = cl.load_model("nano-neox")
-    cl.measure_depth(model, [PARIS])
-    seconds = statistics.median(machine.timed(lambda: cl.measure_depth(model, [PARIS]))[0] for _ in range(rounds))
-    n_tokens = cl.trace(model, PARIS).n_tokens
-    return {"shape": model.name, "n": n_tokens, "seconds": seconds, "call": "measure_depth, one prompt, all readings"}
 
 
 def held(shape: str, n_tokens: int) -> list[dict[str, Any]]:
@@ -69,18 +50,17 @@ def run(names: list[str], tokens: list[int], rounds: int, count: int, quick: boo
         the record that is written as JSON.
     """
     result: dict[str, Any] = {"machine": machine.facts(), "quick": quick, "cases": [], "memory": []}
-    # First, as in a notebook that has just been opened: what follows leaves the memory of this process in pieces.
-    result["embedded_prompt"] = embedded_prompt(rounds)
+    result["embedded_prompt"] = child.record("embedded", "--rounds", 3 if quick else embedded.ROUNDS)
     peak_size = 256 if quick else 2048
     for name in names:
-        embedded = SHAPES[name].config is None
+        trained = SHAPES[name].config is None
         for n_tokens in tokens:
             # Short prompts and embedded models are quick enough for all blocks.
-            blocks = None if embedded or n_tokens <= 16 else count
+            blocks = None if trained or n_tokens <= 16 else count
             case = comparison.in_own_process(name, n_tokens, rounds, blocks, peak_size)
             print(report.case_line(case), flush=True)
             result["cases"].append(case)
-        if not embedded:
+        if not trained:
             result["memory"] += held(name, max(tokens))
     result["growth"] = growth(quick, rounds)
     return result
