@@ -61,7 +61,7 @@ lint: $(READY) ## check code, docstrings and formatting
 notebooks: $(READY) ## execute the committed notebooks anew from their text twins
 	@$(BIN)/python workflow/refresh.py
 
-bench: $(READY) ## measure the library against the released method (25 minutes, quiet machine)
+bench: $(READY) ## measure the library against the released method (40 minutes, quiet machine)
 	@$(BIN)/python -m benchmarks.speed --out results/benchmarks/speed.json
 	@$(BIN)/python -m benchmarks.gpu --out results/benchmarks/gpu.json
 

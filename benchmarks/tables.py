@@ -27,9 +27,10 @@ def seconds(value: float) -> str:
         value: seconds.
 
     Returns:
-        text with its unit.
+        text with its unit, in one line of a narrow column.
     """
-    return f"{value * 1e3:.3g} ms" if value < 0.9995 else f"{float(f'{value:.3g}'):g} s"
+    number, unit = (f"{value * 1e3:.3g}", "ms") if value < 0.9995 else (f"{float(f'{value:.3g}'):g}", "s")
+    return f"{number}\N{NO-BREAK SPACE}{unit}"
 
 
 def machine_line(machine: dict[str, Any]) -> str:
