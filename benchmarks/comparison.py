@@ -13,14 +13,15 @@ import json
 import statistics
 from typing import Any
 
-import torch
-
 import coupling_lib as cl
 from benchmarks import child, machine, stages
 from benchmarks.shapes import SHAPES, complete_flop, jacobian_flop, prompt_ids
 
 # Width up to which the released method is run in float64 as well, once; above it takes minutes.
 _WIDEST_IN_FLOAT64 = 768
+
+# Blocks that are enough to see what a process that keeps its memory takes.
+_BLOCKS_KEPT = 3
 
 
 def compare(model: cl.Model, n_tokens: int, rounds: int, count: int | None, peak_size: int) -> dict[str, Any]:
@@ -92,9 +93,9 @@ def _basis(measured: int, n_blocks: int) -> str:
 def in_own_process(shape: str, n_tokens: int, rounds: int, count: int | None, peak_size: int) -> dict[str, Any]:
     """Compare in a child process, and once more in one whose C library keeps the memory that is freed.
 
-    The released method frees and takes tensors of tens of megabytes all the time. With its defaults glibc gives most of
-    them back to the system, which hands them out again page by page, zeroed: more than a quarter of its time. In a
-    process with a past some of that falls away, by chance. So both methods start afresh, as in a researcher's run of
+    The released method frees and takes tensors of tens of megabytes all the time. With its defaults glibc gives many of
+    them back to the system, which hands them out again page by page, zeroed: at d = 768 up to a quarter of its time. In
+    a process with a past some of that falls away, by chance. So both methods start afresh, as in a researcher's run of
     this prompt, and the record tells what they take without those pages.
 
     Args:
@@ -111,7 +112,7 @@ def in_own_process(shape: str, n_tokens: int, rounds: int, count: int | None, pe
     some = () if count is None else ("--blocks", count)
     case = child.record("comparison", shape, n_tokens, "--rounds", rounds, "--peak-size", peak_size, *some)
     if SHAPES[shape].config is not None:
-        few = ("--rounds", 1, "--peak-size", peak_size, "--blocks", min(count or 3, 3))
+        few = ("--rounds", 1, "--peak-size", peak_size, "--blocks", min(count or _BLOCKS_KEPT, _BLOCKS_KEPT))
         kept = child.record("comparison", shape, n_tokens, *few, memory_kept=True)
         case["memory_kept"] = {name: kept[name] for name in ("basis", "seconds", "ratio")}
     return case
@@ -126,7 +127,6 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, help="blocks the released method is run on; all by default")
     parser.add_argument("--peak-size", type=int, default=2048, help="width of the product at the matrix peak")
     given = parser.parse_args()
-    torch.manual_seed(0)
     model = SHAPES[given.shape].build()
     print(json.dumps(compare(model, given.tokens, given.rounds, given.blocks, given.peak_size)))
 

@@ -147,9 +147,9 @@ def _memory_kept(cases: list[dict[str, Any]]) -> list[str]:
     ]
     said = (
         "The released method takes and frees tensors of tens of megabytes all the time. With its defaults the C "
-        "library gives most of them back to the system, and gets them again page by page, zeroed. *Kept* is one more "
+        "library gives many of them back to the system, and gets them again page by page, zeroed. *Kept* is one more "
         f"round in a process that keeps what is freed (`{' '.join(map('='.join, MEMORY_KEPT.items()))}`), the released "
-        "method's Jacobians scaled from three blocks.\n"
+        "method's Jacobians scaled from three blocks at most.\n"
     )
     head = ("model", "n", "released", "… kept", "this library", "… kept", "ratio", "… kept")
     return ["### Whole prompt, with memory kept\n", said, table(head, rows)]

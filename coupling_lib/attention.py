@@ -249,6 +249,7 @@ def _linearised(
 
 def _over_queries(x: torch.Tensor) -> torch.Tensor:
     """Add up what the queries of a group's heads give to its keys or values, `(T, groups, r, s, ...)`."""
+    # A sum over one query would copy all that the cotangents brought.
     return x[:, :, 0, 0] if x.shape[2:4] == (1, 1) else x.sum((2, 3))
 
 
