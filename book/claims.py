@@ -1,12 +1,13 @@
 """Writes the table of the paper's claims: what it reports, what was measured here, and which verdict follows.
 
-The claims and the rules that decide them stand in `data/claims.toml`. The numbers come from executed notebooks, which
-keep them as records, and from `data/paper_figures.csv`. Nothing here knows a number.
+The claims and what is asked of them stand in `data/claims.toml`, the rule that decides in `verdicts`. The numbers come
+from executed notebooks, which keep them as records, and from `data/paper_figures.csv`. Nothing here knows a number.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 import tomllib
@@ -16,42 +17,31 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import verdicts
 
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.generalization import paper_figures
 
-REPRODUCED, NOT, DEPENDS, MISSING = (
-    "reproduced",
-    "not reproduced",
-    "depends on the definition",
-    "not measured here",
-)
-"""The verdicts."""
-
 Numbers = Mapping[str, float | str]
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
-    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Eq: operator.eq,
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.USub: operator.neg,
 }  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "abs": abs}
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one model's measurements say of a claim.
-
-    Args:
-        model: folder of results.
-        verdict: one of the verdicts.
-        measured: what was measured, in Markdown, a text per reading.
-    """
+@dataclass
+class Judged:
+    """What one reading of a claim says in one model: the evidence, and the text that shows it."""
 
     model: str
-    verdict: str
-    measured: tuple[str, ...]
+    reading: int
+    scope: str
+    evidence: verdicts.Evidence
+    measured: str
+    numbers: Numbers
 
 
 def remembered(notebook: Path) -> dict[str, float | str]:
@@ -97,26 +87,28 @@ def paper_numbers() -> dict[str, float]:
     return found
 
 
-def decide(rule: str, numbers: Numbers) -> bool | None:
-    """Evaluate a rule.
+def computed(value: float | str, numbers: Numbers) -> float | None:
+    """Evaluate a number that a claim names: a number, or arithmetic over numbers.
 
     Args:
-        rule: an expression of comparisons, `and`, `or`, arithmetic, min, max and abs over numbers named in brackets.
+        value: a number, or an expression over numbers named in brackets.
         numbers: numbers by name.
 
     Returns:
-        whether it holds; None if a number is missing.
+        the value; None if a number is missing.
 
     Raises:
-        ParameterError: if the rule holds anything else.
+        ParameterError: if the expression holds anything but arithmetic, min, max and abs.
     """
-    names = re.findall(r"\[([^\]]+)\]", rule)
+    if not isinstance(value, str):
+        return float(value)
+    names = list(dict.fromkeys(re.findall(r"\[([^\]]+)\]", value)))
     if any(name not in numbers for name in names):
         return None
-    places = {f"n{at}": float(numbers[name]) for at, name in enumerate(dict.fromkeys(names))}
-    for place, name in zip(places, dict.fromkeys(names), strict=True):
-        rule = rule.replace(f"[{name}]", f" {place} ")
-    return bool(_value(ast.parse(rule.strip(), mode="eval").body, places))
+    places = {f"n{at}": float(numbers[name]) for at, name in enumerate(names)}
+    for place, name in zip(places, names, strict=True):
+        value = value.replace(f"[{name}]", f" {place} ")
+    return float(_value(ast.parse(value.strip(), mode="eval").body, places))
 
 
 def filled(text: str, numbers: Numbers) -> str | None:
@@ -129,42 +121,54 @@ def filled(text: str, numbers: Numbers) -> str | None:
     Returns:
         the text; None if a number is missing.
     """
-    parts = re.split(r"\{([^{}]+)\}", text)
+    # Doubled braces are braces, as in a format string.
+    parts = re.split(r"(?<!\{)\{([^{}]+)\}(?!\})", text)
     for at in range(1, len(parts), 2):
         name, _, form = parts[at].partition(":")
         if name not in numbers:
             return None
         value = numbers[name]
         parts[at] = format(value, form) if form else _plain(value)
-    return "".join(parts)
+    return "".join(parts).replace("{{", "{").replace("}}", "}")
 
 
-def judge(claim: Mapping[str, Any], results: Path, model: str) -> Outcome:
-    """Judge a claim by one model's measurements.
+def judge(claim: Mapping[str, Any], results: Path, model: str, margins: Mapping[str, float]) -> list[Judged]:
+    """Take a claim's evidence from one model's measurements.
 
     Args:
         claim: an entry of `data/claims.toml`.
         results: folder of all results.
         model: folder in it.
+        margins: smallest effect that matters, by unit.
 
     Returns:
-        the outcome; a reading whose numbers are missing counts as not measured.
+        a line per reading whose numbers are there.
     """
     numbers: dict[str, float | str] = {}
     for notebook in sorted(_notebooks(claim)):
         numbers |= remembered(results / model / f"{notebook}.ipynb")
-    decided = [decide(test["rule"], numbers) for test in claim["test"]]
-    known = [value for value in decided if value is not None]
-    if not known:
-        return Outcome(model, MISSING, ())
-    verdict = REPRODUCED if all(known) else DEPENDS if any(known) else NOT
-    texts = [filled(test["measured"], numbers) for test in claim["test"]]
-    shown = [
-        f"{text} ({'holds' if value else 'does not hold'})"
-        for text, value in zip(texts, decided, strict=True)
-        if text is not None and value is not None
-    ]
-    return Outcome(model, verdict, tuple(shown))
+    found = []
+    for at, test in enumerate(claim["test"]):
+        evidence, text = _evidence(test, numbers, margins), filled(test["measured"], numbers)
+        if evidence is not None and text is not None:
+            found.append(Judged(model, at, test.get("scope", "here"), evidence, text, numbers))
+    return found
+
+
+def _evidence(test: Mapping[str, Any], numbers: Numbers, margins: Mapping[str, float]) -> verdicts.Evidence | None:
+    effect = test["effect"]
+    parts = [numbers.get(f"{effect}{end}") for end in ("", "-error", "-n")]
+    null = computed(test.get("than", 0.0), numbers)
+    # The null's own error stands beside it, unless another is named.
+    lone = re.fullmatch(r"\[([^\]]+)\]", str(test.get("than", "")))
+    own = numbers.get(f"{lone[1]}-error", 0.0) if lone else 0.0
+    null_error = computed(test.get("than_error", float(own)), numbers)
+    margin = computed(test.get("margin", margins.get(test.get("unit", ""), math.nan)), numbers)
+    if None in (*parts, null, null_error, margin):
+        return None
+    value, error, n = parts
+    limit = 1.0 if test.get("unit") in _BOUNDED else math.inf
+    return verdicts.Evidence(float(value), float(error), int(n), test["claims"], null, null_error, margin, limit)
 
 
 def read_claims(file: Path | None = None) -> list[dict[str, Any]]:
@@ -176,24 +180,60 @@ def read_claims(file: Path | None = None) -> list[dict[str, Any]]:
     Returns:
         its entries.
     """
-    return tomllib.loads((file or paths.DATA / "claims.toml").read_text(encoding="utf-8"))["claim"]
+    return _read(file)["claim"]
 
 
-def verdict(outcomes: list[Outcome]) -> str:
-    """Join the verdicts of several models.
+def read_margins(file: Path | None = None) -> dict[str, float]:
+    """Read the smallest effects that matter.
 
     Args:
-        outcomes: one per model.
+        file: by default `data/claims.toml`.
 
     Returns:
-        the verdict they share, or each with its model's name; a model that was not measured does not enter, unless none
-        was.
+        margins by unit.
     """
-    known = [outcome for outcome in outcomes if outcome.verdict != MISSING]
-    verdicts = list(dict.fromkeys(outcome.verdict for outcome in known))
-    if len(verdicts) < 2:
-        return verdicts[0] if verdicts else MISSING
-    return "; ".join(f"{outcome.verdict} ({outcome.model})" for outcome in known)
+    return {name: float(entry["value"]) for name, entry in _read(file)["margin"].items()}
+
+
+def _read(file: Path | None) -> dict[str, Any]:
+    return tomllib.loads((file or paths.DATA / "claims.toml").read_text(encoding="utf-8"))
+
+
+def decided(claim: Mapping[str, Any], found: list[Judged], scope: str) -> str:
+    """Join a claim's readings of one scope to a verdict, once their probabilities are corrected.
+
+    Args:
+        claim: an entry of `data/claims.toml`.
+        found: its evidence, of all models.
+        scope: "here", or "paper" for readings of the paper's own values.
+
+    Returns:
+        one of the five verdicts; readings without numbers do not count.
+    """
+    readings = []
+    for at, test in enumerate(claim["test"]):
+        outcomes = [one.evidence.outcome for one in found if one.reading == at]
+        if test.get("scope", "here") == scope and outcomes:
+            readings.append(verdicts.across(outcomes))
+    return verdicts.verdict(readings)
+
+
+def judge_all(results: Path) -> list[tuple[dict[str, Any], list[Judged]]]:
+    """Take the evidence of all claims and correct its probabilities together.
+
+    Args:
+        results: folder of all results.
+
+    Returns:
+        each claim with its evidence.
+    """
+    margins = read_margins()
+    found = [
+        (claim, [one for model in claim["models"] for one in judge(claim, results, model, margins)])
+        for claim in read_claims()
+    ]
+    verdicts.correct(one.evidence for _, several in found for one in several)
+    return found
 
 
 def claims_page(results: Path | None = None) -> str:
@@ -207,40 +247,71 @@ def claims_page(results: Path | None = None) -> str:
     """
     results = results or paths.RESULTS
     paper = paper_numbers()
-    rows, rules, counts = [], [], dict.fromkeys((REPRODUCED, NOT, DEPENDS, MISSING), 0)
-    for number, claim in enumerate(read_claims(), start=1):
-        outcomes = [judge(claim, results, model) for model in claim["models"]]
-        decision = verdict(outcomes)
-        counts[decision if decision in counts else DEPENDS] += 1
-        written = _measured(claim, outcomes)
-        if claim.get("needs"):
-            written += f"<br>*{claim['needs']}*"
-        rows.append((f"{number}. {_link(claim, results)}", _paper(claim, paper), written, f"**{decision}**"))
+    rows, rules, counts = [], [], dict.fromkeys(verdicts.VERDICTS, 0)
+    everything = judge_all(results)
+    for number, (claim, found) in enumerate(everything, start=1):
+        here, there = (decided(claim, found, scope) for scope in ("here", "paper"))
+        counts[here if here != verdicts.MISSING else there] += 1
+        written = _measured(claim, found)
+        if needs := filled(claim.get("needs", ""), found[0].numbers if found else {}):
+            written += f"<br>*{needs}*"
+        marks = [f"**{name}**" if name != verdicts.MISSING else name for name in (here, there)]
+        rows.append((f"{number}. {_link(claim, results)}", _paper(claim, paper), written, *marks))
         rules.append(f"{number}. {claim['claim']}: {'; '.join(test['says'] for test in claim['test'])}.")
-    summary = ", ".join(f"{count} {name}" for name, count in counts.items())
-    head = ("claim", "the paper reports", "measured here", "verdict")
+    hypotheses = sum(len(one.evidence.p) for _, several in everything for one in several)
+    summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    head = ("claim", "the paper reports", "measured here", "in these models", "in the paper's models")
     lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    units = [f"- {name}: {entry['value']:g}, {entry['why']}" for name, entry in _read(None)["margin"].items()]
     return "\n".join([
-        f"Of {len(rows)} claims: {summary}. A claim on which models differ counts as depending on the definition.\n",
+        f"Of {len(rows)} claims, in these models (or, where no model of the kind was run, in the paper's own values): "
+        f"{summary}. The probabilities of {hypotheses} hypotheses are corrected together.\n",
         *lines,
-        "\n## How each verdict is reached\n",
-        "The claim is reproduced where all of its rules hold, not reproduced where none does:\n",
+        "\n## The smallest effects that matter\n",
+        "They were written down before the verdicts were computed:\n",
+        *units,
+        "\n## What each claim is asked\n",
         *rules,
         "",
     ])  # fmt: skip
 
 
-def _measured(claim: Mapping[str, Any], outcomes: list[Outcome]) -> str:
+_BOUNDED = ("correlation", "explained", "cosine")
+_MARKS = {verdicts.FOR: "✓ for", verdicts.AGAINST: "✗ against", verdicts.UNDECIDED: "? undecided"}
+
+
+def _measured(claim: Mapping[str, Any], found: list[Judged]) -> str:
+    """Write the evidence: a line per reading under each model's name, with outcome and probabilities."""
     parts = []
-    for outcome in outcomes:
-        if outcome.verdict != MISSING:
-            parts.append("<br>".join([f"`{outcome.model}`", *(f"– {text}" for text in outcome.measured)]))
+    for model in claim["models"]:
+        lines = [f"– {one.measured}: {_outcome(one.evidence)}" for one in found if one.model == model]
+        if lines:
+            parts.append("<br>".join([f"`{model}`", *lines]))
         else:
-            where = "" if outcome.model == "suite" else f" -p model {outcome.model}"
+            where = "" if model == "suite" else f" -p model {model}"
             command = f"papermill notebooks/{claim['notebook']}.ipynb out.ipynb{where}"
-            parts.append(f"`{outcome.model}`: not measured here; run `{command}`")
+            parts.append(f"`{model}`: not measured here; run `{command}`")
     return "<br>".join(parts)
+
+
+def _outcome(evidence: verdicts.Evidence) -> str:
+    """Write what a reading says: its mark, the probability before and after correction, what this n could have seen."""
+    name = "small" if evidence.claims == "within" or evidence.corrected["differs"] >= verdicts.LEVEL else "differs"
+    name = name if name in evidence.p else "differs"
+    if name == "small" and evidence.corrected[name] >= verdicts.LEVEL:
+        name = "large" if "large" in evidence.p else "differs"
+    shown = f"p {_probability(evidence.p[name])}, corrected {_probability(evidence.corrected[name])}"
+    if name == "small":
+        shown = f"smaller than {evidence.margin:.2g}: {shown}"
+    if evidence.outcome == verdicts.UNDECIDED:
+        seen = f"{evidence.detectable:.2g}" if evidence.detectable < evidence.limit else "nothing, however large"
+        shown += f"; this n could have seen {seen}"
+    return f"**{_MARKS[evidence.outcome]}** ({shown})"
+
+
+def _probability(p: float) -> str:
+    return "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 0.9995 else "1"
 
 
 def _paper(claim: Mapping[str, Any], numbers: Numbers) -> str:
@@ -276,9 +347,9 @@ def slug(heading: str) -> str:
 
 
 def _notebooks(claim: Mapping[str, Any]) -> set[str]:
-    text = " ".join(test["rule"] + test["measured"] for test in claim["test"])
+    text = " ".join(str(value) for test in claim["test"] for value in (test["measured"], test.get("than", "")))
     names = re.findall(r"[\[{]([a-z]+)[-.]", text)
-    return {claim["notebook"], *names}
+    return {claim["notebook"], *names, *(test["effect"].split("-")[0] for test in claim["test"])}
 
 
 def _assigned(source: str) -> dict[str, float | str]:
@@ -302,22 +373,16 @@ def _plain(value: float | str) -> str:
 
 
 def _value(node: ast.expr, places: Mapping[str, float]) -> Any:
-    """Evaluate an expression of the few kinds that rules are made of."""
+    """Evaluate an expression of the few kinds that numbers are made of."""
     match node:
         case ast.Constant(value=int() | float()):
             return node.value
         case ast.Name(id=name) if name in places:
             return places[name]
-        case ast.BoolOp(op=op, values=values):
-            return (all if isinstance(op, ast.And) else any)(_value(value, places) for value in values)
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_value(operand, places))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_value(left, places), _value(right, places))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](*(_value(argument, places) for argument in args))
-        case ast.Compare(left=left, ops=ops, comparators=right):
-            values = [_value(part, places) for part in (left, *right)]
-            pairs = zip(ops, values, values[1:], strict=False)
-            return all(_OPERATORS[type(op)](a, b) for op, a, b in pairs)
-    raise ParameterError(f"a rule holds {ast.unparse(node)!r}; only comparisons, and, or, arithmetic and min, max, abs")
+    raise ParameterError(f"a number is {ast.unparse(node)!r}; only arithmetic over numbers, and min, max, abs")

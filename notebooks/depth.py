@@ -38,6 +38,7 @@ from functools import partial
 import coupling_lib as cl
 from coupling_lib import choices, parameters, provenance
 from coupling_lib.figures import depth, depth_data, display, schematic
+from coupling_lib.measures import effects
 from coupling_lib.measures.depth import other_models
 
 p = cl.check_parameters(globals(), declared=(*parameters.COMMON, "others"))
@@ -193,3 +194,8 @@ for network in both:
     display.remember(f"depth-coupling-{network}-high", summary.loc[network, "high"])
     display.remember(f"depth-neighbours-{network}", summary.loc[network, "neighbours"])
 display.remember("depth-coupling-null", summary.loc["random bases", "all pairs"])
+_blocks = trained.sizes["block_1"]
+display.remember("depth-null-spread", effects.null_spread(p.k, _blocks * (_blocks - 1) // 2))
+display.remember("depth-neighbours-spread", effects.null_spread(p.k, _blocks - 1))
+for key, value in effects.numbers(effects.of_depth(both, reading.name, p.k), "depth").items():
+    display.remember(key, value)

@@ -38,6 +38,7 @@ from functools import partial
 import coupling_lib as cl
 from coupling_lib import choices, provenance
 from coupling_lib.figures import display, dynamics, dynamics_data
+from coupling_lib.measures import effects
 
 p = cl.check_parameters(globals(), declared=("model", "precision", "revision", "prompts", "k", "token", "seed"))
 p.command = provenance.papermill_command("dynamics", vars(p))
@@ -203,3 +204,5 @@ for network in both:
     display.remember(f"dynamics-growth-predicted-{network}", line["predicted"])
     display.remember(f"dynamics-growth-{network}", line["growth"])
     display.remember(f"dynamics-linear-part-{network}", both[network]["linear_norm_ratio"].median())
+for key, value in effects.numbers(effects.of_dynamics(trained), "dynamics").items():
+    display.remember(key, value)

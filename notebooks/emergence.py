@@ -35,6 +35,7 @@ from functools import partial
 import coupling_lib as cl
 from coupling_lib import checkpoints, choices, provenance
 from coupling_lib.figures import display, emergence, emergence_data
+from coupling_lib.measures import effects
 
 p = cl.check_parameters(globals(), declared=("model", "precision", "steps", "prompts", "k", "window", "token", "seed"))
 chosen = checkpoints.choose_steps(p.model, p.steps)
@@ -156,3 +157,5 @@ print(summary.to_string(float_format="%.2f", na_rep=""))
 # %% tags=["hide-input"]
 for name, value in emergence_data.quoted(measured, reading, p.k).items():
     display.remember(f"emergence-{name}", value)
+for key, value in effects.numbers(effects.of_emergence(measured, reading, p.k), "emergence").items():
+    display.remember(key, value)

@@ -28,10 +28,10 @@ model: str = "nano-neox"  # model named in the figures, if it is among their poi
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import display, regularised
+from coupling_lib.figures import display, regularised, training_sign
 from coupling_lib.figures import generalization as figures
 from coupling_lib.figures import generalization_data as data
-from coupling_lib.measures import correlations, generalization
+from coupling_lib.measures import correlations, effects, figure_1a, generalization
 from coupling_lib.measures import regularised as regularised_measures
 
 p = cl.check_parameters(globals(), declared=("model",))
@@ -41,28 +41,44 @@ p.command = provenance.papermill_command("generalization", vars(p))
 # ## The paper's figure, and the width of its models
 #
 # The final version of figure 1a plots coupling of 28 models. Its values were read off the picture (error 0.0003 in
-# coupling, 0.1 in score; two markers lie behind labels). How they were normalised is not said. They follow
-# $1 - 1/\sqrt{\lfloor 0.1\,d \rfloor}$ closely, a curve that knows nothing but the width $d$ of a model: it is what one
-# normalisation of the released code gives with $K = 0.1\,d$, a flat spectrum and *no coupling at all* (see the notebook
-# on nulls). That the figure shows this normalisation is an inference. What it would mean can be seen without it: the
-# middle panel puts the curve in the place of coupling, and the right one divides the width out.
+# coupling, 0.1 in score; two markers lie behind labels). The paper does not say how they were normalised. They follow
+# $1 - 1/\sqrt{\lfloor 0.1\,d \rfloor}$ closely, a curve that knows nothing but the width $d$ of a model. One
+# normalisation of the released code gives that curve with $K = 0.1\,d$, a flat spectrum and *no coupling at all* (see
+# the notebook on nulls). That the figure shows this normalisation is an inference.
+#
+# Width explains most of the horizontal axis, and most of the score. So the question is what is left when width is
+# taken out of *both*. The right panel answers it: there, too, models with more coupling score higher.
 
 # %%
 points = generalization.figure_1a()
-paper = correlations.figure_1a_statistics(points)
+paper = figure_1a.statistics(points)
 display.show(
     lambda: figures.paper_scatter(points),
     data.paper_table(points),
     name="generalization-paper",
-    caption="The paper's figure 1a from digitised values. Left: as plotted. Middle: the curve without coupling. Right: "
-    "coupling with the width divided out. Lines: least squares.",
+    caption="The paper's figure 1a from digitised values. Left: as plotted. Middle: the curve of width alone, without "
+    "any coupling. Right: partial regression, coupling and score both cleared of log width. Lines: least squares.",
     provenance=f"data/paper_figures.csv (digitised), data/models.csv (widths) · {len(points)} models · {p.command}",
 )
 
 # %% [markdown]
-# If coupling says more than width, it must still go with the score among models of one width. The partial
-# correlation given $\log d$ asks that. It is not nothing here, and it rests on few widths with more than one
-# model.
+# The correlation beyond width, in six ways: what is held fixed, among which models, and which models count as one family
+# when the interval is drawn. `least` and `most` are its range when any one family is left out.
+
+# %%
+partial = figure_1a.partial_table(points)
+partial.round(3)
+
+# %% [markdown]
+# **A trap.** $(1-c)\sqrt{0.1\,d}$ divides the width out of coupling. Set against the *raw* score it explains nothing.
+# That is no evidence: the quantity itself rises with $\log d$, and so does the score, and the two hide the relation
+# between them (suppression). With the score cleared as well, it appears: the line `mismatch` above.
+#
+# How much better than its rivals does coupling explain the score? The differences of R², with intervals over families:
+
+# %%
+gains = figure_1a.gains(points)
+{name: [round(part, 3) for part in gain[:3]] for name, gain in gains.items()}
 
 # %%
 {name: round(value, 4) for name, value in paper.items()}
@@ -89,8 +105,37 @@ display.show(
 )
 
 # %% [markdown]
-# Two correlations live in this figure, and they need not agree: along the training of one model, where only training
-# differs, and across models at the end of it. The first is given per model below.
+# ## When training stops decides the sign
+#
+# The suite's models all stop after the same number of tokens, near the point where coupling is at its highest. The same
+# models can be compared earlier. Early on, the better models are the more coupled ones; at the end they are the less
+# coupled ones. Coupling rises, peaks and falls again as the loss falls, and whoever learns faster is further along. A
+# correlation across models therefore says at least as much about the moment as about the models.
+
+# %%
+untrained = generalization.suite(untrained=True)
+signs = correlations.sign_along_training(suite, "negative_loss", reading)
+bend = correlations.inverted_u(untrained, reading)
+display.show(
+    lambda: training_sign.along_training(signs, untrained, reading, "coupling relative to its null"),
+    training_sign.sign_table(signs, untrained, reading),
+    name="generalization-sign",
+    caption=f"Left: correlation of coupling with minus validation loss across the same {signs.models.iloc[0]} models, at "
+    "each step that they share, with 95 % bootstrap intervals over models. Right: coupling against the validation loss "
+    f"of all {len(untrained)} checkpoints, step 0 included, with a line and a parabola.",
+    provenance=origin,
+)
+
+# %% [markdown]
+# A line explains a third of the variance in the right panel, a parabola twice as much. Most of what the line explains is the step from
+# untrained to trained: without step 0 the line has almost nothing left, and the parabola keeps its lead.
+
+# %%
+{name: round(value, 3) for name, value in bend.items()}
+
+# %% [markdown]
+# Two correlations live in these figures, and they need not agree: along the training of one model, where only training
+# differs, and across models at one moment. The first is given per model below.
 
 # %%
 along = correlations.checkpoints_beside_models(suite, "negative_loss", reading)
@@ -99,17 +144,18 @@ correlations.within_models(suite, "negative_loss", reading).round(2)
 # %% [markdown]
 # ## Every reading, every number of vectors
 #
-# With many readings to choose from, some correlate with anything. Filled marks on the left survive Holm's correction
-# for all of them. Look at the readings whose sign turns when they are taken relative to their null: what they show
+# With many readings to choose from, some correlate with anything. These are the models of one budget of tokens, at the end
+# of it. Filled marks on the left survive Holm's correction for all readings. Look at the readings whose sign turns when they are taken relative to their null: what they show
 # as measured is the null's dependence on width, not coupling.
 
 # %%
-variants = correlations.variant_table(last, "negative_loss")
+budget = correlations.equal_tokens(last)
+variants = correlations.variant_table(budget, "negative_loss")
 display.show(
     lambda: figures.variants(variants),
     variants,
     name="generalization-all-variants",
-    caption="Correlation over the last checkpoints of minus validation loss and coupling, for every reading and K. "
+    caption="Correlation over the last checkpoints of models with equal tokens of minus validation loss and coupling, for every reading and K. "
     "Positive: more coupling, better model. Hollow on the left: not significant at 5 % after Holm's correction.",
     provenance=origin,
 )
@@ -136,7 +182,6 @@ display.show(
 # the commonest, this is what the candidates explain of minus validation loss:
 
 # %%
-budget = correlations.equal_tokens(last)
 equal = correlations.rival_table(budget, "negative_loss", reading)
 equal.round(3)
 
@@ -161,7 +206,9 @@ groups.round(2)
 # %% [markdown]
 # ## A line or an exponential?
 #
-# The paper fits both to its figure. Cross-validation asks which of the two predicts points that it was not fitted to.
+# The paper fits both to its figure. Cross-validation asks which of the two predicts points that it was not fitted to. Which
+# points are left out together is drawn at random, so it is drawn forty times; `wins` counts the draws in which the
+# exponential is ahead. `gain` is its lead in R², and its interval says what another set of models could have given.
 
 # %%
 shaped = {
@@ -203,7 +250,8 @@ display.show(
 # %% [markdown]
 # ## Measured couplings
 #
-# Coupling of the paper's models as far as they have been measured on this machine: `trace` is 1 - `released_trace`
+# Coupling of the paper's models as far as they have been measured on this machine, at the end of training, in float32, on
+# the prompts of the chapters: `trace` is 1 - `released_trace`
 # with $K = 0.1\,d$, to be compared with the digitised value; `normalized` is $1 - \tilde m$ at $K = 10$. Where a model
 # has not been measured, the last column says how to.
 
@@ -237,14 +285,24 @@ display.show(
 
 # %% tags=["nbval-check-output"]
 scores = dict(zip(("loss", "accuracy"), rivals.values(), strict=True)) | {"equal-tokens": equal}
-summary = data.summary_table(paper, scores, variants, along)
+summary = data.summary_table(paper, scores, variants, along, partial, signs)
 print(f"{len(last)} models, {len(budget)} of them with equal tokens, {len(suite)} checkpoints")
 print(summary.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
 found = data.records(paper, scores, variants, shapes, along, groups)
 found |= data.tasks_r_squared(board) | regularised.records(changes)
+found |= {f"bend-{name}": value for name, value in bend.items() if "gain" not in name}
+for name in ("least", "most", "p"):
+    found |= {f"figure-1a-partial-{way}-{name}": partial.loc[way, name] for way in partial.index}
+phases = correlations.tokens_by_phase(suite, reading)
+ahead = correlations.signed_gains(budget, "negative_loss", reading)
+claimed = data.effects(partial, gains, signs, bend, phases, ahead) | {"gsm8k": data.tasks_effect(board)}
+found |= effects.numbers(claimed, "")
 for key, value in found.items():
     display.remember(f"generalization-{key}", value)
+r = equal.set_index("predictor").loc["coupling", "r"]
+display.remember("generalization-suite-signed-coupling", abs(r) * r)
 display.remember("generalization-models", len(last))
 display.remember("generalization-equal-tokens-models", len(budget))
+display.remember("generalization-last-tokens", int(budget["tokens"].iloc[0]))

@@ -25,7 +25,7 @@
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
-prompts: int = 4  # number of embedded prompts; or a set's name or file, as gsm8k:50
+prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
 k: int = 10  # number of singular vectors compared, from 2 to the model's width
 token: int = -1  # token position whose Jacobian is taken; -1 is the last
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
@@ -36,7 +36,7 @@ from functools import partial
 import coupling_lib as cl
 from coupling_lib import choices, provenance
 from coupling_lib.figures import display, nulls, nulls_data
-from coupling_lib.measures import generalization
+from coupling_lib.measures import effects, generalization
 from coupling_lib.measures import nulls as measures
 
 p = cl.check_parameters(globals(), declared=("model", "precision", "revision", "prompts", "k", "token", "seed"))
@@ -174,3 +174,7 @@ print((summary.round(2) + 0.0).to_string(float_format="%.2f"))
 # %% tags=["hide-input"]
 for key, value in nulls_data.records(curves, both, p.k, table).items():
     display.remember(f"nulls-{key}", value)
+_blocks = trained.sizes["block_1"]
+display.remember("nulls-spread", effects.null_spread(p.k, _blocks * (_blocks - 1) // 2))
+for key, value in effects.numbers(effects.of_nulls(trained, p.k, nulls_data.REPORTED), "nulls").items():
+    display.remember(key, value)

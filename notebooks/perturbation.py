@@ -40,6 +40,7 @@ from functools import partial
 import coupling_lib as cl
 from coupling_lib import choices, parameters, provenance
 from coupling_lib.figures import display, perturbation, perturbation_data
+from coupling_lib.measures import effects
 
 p = cl.check_parameters(
     globals(), declared=("model", "precision", "revision", "prompts", "noise", "draws", "token", "seed")
@@ -147,3 +148,7 @@ for network in both:
     display.remember(f"perturbation-error-{network}", errors.loc[[network], "mean"].iloc[0])
 display.remember("perturbation-noise", f"{p.levels[len(p.levels) // 2]:g}")
 display.remember("perturbation-noise-smallest", f"{p.levels[0]:g}")
+for key, value in effects.numbers(
+    effects.of_perturbation(trained, p.levels[len(p.levels) // 2]), "perturbation"
+).items():
+    display.remember(key, value)

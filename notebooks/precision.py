@@ -38,6 +38,7 @@ from functools import partial
 import coupling_lib as cl
 from coupling_lib import choices, provenance
 from coupling_lib.figures import display, precision, precision_data
+from coupling_lib.measures import effects
 from coupling_lib.measures.precision import chosen_precisions
 
 p = cl.check_parameters(globals(), declared=("model", "precisions", "revision", "prompts", "k", "token", "seed"))
@@ -177,3 +178,5 @@ for name, value in precision_data.quotable(summary).items():
     display.remember(f"precision-{name}", value)
 display.remember("precision-coupling-untrained", blank)
 display.remember("precision-coupling-null", 1 - null)
+for key, value in effects.numbers(effects.of_precision(measured), "precision").items():
+    display.remember(key, value)

@@ -36,6 +36,7 @@ import coupling_lib as cl
 from coupling_lib import choices, provenance
 from coupling_lib.figures import display, prompts_data
 from coupling_lib.figures import prompts as draw
+from coupling_lib.measures import effects
 
 p = cl.check_parameters(
     globals(), declared=("model", "precision", "revision", "prompts", "questions", "k", "token", "seed")
@@ -133,3 +134,7 @@ print(summary[["alone", "step by step", "control sentence"]].to_string(float_for
 # %% tags=["hide-input"]
 for _key, _value in prompts_data.remembered(table, summary).items():
     display.remember(_key, _value)
+for key, value in effects.numbers(
+    effects.of_prompts(prompts_data.version_couplings(trained, reading.name, p.k), prompts_data.ALONE), "prompts"
+).items():
+    display.remember(key, value)

@@ -25,7 +25,7 @@
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
-prompts: int = 6  # number of embedded prompts; or a set's name or file, as gsm8k:50
+prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
 k: int = 10  # number of singular vectors where a figure shows a single one, from 2 to the model's width
 token: int = -1  # token position whose Jacobian is taken; -1 is the last
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
@@ -173,3 +173,5 @@ print(summary.to_string(float_format="%.2f"))
 # %% tags=["hide-input"]
 for name, value in readings_data.quotable(means, agreement, choices, p.k).items():
     display.remember(f"readings-{name}", value)
+    if name.endswith("-beyond-chance"):
+        display.remember(f"readings-{name}-n", len(texts))

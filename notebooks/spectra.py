@@ -37,6 +37,7 @@ from functools import partial
 import coupling_lib as cl
 from coupling_lib import choices, provenance
 from coupling_lib.figures import display, spectra, spectra_data
+from coupling_lib.measures import effects
 
 p = cl.check_parameters(
     globals(), declared=("model", "precision", "revision", "prompts", "k", "blocks", "token", "fit_from", "seed")
@@ -166,3 +167,5 @@ for network in both:
 display.remember("spectra-alignment-null", summary.loc["random bases", "alignment"])
 display.remember("spectra-exchanged-null", summary.loc["random bases", "exchanged"])
 display.remember("spectra-fit-from", f"{fits['trained'].attrs['first_block'] + 1}")
+for key, value in effects.numbers(effects.of_spectra(both, fits), "spectra").items():
+    display.remember(key, value)

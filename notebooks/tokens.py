@@ -40,6 +40,7 @@ import coupling_lib as cl
 from coupling_lib import choices, provenance
 from coupling_lib.figures import display, tokens_data
 from coupling_lib.figures import tokens as draw
+from coupling_lib.measures import effects
 from coupling_lib.measures.tokens import token_comparisons, token_reports
 
 p = cl.check_parameters(
@@ -175,4 +176,10 @@ print(summary[["untrained", "trained", "random bases"]].to_string(float_format="
 
 # %% tags=["hide-input"]
 for _key, _value in tokens_data.remembered(summary, between=p.between, within=p.within).items():
+    display.remember(_key, _value)
+display.remember("tokens-null-spread", effects.null_spread(p.k, 1))
+_coupled = [
+    tokens_data.named_couplings(report, reading.name, between=p.between, within=p.within) for report in both.values()
+]
+for _key, _value in effects.numbers(effects.of_tokens(*reversed(_coupled)), "tokens").items():
     display.remember(_key, _value)

@@ -25,7 +25,7 @@ model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a loca
 others: str = ""  # further models in the first figure, separated by commas, as nano-llama,gpt2
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
-prompts: int = 24  # number of embedded prompts; or a set's name or file, as wikitext:100
+prompts: int = 24  # number of embedded prompts; or a set's name or file, as wikitext2:100
 token: int = -1  # token position that is followed; -1 is the last
 window: int = 0  # blocks in a window, odd; 0 for the paper's 11, or about half of a model that is not deep enough
 seed: int = 0  # seed of the untrained weights and of the selection of prompts
@@ -36,6 +36,7 @@ from functools import partial
 import coupling_lib as cl
 from coupling_lib import choices, provenance
 from coupling_lib.figures import display, trajectories, trajectories_data
+from coupling_lib.measures import effects
 from coupling_lib.measures.depth import other_models
 
 p = cl.check_parameters(
@@ -147,3 +148,7 @@ print(trajectories_data.summary_table(models).to_string(float_format="%.2f", na_
 # %% tags=["hide-input"]
 for name, value in trajectories_data.quoted(both).items():
     display.remember(f"trajectories-{name}", value)
+for key, value in effects.numbers(
+    effects.of_trajectories(both, ("line_shape_score", "expodistance", "equidistance")), "trajectories"
+).items():
+    display.remember(key, value)

@@ -52,6 +52,8 @@ from coupling_lib.figures import (
 )
 from coupling_lib.figures import vision as draw
 from coupling_lib.images import patch_box
+from coupling_lib.labelled_images import read_dataset
+from coupling_lib.measures import effects
 from coupling_lib.measures.generalization import paper_figures
 from coupling_lib.measures.vision import measure_network
 
@@ -275,6 +277,11 @@ print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
 quoted = vision_data.quoted(grid, of_grid, both_tokens, fits)
+for _name in ("class", "patch"):
+    _table = vision_data.coupling_table(grid, vision_data.Reading(_name, of_grid.k, reading.name))
+    quoted |= effects.numbers(effects.of_grid(_table, _name), "")
+quoted["test-pictures"] = len(read_dataset(grid["data"].iloc[0]).test)
+quoted["pictures-spread"] = round(quoted["accuracy-spread"] * quoted["test-pictures"])
 quoted |= vision_model_data.quoted(summary, both["relations"], nulls, dropped, reading.name)
 for name, value in quoted.items():
     display.remember(f"vision-{name}", value)

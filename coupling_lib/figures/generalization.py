@@ -12,18 +12,19 @@ from matplotlib.lines import Line2D
 
 from coupling_lib.figures import style
 from coupling_lib.figures.curves import legend_under, panel_row, shades
+from coupling_lib.measures.figure_1a import cleared
 from coupling_lib.metrics.regression import FITS, r_squared
-from coupling_lib.metrics.width import beyond_width, width_curve
+from coupling_lib.metrics.width import width_curve
 
 TASKS = ("ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande", "GSM8K")
 _K_LABELS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}
 
 
 def paper_scatter(points: pd.DataFrame) -> Figure:
-    """Draws the paper's figure 1a from its digitised values, beside what width alone gives and what is left then.
+    """Draws the paper's figure 1a from its digitised values, beside what width alone gives, and beyond width.
 
-    Three panels share the score: coupling as plotted, the curve without any coupling, and coupling with the width
-    divided out. Each has its least-squares line and R².
+    Two panels share the score: coupling as plotted, and the curve without any coupling. The third is the partial
+    regression: what is left of coupling and of the score once log width has been taken out of both.
 
     Args:
         points: Columns family, width, coupling, score.
@@ -31,26 +32,31 @@ def paper_scatter(points: pd.DataFrame) -> Figure:
     Returns:
         The figure.
     """
-    titles = ["As plotted", "Width alone", "Width divided out"]
     figure = Figure(figsize=(style.WIDTH, 4.15))
-    panels = figure.subplots(1, 3, sharey=True)
-    figure.subplots_adjust(left=0.08, right=0.985, top=0.93, bottom=0.255, wspace=0.06)
-    score = points["score"].to_numpy()
+    panels = figure.subplots(1, 3)
+    figure.subplots_adjust(left=0.08, right=0.985, top=0.93, bottom=0.255, wspace=0.34)
+    panels[1].sharey(panels[0])
+    score, log_width = points["score"].to_numpy(), np.log(points["width"])
     values = {
-        "coupling $c$ of figure 1a": points["coupling"].to_numpy(),
-        r"$1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$": width_curve(points["width"]),
-        r"$-(1-c)\,\sqrt{0.1\,d}$": -beyond_width(points["coupling"], points["width"]),
-    }
-    for title, axes, (label, x) in zip(titles, panels, values.items(), strict=True):
+        "As plotted": ("coupling $c$ of figure 1a", points["coupling"].to_numpy(), score),
+        "Width alone": (r"$1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$", width_curve(points["width"]), score),
+        "Beyond width": (
+            r"$c$, cleared of $\log d$", cleared(points["coupling"], log_width), cleared(score, log_width)
+        ),
+    }  # fmt: skip
+    for axes, (title, (label, x, y)) in zip(panels, values.items(), strict=True):
         axes.set_title(title, pad=6)
         axes.grid(axis="y")
-        _draw_families(axes, points.assign(x=x), "x", "score")
-        _draw_line(axes, x, score)
+        _draw_families(axes, points.assign(x=x, y=y), "x", "y")
+        _draw_line(axes, x, y)
         axes.set_xlabel(label)
-        axes.annotate(
-            f"$R^2 = {r_squared(x, score):.3f}$", (0.04, 0.96), xycoords="axes fraction", va="top", fontsize=9
-        )
+        r = np.corrcoef(x, y)[0, 1]
+        text = f"$r = {r:.2f}$" if title == "Beyond width" else f"$R^2 = {r**2:.2f}$"
+        axes.annotate(text, (0.04, 0.96), xycoords="axes fraction", va="top", fontsize=9)
+        axes.margins(y=0.12)
     panels[0].set_ylabel("mean of six benchmarks (%)")
+    panels[2].locator_params(axis="x", nbins=4)
+    panels[2].set_ylabel(r"the same, cleared of $\log d$")
     _family_legend(figure, points["family"], rows=2)
     return figure
 

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from coupling_lib.metrics.regression import r_squared
+from coupling_lib.measures.effects import numbers
+from coupling_lib.measures.figure_1a import cleared
+from coupling_lib.metrics.regression import bootstrap_error, r_squared
+from coupling_lib.metrics.statistics import Effect
 from coupling_lib.metrics.width import beyond_width, width_curve
 
 
@@ -18,13 +21,13 @@ def paper_table(points: pd.DataFrame) -> pd.DataFrame:
         points: Columns model, family, width, coupling, score, how.
 
     Returns:
-        The same, with width_curve, difference (coupling minus that) and beyond_width.
+        The same, with width_curve, and coupling and score cleared of log width; and beyond_width, (1 - c) sqrt(0.1 d).
     """
-    curve = width_curve(points["width"])
     columns = ["model", "family", "width", "score", "coupling", "how"]
     return points[columns].assign(
-        width_curve=curve,
-        difference=points["coupling"] - curve,
+        width_curve=width_curve(points["width"]),
+        coupling_cleared=cleared(points["coupling"], np.log(points["width"])),
+        score_cleared=cleared(points["score"], np.log(points["width"])),
         beyond_width=beyond_width(points["coupling"], points["width"]),
     )
 
@@ -72,6 +75,26 @@ def point_table(tables: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -
     return named(parts, "points")
 
 
+def tasks_effect(table: pd.DataFrame) -> Effect:
+    """Gives R² of GSM8K on the mean of the other five tasks, with its error over families of models.
+
+    Args:
+        table: What `measures.generalization.leaderboard` gives.
+
+    Returns:
+        The effect; n is the number of families.
+    """
+    known = table.dropna(subset=["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande", "GSM8K"])
+    rest = known[["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]].mean(axis=1).to_numpy()
+    score = known["GSM8K"].to_numpy()
+    root = known["family"].str.extract(r"\((.+)\)", expand=False).fillna(known["family"]).to_numpy()
+
+    def explained(rows: np.ndarray) -> float:
+        return float(np.corrcoef(rest[rows], score[rows])[0, 1] ** 2)
+
+    return Effect(explained(np.arange(len(score))), *bootstrap_error(explained, root), len(np.unique(root)))
+
+
 def tasks_r_squared(table: pd.DataFrame) -> dict[str, float]:
     """Says how far GSM8K follows the rest of the leaderboard.
 
@@ -79,13 +102,13 @@ def tasks_r_squared(table: pd.DataFrame) -> dict[str, float]:
         table: What `measures.generalization.leaderboard` gives.
 
     Returns:
-        `gsm8k-n`, the number of models with all six scores; `gsm8k-r-squared`, of GSM8K on the mean of the other
+        `gsm8k-models`, the number of models with all six scores; `gsm8k-r-squared`, of GSM8K on the mean of the other
         five; `gsm8k-average-r-squared`, of GSM8K on the mean of all six, of which it is a part.
     """
     known = table.dropna(subset=["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande", "GSM8K", "average"])
     rest = known[["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]].mean(axis=1)
     return {
-        "gsm8k-n": float(len(known)),
+        "gsm8k-models": float(len(known)),
         "gsm8k-r-squared": r_squared(rest, known["GSM8K"]),
         "gsm8k-average-r-squared": r_squared(known["average"], known["GSM8K"]),
     }
@@ -110,26 +133,31 @@ def summary_table(
     rivals: Mapping[str, pd.DataFrame],
     variants: pd.DataFrame,
     checkpoints: Mapping[str, float],
+    partial: pd.DataFrame,
+    signs: pd.DataFrame,
 ) -> pd.DataFrame:
     """Sums the page up.
 
     Args:
-        figure_1a: What `measures.correlations.figure_1a_statistics` gives.
+        figure_1a: What `measures.figure_1a.statistics` gives.
         rivals: What `rival_table` gives, under "loss" and "equal-tokens".
         variants: What `variant_table` gives.
         checkpoints: What `checkpoints_beside_models` gives.
+        partial: What `measures.figure_1a.partial_table` gives.
+        signs: What `sign_along_training` gives.
 
     Returns:
         One line per statement, column value.
     """
     by_name, equal = (rivals[name].set_index("predictor") for name in ("loss", "equal-tokens"))
     trace = variants.set_index(["variant", "k"]).loc["released_trace", "tenth"]
+    steps = signs.set_index("step")["r"]
     lines = {
         "figure 1a: R2 of score on coupling": figure_1a["r-squared"],
         "figure 1a: R2 of score on the width curve": figure_1a["width-r-squared"],
         "figure 1a: R2 of coupling on the width curve": figure_1a["curve-r-squared"],
-        "figure 1a: R2 of score, width divided out": figure_1a["residual-r-squared"],
-        "figure 1a: partial r given log width": figure_1a["partial-r"],
+        "figure 1a: partial r given log width": partial.loc["width", "r"],
+        "figure 1a: the same within widths": partial.loc["within", "r"],
         "suite: r of score and relative coupling": by_name.loc["coupling", "r"],
         "suite: r of score and parameters": by_name.loc["parameters", "r"],
         "suite, equal tokens: r of score and relative coupling": equal.loc["coupling", "r"],
@@ -139,6 +167,7 @@ def summary_table(
         "suite: the same relative to its null": trace["r_relative"],
         "suite: r over all checkpoints": checkpoints["r"],
     }
+    lines |= {f"suite: r across the same models at step {step}": r for step, r in steps.items()}
     return pd.DataFrame({"value": lines})
 
 
@@ -153,7 +182,7 @@ def records(
     """Collects the numbers that the book quotes.
 
     Args:
-        figure_1a: What `measures.correlations.figure_1a_statistics` gives.
+        figure_1a: What `measures.figure_1a.statistics` gives.
         rivals: What `rival_table` gives, by name: "loss", "accuracy", "equal-tokens".
         variants: What `variant_table` gives.
         shapes: What `shape_table` gives, its lines in the order figure 1a, suite.
@@ -175,12 +204,52 @@ def records(
     for row in variants.itertuples():
         stem = f"variant-{row.variant}-k{row.k}"
         found |= {f"{stem}-r": row.r, f"{stem}-p-holm": row.p_holm, f"{stem}-r-relative": row.r_relative}
+        found |= {f"{stem}-r-low": row.r_low, f"{stem}-r-high": row.r_high, f"{stem}-r-error": row.error}
+        found[f"{stem}-r-n"] = row.n
     positive = ((variants["r"] > 0) & (variants["p_holm"] < 0.05)).sum()
     negative = ((variants["r"] < 0) & (variants["p_holm"] < 0.05)).sum()
     found |= {"variants": len(variants), "variants-positive": positive, "variants-negative": negative}
     for name, (_, row) in zip(("figure-1a", "suite"), shapes.iterrows(), strict=True):
         found |= {f"{name}-cv-linear": row["linear"], f"{name}-cv-exponential": row["exponential"]}
-        found[f"{name}-points"] = row["n"]
+        found |= {f"{name}-points": row["n"], f"{name}-cv-wins": row["wins"], f"{name}-cv-seeds": row["seeds"]}
+        gain = Effect(row["gain"], row["low"], row["high"], row["error"], row["n"])
+        found |= numbers({f"{name}-cv-gain": gain}, "")
     for row in groups.itertuples():
         found[f"without-{row.left_out}-coupling"] = row.coupling
     return {name: float(value) for name, value in found.items() if np.isfinite(value)}
+
+
+def effects(
+    partial: pd.DataFrame,
+    gains: Mapping[str, Effect],
+    signs: pd.DataFrame,
+    bend: Mapping[str, float],
+    phases: Mapping[str, Mapping[str, float]],
+    suite_gains: Mapping[str, Effect],
+) -> dict[str, Effect]:
+    """Collects the effects that verdicts rest on.
+
+    Args:
+        partial: What `measures.figure_1a.partial_table` gives.
+        gains: What `measures.figure_1a.gains` gives.
+        signs: What `measures.correlations.sign_along_training` gives.
+        bend: What `measures.correlations.inverted_u` gives.
+        phases: What `measures.correlations.tokens_by_phase` gives.
+        suite_gains: What `measures.correlations.signed_gains` gives.
+
+    Returns:
+        Effects by name.
+    """
+    found = {
+        f"figure-1a-partial-{name}": Effect(row.r, row.low, row.high, row.error, row.families)
+        for name, row in partial.iterrows()
+    }
+    found |= {f"figure-1a-gain-{label.replace(' ', '-')}": gain for label, gain in gains.items()}
+    found |= {
+        f"sign-step-{row.step}": Effect(row.r, row.low, row.high, row.error, row.models) for row in signs.itertuples()
+    }
+    found |= {f"suite-gain-{label.replace(' ', '-')}": gain for label, gain in suite_gains.items()}
+    found["bend"] = Effect(bend["gain"], bend["gain-low"], bend["gain-high"], bend["gain-error"], int(bend["models"]))
+    for phase, r in phases.items():
+        found[f"tokens-{phase}"] = Effect(r["r"], r["low"], r["high"], r["error"], int(r["n"]))
+    return found

@@ -219,6 +219,7 @@ def remembered(table: pd.DataFrame, summary: pd.DataFrame) -> dict[str, float]:
             if found is not None:
                 key = f"prompts-{name.replace(' ', '-')}-{network}"
                 values |= {key: found.r, f"{key}-low": found.low, f"{key}-high": found.high}
+                values |= {f"{key}-error": (found.high - found.low) / (2 * 1.96), f"{key}-n": found.n}
         for column, value in summary.loc[network].items():
             *words, last = column.split(" ")
             end = f"-{last}" if last in ("low", "high") else ""

@@ -92,7 +92,9 @@ def quotable(means: xr.Dataset, agreement: xr.Dataset, choices: pd.DataFrame, k:
             one = chosen.sel(network=network)
             found |= {f"{name}-{network}{end}": one[key].item() for end, key in _ENDS.items()}
         found[f"{name}-random-bases"] = one["null"].item()
-        found[f"{name}-beyond-chance"] = one["share"].item()
+        share = (one["share"].item(), one["share_low"].item(), one["share_high"].item())
+        found |= {f"{name}-beyond-chance{end}": value for end, value in zip(("", "-low", "-high"), share, strict=True)}
+        found[f"{name}-beyond-chance-error"] = (share[2] - share[1]) / (2 * 1.96)
         found[f"agreement-{name}"] = agreement["mean"].sel(variant=name, other="normalized_miscoupling").item()
     rows = list(dict.fromkeys(zip(choices["point"], choices["reading"], strict=True)))
     for row in choices.itertuples():

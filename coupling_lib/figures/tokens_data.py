@@ -259,6 +259,24 @@ def remembered(table: pd.DataFrame, **groups: list[str]) -> dict[str, float]:
     }
 
 
+def named_couplings(report: Report, variant: str, **groups: list[str]) -> dict[str, np.ndarray]:
+    """Takes each comparison's coupling, one value per prompt, by what the book calls the comparison.
+
+    Args:
+        report: Comparisons of one network by name.
+        variant: Name of the mismatch m; the coupling is 1 - m.
+        groups: Names of comparisons by what the book calls them.
+
+    Returns:
+        Arrays by keys such as "between-self".
+    """
+    return {
+        f"{group}-{name.split()[0]}": prompt_couplings(report[name], variant)
+        for group, names in groups.items()
+        for name in names
+    }
+
+
 def null_coupling(draws: xr.DataArray) -> tuple[float, float, float]:
     """Condenses draws of the mismatch of a single pair with random orthogonal bases.
 

@@ -1,6 +1,6 @@
-"""How well coupling, and everything that rivals it, explains how good a model is: statistics over tables of models.
+"""How well coupling, and everything that rivals it, explains how good a model is: statistics over the suite.
 
-The tables come from `coupling_lib.measures.generalization`. A correlation over a few dozen models is easily an
+The tables come from `coupling_lib.measures.generalization`; the paper's own figure is `coupling_lib.measures.figure_1a`. A correlation over a few dozen models is easily an
 accident: every R² has an interval over resampled models, every p-value is corrected for the number of readings tried,
 and every fit is also judged on models that it has not seen.
 """
@@ -17,67 +17,17 @@ from coupling_lib.measures.generalization import RIVALS, coupling_columns
 from coupling_lib.metrics.regression import (
     FITS,
     bootstrap_correlation,
+    bootstrap_error,
     bootstrap_r_squared,
     corrected,
-    cross_validated_r_squared,
     given_all_others,
     held_out_r_squared,
-    r_squared,
+    held_out_squares,
 )
-from coupling_lib.metrics.statistics import linear_fit, partial_correlation
-from coupling_lib.metrics.width import beyond_width, width_curve
+from coupling_lib.metrics.statistics import Effect, effect_of, linear_fit
 
 GROUPS = {"architecture": "architecture", "width": "width", "depth": "blocks"}
 """What is left out whole, one value after the other: label and column of `suite`."""
-
-
-def figure_1a_statistics(points: pd.DataFrame, above: float = 50.0) -> dict[str, float]:
-    """Say what explains what among the points of the paper's figure 1a.
-
-    Args:
-        points: columns coupling, score, width, average, as `figure_1a` gives them.
-        above: score above which the models are looked at by themselves.
-
-    Returns:
-        numbers by name: `n`; `slope`, `intercept` and `r-squared` of score on coupling with `p-value` and interval
-        (`low`, `high`); `width-r-squared`, of score on the curve that has no coupling in it; `curve-r-squared`, of
-        coupling on that curve; `residual-r-squared`, of score on coupling with the width divided out; `difference-
-        r-squared`, of score on coupling minus the curve; `partial-r` and `partial-p` of score and coupling given
-        log width; `log-slope`, of log(1 - c) on log d; `above-n`, `above-r-squared` and `above-p`; and
-        `registry-r-squared` with `registry-n`, with the registry's scores in place of the plotted ones.
-    """
-    coupling, score, width = (points[name].to_numpy(dtype=float) for name in ("coupling", "score", "width"))
-    line = linear_fit(coupling, score)
-    interval = bootstrap_r_squared(coupling, score)
-    partial = partial_correlation(coupling, score, np.log(width))
-    good = score > above
-    top = linear_fit(coupling[good], score[good])
-    known = points["average"].notna().to_numpy()
-    return {
-        "n": float(len(points)),
-        "slope": line.slope,
-        "intercept": line.intercept,
-        "r-squared": line.r_squared,
-        "p-value": line.p_value,
-        "low": interval.low,
-        "high": interval.high,
-        "width-r-squared": r_squared(width_curve(width), score),
-        "curve-r-squared": r_squared(width_curve(width), coupling),
-        "residual-r-squared": r_squared(beyond_width(coupling, width), score),
-        "difference-r-squared": r_squared(coupling - width_curve(width), score),
-        "residual-p": linear_fit(beyond_width(coupling, width), score).p_value,
-        "difference-p": linear_fit(coupling - width_curve(width), score).p_value,
-        "parameters-r-squared": r_squared(np.log(points["parameters_b"]), score),
-        "blocks-r-squared": r_squared(points["blocks"], score),
-        "partial-r": partial.r,
-        "partial-p": partial.p_value,
-        "log-slope": linear_fit(np.log(width), np.log(1 - coupling)).slope,
-        "above-n": float(good.sum()),
-        "above-r-squared": top.r_squared,
-        "above-p": top.p_value,
-        "registry-n": float(known.sum()),
-        "registry-r-squared": r_squared(coupling[known], points.loc[known, "average"]),
-    }
 
 
 def last_checkpoints(table: pd.DataFrame) -> pd.DataFrame:
@@ -124,8 +74,8 @@ def variant_table(table: pd.DataFrame, score: str, group: str = "width", n_resam
         n_resamples: number of bootstrap resamples of each R².
 
     Returns:
-        one line per variant and K: variant, k ("5", "10", "tenth"), r, r_squared, low, high (95 %), p, p_holm and
-        p_bh (corrected for all lines of the table), held_out (R² on groups not seen), and r_relative, of coupling
+        one line per variant and K: variant, k ("5", "10", "tenth"), n, r with r_low, r_high and error over models,
+        r_squared with low and high (95 %), p, p_holm and p_bh (corrected for all lines of the table), held_out (R² on groups not seen), and r_relative, of coupling
         relative to its null.
     """
     y = table[score].to_numpy(dtype=float)
@@ -134,9 +84,11 @@ def variant_table(table: pd.DataFrame, score: str, group: str = "width", n_resam
         variant, _, label = column.rpartition("_k")
         x = -table[column].to_numpy(dtype=float)
         explained = bootstrap_r_squared(x, y, n_resamples=n_resamples)
+        signed = _correlated(x, y, np.arange(len(y)))
         rows.append(
             {
-                "variant": variant, "k": label, "r": float(np.corrcoef(x, y)[0, 1]),
+                "variant": variant, "k": label, "n": len(y), "r": signed["r"], "r_low": signed["low"],
+                "r_high": signed["high"], "error": signed["error"],
                 "r_squared": explained.r_squared, "low": explained.low, "high": explained.high,
                 "p": linear_fit(x, y).p_value, "held_out": held_out_r_squared(x, y, table[group]),
                 "r_relative": float(np.corrcoef(table[f"{column}_relative"], y)[0, 1]),
@@ -209,19 +161,31 @@ def group_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def shape_table(tables: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> pd.DataFrame:
+def shape_table(tables: Mapping[str, tuple[Sequence[float], Sequence[float]]], n_seeds: int = 40) -> pd.DataFrame:
     """Compare a line with an exponential on points that neither has seen.
+
+    Which points are left out together is drawn at random, and one draw decides nothing: the folds are drawn
+    `n_seeds` times. How far another set of models would move the difference is another matter, which the interval says.
 
     Args:
         tables: couplings and scores by what they are called.
+        n_seeds: how often the folds are drawn.
 
     Returns:
-        one line per entry: points, n, and the cross-validated R² of each shape.
+        one line per entry: points, n, the cross-validated R² of each shape (mean over draws of the folds); wins, the
+        number of draws in which the exponential is ahead; seeds; and gain, its lead in R², with low, high and error
+        over models.
     """
     rows = []
     for name, (x, y) in tables.items():
-        row = {"points": name, "n": len(x)}
-        rows.append(row | {fit: cross_validated_r_squared(x, y, fit) for fit in FITS})
+        squares = {fit: held_out_squares(x, y, fit, n_seeds) for fit in FITS}
+        spread = np.var(np.asarray(y, dtype=float))
+        scores = {fit: 1 - square.mean(axis=1) / spread for fit, square in squares.items()}
+        gain = effect_of((squares["linear"] - squares["exponential"]).mean(axis=0) / spread)
+        wins = int((scores["exponential"] > scores["linear"]).sum())
+        row = {"points": name, "n": len(x)} | {fit: float(score.mean()) for fit, score in scores.items()}
+        row |= {"wins": wins, "seeds": n_seeds, "gain": gain.value}
+        rows.append(row | {"low": gain.low, "high": gain.high, "error": gain.error})
     return pd.DataFrame(rows)
 
 
@@ -273,3 +237,123 @@ def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) ->
         "within-median": float(within.median()),
         "within-positive": float((within > 0).mean()),
     }
+
+
+def sign_along_training(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
+    """Correlate coupling and score across models, at each step of training that they share.
+
+    The models are always the same: those of the commonest budget of tokens. What differs is when they are looked at.
+
+    Args:
+        table: what `generalization.suite` gives.
+        score: column of the score.
+        coupling: column of a coupling.
+
+    Returns:
+        one line per step that all of these models have: step, tokens, models, r, low, high (95 % bootstrap interval
+        over models) and error.
+    """
+    chosen = equal_tokens(last_checkpoints(table))["model"]
+    part = table[table["model"].isin(chosen)]
+    rows = []
+    for step, now in part.groupby("step"):
+        if len(now) == len(chosen):
+            x, y = now[coupling].to_numpy(dtype=float), now[score].to_numpy(dtype=float)
+            found = _correlated(x, y, np.arange(len(now)))
+            rows.append({"step": int(step), "tokens": int(now["tokens"].iloc[0]), "models": len(now)} | found)
+    return pd.DataFrame(rows)
+
+
+def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
+    """Set coupling against the validation loss over all checkpoints: a line, and a parabola.
+
+    Args:
+        table: rows of `generalization.suite`, step 0 among them.
+        coupling: column of a coupling.
+
+    Returns:
+        `n`, `line` and `parabola` (R² of coupling), `gain` of the second over the first with `gain-low`, `gain-high`
+        and `gain-error` over models, `peak`, the loss at which the parabola is highest, and `trained-line`,
+        `trained-parabola` without step 0.
+    """
+    loss, value = (table[name].to_numpy(dtype=float) for name in ("validation_loss", coupling))
+
+    def explained(rows: np.ndarray, degree: int) -> float:
+        left = value[rows] - np.polyval(np.polyfit(loss[rows], value[rows], degree), loss[rows])
+        return float(1 - left.var() / value[rows].var())
+
+    every, trained = np.arange(len(table)), np.flatnonzero(table["step"] > 0)
+    low, high, error = bootstrap_error(lambda rows: explained(rows, 2) - explained(rows, 1), table["model"])
+    bend = np.polyfit(loss, value, 2)
+    return {
+        "n": float(len(table)),
+        "models": float(table["model"].nunique()),
+        "line": explained(every, 1),
+        "parabola": explained(every, 2),
+        "gain": explained(every, 2) - explained(every, 1),
+        "gain-low": low,
+        "gain-high": high,
+        "gain-error": error,
+        "peak": float(-bend[1] / (2 * bend[0])),
+        "trained-line": explained(trained, 1),
+        "trained-parabola": explained(trained, 2),
+    }
+
+
+def tokens_by_phase(table: pd.DataFrame, coupling: str) -> dict[str, dict[str, float]]:
+    """Correlate coupling with the logarithm of the tokens seen: over all of training, and on each side of the peak.
+
+    Args:
+        table: what `generalization.suite` gives.
+        coupling: column of a coupling.
+
+    Returns:
+        under "all", "rising" (up to each model's most coupled checkpoint) and "falling" (from there on): r, low, high
+        and error over whole models, n (models) and checkpoints.
+    """
+    peak = table["model"].map(table.loc[table.groupby("model")[coupling].idxmax()].set_index("model")["step"])
+    phases = {"all": table, "rising": table[table["step"] <= peak], "falling": table[table["step"] >= peak]}
+    found = {}
+    for name, part in phases.items():
+        x, y = (part[column].to_numpy(dtype=float) for column in ("log_tokens", coupling))
+        found[name] = _correlated(x, y, part["model"].to_numpy())
+        found[name] |= {"n": part["model"].nunique(), "checkpoints": len(part)}
+    return found
+
+
+def signed_gains(table: pd.DataFrame, score: str, coupling: str) -> dict[str, Effect]:
+    """Say by how much coupling explains a score better than each measure of size, a negative correlation counting against.
+
+    Args:
+        table: rows of `generalization.suite`, independent ones.
+        score: column of the score.
+        coupling: column of a coupling.
+
+    Returns:
+        by "parameters", "blocks" and "width": sign(r) r² of coupling minus r² of the rival, with its error over models.
+    """
+    y, x = table[score].to_numpy(dtype=float), table[coupling].to_numpy(dtype=float)
+    found = {}
+    for label in ("parameters", "blocks", "width"):
+        rival = table[RIVALS[label]].to_numpy(dtype=float)
+
+        def gain(rows: np.ndarray, rival: np.ndarray = rival) -> float:
+            if np.ptp(rival[rows]) == 0:
+                return np.nan
+            r = np.corrcoef([x[rows], rival[rows], y[rows]])[2, :2]
+            return float(np.sign(r[0]) * r[0] ** 2 - r[1] ** 2)
+
+        every = np.arange(len(y))
+        found[label] = Effect(gain(every), *bootstrap_error(gain, every), len(y))
+    return found
+
+
+def _correlated(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> dict[str, float]:
+    """Pearson's r with interval and standard error over whole groups."""
+
+    def r(rows: np.ndarray) -> float:
+        constant = np.ptp(x[rows]) == 0 or np.ptp(y[rows]) == 0
+        return np.nan if constant else float(np.corrcoef(x[rows], y[rows])[0, 1])
+
+    low, high, error = bootstrap_error(r, groups)
+    return {"r": r(np.arange(len(x))), "low": low, "high": high, "error": error}

@@ -5,6 +5,7 @@ The statistics over these tables are in `coupling_lib.measures.correlations`.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ import xarray as xr
 
 from coupling_lib import paths, store
 from coupling_lib.errors import ParameterError
+from coupling_lib.measures.common import prompt_name
 from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.prompts import load_prompts
 from coupling_lib.registry import TASKS, entries, lookup
 from coupling_lib.store.files import DamagedError, open_file
 
@@ -25,6 +28,9 @@ RIVALS = {
     "line-shape score": "line_shape_score", "expodistance": "log_expodistance",
 }  # fmt: skip
 """What else could predict the score: label and column of `suite`."""
+
+CHAPTER_PROMPTS = 12
+"""Number of embedded prompts that the chapters average over."""
 
 DECISIVE_MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "qwen1.5-0.5b", "pythia-1.4b")
 """Smallest models of the paper's figure 1a, which decide what its coupling is."""
@@ -82,14 +88,15 @@ def leaderboard() -> pd.DataFrame:
     return table[table[list(TASKS)].notna().any(axis=1)].reset_index(drop=True)
 
 
-def suite(file: Path | None = None) -> pd.DataFrame:
+def suite(file: Path | None = None, untrained: bool = False) -> pd.DataFrame:
     """Read the suite of models trained by this project (`python -m coupling_lib.training.suite`).
 
     The models trained on the generated grammar are left out: their text is another, and losses on different texts do
-    not compare. So is step 0, which is no trained model.
+    not compare. So is step 0, which is no trained model, unless it is asked for.
 
     Args:
         file: a table with the columns of `data/suite.csv`, which is the default.
+        untrained: whether step 0 comes with the others.
 
     Returns:
         the rows of the table, one per model and checkpoint, with the columns of `SCORES` and `RIVALS`, `final`
@@ -103,11 +110,11 @@ def suite(file: Path | None = None) -> pd.DataFrame:
     if not file.is_file():
         raise ParameterError(f"{str(file)!r} does not exist; train the suite with: make suite")
     table = pd.read_csv(file, comment="#")
-    table = table[(table["text"] == "given") & (table["step"] > 0)].reset_index(drop=True)
+    table = table[(table["text"] == "given") & (untrained | (table["step"] > 0))].reset_index(drop=True)
     added = {
         "negative_loss": -table["validation_loss"],
         "log_parameters": np.log10(table["parameters"]),
-        "log_tokens": np.log10(table["tokens"]),
+        "log_tokens": np.log10(table["tokens"].where(table["tokens"] > 0)),
         # Its values span orders of magnitude, where the mean growth is close to 0.
         "log_expodistance": np.log10(table["expodistance"]),
         "final": table["step"] == table.groupby("model")["step"].transform("max"),
@@ -141,10 +148,11 @@ def measured_models(root: Path | None = None) -> pd.DataFrame:
         the paper's models and the embedded ones: model, score, digitised (coupling in figure 1a), trace (1 minus
         `released_trace` with K = 10 % of the width, of `measure_decisive`), normalized (1 minus
         `normalized_miscoupling` at K = 10, of `measure_depth`), both means over pairs of different
-        blocks and NaN where not measured; and command, what to run for the first, or "" if it was.
+        blocks and NaN where not measured; prompts, how many the latter is a mean over; and command, what to run for
+        the former, or "" if it was. Only the end of training in float32 counts (see `_comparable`).
     """
     kept = store.listing(root=root)
-    kept = kept[~kept["untrained"].astype(bool)]
+    kept = _comparable(kept[~kept["untrained"].astype(bool)])
     rows = []
     for entry in entries():
         if not (entry.in_paper or entry.embedded):
@@ -156,10 +164,31 @@ def measured_models(root: Path | None = None) -> pd.DataFrame:
             {
                 "model": entry.alias, "score": entry.average, "digitised": entry.coupling_fig1a_digitised,
                 "trace": found["decisive"], "normalized": found["depth"],
+                "prompts": int(((mine["measure"] == "depth") & mine["prompt"].notna()).sum()),
                 "command": f"python workflow/decisive.py {entry.alias}" if missing else "",
             }
         )  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def _comparable(kept: pd.DataFrame) -> pd.DataFrame:
+    """Keep what may be averaged: float32, at the blocks' own boundary, the end of training, the chapters' own prompts.
+
+    A store holds checkpoints on the way, narrower precisions, other readings of the last block and prompts of other
+    chapters as well; a mean over all of these is nobody's coupling. A model that was measured on other prompts alone
+    keeps those.
+    """
+    kept = kept[kept["precision"] == "float32"]
+    settings = kept["settings"].map(json.loads)
+    at_block = settings.map(lambda s: s.get("boundary", "block") == "block")
+    kept = kept[(at_block | (kept["measure"] != "depth")) & settings.map(lambda s: s.get("token", -1) == -1)]
+    step = kept["revision"].str.extract(r"^step(\d+)$", expand=False).astype(float)
+    kept = kept[step.isna() | (step == step.groupby(kept["model"]).transform("max"))]
+    ours = kept["prompt"].isin([prompt_name(prompt.text) for prompt in load_prompts(n=CHAPTER_PROMPTS)])
+    known = ours.groupby([kept["model"], kept["measure"]]).transform("any")
+    kept = kept[ours | ~known]
+    # The same prompt measured at one K and at several is one measurement.
+    return kept.drop_duplicates(["model", "measure", "prompt"], keep="last")
 
 
 def _decisive_coupling(ds: xr.Dataset) -> float:

@@ -129,27 +129,30 @@ def r_squared(X: ArrayLike, y: ArrayLike) -> float:
     return float(LinearRegression().fit(X, y).score(X, y))
 
 
-def cross_validated_r_squared(
-    X: ArrayLike, y: ArrayLike, fit: str = "linear", n_folds: int = 10, seed: int = 0
-) -> float:
-    """R² of predictions for points that the fit has not seen, in folds drawn at random.
+def held_out_squares(
+    X: ArrayLike, y: ArrayLike, fit: str = "linear", n_seeds: int = 1, n_folds: int = 10
+) -> NDArray[np.float64]:
+    """Squared errors of predictions for points that the fit has not seen, in folds drawn at random, several times.
 
     Args:
         X: Explaining variables (n,) or (n, q).
         y: Values (n,).
         fit: "linear", or "exponential" with one explaining variable.
+        n_seeds: How often the folds are drawn; seeds count from 0.
         n_folds: Number of folds, at most n.
-        seed: Seed of the folds.
 
     Returns:
-        R² of all held-out predictions together; at most 1, negative where they are worse than the mean.
+        (n_seeds, n); 1 minus their mean over points and the variance of y is the cross-validated R².
 
     Raises:
         ParameterError: If the fit is unknown.
     """
     X, y = _columns(X, y)
-    folds = KFold(min(n_folds, len(y)), shuffle=True, random_state=seed)
-    return float(r2_score(y, cross_val_predict(_estimator(fit), X, y, cv=folds)))
+    found = []
+    for seed in range(n_seeds):
+        folds = KFold(min(n_folds, len(y)), shuffle=True, random_state=seed)
+        found.append(np.square(y - cross_val_predict(_estimator(fit), X, y, cv=folds)))
+    return np.array(found)
 
 
 def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike, fit: str = "linear") -> float:
@@ -218,6 +221,36 @@ def bootstrap_correlation(
     X, y = _columns(x, y)
     low, high = _percentiles(_correlation, X, y, groups, n_resamples, seed)
     return Correlated(_correlation(X, y), low, high)
+
+
+def bootstrap_error(
+    statistic: Callable[[NDArray[np.int64]], float], groups: ArrayLike, n_resamples: int = 2000, seed: int = 0
+) -> tuple[float, float, float]:
+    """95 % percentile interval and standard error of any statistic over resampled groups.
+
+    Args:
+        statistic: Takes indices of the drawn points, gives a number; NaN where a resample says nothing.
+        groups: Which group each point belongs to (n,); whole groups are drawn.
+        n_resamples: Number of resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        Lower end, upper end, standard error.
+
+    Example:
+        >>> values = np.arange(100.0)
+        >>> low, high, error = bootstrap_error(lambda rows: values[rows].mean(), np.arange(100))
+        >>> bool(low < 49.5 < high), round(error, 1)
+        (True, 2.9)
+    """
+    groups = np.asarray(groups)
+    members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    generator = np.random.default_rng(seed)
+    drawn = (generator.integers(len(members), size=len(members)) for _ in range(n_resamples))
+    found = np.array([statistic(np.concatenate([members[i] for i in chosen])) for chosen in drawn])
+    found = found[np.isfinite(found)]
+    low, high = np.quantile(found, (0.025, 0.975))
+    return float(low), float(high), float(found.std(ddof=1))
 
 
 def _percentiles(

@@ -22,6 +22,21 @@ class Interval(NamedTuple):
     """Upper end, of the same shape."""
 
 
+class Effect(NamedTuple):
+    """A measured effect with all that a verdict needs to know of it."""
+
+    value: float
+    """The estimate."""
+    low: float
+    """Lower end of its 95 % interval."""
+    high: float
+    """Upper end."""
+    error: float
+    """Its standard error."""
+    n: int
+    """Number of independent values behind it: prompts, models, or groups of models."""
+
+
 class LinearFit(NamedTuple):
     """A least-squares line."""
 
@@ -90,6 +105,71 @@ def bootstrap_interval(
     )
     low, high = result.confidence_interval
     return Interval(values.mean(axis=axis), np.asarray(low), np.asarray(high))
+
+
+FEW = 10
+"""Below so many values an interval is Student's t: the percentile bootstrap of a few values is too narrow."""
+
+
+def mean_interval(values: ArrayLike, axis: int = 0) -> Interval:
+    r"""95 % interval of a mean: Student's t below `FEW` values, the percentile bootstrap from there on.
+
+    With n values the bootstrap draws from n points alone. Its interval misses the factor $\sqrt{n/(n-1)}$ and the
+    heavier tails of t: for n = 4 it covers some 80 % instead of 95 %.
+
+    Args:
+        values: Measurements of any shape.
+        axis: Axis over which the mean is taken.
+
+    Returns:
+        Mean, lower and upper end, each of the shape of `values` without `axis`.
+
+    Raises:
+        ParameterError: If there are fewer than two values along the axis.
+
+    Example:
+        >>> interval = mean_interval([1.0, 2.0, 3.0, 4.0])
+        >>> float(interval.low.round(2)), float(interval.high.round(2))
+        (0.45, 4.55)
+    """
+    values = _finite(values, "values")
+    if values.ndim == 0 or not 2 <= values.shape[axis] < FEW:
+        return bootstrap_interval(values, axis=axis)
+    n = values.shape[axis]
+    mean, half = values.mean(axis=axis), scipy.stats.t.ppf(0.975, n - 1) * scipy.stats.sem(values, axis=axis)
+    return Interval(mean, np.asarray(mean - half), np.asarray(mean + half))
+
+
+def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
+    """Condense one value per prompt (or model) to an effect.
+
+    Args:
+        values: Measurements (n,), often differences of pairs.
+        statistic: "mean", or "median" for values with heavy tails, whose error and interval are the bootstrap's.
+
+    Returns:
+        Estimate, 95 % interval, standard error, n. A single value has neither interval nor error: they are NaN.
+
+    Raises:
+        ParameterError: If the values are no list or the statistic is unknown.
+
+    Example:
+        >>> effect = effect_of([1.0, 2.0, 3.0])
+        >>> effect.value, round(effect.error, 3), effect.n
+        (2.0, 0.577, 3)
+    """
+    values = _finite(values, "values")
+    if values.ndim != 1 or statistic not in ("mean", "median"):
+        raise ParameterError(
+            f"values have shape {values.shape!r} and statistic is {statistic!r}; a list, mean or median"
+        )
+    n = len(values)
+    if n < 2:
+        return Effect(float(values[0]), np.nan, np.nan, np.nan, n)
+    if statistic == "median":
+        found = scipy.stats.bootstrap((values,), np.median, method="percentile", n_resamples=4000, rng=0)
+        return Effect(float(np.median(values)), *map(float, found.confidence_interval), float(found.standard_error), n)
+    return Effect(*map(float, mean_interval(values)), float(scipy.stats.sem(values)), n)
 
 
 def paired_interval(changed: ArrayLike, unchanged: ArrayLike, level: float = 0.95) -> Interval:

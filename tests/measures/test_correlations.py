@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures import correlations, generalization
+from coupling_lib.measures import correlations
 
 COUPLING = "normalized_miscoupling_k10_relative"
 
@@ -44,33 +44,6 @@ def suite():
 @pytest.fixture(scope="module")
 def last(suite):
     return correlations.last_checkpoints(suite)
-
-
-def test_statistics_of_figure_1a_equal_plain_correlations_of_the_digitised_values():
-    points = generalization.figure_1a()
-    found = correlations.figure_1a_statistics(points)
-    c, score, d = points.coupling, points.score, points.width.astype(float)
-    curve = 1 - np.floor(d / 10) ** -0.5
-    expected = {
-        "r-squared": r(c, score) ** 2,
-        "width-r-squared": r(curve, score) ** 2,
-        "curve-r-squared": r(curve, c) ** 2,
-        "residual-r-squared": r((1 - c) * np.sqrt(d / 10), score) ** 2,
-        "difference-r-squared": r(c - curve, score) ** 2,
-        "parameters-r-squared": r(np.log(points.parameters_b), score) ** 2,
-        "blocks-r-squared": r(points.blocks, score) ** 2,
-    }
-    a, b, e = r(c, score), r(c, np.log(d)), r(score, np.log(d))
-    expected["partial-r"] = (a - b * e) / np.sqrt((1 - b**2) * (1 - e**2))
-    for name, value in expected.items():
-        assert found[name] == pytest.approx(value, abs=1e-9), name
-    assert found["n"] == 28 and found["low"] < found["r-squared"] < found["high"]
-
-
-def test_the_digitised_figure_gives_the_r_squared_that_the_paper_states():
-    stated = generalization.paper_figures().query("figure == '1a' and y_quantity == 'r_squared'").y.item()
-    found = correlations.figure_1a_statistics(generalization.figure_1a())["r-squared"]
-    assert round(found, 2) == stated
 
 
 def test_last_checkpoints_are_one_row_per_model(suite, last):
@@ -128,7 +101,47 @@ def test_correlations_along_training_are_those_of_each_model(suite):
 
 def test_shapes_are_compared_on_points_not_seen():
     x = np.linspace(0, 2, 30)
-    table = correlations.shape_table({"bent": (x, np.exp(2 * x)), "straight": (x, 3 * x)}).set_index("points")
+    table = correlations.shape_table({"bent": (x, np.exp(2 * x)), "straight": (x, 3 * x)}, n_seeds=3).set_index(
+        "points"
+    )
     assert table.exponential["bent"] > table.linear["bent"] + 0.01
     assert table.linear["straight"] == pytest.approx(1)
-    assert table.n.tolist() == [30, 30]
+    assert table.n.tolist() == [30, 30] and table.seeds.tolist() == [3, 3]
+    gain = table.exponential - table.linear
+    np.testing.assert_allclose(table.gain, gain, atol=1e-12)
+    assert table.wins["bent"] == 3 and table.low["bent"] < table.gain["bent"] < table.high["bent"]
+
+
+def test_the_sign_is_told_at_each_step_that_the_models_share(suite):
+    late = suite[~((suite.model == "m2") & (suite.step == 10))]
+    table = correlations.sign_along_training(late, "negative_loss", COUPLING)
+    assert table.step.tolist() == [100, 300, 600] and (table.models == 12).all()
+    now = suite[suite.step == 300]
+    assert table.r[1] == pytest.approx(r(now[COUPLING], now.negative_loss)) and table.tokens.tolist()[1] == 300_000
+    assert (table.low < table.r).all() and (table.r < table.high).all() and (table.error > 0).all()
+
+
+def test_a_parabola_is_found_where_there_is_one():
+    rng = np.random.default_rng(4)
+    loss = rng.uniform(3, 7, 60)
+    table = pd.DataFrame(
+        {"validation_loss": loss, COUPLING: 1 - (loss - 5) ** 2, "step": 1, "model": np.arange(60) // 4}
+    )
+    table.loc[:5, "step"] = 0
+    bend = correlations.inverted_u(table, COUPLING)
+    assert bend["parabola"] == pytest.approx(1) and bend["peak"] == pytest.approx(5) and bend["models"] == 15
+    assert bend["gain"] == pytest.approx(1 - bend["line"]) and bend["gain-low"] < bend["gain"] + 1e-9
+    assert bend["trained-line"] == pytest.approx(r(loss[6:], table[COUPLING][6:]) ** 2)
+
+
+def test_tokens_are_followed_up_to_the_peak_and_from_there_on(suite):
+    turned = suite.assign(**{COUPLING: -((np.log10(suite.step) - 2) ** 2)})
+    found = correlations.tokens_by_phase(turned, COUPLING)
+    assert (found["rising"]["checkpoints"], found["falling"]["checkpoints"]) == (24, 36)
+    rising = turned[turned.step <= 100]
+    assert found["rising"]["r"] == pytest.approx(r(rising.log_tokens, rising[COUPLING])) and found["falling"]["r"] < 0
+
+
+def test_a_negative_correlation_counts_against_coupling(last):
+    found = correlations.signed_gains(last.assign(turned=-last.negative_loss), "negative_loss", "turned")["width"]
+    assert found.value == pytest.approx(-1 - r(last.width, last.negative_loss) ** 2) and found.n == 12

@@ -46,14 +46,20 @@ def test_one_group_cannot_be_left_out():
 def test_with_as_many_folds_as_points_cross_validation_leaves_one_out():
     predicted = [design(X[[i]]) @ solved(np.delete(X, i, 0), np.delete(Y, i)) for i in range(30)]
     expected = share(Y, np.concatenate(predicted))
-    assert regression.cross_validated_r_squared(X, Y, n_folds=30) == pytest.approx(expected, rel=1e-9)
+    squares = regression.held_out_squares(X, Y, n_folds=30, n_seeds=2)
+    np.testing.assert_allclose(1 - squares.mean(axis=1) / Y.var(), expected, rtol=1e-9)
 
 
 def test_cross_validation_prefers_the_shape_that_made_the_points():
     x = np.linspace(0, 3, 40)
     noise = 0.02 * RNG.standard_normal(40)
     bent, straight = 1 + 0.5 * np.exp(1.2 * x), 2 - x
-    score = regression.cross_validated_r_squared
+
+    def score(x, y, fit):
+        squares = regression.held_out_squares(x, y, fit, n_seeds=3)
+        assert squares.shape == (3, 40) and len(np.unique(squares.mean(axis=1))) == 3
+        return 1 - squares.mean() / y.var()
+
     assert score(x, bent + noise, "exponential") > score(x, bent + noise, "linear") + 0.05
     assert score(x, straight + noise, "exponential") == pytest.approx(score(x, straight + noise, "linear"), abs=1e-3)
 
@@ -120,6 +126,21 @@ def test_corrections_follow_their_definitions():
 
 def test_an_unknown_fit_and_unequal_lengths_are_refused():
     with pytest.raises(ParameterError, match="linear, exponential"):
-        regression.cross_validated_r_squared(X, Y, "cubic")
+        regression.held_out_squares(X, Y, "cubic")
     with pytest.raises(ParameterError, match="one length"):
         regression.r_squared(X[:5], Y)
+
+
+def test_the_error_of_a_statistic_over_groups_is_that_of_the_groups():
+    values = np.repeat(np.random.default_rng(3).normal(size=40), 5)
+    low, high, error = regression.bootstrap_error(lambda rows: values[rows].mean(), np.repeat(np.arange(40), 5))
+    assert error == pytest.approx(values[::5].std(ddof=1) / np.sqrt(40), rel=0.08)
+    assert low < values.mean() < high and high - low == pytest.approx(2 * 1.96 * error, rel=0.1)
+
+
+def test_a_resample_that_says_nothing_is_left_out():
+    values = np.arange(6.0)
+    low, high, _ = regression.bootstrap_error(
+        lambda rows: np.nan if len(set(rows)) < 3 else values[rows].mean(), np.arange(6), n_resamples=500
+    )
+    assert np.isfinite([low, high]).all()

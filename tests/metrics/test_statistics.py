@@ -3,7 +3,15 @@ import pytest
 import scipy.stats
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.statistics import bootstrap_interval, linear_fit, paired_interval, partial_correlation
+from coupling_lib.metrics.statistics import (
+    FEW,
+    bootstrap_interval,
+    effect_of,
+    linear_fit,
+    mean_interval,
+    paired_interval,
+    partial_correlation,
+)
 
 
 def test_bootstrap_interval_of_a_normal_sample_agrees_with_the_t_interval():
@@ -122,3 +130,34 @@ def test_paired_interval_is_that_of_the_t_test_on_differences():
 def test_a_single_pair_and_sides_of_different_lengths_are_refused(sides):
     with pytest.raises(ParameterError, match="two lists of one length"):
         paired_interval(*sides)
+
+
+def test_few_values_have_student_s_interval_and_many_the_bootstrap_s():
+    values = np.random.default_rng(5).normal(size=(FEW, 3))
+    few = mean_interval(values[:4])
+    expected = scipy.stats.t.interval(0.95, 3, values[:4].mean(axis=0), scipy.stats.sem(values[:4], axis=0))
+    np.testing.assert_allclose((few.low, few.high), expected)
+    many, bootstrap = mean_interval(values), bootstrap_interval(values)
+    assert np.array_equal(many.low, bootstrap.low) and np.array_equal(many.high, bootstrap.high)
+    with pytest.raises(ParameterError, match="at least two"):
+        mean_interval([1.0])
+
+
+def test_student_s_interval_of_four_values_covers_and_the_bootstrap_s_does_not():
+    draws = np.random.default_rng(6).normal(size=(4, 4000))
+    covered = {}
+    for name, interval in (("t", mean_interval(draws)), ("bootstrap", bootstrap_interval(draws, n_resamples=500))):
+        covered[name] = np.mean((interval.low < 0) & (interval.high > 0))
+    assert covered["t"] == pytest.approx(0.95, abs=0.015) and covered["bootstrap"] < 0.85
+
+
+def test_an_effect_holds_estimate_interval_error_and_n():
+    values = np.random.default_rng(7).exponential(size=24)
+    mean, median = effect_of(values), effect_of(values, "median")
+    assert (mean.value, mean.error, mean.n) == pytest.approx((values.mean(), scipy.stats.sem(values), 24))
+    assert median.value == np.median(values) and median.low <= median.value <= median.high and median.error > 0
+    alone = effect_of([2.5])
+    assert alone.value == 2.5 and np.isnan(alone[1:4]).all() and alone.n == 1
+    for wrong in ({"values": [[1.0]]}, {"values": [1.0, 2.0], "statistic": "mode"}):
+        with pytest.raises(ParameterError, match="mean or median"):
+            effect_of(**wrong)

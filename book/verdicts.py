@@ -1,0 +1,138 @@
+r"""The rule that turns measured effects into verdicts.
+
+Each claim has one or more readings, each a statement about one effect: that it lies above a value (or below it, or away
+from it, or within a margin around it). The value is 0, or a null that has an error of its own. With the effect $e$, the
+null $e_0$, their standard errors $s$ and $s_0$ and $n$ independent values,
+
+$$t = \frac{e - e_0}{\sqrt{s^2 + s_0^2}}$$
+
+is compared with Student's t of $n - 1$ degrees of freedom. All probabilities of the page are corrected together
+(Benjamini and Hochberg), and 5 % of the corrected ones decides:
+
+- a reading is **for** the claim if the effect differs from the null in the direction that is claimed;
+- it is **against** it if it differs in the other direction, or if it is shown to be smaller than a margin stated
+  beforehand, however sure its sign (two one-sided tests);
+- else it is **undecided**, and what this n could have seen is said: the effect that is found four times out of five.
+
+Of several models a reading is for (against) the claim if it is so in each of them. Then the verdict is
+
+- *reproduced*: all readings are for it;
+- *contradicted*: all readings are against it;
+- *depends on the definition*: some reading is for it, another against it;
+- *inconclusive*: anything else;
+- *not measured here*: no reading has numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from scipy.stats import false_discovery_control
+from scipy.stats import t as student
+
+REPRODUCED, DEPENDS, CONTRADICTED, INCONCLUSIVE, MISSING = VERDICTS = (
+    "reproduced",
+    "depends on the definition",
+    "contradicted",
+    "inconclusive",
+    "not measured here",
+)
+"""The five verdicts."""
+
+FOR, AGAINST, UNDECIDED = "for", "against", "undecided"
+"""What one reading says."""
+
+DIRECTIONS = ("above", "below", "other", "within")
+"""What a reading claims of its effect: above or below the null, other than it, within a margin around it."""
+
+LEVEL = 0.05
+
+
+@dataclass
+class Evidence:
+    """What was measured for one reading of a claim, and the probabilities that decide it."""
+
+    value: float
+    error: float
+    n: int
+    claims: str
+    null: float = 0.0
+    null_error: float = 0.0
+    margin: float = math.nan
+    """Smallest effect that matters, in the effect's unit; NaN where none is stated."""
+    limit: float = math.inf
+    """Largest value that the effect can have: 1 for a correlation."""
+    corrected: dict[str, float] = field(default_factory=dict)
+    """The probabilities, corrected for all of the page; `correct` fills it."""
+
+    @property
+    def difference(self) -> float:
+        """Effect minus null."""
+        return self.value - self.null
+
+    @property
+    def spread(self) -> float:
+        """Standard error of the difference, the null's own included."""
+        return math.hypot(self.error, self.null_error)
+
+    @property
+    def p(self) -> dict[str, float]:
+        """Probabilities by hypothesis: `differs`, and with a margin `small` (less than it) and `large` (more)."""
+        found = {"differs": min(1.0, 2 * self._tail(abs(self.difference)))}
+        if not math.isnan(self.margin):
+            found["small"] = self._tail(self.margin - abs(self.difference))
+        if self.claims == "within":
+            found["large"] = self._tail(abs(self.difference) - self.margin)
+            del found["differs"]
+        return found
+
+    @property
+    def detectable(self) -> float:
+        """Effect that this n and this spread find four times out of five, at the uncorrected level."""
+        freedom = max(1, self.n - 1)
+        return float((student.ppf(1 - LEVEL / 2, freedom) + student.ppf(0.8, freedom)) * self.spread)
+
+    @property
+    def outcome(self) -> str:
+        """What the reading says, once its probabilities are corrected."""
+        sure = {name for name, p in self.corrected.items() if p < LEVEL}
+        if self.claims == "within":
+            return FOR if "small" in sure else AGAINST if "large" in sure else UNDECIDED
+        if "small" in sure:
+            return AGAINST
+        if "differs" not in sure:
+            return UNDECIDED
+        agrees = {"above": self.difference > 0, "below": self.difference < 0, "other": True}[self.claims]
+        return FOR if agrees else AGAINST
+
+    def _tail(self, distance: float) -> float:
+        """Probability of a value so far above 0, or further, by chance."""
+        if self.spread == 0:
+            return float(distance <= 0)
+        return float(student.sf(distance / self.spread, max(1, self.n - 1)))
+
+
+def correct(all_evidence: Iterable[Evidence]) -> None:
+    """Correct every probability of a page for the number of them, in place."""
+    slots = [(evidence, name, p) for evidence in all_evidence for name, p in evidence.p.items()]
+    if slots:
+        adjusted = false_discovery_control([p for *_, p in slots])
+        for (evidence, name, _), value in zip(slots, adjusted, strict=True):
+            evidence.corrected[name] = float(value)
+
+
+def across(outcomes: Sequence[str]) -> str:
+    """Join what one reading says in several models; models that differ decide nothing."""
+    return outcomes[0] if len(set(outcomes)) == 1 else UNDECIDED
+
+
+def verdict(readings: Sequence[str]) -> str:
+    """Join what the readings of a claim say."""
+    said = set(readings)
+    if not said:
+        return MISSING
+    if {FOR, AGAINST} <= said:
+        return DEPENDS
+    return {frozenset([FOR]): REPRODUCED, frozenset([AGAINST]): CONTRADICTED}.get(frozenset(said), INCONCLUSIVE)

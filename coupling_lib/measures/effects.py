@@ -1,0 +1,224 @@
+"""The effects that the claims' verdicts rest on: one value per prompt, condensed to estimate, interval, error and n.
+
+Each function takes what a notebook has measured and gives effects by name. Networks are compared prompt by prompt, so
+that what makes prompts differ drops out. `numbers` writes effects down under the names by which rules ask for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+import xarray as xr
+
+from coupling_lib.metrics.regression import bootstrap_error
+from coupling_lib.metrics.statistics import Effect, effect_of
+
+Networks = Mapping[str, xr.Dataset]
+"""Measurements under "untrained" and "trained", of the same prompts."""
+
+CONVENTIONS = {
+    "default": "all", "without embedding": "no-embedding", "normed end": "normed-end", "both": "both",
+}  # fmt: skip
+"""The choices of states in `metrics.trajectory_readings`, and what their effects are called."""
+
+
+def numbers(effects: Mapping[str, Effect], prefix: str) -> dict[str, float]:
+    """Name the parts of effects.
+
+    Args:
+        effects: effects by name.
+        prefix: what all names begin with, the notebook's own; may be empty.
+
+    Returns:
+        PREFIX-NAME, and -low, -high, -error, -n behind it; what does not exist (the error of a single value) is left
+        out.
+
+    Example:
+        >>> numbers({"local": Effect(0.1, 0.05, 0.15, 0.02, 12)}, "depth")["depth-local-error"]
+        0.02
+    """
+    ends = {"": "value", "-low": "low", "-high": "high", "-error": "error", "-n": "n"}
+    found = {
+        f"{prefix}-{name}{end}".lstrip("-"): float(getattr(effect, part))
+        for name, effect in effects.items()
+        for end, part in ends.items()
+    }
+    return {name: value for name, value in found.items() if np.isfinite(value)}
+
+
+def null_spread(k: int, pairs: int) -> float:
+    r"""Bound how far chance alone moves the mean normalised mis-coupling of one network.
+
+    A network is one draw of bases, whatever the number of prompts: with random bases its mean over pairs of blocks
+    would scatter around the null as well. For one pair the deviation of $\tilde m$ is largest where the coupling matrix
+    has rank one; then $D = 1 - \tilde m^2$ has variance $(K+8)/(K(K+2)^2) - 1/K^2$ (`metrics.nulls`).
+
+    Args:
+        k: number of singular vectors K, from 2.
+        pairs: how many pairs of blocks count as independent; 1 where all that is averaged may share one matrix.
+
+    Returns:
+        a standard deviation.
+
+    Example:
+        >>> round(null_spread(10, 1), 4), round(null_spread(10, 66), 4)
+        (0.0264, 0.0032)
+    """
+    variance = (k + 8) / (k * (k + 2) ** 2) - 1 / k**2
+    return float(np.sqrt(variance / (4 * (1 - 1 / k) * pairs)))
+
+
+def couplings(ds: xr.Dataset, variant: str, k: int) -> np.ndarray:
+    """Give each prompt's coupling, 1 - m, mean over pairs of different blocks."""
+    pairs = ds[variant].sel(k=k).where(ds["block_1"] != ds["block_2"])
+    return 1 - pairs.mean(("block_1", "block_2")).values.astype(float)
+
+
+def of_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
+    """Coupling of the trained network, its lead over the untrained one, and the lead of neighbours over all pairs."""
+    trained = couplings(both["trained"], variant, k)
+    near = 1 - both["trained"]["by_distance"].sel(variant=variant, k=k, distance=1).values.astype(float)
+    return {
+        "coupled": effect_of(trained),
+        "emerged": effect_of(trained - couplings(both["untrained"], variant, k)),
+        "local": effect_of(near - trained),
+    }
+
+
+def of_nulls(trained: xr.Dataset, k: int, variants: tuple[str, ...]) -> dict[str, Effect]:
+    """Coupling relative to random bases, and how much of it goes with the partners of the singular vectors."""
+    found = {}
+    for variant in variants:
+        relative = trained["relative"].sel(variant=variant, k=k)
+        measured, unpaired = (relative.sel(kind=kind).values.astype(float) for kind in ("measured", "unpaired"))
+        found |= {f"beyond-{variant}": effect_of(measured), f"paired-{variant}": effect_of(measured - unpaired)}
+    return found
+
+
+def of_emergence(measured: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
+    """Coupling at the last step minus that at the most coupled one, and that one minus the first."""
+    pairs = measured[variant].sel(k=k).where(measured["block_1"] != measured["block_2"])
+    coupling = 1 - pairs.mean(("block_1", "block_2")).transpose("step", "prompt").values.astype(float)
+    peak = coupling[coupling.mean(axis=1).argmax()]
+    return {"fall": effect_of(coupling[-1] - peak), "rise": effect_of(peak - coupling[0])}
+
+
+def of_tokens(trained: Mapping[str, np.ndarray], untrained: Mapping[str, np.ndarray]) -> dict[str, Effect]:
+    """Coupling of each comparison of tokens when trained, and its lead over the untrained network."""
+    found = {}
+    for name, values in trained.items():
+        found |= {f"coupled-{name}": effect_of(values), f"emerged-{name}": effect_of(values - untrained[name])}
+    return found
+
+
+def of_trajectories(both: Networks, scores: tuple[str, ...]) -> dict[str, Effect]:
+    """Change of each score with training, median over prompts, in every choice of states."""
+    found = {}
+    for states, word in CONVENTIONS.items():
+        for score in scores:
+            trained, untrained = (
+                both[name]["readings"].sel(states=states, reading=score).values for name in ("trained", "untrained")
+            )
+            change = (trained - untrained)[np.isfinite(trained - untrained)]
+            if len(change) > 1:
+                found[f"change-{score.replace('_', '-')}-{word}"] = effect_of(change, "median")
+    return found
+
+
+def of_prompts(versions: Mapping[str, np.ndarray], alone: str) -> dict[str, Effect]:
+    """What each addition to a question changes, and the first addition's lead over the second, question by question."""
+    means = {name: values.mean(axis=1) for name, values in versions.items()}
+    found = {
+        f"{name.replace(' ', '-')}-change": effect_of(x - means[alone]) for name, x in means.items() if name != alone
+    }
+    added = [name for name in means if name != alone]
+    for first, second in pairwise(added):
+        found[f"{first}-over-{second}".replace(" ", "-")] = effect_of(means[first] - means[second])
+    return found
+
+
+def of_spectra(both: Networks, fits: Networks) -> dict[str, Effect]:
+    """Alignment of left and right vectors when trained, and the change of R² of the line through one over sigma."""
+    alignment = both["trained"]["left_right_alignment"].transpose("prompt", "block").values.astype(float)
+    lines = [fits[name]["r_squared"].values.astype(float) for name in ("trained", "untrained")]
+    return {"aligned": effect_of(alignment.mean(axis=1)), "r2-change": effect_of(lines[0] - lines[1])}
+
+
+def of_dynamics(trained: xr.Dataset) -> dict[str, Effect]:
+    """Lead of the product of linear maps over random bases, as a cosine with the true state, and the linear part's length.
+
+    The length is a logarithm to base 2, median over blocks: 0 where J x is as long as f(x), -1 where it is half as long.
+    """
+    cosine = trained["end_cosine"].sel(reading="product").values.astype(float)
+    random = trained["null_cosine"].isel(level=-1).values.astype(float)
+    length = np.log2(trained["linear_norm_ratio"].median("block").values.astype(float))
+    return {
+        "product-over-random": effect_of(cosine - random),
+        "linear-length": effect_of(length),
+    }
+
+
+def of_perturbation(trained: xr.Dataset, noise: float) -> dict[str, Effect]:
+    """Cosine kept after the last block minus after the first, for the network and beyond what random bases do."""
+    at = trained["cosine"].sel(noise=noise, method="nearest").mean("draw").transpose("carrier", "prompt", "level")
+    kept = {name: at.sel(carrier=name).values.astype(float) for name in ("network", "random")}
+    gap = {name: values[:, -1] - values[:, 1] for name, values in kept.items()}
+    return {"gap-trained": effect_of(gap["network"]), "gap-over-random": effect_of(gap["network"] - gap["random"])}
+
+
+def of_precision(measured: xr.Dataset, reference: str = "float32") -> dict[str, Effect]:
+    """Coupling in each precision minus that in the reference, prompt by prompt."""
+    pairs = measured["normalized_miscoupling"].where(measured["block_1"] != measured["block_2"])
+    coupling = 1 - pairs.mean(("block_1", "block_2"))
+    base = coupling.sel(precision=reference).values.astype(float)
+    names = [name for name in measured["precision"].values if name != reference]
+    return {f"change-{name}": effect_of(coupling.sel(precision=name).values.astype(float) - base) for name in names}
+
+
+def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
+    """How coupling and accuracy go together in the grid of vision transformers, and how both follow stochastic depth.
+
+    `rank`: Spearman correlation of coupling with the rate, mean over seeds, at the weight decay that has several. Models
+    that differ in weight decay alone are near copies here, so eight of them are no eight trials. The rest is of the first
+    seed: `accuracy`, the correlation of accuracy with coupling over all models; `within`, the same with the mean of each
+    rate taken out; both with an error over whole rates. `steeper`: rank correlation, over rates, of the rate with the
+    correlation at that rate.
+    """
+    seeded = table.groupby("weight_decay")["seed"].nunique().idxmax()
+    by_seed = [
+        part["coupling"].corr(part["drop_path"], method="spearman")
+        for _, part in table[table["weight_decay"] == seeded].groupby("seed")
+    ]
+    first = table[table["seed"] == table["seed"].min()]
+    at_rate = first.groupby("drop_path")[["coupling", "test_accuracy"]]
+    centred = first[["coupling", "test_accuracy"]] - at_rate.transform("mean")
+    along = at_rate.apply(lambda part: part["coupling"].corr(part["test_accuracy"]))
+    order = scipy.stats.spearmanr(along.index, along.values).statistic
+    rate = first["drop_path"].to_numpy()
+    return {
+        f"rank-{token}": effect_of(by_seed),
+        f"accuracy-{token}": _correlation(first["coupling"], first["test_accuracy"], rate),
+        f"within-{token}": _correlation(centred["coupling"], centred["test_accuracy"], rate),
+        f"steeper-{token}": from_r(float(order), len(along)),
+    }
+
+
+def from_r(r: float, n: int) -> Effect:
+    """Give a coefficient of correlation the error of its t test and Fisher's interval."""
+    half = 1.96 / np.sqrt(n - 3) if n > 3 else np.nan
+    z = np.arctanh(np.clip(r, -0.999999, 0.999999))
+    return Effect(r, float(np.tanh(z - half)), float(np.tanh(z + half)), float(np.sqrt((1 - r**2) / (n - 2))), n)
+
+
+def _correlation(x: pd.Series, y: pd.Series, groups: np.ndarray) -> Effect:
+    """Pearson's r with its error over whole groups, which are what counts as independent."""
+    a, b = x.to_numpy(dtype=float), y.to_numpy(dtype=float)
+
+    def r(rows: np.ndarray) -> float:
+        return float(np.corrcoef(a[rows], b[rows])[0, 1])
+
+    return Effect(r(np.arange(len(a))), *bootstrap_error(r, groups), len(np.unique(groups)))

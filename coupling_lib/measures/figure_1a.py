@@ -1,0 +1,177 @@
+r"""What the paper's figure 1a says beyond the width of its models.
+
+Coupling as plotted follows $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$, a curve of the width $d$ alone, and the score rises with
+$\log d$ as well. So width has to be taken out of *both* before they are compared: a partial correlation. Setting what is
+left of coupling against the raw score is no test: its own relation to $\log d$ hides (suppresses) the one looked for.
+
+Models of one family share data and recipe, so intervals come from drawing whole families again. A tuned model belongs
+to the family of its base (Vicuna to Llama-2); counting it as a family of its own narrows the interval, so the finding is
+shown both ways.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from coupling_lib.metrics.regression import bootstrap_error, r_squared
+from coupling_lib.metrics.statistics import Effect, linear_fit, partial_correlation
+from coupling_lib.metrics.width import beyond_width, width_curve
+
+RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blocks": "blocks"}
+"""What else could explain the score: label and column of `prepared`."""
+
+
+def prepared(points: pd.DataFrame) -> pd.DataFrame:
+    """Add what the statistics need to the points of `generalization.figure_1a`.
+
+    Args:
+        points: columns family, width, parameters_b, coupling, score.
+
+    Returns:
+        the same with log_width, log_parameters, width_curve, beyond_width, and root: the family that a tuned model
+        comes from, given in brackets behind its own.
+    """
+    root = points["family"].str.extract(r"\((.+)\)", expand=False).fillna(points["family"])
+    return points.assign(
+        root=root,
+        log_width=np.log(points["width"]),
+        log_parameters=np.log(points["parameters_b"]),
+        width_curve=width_curve(points["width"]),
+        beyond_width=beyond_width(points["coupling"], points["width"]),
+    )
+
+
+def cleared(values: ArrayLike, given: ArrayLike) -> np.ndarray:
+    """Take the best linear prediction out of a variable.
+
+    Args:
+        values: the variable (n,).
+        given: what predicts it, (n,) or (n, q).
+
+    Returns:
+        what is left (n,), mean 0.
+
+    Example:
+        >>> cleared([1.0, 2.0, 4.0], [0.0, 1.0, 2.0]).round(2).tolist()
+        [0.17, -0.33, 0.17]
+    """
+    y = np.asarray(values, dtype=float)
+    design = np.column_stack([np.ones(len(y)), np.asarray(given, dtype=float)])
+    return y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+
+
+def statistics(points: pd.DataFrame, above: float = 50.0) -> dict[str, float]:
+    """Say what explains what among the points of the paper's figure 1a.
+
+    Args:
+        points: columns family, kind, coupling, score, width, blocks, parameters_b, average, as
+            `generalization.figure_1a` gives them.
+        above: score above which the models are looked at by themselves.
+
+    Returns:
+        numbers by name: `n`; `slope`, `intercept`, `r-squared` and `p-value` of score on coupling; `width-r-squared`,
+        `parameters-r-squared` and `blocks-r-squared`, of score on the curve that has no coupling in it and on sizes;
+        `curve-r-squared`, of coupling on that curve; `log-slope`, of log(1 - c) on log d; `above-n`, `above-r-squared`
+        and `above-p`; `registry-r-squared` with `registry-n`, with the registry's scores in place of the plotted ones;
+        and `suppressed-r-squared` of the raw score on (1 - c) sqrt(0.1 d), beside which stands the correlation of that
+        with log width, `suppressor-r`.
+    """
+    table = prepared(points)
+    coupling, score = table["coupling"], table["score"]
+    line = linear_fit(coupling, score)
+    good = score > above
+    top = linear_fit(coupling[good], score[good])
+    known = table["average"].notna()
+    return {
+        "n": float(len(table)),
+        "slope": line.slope,
+        "intercept": line.intercept,
+        "r-squared": line.r_squared,
+        "p-value": line.p_value,
+        "width-r-squared": r_squared(table["width_curve"], score),
+        "parameters-r-squared": r_squared(table["log_parameters"], score),
+        "blocks-r-squared": r_squared(table["blocks"], score),
+        "curve-r-squared": r_squared(table["width_curve"], coupling),
+        "log-slope": linear_fit(table["log_width"], np.log(1 - coupling)).slope,
+        "above-n": float(good.sum()),
+        "above-r-squared": top.r_squared,
+        "above-p": top.p_value,
+        "registry-n": float(known.sum()),
+        "registry-r-squared": r_squared(coupling[known], table["average"][known]),
+        "suppressed-r-squared": r_squared(table["beyond_width"], score),
+        "suppressor-r": float(np.corrcoef(table["beyond_width"], table["log_width"])[0, 1]),
+    }
+
+
+def partial_table(points: pd.DataFrame) -> pd.DataFrame:
+    """Correlate coupling and score once the width of the models is taken out of both, in six ways.
+
+    Args:
+        points: see `statistics`.
+
+    Returns:
+        indexed by a short name: says (what is held fixed, and among which models), n, r, p (t test), low, high and
+        error (bootstrap over families), families, and least and most, the range of r when any one family is left out.
+    """
+    table = prepared(points)
+    shared = table[table.groupby("width")["width"].transform("size") > 1]
+    base = table[table["kind"] == "base"]
+    each = pd.get_dummies(shared["width"], drop_first=True)
+    width, size = ["log_width"], ["log_width", "log_parameters"]
+    ways = {
+        "width": ("log width", table, "coupling", table[width]),
+        "family": ("log width; tuned models as families of their own", table, "coupling", table[width]),
+        "mismatch": ("log width; (1 - c) sqrt(0.1 d) in place of coupling", table, "beyond_width", table[width]),
+        "parameters": ("log width and log parameters", table, "coupling", table[size]),
+        "base": ("log width, base models alone", base, "coupling", base[width]),
+        "within": ("width itself, where several models have it", shared, "coupling", each),
+    }
+    lines = {
+        name: {"says": says} | _partial(part, x, given, part["family" if name == "family" else "root"])
+        for name, (says, part, x, given) in ways.items()
+    }
+    return pd.DataFrame.from_dict(lines, orient="index")
+
+
+def _partial(table: pd.DataFrame, x: str, given: pd.DataFrame, root: pd.Series) -> dict[str, float]:
+    """Partial correlation of column x and score, with its error over families."""
+    values, score = table[x].to_numpy(dtype=float), table["score"].to_numpy(dtype=float)
+    given, root = given.to_numpy(dtype=float), root.to_numpy()
+
+    def r(rows: np.ndarray) -> float:
+        a, b = (cleared(column[rows], given[rows]) for column in (values, score))
+        size = np.linalg.norm(a) * np.linalg.norm(b)
+        return float(a @ b / size) if size > 1e-9 else np.nan
+
+    found = partial_correlation(values, score, given)
+    low, high, error = bootstrap_error(r, root)
+    without = [r(np.flatnonzero(root != family)) for family in np.unique(root)]
+    return {
+        "n": len(table), "r": found.r, "p": found.p_value, "low": low, "high": high, "error": error,
+        "families": len(np.unique(root)), "least": min(without), "most": max(without),
+    }  # fmt: skip
+
+
+def gains(points: pd.DataFrame) -> dict[str, Effect]:
+    """Say by how much coupling explains the score better than each rival: the difference of two R².
+
+    Args:
+        points: see `statistics`.
+
+    Returns:
+        effects by the labels of `RIVALS`, with the error over families; n is the number of families.
+    """
+    table = prepared(points)
+    score, root = table["score"].to_numpy(dtype=float), table["root"].to_numpy()
+    found = {}
+    for label, column in RIVALS.items():
+        own, rival = table["coupling"].to_numpy(dtype=float), table[column].to_numpy(dtype=float)
+
+        def gain(rows: np.ndarray, own: np.ndarray = own, rival: np.ndarray = rival) -> float:
+            r = np.corrcoef([own[rows], rival[rows], score[rows]])[2, :2]
+            return float(r[0] ** 2 - r[1] ** 2)
+
+        found[label] = Effect(gain(np.arange(len(score))), *bootstrap_error(gain, root), len(np.unique(root)))
+    return found

@@ -1,0 +1,104 @@
+"""The rule of the verdicts: what it says of effects whose truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import verdicts
+from verdicts import AGAINST, FOR, UNDECIDED, Evidence
+
+
+def judged(*several: Evidence) -> list[str]:
+    verdicts.correct(several)
+    return [evidence.outcome for evidence in several]
+
+
+def test_the_probability_of_one_reading_is_that_of_a_t_test():
+    values = np.random.default_rng(0).normal(0.3, 1.0, 12)
+    evidence = Evidence(values.mean(), scipy.stats.sem(values), 12, "above", null=0.1)
+    assert evidence.p["differs"] == pytest.approx(scipy.stats.ttest_1samp(values, 0.1).pvalue)
+
+
+def test_the_null_enters_with_its_own_error():
+    exact, blurred = Evidence(0.1, 0.01, 30, "above"), Evidence(0.1, 0.01, 30, "above", null_error=0.1)
+    assert blurred.spread == pytest.approx(math.hypot(0.01, 0.1))
+    assert judged(exact) == [FOR] and judged(blurred) == [UNDECIDED]
+
+
+@pytest.mark.parametrize(
+    ("claims", "value", "outcome"),
+    [
+        ("above", 1.0, FOR), ("above", -1.0, AGAINST), ("above", 0.1, UNDECIDED),
+        ("below", -1.0, FOR), ("below", 1.0, AGAINST), ("below", -0.1, UNDECIDED),
+        ("other", 1.0, FOR), ("other", -1.0, FOR), ("other", 0.1, UNDECIDED),
+    ],
+)  # fmt: skip
+def test_an_effect_that_differs_is_for_or_against_by_its_direction(claims, value, outcome):
+    assert judged(Evidence(value, 0.1, 20, claims)) == [outcome]
+
+
+@pytest.mark.parametrize("claims", ["above", "below", "other"])
+def test_an_effect_shown_to_be_smaller_than_the_margin_is_against_however_sure_its_sign(claims):
+    tiny = Evidence(0.002, 0.0002, 50, claims, margin=0.01)
+    assert tiny.p["differs"] < 1e-6 and judged(tiny) == [AGAINST]
+    assert judged(Evidence(0.002, 0.0002, 50, "below", margin=0.001)) == [AGAINST]
+    assert judged(Evidence(0.002, 0.1, 50, claims, margin=0.01)) == [UNDECIDED]
+
+
+@pytest.mark.parametrize(("value", "outcome"), [(0.001, FOR), (0.05, AGAINST), (0.0098, UNDECIDED)])
+def test_no_effect_needs_the_margin_and_is_never_read_from_an_interval_that_contains_0(value, outcome):
+    assert judged(Evidence(value, 0.001, 20, "within", margin=0.01)) == [outcome]
+    assert judged(Evidence(0.0, 1.0, 20, "within", margin=0.01)) == [UNDECIDED]
+
+
+def test_equivalence_is_two_one_sided_t_tests():
+    values = np.random.default_rng(1).normal(0.02, 0.3, 40)
+    above = scipy.stats.ttest_1samp(values, -0.2, alternative="greater").pvalue
+    below = scipy.stats.ttest_1samp(values, 0.2, alternative="less").pvalue
+    evidence = Evidence(values.mean(), scipy.stats.sem(values), 40, "within", margin=0.2)
+    assert evidence.p["small"] == pytest.approx(max(above, below)) and "differs" not in evidence.p
+
+
+def test_all_probabilities_of_a_page_are_corrected_together():
+    several = [Evidence(value, 0.1, 25, "above") for value in (0.21, 0.22, 0.4, 0.01)]
+    alone = [judged(Evidence(0.21, 0.1, 25, "above"))[0], judged(*several)[0]]
+    p = sorted(evidence.p["differs"] for evidence in several)
+    expected = min(p[k] * 4 / (k + 1) for k in range(1, 4))
+    assert sorted(evidence.corrected["differs"] for evidence in several)[1] == pytest.approx(expected)
+    assert alone == [FOR, UNDECIDED]
+
+
+def test_the_detectable_effect_is_found_four_times_out_of_five():
+    n, sigma = 12, 1.0
+    size = Evidence(0.0, sigma / np.sqrt(n), n, "above").detectable
+    draws = np.random.default_rng(2).normal(size, sigma, (4000, n))
+    found = scipy.stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05
+    assert found.mean() == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("readings", "verdict"),
+    [
+        ([FOR, FOR], "reproduced"),
+        ([AGAINST], "contradicted"),
+        ([FOR, AGAINST, UNDECIDED], "depends on the definition"),
+        ([FOR, UNDECIDED], "inconclusive"),
+        ([AGAINST, UNDECIDED], "inconclusive"),
+        ([UNDECIDED], "inconclusive"),
+        ([], "not measured here"),
+    ],
+)
+def test_readings_make_one_of_five_verdicts(readings, verdict):
+    assert verdicts.verdict(readings) == verdict and verdict in verdicts.VERDICTS
+
+
+def test_models_that_differ_decide_nothing():
+    assert verdicts.across([FOR, FOR]) == FOR and verdicts.across([FOR, AGAINST]) == UNDECIDED
+    assert verdicts.across([AGAINST, UNDECIDED]) == UNDECIDED
+
+
+def test_an_error_of_0_is_certainty():
+    assert judged(Evidence(0.1, 0.0, 5, "above"), Evidence(0.0, 0.0, 5, "above")) == [FOR, UNDECIDED]
