@@ -62,8 +62,8 @@ display.show(
 )
 
 # %% [markdown]
-# The correlation beyond width, in six ways: what is held fixed, among which models, and which models count as one family
-# when the interval is drawn. `least` and `most` are its range when any one family is left out.
+# The correlation beyond width, in six ways: what is held fixed, among which models, and which models count as one
+# family when the interval is drawn. `least` and `most` are its range when any one family is left out.
 
 # %%
 partial = figure_1a.partial_table(points)
@@ -127,8 +127,9 @@ display.show(
 )
 
 # %% [markdown]
-# A line explains a third of the variance in the right panel, a parabola twice as much. Most of what the line explains is the step from
-# untrained to trained: without step 0 the line has almost nothing left, and the parabola keeps its lead.
+# A line explains a third of the variance in the right panel, a parabola twice as much. Most of what the line explains
+# is the step from untrained to trained: without step 0 the line has almost nothing left, and the parabola keeps its
+# lead.
 
 # %%
 {name: round(value, 3) for name, value in bend.items()}
@@ -144,9 +145,10 @@ correlations.within_models(suite, "negative_loss", reading).round(2)
 # %% [markdown]
 # ## Every reading, every number of vectors
 #
-# With many readings to choose from, some correlate with anything. These are the models of one budget of tokens, at the end
-# of it. Filled marks on the left survive Holm's correction for all readings. Look at the readings whose sign turns when they are taken relative to their null: what they show
-# as measured is the null's dependence on width, not coupling.
+# With many readings to choose from, some correlate with anything. These are the models of one budget of tokens, at the
+# end of it. Filled marks on the left survive Holm's correction for all readings. Look at the readings whose sign turns
+# when they are taken relative to their null: what they show as measured is the null's dependence on width, not
+# coupling.
 
 # %%
 budget = correlations.equal_tokens(last)
@@ -206,9 +208,9 @@ groups.round(2)
 # %% [markdown]
 # ## A line or an exponential?
 #
-# The paper fits both to its figure. Cross-validation asks which of the two predicts points that it was not fitted to. Which
-# points are left out together is drawn at random, so it is drawn forty times; `wins` counts the draws in which the
-# exponential is ahead. `gain` is its lead in R², and its interval says what another set of models could have given.
+# The paper fits both to its figure. Cross-validation asks which of the two predicts points that it was not fitted to.
+# Which points are left out together is drawn at random, so it is drawn forty times; `wins` counts the draws in which
+# the exponential is ahead. `gain` is its lead in R², and its interval says what another set of models could have given.
 
 # %%
 shaped = {
@@ -250,10 +252,9 @@ display.show(
 # %% [markdown]
 # ## Measured couplings
 #
-# Coupling of the paper's models as far as they have been measured on this machine, at the end of training, in float32, on
-# the prompts of the chapters: `trace` is 1 - `released_trace`
-# with $K = 0.1\,d$, to be compared with the digitised value; `normalized` is $1 - \tilde m$ at $K = 10$. Where a model
-# has not been measured, the last column says how to.
+# Coupling of the paper's models as far as they have been measured on this machine, at the end of training, in float32,
+# on the prompts of the chapters: `trace` is 1 - `released_trace` with $K = 0.1\,d$, to be compared with the digitised
+# value; `normalized` is $1 - \tilde m$ at $K = 10$. Where a model has not been measured, the last column says how to.
 
 # %%
 models = generalization.measured_models()
@@ -306,3 +307,4 @@ display.remember("generalization-suite-signed-coupling", abs(r) * r)
 display.remember("generalization-models", len(last))
 display.remember("generalization-equal-tokens-models", len(budget))
 display.remember("generalization-last-tokens", int(budget["tokens"].iloc[0]))
+display.remember("generalization-most-tokens", int(last["tokens"].max()))

@@ -1,4 +1,4 @@
-"""The decisive figures, computed anew from the shipped tables with numpy alone: what the book concludes rests on them."""
+"""The decisive figures, computed anew from the shipped tables with numpy: what the book concludes rests on them."""
 
 from __future__ import annotations
 

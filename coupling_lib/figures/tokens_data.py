@@ -259,7 +259,7 @@ def remembered(table: pd.DataFrame, **groups: list[str]) -> dict[str, float]:
     }
 
 
-def named_couplings(report: Report, variant: str, **groups: list[str]) -> dict[str, np.ndarray]:
+def named_couplings(report: Mapping[str, xr.Dataset], variant: str, **groups: list[str]) -> dict[str, np.ndarray]:
     """Takes each comparison's coupling, one value per prompt, by what the book calls the comparison.
 
     Args:

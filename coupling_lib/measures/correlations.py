@@ -1,8 +1,8 @@
 """How well coupling, and everything that rivals it, explains how good a model is: statistics over the suite.
 
-The tables come from `coupling_lib.measures.generalization`; the paper's own figure is `coupling_lib.measures.figure_1a`. A correlation over a few dozen models is easily an
-accident: every R² has an interval over resampled models, every p-value is corrected for the number of readings tried,
-and every fit is also judged on models that it has not seen.
+The tables come from `coupling_lib.measures.generalization`; the paper's figure is in `coupling_lib.measures.figure_1a`.
+A correlation over a few dozen models is easily an accident: every R² has an interval over resampled models, every
+p-value is corrected for the number of readings tried, and every fit is also judged on models that it has not seen.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def variant_table(table: pd.DataFrame, score: str, group: str = "width", n_resam
 
     Returns:
         one line per variant and K: variant, k ("5", "10", "tenth"), n, r with r_low, r_high and error over models,
-        r_squared with low and high (95 %), p, p_holm and p_bh (corrected for all lines of the table), held_out (R² on groups not seen), and r_relative, of coupling
-        relative to its null.
+        r_squared with low and high (95 %), p, p_holm and p_bh (corrected for all lines of the table), held_out (R² on
+        groups not seen), and r_relative, of coupling relative to its null.
     """
     y = table[score].to_numpy(dtype=float)
     rows = []
@@ -322,7 +322,7 @@ def tokens_by_phase(table: pd.DataFrame, coupling: str) -> dict[str, dict[str, f
 
 
 def signed_gains(table: pd.DataFrame, score: str, coupling: str) -> dict[str, Effect]:
-    """Say by how much coupling explains a score better than each measure of size, a negative correlation counting against.
+    """Say by how much coupling explains a score better than each size does; a negative correlation counts against it.
 
     Args:
         table: rows of `generalization.suite`, independent ones.

@@ -149,10 +149,7 @@ def of_spectra(both: Networks, fits: Networks) -> dict[str, Effect]:
 
 
 def of_dynamics(trained: xr.Dataset) -> dict[str, Effect]:
-    """Lead of the product of linear maps over random bases, as a cosine with the true state, and the linear part's length.
-
-    The length is a logarithm to base 2, median over blocks: 0 where J x is as long as f(x), -1 where it is half as long.
-    """
+    """Lead of the product of linear maps over random bases (a cosine), and log2 of the length of J x over that of f(x)."""
     cosine = trained["end_cosine"].sel(reading="product").values.astype(float)
     random = trained["null_cosine"].isel(level=-1).values.astype(float)
     length = np.log2(trained["linear_norm_ratio"].median("block").values.astype(float))
@@ -182,11 +179,17 @@ def of_precision(measured: xr.Dataset, reference: str = "float32") -> dict[str, 
 def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
     """How coupling and accuracy go together in the grid of vision transformers, and how both follow stochastic depth.
 
-    `rank`: Spearman correlation of coupling with the rate, mean over seeds, at the weight decay that has several. Models
-    that differ in weight decay alone are near copies here, so eight of them are no eight trials. The rest is of the first
-    seed: `accuracy`, the correlation of accuracy with coupling over all models; `within`, the same with the mean of each
-    rate taken out; both with an error over whole rates. `steeper`: rank correlation, over rates, of the rate with the
-    correlation at that rate.
+    Models that differ in weight decay alone are near copies here, so eight of them are no eight trials.
+
+    Args:
+        table: what `figures.vision_data.coupling_table` gives, all seeds.
+        token: what the names end in.
+
+    Returns:
+        `rank`: Spearman correlation of coupling with the rate, mean over seeds, at the weight decay that has several.
+        Of the first seed: `accuracy`, the correlation of accuracy with coupling over all models; `within`, the same with
+        the mean of each rate taken out; both with an error over whole rates; and `steeper`, the rank correlation, over
+        rates, of the rate with the correlation at that rate.
     """
     seeded = table.groupby("weight_decay")["seed"].nunique().idxmax()
     by_seed = [

@@ -1,12 +1,13 @@
 r"""What the paper's figure 1a says beyond the width of its models.
 
-Coupling as plotted follows $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$, a curve of the width $d$ alone, and the score rises with
-$\log d$ as well. So width has to be taken out of *both* before they are compared: a partial correlation. Setting what is
-left of coupling against the raw score is no test: its own relation to $\log d$ hides (suppresses) the one looked for.
+Coupling as plotted follows $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$, a curve of the width $d$ alone, and the score rises
+with $\log d$ as well. So width has to be taken out of *both* before they are compared: a partial correlation. Setting
+what is left of coupling against the raw score is no test: its own relation to $\log d$ hides (suppresses) the one
+looked for.
 
 Models of one family share data and recipe, so intervals come from drawing whole families again. A tuned model belongs
-to the family of its base (Vicuna to Llama-2); counting it as a family of its own narrows the interval, so the finding is
-shown both ways.
+to the family of its base (Vicuna to Llama-2). Counting it as a family of its own narrows the interval, so the finding
+is shown both ways.
 """
 
 from __future__ import annotations
