@@ -120,8 +120,8 @@ display.show(
     lambda: training_sign.along_training(signs, untrained, reading, "coupling relative to its null"),
     training_sign.sign_table(signs, untrained, reading),
     name="generalization-sign",
-    caption=f"Left: correlation of coupling with minus validation loss across the same {signs.models.iloc[0]} models, at "
-    "each step that they share, with 95 % bootstrap intervals over models. Right: coupling against the validation loss "
+    caption=f"Left: correlation of coupling with minus validation loss across the same {signs.models.iloc[0]} models, "
+    "at each step that they share, with 95 % bootstrap intervals over models. Right: coupling against the loss "
     f"of all {len(untrained)} checkpoints, step 0 included, with a line and a parabola.",
     provenance=origin,
 )
@@ -157,7 +157,8 @@ display.show(
     lambda: figures.variants(variants),
     variants,
     name="generalization-all-variants",
-    caption="Correlation over the last checkpoints of models with equal tokens of minus validation loss and coupling, for every reading and K. "
+    caption="Correlation of minus validation loss and coupling over the last checkpoints of the models with equal "
+    "tokens, for every reading and K. "
     "Positive: more coupling, better model. Hollow on the left: not significant at 5 % after Holm's correction.",
     provenance=origin,
 )

@@ -149,7 +149,7 @@ def of_spectra(both: Networks, fits: Networks) -> dict[str, Effect]:
 
 
 def of_dynamics(trained: xr.Dataset) -> dict[str, Effect]:
-    """Lead of the product of linear maps over random bases (a cosine), and log2 of the length of J x over that of f(x)."""
+    """Lead of the product of linear maps over random bases (cosines), and log2 of how long J x is relative to f(x)."""
     cosine = trained["end_cosine"].sel(reading="product").values.astype(float)
     random = trained["null_cosine"].isel(level=-1).values.astype(float)
     length = np.log2(trained["linear_norm_ratio"].median("block").values.astype(float))
@@ -187,9 +187,9 @@ def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
 
     Returns:
         `rank`: Spearman correlation of coupling with the rate, mean over seeds, at the weight decay that has several.
-        Of the first seed: `accuracy`, the correlation of accuracy with coupling over all models; `within`, the same with
-        the mean of each rate taken out; both with an error over whole rates; and `steeper`, the rank correlation, over
-        rates, of the rate with the correlation at that rate.
+        Of the first seed: `accuracy`, the correlation of accuracy with coupling over all models; `within`, the same
+        with the mean of each rate taken out; both with an error over whole rates; and `steeper`, the rank correlation,
+        over rates, of the rate with the correlation at that rate.
     """
     seeded = table.groupby("weight_decay")["seed"].nunique().idxmax()
     by_seed = [

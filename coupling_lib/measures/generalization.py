@@ -172,9 +172,9 @@ def measured_models(root: Path | None = None) -> pd.DataFrame:
 
 
 def _comparable(kept: pd.DataFrame) -> pd.DataFrame:
-    """Keep what may be averaged: float32, at the blocks' own boundary, the end of training, the chapters' own prompts."""
+    """Keep what may be averaged: float32, the blocks' own boundary, the end of training, the chapters' own prompts."""
     # A store holds checkpoints on the way, narrower precisions, other readings of the last block and prompts of other
-    # chapters as well; a mean over all of these is nobody's coupling. A model measured on other prompts alone keeps them.
+    # chapters as well; a mean over all of these is nobody's coupling. What was measured on other prompts alone stays.
     kept = kept[kept["precision"] == "float32"]
     settings = kept["settings"].map(json.loads)
     at_block = settings.map(lambda s: s.get("boundary", "block") == "block")

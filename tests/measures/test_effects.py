@@ -1,0 +1,198 @@
+"""Effects that verdicts rest on: paired by prompt, against numpy written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+import torch
+import xarray as xr
+
+from coupling_lib.measures import effects
+from coupling_lib.metrics.coupling import coupling_matrix, miscoupling
+from coupling_lib.metrics.nulls import random_frame
+from coupling_lib.metrics.statistics import Effect
+
+RNG = np.random.default_rng(0)
+VARIANT = "normalized_miscoupling"
+DIFFERENT = ~np.eye(3, dtype=bool)
+
+
+def depth(values: np.ndarray) -> xr.Dataset:
+    """A measurement (prompt, block_1, block_2) as `measure_depth` gives it, at K = 10."""
+    blocks = range(values.shape[-1])
+    apart = np.stack(
+        [np.stack([v[abs(np.subtract.outer(blocks, blocks)) == d].mean() for d in blocks]) for v in values]
+    )
+    return xr.Dataset(
+        {
+            VARIANT: (("prompt", "k", "block_1", "block_2"), values[:, None]),
+            "by_distance": (("prompt", "variant", "k", "distance"), apart[:, None, None]),
+        },
+        coords={"k": [10], "block_1": blocks, "block_2": blocks, "variant": [VARIANT], "distance": blocks},
+    )
+
+
+@pytest.fixture(scope="module")
+def mismatches():
+    return {name: RNG.uniform(0.5, 1, (12, 3, 3)) for name in ("untrained", "trained")}
+
+
+def assert_is_mean_of(effect: Effect, values: np.ndarray) -> None:
+    assert (effect.value, effect.error, effect.n) == pytest.approx(
+        (values.mean(), scipy.stats.sem(values), len(values))
+    )
+
+
+def test_networks_are_compared_prompt_by_prompt(mismatches):
+    both = {name: depth(values) for name, values in mismatches.items()}
+    coupling = {name: 1 - values[:, DIFFERENT].mean(axis=1) for name, values in mismatches.items()}
+    near = 1 - mismatches["trained"][:, [0, 1, 1, 2], [1, 0, 2, 1]].mean(axis=1)
+    found = effects.of_depth(both, VARIANT, 10)
+    assert_is_mean_of(found["coupled"], coupling["trained"])
+    assert_is_mean_of(found["emerged"], coupling["trained"] - coupling["untrained"])
+    assert_is_mean_of(found["local"], near - coupling["trained"])
+
+
+def test_emergence_is_followed_from_the_first_step_to_the_peak_and_from_there_to_the_last():
+    values = RNG.uniform(0.5, 1, (3, 4, 3, 3))
+    values[1] -= 0.4
+    ds = xr.Dataset(
+        {VARIANT: (("step", "prompt", "k", "block_1", "block_2"), values[:, :, None])},
+        coords={"k": [10], "block_1": range(3), "block_2": range(3)},
+    )
+    coupling = 1 - values[..., DIFFERENT].mean(axis=-1)
+    found = effects.of_emergence(ds, VARIANT, 10)
+    assert_is_mean_of(found["rise"], coupling[1] - coupling[0])
+    assert_is_mean_of(found["fall"], coupling[2] - coupling[1])
+
+
+def test_relative_coupling_and_what_goes_with_the_partners():
+    values = RNG.uniform(-0.1, 0.3, (6, 2, 1, 1))
+    ds = xr.Dataset(
+        {"relative": (("prompt", "kind", "variant", "k"), values)},
+        coords={"kind": ["measured", "unpaired"], "variant": [VARIANT], "k": [10]},
+    )
+    found = effects.of_nulls(ds, 10, (VARIANT,))
+    assert_is_mean_of(found[f"beyond-{VARIANT}"], values[:, 0, 0, 0])
+    assert_is_mean_of(found[f"paired-{VARIANT}"], values[:, 0, 0, 0] - values[:, 1, 0, 0])
+    half = scipy.stats.t.ppf(0.975, 5) * found[f"beyond-{VARIANT}"].error  # few prompts: Student's t
+    assert found[f"beyond-{VARIANT}"].high - found[f"beyond-{VARIANT}"].value == pytest.approx(half)
+
+
+def test_trajectories_change_in_every_choice_of_states_and_missing_scores_are_left_out():
+    values = RNG.normal(size=(2, 9, 4, 1))
+    values[0, 0, 3, 0] = np.nan
+    both = {
+        name: xr.Dataset(
+            {"readings": (("prompt", "states", "reading"), part)},
+            coords={"states": list(effects.CONVENTIONS), "reading": ["expodistance"]},
+        )
+        for name, part in zip(("trained", "untrained"), values, strict=True)
+    }
+    found = effects.of_trajectories(both, ("expodistance",))
+    change = values[0] - values[1]
+    assert found["change-expodistance-all"].value == pytest.approx(np.median(change[:, 0, 0]))
+    assert found["change-expodistance-both"].n == 8
+    assert found["change-expodistance-both"].value == pytest.approx(np.median(change[1:, 3, 0]))
+
+
+def test_a_sentence_is_set_against_the_bare_question_and_against_another_sentence():
+    versions = {name: RNG.uniform(0, 1, (16, 5)) for name in ("alone", "step by step", "control sentence")}
+    means = {name: values.mean(axis=1) for name, values in versions.items()}
+    found = effects.of_prompts(versions, "alone")
+    assert_is_mean_of(found["step-by-step-change"], means["step by step"] - means["alone"])
+    lead = found["step-by-step-over-control-sentence"]
+    assert_is_mean_of(lead, means["step by step"] - means["control sentence"])
+
+
+def test_tokens_spectra_dynamics_perturbation_and_precision_are_means_of_differences():
+    a, b = RNG.normal(size=(2, 11))
+    tokens = effects.of_tokens({"self": a}, {"self": b})
+    assert_is_mean_of(tokens["coupled-self"], a)
+    assert_is_mean_of(tokens["emerged-self"], a - b)
+
+    aligned, lines = RNG.uniform(size=(11, 4)), RNG.uniform(size=(2, 11))
+    both = {"trained": xr.Dataset({"left_right_alignment": (("prompt", "block"), aligned)})}
+    fits = {n: xr.Dataset({"r_squared": ("prompt", r)}) for n, r in zip(("trained", "untrained"), lines, strict=True)}
+    spectra = effects.of_spectra(both, fits)
+    assert_is_mean_of(spectra["aligned"], aligned.mean(axis=1))
+    assert_is_mean_of(spectra["r2-change"], lines[0] - lines[1])
+
+    ratio = RNG.uniform(0.1, 2, (11, 5))
+    dynamics = effects.of_dynamics(
+        xr.Dataset(
+            {
+                "end_cosine": (("prompt", "reading"), a[:, None]), "null_cosine": (("prompt", "level"), b[:, None]),
+                "linear_norm_ratio": (("prompt", "block"), ratio),
+            },
+            coords={"reading": ["product"]},
+        )
+    )  # fmt: skip
+    assert_is_mean_of(dynamics["product-over-random"], a - b)
+    assert_is_mean_of(dynamics["linear-length"], np.log2(np.median(ratio, axis=1)))
+
+    cosine = RNG.uniform(size=(11, 2, 2, 3, 4))  # prompt, carrier, noise, draw, level
+    ds = xr.Dataset(
+        {"cosine": (("prompt", "carrier", "noise", "draw", "level"), cosine)},
+        coords={"carrier": ["network", "random"], "noise": [0.1, 0.3]},
+    )
+    gap = cosine[:, :, 1, :, -1].mean(axis=-1) - cosine[:, :, 1, :, 1].mean(axis=-1)
+    perturbation = effects.of_perturbation(ds, 0.3)
+    assert_is_mean_of(perturbation["gap-trained"], gap[:, 0])
+    assert_is_mean_of(perturbation["gap-over-random"], gap[:, 0] - gap[:, 1])
+
+    pairs = RNG.uniform(0.5, 1, (2, 11, 3, 3))
+    ds = xr.Dataset(
+        {VARIANT: (("precision", "prompt", "block_1", "block_2"), pairs)},
+        coords={"precision": ["float32", "nf4"], "block_1": range(3), "block_2": range(3)},
+    )
+    coupling = 1 - pairs[..., DIFFERENT].mean(axis=-1)
+    assert_is_mean_of(effects.of_precision(ds)["change-nf4"], coupling[1] - coupling[0])
+
+
+def test_models_of_one_rate_count_once_and_seeds_are_what_repeats():
+    rows = [
+        {"weight_decay": decay, "drop_path": rate, "seed": seed, "coupling": 0.06 + 0.01 * rate + 1e-5 * decay,
+         "test_accuracy": 0.96 - 0.02 * rate + 1e-4 * decay}
+        for seed, decays in ((0, (1, 2, 3)), (1, (2,)), (2, (2,)))
+        for decay in decays
+        for rate in (0.0, 0.1, 0.2, 0.3)
+    ]  # fmt: skip
+    found = effects.of_grid(pd.DataFrame(rows), "class")
+    assert found["rank-class"].n == 3 and found["rank-class"].value == pytest.approx(1)
+    assert found["accuracy-class"].n == 4 and found["accuracy-class"].value < -0.9
+    assert found["within-class"].value == pytest.approx(1) and found["steeper-class"].n == 4
+
+
+def test_a_correlation_has_the_error_of_its_t_test():
+    x, y = RNG.normal(size=(2, 20))
+    found = effects.from_r(float(np.corrcoef(x, y)[0, 1]), 20)
+    t = found.value / found.error
+    assert 2 * scipy.stats.t.sf(abs(t), 18) == pytest.approx(scipy.stats.pearsonr(x, y).pvalue)
+    assert found.low < found.value < found.high
+
+
+def test_numbers_are_named_by_their_part_and_what_does_not_exist_is_left_out():
+    found = effects.numbers({"local": Effect(0.1, np.nan, np.nan, np.nan, 1)}, "depth")
+    assert found == {"depth-local": 0.1, "depth-local-n": 1.0}
+    assert effects.numbers({"local": Effect(0.1, 0.0, 0.2, 0.05, 4)}, "")["local-error"] == 0.05
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0, 2.0])
+def test_a_network_of_random_bases_scatters_by_less_than_the_bound(decay):
+    d, k, blocks, draws = 48, 5, 4, 120
+    generator = torch.Generator().manual_seed(1)
+    S = torch.arange(1, d + 1, dtype=torch.float64) ** -decay
+    means = []
+    for _ in range(draws):
+        U, V = (torch.stack([random_frame(d, d, generator, torch.float64) for _ in range(blocks)]) for _ in range(2))
+        J = U * S @ V.mT
+        svds = [torch.return_types.linalg_svd((u, S, v.mT)) for u, v in zip(U, V, strict=True)]
+        pairs = [(a, b) for a in range(blocks) for b in range(blocks) if a != b]
+        values = [miscoupling(coupling_matrix(J[a], svds[b], k), normalized=True) for a, b in pairs]
+        means.append(float(torch.stack(values).mean()))
+    spread = np.std(means, ddof=1)
+    bound = effects.null_spread(k, blocks * (blocks - 1) // 2)
+    assert 0.3 * bound < spread < bound * (1 + 2 / np.sqrt(2 * draws))
