@@ -148,6 +148,7 @@ print(trajectories_data.summary_table(models).to_string(float_format="%.2f", na_
 # %% tags=["hide-input"]
 for name, value in trajectories_data.quoted(both).items():
     display.remember(f"trajectories-{name}", value)
+display.remember("trajectories-prompts", both["trained"].sizes["prompt"])
 for key, value in effects.numbers(
     effects.of_trajectories(both, ("line_shape_score", "expodistance", "equidistance")), "trajectories"
 ).items():

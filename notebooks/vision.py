@@ -282,6 +282,7 @@ for _name in ("class", "patch"):
     quoted |= effects.numbers(effects.of_grid(_table, _name), "")
 quoted["test-pictures"] = len(read_dataset(grid["data"].iloc[0]).test)
 quoted["pictures-spread"] = round(quoted["accuracy-spread"] * quoted["test-pictures"])
+quoted |= vision_data.epochs(grid, p.model)
 quoted |= vision_model_data.quoted(summary, both["relations"], nulls, dropped, reading.name)
 for name, value in quoted.items():
     display.remember(f"vision-{name}", value)

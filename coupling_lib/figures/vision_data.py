@@ -7,6 +7,7 @@ vectors and variant. *Coupling* is 1 minus a normalised mismatch, mean over imag
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,6 +195,23 @@ def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         ranks = [part[name].corr(part.drop_path, method="spearman") for name in ("coupling", "test_accuracy")]
         rows.append((decay, len(part), *ranks, part.coupling.iloc[0], part.coupling.iloc[-1]))
     return pd.DataFrame(rows, columns=["weight_decay", "models", "coupling_rank", "accuracy_rank", "without", "most"])
+
+
+def epochs(grid: pd.DataFrame, model: str) -> dict[str, float]:
+    """Says how long the models of the grid were trained, and the one beside them if it ships with the project.
+
+    Args:
+        grid: The table.
+        model: Name of a model.
+
+    Returns:
+        "grid-epochs", and "model-epochs" of an embedded model.
+    """
+    found = {"grid-epochs": float(grid["epochs"].iloc[0])}
+    record = paths.CHECKPOINTS / model / "training.json"
+    if record.is_file():
+        found["model-epochs"] = float(json.loads(record.read_text(encoding="utf-8"))["recipe"]["epochs"])
+    return found
 
 
 def grid_provenance(grid: pd.DataFrame, command: str = "") -> str:
