@@ -123,8 +123,8 @@ show(
     lambda: depth.mismatch_map(both, reading.name, p.k, null=null.item()),
     depth_data.mismatch_table(both, reading.name, p.k),
     name="depth-mismatch",
-    caption="Normalised mis-coupling of every pair of blocks, mean over prompts. More ink is more coupling; a block "
-    "with itself (grey) has none by construction.",
+    caption="Normalised mis-coupling of every pair of blocks, mean over prompts. The more a square stands out "
+    "from the page, the more coupling; a block with itself (grey) has none by construction.",
 )
 
 # %% [markdown]

@@ -204,7 +204,8 @@ show(
     depth_data.mismatch_table(both["depth"], reading.name, p.k),
     name="vision-mismatch",
     caption=f"Normalised mis-coupling of every pair of blocks at token position {p.token}, mean over {p.images} "
-    "images. More ink is more coupling; a block with itself (grey) has none by construction.",
+    "images. The more a square stands out from the page, the more coupling; a block with itself (grey) has none by "
+    "construction.",
 )
 
 # %% [markdown]

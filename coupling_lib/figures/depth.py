@@ -26,6 +26,7 @@ from coupling_lib.figures.depth_data import (
     Datasets,
     coupling_label,
     distance_couplings,
+    distance_word,
     pair_mismatches,
     relative_matrices,
     symbol_and_formula,
@@ -233,7 +234,7 @@ def _draw_maps(
 def _label_mismatch(bar: Colorbar, variant: str, k: int, null: float | None) -> None:
     """Names what a colour bar shows, turns it round so that coupling grows to the right, and marks the null."""
     symbol, formula = symbol_and_formula(variant)
-    bar.set_label(f"mismatch ${symbol}={formula}$,  $K={k}$,  mean over prompts")
+    bar.set_label(f"{distance_word(variant)} ${symbol}={formula}$,  $K={k}$,  mean over prompts")
     bar.ax.invert_xaxis()
     if null is not None:
         bar.ax.plot([null, null], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False)

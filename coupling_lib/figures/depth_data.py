@@ -150,6 +150,11 @@ def summary_table(summaries: Mapping[str, xr.Dataset], k: int, null: float) -> p
     return pd.DataFrame.from_dict(lines, orient="index", columns=["all pairs", "low", "high", "neighbours"])
 
 
+def distance_word(variant: str) -> str:
+    """Says what a distance is called: *mis-coupling* looks beside the diagonal, *mismatch* at singular values."""
+    return "mis-coupling" if "miscoupling" in variant else "mismatch"
+
+
 def symbol_and_formula(variant: str) -> tuple[str, str]:
     """Gives how a mismatch is written in labels.
 

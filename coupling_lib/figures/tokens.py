@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from coupling_lib.figures import style
-from coupling_lib.figures.depth_data import Datasets, coupling_label, symbol_and_formula
+from coupling_lib.figures.depth_data import Datasets, coupling_label, distance_word, symbol_and_formula
 from coupling_lib.figures.panels import draw_grids
 from coupling_lib.figures.tokens_data import (
     KIND_NAMES,
@@ -82,7 +82,13 @@ def token_grids(datasets: Datasets, variant: str, null: float | None = None) -> 
     figure.text(middle, 1 - 0.1 / height, comparison_name(first), ha="center", va="top")
     _bar(figure, image, (start, 0.52), rf"$|A|\;/\;\sigma_1(J)$,  $K={first.attrs['k']}$", "max" if same else "neither")
     symbol, _ = symbol_and_formula(variant)
-    _bar(figure, shown, (start + _SIDE + _GAP, 0.52), f"mismatch ${symbol}$,  $K={first.attrs['k']}$", mark=null)
+    _bar(
+        figure,
+        shown,
+        (start + _SIDE + _GAP, 0.52),
+        f"{distance_word(variant)} ${symbol}$,  $K={first.attrs['k']}$",
+        mark=null,
+    )
     return figure
 
 
