@@ -194,6 +194,7 @@ for network in both:
     display.remember(f"depth-coupling-{network}-high", summary.loc[network, "high"])
     display.remember(f"depth-neighbours-{network}", summary.loc[network, "neighbours"])
 display.remember("depth-coupling-null", summary.loc["random bases", "all pairs"])
+display.remember("depth-prompts", trained.sizes["prompt"])
 _blocks = trained.sizes["block_1"]
 display.remember("depth-null-spread", effects.null_spread(p.k, _blocks * (_blocks - 1) // 2))
 display.remember("depth-neighbours-spread", effects.null_spread(p.k, _blocks - 1))

@@ -204,5 +204,6 @@ for network in both:
     display.remember(f"dynamics-growth-predicted-{network}", line["predicted"])
     display.remember(f"dynamics-growth-{network}", line["growth"])
     display.remember(f"dynamics-linear-part-{network}", both[network]["linear_norm_ratio"].median())
+display.remember("dynamics-prompts", trained.sizes["prompt"])
 for key, value in effects.numbers(effects.of_dynamics(trained), "dynamics").items():
     display.remember(key, value)

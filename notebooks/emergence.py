@@ -157,5 +157,6 @@ print(summary.to_string(float_format="%.2f", na_rep=""))
 # %% tags=["hide-input"]
 for name, value in emergence_data.quoted(measured, reading, p.k).items():
     display.remember(f"emergence-{name}", value)
+display.remember("emergence-prompts", measured.sizes["prompt"])
 for key, value in effects.numbers(effects.of_emergence(measured, reading, p.k), "emergence").items():
     display.remember(key, value)

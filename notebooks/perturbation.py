@@ -148,6 +148,7 @@ for network in both:
     display.remember(f"perturbation-error-{network}", errors.loc[[network], "mean"].iloc[0])
 display.remember("perturbation-noise", f"{p.levels[len(p.levels) // 2]:g}")
 display.remember("perturbation-noise-smallest", f"{p.levels[0]:g}")
+display.remember("perturbation-prompts", trained.sizes["prompt"])
 for key, value in effects.numbers(
     effects.of_perturbation(trained, p.levels[len(p.levels) // 2]), "perturbation"
 ).items():

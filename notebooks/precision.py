@@ -178,5 +178,6 @@ for name, value in precision_data.quotable(summary).items():
     display.remember(f"precision-{name}", value)
 display.remember("precision-coupling-untrained", blank)
 display.remember("precision-coupling-null", 1 - null)
+display.remember("precision-prompts", measured.sizes["prompt"])
 for key, value in effects.numbers(effects.of_precision(measured), "precision").items():
     display.remember(key, value)

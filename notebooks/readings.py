@@ -175,3 +175,4 @@ for name, value in readings_data.quotable(means, agreement, choices, p.k).items(
     display.remember(f"readings-{name}", value)
     if name.endswith("-beyond-chance"):
         display.remember(f"readings-{name}-n", len(texts))
+display.remember("readings-prompts", len(texts))

@@ -167,5 +167,6 @@ for network in both:
 display.remember("spectra-alignment-null", summary.loc["random bases", "alignment"])
 display.remember("spectra-exchanged-null", summary.loc["random bases", "exchanged"])
 display.remember("spectra-fit-from", f"{fits['trained'].attrs['first_block'] + 1}")
+display.remember("spectra-prompts", trained.sizes["prompt"])
 for key, value in effects.numbers(effects.of_spectra(both, fits), "spectra").items():
     display.remember(key, value)
