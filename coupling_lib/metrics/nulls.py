@@ -168,10 +168,12 @@ class Expectation(NamedTuple):
     value: Tensor
     """The mean, (len(ks), L)."""
     error: Tensor
-    """Its standard error, 0 where the mean is known in closed form (len(ks), L). All blocks share the draws, so that
-    the error of a mean over blocks is at most the mean of theirs."""
+    """Its standard error (len(ks), L). All blocks share the draws, so that the error of a mean over blocks is at most
+    the mean of theirs."""
+    mean_square: Tensor
+    """The exact mean of the square (len(ks), L); not a number where it is not known."""
     draws: int
-    """Number of draws; 0 for a closed form."""
+    """Number of draws."""
 
 
 def expected_null(
@@ -235,11 +237,12 @@ def expected_null(
     means = {}
     for name, total in sums.items():
         mean, error = total[0] / n, _error(total, n)
-        q = known.get(name)
-        if q is not None:
+        square = torch.full_like(mean, torch.nan)
+        if name in known:
+            q = known[name]
             scale = torch.where(q > 0, q, 1)
-            mean, error = q - mean / scale, error / scale
-        means[name] = Expectation(mean, error, n)
+            mean, error, square = q - mean / scale, error / scale, q.square()
+        means[name] = Expectation(mean, error, square, n)
     return {v.name: means[_TWINS.get(v.name, v.name)] for v in variants}
 
 

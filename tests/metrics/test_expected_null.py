@@ -114,7 +114,8 @@ def test_one_singular_vector_leaves_nothing_off_the_diagonal():
 
 def test_many_vectors_need_fewer_draws():
     found = expected_null(torch.ones(1, 128, dtype=torch.float64), 128, [64], ["normalized_miscoupling"])
-    value, error, draws = found["normalized_miscoupling"]
+    value, error, square, draws = found["normalized_miscoupling"]
+    assert square.item() == pytest.approx(1 - 1 / 64)
     assert draws < 3000 and error.item() < 1e-6
     assert value.item() == pytest.approx(math.sqrt(1 - 1 / 64), abs=1e-5)
 
