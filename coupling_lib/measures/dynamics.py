@@ -11,7 +11,7 @@ import xarray as xr
 from coupling_lib.derivatives import block_jacobians
 from coupling_lib.measures.common import batched, check_k, prompt_inputs, prompt_name, traced_jacobians
 from coupling_lib.metrics import dynamics
-from coupling_lib.metrics.nulls import filled_spectrum
+from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
 from coupling_lib.models import Model
 from coupling_lib.provenance import prompts_hash, provenance
 from coupling_lib.svd import SingularTriplets, top_triplets, top_triplets_stacked
@@ -30,7 +30,7 @@ def measure_dynamics(
     k: int = 10,
     token: int = -1,
     seed: int = 0,
-    n_samples: int = 50,
+    n_samples: int = DRAWS,
 ) -> xr.Dataset:
     r"""Measure how far products of I + J_l carry one token's state (paper, section 6.1 and appendix A.5).
 
@@ -59,7 +59,8 @@ def measure_dynamics(
         - `carried_cosine`, `carried_norm_ratio`, `carried_relative_error` `(prompt, start, level)`: the product from
           `start` to `level`, applied to the true state at `start`, against the true state at `level`;
         - `null_cosine`, `null_norm_ratio` `(prompt, level)`: the same from level 0 with random singular vectors in
-          every block, mean over draws;
+          every block, mean over draws; `null_cosine_error` and `null_norm_ratio_error` are their standard errors. Each
+          prompt has draws of its own;
         - `end_cosine`, `end_norm_ratio`, `end_relative_error` `(prompt, reading)`;
         - `linear_norm_ratio` `(prompt, block)`: length of $J_l x^{l-1}$ over that of $f^l(x^{l-1})$. Behind a norm,
           which no rescaling of its input passes, it is near 0, and its direction is rounding;
@@ -67,7 +68,8 @@ def measure_dynamics(
           remainder of the block that ends at each level; they add up to 1;
         - `growth_state`, `growth_response`, `growth_along`, `growth_singular` `(prompt, level, direction)`: logarithms
           of growth factors along the top left singular vectors of the mean Jacobian, see `metrics.dynamics.Growth`;
-          `growth_null` is `growth_response` where all blocks have random singular vectors;
+          `growth_null` is `growth_response` where all blocks have random singular vectors: a single draw per prompt,
+          to be read as a spread over prompts;
         - `left_right_cosine` `(prompt, block, rank)`: $u_i^\top v_i$, with its sign;
         - `singular_values` `(prompt, block, rank)`.
 
@@ -124,10 +126,11 @@ def _random(
     S = filled_spectrum(found.S, x.shape[-1], torch.linalg.matrix_norm(J))
     states = dynamics.random_steps(S, x[0], n_samples, generator)
     null = dynamics.agreement(states, x.expand_as(states))
-    return {
-        "null_cosine": (("level",), null.cosine.mean(dim=0)),
-        "null_norm_ratio": (("level",), null.norm_ratio.mean(dim=0)),
-    }
+    found: Variables = {}
+    for name, values in (("cosine", null.cosine), ("norm_ratio", null.norm_ratio)):
+        found[f"null_{name}"] = (("level",), values.mean(dim=0))
+        found[f"null_{name}_error"] = (("level",), values.std(dim=0) / n_samples**0.5)
+    return found
 
 
 def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> Variables:

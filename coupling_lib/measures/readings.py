@@ -114,7 +114,8 @@ def mean_readings(datasets: Mapping[str, xr.Dataset], nulls: Mapping[str, xr.Dat
     Returns:
         dimensions `(network, variant, k)`: `mean`, `low` and `high` (95 % bootstrap interval over prompts, NaN for a
         single one), `null` of the variant itself and its standard error `null_error`; and `share`, `share_low`,
-        `share_high` of $(\text{value} - \text{null}) / (\text{best} - \text{null})$, 0 at chance and 1 at perfect coupling.
+        `share_high` of $(\text{value} - \text{null}) / (\text{best} - \text{null})$, 0 at chance and 1 at perfect
+        coupling.
     """
     means = xr.concat([_means(ds, nulls[name]) for name, ds in datasets.items()], dim="network")
     return means.assign_coords(network=list(datasets))

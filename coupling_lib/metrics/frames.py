@@ -37,6 +37,12 @@ def random_frame(
     return Q * R.diagonal().sign()
 
 
+def random_frames(n: int, d: int, k: int, generator: torch.Generator | None = None) -> Tensor:
+    """Draw n independent frames (n, d, k), each as `random_frame` does; float64."""
+    Q, R = torch.linalg.qr(_gaussian(n, d, k, generator))
+    return Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+
+
 class FramePairs(NamedTuple):
     """Two independent random frames of K vectors, n draws of them."""
 
@@ -62,20 +68,17 @@ def frame_pairs(n: int, d: int, r: int, k: int, generator: torch.Generator | Non
         The pairs.
     """
     m = d - r
+    if m < 2 * k:
+        left, right = (random_frames(n, d, k, generator) for _ in range(2))
+        return FramePairs(left[:, :r], right[:, :r], left[:, r:].mT @ right[:, r:])
     heads = [_gaussian(n, r, k, generator) for _ in range(2)]
-    if m >= 2 * k:
-        T, C, B = _bartlett(n, m, k, generator), _gaussian(n, k, k, generator), _bartlett(n, m - k, k, generator)
-        grams, cross = [T @ T.mT, C.mT @ C + B @ B.mT], T @ C
-    else:
-        tails = [_gaussian(n, m, k, generator) for _ in range(2)]
-        grams, cross = [H.mT @ H for H in tails], tails[0].mT @ tails[1]
+    T, C, B = _bartlett(n, m, k, generator), _gaussian(n, k, k, generator), _bartlett(n, m - k, k, generator)
+    grams = [T @ T.mT, C.mT @ C + B @ B.mT]
     # Upper triangular factors with a positive diagonal: the frame is then that of a QR factorisation with its signs.
-    R1, R2 = (torch.linalg.cholesky(G.mT @ G + gram).mT for G, gram in zip(heads, grams, strict=True))
-    left, right = (
-        torch.linalg.solve_triangular(R, G, upper=True, left=False) for G, R in ((heads[0], R1), (heads[1], R2))
-    )
-    tail = torch.linalg.solve_triangular(R1.mT, cross, upper=False)
-    return FramePairs(left, right, torch.linalg.solve_triangular(R2, tail, upper=True, left=False))
+    R = [torch.linalg.cholesky(G.mT @ G + gram).mT for G, gram in zip(heads, grams, strict=True)]
+    left, right = (torch.linalg.solve_triangular(R_, G, upper=True, left=False) for G, R_ in zip(heads, R, strict=True))
+    tail = torch.linalg.solve_triangular(R[0].mT, T @ C, upper=False)
+    return FramePairs(left, right, torch.linalg.solve_triangular(R[1], tail, upper=True, left=False))
 
 
 def _gaussian(n: int, rows: int, columns: int, generator: torch.Generator | None) -> Tensor:

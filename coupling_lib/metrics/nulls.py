@@ -173,7 +173,7 @@ class Expectation(NamedTuple):
     mean_square: Tensor
     """The exact mean of the square (len(ks), L); not a number where it is not known."""
     draws: int
-    """Number of draws."""
+    """Number of draws, of the K that took most."""
 
 
 def expected_null(
@@ -199,8 +199,8 @@ def expected_null(
         d: Width, at least r.
         ks: Numbers of singular triplets, each at most r.
         names: Variants to compute; None computes all, without `old_off_over_diagonal` where K is 1.
-        n_samples: Number of draws; fewer, but 200 at least, where the standard errors of the variants with a known
-            mean square all fall below 1e-6 before (large K).
+        n_samples: Number of draws for each K; fewer, but 200 at least, where the standard errors of the variants with
+            a known mean square all fall below 1e-6 of the value before (large K).
         seed: Seed of the draws.
 
     Returns:
@@ -219,20 +219,39 @@ def expected_null(
     names = [n for n in VARIANTS if 1 not in ks or n != _CYCLIC] if names is None else list(names)
     variants = chosen_variants(names)
     drawn = chosen_variants(dict.fromkeys(_TWINS.get(name, name) for name in names))
-    known = {v.name: torch.stack([closed_form_null(v.name, S, d, k) for k in ks]) for v in drawn if v.name != _CYCLIC}
-    generator = torch.Generator().manual_seed(seed)
-    sums = {v.name: torch.zeros(2, len(ks), len(S), dtype=torch.float64) for v in drawn}
+    # Each K has draws of its own, so that a value does not depend on which other K are asked for.
+    each = [_expected(S, d, k, drawn, n_samples, torch.Generator().manual_seed(seed)) for k in ks]
+    means = {
+        v.name: Expectation(
+            *(torch.stack([getattr(found[v.name], part) for found in each]) for part in Expectation._fields[:3]),
+            max(found[v.name].draws for found in each),
+        )
+        for v in drawn
+    }
+    return {v.name: means[_TWINS.get(v.name, v.name)] for v in variants}
+
+
+def _expected(
+    S: Tensor, d: int, k: int, variants: Sequence[Variant], n_samples: int, generator: torch.Generator
+) -> dict[str, Expectation]:
+    """Means of variants at one K, each (L,)."""
+    known = {v.name: closed_form_null(v.name, S, d, k) for v in variants if v.name != _CYCLIC}
+    sums = {v.name: S.new_zeros(2, len(S)) for v in variants}
     n = 0
-    for products in _null_products(S, d, ks, n_samples, generator, drawn):
-        found = evaluated([v for v in drawn if v.name != _CYCLIC], products, ks)
-        # Half the square of the distance from the known root mean square, over it; 0 where that is 0 (K = 1).
-        found = {name: (v - known[name].unsqueeze(-1)).square() / 2 for name, v in found.items()}
+    for products in _null_products(S, d, [k], n_samples, generator, variants):
+        found = evaluated([v for v in variants if v.name != _CYCLIC], products, [k])
+        # Half the square of the distance from the known root mean square.
+        found = {name: (v[0] - known[name].unsqueeze(-1)).square() / 2 for name, v in found.items()}
         if _CYCLIC in sums:
-            found[_CYCLIC] = torch.stack([_cyclic_mean(products.top(k).ujv) for k in ks])
+            found[_CYCLIC] = _cyclic_mean(products.ujv)
         for name, values in found.items():
             sums[name] += torch.stack([values.sum(dim=-1), values.square().sum(dim=-1)])
         n += next(iter(found.values())).shape[-1]
-        if n >= _FEWEST and all((_error(sums[name], n) <= 1e-6 * q.square()).all() for name, q in known.items()):
+        if (
+            known
+            and n >= _FEWEST
+            and all((_error(sums[name], n) <= 1e-6 * q.square()).all() for name, q in known.items())
+        ):
             break
     means = {}
     for name, total in sums.items():
@@ -243,7 +262,7 @@ def expected_null(
             scale = torch.where(q > 0, q, 1)
             mean, error, square = q - mean / scale, error / scale, q.square()
         means[name] = Expectation(mean, error, square, n)
-    return {v.name: means[_TWINS.get(v.name, v.name)] for v in variants}
+    return means
 
 
 def _checked(S: Tensor, d: int, ks: Iterable[int], n_samples: int) -> tuple[Tensor, list[int]]:

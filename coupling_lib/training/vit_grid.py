@@ -47,7 +47,8 @@ from transformers import ViTForImageClassification
 from coupling_lib import images
 from coupling_lib.errors import ParameterError
 from coupling_lib.labelled_images import LabelledImages
-from coupling_lib.measures.depth import depth_null, measure_depth
+from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.statistics import bootstrap_interval
 from coupling_lib.metrics.variants import VARIANTS
@@ -203,11 +204,13 @@ def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_image
             # Singular values that coincide are a property of a fresh model, and expected there.
             warnings.simplefilter("ignore", IllDefinedSubspaceWarning)
             ds = measure_depth(model, pixels, ks=ks, token=position)
+        nulls = null_of(ds, list(VARIANTS))["value"].mean("block_1")
         for name in VARIANTS:
-            null = depth_null(ds, name, n_samples=10).mean(("sample", "block_1"))
             for k in ks:
                 column = f"{token}.k{k}.{name}"
-                out |= _summarised(column, ds[name].sel(k=k).values) | {f"{column}_null": float(null.sel(k=k))}
+                out |= _summarised(column, ds[name].sel(k=k).values) | {
+                    f"{column}_null": float(nulls.sel(variant=name, k=k))
+                }
         shape = measure_trajectories(model, pixels, token=position)
         for name in _SHAPES:
             mean, low, high = bootstrap_interval(shape[name].values, n_resamples=500)
