@@ -53,6 +53,7 @@ from coupling_lib.figures import (
 from coupling_lib.figures import vision as draw
 from coupling_lib.images import patch_box
 from coupling_lib.measures.generalization import paper_figures
+from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.vision import measure_network
 
 p = cl.check_parameters(
@@ -173,8 +174,8 @@ del loaded
 
 # %% tags=["hide-input"]
 both = {name: {"untrained": untrained[name], "trained": trained[name]} for name in trained}
-null = cl.depth_null(trained["depth"], reading.name, seed=p.seed).mean().item()
-nulls = cl.relations_null(trained["relations"], reading.name, seed=p.seed)
+null = chance(cl.null_of(trained["depth"], reading.name, seed=p.seed))
+nulls = cl.null_of(trained["relations"], reading.name, seed=p.seed)
 show = partial(
     display.show,
     provenance=provenance.line(untrained["depth"].attrs, trained["depth"].attrs, command=p.command),
@@ -275,6 +276,6 @@ print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
 quoted = vision_data.quoted(grid, of_grid, both_tokens, fits)
-quoted |= vision_model_data.quoted(summary, both["relations"], nulls, dropped, reading.name)
+quoted |= vision_model_data.quoted(summary, both["relations"], nulls, dropped, reading.name, null.error)
 for name, value in quoted.items():
     display.remember(f"vision-{name}", value)

@@ -127,10 +127,21 @@ def with_error(value: float, error: float) -> str:
         error: Its standard error, of which one digit is written.
 
     Returns:
-        The text; the value has four decimals, or as many as the error needs.
+        The text; the value has four decimals.
     """
-    written = np.format_float_positional(error, precision=1, fractional=False, trim="-") if error > 0 else "0"
-    return f"{value:.4f} ± {written}"
+    return f"{value:.4f} ± {one_digit(error)}"
+
+
+def one_digit(error: float) -> str:
+    """Writes a standard error with one digit and without an exponent, such as "0.00001".
+
+    Args:
+        error: The standard error.
+
+    Returns:
+        The text, "0" for none.
+    """
+    return np.format_float_positional(error, precision=1, fractional=False, trim="-") if error > 0 else "0"
 
 
 def family_style(family: str) -> tuple[str, str]:

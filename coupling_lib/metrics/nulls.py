@@ -61,7 +61,8 @@ so it is linear in the *purity* $p = \mathrm{tr} (A^\top A)^2 / (\mathrm{tr} A^\
 The mean of $\tilde m$ lies below its root mean square, by about $\mathrm{Var} D / 8 (1 - 1/K)^{3/2}$. In the Gaussian
 case it is exactly $\Gamma(a + \tfrac12)\, \Gamma(n) / \Gamma(a)\, \Gamma(n + \tfrac12)$ with $a = K(K-1)/2$ and
 $n = K^2/2$ (`gaussian_miscoupling`). At $K = 10$ this is a coupling $1 - \tilde m$ of 0.0516 where the root mean square
-gives 0.0513; a Jacobian of rank one, the other extreme, has 0.0517.
+gives 0.0513; a Jacobian of rank one, the other extreme, has 0.0517
+(`coupling_lib.measures.nulls.null_by_spectrum`).
 """
 
 from __future__ import annotations
