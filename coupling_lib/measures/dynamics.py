@@ -20,6 +20,9 @@ from coupling_lib.tracing import Trace
 READINGS = ("embedding", "product", "released", "product with final norm", "affine")
 """Rival answers to what a linearised network makes of the embedding; see `measure_dynamics`."""
 
+# Entries of random states held at once.
+_MAX_ENTRIES = 2**23
+
 Variables = dict[str, tuple[tuple[str, ...], torch.Tensor]]
 
 
@@ -124,10 +127,13 @@ def _random(
 ) -> Variables:
     """The embedding carried through blocks with the same singular values and random singular vectors."""
     S = filled_spectrum(found.S, x.shape[-1], torch.linalg.matrix_norm(J))
-    states = dynamics.random_steps(S, x[0], n_samples, generator)
-    null = dynamics.agreement(states, x.expand_as(states))
+    group, parts = max(1, _MAX_ENTRIES // x.numel()), []
+    for first in range(0, n_samples, group):
+        states = dynamics.random_steps(S, x[0], min(group, n_samples - first), generator)
+        null = dynamics.agreement(states, x.expand_as(states))
+        parts.append(torch.stack([null.cosine, null.norm_ratio]))
     found: Variables = {}
-    for name, values in (("cosine", null.cosine), ("norm_ratio", null.norm_ratio)):
+    for name, values in zip(("cosine", "norm_ratio"), torch.cat(parts, dim=1), strict=True):
         found[f"null_{name}"] = (("level",), values.mean(dim=0))
         found[f"null_{name}_error"] = (("level",), values.std(dim=0) / n_samples**0.5)
     return found
