@@ -21,6 +21,7 @@ from complete import pages
 import coupling_lib
 from coupling_lib import paths, provenance
 from coupling_lib.figures import depth, depth_data, display
+from coupling_lib.measures import random_bases
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.registry import Entry, entries
 
@@ -194,7 +195,7 @@ def landing_page() -> str:
     for name in ("untrained", "trained"):
         model = coupling_lib.load_model("nano-neox", untrained=name == "untrained")
         both[name] = coupling_lib.measure_depth(model, prompts, ks=(k,))
-    null = coupling_lib.depth_null(both["trained"], reading).mean().item()
+    null = random_bases.chance(coupling_lib.null_of(both["trained"], reading))
     figure = display.show(
         lambda: depth.landing_figure(both, reading, k, null),
         depth_data.adjacency_table(both, reading, k),

@@ -39,6 +39,7 @@ _HOMES = {
     "measures.common": ("inputs_for", "measurement"),
     "measures.sweeps": ("sweep", "stream"),
     "measures.depth": ("measure_depth", "depth_null", "depth_summary", "measure_models"),
+    "measures.random_bases": ("null_of",),
     "measures.precision": ("measure_precision", "measure_triplets"),
     "measures.readings": ("readings_null", "mean_readings", "rank_agreement", "compare_choices", "coupling_by_block"),
     "measures.tokens": ("measure_tokens", "tokens_null"),

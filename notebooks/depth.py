@@ -40,6 +40,7 @@ from coupling_lib import choices, parameters, provenance
 from coupling_lib.figures import depth, depth_data, display, schematic
 from coupling_lib.measures import effects
 from coupling_lib.measures.depth import other_models
+from coupling_lib.measures.random_bases import chance
 
 p = cl.check_parameters(globals(), declared=(*parameters.COMMON, "others"))
 p.command = provenance.papermill_command("depth", vars(p))
@@ -87,12 +88,13 @@ del loaded
 #
 # $$\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F \,/\, \lVert A\rVert_F ,$$
 #
-# which is 0 when the blocks share all $K$ directions, and about $\sqrt{1-1/K}$ when they share none. The latter is
-# simulated: same singular values, directions drawn at random. *Coupling* is $1-\tilde m$.
+# which is 0 when the blocks share all $K$ directions, and about $\sqrt{1-1/K}$ when they share none. *Coupling* is
+# $1-\tilde m$. Its value for directions drawn at random, with the same singular values, is an expectation whose main
+# part is known in closed form; it stands in every figure with its standard error ([nulls](nulls.ipynb)).
 
 # %% tags=["hide-input"]
 reading = cl.VARIANTS["normalized_miscoupling"]
-null = cl.depth_null(trained, reading.name, seed=p.seed).mean()
+null = chance(cl.null_of(trained, reading.name, seed=p.seed))
 both = {"untrained": untrained, "trained": trained}
 show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
 
@@ -120,7 +122,7 @@ show(
 
 # %%
 show(
-    lambda: depth.mismatch_map(both, reading.name, p.k, null=null.item()),
+    lambda: depth.mismatch_map(both, reading.name, p.k, null=null),
     depth_data.mismatch_table(both, reading.name, p.k),
     name="depth-mismatch",
     caption="Normalised mis-coupling of every pair of blocks, mean over prompts. The more a square stands out "
@@ -135,7 +137,7 @@ show(
 
 # %%
 show(
-    lambda: depth.adjacency_graph(both, reading.name, p.k, null=null.item()),
+    lambda: depth.adjacency_graph(both, reading.name, p.k, null=null),
     depth_data.adjacency_table(both, reading.name, p.k),
     name="depth-graph",
     caption="Blocks joined by their coupling. Width and opacity of a line grow in proportion to it, on one scale for "
@@ -150,7 +152,7 @@ show(
 
 # %%
 show(
-    lambda: depth.coupling_distribution(both, reading.name, p.k, null=null.item()),
+    lambda: depth.coupling_distribution(both, reading.name, p.k, null=null),
     depth_data.distribution_table(both, reading.name, p.k),
     name="depth-distribution",
     caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
@@ -168,7 +170,7 @@ names = other_models(p.others, besides=p.model)
 beside = {p.model: both} | cl.measure_models(names, choices.chosen_prompts(p), p.k, p.token, p.precision, p.seed)
 origins = [ds.attrs for states in beside.values() for ds in states.values()]
 display.show(
-    lambda: depth.models_figure(beside, reading.name, p.k, null.item()),
+    lambda: depth.models_figure(beside, reading.name, p.k, null),
     depth_data.models_table(beside, reading.name, p.k),
     name="depth-models",
     caption="Above: normalised mis-coupling of every pair of blocks in trained models, mean over prompts. Below: mean "
@@ -184,7 +186,7 @@ display.show(
 
 # %% tags=["nbval-check-output"]
 summaries = {name: cl.depth_summary(ds, reading.name) for name, ds in both.items()}
-summary = depth_data.summary_table(summaries, p.k, null.item())
+summary = depth_data.summary_table(summaries, p.k, null)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
@@ -194,6 +196,7 @@ for network in both:
     display.remember(f"depth-coupling-{network}-high", summary.loc[network, "high"])
     display.remember(f"depth-neighbours-{network}", summary.loc[network, "neighbours"])
 display.remember("depth-coupling-null", summary.loc["random bases", "all pairs"])
+display.remember("depth-coupling-null-error", null.error)
 display.remember("depth-prompts", trained.sizes["prompt"])
 _blocks = trained.sizes["block_1"]
 display.remember("depth-null-spread", effects.null_spread(p.k, _blocks * (_blocks - 1) // 2))

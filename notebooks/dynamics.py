@@ -81,7 +81,8 @@ show(
     dynamics_data.carried_table(both),
     name="dynamics-carried",
     caption="Direction: cosine between products of I + J applied to a state and the state that the network reaches. "
-    "Means over prompts with 95 % bootstrap intervals; dashed: random bases with the same singular values.",
+    "Means over prompts with 95 % bootstrap intervals; dashed: random bases with the same singular values, 3,000 "
+    "draws per prompt.",
 )
 
 # %%
@@ -90,7 +91,8 @@ show(
     dynamics_data.carried_table(both),
     name="dynamics-length",
     caption="Length: products of I + J applied to a state, relative to the state that the network reaches; 1 is right. "
-    "Means over prompts with 95 % bootstrap intervals; dashed: random bases with the same singular values.",
+    "Means over prompts with 95 % bootstrap intervals; dashed: random bases with the same singular values, 3,000 "
+    "draws per prompt.",
 )
 
 # %% [markdown]
@@ -151,7 +153,8 @@ show(
     name="dynamics-growth",
     caption="Growth since the embedding along the first shared direction: predicted, of a small change in the "
     "linearised network, and of the state's own component. Medians over prompts with quartiles; grey: the "
-    "linearised network with random bases of the same singular values, along its own first direction.",
+    "linearised network with random bases of the same singular values, along its own first direction, one draw per "
+    "prompt.",
 )
 
 # %%
@@ -198,6 +201,7 @@ for network in both:
     display.remember(f"dynamics-product-{network}-low", line["low"])
     display.remember(f"dynamics-product-{network}-high", line["high"])
     display.remember(f"dynamics-product-null-{network}", line["random"])
+    display.remember(f"dynamics-product-null-{network}-error", dynamics_data.null_error(both[network]))
     display.remember(f"dynamics-released-{network}", line["released"])
     display.remember(f"dynamics-embedding-share-{network}", line["share"])
     display.remember(f"dynamics-left-right-{network}", line["u.v"])

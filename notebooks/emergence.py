@@ -73,7 +73,7 @@ show = partial(display.show, provenance=provenance.line(measured.attrs, command=
 # peak and falls again while the model goes on improving, is what the first figure shows.
 #
 # The spectra of the Jacobians change in training, and with them the value that random directions would give; so
-# chance is simulated anew at each step.
+# chance is computed anew at each step.
 
 # %%
 show(

@@ -52,13 +52,14 @@ p.command = provenance.papermill_command("nulls", vars(p))
 # $$m_\mathrm{norm} \approx \sqrt{1 + K/d - 1.6/\sqrt d}, \qquad
 #   m_\mathrm{trace} \approx m_\mathrm{norm} / \sqrt K, \qquad \tilde m \approx \sqrt{1 - 1/K}.$$
 #
-# The first two are the exact root mean square as $d$ grows; the third is exact for independent Gaussian entries. A
-# spectrum that decays moves $m_\mathrm{trace}$ most: the sum of the singular values is then less than $\sqrt K$ times
-# their 2-norm. Look at the lower right panel: with $K$ a tenth of the width, $m_\mathrm{trace}$ falls as models grow
-# wider, and 1 minus it rises, although nothing is coupled.
+# The first two are the exact root mean square as $d$ grows; the third is the exact root mean square for every spectrum
+# and every width. A spectrum that decays moves $m_\mathrm{trace}$ most: the sum of the singular values is then less
+# than $\sqrt K$ times their 2-norm. Look at the lower right panel: with $K$ a tenth of the width, $m_\mathrm{trace}$
+# falls as models grow wider, and 1 minus it rises, although nothing is coupled.
 
 # %%
 curves = measures.null_curves(seed=p.seed)
+by_spectrum = measures.null_by_spectrum(p.k, seed=p.seed)
 display.show(
     lambda: nulls.null_curves(curves),
     nulls_data.curve_table(curves),
@@ -69,13 +70,23 @@ display.show(
 )
 
 # %% [markdown]
+# A measured value is a mean over pairs of blocks. So it is set against the *mean* of the null, which lies a little
+# below the root mean square. Only this difference is taken from 3,000 draws, which makes its error small. For the
+# normalised mis-coupling $K$ decides. Width and spectrum hardly move the coupling of random bases, as this table shows:
+# from the least width there is, $d = K$, and from a flat spectrum to a Jacobian of rank one.
+
+# %%
+print(by_spectrum.to_string(index=False, float_format="%.5f"))
+
+# %% [markdown]
 # ## A model against itself
 #
 # For every pair of different blocks, the Jacobian of one stays and the singular vectors of the other are replaced in
 # one of three ways:
 #
-# - *rotated*: by random rotations, separately on the left and on the right. Only orthonormality is left. This is the
-#   null: coupling below is reported as (value - null) / (best - null), 0 with random bases and 1 at perfect coupling.
+# - *rotated*: by random rotations, separately on the left and on the right. Only orthonormality is left. This is one
+#   draw of the null, beside which its expectation stands: coupling below is reported as (value - null) / (best - null)
+#   with that expectation, 0 with random bases and 1 at perfect coupling.
 # - *permuted*: the coordinates of the residual stream are shuffled, in the same way on both sides. A model whose
 #   vectors all sit on a few large coordinates would keep nothing of its coupling here, but would keep their shape.
 # - *unpaired*: the vectors stay, but each right vector gets the left vector of another. The subspaces are still
@@ -107,8 +118,8 @@ show(
     nulls_data.surrogate_table(both, p.k),
     name="nulls-surrogates",
     caption="Every reading, as a share of the way from random bases (0) to perfect coupling (1), mean over pairs of "
-    "different blocks and over prompts, with 95 % bootstrap intervals over prompts. Hollow: surrogates. Negative: "
-    "further from perfect coupling than random bases are.",
+    "different blocks and over prompts, with 95 % bootstrap intervals over prompts; the data give each null with its "
+    "standard error. Hollow: surrogates. Negative: further from perfect coupling than random bases are.",
 )
 
 # %% [markdown]
@@ -172,7 +183,7 @@ summary = nulls_data.summary_table(both, p.k)
 print((summary.round(2) + 0.0).to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-for key, value in nulls_data.records(curves, both, p.k, table).items():
+for key, value in nulls_data.records(curves, both, p.k, table, by_spectrum).items():
     display.remember(f"nulls-{key}", value)
 _blocks = trained.sizes["block_1"]
 display.remember("nulls-spread", effects.null_spread(p.k, _blocks * (_blocks - 1) // 2))

@@ -40,6 +40,7 @@ from coupling_lib import choices, provenance
 from coupling_lib.figures import display, precision, precision_data
 from coupling_lib.measures import effects
 from coupling_lib.measures.precision import chosen_precisions
+from coupling_lib.measures.random_bases import Chance
 
 p = cl.check_parameters(globals(), declared=("model", "precisions", "revision", "prompts", "k", "token", "seed"))
 p.command = provenance.papermill_command("precision", vars(p))
@@ -73,7 +74,7 @@ print(measured.attrs["left_out"] or "All of these precisions were measured.")
 
 # %% tags=["hide-input"]
 blank = cl.depth_summary(untrained, "normalized_miscoupling")["mean"].sel(pairs="all pairs", k=p.k).item()
-null = measured["null"].sel(precision="float32").item()
+null = Chance(*(measured[name].sel(precision="float32").item() for name in ("null", "null_error")))
 show = partial(display.show, provenance=provenance.line(untrained.attrs, measured.attrs, command=p.command))
 
 # %% [markdown]
@@ -178,6 +179,7 @@ for name, value in precision_data.quotable(summary).items():
     display.remember(f"precision-{name}", value)
 display.remember("precision-coupling-untrained", blank)
 display.remember("precision-coupling-null", 1 - null)
+display.remember("precision-coupling-null-error", null.error)
 display.remember("precision-prompts", measured.sizes["prompt"])
 for key, value in effects.numbers(effects.of_precision(measured), "precision").items():
     display.remember(key, value)

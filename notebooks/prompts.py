@@ -37,6 +37,7 @@ from coupling_lib import choices, provenance
 from coupling_lib.figures import display, prompts_data
 from coupling_lib.figures import prompts as draw
 from coupling_lib.measures import effects
+from coupling_lib.measures.random_bases import chance
 
 p = cl.check_parameters(
     globals(), declared=("model", "precision", "revision", "prompts", "questions", "k", "token", "seed")
@@ -70,12 +71,12 @@ del loaded
 # %% [markdown]
 # All figures show one way of measuring the distance from perfect coupling, the off-diagonal share
 # $\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$; *coupling* is $1-\tilde m$, here averaged over
-# pairs of different blocks. What it is when blocks share no direction is simulated: same singular values, directions
-# drawn at random.
+# pairs of different blocks. Its expectation when blocks share no direction, with the same singular values, stands
+# beside it with its standard error.
 
 # %% tags=["hide-input"]
 reading = cl.VARIANTS["normalized_miscoupling"]
-null = cl.depth_null(trained, reading.name, seed=p.seed).mean()
+null = chance(cl.null_of(trained, reading.name, seed=p.seed))
 both = {"untrained": untrained, "trained": trained}
 table = prompts_data.prompt_table(both, reading.name, p.k)
 show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
@@ -93,7 +94,7 @@ show = partial(display.show, provenance=provenance.line(untrained.attrs, trained
 
 # %%
 show(
-    lambda: draw.prompt_scatter(both, reading.name, p.k, null=null.item()),
+    lambda: draw.prompt_scatter(both, reading.name, p.k, null=null),
     prompts_data.prompts_alone(table),
     name="prompts-difficulty",
     caption="Coupling of single prompts (one minus normalised mis-coupling, mean over pairs of blocks) against "
@@ -114,7 +115,7 @@ prompts_data.correlation_table(table).round(2)
 
 # %%
 show(
-    lambda: draw.version_profiles(both, reading.name, p.k, null=null.item()),
+    lambda: draw.version_profiles(both, reading.name, p.k, null=null),
     prompts_data.version_table(both, reading.name, p.k),
     name="prompts-instruction",
     caption="Coupling of each block with all others (one minus normalised mis-coupling), for questions alone and with "
@@ -128,11 +129,11 @@ show(
 # Mean coupling over the questions in each version.
 
 # %% tags=["nbval-check-output"]
-summary = prompts_data.summary_table(both, reading.name, p.k, null.item())
+summary = prompts_data.summary_table(both, reading.name, p.k, null)
 print(summary[["alone", "step by step", "control sentence"]].to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-for _key, _value in prompts_data.remembered(table, summary).items():
+for _key, _value in prompts_data.remembered(table, summary, null.error).items():
     display.remember(_key, _value)
 for key, value in effects.numbers(
     effects.of_prompts(prompts_data.version_couplings(trained, reading.name, p.k), prompts_data.ALONE), "prompts"

@@ -36,6 +36,7 @@ from functools import partial
 import coupling_lib as cl
 from coupling_lib import choices, provenance
 from coupling_lib.figures import display, readings, readings_data
+from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.readings import several_ks
 
 p = cl.check_parameters(globals(), declared=("model", "precision", "revision", "prompts", "k", "token", "seed"))
@@ -63,8 +64,8 @@ untrained = {at: cl.sweep(cl.measure_depth, loaded, texts, **settings, boundary=
 del loaded
 
 # %% [markdown]
-# A raw value means little: some variants are far from 0 and from 1 without any coupling. So each is simulated for
-# random directions as well, with the singular values of the model in question.
+# A raw value means little: some variants are far from 0 and from 1 without any coupling. So each has its expectation
+# for random directions beside it, with the singular values of the model in question, and its standard error.
 
 # %% tags=["hide-input"]
 measured = {at: {"untrained": untrained[at], "trained": trained[at]} for at in boundaries}
@@ -73,7 +74,7 @@ means = cl.mean_readings(measured["block"], nulls)
 agreement = cl.rank_agreement(trained["block"], p.k)
 choices = cl.compare_choices(measured, nulls, p.k)
 by_block = cl.coupling_by_block(measured, "normalized_miscoupling", p.k)
-chance = nulls["trained"]["normalized_miscoupling"].sel(k=p.k).mean().item()
+null = chance(nulls["trained"].sel(variant="normalized_miscoupling", k=p.k))
 origins = (untrained["block"].attrs, trained["block"].attrs)
 show = partial(display.show, provenance=provenance.line(*origins, command=p.command))
 
@@ -153,7 +154,7 @@ show(
 
 # %%
 show(
-    lambda: readings.boundary_figure(by_block, chance),
+    lambda: readings.boundary_figure(by_block, null),
     readings_data.boundary_table(by_block),
     name="readings-boundary",
     caption="Coupling, 1 minus the normalised mis-coupling, of each block with all others in both roles, for the two "

@@ -139,7 +139,8 @@ show(
     name="spectra-alignment",
     caption="Stable rank; mean absolute cosine of left with right singular vectors; normalised coupling of a block with"
     " itself, left and right vectors exchanged (variant normalized_miscoupling of V'JU). Means over prompts "
-    "with 95 % bootstrap intervals; dashed: random bases with the same singular values.",
+    "with 95 % bootstrap intervals; dashed: random bases with the same singular values, in closed form (middle) and "
+    "from 3,000 draws with their standard error (right).",
 )
 
 # %% [markdown]
@@ -165,7 +166,9 @@ for network in both:
     display.remember(f"spectra-r2-{network}-high", line["R2 high"])
     display.remember(f"spectra-decay-{network}", both[network]["decay_exponent"].mean())
 display.remember("spectra-alignment-null", summary.loc["random bases", "alignment"])
+display.remember("spectra-alignment-null-error", 0.0)  # closed form
 display.remember("spectra-exchanged-null", summary.loc["random bases", "exchanged"])
+display.remember("spectra-exchanged-null-error", spectra_data.exchanged_errors(nulls["trained"]).mean())
 display.remember("spectra-fit-from", f"{fits['trained'].attrs['first_block'] + 1}")
 display.remember("spectra-prompts", trained.sizes["prompt"])
 for key, value in effects.numbers(effects.of_spectra(both, fits), "spectra").items():

@@ -87,14 +87,17 @@ del loaded
 
 # %% [markdown]
 # All figures show one way of measuring the distance from perfect coupling, the off-diagonal share
-# $\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$; *coupling* is $1-\tilde m$. What it is when two
-# matrices share no direction is simulated: same singular values, directions drawn at random.
+# $\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$; *coupling* is $1-\tilde m$. Beside it stands its
+# expectation when two matrices share no direction, with the same singular values, and its standard error.
 
 # %% tags=["hide-input"]
 reading = cl.VARIANTS["normalized_miscoupling"]
 both = {"untrained": untrained, "trained": trained}
 grids = {name: {network: report[name] for network, report in both.items()} for name in p.compared}
-nulls = {name: cl.tokens_null(ds, reading.name, seed=p.seed) for name, ds in trained.items()}
+nulls = {
+    name: cl.null_of(ds, reading.name, seed=p.seed).assign(draws=cl.tokens_null(ds, reading.name, seed=p.seed))
+    for name, ds in trained.items()
+}
 p.between, p.within = token_reports(p.compared)
 first = grids[p.between[0]].values()
 show = partial(display.show, provenance=provenance.line(*[ds.attrs for ds in first], command=p.command))
@@ -108,7 +111,7 @@ show = partial(display.show, provenance=provenance.line(*[ds.attrs for ds in fir
 
 # %%
 show(
-    lambda: draw.token_grids(grids[p.between[0]], reading.name, null=nulls[p.between[0]].mean().item()),
+    lambda: draw.token_grids(grids[p.between[0]], reading.name, null=nulls[p.between[0]]["value"].mean().item()),
     tokens_data.matrix_table(grids[p.between[0]], reading.name),
     name="tokens-self",
     caption=tokens_data.grid_caption(trained[p.between[0]]),
@@ -122,7 +125,7 @@ show(
 
 # %%
 show(
-    lambda: draw.token_grids(grids[p.within[0]], reading.name, null=nulls[p.within[0]].mean().item()),
+    lambda: draw.token_grids(grids[p.within[0]], reading.name, null=nulls[p.within[0]]["value"].mean().item()),
     tokens_data.matrix_table(grids[p.within[0]], reading.name),
     name="tokens-within",
     caption=tokens_data.grid_caption(trained[p.within[0]]),
@@ -136,7 +139,7 @@ show(
 
 # %%
 show(
-    lambda: draw.token_grids(grids[p.between[1]], reading.name, null=nulls[p.between[1]].mean().item()),
+    lambda: draw.token_grids(grids[p.between[1]], reading.name, null=nulls[p.between[1]]["value"].mean().item()),
     tokens_data.matrix_table(grids[p.between[1]], reading.name),
     name="tokens-input",
     caption=tokens_data.grid_caption(trained[p.between[1]]),
@@ -144,7 +147,7 @@ show(
 
 # %%
 show(
-    lambda: draw.token_grids(grids[p.between[2]], reading.name, null=nulls[p.between[2]].mean().item()),
+    lambda: draw.token_grids(grids[p.between[2]], reading.name, null=nulls[p.between[2]]["value"].mean().item()),
     tokens_data.matrix_table(grids[p.between[2]], reading.name),
     name="tokens-output",
     caption=tokens_data.grid_caption(trained[p.between[2]]),

@@ -44,6 +44,7 @@ from coupling_lib.figures import (
     depth,
     depth_data,
     display,
+    style,
     trajectories,
     trajectories_data,
     vision_data,
@@ -55,6 +56,7 @@ from coupling_lib.images import patch_box
 from coupling_lib.labelled_images import read_dataset
 from coupling_lib.measures import effects
 from coupling_lib.measures.generalization import paper_figures
+from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.vision import measure_network
 
 p = cl.check_parameters(
@@ -130,7 +132,8 @@ show_grid(
     vision_data.seeds_table(grid, both_tokens),
     name="vision-rate",
     caption="Coupling against the rate of stochastic depth at one weight decay, for the class token and the last "
-    "patch. Line: mean over seeds (small dots); band: 95 % bootstrap interval over images.",
+    "patch. Line: mean over seeds (small dots); band: 95 % bootstrap interval over images. Random bases: known to "
+    f"within {style.one_digit(vision_data.null_error(of_grid))}, derived from the recorded nulls.",
 )
 
 # %%
@@ -139,7 +142,7 @@ show_grid(
     vision_data.first_seed(vision_data.coupling_table(grid, of_grid)),
     name="vision-rate-decays",
     caption="Coupling against the rate of stochastic depth, a panel per weight decay. Bands: 95 % bootstrap intervals "
-    "over images.",
+    f"over images. Random bases: known to within {style.one_digit(vision_data.null_error(of_grid))}.",
 )
 
 # %% [markdown]
@@ -175,8 +178,8 @@ del loaded
 
 # %% tags=["hide-input"]
 both = {name: {"untrained": untrained[name], "trained": trained[name]} for name in trained}
-null = cl.depth_null(trained["depth"], reading.name, seed=p.seed).mean().item()
-nulls = cl.relations_null(trained["relations"], reading.name, seed=p.seed)
+null = chance(cl.null_of(trained["depth"], reading.name, seed=p.seed))
+nulls = cl.null_of(trained["relations"], reading.name, seed=p.seed)
 show = partial(
     display.show,
     provenance=provenance.line(untrained["depth"].attrs, trained["depth"].attrs, command=p.command),
@@ -284,6 +287,6 @@ for _name in ("class", "patch"):
 quoted["test-pictures"] = len(read_dataset(grid["data"].iloc[0]).test)
 quoted["pictures-spread"] = round(quoted["accuracy-spread"] * quoted["test-pictures"])
 quoted |= vision_data.epochs(grid, p.model)
-quoted |= vision_model_data.quoted(summary, both["relations"], nulls, dropped, reading.name)
+quoted |= vision_model_data.quoted(summary, both["relations"], nulls, dropped, reading.name, null.error)
 for name, value in quoted.items():
     display.remember(f"vision-{name}", value)

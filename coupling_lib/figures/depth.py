@@ -121,7 +121,7 @@ def models_figure(models: Mapping[str, Datasets], variant: str, k: int, null: fl
         _draw_band(axes, distance_couplings(datasets["trained"], variant, k), ink, _short(name), marker)
         blank = distance_couplings(datasets["untrained"], variant, k).mean(axis=0)
         axes.plot(np.arange(1, len(blank) + 1), blank, color=ink, linewidth=1.2, linestyle=":")
-    axes.axhline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label="random bases")
+    axes.axhline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=style.null_label(null))
     axes.plot([], [], color=style.colour("text"), linewidth=1.2, linestyle=":", label="untrained")
     axes.set_xlabel("distance $|l-l'|$ between blocks")
     axes.set_ylabel(coupling_label(variant, k))
@@ -212,7 +212,9 @@ def coupling_distribution(datasets: Datasets, variant: str, k: int, null: float 
     for axes in (left, right):
         axes.grid(axis="y")
         if null is not None:
-            axes.axhline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label="random bases")
+            axes.axhline(
+                1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=style.null_label(null)
+            )
     left.set_ylim(bottom=min(0, left.get_ylim()[0]))
     right.legend()
     return figure

@@ -128,6 +128,19 @@ def left_right_table(datasets: Datasets) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def null_error(dataset: xr.Dataset) -> float:
+    """Gives the standard error of the cosine that random bases carry to the last level, mean over prompts.
+
+    Args:
+        dataset: A measurement; each prompt has draws of its own.
+
+    Returns:
+        The error from the draws.
+    """
+    errors = dataset["null_cosine_error"].isel(level=-1).values
+    return float(np.sqrt(np.sum(errors**2)) / len(errors))
+
+
 def summary_table(datasets: Datasets) -> pd.DataFrame:
     """Tabulates linear dynamics in a few numbers: means over prompts.
 

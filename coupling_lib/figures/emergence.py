@@ -56,7 +56,8 @@ def coupling_over_training(dataset: xr.Dataset, variant: str, k: int) -> Figure:
         axes.axhline(table.coupling[0], color=style.colour(style.UNTRAINED), linewidth=1, dashes=(1, 2))
         _mark_untrained(axes, x[0], table.coupling[0])
     null = style.colour(style.NULL)
-    axes.plot(x, table.random_bases, color=null, linewidth=1.2, dashes=(4, 3), label="random bases")
+    error = f"± {style.one_digit(table.random_bases_error.max())}"
+    axes.plot(x, table.random_bases, color=null, linewidth=1.2, dashes=(4, 3), label=f"random bases {error}")
     axes.set_ylabel(coupling_label(variant, k))
     axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
     axes.grid(axis="y")

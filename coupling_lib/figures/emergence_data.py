@@ -50,13 +50,15 @@ def coupling_table(dataset: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
 
     Returns:
         Columns step, coupling (mean over pairs and prompts), low and high (95 % bootstrap interval over prompts; not a
-        number for a single prompt), random_bases, and progress (validation loss or benchmark accuracy).
+        number for a single prompt), random_bases and random_bases_error (its standard error), and progress (validation
+        loss or benchmark accuracy).
     """
     values = np.nanmean(coupling_by_step(dataset, variant, k), axis=(2, 3))
     return pd.DataFrame(
         {"step": dataset["step"].values}
         | _interval(values, "coupling")
-        | {"random_bases": _null_coupling(dataset, k), "progress": dataset["progress"].values}
+        | {"random_bases": _null_coupling(dataset, k), "random_bases_error": dataset["null_error"].sel(k=k).values}
+        | {"progress": dataset["progress"].values}
     )
 
 
@@ -201,7 +203,7 @@ def summary_table(dataset: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
         One line per step: coupling with its interval and that of random bases, the medians of line-shape score and
         expodistance over prompts, and the progress of training.
     """
-    table = coupling_table(dataset, variant, k).set_index("step")
+    table = coupling_table(dataset, variant, k).set_index("step").drop(columns="random_bases_error")
     for at, score in enumerate(SCORES):
         table.insert(4 + at, SCORES[score], dataset[score].median("prompt").values)
     return table.rename(columns={"random_bases": "random bases", "progress": progress_word(dataset)})
@@ -217,7 +219,7 @@ def quoted(dataset: xr.Dataset, variant: str, k: int) -> dict[str, float]:
 
     Returns:
         By name: of the first, the most coupled ("peak") and the last step its number, coupling, interval, coupling of
-        random bases and progress; of the first and the last also the medians of the scores.
+        random bases with its standard error and progress; of the first and the last also the medians of the scores.
     """
     table = coupling_table(dataset, variant, k)
     found = {}

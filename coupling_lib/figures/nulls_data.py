@@ -14,11 +14,12 @@ import xarray as xr
 
 from coupling_lib.figures.curves import mean_interval
 from coupling_lib.figures.depth_data import Datasets
+from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.metrics.statistics import linear_fit
 from coupling_lib.metrics.width import width_curve
 
 KINDS = ("measured", "permuted", "unpaired")
-"""What the model itself and its surrogates are called; the surrogate `rotated` is the null, and so the zero."""
+"""What the model itself and its surrogates are called; the surrogate `rotated` is a draw of the null, a check."""
 
 REPORTED = ("normalized_miscoupling", "mismatch", "released_norm", "basis_vv")
 """Variants drawn against K: one for each of the paper, its project page, its code, and the bases alone."""
@@ -59,21 +60,22 @@ def surrogate_table(datasets: Datasets, k: int) -> pd.DataFrame:
         k: Number of singular vectors.
 
     Returns:
-        Columns network, variant, kind, value (mean over prompts of the distance), null, closed_form, coupling
-        (relative: 0 with random bases, 1 at perfect coupling), low and high (95 % bootstrap interval over prompts).
+        Columns network, variant, kind, value (mean over prompts of the distance), null (its expectation for random
+        bases), null_error (standard error of the null), closed_form (the null's root mean square), coupling (relative:
+        0 with random bases, 1 at perfect coupling), low and high (95 % bootstrap interval over prompts).
     """
     rows = []
     for network, ds in datasets.items():
         at_k = ds.sel(k=k)
-        null = at_k["value"].sel(kind="rotated").mean("prompt")
+        null, error = at_k["null"].mean("prompt"), at_k["null_error"].mean("prompt")
         closed = at_k["closed_form"].mean("prompt")
         for kind in KINDS:
             value = at_k["value"].sel(kind=kind).mean("prompt")
             interval = mean_interval(at_k["relative"].sel(kind=kind).transpose("prompt", "variant").values)
             for at, variant in enumerate(at_k["variant"].values):
-                found = [float(x[at]) for x in (value, null, closed, *interval)]
+                found = [float(x[at]) for x in (value, null, error, closed, *interval)]
                 rows.append((network, str(variant), kind, *found))
-    columns = ["network", "variant", "kind", "value", "null", "closed_form", "coupling", "low", "high"]
+    columns = ["network", "variant", "kind", "value", "null", "null_error", "closed_form", "coupling", "low", "high"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -121,7 +123,8 @@ def decisive_table(measured: Mapping[str, Datasets], digitised: Mapping[str, flo
 
     Returns:
         Columns model, width, K, pairs; c_norm and c_trace, 1 minus the released distances, for the trained and the
-        untrained model and for random bases with the trained spectra; c_digitised; and c_flat, the value of
+        untrained model and for random bases with the trained spectra; c_norm_null_error and c_trace_null_error, the
+        standard errors of the latter; c_digitised; and c_flat, the value of
         `metrics.width.width_curve`, where K is a tenth of the width.
     """
     rows = []
@@ -136,6 +139,7 @@ def decisive_table(measured: Mapping[str, Datasets], digitised: Mapping[str, flo
                     for name in ("trained", "untrained"):
                         row[f"c_{short}_{name}"] = 1 - float(both[name]["value"].sel(place).mean())
                     row[f"c_{short}_null"] = 1 - float(trained["null"].sel(place).mean())
+                    row[f"c_{short}_null_error"] = float(trained["null_error"].sel(place).mean())
                 row["c_digitised"] = digitised.get(model, np.nan)
                 row["c_flat"] = float(width_curve(width)) if rule == "0.1 d" else np.nan
                 if rule == "0.1 d":
@@ -206,7 +210,9 @@ def summary_table(datasets: Datasets, k: int) -> pd.DataFrame:
     return measured[["coupling", "low", "high", *KINDS[1:]]]
 
 
-def records(curves: xr.Dataset, datasets: Datasets, k: int, decisive: pd.DataFrame) -> dict[str, float]:
+def records(
+    curves: xr.Dataset, datasets: Datasets, k: int, decisive: pd.DataFrame, spectra: pd.DataFrame
+) -> dict[str, float]:
     """Collects the numbers that the book quotes.
 
     Args:
@@ -214,12 +220,19 @@ def records(curves: xr.Dataset, datasets: Datasets, k: int, decisive: pd.DataFra
         datasets: What `measure_nulls` made, by name.
         k: Number of singular vectors.
         decisive: What `decisive_table` made, of one model.
+        spectra: What `coupling_lib.measures.nulls.null_by_spectrum` made.
 
     Returns:
-        Numbers by name: relative coupling of each network and reported variant with its interval, what is left with
+        Numbers by name: the normalised coupling of random bases for the trained spectra with its standard error, its
+        least and its largest value over spectra and widths, that of Gaussian matrices, and what the root mean square
+        gives; relative coupling of each network and reported variant with its interval, what is left with
         partners exchanged, the agreement of the closed forms, and the decisive test with K = 10 % of the width.
     """
     found: dict[str, float] = {"prompts": float(datasets["trained"].sizes["prompt"]), "k": float(k)}
+    chance = datasets["trained"].sel(k=k, variant="normalized_miscoupling").mean("prompt")
+    found |= {"coupling-null": 1 - chance["null"], "coupling-null-error": chance["null_error"]}
+    found |= {"coupling-null-least": spectra["coupling"].min(), "coupling-null-largest": spectra["coupling"].max()}
+    found |= {"coupling-null-gaussian": 1 - gaussian_miscoupling(k), "coupling-null-root": 1 - (1 - 1 / k) ** 0.5}
     for (network, variant), row in summary_table(datasets, k).iterrows():
         stem = f"{variant}-{network}"
         found |= {f"relative-{stem}": row["coupling"], f"relative-{stem}-low": row["low"]}
@@ -231,6 +244,8 @@ def records(curves: xr.Dataset, datasets: Datasets, k: int, decisive: pd.DataFra
     for name in ("trained", "untrained", "null"):
         found[f"decisive-trace-{name}"] = tenth[f"c_trace_{name}"]
         found[f"decisive-norm-{name}"] = tenth[f"c_norm_{name}"]
+    for short in ("trace", "norm"):
+        found[f"decisive-{short}-null-error"] = tenth[f"c_{short}_null_error"]
     found["decisive-flat"] = tenth["c_flat"]
     found["decay"] = spectrum_decay(datasets["trained"], k)
     return {name: float(value) for name, value in found.items()}

@@ -169,7 +169,7 @@ def mean_coupling(ds: xr.Dataset, untrained: float, null: float) -> Figure:
             axes.vlines(place, row[1], row[2], color=ink, linewidth=3, alpha=0.5)
             axes.plot(place, row[0], marker, color=ink, markersize=5.5)
     grey = style.colour(style.NULL)
-    left.axhline(1 - null, color=grey, linewidth=1.2, dashes=(4, 3), label="random bases")
+    left.axhline(1 - null, color=grey, linewidth=1.2, dashes=(4, 3), label=style.null_label(null))
     left.axhline(untrained, color=style.colour(style.UNTRAINED), linewidth=1.2, label="untrained, float32")
     left.set_ylim(bottom=0)
     left.set_ylabel(rf"mean coupling $1-\tilde m$  $(K={ds.attrs['k']})$")

@@ -59,7 +59,9 @@ def prompt_scatter(datasets: Datasets, variant: str, k: int, null: float | None 
     for axes in (left, right, below):
         axes.grid(axis="y")
         if null is not None:
-            axes.axhline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label="random bases")
+            axes.axhline(
+                1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=style.null_label(null)
+            )
     # Room for a line of text per network above the highest dot.
     low, high = min(0.0, alone["coupling"].min()), max(alone["coupling"].max(), 1 - (1 if null is None else null))
     left.set_ylim(low, high + (high - low) * (0.06 + 0.09 * len(datasets)))
@@ -96,7 +98,9 @@ def version_profiles(datasets: Datasets, variant: str, k: int, null: float | Non
                 _draw_band(below, values - couplings[ALONE], ink, label, position)
         below.axhline(0, color=style.colour("text"), linewidth=0.7)
         if null is not None:
-            above.axhline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label="random bases")
+            above.axhline(
+                1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=style.null_label(null)
+            )
         above.set_title(name.capitalize() if name in (style.TRAINED, style.UNTRAINED) else name, pad=6)
         below.set_xlabel("block $l$")
         below.xaxis.get_major_locator().set_params(integer=True)

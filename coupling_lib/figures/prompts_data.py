@@ -203,12 +203,13 @@ def summary_table(datasets: Datasets, variant: str, k: int, null: float) -> pd.D
     return pd.DataFrame.from_dict(lines, orient="index", columns=names)
 
 
-def remembered(table: pd.DataFrame, summary: pd.DataFrame) -> dict[str, float]:
+def remembered(table: pd.DataFrame, summary: pd.DataFrame, null_error: float) -> dict[str, float]:
     """Names the numbers of the figures for the book.
 
     Args:
         table: What `prompt_table` returned.
         summary: What `summary_table` returned.
+        null_error: Standard error of the value of random bases.
 
     Returns:
         Values by keys such as "prompts-length-trained-low" and "prompts-step-by-step-difference-trained".
@@ -225,7 +226,7 @@ def remembered(table: pd.DataFrame, summary: pd.DataFrame) -> dict[str, float]:
             end = f"-{last}" if last in ("low", "high") else ""
             name = "-".join(words if end else [*words, last])
             values[f"prompts-{name}-{network}{end}"] = float(value)
-    return values | {"prompts-null": float(summary.loc["random bases", ALONE])}
+    return values | {"prompts-null": float(summary.loc["random bases", ALONE]), "prompts-null-error": null_error}
 
 
 def versions_caption(dataset: xr.Dataset) -> str:

@@ -191,7 +191,7 @@ def boundary_figure(by_block: xr.Dataset, null: float) -> Figure:
             axes.plot(number, chosen["mean"], color=ink, linestyle=line, marker=marker, markersize=4,
                       markerfacecolor=hollow, label=f"{network}, {meaning}")  # fmt: skip
             axes.fill_between(number, chosen["low"], chosen["high"], color=ink, alpha=0.13, linewidth=0)
-    axes.axhline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label="random bases")
+    axes.axhline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=style.null_label(null))
     axes.set_ylim(bottom=0)
     axes.set_xlabel("block $l$")
     axes.set_ylabel(f"coupling with other blocks  ($K={by_block.attrs['k']}$)")

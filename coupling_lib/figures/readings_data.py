@@ -19,9 +19,10 @@ def means_table(means: xr.Dataset) -> pd.DataFrame:
         means: What `mean_readings` gave.
 
     Returns:
-        Columns network, variant, k, mean, low, high, null, share, share_low and share_high.
+        Columns network, variant, k, mean, low, high, null, null_error (standard error of the null), share, share_low
+        and share_high.
     """
-    order = ["mean", "low", "high", "null", *SHARES]
+    order = ["mean", "low", "high", "null", "null_error", *SHARES]
     return means[order].to_dataframe().reset_index()[["network", "variant", "k", *order]]
 
 
@@ -82,7 +83,8 @@ def quotable(means: xr.Dataset, agreement: xr.Dataset, choices: pd.DataFrame, k:
 
     Returns:
         Values by names such as "released_norm-trained", "released_norm-trained-low", "released_norm-random-bases",
-        "agreement-released_norm" (its rank correlation with the normalised mis-coupling), and, for each row of
+        "released_norm-random-bases-error" (its standard error, as of every null), "agreement-released_norm" (its rank
+        correlation with the normalised mis-coupling), and, for each row of
         `choices`, "choice-1-trained", "choice-1-trained-low" and "choice-1-trained-null", rows counted from 1.
     """
     found: dict[str, float] = {}
@@ -92,6 +94,7 @@ def quotable(means: xr.Dataset, agreement: xr.Dataset, choices: pd.DataFrame, k:
             one = chosen.sel(network=network)
             found |= {f"{name}-{network}{end}": one[key].item() for end, key in _ENDS.items()}
         found[f"{name}-random-bases"] = one["null"].item()
+        found[f"{name}-random-bases-error"] = one["null_error"].item()
         share = (one["share"].item(), one["share_low"].item(), one["share_high"].item())
         found |= {f"{name}-beyond-chance{end}": value for end, value in zip(("", "-low", "-high"), share, strict=True)}
         found[f"{name}-beyond-chance-error"] = (share[2] - share[1]) / (2 * 1.96)
@@ -99,7 +102,8 @@ def quotable(means: xr.Dataset, agreement: xr.Dataset, choices: pd.DataFrame, k:
     rows = list(dict.fromkeys(zip(choices["point"], choices["reading"], strict=True)))
     for row in choices.itertuples():
         key = f"choice-{rows.index((row.point, row.reading)) + 1}-{row.network}"
-        found |= {key: row.coupling, f"{key}-low": row.low, f"{key}-high": row.high, f"{key}-null": row.null}
+        found |= {key: row.coupling, f"{key}-low": row.low, f"{key}-high": row.high}
+        found |= {f"{key}-null": row.null, f"{key}-null-error": row.null_error}
     return found
 
 

@@ -158,8 +158,10 @@ def left_and_right(datasets: Datasets, nulls: Datasets) -> Figure:
             rows = table[(table.network == name) & (table.quantity == quantity)]
             ink = style.dataset_colour(name, position)
             draw_band(axes, rows.block, _summary(rows, "mean"), ink, marker="o", markersize=3, label=name)
-        axes.plot(
-            rows.block, rows.null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label="random bases"
+        ink = style.colour(style.NULL)
+        axes.plot(rows.block, rows.null, color=ink, linewidth=1.2, dashes=(4, 3), label="random bases")
+        axes.fill_between(
+            rows.block, rows.null - rows.null_error, rows.null + rows.null_error, color=ink, alpha=0.25, linewidth=0
         )
         axes.set_ylim(bottom=0)
         block_axis(axes)

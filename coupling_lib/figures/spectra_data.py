@@ -74,14 +74,17 @@ def alignment_table(datasets: Datasets, nulls: Datasets) -> pd.DataFrame:
 
     Returns:
         Columns network, block, quantity ("stable rank", "alignment" or "exchanged coupling"), mean, low and high (95 %
-        bootstrap interval over prompts) and null, the mean for random bases, where there is one.
+        bootstrap interval over prompts), null, the mean for random bases, where there is one, and null_error, its
+        standard error.
     """
     parts = []
     for name, dataset in datasets.items():
         for quantity, (values, null) in agreement_arrays(dataset, nulls[name]).items():
+            error = 0 * null if quantity != "exchanged coupling" else exchanged_errors(nulls[name])
             summary = mean_interval(values)
             columns = {"network": name, "block": np.arange(1, values.shape[1] + 1), "quantity": quantity}
             columns |= {"mean": summary.middle, "low": summary.low, "high": summary.high, "null": null}
+            columns["null_error"] = error
             parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True)
 
@@ -104,6 +107,19 @@ def agreement_arrays(dataset: xr.Dataset, null: xr.Dataset) -> dict[str, tuple[n
         "alignment": (_values(dataset, "left_right_alignment"), np.full(count, float(null["left_right_alignment"]))),
         "exchanged coupling": (1 - _values(dataset, "exchanged_miscoupling"), exchanged),
     }
+
+
+def exchanged_errors(null: xr.Dataset) -> np.ndarray:
+    """Gives the standard error of each block's mean exchanged mis-coupling of random bases.
+
+    Args:
+        null: What `coupling_lib.measures.spectra.spectra_null` made.
+
+    Returns:
+        Array (block,). All blocks share the draws; their mean is the error of the mean over blocks, or more.
+    """
+    draws = null["exchanged_miscoupling"]
+    return (draws.std("sample", ddof=1) / draws.sizes["sample"] ** 0.5).values
 
 
 def summary_table(datasets: Datasets, fits: Datasets, nulls: Datasets) -> pd.DataFrame:

@@ -105,6 +105,45 @@ def colour(role: str) -> str:
     return _COLOURS[_theme.get()][role]
 
 
+def null_label(null: float, words: str = "random bases") -> str:
+    """Gives the label of a null line, with the coupling that it stands for and its standard error where that is known.
+
+    Args:
+        null: Value of the mismatch m for random orthogonal bases; a `measures.random_bases.Chance` knows its error.
+        words: What the line is.
+
+    Returns:
+        For instance "random bases" or "random bases 0.0516 ± 0.00001".
+    """
+    error = getattr(null, "error", None)
+    return words if error is None else f"{words} {with_error(1 - null, error)}"
+
+
+def with_error(value: float, error: float) -> str:
+    """Writes a value with its standard error, both without exponents: "0.0516 ± 0.00001".
+
+    Args:
+        value: The value.
+        error: Its standard error, of which one digit is written.
+
+    Returns:
+        The text; the value has four decimals.
+    """
+    return f"{value:.4f} ± {one_digit(error)}"
+
+
+def one_digit(error: float) -> str:
+    """Writes a standard error with one digit and without an exponent, such as "0.00001".
+
+    Args:
+        error: The standard error.
+
+    Returns:
+        The text, "0" for none.
+    """
+    return np.format_float_positional(error, precision=1, fractional=False, trim="-") if error > 0 else "0"
+
+
 def family_style(family: str) -> tuple[str, str]:
     """Gives the colour and the marker of a family of models, the same in every figure.
 

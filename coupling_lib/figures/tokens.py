@@ -92,7 +92,7 @@ def token_grids(datasets: Datasets, variant: str, null: float | None = None) -> 
     return figure
 
 
-def token_summary(reports: Reports, variant: str, nulls: Mapping[str, xr.DataArray]) -> Figure:
+def token_summary(reports: Reports, variant: str, nulls: Mapping[str, xr.Dataset]) -> Figure:
     """Draws mean coupling over pairs of different tokens, for every kind of comparison.
 
     One dot is one prompt; the bar is the 95 % bootstrap interval of the mean over prompts, the tick the mean. One
@@ -101,8 +101,9 @@ def token_summary(reports: Reports, variant: str, nulls: Mapping[str, xr.DataArr
     Args:
         reports: Comparisons by network and name.
         variant: Name of the mismatch m; the coupling is 1 - m.
-        nulls: For each comparison's name, draws of the mismatch for random orthogonal bases. The shade holds the middle
-            95 % of single draws: tokens that share nearly one matrix are one draw, however many pairs they make.
+        nulls: For each comparison's name, the mismatch for random orthogonal bases, as `tokens_data.null_coupling`
+            takes it. The shade holds the middle 95 % of single draws: tokens that share nearly one matrix are one
+            draw, however many pairs they make.
 
     Returns:
         The figure.
@@ -127,7 +128,7 @@ def token_summary(reports: Reports, variant: str, nulls: Mapping[str, xr.DataArr
 
 
 def _draw_kinds(
-    axes: Axes, reports: Reports, kinds: Mapping[str, str], variant: str, nulls: Mapping[str, xr.DataArray]
+    axes: Axes, reports: Reports, kinds: Mapping[str, str], variant: str, nulls: Mapping[str, xr.Dataset]
 ) -> None:
     width, lowest = 0.8 / len(reports), 0.0
     for position, (network, report) in enumerate(reports.items()):
@@ -144,7 +145,9 @@ def _draw_kinds(
             label = network if place == 0 else None
             axes.plot([x - 0.12 * width, x + 0.12 * width], [mean, mean], color=ink, linewidth=2, label=label)
     for place, name in enumerate(kinds.values()):
-        ends, label = [place - 0.45, place + 0.45], "random bases" if place == 0 else None
+        worst = max(float(null["error"].mean()) for null in nulls.values())
+        label = f"random bases ± {style.one_digit(worst)}" if place == 0 else None
+        ends = [place - 0.45, place + 0.45]
         mean, low, high = null_coupling(nulls[name])
         axes.fill_between(ends, low, high, color=style.colour(style.NULL), alpha=0.15, linewidth=0)
         axes.plot(ends, [mean, mean], color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=label)

@@ -220,24 +220,25 @@ def prompt_table(reports: Reports, variant: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["network", "kind", "block_jacobian", "block_vectors", "prompt", "coupling"])
 
 
-def summary_table(reports: Reports, variant: str, nulls: Mapping[str, xr.DataArray]) -> pd.DataFrame:
+def summary_table(reports: Reports, variant: str, nulls: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     """Tabulates coupling in a few numbers: means over prompts, of each prompt's mean over pairs of different tokens.
 
     Args:
         reports: Comparisons by network and name.
         variant: Name of the mismatch m; the coupling is 1 - m.
-        nulls: For each comparison's name, draws of the mismatch for random orthogonal bases.
+        nulls: For each comparison's name, the mismatch for random orthogonal bases, as `null_coupling` takes it.
 
     Returns:
         One line per comparison. For each network its mean and, under "NETWORK low" and "NETWORK high", the ends of
-        its 95 % bootstrap interval over prompts; "random bases".
+        its 95 % bootstrap interval over prompts; "random bases" and "random bases error", its standard error.
     """
     table = pd.DataFrame(index=list(nulls))
     for name, report in reports.items():
         ends = [mean_and_interval(prompt_couplings(dataset, variant)) for dataset in report.values()]
         values = pd.DataFrame(ends, index=list(report), columns=[name, f"{name} low", f"{name} high"])
         table = table.join(values)
-    table["random bases"] = [1 - float(null.mean()) for null in nulls.values()]
+    table["random bases"] = [1 - float(null["value"].mean()) for null in nulls.values()]
+    table["random bases error"] = [float(null["error"].mean()) for null in nulls.values()]
     return table
 
 
@@ -277,17 +278,17 @@ def named_couplings(report: Mapping[str, xr.Dataset], variant: str, **groups: li
     }
 
 
-def null_coupling(draws: xr.DataArray) -> tuple[float, float, float]:
-    """Condenses draws of the mismatch of a single pair with random orthogonal bases.
+def null_coupling(null: xr.Dataset) -> tuple[float, float, float]:
+    """Condenses the mismatch of random orthogonal bases.
 
     Args:
-        draws: Values of the mismatch m, of any shape.
+        null: What `null_of` gave, with what `tokens_null` drew as `draws`.
 
     Returns:
         Mean of 1 - m, and the ends of the middle 95 % of single draws.
     """
-    low, high = np.quantile(1 - draws.values, (0.025, 0.975))
-    return 1 - float(draws.mean()), float(low), float(high)
+    low, high = np.quantile(1 - null["draws"].values, (0.025, 0.975))
+    return 1 - float(null["value"].mean()), float(low), float(high)
 
 
 def mean_and_interval(values: np.ndarray) -> tuple[float, float, float]:

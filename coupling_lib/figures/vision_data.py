@@ -105,6 +105,19 @@ def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     )
 
 
+def null_error(reading: Reading) -> float:
+    """Gives how far the null of a reading in the grid may be from the exact one (`training.derived_nulls`).
+
+    Args:
+        reading: The reading.
+
+    Returns:
+        The largest deviation that was found where the exact null is known; not a number where it was not tried.
+    """
+    errors = pd.read_csv(paths.DATA / "null_errors.csv").set_index(["table", "variant", "k"])["error"]
+    return float(errors.get(("grid", reading.variant, reading.k), np.nan))
+
+
 def first_seed(table: pd.DataFrame) -> pd.DataFrame:
     """Takes the models of the grid proper, without the further seeds of one row.
 
@@ -251,8 +264,9 @@ def quoted(grid: pd.DataFrame, reading: Reading, readings: Sequence[Reading], fi
         By name: "models", "accuracy-lowest", "accuracy-highest"; "accuracy-spread" and "coupling-spread", the largest
         difference that weight decay makes at one rate; "r-squared-RATE", with "-low", "-high", "-p-value"
         and "-slope"; and at the seeded weight decay "coupling-TOKEN-rate-RATE", the mean over seeds, with "-low" and
-        "-high", their range, and "coupling-TOKEN-null" and "-untrained"; "rank-mean" and "accuracy-rank-mean", the
-        means over weight decays of the rank correlations of coupling and of accuracy with the rate.
+        "-high", their range, and "coupling-TOKEN-null", "-null-error" and "-untrained"; "rank-mean" and
+        "accuracy-rank-mean", the means over weight decays of the rank correlations of coupling and of accuracy with
+        the rate.
     """
     at_rate = first_seed(coupling_table(grid, reading)).groupby("drop_path")[["test_accuracy", "coupling"]]
     spread = (at_rate.max() - at_rate.min()).max()
@@ -273,4 +287,6 @@ def quoted(grid: pd.DataFrame, reading: Reading, readings: Sequence[Reading], fi
         key = f"coupling-{row.token}-rate-{row.drop_path:g}"
         found |= {key: row.coupling, f"{key}-low": row.low, f"{key}-high": row.high}
         found |= {f"coupling-{row.token}-null": row.random_bases, f"coupling-{row.token}-untrained": row.untrained}
+    for one in readings:
+        found[f"coupling-{one.token}-null-error"] = null_error(one)
     return {name: float(value) for name, value in found.items()}

@@ -78,14 +78,14 @@ def image_and_matrices(
     return figure
 
 
-def relations(networks: Mapping[str, xr.Dataset], nulls: xr.DataArray, variant: str, k: int) -> Figure:
+def relations(networks: Mapping[str, xr.Dataset], nulls: xr.Dataset, variant: str, k: int) -> Figure:
     """Draws coupling at single tokens and between tokens in both orders.
 
     One dot is one image; bar and tick are the mean over images and its 95 % bootstrap interval.
 
     Args:
         networks: Measurements of `measure_relations` by network.
-        nulls: What `relations_null` simulated for the trained one.
+        nulls: What `null_of` gave for the trained one.
         variant: Name of the mismatch m; the coupling is 1 - m.
         k: Number of singular vectors.
 
@@ -104,7 +104,7 @@ def relations(networks: Mapping[str, xr.Dataset], nulls: xr.DataArray, variant: 
             _draw_strip(axes, place + shift, chosen.coupling.to_numpy(), ink)
     grey = style.colour(style.NULL)
     for place, relation in enumerate(names):
-        chance = 1 - float(nulls.sel(relation=relation).mean())
+        chance = 1 - float(nulls["value"].sel(relation=relation).mean())
         axes.plot([place - 0.42, place + 0.42], [chance, chance], color=grey, linewidth=1.2, dashes=_DASHES)
     axes.set_xticks(range(len(names)), [name.replace(" to ", r" $\to$ ") for name in names])
     axes.set_xlim(-0.55, len(names) - 0.45)
@@ -113,7 +113,8 @@ def relations(networks: Mapping[str, xr.Dataset], nulls: xr.DataArray, variant: 
     axes.set_xlabel(r"token, or $t_1\to t_2$")
     axes.grid(axis="y")
     handles = [Line2D([], [], color=style.dataset_colour(n, 0), marker="o", markersize=4, label=n) for n in networks]
-    handles.append(Line2D([], [], color=grey, linewidth=1.2, dashes=_DASHES, label="random bases"))
+    label = f"random bases ± {style.one_digit(float(nulls['error'].max()))}"
+    handles.append(Line2D([], [], color=grey, linewidth=1.2, dashes=_DASHES, label=label))
     figure.legend(handles=handles, loc="lower center", ncols=len(handles))
     return figure
 
@@ -142,7 +143,7 @@ def drop_path_effect(dataset: xr.Dataset, null: float) -> Figure:
         axes.plot([summary.middle] * 2, [place + 0.18, place + 0.34], color=ink, linewidth=2)
     axes.axvline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=_DASHES)
     place = {"xytext": (4, 0), "textcoords": "offset points", "va": "top", "fontsize": 8}
-    axes.annotate("random bases", (1 - null, 1.5), color=style.colour(style.NULL), **place)
+    axes.annotate(style.null_label(null), (1 - null, 1.5), color=style.colour(style.NULL), **place)
     axes.set_yticks([0, 1], ["drop path off", f"left on, rate {rate:g}"])
     axes.set_ylim(-0.4, 1.55)
     axes.set_xlim(left=0)

@@ -74,22 +74,28 @@ def summary_table(networks: Mapping[str, xr.Dataset], variant: str, k: int, null
 
 
 def quoted(
-    summary: pd.DataFrame, relations: Mapping[str, xr.Dataset], nulls: xr.DataArray, dropped: xr.Dataset, variant: str
+    summary: pd.DataFrame,
+    relations: Mapping[str, xr.Dataset],
+    nulls: xr.Dataset,
+    dropped: xr.Dataset,
+    variant: str,
+    null_error: float,
 ) -> dict[str, float]:
     """Gives the numbers that prose about one model quotes.
 
     Args:
         summary: What `summary_table` gave.
         relations: Measurements of `measure_relations` by network.
-        nulls: What `relations_null` simulated.
+        nulls: What `null_of` gave for the relations.
         dropped: A measurement of `measure_drop_path`.
         variant: Name of the mismatch m.
+        null_error: Standard error of the summary's value of random bases.
 
     Returns:
         By name: "model-NETWORK", with "-low" and "-high", and "model-null"; "RELATION-NETWORK" and "RELATION-null" of
-        each pair of tokens; "drop-path-off" and "drop-path-on", with "-low" and "-high".
+        each pair of tokens, each null with its "-error"; "drop-path-off" and "drop-path-on", with "-low" and "-high".
     """
-    found = {"model-null": summary.loc["random bases", "coupling"]}
+    found = {"model-null": summary.loc["random bases", "coupling"], "model-null-error": null_error}
     for network in relations:
         row = summary.loc[network]
         found |= {f"model-{network}": row.coupling, f"model-{network}-low": row.low, f"model-{network}-high": row.high}
@@ -97,7 +103,8 @@ def quoted(
     for (relation, network), value in means.items():
         found[f"{relation.replace(' ', '-')}-{network}"] = value
     for relation in nulls.relation.values:
-        found[f"{str(relation).replace(' ', '-')}-null"] = 1 - float(nulls.sel(relation=relation).mean())
+        key, chance = f"{str(relation).replace(' ', '-')}-null", nulls.sel(relation=relation).mean()
+        found |= {key: 1 - float(chance["value"]), f"{key}-error": float(chance["error"])}
     for state, part in drop_path_table(dropped).groupby("drop_path"):
         interval = mean_interval(part.groupby("image").coupling.mean().to_numpy())
         key = f"drop-path-{state}"

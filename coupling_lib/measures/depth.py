@@ -3,7 +3,7 @@
 For one token position t of one prompt, the blocks have Jacobians J^1 .. J^L and singular vectors
 U_l, V_l. The coupling matrix A_{l l'} = U_{l',K}^T J^l V_{l',K} is diagonal where the top singular vectors
 of block l' diagonalise the Jacobian of block l. `measure_depth` gives every variant of the distance from
-diagonal for all pairs; `depth_null` gives what the same numbers are when there is no coupling at all;
+diagonal for all pairs; `depth_null` draws what the same numbers are when there is no coupling at all;
 `depth_summary` condenses a measurement to a mean with its interval; `measure_models` repeats it for further models.
 """
 
@@ -25,9 +25,10 @@ from coupling_lib.measures.common import (
     prompt_inputs,
     prompt_name,
 )
+from coupling_lib.measures.random_bases import null_draws
 from coupling_lib.measures.sweeps import sweep
 from coupling_lib.metrics.coupling import coupling_matrices
-from coupling_lib.metrics.nulls import filled_spectrum, random_orthogonal_null
+from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.statistics import bootstrap_interval
 from coupling_lib.metrics.variants import VARIANTS, locality, measure_variants
 from coupling_lib.models import Model, load_model
@@ -100,12 +101,11 @@ def measure_depth(
     return ds
 
 
-def depth_null(ds: xr.Dataset, variant: str, n_samples: int = 50, seed: int = 0) -> xr.DataArray:
-    """Simulate what a variant is when blocks share no directions but keep their singular values.
+def depth_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
+    """Draw what a variant is for single pairs of blocks that share no directions but keep their singular values.
 
-    Both blocks' singular vectors are drawn as independent, uniformly random orthonormal frames; the
-    singular values are those of each J^l (root mean square over prompts), with the unmeasured tail filled so
-    that the Frobenius norm is that of J^l.
+    This is the spread of single pairs. The mean, which a mean over pairs is to be set against, is known far better
+    than from draws: `null_of`.
 
     Args:
         ds: a dataset of `measure_depth`.
@@ -116,17 +116,7 @@ def depth_null(ds: xr.Dataset, variant: str, n_samples: int = 50, seed: int = 0)
     Returns:
         the values, dimensions `(sample, k, block_1)`.
     """
-    # Root mean squares keep the energy of the head and the whole consistent, so that a tail exists.
-    S, frobenius = (
-        torch.tensor(ds[name].values, dtype=torch.float64).square().mean(0).sqrt()
-        for name in ("singular_values", "frobenius_norm")
-    )
-    width = int(ds.attrs["width"])
-    if S.shape[1] < width:
-        S = filled_spectrum(S, width, frobenius)
-    generator = torch.Generator().manual_seed(seed)
-    values = random_orthogonal_null(S, width, ds["k"].values.tolist(), n_samples, generator, [variant])[variant]
-    return xr.DataArray(values.numpy(), dims=("sample", "k", "block_1"), coords={"k": ds.k, "block_1": ds.block_1})
+    return null_draws(ds, variant, n_samples, seed)
 
 
 def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:

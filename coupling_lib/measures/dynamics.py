@@ -11,7 +11,7 @@ import xarray as xr
 from coupling_lib.derivatives import block_jacobians
 from coupling_lib.measures.common import batched, check_k, prompt_inputs, prompt_name, traced_jacobians
 from coupling_lib.metrics import dynamics
-from coupling_lib.metrics.nulls import filled_spectrum
+from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
 from coupling_lib.models import Model
 from coupling_lib.provenance import prompts_hash, provenance
 from coupling_lib.svd import SingularTriplets, top_triplets, top_triplets_stacked
@@ -19,6 +19,9 @@ from coupling_lib.tracing import Trace
 
 READINGS = ("embedding", "product", "released", "product with final norm", "affine")
 """Rival answers to what a linearised network makes of the embedding; see `measure_dynamics`."""
+
+# Entries of random states held at once.
+_MAX_ENTRIES = 2**23
 
 Variables = dict[str, tuple[tuple[str, ...], torch.Tensor]]
 
@@ -30,7 +33,7 @@ def measure_dynamics(
     k: int = 10,
     token: int = -1,
     seed: int = 0,
-    n_samples: int = 50,
+    n_samples: int = DRAWS,
 ) -> xr.Dataset:
     r"""Measure how far products of I + J_l carry one token's state (paper, section 6.1 and appendix A.5).
 
@@ -59,7 +62,8 @@ def measure_dynamics(
         - `carried_cosine`, `carried_norm_ratio`, `carried_relative_error` `(prompt, start, level)`: the product from
           `start` to `level`, applied to the true state at `start`, against the true state at `level`;
         - `null_cosine`, `null_norm_ratio` `(prompt, level)`: the same from level 0 with random singular vectors in
-          every block, mean over draws;
+          every block, mean over draws; `null_cosine_error` and `null_norm_ratio_error` are their standard errors. Each
+          prompt has draws of its own;
         - `end_cosine`, `end_norm_ratio`, `end_relative_error` `(prompt, reading)`;
         - `linear_norm_ratio` `(prompt, block)`: length of $J_l x^{l-1}$ over that of $f^l(x^{l-1})$. Behind a norm,
           which no rescaling of its input passes, it is near 0, and its direction is rounding;
@@ -67,7 +71,8 @@ def measure_dynamics(
           remainder of the block that ends at each level; they add up to 1;
         - `growth_state`, `growth_response`, `growth_along`, `growth_singular` `(prompt, level, direction)`: logarithms
           of growth factors along the top left singular vectors of the mean Jacobian, see `metrics.dynamics.Growth`;
-          `growth_null` is `growth_response` where all blocks have random singular vectors;
+          `growth_null` is `growth_response` where all blocks have random singular vectors: a single draw per prompt,
+          to be read as a spread over prompts;
         - `left_right_cosine` `(prompt, block, rank)`: $u_i^\top v_i$, with its sign;
         - `singular_values` `(prompt, block, rank)`.
 
@@ -122,12 +127,16 @@ def _random(
 ) -> Variables:
     """The embedding carried through blocks with the same singular values and random singular vectors."""
     S = filled_spectrum(found.S, x.shape[-1], torch.linalg.matrix_norm(J))
-    states = dynamics.random_steps(S, x[0], n_samples, generator)
-    null = dynamics.agreement(states, x.expand_as(states))
-    return {
-        "null_cosine": (("level",), null.cosine.mean(dim=0)),
-        "null_norm_ratio": (("level",), null.norm_ratio.mean(dim=0)),
-    }
+    group, parts = max(1, _MAX_ENTRIES // x.numel()), []
+    for first in range(0, n_samples, group):
+        states = dynamics.random_steps(S, x[0], min(group, n_samples - first), generator)
+        null = dynamics.agreement(states, x.expand_as(states))
+        parts.append(torch.stack([null.cosine, null.norm_ratio]))
+    found: Variables = {}
+    for name, values in zip(("cosine", "norm_ratio"), torch.cat(parts, dim=1), strict=True):
+        found[f"null_{name}"] = (("level",), values.mean(dim=0))
+        found[f"null_{name}_error"] = (("level",), values.std(dim=0) / n_samples**0.5)
+    return found
 
 
 def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> Variables:

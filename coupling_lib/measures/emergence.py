@@ -13,7 +13,8 @@ from tqdm import tqdm
 from coupling_lib.checkpoints import choose_steps, progress
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.common import inputs_for
-from coupling_lib.measures.depth import depth_null, measure_depth
+from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.sweeps import sweep
 from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.variants import VARIANTS
@@ -51,7 +52,7 @@ def measure_emergence(
         token: the position t; -1 is the last.
         window: number of blocks of a window, see `measure_trajectories`.
         seed: seed of the null, and of random inputs where the model has no tokenizer.
-        variant: the mismatch whose null is simulated, a name of `metrics.variants.VARIANTS`.
+        variant: the mismatch whose null is given, a name of `metrics.variants.VARIANTS`.
 
     Returns:
         a dataset with dimension `step`, in order of training, and
@@ -59,7 +60,7 @@ def measure_emergence(
         - every variant `(step, prompt, k, block_1, block_2)` of `measure_depth`, with its `singular_values`
           and `frobenius_norm`;
         - `null` `(step, k)`: the mean of `variant` for random orthogonal bases with that step's singular values,
-          since the spectrum itself changes in training;
+          since the spectrum itself changes in training; `null_error`, its standard error;
         - `line_shape_score`, `expodistance` and `equidistance` `(step, prompt)`, `norm` `(step, prompt, level)`,
           `window_line_shape_score` and `window_expodistance` `(step, prompt, centre)` of `measure_trajectories`;
         - `progress` `(step,)`: validation loss or benchmark accuracy, NaN where it is not known; the attribute
@@ -81,8 +82,8 @@ def measure_emergence(
     per_step = []
     for step in tqdm(chosen, desc=f"{name}: steps", unit="step", disable=None, leave=False):
         measured = _one_step(name, step, given, precision, tuple(ks), token, window, seed)
-        null = depth_null(measured, variant, seed=seed).mean(("sample", "block_1"))
-        per_step.append(measured.assign(null=null))
+        null = null_of(measured, variant, seed=seed).mean("block_1")
+        per_step.append(measured.assign(null=null["value"], null_error=null["error"]))
     known = progress(name)
     ds = xr.concat(per_step, dim="step", combine_attrs="override").assign_coords(step=list(chosen))
     ds["progress"] = ("step", [known.values.get(step, float("nan")) for step in chosen])

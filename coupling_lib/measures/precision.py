@@ -21,7 +21,8 @@ import xarray as xr
 
 from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError, UntrustworthyResultError
 from coupling_lib.measures.common import check_k, depth_jacobians, inputs_for, prompt_inputs, prompt_name, traces
-from coupling_lib.measures.depth import depth_null, measure_depth
+from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.sweeps import sweep
 from coupling_lib.metrics.subspaces import principal_angles, random_angles
 from coupling_lib.metrics.variants import measure_variants
@@ -168,7 +169,8 @@ def measure_precision(
         Errors from weights are those against float32 weights; errors from arithmetic are those against float32
         arithmetic with the same weights and states. A narrow arithmetic that fails its checks leaves NaN.
         `null` `(precision)` is the mean mis-coupling of random bases with the singular values of that precision, and
-        `random_angle` `(order)` the mean for unrelated spans. The attribute `left_out` says in one line each which
+        `random_angle` `(order)` the mean for unrelated spans; `null_error` and `random_angle_error` are their standard
+        errors. The attribute `left_out` says in one line each which
         precisions could not be measured and why.
 
     Raises:
@@ -193,8 +195,12 @@ def measure_precision(
     ds = ds.assign_coords(precision=[one["depth"].attrs["precision"] for one in found], source=list(SOURCES))
     width = int(ds.attrs["width"])
     generator = torch.Generator().manual_seed(seed)
-    ds["null"] = ("precision", [float(depth_null(one["depth"], VARIANT, seed=seed).mean()) for one in found])
-    ds["random_angle"] = ("order", torch.rad2deg(random_angles(width, k, 50, generator)).mean(dim=0).numpy())
+    nulls = [null_of(one["depth"], VARIANT, seed=seed).mean() for one in found]
+    ds["null"] = ("precision", [float(null["value"]) for null in nulls])
+    ds["null_error"] = ("precision", [float(null["error"]) for null in nulls])
+    angles = torch.rad2deg(random_angles(width, k, generator=generator))
+    ds["random_angle"] = ("order", angles.mean(dim=0).numpy())
+    ds["random_angle_error"] = ("order", (angles.std(dim=0) / len(angles) ** 0.5).numpy())
     ds.attrs |= {
         "measure": "precision",
         "k": k,

@@ -19,7 +19,8 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.nulls import filled_spectrum, random_orthogonal_null, relative_to_null
+from coupling_lib.measures.random_bases import null_of
+from coupling_lib.metrics.nulls import DRAWS, relative_to_null
 from coupling_lib.metrics.statistics import bootstrap_interval
 from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS
 
@@ -64,6 +65,9 @@ CHOICES = (
 """Points of disagreement, one after the other, all else being equal within a point."""
 
 
+_NULL = ("value", "error")
+
+
 def several_ks(k: int, width: int) -> tuple[int, ...]:
     """Choose the numbers of singular vectors at which readings are compared.
 
@@ -86,8 +90,8 @@ def several_ks(k: int, width: int) -> tuple[int, ...]:
     return tuple(sorted({k, *(other for other in SEVERAL_KS if other <= width)}))
 
 
-def readings_null(ds: xr.Dataset, n_samples: int = 20, seed: int = 0) -> xr.Dataset:
-    """Simulate every variant for random orthogonal bases with the same singular values; see `depth_null`.
+def readings_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Dataset:
+    """Give every variant for random orthogonal bases with the same singular values: `null_of` of all.
 
     Args:
         ds: a dataset of `measure_depth`.
@@ -95,21 +99,9 @@ def readings_null(ds: xr.Dataset, n_samples: int = 20, seed: int = 0) -> xr.Data
         seed: seed of the draws.
 
     Returns:
-        one variable `(sample, k, block_1)` per variant.
+        `value`, `error` and `mean_square` `(variant, k, block_1)`.
     """
-    S, frobenius = (
-        torch.tensor(ds[name].values, dtype=torch.float64).square().mean(0).sqrt()
-        for name in ("singular_values", "frobenius_norm")
-    )
-    width = int(ds.attrs["width"])
-    if S.shape[1] < width:
-        S = filled_spectrum(S, width, frobenius)
-    generator = torch.Generator().manual_seed(seed)
-    values = random_orthogonal_null(S, width, ds["k"].values.tolist(), n_samples, generator, _variants(ds))
-    return xr.Dataset(
-        {name: (("sample", "k", "block_1"), value.numpy()) for name, value in values.items()},
-        coords={"k": ds["k"], "block_1": ds["block_1"]},
-    )
+    return null_of(ds, _variants(ds), n_samples, seed)
 
 
 def mean_readings(datasets: Mapping[str, xr.Dataset], nulls: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -121,8 +113,9 @@ def mean_readings(datasets: Mapping[str, xr.Dataset], nulls: Mapping[str, xr.Dat
 
     Returns:
         dimensions `(network, variant, k)`: `mean`, `low` and `high` (95 % bootstrap interval over prompts, NaN for a
-        single one) and `null` of the variant itself; and `share`, `share_low`, `share_high` of
-        $(\text{value} - \text{null}) / (\text{best} - \text{null})$, 0 at chance and 1 at perfect coupling.
+        single one), `null` of the variant itself and its standard error `null_error`; and `share`, `share_low`,
+        `share_high` of $(\text{value} - \text{null}) / (\text{best} - \text{null})$, 0 at chance and 1 at perfect
+        coupling.
     """
     means = xr.concat([_means(ds, nulls[name]) for name, ds in datasets.items()], dim="network")
     return means.assign_coords(network=list(datasets))
@@ -169,17 +162,15 @@ def compare_choices(
 
     Returns:
         columns point, reading, variant, network, coupling, low, high (95 % bootstrap interval over prompts, NaN for a
-        single one) and null, the same for random orthogonal bases.
+        single one), null, the same for random orthogonal bases, and null_error, its standard error.
     """
     rows = []
     for choice in CHOICES:
         for network, ds in measured[choice.boundary].items():
             mean, low, high = _interval(_coupling(ds, choice, k))
             null = _null_coupling(nulls[network], choice, k)
-            rows.append(
-                (choice.point, choice.reading, choice.variant, network, float(mean), float(low), float(high), null)
-            )
-    columns = ["point", "reading", "variant", "network", "coupling", "low", "high", "null"]
+            rows.append((choice.point, choice.reading, choice.variant, network, *map(float, (mean, low, high)), *null))
+    columns = ["point", "reading", "variant", "network", "coupling", "low", "high", "null", "null_error"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -229,10 +220,10 @@ def _interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _means(ds: xr.Dataset, null: xr.Dataset) -> xr.Dataset:
     names = _variants(ds)
     values = np.stack([_pairs(ds, name).mean("pair").values for name in names], axis=1)  # prompt, variant, k
-    chance = np.stack([null[name].mean(("sample", "block_1")).values for name in names])
+    chance, error = (null[part].sel(variant=names).mean("block_1").transpose("variant", "k").values for part in _NULL)
     best = torch.tensor([VARIANTS[name].best for name in names], dtype=torch.float64)[:, None]
     share = relative_to_null(torch.from_numpy(values), torch.from_numpy(chance).expand(values.shape), best).numpy()
-    parts = dict(zip(("mean", "low", "high"), _interval(values), strict=True)) | {"null": chance}
+    parts = dict(zip(("mean", "low", "high"), _interval(values), strict=True)) | {"null": chance, "null_error": error}
     parts |= dict(zip(("share", "share_low", "share_high"), _interval(share), strict=True))
     return xr.Dataset(
         {name: (("variant", "k"), part) for name, part in parts.items()}, coords={"variant": names, "k": ds["k"]}
@@ -246,13 +237,17 @@ def _coupling(ds: xr.Dataset, choice: Choice, k: int) -> np.ndarray:
     return TRANSFORMS[choice.transform](values)[:, chosen].mean(axis=1)
 
 
-def _null_coupling(null: xr.Dataset, choice: Choice, k: int) -> float:
-    """The same for random bases; a block with itself is perfectly coupled there, too."""
-    coupling = TRANSFORMS[choice.transform](null[choice.variant].sel(k=k).values.astype(float)).mean()
+def _null_coupling(null: xr.Dataset, choice: Choice, k: int) -> tuple[float, float]:
+    """The same for random bases, with its error; a block with itself is perfectly coupled there, too."""
+    place = {"variant": choice.variant, "k": k}
+    chosen, n_blocks = null.sel(place).mean("block_1"), null.sizes["block_1"]
+    coupling, error = TRANSFORMS[choice.transform](chosen["value"].item()), chosen["error"].item()
+    if choice.transform == "one_minus_square":
+        coupling, error = 1 - chosen["mean_square"].item(), 0.0
     if choice.with_itself:
-        n_blocks = null.sizes["block_1"]
         coupling += (TRANSFORMS[choice.transform](VARIANTS[choice.variant].best) - coupling) / n_blocks
-    return float(coupling)
+        error *= 1 - 1 / n_blocks
+    return coupling, error
 
 
 def _by_block(ds: xr.Dataset, variant: str, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

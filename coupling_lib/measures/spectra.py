@@ -16,7 +16,8 @@ from coupling_lib.measures.common import (
     prompt_inputs,
     prompt_name,
 )
-from coupling_lib.metrics.nulls import filled_spectrum, mean_absolute_coordinate
+from coupling_lib.measures.random_bases import root_mean_square_spectra
+from coupling_lib.metrics.nulls import DRAWS, mean_absolute_coordinate
 from coupling_lib.metrics.spectrum import (
     decay_exponent,
     exchanged_miscoupling,
@@ -132,7 +133,7 @@ def spectra_fits(ds: xr.Dataset, first_block: int | None = None) -> xr.Dataset:
     )
 
 
-def spectra_null(ds: xr.Dataset, n_samples: int = 50, seed: int = 0) -> xr.Dataset:
+def spectra_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Dataset:
     """Give what agreement of left and right vectors is where they are random, with the same singular values.
 
     Args:
@@ -141,8 +142,9 @@ def spectra_null(ds: xr.Dataset, n_samples: int = 50, seed: int = 0) -> xr.Datas
         seed: seed of the draws.
 
     Returns:
-        `left_right_alignment` `()`, in closed form, and `exchanged_miscoupling` `(sample, block)`, simulated for
-        each block's singular values (root mean square over prompts).
+        `left_right_alignment` `()`, in closed form, and `exchanged_miscoupling` `(sample, block)`, drawn for each
+        block's singular values (root mean square over prompts). All blocks share the draws, so that the error of a
+        mean over blocks is the standard error of the draws' means.
 
     Raises:
         ParameterError: if K is out of that range.
@@ -150,12 +152,8 @@ def spectra_null(ds: xr.Dataset, n_samples: int = 50, seed: int = 0) -> xr.Datas
     width, k = int(ds.attrs["width"]), ds.sizes["rank"]
     if not 2 <= k <= width // 2:
         raise ParameterError(f"k is {k}; random bases of width {width} need k from 2 to {width // 2}")
-    S, frobenius = (
-        torch.tensor(ds[name].values, dtype=torch.float64).square().mean(0).sqrt()
-        for name in ("singular_values", "frobenius_norm")
-    )
     generator = torch.Generator().manual_seed(seed)
-    values = exchanged_null(filled_spectrum(S, width, frobenius), k, n_samples, generator)
+    values = exchanged_null(root_mean_square_spectra(ds), k, n_samples, generator)
     return xr.Dataset(
         {
             "left_right_alignment": mean_absolute_coordinate(width),

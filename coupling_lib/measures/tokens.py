@@ -23,8 +23,9 @@ import xarray as xr
 from coupling_lib.derivatives import block_jacobians
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.common import check_k, prompt_inputs, prompt_name, traces
+from coupling_lib.measures.random_bases import null_draws
 from coupling_lib.metrics.coupling import coupling_matrices
-from coupling_lib.metrics.nulls import filled_spectrum, random_orthogonal_null
+from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
 from coupling_lib.models import Model
 from coupling_lib.provenance import provenance
@@ -33,9 +34,6 @@ from coupling_lib.tracing import Trace
 
 KINDS = ("self", "input", "output")
 """Which token is held fixed: none, the one that is varied (t1), or the one that is read (t2)."""
-
-# More spectra than this add time to a simulated mean and nothing to its accuracy.
-_NULL_SPECTRA = 64
 
 
 def measure_tokens(
@@ -116,10 +114,11 @@ def measure_tokens(
     return ds
 
 
-def tokens_null(ds: xr.Dataset, variant: str, n_samples: int = 200, seed: int = 0) -> xr.DataArray:
-    """Simulate what a variant is when tokens share no directions but keep their Jacobians' singular values.
+def tokens_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
+    """Draw what a variant is for single pairs of tokens that share no directions but keep their singular values.
 
-    As `depth_null`, for each measured Jacobian; where there are many, for an even selection of them.
+    For each measured Jacobian; where there are many, for an even selection of them. The mean is known better than
+    from draws: `null_of`.
 
     Args:
         ds: a dataset of `measure_tokens`.
@@ -130,15 +129,7 @@ def tokens_null(ds: xr.Dataset, variant: str, n_samples: int = 200, seed: int = 
     Returns:
         the values, dimensions `(sample, jacobian)`.
     """
-    S = torch.tensor(ds["singular_values"].values, dtype=torch.float64).flatten(0, 1)
-    frobenius = torch.tensor(ds["frobenius_norm"].values, dtype=torch.float64).flatten()
-    at_hand = torch.isfinite(frobenius).nonzero().flatten()
-    some = at_hand[torch.linspace(0, len(at_hand) - 1, min(len(at_hand), _NULL_SPECTRA)).round().long()]
-    width = int(ds.attrs["width"])
-    S = S[some] if S.shape[1] == width else filled_spectrum(S[some], width, frobenius[some])
-    generator = torch.Generator().manual_seed(seed)
-    values = random_orthogonal_null(S, width, [int(ds.attrs["k"])], n_samples, generator, [variant])[variant]
-    return xr.DataArray(values[:, 0].numpy(), dims=("sample", "jacobian"))
+    return null_draws(ds, variant, n_samples, seed)
 
 
 def token_comparisons(pair: tuple[int, int], token_in: int, token_out: int) -> dict[str, dict[str, Any]]:

@@ -19,9 +19,10 @@ from coupling_lib.drop_path import draw_gates, fixed_gates
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.common import check_k, depth_jacobians, prompt_inputs, prompt_name, traces
 from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.random_bases import null_draws
 from coupling_lib.measures.sweeps import sweep
 from coupling_lib.measures.trajectories import measure_trajectories
-from coupling_lib.metrics.nulls import filled_spectrum, random_orthogonal_null
+from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
 from coupling_lib.models import Model
 from coupling_lib.provenance import prompts_hash, provenance
@@ -117,8 +118,10 @@ def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tenso
     return ds
 
 
-def relations_null(ds: xr.Dataset, variant: str, n_samples: int = 50, seed: int = 0) -> xr.DataArray:
-    """Simulate a variant, relation by relation, when blocks share no directions but keep their singular values.
+def relations_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
+    """Draw a variant, relation by relation, for single pairs of blocks that share no directions.
+
+    The mean is known better than from draws: `null_of`.
 
     Args:
         ds: a dataset of `measure_relations`.
@@ -129,19 +132,7 @@ def relations_null(ds: xr.Dataset, variant: str, n_samples: int = 50, seed: int 
     Returns:
         the values, dimensions `(relation, sample, block_1)`.
     """
-    width, k = int(ds.attrs["width"]), int(ds.attrs["k"])
-    samples = []
-    for relation in ds.relation.values:
-        one = ds.sel(relation=relation)
-        S, frobenius = (
-            torch.tensor(one[name].values, dtype=torch.float64).square().mean(0).sqrt()
-            for name in ("singular_values", "frobenius_norm")
-        )
-        S = filled_spectrum(S, width, frobenius) if S.shape[1] < width else S
-        generator = torch.Generator().manual_seed(seed)
-        samples.append(random_orthogonal_null(S, width, [k], n_samples, generator, [variant])[variant][:, 0].numpy())
-    coords = {"relation": ds.relation.values, "block_1": ds.block_1.values}
-    return xr.DataArray(np.stack(samples), dims=("relation", "sample", "block_1"), coords=coords)
+    return null_draws(ds, variant, n_samples, seed).transpose("relation", "sample", "block_1")
 
 
 def measure_drop_path(

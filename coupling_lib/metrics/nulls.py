@@ -5,7 +5,9 @@ independent and uniformly (Haar) distributed. A raw value means little without i
 the width $d$ and on $K$ alone: the `trace`
 normalisation of uncoupled Jacobians with flat spectra is about $1/\sqrt K$ at any width.
 
-`random_orthogonal_null` simulates the null of every variant; `closed_form_null` is its root-mean-square value.
+Measured values are means over pairs, so the *mean* of a variant under the null is what they are set against:
+`expected_null`, with its standard error. It leans on `closed_form_null`, the exact root mean square, and on draws of
+`random_orthogonal_null`.
 
 **Derivation.** With $x = V_1^\top v$ and $y = U_1^\top u$ independent and uniform on the sphere, an entry of the
 coupling matrix is $a = u^\top J_1 v = \sum_i \sigma_i y_i x_i$. The signs are symmetric and
@@ -38,39 +40,54 @@ $$\mathbb E\, m^2 = 1 + K/d - 2 e_d \approx 1 + K/d - 1.6/\sqrt d \qquad \text{(
 A spectrum that decays is no small correction to it: $\lVert J_1 \rVert_F^2 / \lVert s_{1,K} \rVert^2$ falls from $d/K$
 towards 1, and $\lVert s_{1,K} \rVert_1 / \lVert s_{1,K} \rVert_2$, by which the `trace` forms are smaller, from
 $\sqrt K$ towards 1.
+
+**The normalised mis-coupling.** Here $K$ decides, and spectrum and width hardly matter. With $U_2, V_2$ uniform,
+$A$ has the distribution of $O_1 \Lambda O_2$, with $\Lambda$ its singular values and $O_1, O_2$ independent uniform
+orthogonal matrices. So its entries can be exchanged, each carries the share $1/K^2$ of $\lVert A \rVert_F^2$ in the
+mean, and the diagonal's share $D = \sum_i a_{ii}^2 / \lVert A \rVert_F^2$ and $\tilde m^2 = 1 - D$ have
+
+$$\mathbb E\, D = 1/K, \qquad \mathbb E\, \tilde m^2 = 1 - 1/K \qquad \text{(exact for every spectrum and width)}.$$
+
+Given $\Lambda$, $\mathbb E\, D^2$ is a polynomial of degree four in it that no rotation changes, over
+$\lVert A \rVert_F^4$. There are two such polynomials, $(\mathrm{tr} A^\top A)^2$ and $\mathrm{tr} (A^\top A)^2$,
+so it is linear in the *purity* $p = \mathrm{tr} (A^\top A)^2 / (\mathrm{tr} A^\top A)^2$, which lies between $1/K$
+(all singular values of A equal) and 1 (a single one). Two cases fix the line (`diagonal_share_variance`):
+
+- rank one, $p = 1$: $a_{ij} = x_i y_j$ with unit vectors, whose coordinates have $\mathbb E\, x_i^4 = 3 / K(K+2)$ and
+  $\mathbb E\, x_i^2 x_j^2 = 1 / K(K+2)$, so $\mathbb E\, D^2 = (K + 8) / K (K+2)^2$;
+- independent Gaussian entries (flat spectrum, $K \ll d$): $D$ is Beta-distributed with parameters $K/2$ and
+  $K(K-1)/2$, so $\mathbb E\, D^2 = (K+2) / K (K^2+2)$, at a mean purity of $(2K+1) / (K^2+2)$.
+
+The mean of $\tilde m$ lies below its root mean square, by about $\mathrm{Var} D / 8 (1 - 1/K)^{3/2}$. In the Gaussian
+case it is exactly $\Gamma(a + \tfrac12)\, \Gamma(n) / \Gamma(a)\, \Gamma(n + \tfrac12)$ with $a = K(K-1)/2$ and
+$n = K^2/2$ (`gaussian_miscoupling`). At $K = 10$ this is a coupling $1 - \tilde m$ of 0.0516 where the root mean square
+gives 0.0513; a Jacobian of rank one, the other extreme, has 0.0517
+(`coupling_lib.measures.nulls.null_by_spectrum`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.coupling import divided, trustworthy, widened
-from coupling_lib.metrics.variants import PairProducts, checked_ks, chosen_variants, evaluated
+from coupling_lib.metrics.frames import frame_pairs
+from coupling_lib.metrics.frames import random_frame as random_frame
+from coupling_lib.metrics.variants import VARIANTS, PairProducts, Variant, checked_ks, chosen_variants, evaluated
 
+DRAWS = 3000
+"""Random draws of a null, wherever one is drawn."""
 
-def random_frame(
-    d: int, k: int, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float32
-) -> Tensor:
-    """Draw orthonormal vectors of width d, uniformly distributed: the first k columns of a Haar orthogonal matrix.
-
-    The Q factor of a Gaussian matrix is Haar only after the signs of R's diagonal are moved into it.
-
-    Args:
-        d: Width.
-        k: Number of vectors, at most d.
-        generator: Source of randomness; None takes torch's global one.
-        dtype: Floating type of the result.
-
-    Returns:
-        (d, k).
-    """
-    Q, R = torch.linalg.qr(torch.randn(d, k, generator=generator, dtype=dtype))
-    return Q * R.diagonal().sign()
+_CYCLIC = "old_off_over_diagonal"
+_TWINS = {"released_norm_vju": "released_norm", "released_trace_vju": "released_trace"}
+_TWINS |= {f"basis_{sides}": "basis_uu" for sides in ("vv", "uv", "vu")}
+# Draws below which a standard error is not believed, and entries of the largest intermediate product.
+_FEWEST, _MAX_ENTRIES = 200, 2**21
 
 
 def filled_spectrum(S: Tensor, d: int, frobenius: Tensor) -> Tensor:
@@ -108,16 +125,15 @@ def random_orthogonal_null(
     S: Tensor,
     d: int,
     ks: Iterable[int],
-    n_samples: int = 100,
+    n_samples: int = DRAWS,
     generator: torch.Generator | None = None,
     names: Iterable[str] | None = None,
 ) -> dict[str, Tensor]:
-    r"""Values of every variant for random orthogonal bases with the same singular values.
+    r"""Draw values of every variant for random orthogonal bases with the same singular values.
 
-    One draw serves all spectra and all K: a global rotation makes $U_1$ the identity, $U_2$ and $V_2$ are random
-    frames, and $V_1^\top [V_2\, U_2] = H R$ where $R$ comes from the QR decomposition of $[V_2\, U_2]$ and $H$ is
-    another random frame. No matrix larger than (d, 2K) is formed. Each value has the exact null distribution of its
-    variant; values of different blocks in one sample share their bases and so are not independent.
+    One draw serves all spectra and all K. No matrix larger than (r, K) is drawn, with r the number of singular values
+    before the last run of equal ones (`coupling_lib.metrics.frames`). Each value has the exact null distribution of
+    its variant; values of different blocks in one sample share their bases and so are not independent.
 
     Args:
         S: Singular values (L, r), the whole spectrum or its head, in descending order; what is not given counts
@@ -140,49 +156,173 @@ def random_orthogonal_null(
         >>> bool((null["normalized_miscoupling"].mean() - (1 - 1 / 8) ** 0.5).abs() < 0.01)
         True
     """
+    S, ks = _checked(S, d, ks, n_samples)
+    variants = chosen_variants(names)
+    parts = [evaluated(variants, products, ks) for products in _null_products(S, d, ks, n_samples, generator, variants)]
+    joined = {v.name: torch.cat([part[v.name] for part in parts], dim=-1) for v in variants}
+    return {name: value.expand(-1, len(S), -1).permute(2, 0, 1) for name, value in joined.items()}
+
+
+class Expectation(NamedTuple):
+    """A mean under the null hypothesis, and how well it is known."""
+
+    value: Tensor
+    """The mean, (len(ks), L)."""
+    error: Tensor
+    """Its standard error (len(ks), L). All blocks share the draws, so that the error of a mean over blocks is at most
+    the mean of theirs."""
+    mean_square: Tensor
+    """The exact mean of the square (len(ks), L); not a number where it is not known."""
+    draws: int
+    """Number of draws, of the K that took most."""
+
+
+def expected_null(
+    S: Tensor,
+    d: int,
+    ks: Iterable[int],
+    names: Iterable[str] | None = None,
+    n_samples: int = DRAWS,
+    seed: int = 0,
+) -> dict[str, Expectation]:
+    r"""Mean of every variant for random orthogonal bases with the same singular values, with its standard error.
+
+    Draws alone would leave an error of the single value's spread over $\sqrt n$. But the mean square $q^2$ of all
+    variants but one is known exactly (`closed_form_null`), and $m - (m^2 - q^2) / 2q = q - (m - q)^2 / 2q$ has the
+    same mean as $m$ and hardly varies: 3,000 draws give it to about 1e-5. The mean of the one variant that is left,
+    `old_off_over_diagonal`, does not change when the columns of A are permuted; so each draw counts with all K cyclic
+    orders of them, whose fluctuations cancel to first order.
+
+    Variants of the same distribution (`released_norm_vju` and `released_norm`, all `basis_*`) get the same value.
+
+    Args:
+        S: Singular values (L, r), as in `random_orthogonal_null`.
+        d: Width, at least r.
+        ks: Numbers of singular triplets, each at most r.
+        names: Variants to compute; None computes all, without `old_off_over_diagonal` where K is 1.
+        n_samples: Number of draws for each K; fewer, but 200 at least, where the standard errors of the variants with
+            a known mean square all fall below 1e-6 of the value before (large K).
+        seed: Seed of the draws.
+
+    Returns:
+        For each name its mean, the mean's error, and the number of draws.
+
+    Raises:
+        ParameterError: If the shapes do not fit together.
+
+    Example:
+        >>> import torch
+        >>> null = expected_null(torch.ones(1, 96), 96, ks=[10], names=["normalized_miscoupling"])
+        >>> print("{:.4f}".format(1 - null["normalized_miscoupling"].value.item()))
+        0.0516
+    """
+    S, ks = _checked(S.double(), d, ks, n_samples)
+    names = [n for n in VARIANTS if 1 not in ks or n != _CYCLIC] if names is None else list(names)
+    variants = chosen_variants(names)
+    drawn = chosen_variants(dict.fromkeys(_TWINS.get(name, name) for name in names))
+    # Each K has draws of its own, so that a value does not depend on which other K are asked for.
+    each = [_expected(S, d, k, drawn, n_samples, torch.Generator().manual_seed(seed)) for k in ks]
+    means = {
+        v.name: Expectation(
+            *(torch.stack([getattr(found[v.name], part) for found in each]) for part in Expectation._fields[:3]),
+            max(found[v.name].draws for found in each),
+        )
+        for v in drawn
+    }
+    return {v.name: means[_TWINS.get(v.name, v.name)] for v in variants}
+
+
+def _expected(
+    S: Tensor, d: int, k: int, variants: Sequence[Variant], n_samples: int, generator: torch.Generator
+) -> dict[str, Expectation]:
+    """Means of variants at one K, each (L,)."""
+    known = {v.name: closed_form_null(v.name, S, d, k) for v in variants if v.name != _CYCLIC}
+    sums = {v.name: S.new_zeros(2, len(S)) for v in variants}
+    n = 0
+    for products in _null_products(S, d, [k], n_samples, generator, variants):
+        found = evaluated([v for v in variants if v.name != _CYCLIC], products, [k])
+        # Half the square of the distance from the known root mean square.
+        found = {name: (v[0] - known[name].unsqueeze(-1)).square() / 2 for name, v in found.items()}
+        if _CYCLIC in sums:
+            found[_CYCLIC] = _cyclic_mean(products.ujv)
+        for name, values in found.items():
+            sums[name] += torch.stack([values.sum(dim=-1), values.square().sum(dim=-1)])
+        n += next(iter(found.values())).shape[-1]
+        if (
+            known
+            and n >= _FEWEST
+            and all((_error(sums[name], n) <= 1e-6 * q.square()).all() for name, q in known.items())
+        ):
+            break
+    means = {}
+    for name, total in sums.items():
+        mean, error = total[0] / n, _error(total, n)
+        square = torch.full_like(mean, torch.nan)
+        if name in known:
+            q = known[name]
+            scale = torch.where(q > 0, q, 1)
+            mean, error, square = q - mean / scale, error / scale, q.square()
+        means[name] = Expectation(mean, error, square, n)
+    return means
+
+
+def _checked(S: Tensor, d: int, ks: Iterable[int], n_samples: int) -> tuple[Tensor, list[int]]:
     (S,) = widened(S)
     if S.ndim != 2 or S.shape[-1] > d or n_samples < 1:
         raise ParameterError(
             f"S has shape {tuple(S.shape)}, d is {d!r} and n_samples {n_samples!r}; expected S (L, r) with "
             "r at most d, and at least one sample"
         )
-    r = S.shape[-1]
-    ks = checked_ks(ks, available=r)
-    variants = chosen_variants(names)
-    samples = [evaluated(variants, _null_products(S, d, max(ks), generator), ks) for _ in range(n_samples)]
-    return {v.name: torch.stack([sample[v.name][..., 0] for sample in samples]) for v in variants}
+    return S, checked_ks(ks, available=S.shape[-1])
 
 
-def _null_products(S: Tensor, d: int, k: int, generator: torch.Generator | None) -> PairProducts:
-    """Products of blocks with spectra S (L, r) against one random block, as (L, 1, k, k)."""
-    frames = [random_frame(d, k, generator, S.dtype).to(S.device) for _ in range(2)]
-    V2, U2 = frames
-    R = torch.linalg.qr(torch.cat([V2, U2], dim=1)).R
-    rotated = random_frame(d, len(R), generator, S.dtype).to(S.device) @ R  # V_1^T [V_2 U_2], V_1 uniform
-    V1_V2, V1_U2 = rotated[:, :k], rotated[:, k:]
-    r, n_blocks = S.shape[-1], len(S)
+def _error(total: Tensor, n: int) -> Tensor:
+    """Standard error of a mean from the sums of n values and of their squares."""
+    return ((total[1] / n - (total[0] / n).square()).clamp(min=0) / max(1, n - 1)).sqrt()
 
-    def shared(matrix: Tensor) -> Tensor:
-        return matrix.expand(n_blocks, 1, k, k)
 
-    return PairProducts(
-        s=S[:, None, :k],
-        ujv=((U2[:r].T * S.unsqueeze(-2)) @ V1_V2[:r]).unsqueeze(1),
-        vju=((V2[:r].T * S.unsqueeze(-2)) @ V1_U2[:r]).unsqueeze(1),
-        uu=shared(U2[:k].T),
-        vv=shared(V1_V2[:k]),
-        uv=shared(V1_U2[:k].T),
-        vu=shared(V2[:k].T),
-    )
+def _cyclic_mean(A: Tensor) -> Tensor:
+    """Value of `old_off_over_diagonal`, mean over the K cyclic orders of the columns: (..., K, K) to (...)."""
+    size, k = A.abs(), A.shape[-1]
+    if k == 1:
+        raise ParameterError(f"k is 1; {_CYCLIC} needs off-diagonal entries: k of at least 2, or other names")
+    place = torch.arange(k)
+    diagonals = size[..., place[:, None], (place[:, None] + place) % k].sum(dim=-2)
+    ratio = divided(diagonals.sum(dim=-1, keepdim=True), diagonals, "mean diagonal")
+    return (ratio.mean(dim=-1) - 1) / (k - 1)
+
+
+def _null_products(
+    S: Tensor, d: int, ks: Sequence[int], n_samples: int, generator: torch.Generator | None, variants: Sequence[Variant]
+) -> Iterator[PairProducts]:
+    """Products of blocks with spectra S (L, r) against random blocks, as (L, n, k, k), some n at a time."""
+    k, needed = max(ks), {product for variant in variants for product in variant.needs}
+    full = torch.cat([S, S.new_zeros(len(S), d - S.shape[-1])], dim=-1)
+    # Coordinates from the last change in any spectrum on are alike to all blocks.
+    changes = (full[:, 1:] != full[:, :-1]).any(dim=0).nonzero()
+    r = max(k, int(changes.max()) + 1 if len(changes) else 0)
+    head, flat = full[:, None, None, :r], full[:, -1, None, None, None] if r < d else 0
+    group = max(1, min(1000, _MAX_ENTRIES // (len(S) * k * r)))
+    for first in range(0, n_samples, group):
+        n = min(group, n_samples - first)
+        products = {}
+        # The second pair stands for U_1' V_2 and V_1' U_2; no variant sees both pairs.
+        for ujv, u, v in (("ujv", "uu", "vv"), ("vju", "vu", "uv")):
+            if not needed & {ujv, u, v}:
+                continue
+            left, right, tail = (x.to(S) for x in frame_pairs(n, d, r, k, generator))
+            products[ujv] = (left.mT * head) @ right + flat * tail if ujv in needed else None
+            products[u] = left[:, :k].mT.unsqueeze(0)
+            products[v] = right[:, :k].unsqueeze(0) if v == "vv" else right[:, :k].mT.unsqueeze(0)
+        yield PairProducts(s=S[:, None, :k], **products)
 
 
 def closed_form_null(name: str, S: Tensor, d: int, k: int) -> Tensor:
     r"""Root-mean-square value of a variant with no coupling, in closed form (derivation at the top of this module).
 
-    Exact for all mismatches, the unnormalised mis-coupling and the `basis_*` variants, whatever the spectrum. The two
-    ratios are approximate: `normalized_miscoupling` is about $\sqrt{1 - 1/K}$ and `old_off_over_diagonal` about
-    $1 + (\pi/2 - 1)/K$, as if the entries of the coupling matrix were independent and Gaussian. The width of the
-    null's distribution comes from the simulation.
+    Exact for all variants but one, whatever the spectrum: `old_off_over_diagonal` is about $1 + (\pi/2 - 1)/K$, as if
+    the entries of the coupling matrix were independent and Gaussian. The mean, which lies a little lower, is
+    `expected_null`.
 
     Args:
         name: Variant, a key of `VARIANTS`.
@@ -222,6 +362,46 @@ def closed_form_null(name: str, S: Tensor, d: int, k: int) -> Tensor:
         square = square - 2 * mean_absolute_entry(spectrum, d).to(top) * top.sum(dim=-1)
     normaliser = top.sum(dim=-1) if "trace" in name else torch.linalg.vector_norm(top, dim=-1)
     return divided(square.sqrt(), normaliser, "norm of the singular values")
+
+
+def diagonal_share_variance(k: int, purity: float) -> float:
+    r"""Variance of the diagonal's share $D = 1 - \tilde m^2$ with no coupling (derivation at the top of this module).
+
+    Args:
+        k: Number of singular triplets.
+        purity: $\mathrm{tr} (A^\top A)^2 / (\mathrm{tr} A^\top A)^2$, or its mean over random bases.
+
+    Returns:
+        The variance.
+
+    Example:
+        >>> round(diagonal_share_variance(10, purity=1) ** 0.5, 4)  # rank one
+        0.05
+    """
+    if k == 1:
+        return 0.0
+    gaussian, middle = (k + 2) / (k * (k**2 + 2)), (2 * k + 1) / (k**2 + 2)
+    single = (k + 8) / (k * (k + 2) ** 2)
+    return single + (gaussian - single) * (1 - purity) / (1 - middle) - 1 / k**2
+
+
+def gaussian_miscoupling(k: int) -> float:
+    r"""Mean $\tilde m$ of a matrix of independent Gaussian entries: no coupling, flat spectrum, $K \ll d$.
+
+    Args:
+        k: Number of singular triplets.
+
+    Returns:
+        The mean, exact.
+
+    Example:
+        >>> round(1 - gaussian_miscoupling(10), 4)
+        0.0516
+    """
+    if k == 1:
+        return 0.0
+    a, n = k * (k - 1) / 2, k**2 / 2
+    return math.exp(math.lgamma(a + 0.5) + math.lgamma(n) - math.lgamma(a) - math.lgamma(n + 0.5))
 
 
 def mean_absolute_coordinate(d: int) -> float:

@@ -8,8 +8,11 @@ from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.coupling import divided, miscoupling, trustworthy, widened
-from coupling_lib.metrics.nulls import random_frame
+from coupling_lib.metrics.frames import random_frames
 from coupling_lib.metrics.statistics import LinearFit, linear_fit
+
+# Entries of the largest intermediate product.
+_MAX_ENTRIES = 2**21
 
 
 def stable_rank(S: Tensor) -> Tensor:
@@ -188,7 +191,7 @@ def exchanged_miscoupling(J: Tensor, U: Tensor, Vh: Tensor) -> Tensor:
     return miscoupling(Vh @ J @ U, normalized=True)
 
 
-def exchanged_null(S: Tensor, k: int, n_samples: int = 50, generator: torch.Generator | None = None) -> Tensor:
+def exchanged_null(S: Tensor, k: int, n_samples: int = 3000, generator: torch.Generator | None = None) -> Tensor:
     r"""Values of `exchanged_miscoupling` where left and right vectors have nothing to do with each other.
 
     With independent, uniformly distributed $U$ and $V$ the matrix $Q = V^\top U$ is a uniform orthogonal matrix and
@@ -213,11 +216,14 @@ def exchanged_null(S: Tensor, k: int, n_samples: int = 50, generator: torch.Gene
     if S.ndim != 2 or not 2 <= k <= d // 2:
         raise ParameterError(f"k is {k!r}; for the null of width {d} it must be from 2 to {d // 2}")
     samples = []
-    for _ in range(n_samples):
-        columns = random_frame(d, k, generator, S.dtype).to(S)
-        square = columns[:k]
+    group = max(1, min(1000, _MAX_ENTRIES // (len(S) * d * k)))
+    for first in range(0, n_samples, group):
+        n = min(group, n_samples - first)
+        columns = random_frames(n, d, k, generator).to(S)
+        W = random_frames(n, d - k, k, generator).to(S).mT
+        square = columns[:, :k]
         values, vectors = torch.linalg.eigh(torch.eye(k).to(S) - square @ square.mT)
-        root = (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
-        rows = torch.cat([square, root @ random_frame(d - k, k, generator, S.dtype).to(S).mT], dim=1)
-        samples.append(miscoupling((rows * S.unsqueeze(-2)) @ columns, normalized=True))
-    return torch.stack(samples)
+        root = (vectors * values.clamp(min=0).sqrt().unsqueeze(-2)) @ vectors.mT
+        rows = torch.cat([square, root @ W], dim=-1)
+        samples.append(miscoupling((rows * S[:, None, None]) @ columns, normalized=True))
+    return torch.cat(samples, dim=1).mT

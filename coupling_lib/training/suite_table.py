@@ -21,8 +21,9 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
-from coupling_lib.metrics.nulls import filled_spectrum, random_orthogonal_null
+from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import Model
 from coupling_lib.prompts import load_prompts
@@ -31,7 +32,6 @@ from coupling_lib.training.recipe import Recipe
 from coupling_lib.training.text import Corpus
 
 N_PROMPTS = 8
-N_NULL = 20
 KS = {"5": 5, "10": 10, "tenth": None}
 """Names of the numbers of singular vectors in column names; `tenth` is 10 % of the width."""
 
@@ -46,7 +46,8 @@ line_shape_score, expodistance, equidistance: mean over prompts, with x^0; *_med
 VARIANT_kK: a variant of metrics.variants.VARIANTS (all are distances, 0 is perfect coupling) with K = 5, 10 or
 "tenth" (k_tenth = a tenth of the width, rounded), mean over pairs of different blocks and over prompts;
 _all: mean over all pairs, the diagonal included; _sd: standard deviation over prompts of the former;
-_null: its value with the same singular values and random orthogonal bases, mean of {N_NULL} draws and all blocks.
+_null: its mean with the same singular values and random orthogonal bases (measures.random_bases.null_of: closed form
+of the mean square and {DRAWS:,} draws), over all blocks.
 The untrained value of a model is its row at step 0. train_seconds: to that step, on the cpu and threads named."""
 
 
@@ -92,7 +93,7 @@ def measure(model: Model) -> dict[str, float | int | str]:
 
 
 def null_means(depth: xr.Dataset) -> dict[tuple[str, int], float]:
-    """Average over draws and blocks what `measures.depth.depth_null` simulates, for every variant at once.
+    """Average `null_of` over blocks, for every variant at once.
 
     Args:
         depth: a dataset of `measure_depth`.
@@ -100,14 +101,8 @@ def null_means(depth: xr.Dataset) -> dict[tuple[str, int], float]:
     Returns:
         the mean with no coupling, by variant and K.
     """
-    S, frobenius = (
-        torch.tensor(depth[name].values, dtype=torch.float64).square().mean(0).sqrt()
-        for name in ("singular_values", "frobenius_norm")
-    )
-    width, ks = int(depth.attrs["width"]), depth["k"].values.tolist()
-    generator = torch.Generator().manual_seed(0)
-    values = random_orthogonal_null(filled_spectrum(S, width, frobenius), width, ks, N_NULL, generator)
-    return {(name, k): float(value[:, i].mean()) for name, value in values.items() for i, k in enumerate(ks)}
+    means = null_of(depth)["value"].mean("block_1")
+    return {(str(name), int(k)): float(means.sel(variant=name, k=k)) for name in means.variant for k in means.k}
 
 
 @torch.no_grad()

@@ -20,7 +20,8 @@ of the token's path, its 95 % bootstrap interval over images, and its mean befor
 images and over all ordered pairs of different blocks |
 | ... `_low`, `_high` | ends of its 95 % bootstrap interval over images |
 | ... `_all` | the same with the pairs of a block with itself |
-| ... `_null` | its mean for random orthogonal bases with the same singular values |
+| ... `_null` | its mean for random orthogonal bases with the same singular values (`measures.random_bases.null_of`); \
+in `data/vit_grid.csv` derived, not retrained, and without `miscoupling` (`training.derived_nulls`) |
 | ... `_untrained` | its mean before training, on the same images |
 | `machine`, `threads`, `versions` | what it was made on and with |
 
@@ -47,7 +48,8 @@ from transformers import ViTForImageClassification
 from coupling_lib import images
 from coupling_lib.errors import ParameterError
 from coupling_lib.labelled_images import LabelledImages
-from coupling_lib.measures.depth import depth_null, measure_depth
+from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.statistics import bootstrap_interval
 from coupling_lib.metrics.variants import VARIANTS
@@ -203,11 +205,13 @@ def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_image
             # Singular values that coincide are a property of a fresh model, and expected there.
             warnings.simplefilter("ignore", IllDefinedSubspaceWarning)
             ds = measure_depth(model, pixels, ks=ks, token=position)
+        nulls = null_of(ds, list(VARIANTS))["value"].mean("block_1")
         for name in VARIANTS:
-            null = depth_null(ds, name, n_samples=10).mean(("sample", "block_1"))
             for k in ks:
                 column = f"{token}.k{k}.{name}"
-                out |= _summarised(column, ds[name].sel(k=k).values) | {f"{column}_null": float(null.sel(k=k))}
+                out |= _summarised(column, ds[name].sel(k=k).values) | {
+                    f"{column}_null": float(nulls.sel(variant=name, k=k))
+                }
         shape = measure_trajectories(model, pixels, token=position)
         for name in _SHAPES:
             mean, low, high = bootstrap_interval(shape[name].values, n_resamples=500)

@@ -59,6 +59,7 @@ def make_dynamics(seed: int, count: int = PROMPTS) -> xr.Dataset:
         | {
             "null_cosine": (("prompt", "level"), rng.uniform(-0.1, 0.1, (count, levels))),
             "null_norm_ratio": (("prompt", "level"), rng.uniform(0.1, 1, (count, levels))),
+            "null_cosine_error": (("prompt", "level"), np.full((count, levels), 0.003)),
             "end_cosine": (("prompt", "reading"), rng.uniform(-1, 1, (count, 5))),
             "end_norm_ratio": (("prompt", "reading"), rng.uniform(0.01, 1, (count, 5))),
             "linear_norm_ratio": (("prompt", "block"), rng.uniform(1e-4, 0.1, (count, BLOCKS))),

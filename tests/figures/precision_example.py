@@ -40,6 +40,7 @@ def make_precision(seed: int = 0) -> xr.Dataset:
                 by_source[..., None, None, None] * rng.uniform(0.5, 1.5, (*shape, L)) * ~np.eye(L, dtype=bool),
             ),
             "null": ("precision", [0.82, 0.82, 0.83]),
+            "null_error": ("precision", [1e-5, 1e-5, 1e-5]),
             "random_angle": ("order", [50.0, 65.0, 80.0]),
         },
         coords={"precision": NAMES, "source": SOURCES, "side": ["U", "V"]},

@@ -22,6 +22,7 @@ def make_means() -> xr.Dataset:
     parts = dict(zip(("mean", "low", "high"), _with_interval(rng, shape, 0.3, 1.1), strict=True))
     parts |= dict(zip(("share", "share_low", "share_high"), _with_interval(rng, shape, -0.1, 0.3), strict=True))
     parts["null"] = rng.uniform(0.8, 1, shape)
+    parts["null_error"] = np.full(shape, 1e-5)
     coords = {"network": NETWORKS, "variant": list(VARIANTS), "k": KS}
     return xr.Dataset({name: (("network", "variant", "k"), part) for name, part in parts.items()}, coords)
 
@@ -37,7 +38,7 @@ def make_agreement() -> xr.Dataset:
 
 def make_choices() -> pd.DataFrame:
     rows = [
-        (point, reading, "released_norm", network, value + 0.1 * i, value, value + 0.2, 0.05 + 0.01 * i)
+        (point, reading, "released_norm", network, value + 0.1 * i, value, value + 0.2, 0.05 + 0.01 * i, 1e-5)
         for point, reading, value in (
             ("coupling", "−m", -0.9),
             ("coupling", "1 − m", 0.1),
@@ -45,7 +46,8 @@ def make_choices() -> pd.DataFrame:
         )
         for i, network in enumerate(NETWORKS)
     ]
-    return pd.DataFrame(rows, columns=["point", "reading", "variant", "network", "coupling", "low", "high", "null"])
+    columns = ["point", "reading", "variant", "network", "coupling", "low", "high", "null", "null_error"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def make_by_block() -> xr.Dataset:

@@ -132,8 +132,9 @@ def test_summary_gives_paired_differences_with_intervals_and_names_them_for_the_
     assert line["step by step"] == pytest.approx(found["step by step"].mean())
     assert line["step by step difference"] == pytest.approx(difference.mean())
     assert line["step by step difference low"] < difference.mean() < line["step by step difference high"]
-    book = prompts_data.remembered(prompts_data.prompt_table(datasets, NAME, K), summary)
+    book = prompts_data.remembered(prompts_data.prompt_table(datasets, NAME, K), summary, 1e-5)
     assert book["prompts-step-by-step-difference-trained-low"] == line["step by step difference low"]
+    assert book["prompts-null-error"] == 1e-5
     assert book["prompts-null"] == pytest.approx(0.05) and "prompts-length-untrained-high" in book
 
 

@@ -9,6 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from coupling_lib.figures import style
+from coupling_lib.measures.random_bases import Chance
 
 ROLES = (style.TRAINED, style.UNTRAINED, style.NULL)
 
@@ -98,3 +99,16 @@ def test_png_has_two_pixels_per_css_pixel():
     with style.theme("light"):
         png = style.save_png(Figure(figsize=(style.WIDTH, 1)))
     assert int.from_bytes(png[16:20], "big") == 2 * 720
+
+
+@pytest.mark.parametrize(
+    ("error", "written"), [(0, "0"), (8.7e-6, "0.000009"), (0.00012, "0.0001"), (0.0312, "0.03"), (2.0, "2")]
+)
+def test_an_error_is_written_with_one_digit_and_no_exponent(error, written):
+    assert style.one_digit(error) == written
+    assert style.with_error(0.05158, error) == f"0.0516 ± {written}"
+
+
+def test_a_null_that_knows_its_error_says_so_in_the_legend():
+    assert style.null_label(0.95) == "random bases"
+    assert style.null_label(Chance(0.94842, 8.7e-6)) == "random bases 0.0516 ± 0.000009"

@@ -52,7 +52,9 @@ def reports(pair_other: int = 3) -> dict[str, dict[str, xr.Dataset]]:
     return {name: {key: networks(**how)[name] for key, how in kinds.items()} for name in ("untrained", "trained")}
 
 
-NULLS = {name: xr.DataArray(np.linspace(0.9, 1.0, 101)) for name in reports()["trained"]}
+NULL = {"value": ("jacobian", [0.94, 0.96]), "error": ("jacobian", [1e-5, 3e-5])}
+DRAWN = {"draws": (("sample", "jacobian"), np.linspace(0.9, 1.0, 102).reshape(51, 2))}
+NULLS = {name: xr.Dataset(NULL | DRAWN) for name in reports()["trained"]}
 FIGURES = {
     "grids": lambda: tokens.token_grids(networks(), NAME, null=0.95),
     "grids of one block": lambda: tokens.token_grids(networks(other=2, kind="input"), NAME, null=0.95),
@@ -147,9 +149,9 @@ def test_summary_holds_means_intervals_and_the_null_and_names_them_for_the_book(
     line = table.loc["input 3-4"]
     assert line["trained"] == pytest.approx(values.mean())
     assert values.min() - 1e-12 <= line["trained low"] <= line["trained"] <= line["trained high"]
-    assert line["random bases"] == pytest.approx(0.05)
+    assert line["random bases"] == pytest.approx(0.05) and line["random bases error"] == pytest.approx(2e-5)
     book = tokens_data.remembered(table, between=["input 3-4"])
-    assert book["tokens-between-input-trained-low"] == line["trained low"] and len(book) == 7
+    assert book["tokens-between-input-trained-low"] == line["trained low"] and len(book) == 8
 
 
 def test_summary_draws_every_prompt_the_mean_and_the_spread_of_single_random_pairs():
@@ -160,6 +162,7 @@ def test_summary_draws_every_prompt_the_mean_and_the_spread_of_single_random_pai
     assert np.allclose(dots[3:], trained)
     shade = left.collections[-1].get_paths()[0].get_extents()
     assert (shade.y0, shade.y1) == pytest.approx((0.0025, 0.0975))
+    assert "random bases ± 0.00002" in left.get_legend_handles_labels()[1]
     assert tokens_data.null_coupling(NULLS["self 3-4"]) == pytest.approx((0.05, 0.0025, 0.0975))
 
 

@@ -111,6 +111,7 @@ def test_quoted_numbers_have_unique_names_and_come_from_the_tables(grid):
     fits = vision_data.fits_by_rate(grid, CLASS, STATED)
     found = vision_data.quoted(grid, CLASS, [CLASS, PATCH], fits)
     assert found["models"] == len(grid) and found["r-squared-0.3"] == fits.set_index("drop_path").loc["0.3"].r_squared
+    assert found["coupling-class-null-error"] < 1e-3
     assert found["coupling-class-null"] == pytest.approx(0.048) and all(np.isfinite(v) for v in found.values())
 
 

@@ -31,8 +31,9 @@ def relations():
 
 @pytest.fixture(scope="module")
 def nulls():
-    values = np.full((4, 3, 6), 0.95)
-    return xr.DataArray(values, dims=("relation", "sample", "block_1"), coords={"relation": RELATIONS})
+    parts = {"value": np.full((4, 6), 0.95), "error": np.full((4, 6), 2e-5)}
+    dims = ("relation", "block_1")
+    return xr.Dataset({name: (dims, part) for name, part in parts.items()}, {"relation": RELATIONS})
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +85,10 @@ def test_drop_path_rows_keep_image_and_draw(dropped):
 
 def test_summary_and_quoted_numbers_agree(networks, relations, nulls, dropped):
     summary = vision_model_data.summary_table(networks, NAME, 4, 0.95)
-    found = vision_model_data.quoted(summary, relations, nulls, dropped, NAME)
+    found = vision_model_data.quoted(summary, relations, nulls, dropped, NAME, 1e-5)
     assert list(summary.index) == ["untrained", "trained", "random bases"]
     assert found["model-trained"] == summary.loc["trained", "coupling"] and found["model-null"] == pytest.approx(0.05)
-    assert found["class-to-patch-null"] == pytest.approx(0.05)
+    assert found["class-to-patch-null"] == pytest.approx(0.05) and found["model-null-error"] == 1e-5
+    assert found["class-to-patch-null-error"] == pytest.approx(2e-5)
     assert found["drop-path-off"] == pytest.approx(float(1 - dropped["off"].mean()))
     assert found["drop-path-on-low"] < found["drop-path-on"] < found["drop-path-on-high"]

@@ -55,7 +55,8 @@ def make_emergence(strengths: tuple[float, ...] = (0.06, 0.06, 0.6, 0.3), n_prom
             "window_line_shape_score", "window_expodistance",
         ]  # fmt: skip
         null = ("k", np.full(depth.sizes["k"], 0.95 - 0.001 * seed))
-        parts.append(depth.assign(paths[names]).assign(null=null))
+        error = ("k", np.full(depth.sizes["k"], 1e-5))
+        parts.append(depth.assign(paths[names]).assign(null=null, null_error=error))
     ds = xr.concat(parts, dim="step").assign_coords(step=list(STEPS[: len(strengths)]))
     ds["progress"] = ("step", 7.0 - np.arange(len(strengths)))
     ds.attrs = {"window": 3, "progress_label": "validation loss (nats per token)"}

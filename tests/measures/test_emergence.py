@@ -29,8 +29,9 @@ def test_each_step_is_the_measurement_of_that_revision(measured):
         np.testing.assert_allclose(here.normalized_miscoupling, depth.normalized_miscoupling, atol=1e-4)
         for name in ("line_shape_score", "expodistance", "norm", "window_line_shape_score", "window_expodistance"):
             np.testing.assert_allclose(here[name], paths[name], rtol=1e-4)
-        null = cl.depth_null(depth, "normalized_miscoupling").mean(("sample", "block_1"))
-        np.testing.assert_allclose(here.null, null, rtol=1e-5)
+        null = cl.null_of(depth, "normalized_miscoupling").mean("block_1")
+        np.testing.assert_allclose(here.null, null["value"], rtol=1e-5)
+        np.testing.assert_allclose(here.null_error, null["error"], rtol=1e-2)
 
 
 def test_validation_losses_are_those_of_the_training_record(measured):

@@ -10,7 +10,7 @@ from tiny import llama
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures import nulls
-from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum
+from coupling_lib.metrics.nulls import closed_form_null, expected_null, filled_spectrum
 from coupling_lib.metrics.variants import VARIANTS
 
 IDS = [torch.tensor([[5, 17, 99, 3, 42]]), torch.tensor([[7, 8, 9]])]
@@ -36,10 +36,22 @@ def test_measured_values_are_the_means_of_measure_depth_over_pairs_of_different_
 
 
 def test_relative_coupling_is_zero_at_the_null_and_the_share_of_the_way_to_the_best(measured):
-    null = measured["value"].sel(kind="rotated")
-    assert np.allclose(measured["relative"].sel(kind="rotated"), 0)
-    share = 1 - measured["value"].sel(kind="measured") / null
-    np.testing.assert_allclose(measured["relative"].sel(kind="measured"), share, rtol=1e-4, atol=1e-6)
+    for kind in measured.kind.values:
+        share = 1 - measured["value"].sel(kind=kind) / measured["null"]
+        np.testing.assert_allclose(measured["relative"].sel(kind=kind), share, rtol=1e-4, atol=1e-6)
+    # One draw per pair of blocks lies around the expectation.
+    rotated = measured["relative"].sel(kind="rotated", variant=["mismatch", "released_norm", "basis_uu"])
+    assert abs(rotated).max() < 0.1
+
+
+def test_the_null_of_a_model_is_null_of_its_measurement_and_knows_its_error(model, measured):
+    depth = cl.measure_depth(model, IDS[:1], ks=(4, 8))
+    for name in ("normalized_miscoupling", "released_trace", "basis_uv"):
+        expected = cl.null_of(depth, name, seed=3).mean("block_1")
+        found = measured.isel(prompt=0).sel(variant=name)
+        both = np.hypot(expected.error, found.null_error)
+        assert (abs(found.null - expected["value"]) < 5 * both + 1e-6).all(), name
+        assert (found.null_error < 2e-4).all() and (found.null <= found.closed_form + 1e-6).all()
 
 
 def test_a_random_model_s_surrogates_agree_with_the_closed_form(measured):
@@ -80,13 +92,17 @@ def test_the_decisive_test_measures_the_released_normalisations(model, boundary)
             np.testing.assert_allclose(got.sel(pairs="all"), every.mean(axis=(1, 2)), rtol=1e-4, atol=1e-6)
 
 
-def test_the_decisive_null_is_the_closed_form_of_each_block_s_spectrum(model):
+def test_the_decisive_null_is_the_expectation_for_each_block_s_spectrum(model):
     found = nulls.measure_decisive(model, IDS[:1], ks=(10,))
     depth = cl.measure_depth(model, IDS[:1], ks=(10,), boundary="hidden_states")
     S, norm = (torch.tensor(depth[name].values[0]) for name in ("singular_values", "frobenius_norm"))
-    expected = closed_form_null("released_trace", filled_spectrum(S, 32, norm), 32, 10).mean().item()
-    got = found["null"].sel(variant="released_trace", rule="10", pairs="different").item()
-    assert got == pytest.approx(expected, rel=1e-4)
+    spectrum = filled_spectrum(S, 32, norm)
+    expected = expected_null(spectrum, 32, [10], ["released_trace"], seed=4)["released_trace"].value.mean().item()
+    place = {"variant": "released_trace", "rule": "10", "pairs": "different"}
+    assert found["null"].sel(place).item() == pytest.approx(expected, abs=5 * found["null_error"].sel(place).item())
+    assert found["null_error"].sel(place).item() < 1e-4
+    root = closed_form_null("released_trace", spectrum, 32, 10).mean().item()
+    assert 0 < root - expected < 1e-3
 
 
 def test_null_curves_agree_with_the_closed_form_and_name_their_k():

@@ -26,8 +26,11 @@ def made_up(seed: int, n_prompts: int = 3) -> xr.Dataset:
 
 def made_up_null(seed: int) -> xr.Dataset:
     rng = np.random.default_rng(seed)
-    values = {name: (("sample", "k", "block_1"), rng.uniform(0.8, 1, (6, len(KS), L))) for name in VARIANTS}
-    return xr.Dataset(values, coords={"k": list(KS), "block_1": range(L)})
+    values = rng.uniform(0.8, 1, (len(VARIANTS), len(KS), L))
+    parts = {"value": values, "error": values / 1000, "mean_square": values**2 + 0.001}
+    dims = ("variant", "k", "block_1")
+    coords = {"variant": list(VARIANTS), "k": list(KS), "block_1": range(L)}
+    return xr.Dataset({name: (dims, part) for name, part in parts.items()}, coords)
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +52,10 @@ def test_means_and_shares_are_those_of_a_loop(measured, nulls):
     for name in ("miscoupling", "released_trace", "basis_uu"):
         values = measured["block"]["trained"][name].values[:, 1]
         wanted = np.mean([values[:, i, j].mean() for i, j in OFF])
-        chance = nulls["trained"][name].values[:, 1].mean()
+        chance = nulls["trained"].sel(variant=name, k=5)["value"].mean().item()
         chosen = means.sel(network="trained", variant=name, k=5)
         assert float(chosen["mean"]) == pytest.approx(wanted) and float(chosen["null"]) == pytest.approx(chance)
+        assert float(chosen.null_error) == pytest.approx(chance / 1000)
         assert float(chosen.share) == pytest.approx((wanted - chance) / (0 - chance))
         assert chosen.low < chosen["mean"] < chosen.high and chosen.share_low < chosen.share < chosen.share_high
 
@@ -103,14 +107,20 @@ def test_every_choice_is_the_loop_that_its_words_describe(measured, nulls):
     assert (table.low <= table.coupling).all() and (table.coupling <= table.high).all()
 
 
-def test_chance_is_transformed_draw_by_draw_and_a_block_with_itself_is_perfect_there_too(measured, nulls):
-    table = readings.compare_choices(measured, nulls, k=3).set_index(["point", "reading", "network"]).null
-    null = nulls["untrained"]
-    square = 1 - null.released_norm.values[:, 0] ** 2
-    assert table["coupling", "1 − m²", "untrained"] == pytest.approx(square.mean())
-    left_out = 1 - null.normalized_miscoupling.values[:, 0].mean()
-    assert table["block with itself", "left out", "untrained"] == pytest.approx(left_out)
-    assert table["block with itself", "in the mean", "untrained"] == pytest.approx((left_out * (L - 1) + 1) / L)
+def test_chance_is_transformed_as_the_values_are_and_a_block_with_itself_is_perfect_there_too(measured, nulls):
+    table = readings.compare_choices(measured, nulls, k=3).set_index(["point", "reading", "network"])
+    null = nulls["untrained"].sel(k=3).mean("block_1")
+    square = table.loc["coupling", "1 − m²", "untrained"]
+    assert square.null == pytest.approx(1 - null.mean_square.sel(variant="released_norm").item())
+    assert square.null_error == 0
+    left_out = 1 - null["value"].sel(variant="normalized_miscoupling").item()
+    error = null.error.sel(variant="normalized_miscoupling").item()
+    for reading, value, its_error in (
+        ("left out", left_out, error),
+        ("in the mean", (left_out * (L - 1) + 1) / L, error * (L - 1) / L),
+    ):
+        row = table.loc["block with itself", reading, "untrained"]
+        assert row.null == pytest.approx(value) and row.null_error == pytest.approx(its_error)
 
 
 def test_coupling_by_block_averages_both_roles(measured):
@@ -129,10 +139,12 @@ def real():
 
 
 def test_null_of_all_readings_is_the_null_of_each(real):
-    found = readings.readings_null(real["block"], n_samples=4, seed=3)
-    assert set(found.data_vars) == set(VARIANTS)
+    found = readings.readings_null(real["block"], n_samples=200, seed=3)
+    assert found.variant.values.tolist() == list(VARIANTS)
     for name in ("mismatch", "released_norm_k", "basis_vv"):
-        xr.testing.assert_allclose(found[name], cl.depth_null(real["block"], name, n_samples=4, seed=3))
+        alone = cl.null_of(real["block"], name, n_samples=200, seed=4)
+        distance = (found.sel(variant=name)["value"] - alone["value"]) / np.hypot(found.error.max(), alone.error)
+        assert abs(distance).max() < 5
 
 
 def test_boundaries_differ_in_pairs_with_the_last_block_and_nowhere_else(real):

@@ -1,0 +1,76 @@
+"""The null beside a measurement: its value, its standard error, and that it depends on no seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+import coupling_lib as cl
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures.random_bases import Chance, chance, null_draws
+from coupling_lib.metrics.nulls import expected_null, filled_spectrum, gaussian_miscoupling
+from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.prompts import PARIS
+
+NAME = "normalized_miscoupling"
+
+
+@pytest.fixture(scope="module")
+def depth():
+    return cl.measure_depth(cl.load_model("nano-neox"), [PARIS, "It was the best of times"], ks=(5, 10))
+
+
+def test_the_null_of_nano_neox_is_the_same_from_every_seed(depth):
+    found = [chance(cl.null_of(depth.sel(k=[10]), NAME, seed=seed)) for seed in range(12)]
+    values = np.array([1 - one for one in found])
+    assert 0.0508 < values.min() and values.max() < 0.0530
+    # Of 50 draws twelve seeds have a standard deviation of 0.003; of the expectation it is the error that is stated.
+    assert values.std(ddof=1) < 2 * np.mean([one.error for one in found]) < 1e-4
+    assert values.mean() == pytest.approx(1 - gaussian_miscoupling(10), abs=2e-4)
+
+
+def test_values_and_errors_are_those_of_each_block_s_spectrum(depth):
+    null = cl.null_of(depth, "mismatch", n_samples=500, seed=2)
+    assert dict(null.sizes) == {"k": 2, "block_1": 12} and null.k.values.tolist() == [5, 10]
+    S, norm = (
+        torch.tensor(depth[name].values, dtype=torch.float64).square().mean(0).sqrt()
+        for name in ("singular_values", "frobenius_norm")
+    )
+    wanted = expected_null(filled_spectrum(S, 96, norm), 96, [5, 10], ["mismatch"], 500, seed=2)["mismatch"]
+    for part in ("value", "error", "mean_square"):
+        np.testing.assert_allclose(null[part], getattr(wanted, part), rtol=1e-12)
+    assert null.attrs["draws"] == 500 and null.attrs["note"] == "closed form of the mean square and 500 draws"
+
+
+def test_several_readings_have_a_dimension_and_none_means_all(depth):
+    some = cl.null_of(depth, [NAME, "basis_uu"], n_samples=50)
+    assert some["value"].dims == ("variant", "k", "block_1") and some.variant.values.tolist() == [NAME, "basis_uu"]
+    assert cl.null_of(depth, n_samples=50).variant.values.tolist() == list(VARIANTS)
+
+
+def test_a_value_does_not_depend_on_which_other_k_were_asked_for(depth):
+    both, one = cl.null_of(depth, NAME), cl.null_of(depth.sel(k=[10]), NAME)
+    xr.testing.assert_allclose(both.sel(k=[10]), one)
+
+
+def test_draws_have_the_mean_that_the_null_states(depth):
+    draws = null_draws(depth, NAME, n_samples=2000)
+    assert draws.dims == ("sample", "k", "block_1")
+    null = cl.null_of(depth, NAME)
+    distance = draws.mean("sample") - null["value"]
+    assert (abs(distance) < 4.5 * draws.std("sample") / 2000**0.5).all()
+
+
+def test_chance_is_a_number_that_knows_its_error(depth):
+    found = chance(cl.null_of(depth, NAME, n_samples=300))
+    assert isinstance(found, Chance) and 0 < found.error < 1e-3
+    assert 1 - found == pytest.approx(1 - float(found)) and f"{found:.2f}" == f"{float(found):.2f}"
+
+
+def test_a_dataset_without_spectra_is_refused_in_one_line(depth):
+    with pytest.raises(ParameterError, match="has no singular_values and frobenius_norm"):
+        cl.null_of(depth[[NAME]], NAME)
+    with pytest.raises(ParameterError, match="variant 'coupling' is unknown"):
+        cl.null_of(depth, "coupling")
