@@ -148,7 +148,7 @@ show(
 # ## Across prompts, and with distance
 #
 # A single prompt could mislead. On the left each dot is one prompt, averaged over all pairs of different blocks. On
-# the right the pairs are sorted by how many blocks apart they are, with a 95 % bootstrap interval over prompts.
+# the right the pairs are sorted by how many blocks apart they are, with a 95 % interval over prompts.
 
 # %%
 show(
@@ -156,7 +156,7 @@ show(
     depth_data.distribution_table(both, reading.name, p.k),
     name="depth-distribution",
     caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
-    "blocks, with 95 % bootstrap intervals over prompts. Dashed: random directions.",
+    "blocks, with 95 % intervals over prompts. Dashed: random directions.",
 )
 
 # %% [markdown]
@@ -174,7 +174,7 @@ display.show(
     depth_data.models_table(beside, reading.name, p.k),
     name="depth-models",
     caption="Above: normalised mis-coupling of every pair of blocks in trained models, mean over prompts. Below: mean "
-    "coupling against the distance between blocks, with 95 % bootstrap intervals over prompts; dotted: untrained.",
+    "coupling against the distance between blocks, with 95 % intervals over prompts; dotted: untrained.",
     provenance=provenance.line(*origins, command=p.command),
 )
 

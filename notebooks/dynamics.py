@@ -81,7 +81,7 @@ show(
     dynamics_data.carried_table(both),
     name="dynamics-carried",
     caption="Direction: cosine between products of I + J applied to a state and the state that the network reaches. "
-    "Means over prompts with 95 % bootstrap intervals; dashed: random bases with the same singular values, 3,000 "
+    "Means over prompts with 95 % intervals; dashed: random bases with the same singular values, 3,000 "
     "draws per prompt.",
 )
 
@@ -91,7 +91,7 @@ show(
     dynamics_data.carried_table(both),
     name="dynamics-length",
     caption="Length: products of I + J applied to a state, relative to the state that the network reaches; 1 is right. "
-    "Means over prompts with 95 % bootstrap intervals; dashed: random bases with the same singular values, 3,000 "
+    "Means over prompts with 95 % intervals; dashed: random bases with the same singular values, 3,000 "
     "draws per prompt.",
 )
 
@@ -115,7 +115,7 @@ show(
     dynamics_data.reading_table(both),
     name="dynamics-readings",
     caption="Readings of the linearised network against the last state: direction and length. Means over prompts with "
-    "95 % bootstrap intervals; the line at 1 is agreement.",
+    "95 % intervals; the line at 1 is agreement.",
 )
 
 # %% [markdown]
@@ -135,7 +135,7 @@ show(
     name="dynamics-remainders",
     caption="Left: length of the linear part of a block's output relative to the output. Right: share of the last state"
     " that comes from the embedding (level 0) and from the remainder of each block, carried on by the product. "
-    "Means over prompts with 95 % bootstrap intervals.",
+    "Means over prompts with 95 % intervals.",
 )
 
 # %% [markdown]

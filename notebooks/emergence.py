@@ -80,7 +80,7 @@ show(
     lambda: emergence.coupling_over_training(measured, reading, p.k),
     emergence_data.coupling_table(measured, reading, p.k),
     name="emergence-coupling",
-    caption="Normalised coupling over training: mean over all pairs of different blocks, with the 95 % bootstrap "
+    caption="Normalised coupling over training: mean over all pairs of different blocks, with the 95 % "
     "interval over prompts. Dashed: random directions with the same singular values. Dotted: the level of step 0.",
 )
 
@@ -96,7 +96,7 @@ show(
     emergence_data.locality_table(measured, reading, p.k),
     name="emergence-locality",
     caption="Left: coupling against the distance between blocks, one line per step. Right: neighbouring blocks, and "
-    "blocks at least half the depth apart, over training. Bands: 95 % bootstrap intervals over prompts. Dashed: random "
+    "blocks at least half the depth apart, over training. Bands: 95 % intervals over prompts. Dashed: random "
     "directions.",
 )
 

@@ -118,7 +118,7 @@ show(
     nulls_data.surrogate_table(both, p.k),
     name="nulls-surrogates",
     caption="Every reading, as a share of the way from random bases (0) to perfect coupling (1), mean over pairs of "
-    "different blocks and over prompts, with 95 % bootstrap intervals over prompts; the data give each null with its "
+    "different blocks and over prompts, with 95 % intervals over prompts; the data give each null with its "
     "standard error. Hollow: surrogates. Negative: further from perfect coupling than random bases are.",
 )
 
@@ -137,7 +137,7 @@ show(
     nulls_data.k_table(both),
     name="nulls-across-k",
     caption="Coupling relative to random bases against the number of singular vectors, mean over pairs of different "
-    "blocks and over prompts, with 95 % bootstrap intervals over prompts.",
+    "blocks and over prompts, with 95 % intervals over prompts.",
 )
 
 # %% [markdown]

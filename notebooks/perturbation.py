@@ -89,7 +89,7 @@ show(
     name="perturbation-depth",
     caption="Cosine of the perturbed with the clean state at every level: the network (solid) and its linearisation "
     "(dashed). Marks: after the first and after the last block. Means over prompts and draws with 95 % "
-    "bootstrap intervals.",
+    "intervals.",
 )
 
 # %% [markdown]
@@ -105,7 +105,7 @@ show(
     name="perturbation-first-last",
     caption="Cosine of the perturbed with the clean state against the noise level, after the first and after the last "
     "block: network, linearisation, and linearisation with random bases of the same singular values. Means over"
-    " prompts and draws with 95 % bootstrap intervals.",
+    " prompts and draws with 95 % intervals.",
 )
 
 # %% [markdown]
@@ -123,7 +123,7 @@ show(
     name="perturbation-error",
     caption="Left: length of the change relative to the noise, at the smallest noise level. Right: distance between the"
     " changes of network and linearisation after the last block, relative to the network's. Means over prompts "
-    "and draws with 95 % bootstrap intervals.",
+    "and draws with 95 % intervals.",
 )
 
 # %% [markdown]

@@ -136,7 +136,7 @@ show(
     precision_data.coupling_table(measured),
     name="precision-coupling",
     caption="Left: mean coupling, 1 minus the normalised mis-coupling, over pairs of different blocks. Right: its "
-    "difference from float32 on the same prompt. Bars: 95 % bootstrap intervals over prompts.",
+    "difference from float32 on the same prompt. Bars: 95 % intervals over prompts.",
 )
 
 # %% [markdown]

@@ -98,7 +98,7 @@ show(
     prompts_data.prompts_alone(table),
     name="prompts-difficulty",
     caption="Coupling of single prompts (one minus normalised mis-coupling, mean over pairs of blocks) against "
-    "reasoning steps, length and data set. Lines: least squares. Bars: 95 % bootstrap intervals of the mean. Dashed: "
+    "reasoning steps, length and data set. Lines: least squares. Bars: 95 % intervals of the mean. Dashed: "
     "random directions.",
 )
 
@@ -119,7 +119,7 @@ show(
     prompts_data.version_table(both, reading.name, p.k),
     name="prompts-instruction",
     caption="Coupling of each block with all others (one minus normalised mis-coupling), for questions alone and with "
-    "a sentence added: mean over questions with 95 % bootstrap interval. Below: paired differences. Dashed: random "
+    "a sentence added: mean over questions with 95 % interval. Below: paired differences. Dashed: random "
     f"directions. {prompts_data.versions_caption(trained)}",
 )
 

@@ -92,7 +92,7 @@ show(
     readings_data.means_table(means),
     name="readings-values",
     caption="Mean of each variant over pairs of different blocks and over prompts, against the number K of singular "
-    "vectors, with 95 % bootstrap intervals over prompts. Grey: random bases with the singular values of the untrained "
+    "vectors, with 95 % intervals over prompts. Grey: random bases with the singular values of the untrained "
     "(dotted) and of the trained model (dashed).",
 )
 
@@ -109,7 +109,7 @@ show(
     readings_data.means_table(means),
     name="readings-beyond-chance",
     caption="Share of the way from random bases to perfect coupling, mean over pairs of different blocks and prompts, "
-    "with 95 % bootstrap intervals over prompts. The scale is linear up to 5 per cent and logarithmic beyond.",
+    "with 95 % intervals over prompts. The scale is linear up to 5 per cent and logarithmic beyond.",
 )
 
 # %% [markdown]
@@ -141,7 +141,7 @@ show(
     lambda: readings.choices_figure(choices),
     choices,
     name="readings-choices",
-    caption="Mean coupling by each choice, all else being equal within a group, with 95 % bootstrap intervals over "
+    caption="Mean coupling by each choice, all else being equal within a group, with 95 % intervals over "
     "prompts; the data name the variant of each row. Ticks: random bases with each model's own singular values; the "
     "column gives those of the trained.",
 )
@@ -158,7 +158,7 @@ show(
     readings_data.boundary_table(by_block),
     name="readings-boundary",
     caption="Coupling, 1 minus the normalised mis-coupling, of each block with all others in both roles, for the two "
-    "boundaries of the last block; mean over prompts with 95 % bootstrap intervals.",
+    "boundaries of the last block; mean over prompts with 95 % intervals.",
 )
 
 # %% [markdown]

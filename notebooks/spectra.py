@@ -102,7 +102,7 @@ show(
     lambda: spectra.inverse_top_value(both, fits),
     spectra_data.inverse_table(both, fits),
     name="spectra-inverse",
-    caption="Inverse of the largest singular value against depth: means over prompts with 95 % bootstrap intervals, and"
+    caption="Inverse of the largest singular value against depth: means over prompts with 95 % intervals, and"
     " the least-squares line over the blocks that it spans. R² is the mean over prompts, each with a line of "
     "its own, with its interval.",
 )
@@ -139,7 +139,7 @@ show(
     name="spectra-alignment",
     caption="Stable rank; mean absolute cosine of left with right singular vectors; normalised coupling of a block with"
     " itself, left and right vectors exchanged (variant normalized_miscoupling of V'JU). Means over prompts "
-    "with 95 % bootstrap intervals; dashed: random bases with the same singular values, in closed form (middle) and "
+    "with 95 % intervals; dashed: random bases with the same singular values, in closed form (middle) and "
     "from 3,000 draws with their standard error (right).",
 )
 

@@ -166,7 +166,7 @@ show(
     tokens_data.prompt_table(both, reading.name),
     name="tokens-summary",
     caption="Coupling between tokens, mean over all pairs of different tokens, for each kind of comparison; normalised "
-    "mis-coupling taken from 1. Dots are prompts, bars 95 % bootstrap intervals of their mean. Dashed: random "
+    "mis-coupling taken from 1. Dots are prompts, bars 95 % intervals of their mean. Dashed: random "
     "directions, with the middle 95 % of single draws.",
 )
 

@@ -103,8 +103,8 @@ show_grid(
     vision_data.fits_by_rate(grid, of_grid, paper),
     name="vision-accuracy",
     caption="Test accuracy against coupling of trained ViTs that differ in weight decay, for four rates of stochastic "
-    "depth, with least-squares lines; in brackets the 95 % bootstrap interval of R² over models, and the R² that the "
-    "paper states for CIFAR-10. Bars: 95 % bootstrap intervals over images.",
+    "depth, with least-squares lines; in brackets the 95 % interval of R² over models, and the R² that the "
+    "paper states for CIFAR-10. Bars: 95 % intervals over images.",
 )
 
 # %% [markdown]
@@ -116,7 +116,7 @@ show_grid(
     vision_data.first_seed(vision_data.coupling_table(grid, of_grid)),
     name="vision-accuracy-rates",
     caption="Test accuracy against coupling, a panel per rate of stochastic depth and a dot per weight decay; R² with "
-    "its 95 % bootstrap interval over models.",
+    "its 95 % interval over models.",
 )
 
 # %% [markdown]
@@ -132,7 +132,7 @@ show_grid(
     vision_data.seeds_table(grid, both_tokens),
     name="vision-rate",
     caption="Coupling against the rate of stochastic depth at one weight decay, for the class token and the last "
-    "patch. Line: mean over seeds (small dots); band: 95 % bootstrap interval over images. Random bases: known to "
+    "patch. Line: mean over seeds (small dots); band: 95 % interval over images. Random bases: known to "
     f"within {style.one_digit(vision_data.null_error(of_grid))}, derived from the recorded nulls.",
 )
 
@@ -141,7 +141,7 @@ show_grid(
     lambda: draw.coupling_by_decay(grid, of_grid),
     vision_data.first_seed(vision_data.coupling_table(grid, of_grid)),
     name="vision-rate-decays",
-    caption="Coupling against the rate of stochastic depth, a panel per weight decay. Bands: 95 % bootstrap intervals "
+    caption="Coupling against the rate of stochastic depth, a panel per weight decay. Bands: 95 % intervals "
     f"over images. Random bases: known to within {style.one_digit(vision_data.null_error(of_grid))}.",
 )
 
@@ -225,7 +225,7 @@ show(
     vision_model_data.relations_table(both["relations"], reading.name),
     name="vision-relations",
     caption="Coupling between blocks at single tokens and from one token to another, both orders. One dot per image, "
-    "mean over pairs of different blocks; bars are 95 % bootstrap intervals of the mean over images. Dashed: random "
+    "mean over pairs of different blocks; bars are 95 % intervals of the mean over images. Dashed: random "
     "directions with the same singular values.",
 )
 
@@ -242,7 +242,7 @@ show(
     vision_model_data.drop_path_table(dropped),
     name="vision-drop-path",
     caption="Coupling of the trained model with stochastic depth off, as everywhere else, and left on. One dot per "
-    "image, or per image and draw; bars are 95 % bootstrap intervals over images.",
+    "image, or per image and draw; bars are 95 % intervals over images.",
 )
 
 # %% [markdown]

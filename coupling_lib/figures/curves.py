@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from coupling_lib.figures import style
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics import statistics
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.62, 0.08, 0.3, 0.47
 _FIRST_LINE, _LINE = 0.28, 0.21
@@ -31,7 +31,7 @@ class Summary(NamedTuple):
 
 
 def mean_interval(values: ArrayLike) -> Summary:
-    """Summarise prompts by their mean and its 95 % bootstrap interval.
+    """Summarise prompts by their mean and its 95 % interval.
 
     Args:
         values: Array with prompts first.
@@ -45,7 +45,7 @@ def mean_interval(values: ArrayLike) -> Summary:
     """
     values = np.asarray(values, dtype=float)
     if len(values) > 1:
-        return Summary(*bootstrap_interval(values))
+        return Summary(*statistics.mean_interval(values))
     missing = np.full(values.shape[1:], np.nan)
     return Summary(values[0], missing, missing)
 

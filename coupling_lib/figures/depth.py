@@ -33,7 +33,7 @@ from coupling_lib.figures.depth_data import (
     symmetric_coupling,
 )
 from coupling_lib.figures.panels import block_ticks, colour_bar, draw_grids, label_pairs, square_panels
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.statistics import mean_interval
 
 
 def matrix_grid(datasets: Datasets, blocks: Sequence[int], k: int) -> Figure:
@@ -272,5 +272,5 @@ def _draw_band(axes: Axes, values: np.ndarray, ink: str, name: str, marker: str 
     distance = np.arange(1, values.shape[1] + 1)
     axes.plot(distance, values.mean(axis=0), color=ink, marker=marker, markersize=3.5, label=name)
     if len(values) > 1:
-        interval = bootstrap_interval(values)
+        interval = mean_interval(values)
         axes.fill_between(distance, interval.low, interval.high, color=ink, alpha=0.25, linewidth=0)

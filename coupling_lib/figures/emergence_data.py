@@ -13,7 +13,7 @@ import xarray as xr
 
 from coupling_lib.figures.depth_data import adjacency_table, coupling_by_distance, pair_mismatches
 from coupling_lib.figures.trajectories_data import quartiles
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.statistics import mean_interval
 
 SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance"}
 """Scores that are followed over training, and how an axis says them."""
@@ -248,7 +248,7 @@ def _interval(values: np.ndarray, name: str) -> dict[str, np.ndarray]:
     """Mean over the last axis, prompts, with its bootstrap interval."""
     mean = values.mean(axis=-1)
     absent = np.full_like(mean, np.nan)
-    low, high = bootstrap_interval(values, axis=-1)[1:] if values.shape[-1] > 1 else (absent, absent)
+    low, high = mean_interval(values, axis=-1)[1:] if values.shape[-1] > 1 else (absent, absent)
     return {name: mean, "low": low, "high": high}
 
 

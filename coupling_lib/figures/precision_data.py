@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.statistics import mean_interval
 
 QUANTITIES = {
     "value_error": "singular values: relative error",
@@ -204,7 +204,7 @@ def _mismatch(ds: xr.Dataset) -> np.ndarray:
 def _interval(values: np.ndarray) -> tuple[float, float, float]:
     if len(values) < 2:
         return float(values[0]), np.nan, np.nan
-    return tuple(map(float, bootstrap_interval(values)))
+    return tuple(map(float, mean_interval(values)))
 
 
 def _tabulated(values: np.ndarray, names: list[str], columns: tuple[str, ...], value: str) -> pd.DataFrame:

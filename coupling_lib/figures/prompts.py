@@ -16,7 +16,7 @@ from coupling_lib.figures import style
 from coupling_lib.figures.depth_data import Datasets, coupling_label
 from coupling_lib.figures.prompts_data import ALONE, correlations, prompt_table, prompts_alone, version_couplings
 from coupling_lib.metrics.correlation import Correlation
-from coupling_lib.metrics.statistics import bootstrap_interval, linear_fit
+from coupling_lib.metrics.statistics import linear_fit, mean_interval
 
 
 def prompt_scatter(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
@@ -138,7 +138,7 @@ def _draw_sets(axes: Axes, table: pd.DataFrame, sets: list[str], ink: str, offse
         label = name if place == 0 else None
         axes.plot([centre + 0.06, centre + 0.14], [values.mean()] * 2, color=ink, linewidth=2, label=label)
         if len(values) > 1:
-            interval = bootstrap_interval(values)
+            interval = mean_interval(values)
             ends = [float(interval.low), float(interval.high)]
             axes.plot([centre + 0.1] * 2, ends, color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
     crowded = len(sets) > 7
@@ -151,7 +151,7 @@ def _draw_band(axes: Axes, values: np.ndarray, ink: str, label: str, position: i
     marker = _MARKERS[position % len(_MARKERS)]
     axes.plot(blocks, values.mean(axis=0), color=ink, marker=marker, markersize=3.5, label=label)
     if len(values) > 1:
-        interval = bootstrap_interval(values)
+        interval = mean_interval(values)
         axes.fill_between(blocks, interval.low, interval.high, color=ink, alpha=0.2, linewidth=0)
 
 

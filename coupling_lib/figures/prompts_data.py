@@ -14,7 +14,7 @@ import xarray as xr
 from coupling_lib.errors import ParameterError
 from coupling_lib.figures.depth_data import Datasets, pair_mismatches
 from coupling_lib.metrics.correlation import Correlation, correlation
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.statistics import mean_interval
 
 ALONE = "alone"
 """The version of a prompt to which nothing is added."""
@@ -194,7 +194,7 @@ def summary_table(datasets: Datasets, variant: str, k: int, null: float) -> pd.D
         for version, values in means.items():
             if version != ALONE:
                 difference = values - means[ALONE]
-                low, high = bootstrap_interval(difference)[1:] if len(difference) > 1 else (np.nan, np.nan)
+                low, high = mean_interval(difference)[1:] if len(difference) > 1 else (np.nan, np.nan)
                 key = f"{version} difference"
                 line |= {key: float(difference.mean()), f"{key} low": float(low), f"{key} high": float(high)}
         lines[name] = line

@@ -19,7 +19,7 @@ from matplotlib import font_manager
 from matplotlib.ft2font import FT2Font
 
 from coupling_lib.figures.depth_data import Datasets, symbol_and_formula
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.statistics import mean_interval
 
 Reports = Mapping[str, Mapping[str, xr.Dataset]]
 
@@ -302,7 +302,7 @@ def mean_and_interval(values: np.ndarray) -> tuple[float, float, float]:
     """
     if len(values) < 2:
         return float(values[0]), np.nan, np.nan
-    interval = bootstrap_interval(values)
+    interval = mean_interval(values)
     return float(interval.mean), float(interval.low), float(interval.high)
 
 

@@ -29,7 +29,7 @@ from coupling_lib.measures.random_bases import null_draws
 from coupling_lib.measures.sweeps import sweep
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.nulls import DRAWS
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.statistics import mean_interval
 from coupling_lib.metrics.variants import VARIANTS, locality, measure_variants
 from coupling_lib.models import Model, load_model
 from coupling_lib.provenance import provenance
@@ -142,7 +142,7 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
     values = 1 - np.stack([part.transpose("prompt", "k").values for part in (everywhere, neighbours)], axis=1)
     mean = values.mean(axis=0)
     absent = np.full_like(mean, np.nan)
-    ends = bootstrap_interval(values)[1:] if len(values) > 1 else (absent, absent)
+    ends = mean_interval(values)[1:] if len(values) > 1 else (absent, absent)
     variables = {
         name: (("pairs", "k"), part) for name, part in zip(("mean", "low", "high"), (mean, *ends), strict=True)
     }

@@ -21,7 +21,7 @@ import xarray as xr
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.metrics.nulls import DRAWS, relative_to_null
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.statistics import mean_interval
 from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS
 
 SEVERAL_KS = (5, 10, 30, 50)
@@ -212,7 +212,7 @@ def _pairs(ds: xr.Dataset, variant: str) -> xr.DataArray:
 def _interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean over the first axis and its bootstrap interval, NaN where a single value gives none."""
     if len(values) > 1:
-        return tuple(bootstrap_interval(values))
+        return tuple(mean_interval(values))
     absent = np.full_like(values[0], np.nan)
     return values[0], absent, absent
 

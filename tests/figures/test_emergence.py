@@ -8,7 +8,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from coupling_lib.figures import emergence, emergence_data, style
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.statistics import mean_interval
 from tests.figures.drawn import assert_repeats, assert_text_inside
 from tests.figures.trajectory_cases import STEPS, make_emergence
 
@@ -48,10 +48,10 @@ def test_every_figure_takes_any_steps_and_keeps_its_text_inside(figure, case, me
     assert_text_inside(lambda: FIGURES[figure](cases[case]))
 
 
-def test_coupling_is_the_mean_over_pairs_with_a_bootstrap_interval_over_prompts(measured):
+def test_coupling_is_the_mean_over_pairs_with_a_mean_interval_over_prompts(measured):
     table = emergence_data.coupling_table(measured, NAME, K)
     values = 1 - measured[NAME].sel(k=K).values[:, :, OFF].mean(axis=-1)
-    interval = bootstrap_interval(values, axis=1)
+    interval = mean_interval(values, axis=1)
     np.testing.assert_allclose(table.coupling, values.mean(axis=1))
     np.testing.assert_allclose(table[["low", "high"]].T, [interval.low, interval.high])
     np.testing.assert_allclose(table.random_bases, 1 - measured["null"].sel(k=K))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coupling_lib.figures import perturbation, perturbation_data
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.statistics import mean_interval
 from tests.figures.drawn import assert_repeats, assert_text_inside
 from tests.figures.linear_cases import make_perturbation
 
@@ -36,9 +36,7 @@ def test_draws_are_averaged_within_prompts_before_the_interval_is_taken():
     table = perturbation_data.level_table(datasets, "cosine").set_index(["network", "carrier", "noise", "level"])
     values = datasets["trained"].cosine.values[:, 1, 0, :, 4].mean(axis=1)
     row = table.loc["trained", "linear", 0.1, 4]
-    assert row["mean"] == pytest.approx(values.mean()) and row.high == pytest.approx(
-        float(bootstrap_interval(values).high)
-    )
+    assert row["mean"] == pytest.approx(values.mean()) and row.high == pytest.approx(float(mean_interval(values).high))
 
 
 def test_first_and_last_are_the_ends_of_the_blocks_not_the_embedding():

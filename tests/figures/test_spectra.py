@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coupling_lib.figures import spectra, spectra_data, style
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.statistics import mean_interval
 from tests.figures.drawn import assert_repeats, assert_text_inside
 from tests.figures.linear_cases import make_fits, make_null, make_spectra
 
@@ -53,7 +53,7 @@ def test_inverse_is_the_mean_with_its_interval_and_the_line_spans_the_blocks_of_
     rows = table[table.network == "trained"]
     inverse = 1 / case["both"]["trained"].singular_values.values[:, :, 0]
     np.testing.assert_allclose(rows["mean"], inverse.mean(axis=0))
-    np.testing.assert_allclose(rows.low, bootstrap_interval(inverse).low)
+    np.testing.assert_allclose(rows.low, mean_interval(inverse).low)
     assert rows.line.isna().tolist() == [True, True, False, False, False, False]
     fit = case["fits"]["trained"]
     np.testing.assert_allclose(rows.line.values[4], float(fit.intercept.mean() + 5 * fit.slope.mean()))

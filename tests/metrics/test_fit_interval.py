@@ -23,8 +23,8 @@ def test_line_and_p_value_are_those_of_scipy():
 
 def test_the_interval_is_that_of_a_loop_over_resamples():
     rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(2, 8))
-    drawn = np.random.default_rng(0).integers(8, size=(4000, 8))
+    x, y = rng.normal(size=(2, 12))
+    drawn = np.random.default_rng(0).integers(12, size=(4000, 12))
     values = [scipy.stats.linregress(x[i], y[i]).rvalue ** 2 for i in drawn if np.ptp(x[i]) > 0]
     fit = fit_with_interval(x, y)
     assert (fit.low, fit.high) == pytest.approx(tuple(np.quantile(values, (0.025, 0.975))), abs=1e-6)
@@ -33,8 +33,23 @@ def test_the_interval_is_that_of_a_loop_over_resamples():
 def test_an_exact_line_has_no_width_and_a_seed_gives_one_interval():
     fit = fit_with_interval([0, 1, 2, 3, 4], [5, 3, 1, -1, -3])
     assert (fit.low, fit.high) == pytest.approx((1.0, 1.0)) and fit.slope == pytest.approx(-2)
-    x, y = np.random.default_rng(2).normal(size=(2, 6))
+    x, y = np.random.default_rng(2).normal(size=(2, 16))
     assert fit_with_interval(x, y, seed=4) == fit_with_interval(x, y, seed=4) != fit_with_interval(x, y, seed=5)
+
+
+def test_few_points_have_an_interval_that_covers_where_the_bootstrap_s_does_not():
+    rng = np.random.default_rng(3)
+    n, r, covered = 8, 0.6, []
+    for _ in range(400):
+        x = rng.normal(size=n)
+        fit = fit_with_interval(x, r * x + np.sqrt(1 - r**2) * rng.normal(size=n), n_resamples=2)
+        covered.append(fit.low <= r**2 <= fit.high)
+    assert 0.93 <= np.mean(covered) <= 1.0
+
+
+def test_few_points_without_relation_have_an_interval_from_0():
+    fit = fit_with_interval([0, 1, 2, 3, 4, 5], [1, -1, 0, 0, -1, 1.1])
+    assert fit.low == 0 and fit.high > 0.3
 
 
 def test_a_level_outside_0_to_1_is_refused():
