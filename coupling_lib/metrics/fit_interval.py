@@ -38,8 +38,9 @@ def fit_with_interval(
 
     Pairs $(x_i, y_i)$ are drawn again with replacement; the interval holds the middle `level` of the $R^2$ obtained.
     Its lower end lies above 0 even without any relation, because $R^2$ is never negative and no sample has a
-    correlation of exactly 0: the p-value speaks about that. Below `statistics.FEW` points the percentile bootstrap is too narrow.
-    The interval is then that of the correlation, Student's t on Fisher's scale, squared: from 0 if it contains 0.
+    correlation of exactly 0: the p-value speaks about that. Below `statistics.FEW` points the percentile bootstrap is
+    too narrow. The interval is then that of the correlation, Student's t on Fisher's scale, squared: from 0 if it
+    contains 0.
 
     Args:
         x: Abscissae (n,), not all equal.

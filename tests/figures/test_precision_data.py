@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from coupling_lib.figures import precision_data
 
@@ -53,7 +54,8 @@ def test_coupling_table_has_means_and_paired_differences_with_intervals(ds):
     difference = means[2] - means[0]
     nf4 = table.loc["nf4"]
     assert nf4.difference == pytest.approx(difference.mean())
-    assert difference.min() <= nf4.difference_low < nf4.difference < nf4.difference_high <= difference.max()
+    expected = scipy.stats.t.interval(0.95, 3, difference.mean(), scipy.stats.sem(difference))
+    assert (nf4.difference_low, nf4.difference_high) == pytest.approx(expected)
     assert nf4.difference_high - nf4.difference_low < 0.2 * (nf4.high - nf4.low)  # what prompts share is taken out
     pairs = [[one[:, i, j].mean() for i, j in OFF] for one in values]
     assert nf4.correlation == pytest.approx(np.corrcoef(pairs[0], pairs[2])[0, 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.stats
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
@@ -148,7 +149,8 @@ def test_summary_holds_means_intervals_and_the_null_and_names_them_for_the_book(
     values = tokens_data.prompt_couplings(found["trained"]["input 3-4"], NAME)
     line = table.loc["input 3-4"]
     assert line["trained"] == pytest.approx(values.mean())
-    assert values.min() - 1e-12 <= line["trained low"] <= line["trained"] <= line["trained high"]
+    expected = scipy.stats.t.interval(0.95, len(values) - 1, values.mean(), scipy.stats.sem(values))
+    assert (line["trained low"], line["trained high"]) == pytest.approx(expected)
     assert line["random bases"] == pytest.approx(0.05) and line["random bases error"] == pytest.approx(2e-5)
     book = tokens_data.remembered(table, between=["input 3-4"])
     assert book["tokens-between-input-trained-low"] == line["trained low"] and len(book) == 8
