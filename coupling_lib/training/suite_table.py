@@ -7,6 +7,7 @@ into the table. The comment lines at the head of the file say what the columns m
 
 from __future__ import annotations
 
+import itertools
 import math
 import platform
 import time
@@ -102,7 +103,8 @@ def null_means(depth: xr.Dataset) -> dict[tuple[str, int], float]:
         the mean with no coupling, by variant and K.
     """
     means = null_of(depth)["value"].mean("block_1")
-    return {(str(name), int(k)): float(means.sel(variant=name, k=k)) for name in means.variant for k in means.k}
+    places = itertools.product(means["variant"].values.tolist(), means["k"].values.tolist())
+    return {(name, k): float(means.sel(variant=name, k=k)) for name, k in places}
 
 
 @torch.no_grad()

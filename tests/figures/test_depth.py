@@ -8,17 +8,18 @@ import pytest
 from matplotlib.colors import to_hex
 
 from coupling_lib.figures import depth, depth_data, style
+from coupling_lib.measures.random_bases import Chance
 from tests.figures.drawn import assert_repeats, assert_text_inside
 
 NAME = "normalized_miscoupling"
 FIGURES = {
     "matrix_grid": lambda d: depth.matrix_grid(d, [0, 2, 3], 4),
-    "mismatch_map": lambda d: depth.mismatch_map(d, NAME, 4, null=0.95),
-    "adjacency_graph": lambda d: depth.adjacency_graph(d, NAME, 4, null=0.95),
-    "coupling_distribution": lambda d: depth.coupling_distribution(d, NAME, 4, null=0.95),
-    "landing_figure": lambda d: depth.landing_figure(d, NAME, 4, null=0.95),
+    "mismatch_map": lambda d: depth.mismatch_map(d, NAME, 4, null=Chance(0.95, 9e-6)),
+    "adjacency_graph": lambda d: depth.adjacency_graph(d, NAME, 4, null=Chance(0.95, 9e-6)),
+    "coupling_distribution": lambda d: depth.coupling_distribution(d, NAME, 4, null=Chance(0.95, 9e-6)),
+    "landing_figure": lambda d: depth.landing_figure(d, NAME, 4, null=Chance(0.95, 9e-6)),
     "models_figure": lambda d: depth.models_figure(
-        {name: {"trained": one, "untrained": one} for name, one in d.items()}, NAME, 4, null=0.95
+        {name: {"trained": one, "untrained": one} for name, one in d.items()}, NAME, 4, null=Chance(0.95, 9e-6)
     ),
 }
 

@@ -9,6 +9,7 @@ import xarray as xr
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.figures import prompts, prompts_data
+from coupling_lib.measures.random_bases import Chance
 from tests.figures.drawn import assert_repeats, assert_text_inside
 
 NAME, K, BLOCKS = "normalized_miscoupling", 3, 4
@@ -45,8 +46,8 @@ def datasets():
 
 
 FIGURES = {
-    "scatter": lambda d: prompts.prompt_scatter(d, NAME, K, null=0.95),
-    "versions": lambda d: prompts.version_profiles(d, NAME, K, null=0.95),
+    "scatter": lambda d: prompts.prompt_scatter(d, NAME, K, null=Chance(0.95, 9e-6)),
+    "versions": lambda d: prompts.version_profiles(d, NAME, K, null=Chance(0.95, 9e-6)),
 }
 
 

@@ -30,10 +30,11 @@ def assert_close(found: dict, row: pd.Series, columns: list[str], rel: float) ->
     assert not wrong, {name: (found[name], row[name]) for name in wrong}
 
 
-def assert_nulls_close(found: dict, row: pd.Series) -> None:
+def assert_nulls_close(found: dict, row: pd.Series, rel: float = 1e-3) -> None:
     """The shipped nulls are derived; those of weights at hand are exact but for their draws."""
     for name in NULLS:
-        allowed = 0.008 if name.startswith("old_off_over_diagonal") else 1e-3
+        # 3,000 draws of this ratio have a standard error of half a per cent at K = 3.
+        allowed = 0.02 if name.startswith("old_off_over_diagonal") else rel
         assert found[name] == pytest.approx(row[name], rel=allowed), name
 
 
@@ -53,7 +54,8 @@ def test_rows_of_trained_models_are_found_again_by_training_from_scratch(repeate
     # Training carries a difference of one unit in the last place on. Initial weights changed by 1e-6 of themselves
     # (ten times that unit) end in columns that differ by less than 1e-3 of themselves; no two machines differ more.
     row, again = TABLE.loc[name, 60], repeated.loc[name, 60]
-    assert_close(again, row, ["validation_loss", "bits_per_byte", "accuracy", *SCORES, *COUPLING, *NULLS], rel=5e-3)
+    assert_close(again, row, ["validation_loss", "bits_per_byte", "accuracy", *SCORES, *COUPLING], rel=5e-3)
+    assert_nulls_close(again, row, rel=5e-3)
     assert again["validation_loss"] < 0.7 * repeated.loc[name, 0]["validation_loss"]
 
 
