@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import batched, check_k, jacobians_by_prompt, prompt_inputs, prompt_name
+from coupling_lib.measures.common import batched, check_k, jacobians_by_prompt, measurement, prompt_inputs, prompt_name
 from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum, random_orthogonal_null, relative_to_null
 from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
@@ -121,6 +121,7 @@ def null_curves(
     return ds
 
 
+@measurement(version=2)
 @batched
 def measure_nulls(
     model: Model,
@@ -205,6 +206,7 @@ def _table(values: dict[str, torch.Tensor], names: Sequence[str]) -> torch.Tenso
     return torch.stack([values[name] for name in names])
 
 
+@measurement(version=2)
 @batched
 def measure_decisive(
     model: Model,

@@ -20,7 +20,15 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError, UntrustworthyResultError
-from coupling_lib.measures.common import check_k, depth_jacobians, inputs_for, prompt_inputs, prompt_name, traces
+from coupling_lib.measures.common import (
+    check_k,
+    depth_jacobians,
+    inputs_for,
+    measurement,
+    prompt_inputs,
+    prompt_name,
+    traces,
+)
 from coupling_lib.measures.depth import depth_null, measure_depth
 from coupling_lib.measures.sweeps import sweep
 from coupling_lib.metrics.subspaces import principal_angles, random_angles
@@ -80,6 +88,7 @@ def chosen_precisions(text: str) -> list[str]:
     return narrow
 
 
+@measurement(version=2)
 def measure_triplets(
     model: Model,
     prompts: str | torch.Tensor | Iterable[Any],

@@ -22,7 +22,7 @@ import xarray as xr
 
 from coupling_lib.derivatives import block_jacobians
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import check_k, prompt_inputs, prompt_name, traces
+from coupling_lib.measures.common import check_k, measurement, prompt_inputs, prompt_name, traces
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.nulls import filled_spectrum, random_orthogonal_null
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
@@ -38,6 +38,7 @@ KINDS = ("self", "input", "output")
 _NULL_SPECTRA = 64
 
 
+@measurement(version=2)
 def measure_tokens(
     model: Model,
     prompts: str | torch.Tensor | Iterable[Any],
