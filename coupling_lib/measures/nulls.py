@@ -181,9 +181,8 @@ def measure_nulls(
         closed = torch.stack(
             [torch.stack([closed_form_null(n, spectrum, model.d_model, k).mean() for k in ks]) for n in names]
         )
-        best = torch.tensor([VARIANTS[name].best for name in names], device=values.device)[:, None]
         null = values[1 + SURROGATES.index("rotated")]
-        relative = torch.stack([relative_to_null(value - best, null - best) for value in values])
+        relative = torch.stack([relative_to_null(value, null) for value in values])
         dims = ("kind", "variant", "k")
         per_prompt.append(
             xr.Dataset(

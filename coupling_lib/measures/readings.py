@@ -230,8 +230,7 @@ def _means(ds: xr.Dataset, null: xr.Dataset) -> xr.Dataset:
     names = _variants(ds)
     values = np.stack([_pairs(ds, name).mean("pair").values for name in names], axis=1)  # prompt, variant, k
     chance = np.stack([null[name].mean(("sample", "block_1")).values for name in names])
-    best = torch.tensor([VARIANTS[name].best for name in names], dtype=torch.float64)[:, None]
-    share = relative_to_null(torch.from_numpy(values), torch.from_numpy(chance).expand(values.shape), best).numpy()
+    share = relative_to_null(torch.from_numpy(values), torch.from_numpy(chance).expand(values.shape)).numpy()
     parts = dict(zip(("mean", "low", "high"), _interval(values), strict=True)) | {"null": chance}
     parts |= dict(zip(("share", "share_low", "share_high"), _interval(share), strict=True))
     return xr.Dataset(
@@ -251,7 +250,7 @@ def _null_coupling(null: xr.Dataset, choice: Choice, k: int) -> float:
     coupling = TRANSFORMS[choice.transform](null[choice.variant].sel(k=k).values.astype(float)).mean()
     if choice.with_itself:
         n_blocks = null.sizes["block_1"]
-        coupling += (TRANSFORMS[choice.transform](VARIANTS[choice.variant].best) - coupling) / n_blocks
+        coupling += (TRANSFORMS[choice.transform](0.0) - coupling) / n_blocks
     return float(coupling)
 
 
