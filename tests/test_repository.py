@@ -164,7 +164,19 @@ def test_help_lists_every_target_a_user_runs():
     shown = subprocess.run(
         ["make", "-C", str(ROOT), "--no-print-directory"], capture_output=True, check=True, text=True
     )
-    targets = ["help", "book", "test", "lint", "notebooks", "bench", "suite", "regularised", "vit-grid", "clean"]
+    targets = [
+        "help",
+        "book",
+        "test",
+        "lint",
+        "notebooks",
+        "bench",
+        "golden",
+        "suite",
+        "regularised",
+        "vit-grid",
+        "clean",
+    ]
     assert re.findall(r"^  make ([\w-]+)", shown.stdout, re.M) == targets
 
 
