@@ -41,7 +41,7 @@ EXECUTED := $(foreach model,$(LANGUAGE_MODELS),$(LANGUAGE_NOTEBOOKS:%=results/$(
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
 
-.PHONY: help book test bench suite regularised vit-grid notebooks lint clean unit browser executed
+.PHONY: help book test bench golden suite regularised vit-grid notebooks lint clean unit browser executed
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -64,6 +64,13 @@ notebooks: $(READY) ## execute the committed notebooks anew from their text twin
 bench: $(READY) ## measure the library against the released method (40 minutes, quiet machine)
 	@$(BIN)/python -m benchmarks.speed --out results/benchmarks/speed.json
 	@$(BIN)/python -m benchmarks.gpu --out results/benchmarks/gpu.json
+
+# Every number of the book in one file, for a comparison with another: python workflow/golden.py compare OLD NEW
+GOLDEN ?= results/golden.txt
+golden: $(READY) ## write every number of the book into one file: make golden GOLDEN=../before.txt
+	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed
+	@$(MAKE) --no-print-directory results/book/.complete
+	@$(BIN)/python workflow/golden.py write $(GOLDEN)
 
 # What took hours of training and is shipped as tables. A run that was stopped goes on where it was; TEXT is a text file
 # or a folder of them. The grid has a table of its own: in the shipped one every model has its line, and none would be
@@ -132,9 +139,10 @@ $(SUITE_NOTEBOOKS:%=results/suite/%.ipynb): $(filter-out results/suite/%,$(EXECU
 
 executed: $(EXECUTED)
 
-# What an earlier state of the library measured on the shipped models is measured anew. One's own models are not
-# touched: their measurements carry the version of the measure and may have taken hours.
-results/.fresh: $(LIBRARY) $(READY)
+# An edited library runs the notebooks again, and they read what was measured from the store: each measure has a version
+# (`coupling_lib.measurement` says when it is raised), which is part of the store's key. Other packages are not part of
+# it; with them, the shipped models are measured anew. One's own are not: theirs may have taken hours.
+results/.fresh: $(READY)
 	@mkdir -p $(@D)
 	@rm -rf $(MODELS:%=results/%/measurements)
 	@touch $@

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from coupling_lib import attention, precision
+from coupling_lib import attention, finite, precision
 from coupling_lib.blockmap import choose_route, token_map
 from coupling_lib.blocks import BlockCall, Blocks, find_blocks, random_input, record
 from coupling_lib.errors import UnsupportedModelError
@@ -21,7 +21,7 @@ from coupling_lib.errors import UnsupportedModelError
 _TOLERANCE = 1e-3
 
 
-def validate(hf: PreTrainedModel) -> Blocks:
+def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
     """Find a model's blocks and refuse the model unless they behave as the definitions need.
 
     With X^l = X^{l-1} + f^l(X^{l-1}): every block is called once on a stream of shape `(1, n, d)` and
@@ -33,11 +33,13 @@ def validate(hf: PreTrainedModel) -> Blocks:
 
     Args:
         hf: a Hugging Face model in evaluation mode.
+        name: what to call it; by default the name of its class.
 
     Returns:
         its blocks, with the route.
 
     Raises:
+        ModelUnavailableError: if it holds weights that are NaN or infinite.
         UnsupportedModelError: if any of this does not hold; the message names the family and the block.
     """
     family = f"{type(hf).__name__} (model type {hf.config.model_type!r})"
@@ -45,6 +47,7 @@ def validate(hf: PreTrainedModel) -> Blocks:
     blocks = find_blocks(hf)
     inputs = {hf.main_input_name: random_input(hf, torch.Generator().manual_seed(0), n_tokens=7)}
     first, second = record(hf, blocks, inputs), record(hf, blocks, inputs)
+    finite.check_outputs(hf, blocks, first, name or type(hf).__name__)
     routes = set()
     for number, (call, again, module) in enumerate(zip(first, second, blocks.modules, strict=True), start=1):
         if number > 1 and not torch.equal(call.input, first[number - 2].output):

@@ -146,7 +146,7 @@ def load_model(
             precision=precision,
             untrained=untrained,
             seed=fresh,
-            blocks=_prepare(hf),
+            blocks=_prepare(hf, origin.name),
         )
 
 
@@ -172,6 +172,7 @@ def wrap_model(
 
     Raises:
         ParameterError: if `hf_model` is not a Hugging Face model.
+        ModelUnavailableError: if it holds weights that are NaN or infinite.
         UnsupportedModelError: if its blocks cannot be measured.
     """
     if not isinstance(hf_model, PreTrainedModel):
@@ -188,7 +189,7 @@ def wrap_model(
         precision=precision or _stored_as(hf_model),
         untrained=False,
         seed=None,
-        blocks=_prepare(hf_model),
+        blocks=_prepare(hf_model, name),
     )
 
 
@@ -258,12 +259,12 @@ def _initialise(
         return _read(family, Path(folder), arguments, place)
 
 
-def _prepare(hf: PreTrainedModel) -> blocks.Blocks:
+def _prepare(hf: PreTrainedModel, name: str) -> blocks.Blocks:
     """Freeze a model, keep its layers in the form that can be differentiated, and check its blocks."""
     hf.eval().requires_grad_(False)
     hf.set_experts_implementation("eager")
     precisions.prepare(hf)
-    return checks.validate(hf)
+    return checks.validate(hf, name)
 
 
 def _stored_as(hf: PreTrainedModel) -> str:

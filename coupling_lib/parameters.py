@@ -3,10 +3,17 @@
 papermill injects whatever it is given: a name nobody declared is silently ignored, `-p seed false` arrives as a
 text, `-p k 1e1` as 10.0. The first code cell of every notebook therefore calls `check_parameters`, and
 `choices.check_against_model` as soon as the model's depth and width are known.
+
+Declared names are checked wherever they were set. Only what somebody *gave* can be a mistyped parameter. papermill
+writes what it was given into a cell of its own, which begins with "# Parameters" and runs between the cell of the
+parameters and the cell that checks them. In a kernel, the names in that cell are the ones that were given; every other
+variable, whether a later cell or a researcher left it, is nobody's parameter. Without a kernel (a plain mapping, or a
+twin run as a script), whatever plain value is there was given.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -136,8 +143,8 @@ COMMON = ("model", "precision", "revision", "prompts", "k", "blocks", "token", "
 def check_parameters(namespace: Mapping[str, Any], declared: Iterable[str] = COMMON) -> SimpleNamespace:
     """Check a notebook's parameters, their names included.
 
-    A parameter is recognised by its value: papermill injects plain values only, and everything else in a notebook's
-    namespace (modules, functions, models, data sets) is no parameter. So the cell can be run again at any time.
+    The cell can be run again at any time, beside any variables: a name is refused as unknown only where papermill
+    was given it (see the head of this module). Values are looked at, never evaluated.
 
     Args:
         namespace: The notebook's `globals()`.
@@ -159,8 +166,8 @@ def check_parameters(namespace: Mapping[str, Any], declared: Iterable[str] = COM
 width of the model; pass -p k 10
     """
     declared = tuple(declared)
-    for name, value in namespace.items():
-        if name not in declared and not name.startswith("_") and name not in ("In", "Out") and _is_plain(value):
+    for name in _given(namespace, declared):
+        if name not in declared:
             near = difflib.get_close_matches(name, declared, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else "leave it out."
             raise ParameterError(f"unknown parameter {name!r}; this notebook takes {', '.join(declared)}; {hint}")
@@ -272,6 +279,31 @@ def refusal(name: str, value: Any, expected: str, example: str = "") -> str:
     example = example or RULES[name].example
     seen = f"{value!r} ({type(value).__name__})"
     return f"parameter {name!r} is {seen}; it must be {expected}; pass -p {name} {example}"
+
+
+def _given(namespace: Mapping[str, Any], declared: tuple[str, ...]) -> list[str]:
+    """Name what was given as a parameter: in a kernel by papermill's cell since the parameters' own cell last ran."""
+    history = namespace.get("_ih")  # IPython's record of the cells that ran, the present one included
+    if not isinstance(history, list):
+        return [name for name, value in namespace.items() if not name.startswith("_") and _is_plain(value)]
+    for cell in reversed(history):
+        names = _assigned(cell)
+        if cell.startswith("# Parameters\n"):
+            return names
+        if set(declared) <= set(names):
+            break
+    return []
+
+
+def _assigned(cell: str) -> list[str]:
+    """List the variables that a cell sets, one after the other, outside of any loop or function."""
+    try:
+        statements = ast.parse(cell).body
+    except SyntaxError:  # it failed, and set nothing
+        return []
+    targets = [target for part in statements if isinstance(part, ast.Assign) for target in part.targets]
+    targets += [part.target for part in statements if isinstance(part, ast.AnnAssign) and part.value is not None]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _is_plain(value: Any) -> bool:

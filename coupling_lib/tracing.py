@@ -10,6 +10,7 @@ wider.
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -155,11 +156,12 @@ class Trace:
         Raises:
             ParameterError: if there is no such token.
         """
-        if not -self.n_tokens <= token < self.n_tokens:
+        if not _is_whole(token) or not -self.n_tokens <= token < self.n_tokens:
             raise ParameterError(
-                f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}"
+                f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}; give one as a "
+                "whole number"
             )
-        return token % self.n_tokens
+        return int(token) % self.n_tokens
 
     def jacobian(
         self, block: int, token_in: int = -1, token_out: int | None = None, boundary: str = "block"
@@ -179,17 +181,25 @@ class Trace:
             the Jacobian; nothing is computed until it is used.
 
         Raises:
-            ParameterError: if the block or a token does not exist, or the boundary is unknown.
+            ParameterError: if the block or a token is no whole number or does not exist, or the boundary is unknown.
         """
         from coupling_lib.jacobian import BlockJacobian  # the Jacobian's room lies above this one
 
-        if not -self.n_blocks <= block < self.n_blocks:
-            raise ParameterError(f"block is {block!r}; {self.model.name} has {self.n_blocks}, counted from 0")
+        if not _is_whole(block) or not -self.n_blocks <= block < self.n_blocks:
+            raise ParameterError(
+                f"block is {block!r}; {self.model.name} has {self.n_blocks}, counted from 0; give a whole number "
+                f"from 0 to {self.n_blocks - 1}"
+            )
         if boundary not in ("block", "hidden_states"):
             raise ParameterError(f"boundary is {boundary!r}; it must be 'block' or 'hidden_states'")
         start = self.position(token_in, "token_in")
         end = start if token_out is None else self.position(token_out, "token_out")
-        return BlockJacobian(self, block % self.n_blocks, start, end, boundary)
+        return BlockJacobian(self, int(block) % self.n_blocks, start, end, boundary)
+
+
+def _is_whole(number: object) -> bool:
+    """Tell whole numbers, numpy's among them, from everything that Python would compare with one."""
+    return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
 def trace(model: Model, given: str | torch.Tensor) -> Trace:

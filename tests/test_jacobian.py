@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from families import FAMILIES, Family
@@ -210,11 +211,27 @@ def test_a_jacobian_with_nan_is_refused():
         (dict(block=0, token_in=11), r"token_in is 11; this input has 11 tokens"),
         (dict(block=0, token_out=-12), r"token_out is -12"),
         (dict(block=0, boundary="logits"), r"boundary is 'logits'"),
+        (dict(block=1.5), r"^block is 1\.5; llama has 3, counted from 0; give a whole number from 0 to 2$"),
+        (dict(block=True), r"block is True; .* give a whole number"),
+        (dict(block="1"), r"block is '1'; .* give a whole number"),
+        (dict(block=None), r"block is None; .* give a whole number"),
+        (dict(block=np.float64(1)), r"block is np\.float64\(1\.0\); .* give a whole number"),
+        (
+            dict(block=0, token_in=2.0),
+            r"^token_in is 2\.0; this input has 11 tokens, 0 to 10; give one as a whole number$",
+        ),
+        (dict(block=0, token_out=False), r"token_out is False; .* whole number"),
     ],
 )
 def test_what_does_not_exist_is_refused_by_name(arguments, message):
     with pytest.raises(ParameterError, match=message):
         traced(LLAMA).jacobian(**arguments)
+
+
+def test_whole_numbers_of_numpy_count_blocks_and_tokens():
+    J = traced(LLAMA).jacobian(block=np.int64(-1), token_in=np.int32(3), token_out=np.int64(-1))
+    assert (J.block, J.token_in, J.token_out) == (2, 3, 10)
+    assert [type(x) for x in (J.block, J.token_in, J.token_out)] == [int, int, int]
 
 
 def test_a_factor_of_the_wrong_length_is_refused():

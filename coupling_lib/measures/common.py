@@ -26,8 +26,19 @@ _MOST_TOGETHER, _BYTES_TOGETHER, _TOKENS_TOGETHER = 16, 2**25, 1024
 def measurement(version: int) -> Callable[[Measure], Measure]:
     """Give a measure a version, by which the store knows whether its old numbers still hold.
 
-    Without one it counts as version 1 and is known by its code as well: a change anywhere in it or in the library
-    makes it measure anew. With one, its author says when numbers change: by the next whole number.
+    This is the rule, and the only place that states it:
+
+    - **Raise the version by 1** when a number that the measure returns changes by more than rounding for the same
+      model, prompt and settings, or when what it returns is called, shaped or defined otherwise. It does not matter
+      where the cause lies: a changed metric, surrogate or Jacobian raises the version of every measure it enters.
+    - **Leave it** when docstrings, comments, names inside, speed or memory change: what was measured is read back.
+      The weights, the prompt with its tokens and the settings are in the store's key by themselves (see `identity`).
+    - Every measure of this library that is handed to `sweep` or `stream` has a version. `tests/measures/test_versions`
+      keeps a few numbers of each beside it, and fails when they change and the version does not.
+
+    A measure of one's own may go without. It then counts as version 1 and is known by the text of the file that it
+    stands in, or in a notebook by its own text: editing that measures anew. What it calls elsewhere, this library
+    included, is not looked at, so after an update that matters give it a version, or raise it.
 
     Args:
         version: a whole number from 1.

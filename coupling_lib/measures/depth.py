@@ -22,6 +22,7 @@ from coupling_lib.measures.common import (
     check_k,
     inputs_for,
     jacobians_by_prompt,
+    measurement,
     prompt_inputs,
     prompt_name,
 )
@@ -36,6 +37,7 @@ from coupling_lib.provenance import provenance
 from coupling_lib.svd import top_triplets_stacked
 
 
+@measurement(version=2)
 @batched
 def measure_depth(
     model: Model,

@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.derivatives import block_jacobians
-from coupling_lib.measures.common import batched, check_k, prompt_inputs, prompt_name, traced_jacobians
+from coupling_lib.measures.common import batched, check_k, measurement, prompt_inputs, prompt_name, traced_jacobians
 from coupling_lib.metrics import dynamics
 from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
 from coupling_lib.models import Model
@@ -26,6 +26,7 @@ _MAX_ENTRIES = 2**23
 Variables = dict[str, tuple[tuple[str, ...], torch.Tensor]]
 
 
+@measurement(version=2)
 @batched
 def measure_dynamics(
     model: Model,

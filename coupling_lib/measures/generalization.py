@@ -120,8 +120,7 @@ def suite(file: Path | None = None, untrained: bool = False) -> pd.DataFrame:
         "final": table["step"] == table.groupby("model")["step"].transform("max"),
     }
     for column in coupling_columns(table):
-        best = VARIANTS[column.rpartition("_k")[0]].best
-        added[f"{column}_relative"] = (table[column] - table[f"{column}_null"]) / (best - table[f"{column}_null"])
+        added[f"{column}_relative"] = (table[column] - table[f"{column}_null"]) / -table[f"{column}_null"]
     return pd.concat([table, pd.DataFrame(added)], axis=1)
 
 

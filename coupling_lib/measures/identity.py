@@ -3,8 +3,8 @@
 Weights are known by their content, not by their name: a folder whose files change, a model changed in memory and an
 untrained model with another seed are different models. What a hook adds to a forward pass is not part of the weights:
 measure such a model directly, without a sweep. The digest costs some milliseconds for the embedded models and about a
-second per gigabyte. A measure is known by its version (see `common.measurement`), or, as long as it has none,
-by the code that computes it.
+second per gigabyte. A measure is known by its version (see `common.measurement`, which states when to raise it). One
+without a version, which only a user's own can be, is known by the text of its own file.
 """
 
 from __future__ import annotations
@@ -14,21 +14,17 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from coupling_lib import paths, sources
+from coupling_lib import sources
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.models import Model
 
 # Parts of a configuration that say where it comes from, not what the model computes.
 _ORIGIN = ("_name_or_path", "_commit_hash", "transformers_version")
-
-# Parts of the library that do not enter a measured number.
-_BESIDE = ("figures", "store", "training")
 
 
 def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,8 +150,8 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _code(function: Callable[..., Any]) -> str:
-    """Hash the code that a measure without a version is computed by: its own module and this library."""
-    return hashlib.sha256((_source(function) + _library()).encode()).hexdigest()[:12]
+    """Hash what a measure without a version is known by."""
+    return hashlib.sha256(_source(function).encode()).hexdigest()[:12]
 
 
 def _source(function: Callable[..., Any]) -> str:
@@ -167,14 +163,3 @@ def _source(function: Callable[..., Any]) -> str:
     except (OSError, TypeError):
         code = getattr(function, "__code__", None)
         return repr((code.co_code, code.co_consts)) if code else repr(type(function))
-
-
-@functools.cache
-def _library() -> str:
-    """Hash the library's modules, read once per process."""
-    total = hashlib.sha256()
-    for path in sorted(Path(paths.PACKAGE).rglob("*.py")):
-        place = path.relative_to(paths.PACKAGE)
-        if place.parts[0] not in _BESIDE:
-            total.update(place.as_posix().encode() + path.read_bytes())
-    return total.hexdigest()

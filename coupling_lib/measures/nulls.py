@@ -15,7 +15,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import batched, check_k, jacobians_by_prompt, prompt_inputs, prompt_name
+from coupling_lib.measures.common import batched, check_k, jacobians_by_prompt, measurement, prompt_inputs, prompt_name
 from coupling_lib.metrics.nulls import (
     closed_form_null,
     expected_null,
@@ -156,6 +156,7 @@ def null_by_spectrum(
     return pd.DataFrame(rows, columns=["width", "spectrum", "coupling", "error"])
 
 
+@measurement(version=2)
 @batched
 def measure_nulls(
     model: Model,
@@ -222,8 +223,7 @@ def measure_nulls(
         null, error = (
             torch.stack([getattr(expected[name], part).mean(dim=-1) for name in names]) for part in ("value", "error")
         )
-        best = torch.tensor([VARIANTS[name].best for name in names])[:, None]
-        relative = torch.stack([relative_to_null(value - best, null - best) for value in values.cpu()])
+        relative = torch.stack([relative_to_null(value, null) for value in values.cpu()])
         dims = ("kind", "variant", "k")
         per_prompt.append(
             xr.Dataset(
@@ -248,6 +248,7 @@ def _table(values: dict[str, torch.Tensor], names: Sequence[str]) -> torch.Tenso
     return torch.stack([values[name] for name in names])
 
 
+@measurement(version=2)
 @batched
 def measure_decisive(
     model: Model,

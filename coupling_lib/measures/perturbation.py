@@ -13,7 +13,7 @@ from nnsight import NNsight
 
 from coupling_lib.blocks import residual_stream
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import batched, prompt_inputs, prompt_name, traced_jacobians
+from coupling_lib.measures.common import batched, measurement, prompt_inputs, prompt_name, traced_jacobians
 from coupling_lib.metrics.dynamics import random_steps
 from coupling_lib.metrics.nulls import filled_spectrum
 from coupling_lib.models import Model
@@ -31,6 +31,7 @@ _BATCH_BYTES = 2**28
 _LARGEST = 10
 
 
+@measurement(version=2)
 @batched
 def measure_perturbation(
     model: Model,

@@ -20,7 +20,15 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError, UntrustworthyResultError
-from coupling_lib.measures.common import check_k, depth_jacobians, inputs_for, prompt_inputs, prompt_name, traces
+from coupling_lib.measures.common import (
+    check_k,
+    depth_jacobians,
+    inputs_for,
+    measurement,
+    prompt_inputs,
+    prompt_name,
+    traces,
+)
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.sweeps import sweep
@@ -81,6 +89,7 @@ def chosen_precisions(text: str) -> list[str]:
     return narrow
 
 
+@measurement(version=2)
 def measure_triplets(
     model: Model,
     prompts: str | torch.Tensor | Iterable[Any],

@@ -4,7 +4,7 @@ Text, project page, released code and older code disagree on five points: how th
 formed and normalised (`metrics.variants.VARIANTS`), how a coupling is made of it (`TRANSFORMS`), whether pairs of a
 block with itself are in the mean, whether the last block includes the final norm (`boundary` of `measure_depth`), and
 how many singular vectors are compared. `measure_depth` holds all that is needed; the functions here set the readings
-side by side. `metrics.readings` does the same for the scores of trajectories.
+side by side. `metrics.trajectory_readings` does the same for the scores of trajectories.
 """
 
 from __future__ import annotations
@@ -221,8 +221,7 @@ def _means(ds: xr.Dataset, null: xr.Dataset) -> xr.Dataset:
     names = _variants(ds)
     values = np.stack([_pairs(ds, name).mean("pair").values for name in names], axis=1)  # prompt, variant, k
     chance, error = (null[part].sel(variant=names).mean("block_1").transpose("variant", "k").values for part in _NULL)
-    best = torch.tensor([VARIANTS[name].best for name in names], dtype=torch.float64)[:, None]
-    share = relative_to_null(torch.from_numpy(values), torch.from_numpy(chance).expand(values.shape), best).numpy()
+    share = relative_to_null(torch.from_numpy(values), torch.from_numpy(chance).expand(values.shape)).numpy()
     parts = dict(zip(("mean", "low", "high"), _interval(values), strict=True)) | {"null": chance, "null_error": error}
     parts |= dict(zip(("share", "share_low", "share_high"), _interval(share), strict=True))
     return xr.Dataset(
@@ -245,7 +244,7 @@ def _null_coupling(null: xr.Dataset, choice: Choice, k: int) -> tuple[float, flo
     if choice.transform == "one_minus_square":
         coupling, error = 1 - chosen["mean_square"].item(), 0.0
     if choice.with_itself:
-        coupling += (TRANSFORMS[choice.transform](VARIANTS[choice.variant].best) - coupling) / n_blocks
+        coupling += (TRANSFORMS[choice.transform](0.0) - coupling) / n_blocks
         error *= 1 - 1 / n_blocks
     return coupling, error
 

@@ -13,6 +13,7 @@ from coupling_lib.measures.common import (
     batched,
     check_k,
     jacobians_by_prompt,
+    measurement,
     prompt_inputs,
     prompt_name,
 )
@@ -31,6 +32,7 @@ from coupling_lib.provenance import provenance
 from coupling_lib.svd import top_triplets_stacked
 
 
+@measurement(version=2)
 @batched
 def measure_spectra(
     model: Model,

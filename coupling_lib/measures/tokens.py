@@ -22,7 +22,7 @@ import xarray as xr
 
 from coupling_lib.derivatives import block_jacobians
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import check_k, prompt_inputs, prompt_name, traces
+from coupling_lib.measures.common import check_k, measurement, prompt_inputs, prompt_name, traces
 from coupling_lib.measures.random_bases import null_draws
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.nulls import DRAWS
@@ -36,6 +36,7 @@ KINDS = ("self", "input", "output")
 """Which token is held fixed: none, the one that is varied (t1), or the one that is read (t2)."""
 
 
+@measurement(version=2)
 def measure_tokens(
     model: Model,
     prompts: str | torch.Tensor | Iterable[Any],

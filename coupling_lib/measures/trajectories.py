@@ -10,7 +10,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import UnsupportedModelError
-from coupling_lib.measures.common import inputs_for, prompt_inputs, prompt_name, traces
+from coupling_lib.measures.common import inputs_for, measurement, prompt_inputs, prompt_name, traces
 from coupling_lib.measures.logit_lens import logit_lens_entropies
 from coupling_lib.measures.sweeps import sweep
 from coupling_lib.metrics import trajectory
@@ -26,6 +26,7 @@ SCORES = ("line_shape_score", "expodistance", "equidistance")
 COMPONENTS = 2
 
 
+@measurement(version=2)
 def measure_trajectories(
     model: Model, prompts: str | torch.Tensor | Iterable[Any], token: int = -1, window: int = 0
 ) -> xr.Dataset:

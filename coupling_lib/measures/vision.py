@@ -17,7 +17,7 @@ import xarray as xr
 from coupling_lib.derivatives import block_jacobians
 from coupling_lib.drop_path import draw_gates, fixed_gates
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import check_k, depth_jacobians, prompt_inputs, prompt_name, traces
+from coupling_lib.measures.common import check_k, depth_jacobians, measurement, prompt_inputs, prompt_name, traces
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_draws
 from coupling_lib.measures.sweeps import sweep
@@ -66,6 +66,7 @@ def relation_tokens(model: Model, n_tokens: int) -> dict[str, tuple[int, int]]:
     return dict(zip(RELATIONS, [(0, 0), (a, a), (0, a), (a, 0), (a, b), (b, a)], strict=True))
 
 
+@measurement(version=2)
 def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tensor], k: int = 10) -> xr.Dataset:
     r"""Measure coupling between all pairs of blocks for several pairs of tokens (paper, section 3.2, for images).
 
@@ -135,6 +136,7 @@ def relations_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: i
     return null_draws(ds, variant, n_samples, seed).transpose("relation", "sample", "block_1")
 
 
+@measurement(version=2)
 def measure_drop_path(
     model: Model,
     prompts: torch.Tensor | Iterable[torch.Tensor],

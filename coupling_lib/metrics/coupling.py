@@ -45,7 +45,7 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
         $A$ (k, k); row $i$ belongs to the left vector $u_i$, column $j$ to the right vector $v_j$.
 
     Raises:
-        ParameterError: If `k` is not between 1 and the number of triplets at hand.
+        ParameterError: If `k` is not between 1 and the number of triplets at hand, or the widths differ.
 
     Example:
         >>> import torch
@@ -58,6 +58,12 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= available:
         raise ParameterError(f"k is {k!r}; expected a whole number from 1 to {available}, the singular triplets given")
     J1, U, V = widened(J1, svd2.U[..., :, :k], svd2.Vh[..., :k, :].mT)
+    shape = getattr(J1, "shape", None)
+    if shape is not None and tuple(shape[-2:]) != (U.shape[-2], V.shape[-2]):
+        raise ParameterError(
+            f"J1 has shape {tuple(shape)} and svd2 has U of shape {tuple(svd2.U.shape)} and Vh of shape "
+            f"{tuple(svd2.Vh.shape)}; expected J1 ({U.shape[-2]}, {V.shape[-2]}): take both from blocks of one width"
+        )
     return U.mT @ (J1 @ V)
 
 

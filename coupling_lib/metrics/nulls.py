@@ -453,15 +453,16 @@ def mean_absolute_entry(S: Tensor, d: int) -> Tensor:
     return mean_absolute_coordinate(d) * mean_root * energy.squeeze(-1).sqrt() / gaussian_length
 
 
-def relative_to_null(value: Tensor, null: Tensor, best: float = 0.0) -> Tensor:
+def relative_to_null(value: Tensor, null: Tensor) -> Tensor:
     r"""Share of the way from no coupling to perfect coupling.
 
-    $$\frac{\text{value} - \text{null}}{\text{best} - \text{null}}$$
+    $$\frac{\text{null} - \text{value}}{\text{null}}$$
+
+    Every variant is 0 at perfect coupling.
 
     Args:
         value: Measured values of a variant, any shape.
         null: Their values with no coupling, broadcast against them.
-        best: Value of the variant at perfect coupling (`Variant.best`).
 
     Returns:
         0 at the null, 1 at perfect coupling, negative where the value is worse than the null.
@@ -472,4 +473,4 @@ def relative_to_null(value: Tensor, null: Tensor, best: float = 0.0) -> Tensor:
         tensor([-0.0000, 0.7500, 1.0000])
     """
     value, null = widened(value, torch.as_tensor(null))
-    return trustworthy(divided(value - null, best - null, "distance from the null to the best value"), "coupling")
+    return trustworthy(divided(value - null, -null, "distance from the null to perfect coupling"), "coupling")

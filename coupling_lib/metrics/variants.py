@@ -72,7 +72,7 @@ PRODUCTS = ("ujv", "vju", "uu", "vv", "uv", "vu")
 
 @dataclass(frozen=True)
 class Variant:
-    """One reading of coupling."""
+    """One reading of coupling, 0 when the two blocks are perfectly coupled."""
 
     name: str
     """Name in `VARIANTS`, in data sets and in captions."""
@@ -86,8 +86,6 @@ class Variant:
     """Fields of `PairProducts` that it is read off."""
     function: Callable[[PairProducts], Tensor]
     """Products (L1, L2, K, K) to values (L1, L2); K is that of the products."""
-    best: float = 0.0
-    """Value when the two blocks are perfectly coupled."""
 
 
 def _rank_k(p: PairProducts) -> Tensor:
@@ -179,7 +177,7 @@ _TABLE = (
 )  # fmt: skip
 
 VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _TABLE}
-"""All variants by name. The `vju`, `uv` and `vu` ones reach their best only if left and right vectors agree as well."""
+"""All variants by name, each 0 at perfect coupling: `vju`, `uv` and `vu` ones if left and right vectors agree, too."""
 
 TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "negative": lambda m: -m,

@@ -175,6 +175,18 @@ def test_a_k_that_cannot_be_is_named_with_what_is_possible(jacobians, k):
         coupling_matrix(jacobians[0], torch.linalg.svd(jacobians[1]), k=k)
 
 
+def test_matrices_of_unequal_widths_are_refused_with_the_shapes_seen_and_expected(jacobians):
+    narrow = torch.linalg.svd(torch.eye(8, dtype=jacobians.dtype))
+    shapes = r"J1 has shape \(24, 24\) and svd2 has U of shape \(8, 8\) and Vh of shape \(8, 8\); expected J1 \(8, 8\)"
+    with pytest.raises(ParameterError, match=shapes):
+        coupling_matrix(jacobians[0], narrow, k=5)
+    with pytest.raises(ParameterError, match=r"J1 has shape \(24,\) "):
+        coupling_matrix(jacobians[0][0], torch.linalg.svd(jacobians[1]), k=5)
+    # A stack of Jacobians is taken at once.
+    many = coupling_matrix(jacobians, torch.linalg.svd(jacobians[1]), k=5)
+    assert many.shape == (len(jacobians), 5, 5)
+
+
 @pytest.mark.parametrize("norm", ["fro", 0, -2, None, True])
 def test_a_norm_that_does_not_exist_is_refused(norm):
     with pytest.raises(ParameterError, match="norm is"):

@@ -162,7 +162,7 @@ def test_mean_absolute_entry_has_its_limits_in_closed_form():
     assert mean_absolute_entry(single, 10).item() == pytest.approx(2 * mean_absolute_coordinate(10) ** 2, rel=1e-5)
 
 
-def test_relative_to_null_is_zero_at_the_null_and_one_at_the_best():
+def test_relative_to_null_is_zero_at_the_null_and_one_at_perfect_coupling():
     value = torch.tensor([0.9, 0.0, 0.45, 1.8])
     assert relative_to_null(value, torch.tensor(0.9)).tolist() == pytest.approx([0, 1, 0.5, -1])
     with pytest.raises(UntrustworthyResultError, match="distance from the null"):

@@ -1,0 +1,283 @@
+"""Write down every number that the book shows, and compare two such records.
+
+    python workflow/golden.py write FILE [--results FOLDER]
+    python workflow/golden.py compare OLD NEW [--tolerance 1e-6]
+
+A rewriting of the library that is meant to change no number is compared with the record from before. A record is
+sorted text, one number a line: a name that says where it stands, a tabulator, the number with every digit that is
+printed there. It holds what executed notebooks keep for the prose (`glue`), the table under each figure and the
+numbers in its caption, what their cells print, and the numbers and verdicts of the pages that are made, claims among
+them. The line of provenance is left out. `compare` lists what was added, removed and changed, and ends with 1 if there
+is any beyond the tolerance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import html
+import io
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+import nbformat
+
+from coupling_lib import paths
+from coupling_lib.errors import CouplingError, ParameterError
+
+# A number as it stands in prose: no part of a word (gpt2), a version (2.13.0) or a hash.
+_NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w]|\.\d)")
+_FIGURE = re.compile(r'<figure class="tbc-figure">.*?</figure>', re.DOTALL)
+_TABLE = re.compile(r'<a download="([^"]*)\.csv" href="data:text/csv;charset=utf-8,([^"]*)"')
+# Names of calls, and versions of programs: no numbers.
+_OTHER_PAGES = ("api.md", "versions.md")
+_OTHER_COLUMNS = ("versions", "command")
+
+Line = tuple[str, str]
+
+
+def collect(results: Path) -> dict[str, str]:
+    """Read every number under a folder of results.
+
+    Args:
+        results: the folder that `make book` fills.
+
+    Returns:
+        the numbers as printed, by their names, sorted.
+
+    Raises:
+        ParameterError: if there is no executed notebook.
+    """
+    notebooks = sorted(path for path in results.glob("*/*.ipynb") if not path.name.startswith("."))
+    if not notebooks:
+        raise ParameterError(f"{str(results)!r} holds no executed notebook; run `make book` first")
+    found: dict[str, str] = {}
+    lines = [line for path in notebooks for line in _notebook(path, f"{path.parent.name}/{path.stem}")]
+    for path in sorted(results.glob("*/*.md")):
+        if path.name not in _OTHER_PAGES:
+            lines += _page(path.read_text(encoding="utf-8"), f"{path.parent.name}/{path.name}")
+    for name, value in lines:
+        unique, count = name, 1
+        while unique in found:
+            count += 1
+            unique = f"{name} ({count})"
+        found[unique] = value
+    return dict(sorted(found.items()))
+
+
+def write(file: Path, results: Path) -> int:
+    """Write a record.
+
+    Args:
+        file: where; among what git tracks it has no place.
+        results: the folder that `make book` fills.
+
+    Returns:
+        how many numbers it holds.
+
+    Raises:
+        ParameterError: if the file would lie among the project's own, or there is nothing to record.
+    """
+    inside = file.resolve().is_relative_to(paths.ROOT.resolve())
+    if inside and not file.resolve().is_relative_to((paths.ROOT / "results").resolve()):
+        raise ParameterError(f"{str(file)!r} lies in the repository; a record belongs outside of it, or into results/")
+    found = collect(results)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{name}\t{value}\n" for name, value in found.items()), encoding="utf-8")
+    return len(found)
+
+
+def read(file: Path) -> dict[str, str]:
+    """Read a record.
+
+    Args:
+        file: what `write` wrote.
+
+    Returns:
+        the numbers by their names.
+
+    Raises:
+        ParameterError: if it is no record.
+    """
+    lines = [line.split("\t") for line in file.read_text(encoding="utf-8").split("\n") if line]
+    if not all(len(line) == 2 for line in lines):
+        raise ParameterError(f"{str(file)!r} is no record; write one with: python workflow/golden.py write FILE")
+    return {name: value for name, value in lines}
+
+
+def differences(old: dict[str, str], new: dict[str, str], tolerance: float = 0.0) -> list[str]:
+    """Say what differs between two records.
+
+    Args:
+        old: the record from before.
+        new: the record from after.
+        tolerance: the largest relative difference of two numbers that counts as none; with 0 the texts must agree.
+
+    Returns:
+        a line for each, in the order of their names.
+    """
+    lines = []
+    for name in sorted(old.keys() | new.keys()):
+        if name not in new:
+            lines.append(f"removed  {name}: {old[name]}")
+        elif name not in old:
+            lines.append(f"added    {name}: {new[name]}")
+        elif old[name] != new[name]:
+            size = _relative(old[name], new[name])
+            if size is None or not size <= tolerance or tolerance == 0:
+                note = "" if size is None else f" (relative difference {size:.1e})"
+                lines.append(f"changed  {name}: {old[name]} -> {new[name]}{note}")
+    return lines
+
+
+def _relative(old: str, new: str) -> float | None:
+    """Relative difference of two printed numbers; None where one is no number."""
+    try:
+        a, b = (float(text.replace(",", "").replace("−", "-")) for text in (old, new))
+    except ValueError:
+        return None
+    return abs(a - b) / (max(abs(a), abs(b)) or 1.0)
+
+
+def _notebook(path: Path, name: str) -> Iterator[Line]:
+    """Read what an executed notebook keeps and prints."""
+    printed = 0
+    for cell in nbformat.read(path, as_version=4).cells:
+        for output in cell.get("outputs", []):
+            record, data = output.get("metadata", {}).get("scrapbook"), output.get("data", {})
+            if record and "text/html" in data:
+                yield from _figures(data["text/html"], name)
+            elif record:
+                yield f"{name}/glue/{record['name']}", _line(next(iter(data.values())))
+            elif text := output.get("text") or data.get("text/plain"):
+                printed += 1
+                yield from _printed(text, f"{name}/printed {printed}")
+
+
+def _printed(text: str, name: str) -> Iterator[Line]:
+    """Read the numbers of plain text, each line by the words before its first number, or by its place."""
+    for place, line in enumerate(text.splitlines(), start=1):
+        matches = list(_NUMBER.finditer(line))
+        label = _line(line[: matches[0].start()]).strip(" :,'{[(") if matches else ""
+        label = label or f"line {place}"
+        yield from ((f"{name}/{label}/{number}", match[0]) for number, match in enumerate(matches, start=1))
+
+
+def _figures(markup: str, name: str) -> Iterator[Line]:
+    """Read the tables under figures, and the numbers in their captions."""
+    for figure in _FIGURE.findall(markup):
+        table = _TABLE.search(figure)
+        if table:
+            title = f"{name}/figure {html.unescape(table[1])}"
+            yield from _table(unquote(html.unescape(table[2])), title)
+            caption = html.unescape(re.sub(r"<[^>]*>", "", figure[figure.index("<figcaption>") : table.start()]))
+            yield from _numbers(caption, f"{title}/caption")
+
+
+def _table(text: str, name: str) -> Iterator[Line]:
+    """Read a table, each row by the cells that tell it from the others."""
+    head, *rows = csv.reader(io.StringIO("".join(re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))))
+    kept = [column for column, title in enumerate(head) if title not in _OTHER_COLUMNS]
+    head, rows = [head[column] for column in kept], [[row[column] for column in kept] for row in rows]
+    keys = _keys(rows)
+    for row in rows:
+        key = ", ".join(f"{head[column]} {_line(row[column])}" for column in keys)
+        for column, (title, value) in enumerate(zip(head, row, strict=True)):
+            if column not in keys and value:
+                yield f"{name}/{key}/{title}", _line(value)
+
+
+def _keys(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Choose the first columns of texts and whole numbers, as few as tell the rows apart."""
+    columns = list(enumerate(zip(*rows, strict=True)))
+    decimal = [number for number, values in columns if any(_is_decimal(value) for value in values)]
+    # Where these do not suffice, settings such as a rate help: they repeat, as measured decimal numbers hardly do.
+    repeated = [number for number in decimal if len(set(columns[number][1])) < len(rows)]
+    keys: list[int] = []
+    for column in [*(number for number, _ in columns if number not in decimal), *repeated]:
+        keys.append(column)
+        if len({tuple(row[key] for key in keys) for row in rows}) == len(rows):
+            break
+    return sorted(keys)
+
+
+def _is_decimal(text: str) -> bool:
+    return not re.fullmatch(r"-?\d+", text) and _relative(text, text) is not None
+
+
+def _page(text: str, name: str) -> Iterator[Line]:
+    """Read a page of Markdown: its figures, the cells of its tables, and the numbers of its prose by heading."""
+    yield from _figures(text, name)
+    text = re.sub(r"```\{(?:raw|glue|eval-rst).*?```", "", text, flags=re.DOTALL)
+    heading, head, prose = "", [], 0
+    for line in text.splitlines():
+        line = re.sub(r"\]\([^)]*\)", "]", line)  # where a link leads is no number of the page
+        cells = [_line(cell) for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
+        if line.startswith("#"):
+            heading, head, prose = line.strip("# "), [], 0
+        elif cells and not head:
+            head = cells
+        elif cells and not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
+            key = re.sub(r"[\[\]`]", "", cells[0])
+            for title, cell in zip(head[1:], cells[1:], strict=False):
+                place = f"{name}/{heading}/{key}/{title}"
+                yield from _numbers(cell, place) if _NUMBER.search(cell) else [(place, cell)] if cell else []
+        elif not cells:
+            head = []
+            for match in _NUMBER.finditer(line):
+                prose += 1
+                yield f"{name}/{heading}/{prose}", match[0]
+
+
+def _numbers(text: str, name: str) -> Iterator[Line]:
+    """Number the numbers of a text."""
+    for number, match in enumerate(_NUMBER.finditer(text), start=1):
+        yield f"{name}/{number}", match[0]
+
+
+def _line(text: str) -> str:
+    """Bring a text into one line without tabulators."""
+    return " ".join(str(text).replace("\\", "\\\\").replace("\n", "\\n").split())
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: the words after the program's name; None takes those of this process.
+
+    Returns:
+        0; after `compare` 1 if the records differ; 2 after an error, which is printed in one line.
+    """
+    parser = argparse.ArgumentParser(description="Every number that the book shows, in one sorted file.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    written = commands.add_parser("write", help="write a record of a folder of results")
+    written.add_argument("file", type=Path)
+    written.add_argument("--results", type=Path, default=paths.ROOT / "results", help="the folder `make book` fills")
+    compared = commands.add_parser("compare", help="list what differs between two records")
+    compared.add_argument("old", type=Path)
+    compared.add_argument("new", type=Path)
+    compared.add_argument("--tolerance", type=float, default=0.0, help="relative difference that counts as none")
+    given = parser.parse_args(None if arguments is None else list(arguments))
+    try:
+        if given.command == "write":
+            print(f"{write(given.file, given.results)} numbers written to {given.file}")
+            return 0
+        old, new = read(given.old), read(given.new)
+    except CouplingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    lines = differences(old, new, given.tolerance)
+    counts = [f"{sum(line.startswith(kind) for line in lines)} {kind}" for kind in ("changed", "added", "removed")]
+    print("\n".join([*lines, f"{', '.join(counts)}; {len(old)} numbers before, {len(new)} after"]))
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
