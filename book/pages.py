@@ -17,6 +17,7 @@ import nbformat
 import yaml
 from claims import claims_page
 from complete import pages
+from structure import homogeneous_page, postnorm_page
 
 import coupling_lib
 from coupling_lib import paths, provenance
@@ -260,6 +261,8 @@ def write(folder: Path) -> None:
 PAGES = {
     "claims": claims_page,
     "landing": landing_page,
+    "postnorm": postnorm_page,
+    "homogeneous": homogeneous_page,
     "models": models_page,
     "variants": variants_page,
     "api": api_page,

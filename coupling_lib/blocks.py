@@ -32,15 +32,25 @@ class Blocks:
         path: dotted name of the list of blocks, e.g. `"model.layers"`.
         modules: the blocks, in order of depth.
         route: how a block is evaluated at a few tokens, one of `blockmap.ROUTES`.
+        post_norm: the blocks that normalise their stream, from 0, each with the names of the modules that do
+            (`postnorm.stream_norms`); empty for a model whose blocks add to their stream.
     """
 
     path: str
     modules: nn.ModuleList
     route: str = "sequence"
+    post_norm: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Give the number of blocks L."""
         return len(self.modules)
+
+    @property
+    def norm_position(self) -> str:
+        """Say where the norms stand: `"pre"`, `"post"` (block minus identity couples trivially), `"mixed"` for some."""
+        if not self.post_norm:
+            return "pre"
+        return "post" if len(self.post_norm) == len(self) else "mixed"
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from coupling_lib import attention, finite, precision
+from coupling_lib import attention, finite, postnorm, precision
 from coupling_lib.blockmap import choose_route, token_map
 from coupling_lib.blocks import BlockCall, Blocks, find_blocks, random_input, record
 from coupling_lib.errors import UnsupportedModelError
@@ -29,14 +29,15 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
     bit for bit; and replaying a block on its own gives what it gave inside the model, so that output
     minus input is the residual branch f^l and a function of the stream alone. Then the route to its
     Jacobian is chosen, and one random row and one random column of every block's Jacobian, at a token
-    that is not the last, are compared with those of the whole sequence.
+    that is not the last, are compared with those of the whole sequence. A block that normalises its stream
+    instead of adding to it is noted, not refused.
 
     Args:
         hf: a Hugging Face model in evaluation mode.
         name: what to call it; by default the name of its class.
 
     Returns:
-        its blocks, with the route.
+        its blocks, with the route and those that are post-norm.
 
     Raises:
         ModelUnavailableError: if it holds weights that are NaN or infinite.
@@ -63,15 +64,26 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
         routes.add(choose_route(call, module))
     # A model whose blocks differ in kind takes the one route that serves them all.
     route = routes.pop() if len(routes) == 1 else "sequence"
-    if route != "sequence":
-        for number, (call, module) in enumerate(zip(first, blocks.modules, strict=True), start=1):
-            error = route_error(call, module, route, precision.arithmetic(hf))
-            if not error <= _TOLERANCE:
-                raise UnsupportedModelError(
-                    f"block {number} of {family}: the {route} route gives a Jacobian that differs by {error:.1e} from "
-                    "that of the whole sequence; this family cannot be measured by it, please report it"
-                )
-    return replace(blocks, route=route)
+    post_norm = {}
+    for number, (call, module) in enumerate(zip(first, blocks.modules, strict=True), start=1):
+        error, norms = _examined(call, module, route, precision.arithmetic(hf))
+        if not error <= _TOLERANCE:
+            raise UnsupportedModelError(
+                f"block {number} of {family}: the {route} route gives a Jacobian that differs by {error:.1e} from "
+                "that of the whole sequence; this family cannot be measured by it, please report it"
+            )
+        if norms is not None:
+            post_norm[number - 1] = norms
+    return replace(blocks, route=route, post_norm=post_norm)
+
+
+def _examined(
+    call: BlockCall, module: nn.Module, route: str, dtype: torch.dtype
+) -> tuple[float, tuple[str, ...] | None]:
+    """Give a block's `route_error`, and the norms of its stream if it is post-norm, with one copy made for both."""
+    block = precision.dense_copy(module, dtype)
+    error = 0.0 if route == "sequence" else route_error(call, block, route, dtype)
+    return error, postnorm.stream_norms(call, block) if postnorm.is_post_norm(call, block) else None
 
 
 def route_error(call: BlockCall, module: nn.Module, route: str, dtype: torch.dtype) -> float:

@@ -19,6 +19,7 @@ from coupling_lib.blockmap import joinable, prompts_map, token_map
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.heap import budget
 from coupling_lib.pointwise import linearised
+from coupling_lib.postnorm import without_norms
 from coupling_lib.tracing import Trace
 from coupling_lib.unit_cotangents import picking_rows
 
@@ -43,7 +44,7 @@ def block_jacobians(
         trace: the trace at whose states the block is linearised.
         block: the block l, from 0.
         pairs: `(t1, t2)` of each, positions from 0; all with t1 = t2, or all without.
-        boundary: `"block"` or `"hidden_states"`; see `Trace.jacobian`.
+        boundary: see `Trace.jacobian`.
 
     Returns:
         the Jacobians, shape `(len(pairs), d, d)`.
@@ -73,7 +74,7 @@ def prompts_jacobians(
         traces: of one model, at whose states the block is linearised.
         block: the block l, from 0.
         pairs: `(t1, t2)` in each prompt, positions from 0; all with t1 = t2, or all without.
-        boundary: `"block"` or `"hidden_states"`; see `Trace.jacobian`.
+        boundary: see `Trace.jacobian`.
         out: where to write them, of the shape and dtype of the result; new memory by default.
 
     Returns:
@@ -112,6 +113,7 @@ def _formed(
     if len({start == end for start, end in pairs}) > 1:
         raise ParameterError("pairs mixes t1 = t2 with t1 != t2; form the two kinds in two calls")
     trace = traces[0]
+    trace.check_boundary(boundary)
     # Other routes than attention take one set of positions at a time.
     together = 64 if trace.route == "attention" else 1
     for first in range(0, len(pairs), together):
@@ -165,6 +167,9 @@ def evaluate(
         map_ = prompts_map(calls, module, positions) if several else token_map(calls[0], module, route, positions)
         y = map_(few)[:, -1]
         _check_replay(trace, block, pairs, y.detach(), _at([call.output for call in calls], end))
+        if boundary == "branch" and (norms := trace.model.blocks.post_norm.get(block)):
+            with without_norms(module, norms):
+                y = map_(few)[:, -1]
         if boundary == "hidden_states" and block == trace.n_blocks - 1:
             y = trace.final_norm(y)
         return x, y

@@ -25,5 +25,9 @@ class UnsupportedModelError(CouplingError):
     """A model's blocks cannot be found, or do not add a residual branch to a stream of one width."""
 
 
+class PostNormWarning(UserWarning):
+    """A model's blocks normalise their stream, so that block minus identity couples trivially, trained or not."""
+
+
 class UntrustworthyResultError(CouplingError, ArithmeticError):
     """A computed result fails its own check: an all-zero Jacobian, a NaN, a singular triplet with a large residual."""

@@ -40,7 +40,7 @@ class BlockJacobian:
         block: the block l, from 0.
         token_in: t1, from 0.
         token_out: t2, from 0.
-        boundary: `"block"` or `"hidden_states"`; see `Trace.jacobian`.
+        boundary: see `Trace.jacobian`.
     """
 
     def __init__(self, trace: Trace, block: int, token_in: int, token_out: int, boundary: str = "block"):

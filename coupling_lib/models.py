@@ -10,6 +10,7 @@ opened.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,13 @@ from transformers.utils import logging
 from coupling_lib import architecture, blocks, checks, hub, offload, sources
 from coupling_lib import memory as memories
 from coupling_lib import precision as precisions
-from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError
+from coupling_lib.errors import (
+    CouplingError,
+    ModelUnavailableError,
+    ParameterError,
+    PostNormWarning,
+    UnsupportedModelError,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +271,17 @@ def _prepare(hf: PreTrainedModel, name: str) -> blocks.Blocks:
     hf.eval().requires_grad_(False)
     hf.set_experts_implementation("eager")
     precisions.prepare(hf)
-    return checks.validate(hf, name)
+    found = checks.validate(hf, name)
+    if found.post_norm:
+        branch = "pass boundary='branch' for what their sub-layers add to it; "
+        warnings.warn(
+            f"{name}: {len(found.post_norm)} of {len(found)} blocks normalise their stream (post-norm); block minus "
+            f"identity couples trivially there, trained or not; {branch if all(found.post_norm.values()) else ''}"
+            "see Gotchas in the book",
+            PostNormWarning,
+            stacklevel=3,
+        )
+    return found
 
 
 def _stored_as(hf: PreTrainedModel) -> str:

@@ -54,6 +54,10 @@ def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float 
         "versions": versions(),
         "command": command_line(),
     } | details
+    # A record of pre-norm blocks stays as it is.
+    position = getattr(getattr(model, "blocks", None), "norm_position", "pre")
+    if position != "pre":
+        record["norm_position"] = position
     return {name: "" if value is None else value for name, value in record.items()}
 
 
@@ -136,7 +140,18 @@ def line(*records: Mapping[str, Any], command: str | None = None) -> str:
     described = [_described(record) for record in records]
     parts = [" and ".join(dict.fromkeys(texts)) for texts in zip(*described, strict=True)]
     commands = [command] if command else [str(record.get("command", "")) for record in records]
-    return " · ".join(part for part in [*parts, *dict.fromkeys(commands)] if part)
+    cautions = dict.fromkeys(_caution(record) for record in records)
+    return " · ".join(part for part in [*parts, *dict.fromkeys(commands), *cautions] if part)
+
+
+def _caution(record: Mapping[str, Any]) -> str:
+    """Say of post-norm blocks what a number means that was measured in them; empty for others."""
+    if "norm_position" not in record:
+        return ""
+    some = "some post-norm blocks" if record["norm_position"] == "mixed" else "post-norm blocks"
+    if record.get("boundary") == "branch":
+        return f"{some}: what their sub-layers add to the stream, before its norms; see Gotchas"
+    return f"{some}: block minus identity couples trivially, trained or not; see Gotchas"
 
 
 def _described(record: Mapping[str, Any]) -> list[str]:

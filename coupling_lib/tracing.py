@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from coupling_lib.jacobian import BlockJacobian
     from coupling_lib.models import Model
 
+BOUNDARIES = ("block", "hidden_states", "branch")
+
 
 @dataclass(frozen=True, eq=False)
 class Trace:
@@ -49,6 +51,11 @@ class Trace:
     def route(self) -> str:
         """Say how block maps are evaluated: by `"attention"`, `"cache"` or the whole `"sequence"`."""
         return self.model.blocks.route
+
+    @property
+    def post_norm(self) -> bool:
+        """Say whether blocks normalise their stream, so that block minus identity couples trivially."""
+        return bool(self.model.blocks.post_norm)
 
     @property
     def n_blocks(self) -> int:
@@ -163,6 +170,31 @@ class Trace:
             )
         return int(token) % self.n_tokens
 
+    def check_boundary(self, boundary: str) -> None:
+        """Refuse a boundary that is unknown, or that this model's blocks do not have.
+
+        Args:
+            boundary: see `jacobian`.
+
+        Raises:
+            ParameterError: if there is no such boundary.
+        """
+        if boundary not in BOUNDARIES:
+            raise ParameterError(f"boundary is {boundary!r}; it must be {', '.join(map(repr, BOUNDARIES))}")
+        if boundary != "branch":
+            return
+        post_norm = self.model.blocks.post_norm
+        if not post_norm:
+            raise ParameterError(
+                f"boundary is 'branch', which is for post-norm blocks; those of {self.model.name} add to their stream, "
+                "so that block minus identity is the branch: pass boundary='block'"
+            )
+        if hidden := [number for number, norms in post_norm.items() if not norms]:
+            raise ParameterError(
+                f"boundary is 'branch', and the norms in the stream of block {hidden[0]} of {self.model.name} were not "
+                "found among its modules; boundary='block' measures it, with its trivial coupling"
+            )
+
     def jacobian(
         self, block: int, token_in: int = -1, token_out: int | None = None, boundary: str = "block"
     ) -> BlockJacobian:
@@ -175,7 +207,8 @@ class Trace:
             token_in: t1, the position that is varied.
             token_out: t2, the position that is read; `token_in` by default.
             boundary: `"block"` for the block itself; `"hidden_states"` for the released code's reading,
-                whose last block includes the final norm.
+                whose last block includes the final norm; `"branch"`, for a model with post-norm blocks, for what a
+                block's sub-layers add to the stream before it is normalised, see `postnorm`.
 
         Returns:
             the Jacobian; nothing is computed until it is used.
@@ -190,8 +223,7 @@ class Trace:
                 f"block is {block!r}; {self.model.name} has {self.n_blocks}, counted from 0; give a whole number "
                 f"from 0 to {self.n_blocks - 1}"
             )
-        if boundary not in ("block", "hidden_states"):
-            raise ParameterError(f"boundary is {boundary!r}; it must be 'block' or 'hidden_states'")
+        self.check_boundary(boundary)
         start = self.position(token_in, "token_in")
         end = start if token_out is None else self.position(token_out, "token_out")
         return BlockJacobian(self, int(block) % self.n_blocks, start, end, boundary)

