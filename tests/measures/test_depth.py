@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 import xarray as xr
 
@@ -138,7 +139,9 @@ def test_summary_is_the_mean_over_different_blocks_with_an_interval_over_prompts
     means = [np.mean([prompt[i, j] for i in range(12) for j in range(12) if i != j]) for prompt in values]
     chosen = summary.sel(pairs="all pairs", k=10)
     assert float(chosen["mean"]) == pytest.approx(np.mean(means), abs=1e-6)
-    assert min(means) - 1e-6 <= float(chosen.low) < float(chosen["mean"]) < float(chosen.high) <= max(means) + 1e-6
+    # Three prompts: Student's t.
+    expected = scipy.stats.t.interval(0.95, 2, np.mean(means), scipy.stats.sem(means))
+    assert (float(chosen.low), float(chosen.high)) == pytest.approx(expected, rel=1e-4)
     near = np.mean([values[:, i, j].mean() for i in range(12) for j in range(12) if abs(i - j) == 1])
     assert float(summary["mean"].sel(pairs="neighbours", k=10)) == pytest.approx(near, abs=1e-6)
 
