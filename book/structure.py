@@ -105,8 +105,9 @@ def postnorm_page() -> str:
         lambda: postnorm.coupling_of_maps(table),
         table,
         name="coupling-of-post-norm-blocks",
-        caption="Coupling of post-norm blocks under the two maps that can be differentiated: MiniLM's shape, "
-        f"{SHAPE['num_hidden_layers']} blocks of width {SHAPE['hidden_size']}, K = {K}. Bars are 95 % intervals over prompts; the dashed line is what random directions give.",
+        caption="Coupling of post-norm blocks under the two maps that can be differentiated, in networks of MiniLM's "
+        f"shape: {SHAPE['num_hidden_layers']} blocks of width {SHAPE['hidden_size']}, K = {K}. Bars are 95 % intervals "
+        "over prompts; the dashed line is what random directions give.",
         provenance=provenance.line(*records[::2], command="make book"),
     )
     lines = ["| network | map | coupling | 95 % interval | chance |", "| --- | --- | ---: | --- | ---: |"]

@@ -51,6 +51,34 @@ def test_untrained_post_norm_blocks_couple_and_what_their_sub_layers_add_is_at_c
     assert {record["norm_position"] for record in records} == {"post"}
 
 
+def coupling_of(J: torch.Tensor) -> float:
+    """Mean coupling of different blocks, from matrices `(L, d, d)`."""
+    triplets = cl.top_triplets_stacked(J, 10)
+    A = cl.coupling_matrices(J, triplets.U, triplets.Vh)
+    off = A - torch.diag_embed(A.diagonal(dim1=-2, dim2=-1))
+    values = 1 - off.norm(dim=(-2, -1)) / A.norm(dim=(-2, -1))
+    return float(values[~torch.eye(len(J), dtype=torch.bool)].mean())
+
+
+def test_the_argument_of_the_last_norm_couples_as_trivially_and_the_mlp_alone_does_not():
+    """The other candidates for the map that is offered: h + MLP(h), with and without the identity, and MLP(h)."""
+    model = structure.untrained_encoder(**SMALL)
+    trace = cl.trace(model, torch.arange(3, 19)[None])
+    found = {"argument": [], "mlp": [], "both": []}
+    for number, block in enumerate(model.blocks.modules):
+        call = trace.calls[number]
+        x = call.input.clone().requires_grad_(True)
+        h = block.attention(x)[0]
+        m = block.output.dense(block.intermediate(h))
+        added = m + block.attention.output.dense(block.attention.self(x)[0])
+        for name, y in (("argument", h + m), ("mlp", m), ("both", added)):
+            found[name].append(torch.stack([torch.autograd.grad(z, x, retain_graph=True)[0][0, -1] for z in y[0, -1]]))
+    argument, mlp, both = (torch.stack(matrices) for matrices in found.values())
+    assert coupling_of(argument) > 0.9 and coupling_of(argument - torch.eye(96)) > 0.9
+    assert coupling_of(mlp) == pytest.approx(0.05, abs=0.02) and coupling_of(both) == pytest.approx(0.05, abs=0.02)
+    torch.testing.assert_close(both[2], trace.jacobian(2, boundary="branch").dense(), rtol=1e-4, atol=1e-5)
+
+
 def test_without_the_real_model_the_page_says_so_with_the_command(monkeypatch):
     monkeypatch.setattr(structure, "PACKAGE", "no-such-package")
     assert structure.installed_encoder() is None
