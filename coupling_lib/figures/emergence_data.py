@@ -219,16 +219,15 @@ def quoted(dataset: xr.Dataset, variant: str, k: int) -> dict[str, float]:
 
     Returns:
         By name: of the first, the most coupled ("peak") and the last step its number, coupling, interval, coupling of
-        random bases with its standard error and progress; of the first and the last also the medians of the scores.
+        random bases with its standard error, progress, and the medians of the scores.
     """
     table = coupling_table(dataset, variant, k)
     found = {}
     for word, at in {"first": 0, "peak": int(table.coupling.argmax()), "last": len(table) - 1}.items():
         line = table.iloc[at]
         found |= {f"{word}-{name.replace('_', '-')}": float(line[name]) for name in table.columns}
-        if word != "peak":
-            for score in SCORES:
-                found[f"{word}-{score.replace('_', '-')}"] = float(dataset[score].isel(step=at).median())
+        for score in SCORES:
+            found[f"{word}-{score.replace('_', '-')}"] = float(dataset[score].isel(step=at).median())
     return found
 
 
