@@ -110,8 +110,8 @@ prompts_data.correlation_table(table).round(2)
 #
 # Above, each block's mean coupling with all others; below, what the added sentence changes, question by question. Where
 # the two bands of a model lie apart, the instruction does something that another sentence does not. The paper, which
-# has no such control, reports more coupling with the instruction in the Llama family, about as much in Gemma, and
-# less or as much in Phi.
+# has no such control, reports more coupling with the instruction in the Llama family, about as much in Gemma, less in
+# phi-2 and slightly more in phi-1.5.
 
 # %%
 show(
