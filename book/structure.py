@@ -86,7 +86,7 @@ def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd
         for boundary in postnorm.MAPS:
             ds = coupling_lib.measure_depth(model, given, ks=(K,), boundary=boundary)
             found = coupling_lib.depth_summary(ds, READING).sel(pairs="all pairs", k=K)
-            chance = 1 - coupling_lib.depth_null(ds, READING).mean().item()
+            chance = 1 - coupling_lib.null_of(ds, READING)["value"].mean().item()
             rows.append((name, boundary, *(found[part].item() for part in ("mean", "low", "high")), chance))
             records.append(ds.attrs)
     return pd.DataFrame(rows, columns=["network", "map", "coupling", "low", "high", "chance"]), records

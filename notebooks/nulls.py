@@ -85,7 +85,7 @@ print(by_spectrum.to_string(index=False, float_format="%.5f"))
 # one of three ways:
 #
 # - *rotated*: by random rotations, separately on the left and on the right. Only orthonormality is left. This is one
-#   draw of the null, beside which its expectation stands: coupling below is reported as (value - null) / (best - null)
+#   draw of the null, beside which its expectation stands: coupling below is reported as (null - value) / null
 #   with that expectation, 0 with random bases and 1 at perfect coupling.
 # - *permuted*: the coordinates of the residual stream are shuffled, in the same way on both sides. A model whose
 #   vectors all sit on a few large coordinates would keep nothing of its coupling here, but would keep their shape.

@@ -170,7 +170,7 @@ def measure_nulls(
     Every value is the mean over ordered pairs of different blocks. What each surrogate keeps and what it takes away
     is said in `coupling_lib.metrics.surrogates`. *Relative* coupling is
 
-    $$\frac{\text{value} - \text{null}}{\text{best} - \text{null}},$$
+    $$\frac{\text{null} - \text{value}}{\text{null}},$$
 
     with the expectation for random bases and the same singular values as null (`measures.random_bases.null_of`), prompt
     by prompt: 0 without coupling, 1 at perfect coupling. The surrogate `rotated` is one draw of that null for each
