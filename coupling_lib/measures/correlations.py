@@ -272,7 +272,7 @@ def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
         coupling: column of a coupling.
 
     Returns:
-        `n`, `line` and `parabola` (R² of coupling), `gain` of the second over the first with `gain-low`, `gain-high`
+        `checkpoints`, `models`, `line` and `parabola` (R² of coupling), `gain` of the second over the first with `gain-low`, `gain-high`
         and `gain-error` over models, `peak`, the loss at which the parabola is highest, and `trained-line`,
         `trained-parabola` without step 0.
     """
@@ -286,7 +286,7 @@ def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
     low, high, error = bootstrap_error(lambda rows: explained(rows, 2) - explained(rows, 1), table["model"])
     bend = np.polyfit(loss, value, 2)
     return {
-        "n": float(len(table)),
+        "checkpoints": float(len(table)),
         "models": float(table["model"].nunique()),
         "line": explained(every, 1),
         "parabola": explained(every, 2),

@@ -202,8 +202,10 @@ def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
     along = at_rate.apply(lambda part: part["coupling"].corr(part["test_accuracy"]))
     order = scipy.stats.spearmanr(along.index, along.values).statistic
     rate = first["drop_path"].to_numpy()
+    rank = effect_of(by_seed)
     return {
-        f"rank-{token}": effect_of(by_seed),
+        # Few seeds have a wide interval, and a correlation ends at 1.
+        f"rank-{token}": rank._replace(low=max(-1.0, rank.low), high=min(1.0, rank.high)),
         f"accuracy-{token}": _correlation(first["coupling"], first["test_accuracy"], rate),
         f"within-{token}": _correlation(centred["coupling"], centred["test_accuracy"], rate),
         f"steeper-{token}": from_r(float(order), len(along)),
