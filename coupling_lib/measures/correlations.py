@@ -272,9 +272,9 @@ def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
         coupling: column of a coupling.
 
     Returns:
-        `checkpoints`, `models`, `line` and `parabola` (R² of coupling), `gain` of the second over the first with `gain-low`, `gain-high`
-        and `gain-error` over models, `peak`, the loss at which the parabola is highest, and `trained-line`,
-        `trained-parabola` without step 0.
+        `checkpoints`, `models`, `line` and `parabola` (R² of coupling), `gain` of the second over the first with
+        `gain-low`, `gain-high` and `gain-error` over models, `peak`, the loss at which the parabola is highest, and
+        `trained-line`, `trained-parabola` without step 0.
     """
     loss, value = (table[name].to_numpy(dtype=float) for name in ("validation_loss", coupling))
 
