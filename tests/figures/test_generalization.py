@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 
 from coupling_lib.figures import generalization as figures
 from coupling_lib.figures import generalization_data as data
-from coupling_lib.figures import style
+from coupling_lib.figures import style, training_sign
 from coupling_lib.metrics.width import width_curve
 from tests.figures.drawn import assert_repeats, assert_text_inside
 
@@ -116,11 +116,42 @@ def test_the_paper_s_points_stand_beside_the_curve_of_width_alone():
     assert drawn_points(panels["As plotted"]) == points_of(points, "coupling", "score")
     assert drawn_points(panels["Width alone"]) == points_of(table, "width_curve", "score")
     r = np.corrcoef(points.coupling, points.score)[0, 1]
-    assert f"$R^2 = {r**2:.3f}$" in texts(panels["As plotted"])
+    assert f"$R^2 = {r**2:.2f}$" in texts(panels["As plotted"])
     (line,) = [line for line in panels["As plotted"].lines if line.get_linestyle() != "None"]
     np.testing.assert_allclose(
         line.get_ydata(), np.polyval(np.polyfit(points.coupling, points.score, 1), line.get_xdata())
     )
+
+
+def test_the_partial_regression_is_of_what_log_width_leaves_of_both():
+    points = make_points()
+    panel = {axes.get_title(): axes for axes in figures.paper_scatter(points).axes}["Beyond width"]
+    design = np.column_stack([np.ones(len(points)), np.log(points.width)])
+    left = [y - design @ np.linalg.lstsq(design, y, rcond=None)[0] for y in (points.coupling, points.score)]
+    found = np.array(sorted(drawn_points(panel)))
+    np.testing.assert_allclose(found, np.array(sorted(zip(*left, strict=True))), atol=1e-9)
+    assert f"$r = {np.corrcoef(*left)[0, 1]:.2f}$" in texts(panel)
+
+
+def test_the_sign_is_drawn_at_every_step_beside_all_checkpoints():
+    signs = pd.DataFrame({"step": [32, 600], "r": [0.8, -0.5], "low": [0.6, -0.7], "high": [0.9, -0.2], "models": 9})
+    table = pd.DataFrame(
+        {"model": "m", "step": [0, 32, 100, 600], "tokens": 1, "validation_loss": [7, 6, 5, 4], "c": [0, 0.3, 0.4, 0.1]}
+    )
+    left, right = training_sign.along_training(signs, table, "c", "coupling").axes
+    (line,) = [line for line in left.lines if line.get_marker() == "o"]
+    assert line.get_xdata().tolist() == [32, 600] and line.get_ydata().tolist() == [0.8, -0.5]
+    assert [text.get_text() for text in left.texts] == ["$+0.80$", "$-0.50$"]
+    assert drawn_points(right) == points_of(table, "validation_loss", "c") and right.xaxis_inverted()
+    curves = {line.get_label(): line for line in right.lines if line.get_linestyle() != "None"}
+    for name, degree in (("line", 1), ("parabola", 2)):
+        x = curves[name].get_xdata()
+        np.testing.assert_allclose(curves[name].get_ydata(), np.polyval(np.polyfit([7, 6, 5, 4], table.c, degree), x))
+    rows = training_sign.sign_table(signs, table, "c")
+    assert rows.panel.tolist() == ["left"] * 2 + ["right"] * 4 and rows.r[:2].tolist() == [0.8, -0.5]
+    for theme in ("light", "dark"):
+        assert_repeats(lambda: training_sign.along_training(signs, table, "c", "coupling"), theme)
+        assert_text_inside(lambda: training_sign.along_training(signs, table, "c", "coupling"), theme)
 
 
 def test_families_are_named_once_and_those_without_a_colour_of_their_own_together():
@@ -135,7 +166,10 @@ def test_the_paper_s_table_holds_what_is_drawn_and_its_distance_from_the_curve()
     table = data.paper_table(points)
     assert table.model.tolist() == points.model.tolist()
     np.testing.assert_allclose(table.width_curve, 1 - 1 / np.sqrt(np.floor(0.1 * points.width)))
-    np.testing.assert_allclose(table.difference, points.coupling - table.width_curve)
+    for name in ("coupling", "score"):
+        slope, level = np.polyfit(np.log(points.width), points[name], 1)
+        left = points[name] - level - slope * np.log(points.width)
+        np.testing.assert_allclose(table[f"{name}_cleared"], left, atol=1e-9)
     np.testing.assert_allclose(table.beyond_width, (1 - points.coupling) * np.sqrt(0.1 * points.width))
 
 
@@ -242,7 +276,7 @@ def test_the_leaderboard_draws_the_scores_there_are_and_rings_one_model():
     r_squared = np.corrcoef(known["rest"], known.GSM8K)[0, 1] ** 2
     assert texts(panels["GSM8K and the rest"]) == [f"$R^2 = {r_squared:.2f}$"]
     found = data.tasks_r_squared(board)
-    assert found["gsm8k-n"] == 5 and found["gsm8k-r-squared"] == pytest.approx(r_squared)
+    assert found["gsm8k-models"] == 5 and found["gsm8k-r-squared"] == pytest.approx(r_squared)
 
 
 def test_the_text_of_a_figure_takes_the_ink_of_its_theme():

@@ -12,7 +12,7 @@ from coupling_lib.figures import nulls as figures
 from coupling_lib.figures import nulls_data as data
 from coupling_lib.figures import style
 from coupling_lib.measures import nulls as measures
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.statistics import mean_interval
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.metrics.width import width_curve
 from tests import tiny
@@ -98,9 +98,9 @@ def test_surrogates_are_means_over_prompts_relative_to_random_bases(datasets):
     row = table[(table.network == "trained") & (table.kind == "unpaired") & (table.variant == "mismatch")].iloc[0]
     values = datasets["trained"].sel(k=K, variant="mismatch")
     relative = values["relative"].sel(kind="unpaired").values
-    interval = bootstrap_interval(relative)
+    interval = mean_interval(relative)
     assert row.value == pytest.approx(float(values["value"].sel(kind="unpaired").mean()))
-    assert row.null == pytest.approx(float(values["value"].sel(kind="rotated").mean()))
+    assert row.null == pytest.approx(float(values["null"].mean()))
     assert (row.coupling, row.low, row.high) == pytest.approx(
         (relative.mean(), float(interval.low), float(interval.high))
     )
@@ -187,7 +187,11 @@ def test_the_summary_and_the_quoted_numbers_are_those_of_the_tables(curves, data
     row = table[(table.network == "trained") & (table.kind == "permuted") & (table.variant == "basis_vv")].iloc[0]
     assert summary.loc[("trained", "basis_vv"), "permuted"] == row.coupling
     tenth = data.decisive_table(decisive, {})
-    quoted = data.records(curves, datasets, K, tenth)
+    spectra = pd.DataFrame({"coupling": [0.05, 0.06]})
+    quoted = data.records(curves, datasets, K, tenth, spectra)
+    assert (quoted["coupling-null-least"], quoted["coupling-null-largest"]) == (0.05, 0.06)
+    null = datasets["trained"].null.sel(k=K, variant="normalized_miscoupling")
+    assert quoted["coupling-null"] == pytest.approx(1 - float(null.mean()))
     assert quoted["decisive-trace-null"] == tenth.c_trace_null[2]
     assert quoted["closed-form-error-mismatch"] == data.closed_form_errors(curves)["mismatch"]
     values = datasets["trained"].singular_values.values[..., :K].reshape(-1, K)
