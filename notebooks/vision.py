@@ -53,7 +53,6 @@ from coupling_lib.figures import (
 )
 from coupling_lib.figures import vision as draw
 from coupling_lib.images import patch_box
-from coupling_lib.labelled_images import read_dataset
 from coupling_lib.measures import effects
 from coupling_lib.measures.generalization import paper_figures
 from coupling_lib.measures.random_bases import chance
@@ -284,9 +283,7 @@ quoted = vision_data.quoted(grid, of_grid, both_tokens, fits)
 for _name in ("class", "patch"):
     _table = vision_data.coupling_table(grid, vision_data.Reading(_name, of_grid.k, reading.name))
     quoted |= effects.numbers(effects.of_grid(_table, _name), "")
-quoted["test-pictures"] = len(read_dataset(grid["data"].iloc[0]).test)
-quoted["pictures-spread"] = round(quoted["accuracy-spread"] * quoted["test-pictures"])
-quoted |= vision_data.epochs(grid, p.model)
+quoted |= vision_data.circumstances(grid, p.model, quoted["accuracy-spread"])
 quoted |= vision_model_data.quoted(summary, both["relations"], nulls, dropped, reading.name, null.error)
 for name, value in quoted.items():
     display.remember(f"vision-{name}", value)

@@ -17,6 +17,7 @@ import pandas as pd
 
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
+from coupling_lib.labelled_images import read_dataset
 from coupling_lib.metrics.fit_interval import fit_with_interval
 
 NAMED_RATES = (0.0, 0.05, 0.1, 0.3)
@@ -210,17 +211,21 @@ def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["weight_decay", "models", "coupling_rank", "accuracy_rank", "without", "most"])
 
 
-def epochs(grid: pd.DataFrame, model: str) -> dict[str, float]:
-    """Says how long the models of the grid were trained, and the one beside them if it ships with the project.
+def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, float]:
+    """Says how long models were trained, and on how many pictures the grid's accuracy rests.
 
     Args:
         grid: The table.
-        model: Name of a model.
+        model: Name of the model that is shown beside it.
+        spread: Largest difference of accuracy within a rate.
 
     Returns:
-        "grid-epochs", and "model-epochs" of an embedded model.
+        "grid-epochs", and "model-epochs" of an embedded model; "test-pictures", the number of held-out ones, and
+        "pictures-spread", how many of them the largest difference is.
     """
-    found = {"grid-epochs": float(grid["epochs"].iloc[0])}
+    pictures = len(read_dataset(grid["data"].iloc[0]).test)
+    found = {"grid-epochs": float(grid["epochs"].iloc[0]), "test-pictures": float(pictures)}
+    found["pictures-spread"] = float(round(spread * pictures))
     record = paths.CHECKPOINTS / model / "training.json"
     if record.is_file():
         found["model-epochs"] = float(json.loads(record.read_text(encoding="utf-8"))["recipe"]["epochs"])

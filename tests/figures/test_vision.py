@@ -123,3 +123,10 @@ def test_a_missing_table_is_said_in_one_line(tmp_path):
 def test_provenance_names_models_data_and_machine(grid):
     line = vision_data.grid_provenance(grid, "make book")
     assert "80 ViTs on digits" in line and "seeds 0, 1, 2" in line and line.endswith("a machine · torch 1 · make book")
+
+
+def test_the_circumstances_are_those_of_the_grid_and_of_the_model_beside_it():
+    grid = vision_data.read_grid()
+    found = vision_data.circumstances(grid, "nano-vit", spread=4 / 719)
+    assert found == {"grid-epochs": 14.0, "model-epochs": 100.0, "test-pictures": 719.0, "pictures-spread": 4.0}
+    assert "model-epochs" not in vision_data.circumstances(grid, "someone/else", spread=0.0)
