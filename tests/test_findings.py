@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 
+import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.measures import correlations, effects, figure_1a, generalization
 from coupling_lib.metrics.regression import held_out_squares
+from coupling_lib.prompts import BENCHMARKS, load_prompts
 
 READING = "normalized_miscoupling_k10"
 """Coupling in the tables: 1 minus this."""
@@ -150,9 +154,6 @@ def test_the_folds_decide_between_line_and_exponential(points):
 
 
 def test_the_paper_s_shapes_of_trajectories_depend_on_the_states_that_are_taken():
-    import coupling_lib as cl
-    from coupling_lib.prompts import load_prompts
-
     texts = [prompt.text for prompt in load_prompts(n=24)]
     both = {
         name: cl.measure_trajectories(cl.load_model("nano-neox", untrained=name == "untrained"), texts)
@@ -169,3 +170,26 @@ def test_the_paper_s_shapes_of_trajectories_depend_on_the_states_that_are_taken(
     change = effects.of_trajectories(both, ("expodistance", "equidistance"))
     assert change["change-expodistance-both"].high < 0 < change["change-expodistance-all"].low
     assert change["change-equidistance-normed-end"].value < 0 < change["change-equidistance-all"].value
+
+
+def test_along_one_run_the_path_is_straightest_where_coupling_peaks_and_bends_again():
+    texts = [prompt.text for prompt in load_prompts(n=12)]
+    scores = [
+        float(cl.measure_trajectories(cl.load_model("nano-neox", revision=step), texts).line_shape_score.median())
+        for step in ("step0", "step100", "step10000")
+    ]
+    assert [round(score, 2) for score in scores] == [3.41, 1.31, 2.55]
+
+
+def test_two_models_of_the_suite_saw_far_more_tokens_than_the_others():
+    last = correlations.last_checkpoints(generalization.suite())
+    budget = correlations.equal_tokens(last)
+    longer = last[~last.model.isin(budget.model)]
+    assert len(last) == 34 and budget.tokens.unique().tolist() == [614_400]
+    assert dict(zip(longer.model, longer.tokens, strict=True)) == {"nano-neox": 40_960_000, "nano-llama": 40_960_000}
+
+
+@pytest.mark.parametrize("twin", sorted((paths.ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
+def test_every_prompt_set_that_a_notebook_advertises_exists(twin):
+    for name in re.findall(r"^\w+: \S+ = .*\bas ([\w-]+):\d+", twin.read_text(encoding="utf-8"), re.M):
+        assert name in (*BENCHMARKS, "benchmarks", "wikitext2"), name

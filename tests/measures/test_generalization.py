@@ -12,6 +12,7 @@ from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures import generalization
 from coupling_lib.measures.nulls import measure_decisive
+from coupling_lib.prompts import load_prompts
 from coupling_lib.registry import TASKS, entries
 
 
@@ -109,3 +110,21 @@ def test_measured_coupling_is_filled_in_from_the_store(tmp_path):
     assert row.trace == pytest.approx(1 - value) and row.command == ""
     pairs = depth["normalized_miscoupling"].values[0, 0][~np.eye(3, dtype=bool)]
     assert row.normalized == pytest.approx(1 - pairs.mean(), rel=1e-6)
+
+
+def test_measured_coupling_is_of_the_end_of_training_in_float32_on_the_chapters_prompts(tmp_path):
+    chapter = [prompt.text for prompt in load_prompts(n=12)][:2]
+    wanted = cl.sweep(cl.measure_depth, cl.load_model("nano-neox"), chapter, store=tmp_path, ks=(10,))
+    others = [
+        (cl.load_model("nano-neox", revision="step100"), chapter, {}),
+        (cl.load_model("nano-neox", precision="nf4"), chapter, {}),
+        (cl.load_model("nano-neox"), ["It was the best of times"], {}),
+        (cl.load_model("nano-neox"), chapter, {"boundary": "hidden_states"}),
+        (cl.load_model("nano-neox"), chapter, {"token": 0}),
+        (cl.load_model("nano-neox", untrained=True), chapter, {}),
+    ]
+    for model, texts, more in others:
+        cl.sweep(cl.measure_depth, model, texts, store=tmp_path, ks=(10,), **more)
+    row = generalization.measured_models(tmp_path).set_index("model").loc["nano-neox"]
+    pairs = wanted["normalized_miscoupling"].values[:, 0][:, ~np.eye(12, dtype=bool)]
+    assert row.normalized == pytest.approx(1 - pairs.mean(), rel=1e-6) and row.prompts == 2
