@@ -158,12 +158,14 @@ show(
 points = generalization.figure_1a()[["model", "width", "coupling"]]
 digitised = points.set_index("model")["coupling"].to_dict()
 measured = {p.model: decisive}
-show(
+display.show(
     lambda: nulls.against_figure_1a(points, measured),
     nulls_data.overview_table(points, measured),
     name="nulls-figure-1a",
     caption="Crosses: the horizontal axis of the paper's figure 1a (error of reading 0.0003), against the width of "
-    "each model. Line: no coupling. Coloured: the model of this notebook, means over pairs of different blocks.",
+    "each model. Line: no coupling. Coloured: the model of this notebook, means over pairs of different blocks and the "
+    f"first {decisive['trained'].sizes['prompt']} of the prompts.",
+    provenance=provenance.line(*(ds.attrs for ds in decisive.values()), command=p.command),
 )
 
 # %%
@@ -186,6 +188,7 @@ print((summary.round(2) + 0.0).to_string(float_format="%.2f"))
 for key, value in nulls_data.records(curves, both, p.k, table, by_spectrum).items():
     display.remember(f"nulls-{key}", value)
 _blocks = trained.sizes["block_1"]
+display.remember("nulls-decisive-prompts", decisive["trained"].sizes["prompt"])
 display.remember("nulls-spread", effects.null_spread(p.k, _blocks * (_blocks - 1) // 2))
 for key, value in effects.numbers(effects.of_nulls(trained, p.k, nulls_data.REPORTED), "nulls").items():
     display.remember(key, value)
