@@ -144,8 +144,8 @@ def null_by_spectrum(
 
     Example:
         >>> table = null_by_spectrum(10, widths=(64,), decays=(0.0,))
-        >>> print(f"{table.coupling.min():.4f} to {table.coupling.max():.4f}")
-        0.0515 to 0.0517
+        >>> print(f"{table.coupling.min():.3f} to {table.coupling.max():.3f}")
+        0.052 to 0.052
     """
     name, rows = "normalized_miscoupling", []
     for d in sorted({k, *(width for width in widths if width > k)}):

@@ -65,8 +65,8 @@ def null_of(
         >>> import coupling_lib as cl
         >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
         >>> null = cl.null_of(ds, "normalized_miscoupling").mean()
-        >>> print(f"coupling of random bases {1 - null.value:.4f}, standard error below {10 * null.error:.0e}")
-        coupling of random bases 0.0516, standard error below 1e-04
+        >>> print(f"coupling of random bases {1 - null.value:.4f}", bool(null.error < 1e-4))
+        coupling of random bases 0.0516 True
     """
     single = isinstance(variant, str)
     names = [variant] if single else [name for name in VARIANTS if name in ds] if variant is None else list(variant)
