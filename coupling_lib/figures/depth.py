@@ -96,7 +96,7 @@ def models_figure(models: Mapping[str, Datasets], variant: str, k: int, null: fl
 
     Returns:
         The figure: above a map per trained model, all on one scale; below the mean over prompts at each distance, with
-        its 95 % bootstrap interval, dotted for the untrained models.
+        its 95 % interval, dotted for the untrained models.
     """
     columns = min(len(models), 4)
     rows = -(-len(models) // columns)
@@ -184,7 +184,7 @@ def coupling_distribution(datasets: Datasets, variant: str, k: int, null: float 
     """Draws coupling over prompts, and against the distance between blocks.
 
     Left: one dot per prompt, the mean over all ordered pairs of different blocks; bar and tick are the quartiles and
-    the median. Right: the mean over prompts at each distance, with its 95 % bootstrap interval over prompts.
+    the median. Right: the mean over prompts at each distance, with its 95 % interval over prompts.
 
     Args:
         datasets: Measurements by name.

@@ -105,7 +105,7 @@ def remainders(datasets: Datasets) -> Figure:
 
     Left: $\Vert J_l x^{l-1}\Vert / \Vert f^l(x^{l-1})\Vert$; the paper's recursion without a remainder needs 1. Right:
     share of the last state that the product carries from the embedding (level 0) and from each block's remainder;
-    shares add up to 1. Means over prompts with 95 % bootstrap intervals.
+    shares add up to 1. Means over prompts with 95 % intervals.
 
     Args:
         datasets: Measurements by name.

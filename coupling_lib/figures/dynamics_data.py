@@ -35,7 +35,7 @@ def carried_table(datasets: Datasets) -> pd.DataFrame:
 
     Returns:
         Columns network, route ("from embedding", "to last", "random bases"), level, quantity ("cosine" or
-        "norm ratio"), and mean, low and high (95 % bootstrap interval over prompts). The level is where a product ends
+        "norm ratio"), and mean, low and high (95 % interval over prompts). The level is where a product ends
         or, for "to last", where it starts.
     """
     parts = []
@@ -57,7 +57,7 @@ def reading_table(datasets: Datasets) -> pd.DataFrame:
         datasets: Measurements by name.
 
     Returns:
-        Columns network, reading, quantity ("cosine" or "norm ratio"), and mean, low and high (95 % bootstrap interval
+        Columns network, reading, quantity ("cosine" or "norm ratio"), and mean, low and high (95 % interval
         over prompts).
     """
     parts = []
@@ -76,7 +76,7 @@ def remainder_table(datasets: Datasets) -> pd.DataFrame:
         datasets: Measurements by name.
 
     Returns:
-        Columns network, quantity, level, and mean, low and high (95 % bootstrap interval over prompts). The quantity
+        Columns network, quantity, level, and mean, low and high (95 % interval over prompts). The quantity
         is "linear part" (level l is block l) or "share of last state" (level 0 is the embedding, level l the
         remainder of block l).
     """

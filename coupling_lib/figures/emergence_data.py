@@ -49,7 +49,7 @@ def coupling_table(dataset: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
         k: Number of singular vectors.
 
     Returns:
-        Columns step, coupling (mean over pairs and prompts), low and high (95 % bootstrap interval over prompts; not a
+        Columns step, coupling (mean over pairs and prompts), low and high (95 % interval over prompts; not a
         number for a single prompt), random_bases and random_bases_error (its standard error), and progress (validation
         loss or benchmark accuracy).
     """

@@ -71,7 +71,7 @@ def null_curves(curves: xr.Dataset) -> Figure:
 def surrogates(datasets: Datasets, k: int) -> Figure:
     """Draws every variant relative to its null, for a model and its surrogates.
 
-    Zero is what random bases give, one is perfect coupling. Bars are 95 % bootstrap intervals over prompts.
+    Zero is what random bases give, one is perfect coupling. Bars are 95 % intervals over prompts.
 
     Args:
         datasets: What `measure_nulls` made, by name.

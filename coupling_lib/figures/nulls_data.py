@@ -62,7 +62,7 @@ def surrogate_table(datasets: Datasets, k: int) -> pd.DataFrame:
     Returns:
         Columns network, variant, kind, value (mean over prompts of the distance), null (its expectation for random
         bases), null_error (standard error of the null), closed_form (the null's root mean square), coupling (relative:
-        0 with random bases, 1 at perfect coupling), low and high (95 % bootstrap interval over prompts).
+        0 with random bases, 1 at perfect coupling), low and high (95 % interval over prompts).
     """
     rows = []
     for network, ds in datasets.items():

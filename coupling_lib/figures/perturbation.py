@@ -23,7 +23,7 @@ _DASHES = {"network": {}, "linear": {"dashes": (4, 1.6)}, "random": {"dashes": (
 def cosine_by_depth(datasets: Datasets) -> Figure:
     """Draws the cosine of perturbed with clean states against depth, one colour per noise level.
 
-    Solid is the network, dashed its linearisation; means over prompts and draws with 95 % bootstrap intervals. The
+    Solid is the network, dashed its linearisation; means over prompts and draws with 95 % intervals. The
     first and the last block, which the paper's figure 32 compares, carry marks.
 
     Args:
@@ -55,7 +55,7 @@ def first_and_last(datasets: Datasets) -> Figure:
     """Draws the cosine with the clean state against the noise level, after the first and after the last block.
 
     The paper's figure 32, with the linearisation and random bases beside the network. Means over prompts and draws
-    with 95 % bootstrap intervals.
+    with 95 % intervals.
 
     Args:
         datasets: Measurements by name.
@@ -84,7 +84,7 @@ def amplification_and_error(datasets: Datasets) -> Figure:
 
     Left: $\Vert\delta^l\Vert/\Vert\delta^0\Vert$ at the smallest noise level; dotted is the linearisation with random
     bases. Right: distance between the changes that network and linearisation make to the last state, relative to the
-    network's. Means over prompts and draws with 95 % bootstrap intervals.
+    network's. Means over prompts and draws with 95 % intervals.
 
     Args:
         datasets: Measurements by name.

@@ -29,7 +29,7 @@ def level_table(datasets: Datasets, variable: str) -> pd.DataFrame:
         variable: "cosine" or "amplification".
 
     Returns:
-        Columns network, carrier, noise, level, and mean, low and high (95 % bootstrap interval).
+        Columns network, carrier, noise, level, and mean, low and high (95 % interval).
     """
     parts = []
     for name, dataset in datasets.items():
@@ -64,7 +64,7 @@ def error_table(datasets: Datasets) -> pd.DataFrame:
         datasets: Measurements by name.
 
     Returns:
-        Columns network, noise, and mean, low and high (95 % bootstrap interval) of the distance between both changes of
+        Columns network, noise, and mean, low and high (95 % interval) of the distance between both changes of
         the last state, relative to the network's.
     """
     parts = []
@@ -84,7 +84,7 @@ def amplification_and_error_table(datasets: Datasets) -> pd.DataFrame:
 
     Returns:
         Columns quantity ("amplification" or "error"), network, carrier ("linear" for the error), noise, level, and
-        mean, low and high (95 % bootstrap interval).
+        mean, low and high (95 % interval).
     """
     amplification = level_table(datasets, "amplification")
     amplification = amplification[amplification.noise == amplification.noise.min()]
@@ -103,7 +103,7 @@ def summary_table(datasets: Datasets, noise: float) -> pd.DataFrame:
 
     Returns:
         One line per data set and carrier. Columns: cosine with the clean state at the embedding, after the first block
-        and after the last, and the ends of the last one's 95 % bootstrap interval.
+        and after the last, and the ends of the last one's 95 % interval.
     """
     table = level_table(datasets, "cosine")
     table = table[np.isclose(table.noise, noise)]

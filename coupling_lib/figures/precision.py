@@ -152,7 +152,7 @@ def mean_coupling(ds: xr.Dataset, untrained: float, null: float) -> Figure:
         null: Value of the mismatch for random orthogonal bases.
 
     Returns:
-        The figure; bars are 95 % bootstrap intervals over prompts, on the right over paired differences.
+        The figure; bars are 95 % intervals over prompts, on the right over paired differences.
     """
     figure, (left, right) = _two_panels(sharey=False)
     figure.subplots_adjust(wspace=0.26)

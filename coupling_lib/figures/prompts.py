@@ -22,8 +22,8 @@ from coupling_lib.metrics.statistics import linear_fit, mean_interval
 def prompt_scatter(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
     """Draws coupling of every prompt against its reasoning steps, its length and its data set (the paper's figure 9).
 
-    Above: one dot per prompt, with a least-squares line and Spearman's coefficient with its 95 % bootstrap interval;
-    left only prompts whose steps are counted. Below: prompts by data set; bars are 95 % bootstrap intervals of the
+    Above: one dot per prompt, with a least-squares line and Spearman's coefficient with its 95 % interval;
+    left only prompts whose steps are counted. Below: prompts by data set; bars are 95 % intervals of the
     mean, the tick is the mean. One scale for all panels.
 
     Args:
@@ -73,7 +73,7 @@ def version_profiles(datasets: Datasets, variant: str, k: int, null: float | Non
     """Draws coupling per block for questions alone and with a sentence added (the paper's figure 15).
 
     Above: each block's mean coupling with all others. Below: its paired difference from the question alone. Lines are
-    means over questions, bands their 95 % bootstrap intervals. One column per network.
+    means over questions, bands their 95 % intervals. One column per network.
 
     Args:
         datasets: Measurements by name.

@@ -78,7 +78,7 @@ def prompts_alone(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | None]:
-    """Correlates coupling with what prompts are like: Spearman's coefficient with its 95 % bootstrap interval.
+    """Correlates coupling with what prompts are like: Spearman's coefficient with its 95 % interval.
 
     Args:
         table: What `prompt_table` returned.
@@ -185,7 +185,7 @@ def summary_table(datasets: Datasets, variant: str, k: int, null: float) -> pd.D
 
     Returns:
         One line per data set and one for random bases; one column per version, and for each addition its paired
-        difference from the question alone with the ends of its 95 % bootstrap interval over questions.
+        difference from the question alone with the ends of its 95 % interval over questions.
     """
     lines: dict[str, dict[str, float]] = {}
     for name, dataset in datasets.items():

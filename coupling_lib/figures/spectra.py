@@ -65,7 +65,7 @@ def top_values(datasets: Datasets) -> Figure:
 def inverse_top_value(datasets: Datasets, fits: Datasets) -> Figure:
     r"""Draws $1/\sigma_1$ against depth with its least-squares line (the paper's figures 33 and 34, left).
 
-    Dots are means over prompts, bars their 95 % bootstrap intervals. The line spans the blocks it was fitted to;
+    Dots are means over prompts, bars their 95 % intervals. The line spans the blocks it was fitted to;
     its $R^2$ is the mean over prompts, each with a line of its own, with a bootstrap interval.
 
     Args:

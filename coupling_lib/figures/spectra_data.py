@@ -51,7 +51,7 @@ def inverse_table(datasets: Datasets, fits: Datasets) -> pd.DataFrame:
         fits: What `coupling_lib.measures.spectra.spectra_fits` made of each.
 
     Returns:
-        Columns network, block, mean, low and high (95 % bootstrap interval over prompts), and line, which is not a
+        Columns network, block, mean, low and high (95 % interval over prompts), and line, which is not a
         number before the fit starts.
     """
     parts = []
@@ -132,7 +132,7 @@ def summary_table(datasets: Datasets, fits: Datasets, nulls: Datasets) -> pd.Dat
 
     Returns:
         One line per data set and one for random bases with the last one's singular values. Columns: stable rank;
-        alignment and the ends of its 95 % bootstrap interval; exchanged coupling; $R^2$ of the line through
+        alignment and the ends of its 95 % interval; exchanged coupling; $R^2$ of the line through
         $1/\sigma_1$ and the ends of its interval.
     """
     lines = {}

@@ -95,7 +95,7 @@ def token_grids(datasets: Datasets, variant: str, null: float | None = None) -> 
 def token_summary(reports: Reports, variant: str, nulls: Mapping[str, xr.Dataset]) -> Figure:
     """Draws mean coupling over pairs of different tokens, for every kind of comparison.
 
-    One dot is one prompt; the bar is the 95 % bootstrap interval of the mean over prompts, the tick the mean. One
+    One dot is one prompt; the bar is the 95 % interval of the mean over prompts, the tick the mean. One
     panel per pair of blocks, each with a scale of its own.
 
     Args:

@@ -230,7 +230,7 @@ def summary_table(reports: Reports, variant: str, nulls: Mapping[str, xr.Dataset
 
     Returns:
         One line per comparison. For each network its mean and, under "NETWORK low" and "NETWORK high", the ends of
-        its 95 % bootstrap interval over prompts; "random bases" and "random bases error", its standard error.
+        its 95 % interval over prompts; "random bases" and "random bases error", its standard error.
     """
     table = pd.DataFrame(index=list(nulls))
     for name, report in reports.items():
@@ -298,7 +298,7 @@ def mean_and_interval(values: np.ndarray) -> tuple[float, float, float]:
         values: One value per prompt.
 
     Returns:
-        The mean and the ends of its 95 % bootstrap interval, which are not numbers for a single prompt.
+        The mean and the ends of its 95 % interval, which are not numbers for a single prompt.
     """
     if len(values) < 2:
         return float(values[0]), np.nan, np.nan

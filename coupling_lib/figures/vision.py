@@ -38,7 +38,7 @@ def accuracy_against_coupling(
 ) -> Figure:
     r"""Draws test accuracy against coupling, a line per rate of stochastic depth (the paper's figure 6a).
 
-    One dot is one trained model; at each rate they differ in weight decay. Bars are 95 % bootstrap intervals over
+    One dot is one trained model; at each rate they differ in weight decay. Bars are 95 % intervals over
     images.
 
     Args:
@@ -73,7 +73,7 @@ def accuracy_against_coupling(
 def coupling_against_rate(grid: pd.DataFrame, readings: Sequence[Reading]) -> Figure:
     """Draws coupling against the rate of stochastic depth at one weight decay (the paper's figure 6b).
 
-    The line is the mean over seeds and the small dots are the seeds; the band is the 95 % bootstrap interval over
+    The line is the mean over seeds and the small dots are the seeds; the band is the 95 % interval over
     images, mean over seeds.
 
     Args:
@@ -110,7 +110,7 @@ def coupling_by_decay(grid: pd.DataFrame, reading: Reading) -> Figure:
         reading: Which measurement.
 
     Returns:
-        The figure; bands are 95 % bootstrap intervals over images.
+        The figure; bands are 95 % intervals over images.
     """
     table = first_seed(coupling_table(grid, reading))
     figure, panels = _eight([f"weight decay {decay:g}" for decay in sorted(table.weight_decay.unique())])
@@ -135,7 +135,7 @@ def accuracy_by_rate(grid: pd.DataFrame, reading: Reading) -> Figure:
         reading: Which measurement.
 
     Returns:
-        The figure; each panel says its $R^2$ with the 95 % bootstrap interval over models.
+        The figure; each panel says its $R^2$ with the 95 % interval over models.
     """
     table, fits = first_seed(coupling_table(grid, reading)), fits_by_rate(grid, reading).set_index("drop_path")
     titles = [f"rate {rate:g}" for rate in sorted(table.drop_path.unique())]

@@ -141,7 +141,7 @@ def fits_by_rate(grid: pd.DataFrame, reading: Reading, stated: Mapping[float, fl
 
     Returns:
         A line per rate with at least three models and one, named "all", for all models: columns drop_path, models,
-        slope (accuracy per unit of coupling), intercept, r_squared, low and high (its 95 % bootstrap interval over
+        slope (accuracy per unit of coupling), intercept, r_squared, low and high (its 95 % interval over
         models), p_value, and paper (its $R^2$, not a number where it states none).
     """
     table = first_seed(coupling_table(grid, reading))

@@ -81,7 +81,7 @@ def image_and_matrices(
 def relations(networks: Mapping[str, xr.Dataset], nulls: xr.Dataset, variant: str, k: int) -> Figure:
     """Draws coupling at single tokens and between tokens in both orders.
 
-    One dot is one image; bar and tick are the mean over images and its 95 % bootstrap interval.
+    One dot is one image; bar and tick are the mean over images and its 95 % interval.
 
     Args:
         networks: Measurements of `measure_relations` by network.
@@ -127,7 +127,7 @@ def drop_path_effect(dataset: xr.Dataset, null: float) -> Figure:
         null: Value of the mismatch for random orthogonal bases.
 
     Returns:
-        The figure: one dot per image, and per image and draw; bar and tick are means with 95 % bootstrap intervals
+        The figure: one dot per image, and per image and draw; bar and tick are means with 95 % intervals
         over images.
     """
     table = drop_path_table(dataset)

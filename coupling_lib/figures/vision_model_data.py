@@ -61,7 +61,7 @@ def summary_table(networks: Mapping[str, xr.Dataset], variant: str, k: int, null
         null: Value of the mismatch for random orthogonal bases.
 
     Returns:
-        A line per network and one for random bases; columns coupling, low and high (95 % bootstrap interval over
+        A line per network and one for random bases; columns coupling, low and high (95 % interval over
         images).
     """
     lines = {

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.generalization import RIVALS, coupling_columns
@@ -20,9 +21,11 @@ from coupling_lib.metrics.regression import (
     bootstrap_error,
     bootstrap_r_squared,
     corrected,
+    correlation_over,
     given_all_others,
     held_out_r_squared,
     held_out_squares,
+    lead_over,
 )
 from coupling_lib.metrics.statistics import Effect, effect_of, linear_fit
 
@@ -332,28 +335,14 @@ def signed_gains(table: pd.DataFrame, score: str, coupling: str) -> dict[str, Ef
     Returns:
         by "parameters", "blocks" and "width": sign(r) r² of coupling minus r² of the rival, with its error over models.
     """
-    y, x = table[score].to_numpy(dtype=float), table[coupling].to_numpy(dtype=float)
-    found = {}
-    for label in ("parameters", "blocks", "width"):
-        rival = table[RIVALS[label]].to_numpy(dtype=float)
-
-        def gain(rows: np.ndarray, rival: np.ndarray = rival) -> float:
-            if np.ptp(rival[rows]) == 0:
-                return np.nan
-            r = np.corrcoef([x[rows], rival[rows], y[rows]])[2, :2]
-            return float(np.sign(r[0]) * r[0] ** 2 - r[1] ** 2)
-
-        every = np.arange(len(y))
-        found[label] = Effect(gain(every), *bootstrap_error(gain, every), len(y))
-    return found
+    every = np.arange(len(table))
+    return {
+        label: lead_over(table[coupling], table[RIVALS[label]], table[score], every, signed=True)
+        for label in ("parameters", "blocks", "width")
+    }
 
 
-def _correlated(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> dict[str, float]:
-    """Pearson's r with interval and standard error over whole groups."""
-
-    def r(rows: np.ndarray) -> float:
-        constant = np.ptp(x[rows]) == 0 or np.ptp(y[rows]) == 0
-        return np.nan if constant else float(np.corrcoef(x[rows], y[rows])[0, 1])
-
-    low, high, error = bootstrap_error(r, groups)
-    return {"r": r(np.arange(len(x))), "low": low, "high": high, "error": error}
+def _correlated(x: ArrayLike, y: ArrayLike, groups: ArrayLike) -> dict[str, float]:
+    """Pearson's r with interval and standard error over whole groups, as parts of a table's line."""
+    found = correlation_over(x, y, groups)
+    return {"r": found.value, "low": found.low, "high": found.high, "error": found.error}

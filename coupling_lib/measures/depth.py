@@ -123,7 +123,7 @@ def depth_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int =
 
 
 def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
-    """Condense coupling, 1 - m, to its mean over prompts with a 95 % bootstrap interval.
+    """Condense coupling, 1 - m, to its mean over prompts with a 95 % interval.
 
     Each prompt counts once, with its mean over pairs of blocks.
 

@@ -14,7 +14,8 @@ import pandas as pd
 import scipy.stats
 import xarray as xr
 
-from coupling_lib.metrics.regression import bootstrap_error
+from coupling_lib.metrics.nulls import diagonal_share_variance
+from coupling_lib.metrics.regression import correlation_over
 from coupling_lib.metrics.statistics import Effect, effect_of
 
 Networks = Mapping[str, xr.Dataset]
@@ -55,10 +56,10 @@ def null_spread(k: int, pairs: int) -> float:
 
     A network is one draw of bases, whatever the number of prompts: with random bases its mean over pairs of blocks
     would scatter around the null as well. For one pair the deviation of $\tilde m$ is largest where the coupling matrix
-    has rank one; then $D = 1 - \tilde m^2$ has variance $(K+8)/(K(K+2)^2) - 1/K^2$ (`metrics.nulls`).
+    has rank one (`metrics.nulls.diagonal_share_variance`).
 
     Args:
-        k: number of singular vectors K, from 2.
+        k: number of singular vectors K; a single one leaves nothing off the diagonal, and no spread.
         pairs: how many pairs of blocks count as independent; 1 where all that is averaged may share one matrix.
 
     Returns:
@@ -68,8 +69,9 @@ def null_spread(k: int, pairs: int) -> float:
         >>> round(null_spread(10, 1), 4), round(null_spread(10, 66), 4)
         (0.0264, 0.0032)
     """
-    variance = (k + 8) / (k * (k + 2) ** 2) - 1 / k**2
-    return float(np.sqrt(variance / (4 * (1 - 1 / k) * pairs)))
+    if k == 1:
+        return 0.0
+    return float(np.sqrt(diagonal_share_variance(k, purity=1) / (4 * (1 - 1 / k) * pairs)))
 
 
 def couplings(ds: xr.Dataset, variant: str, k: int) -> np.ndarray:
@@ -206,8 +208,8 @@ def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
     return {
         # Few seeds have a wide interval, and a correlation ends at 1.
         f"rank-{token}": rank._replace(low=max(-1.0, rank.low), high=min(1.0, rank.high)),
-        f"accuracy-{token}": _correlation(first["coupling"], first["test_accuracy"], rate),
-        f"within-{token}": _correlation(centred["coupling"], centred["test_accuracy"], rate),
+        f"accuracy-{token}": correlation_over(first["coupling"], first["test_accuracy"], rate),
+        f"within-{token}": correlation_over(centred["coupling"], centred["test_accuracy"], rate),
         f"steeper-{token}": from_r(float(order), len(along)),
     }
 
@@ -217,13 +219,3 @@ def from_r(r: float, n: int) -> Effect:
     half = 1.96 / np.sqrt(n - 3) if n > 3 else np.nan
     z = np.arctanh(np.clip(r, -0.999999, 0.999999))
     return Effect(r, float(np.tanh(z - half)), float(np.tanh(z + half)), float(np.sqrt((1 - r**2) / (n - 2))), n)
-
-
-def _correlation(x: pd.Series, y: pd.Series, groups: np.ndarray) -> Effect:
-    """Pearson's r with its error over whole groups, which are what counts as independent."""
-    a, b = x.to_numpy(dtype=float), y.to_numpy(dtype=float)
-
-    def r(rows: np.ndarray) -> float:
-        return float(np.corrcoef(a[rows], b[rows])[0, 1])
-
-    return Effect(r(np.arange(len(a))), *bootstrap_error(r, groups), len(np.unique(groups)))

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from coupling_lib.metrics.regression import bootstrap_error, r_squared
+from coupling_lib.metrics.regression import bootstrap_error, lead_over, r_squared
 from coupling_lib.metrics.statistics import Effect, linear_fit, partial_correlation
 from coupling_lib.metrics.width import beyond_width, width_curve
 
@@ -165,14 +165,7 @@ def gains(points: pd.DataFrame) -> dict[str, Effect]:
         effects by the labels of `RIVALS`, with the error over families; n is the number of families.
     """
     table = prepared(points)
-    score, root = table["score"].to_numpy(dtype=float), table["root"].to_numpy()
-    found = {}
-    for label, column in RIVALS.items():
-        own, rival = table["coupling"].to_numpy(dtype=float), table[column].to_numpy(dtype=float)
-
-        def gain(rows: np.ndarray, own: np.ndarray = own, rival: np.ndarray = rival) -> float:
-            r = np.corrcoef([own[rows], rival[rows], score[rows]])[2, :2]
-            return float(r[0] ** 2 - r[1] ** 2)
-
-        found[label] = Effect(gain(np.arange(len(score))), *bootstrap_error(gain, root), len(np.unique(root)))
-    return found
+    return {
+        label: lead_over(table["coupling"], table[column], table["score"], table["root"])
+        for label, column in RIVALS.items()
+    }

@@ -112,7 +112,7 @@ def mean_readings(datasets: Mapping[str, xr.Dataset], nulls: Mapping[str, xr.Dat
         nulls: the results of `readings_null` by the same names.
 
     Returns:
-        dimensions `(network, variant, k)`: `mean`, `low` and `high` (95 % bootstrap interval over prompts, NaN for a
+        dimensions `(network, variant, k)`: `mean`, `low` and `high` (95 % interval over prompts, NaN for a
         single one), `null` of the variant itself and its standard error `null_error`; and `share`, `share_low`,
         `share_high` of $(\text{value} - \text{null}) / (\text{best} - \text{null})$, 0 at chance and 1 at perfect
         coupling.
@@ -130,7 +130,7 @@ def rank_agreement(ds: xr.Dataset, k: int) -> xr.Dataset:
 
     Returns:
         `mean`, `low` and `high` `(variant, other)`: the correlation over ordered pairs of different blocks, mean over
-        prompts and 95 % bootstrap interval (NaN for a single prompt).
+        prompts and 95 % interval (NaN for a single prompt).
 
     Raises:
         ParameterError: if there are fewer than three blocks, or K was not measured.
@@ -161,7 +161,7 @@ def compare_choices(
         k: number of singular vectors.
 
     Returns:
-        columns point, reading, variant, network, coupling, low, high (95 % bootstrap interval over prompts, NaN for a
+        columns point, reading, variant, network, coupling, low, high (95 % interval over prompts, NaN for a
         single one), null, the same for random orthogonal bases, and null_error, its standard error.
     """
     rows = []
@@ -184,7 +184,7 @@ def coupling_by_block(measured: Mapping[str, Mapping[str, xr.Dataset]], variant:
 
     Returns:
         `mean`, `low` and `high` `(boundary, network, block)`: mean over the other blocks, in both roles (the block's
-        Jacobian against their vectors, and the reverse), and over prompts; 95 % bootstrap interval over prompts.
+        Jacobian against their vectors, and the reverse), and over prompts; 95 % interval over prompts.
     """
     networks: Sequence[str] = list(next(iter(measured.values())))
     parts = np.array([[_by_block(sets[name], variant, k) for name in networks] for sets in measured.values()])

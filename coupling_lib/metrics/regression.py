@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.statistics import partial_correlation
+from coupling_lib.metrics.statistics import Effect, partial_correlation
 
 
 class ExponentialRegression(RegressorMixin, BaseEstimator):
@@ -251,6 +251,41 @@ def bootstrap_error(
     found = found[np.isfinite(found)]
     low, high = np.quantile(found, (0.025, 0.975))
     return float(low), float(high), float(found.std(ddof=1))
+
+
+def correlation_over(x: ArrayLike, y: ArrayLike, groups: ArrayLike) -> Effect:
+    """Pearson correlation with interval and standard error over whole groups, which are what counts as independent."""
+    a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+
+    def r(rows: NDArray[np.int64]) -> float:
+        constant = np.ptp(a[rows]) == 0 or np.ptp(b[rows]) == 0
+        return np.nan if constant else float(np.corrcoef(a[rows], b[rows])[0, 1])
+
+    return Effect(r(np.arange(len(a))), *bootstrap_error(r, groups), len(np.unique(np.asarray(groups))))
+
+
+def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike, signed: bool = False) -> Effect:
+    """By how much one variable explains y better than a rival, as a difference of two R², with its error over groups.
+
+    Args:
+        own: The variable (n,).
+        rival: What it is set against (n,).
+        y: Values (n,).
+        groups: Which group each point belongs to (n,); whole groups are drawn.
+        signed: Whether a negative correlation of the variable counts against it.
+
+    Returns:
+        The effect; n is the number of groups.
+    """
+    table = np.array([own, rival, y], dtype=float)
+
+    def lead(rows: NDArray[np.int64]) -> float:
+        if np.ptp(table[1, rows]) == 0:
+            return np.nan
+        r = np.corrcoef(table[:, rows])[2, :2]
+        return float((np.sign(r[0]) if signed else 1) * r[0] ** 2 - r[1] ** 2)
+
+    return Effect(lead(np.arange(table.shape[1])), *bootstrap_error(lead, groups), len(np.unique(np.asarray(groups))))
 
 
 def _percentiles(

@@ -180,6 +180,10 @@ def test_numbers_are_named_by_their_part_and_what_does_not_exist_is_left_out():
     assert effects.numbers({"local": Effect(0.1, 0.0, 0.2, 0.05, 4)}, "")["local-error"] == 0.05
 
 
+def test_a_single_singular_vector_leaves_nothing_off_the_diagonal_and_no_spread():
+    assert effects.null_spread(1, 66) == 0.0
+
+
 @pytest.mark.parametrize("decay", [0.0, 1.0, 2.0])
 def test_a_network_of_random_bases_scatters_by_less_than_the_bound(decay):
     d, k, blocks, draws = 48, 5, 4, 120
