@@ -12,7 +12,7 @@ from typing import Any
 
 import coupling_lib as cl
 from benchmarks.machine import timed
-from coupling_lib.prompts import PARIS
+from coupling_lib.inputs.prompts import PARIS
 
 # A call takes a tenth of a second, less than a disturbance from elsewhere on the machine lasts.
 ROUNDS = 25

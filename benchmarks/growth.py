@@ -13,8 +13,8 @@ import coupling_lib as cl
 from benchmarks import released
 from benchmarks.machine import timed
 from benchmarks.shapes import gpt2, model_from, prompt_ids
-from coupling_lib.measures.common import depth_jacobians
-from coupling_lib.svd import top_triplets_stacked
+from coupling_lib.measures.frame import depth_jacobians
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 
 def growth(quick: bool = False, rounds: int = 3) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from coupling_lib import attention
+from coupling_lib.blocks import attention
 
 KS = (10, 30, 50)
 READINGS = ("released_norm", "released_trace", "released_norm_vju", "released_trace_vju")

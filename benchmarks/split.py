@@ -12,9 +12,9 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from coupling_lib import precision
-from coupling_lib.blockmap import token_map
-from coupling_lib.blocks import BlockCall
+from coupling_lib.blocks import precision
+from coupling_lib.blocks.blockmap import token_map
+from coupling_lib.blocks.record import BlockCall
 
 # Cotangents pulled back at once.
 _CHUNK = 1024

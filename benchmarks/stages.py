@@ -11,8 +11,8 @@ from torch import Tensor
 import coupling_lib as cl
 from benchmarks import released
 from benchmarks.machine import timed
-from coupling_lib.measures.common import spent_jacobians
-from coupling_lib.svd import top_triplets_stacked
+from coupling_lib.measures.frame import spent_jacobians
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 STAGES = ("capture", "jacobians", "svd", "pairs")
 

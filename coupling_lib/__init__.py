@@ -24,20 +24,21 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 __version__ = version("coupling_lib")
 
 _HOMES = {
-    "models": ("load_model", "wrap_model", "Model"),
-    "tracing": ("trace", "Trace"),
-    "jacobian": ("BlockJacobian",),
-    "derivatives": ("block_jacobians", "prompts_jacobians"),
-    "svd": ("top_triplets", "top_triplets_stacked", "SingularTriplets"),
-    "krylov": ("golub_kahan",),
-    "operators": ("as_linear_operator",),
-    "prompts": ("load_prompts", "Prompt"),
-    "parameters": ("check_parameters",),
+    "models.load": ("load_model", "wrap_model", "Model"),
+    "jacobian.tracing": ("trace", "Trace"),
+    "jacobian.operator": ("BlockJacobian",),
+    "jacobian.derivatives": ("block_jacobians", "prompts_jacobians"),
+    "svd.triplets": ("top_triplets", "top_triplets_stacked", "SingularTriplets"),
+    "svd.krylov": ("golub_kahan",),
+    "svd.operators": ("as_linear_operator",),
+    "inputs.prompts": ("load_prompts", "Prompt"),
+    "inputs.parameters": ("check_parameters",),
     "metrics.coupling": ("coupling_matrix", "coupling_matrices", "miscoupling", "mismatch"),
     "metrics.variants": ("VARIANTS", "TRANSFORMS", "measure_variants", "locality"),
     "metrics.trajectory": ("line_shape_score", "expodistance", "equidistance"),
-    "measures.common": ("inputs_for", "measurement"),
-    "measures.sweeps": ("sweep", "stream"),
+    "inputs.given": ("inputs_for",),
+    "measures.frame": ("measurement",),
+    "store.sweep": ("sweep", "stream"),
     "measures.depth": ("measure_depth", "depth_null", "depth_summary", "measure_models"),
     "measures.random_bases": ("null_of",),
     "measures.precision": ("measure_precision", "measure_triplets"),
@@ -49,13 +50,14 @@ _HOMES = {
     "measures.spectra": ("measure_spectra", "spectra_fits", "spectra_null"),
     "measures.dynamics": ("measure_dynamics",),
     "measures.perturbation": ("measure_perturbation",),
-    "regulariser": ("coupling_loss",),
+    "jacobian.regulariser": ("coupling_loss",),
     "measures.vision": ("measure_relations", "relations_null", "measure_drop_path"),
-    "images": ("load_images",),
-    "labelled_images": ("read_dataset",),
+    "inputs.images": ("load_images",),
+    "inputs.labelled_images": ("read_dataset",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_SUBMODULES = ("figures", "measures", "metrics", "training", "registry", "precision")
+_ROOMS = ("svd", "blocks", "models", "inputs", "jacobian", "store", "metrics", "measures", "figures", "training")
+_MODULES = {name: name for name in _ROOMS} | {"registry": "models.registry", "precision": "blocks.precision"}
 
 __all__ = sorted(_HOME)
 
@@ -63,10 +65,10 @@ __all__ = sorted(_HOME)
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(f"coupling_lib.{_HOME[name]}"), name)
-    if name in _SUBMODULES:
-        return import_module(f"coupling_lib.{name}")
+    if name in _MODULES:
+        return import_module(f"coupling_lib.{_MODULES[name]}")
     raise AttributeError(f"module 'coupling_lib' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__, *_SUBMODULES])
+    return sorted([*globals(), *__all__, *_MODULES])

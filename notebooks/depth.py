@@ -36,8 +36,9 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import choices, parameters, provenance
+from coupling_lib import provenance
 from coupling_lib.figures import depth, depth_data, display, schematic
+from coupling_lib.inputs import choices, parameters
 from coupling_lib.measures import effects
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.random_bases import chance

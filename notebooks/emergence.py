@@ -33,9 +33,11 @@ seed: int = 0  # seed of the selection of prompts and of the random directions
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import checkpoints, choices, provenance
+from coupling_lib import provenance
 from coupling_lib.figures import display, emergence, emergence_data
+from coupling_lib.inputs import choices
 from coupling_lib.measures import effects
+from coupling_lib.models import checkpoints
 
 p = cl.check_parameters(globals(), declared=("model", "precision", "steps", "prompts", "k", "window", "token", "seed"))
 chosen = checkpoints.choose_steps(p.model, p.steps)

@@ -38,8 +38,9 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import choices, parameters, provenance
+from coupling_lib import provenance
 from coupling_lib.figures import display, perturbation, perturbation_data
+from coupling_lib.inputs import choices, parameters
 from coupling_lib.measures import effects
 
 p = cl.check_parameters(

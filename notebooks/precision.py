@@ -36,8 +36,9 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import choices, provenance
+from coupling_lib import provenance
 from coupling_lib.figures import display, precision, precision_data
+from coupling_lib.inputs import choices
 from coupling_lib.measures import effects
 from coupling_lib.measures.precision import chosen_precisions
 from coupling_lib.measures.random_bases import Chance

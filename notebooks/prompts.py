@@ -33,9 +33,10 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import choices, provenance
+from coupling_lib import provenance
 from coupling_lib.figures import display, prompts_data
 from coupling_lib.figures import prompts as draw
+from coupling_lib.inputs import choices
 from coupling_lib.measures import effects
 from coupling_lib.measures.random_bases import chance
 

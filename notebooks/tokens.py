@@ -37,9 +37,10 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import choices, provenance
+from coupling_lib import provenance
 from coupling_lib.figures import display, tokens_data
 from coupling_lib.figures import tokens as draw
+from coupling_lib.inputs import choices
 from coupling_lib.measures import effects
 from coupling_lib.measures.tokens import token_comparisons, token_reports
 

@@ -34,8 +34,9 @@ seed: int = 0  # seed of the untrained weights and of the selection of prompts
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import choices, provenance
+from coupling_lib import provenance
 from coupling_lib.figures import display, trajectories, trajectories_data
+from coupling_lib.inputs import choices
 from coupling_lib.measures import effects
 from coupling_lib.measures.depth import other_models
 

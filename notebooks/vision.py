@@ -39,7 +39,7 @@ seed: int = 0  # seed of the untrained weights, of the choice of images and of t
 from functools import partial
 
 import coupling_lib as cl
-from coupling_lib import choices, provenance
+from coupling_lib import provenance
 from coupling_lib.figures import (
     depth,
     depth_data,
@@ -52,7 +52,8 @@ from coupling_lib.figures import (
     vision_model_data,
 )
 from coupling_lib.figures import vision as draw
-from coupling_lib.images import patch_box
+from coupling_lib.inputs import choices
+from coupling_lib.inputs.images import patch_box
 from coupling_lib.measures import effects
 from coupling_lib.measures.generalization import paper_figures
 from coupling_lib.measures.random_bases import chance

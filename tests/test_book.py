@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.registry import entries
+from coupling_lib.models.registry import entries
 
 ROOT = Path(__file__).resolve().parent.parent
 HTML = ROOT / "_build" / "html"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import coupling_lib as cl
-from coupling_lib.prompts import PARIS
+from coupling_lib.inputs.prompts import PARIS
 
 
 @pytest.fixture(scope="module")

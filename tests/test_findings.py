@@ -10,9 +10,9 @@ import pytest
 
 import coupling_lib as cl
 from coupling_lib import paths
+from coupling_lib.inputs.prompts import BENCHMARKS, load_prompts
 from coupling_lib.measures import correlations, effects, figure_1a, generalization
 from coupling_lib.metrics.regression import held_out_squares
-from coupling_lib.prompts import BENCHMARKS, load_prompts
 
 READING = "normalized_miscoupling_k10"
 """Coupling in the tables: 1 minus this."""

@@ -15,7 +15,7 @@ import pytest
 from papermill.inspection import inspect_notebook
 from tiny import save_llama, save_vit
 
-from coupling_lib.parameters import RULES
+from coupling_lib.inputs.parameters import RULES
 from coupling_lib.paths import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -11,8 +11,8 @@ import tiny
 import torch
 
 import coupling_lib as cl
-from coupling_lib.models import wrap_model
-from coupling_lib.prompts import PARIS
+from coupling_lib.inputs.prompts import PARIS
+from coupling_lib.models.load import wrap_model
 
 SMALL = dict(hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384, vocab_size=64)
 PROMPTS = cl.load_prompts(n=4)

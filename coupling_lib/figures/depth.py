@@ -19,7 +19,6 @@ from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from coupling_lib import registry
 from coupling_lib.figures import style
 from coupling_lib.figures.circle import draw_circle, draw_edge_legend
 from coupling_lib.figures.depth_data import (
@@ -34,6 +33,7 @@ from coupling_lib.figures.depth_data import (
 )
 from coupling_lib.figures.panels import block_ticks, colour_bar, draw_grids, label_pairs, square_panels
 from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.models import registry
 
 
 def matrix_grid(datasets: Datasets, blocks: Sequence[int], k: int) -> Figure:

@@ -17,24 +17,17 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import (
-    batched,
-    check_k,
-    inputs_for,
-    jacobians_by_prompt,
-    measurement,
-    prompt_inputs,
-    prompt_name,
-)
+from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
+from coupling_lib.measures.frame import batched, check_k, jacobians_by_prompt, measurement
 from coupling_lib.measures.random_bases import null_draws
-from coupling_lib.measures.sweeps import sweep
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.statistics import mean_interval
 from coupling_lib.metrics.variants import VARIANTS, locality, measure_variants
-from coupling_lib.models import Model, load_model
+from coupling_lib.models.load import Model, load_model
 from coupling_lib.provenance import provenance
-from coupling_lib.svd import top_triplets_stacked
+from coupling_lib.store.sweep import sweep
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 
 @measurement(version=2)

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 import xarray as xr
 
-from coupling_lib.derivatives import block_jacobians
-from coupling_lib.measures.common import batched, check_k, measurement, prompt_inputs, prompt_name, traced_jacobians
+from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.jacobian.derivatives import block_jacobians
+from coupling_lib.jacobian.tracing import Trace
+from coupling_lib.measures.frame import batched, check_k, measurement, traced_jacobians
 from coupling_lib.metrics import dynamics
 from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
-from coupling_lib.models import Model
+from coupling_lib.models.load import Model
 from coupling_lib.provenance import prompts_hash, provenance
-from coupling_lib.svd import SingularTriplets, top_triplets, top_triplets_stacked
-from coupling_lib.tracing import Trace
+from coupling_lib.svd.triplets import SingularTriplets, top_triplets, top_triplets_stacked
 
 READINGS = ("embedding", "product", "released", "product with final norm", "affine")
 """Rival answers to what a linearised network makes of the embedding; see `measure_dynamics`."""

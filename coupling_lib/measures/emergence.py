@@ -10,15 +10,15 @@ import torch
 import xarray as xr
 from tqdm import tqdm
 
-from coupling_lib.checkpoints import choose_steps, progress
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import inputs_for
+from coupling_lib.inputs.given import inputs_for
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
-from coupling_lib.measures.sweeps import sweep
 from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.models import load_model
+from coupling_lib.models.checkpoints import choose_steps, progress
+from coupling_lib.models.load import load_model
+from coupling_lib.store.sweep import sweep
 
 TRAJECTORY = (
     "line_shape_score", "expodistance", "equidistance", "norm",

@@ -14,10 +14,10 @@ import xarray as xr
 
 from coupling_lib import paths, store
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import prompt_name
+from coupling_lib.inputs.given import prompt_name
+from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.prompts import load_prompts
-from coupling_lib.registry import TASKS, entries, lookup
+from coupling_lib.models.registry import TASKS, entries, lookup
 from coupling_lib.store.files import DamagedError, open_file
 
 SCORES = {"minus validation loss": "negative_loss", "accuracy on held-out tokens": "accuracy"}

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coupling_lib.errors import UnsupportedModelError
+from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.metrics.trajectory import logit_entropy
-from coupling_lib.tracing import Trace
 
 _ROWS = 8192
 """Rows of the unembedding that are widened to float32 at a time, to bound memory."""

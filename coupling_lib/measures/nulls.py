@@ -15,7 +15,8 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import batched, check_k, jacobians_by_prompt, measurement, prompt_inputs, prompt_name
+from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.measures.frame import batched, check_k, jacobians_by_prompt, measurement
 from coupling_lib.metrics.nulls import (
     closed_form_null,
     expected_null,
@@ -25,9 +26,9 @@ from coupling_lib.metrics.nulls import (
 )
 from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
-from coupling_lib.models import Model
+from coupling_lib.models.load import Model
 from coupling_lib.provenance import provenance, versions
-from coupling_lib.svd import top_triplets_stacked
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 DECISIVE = ("released_norm", "released_trace")
 """Variants of the decisive test: the two normalisations of the released code."""

@@ -11,15 +11,16 @@ import torch
 import xarray as xr
 from nnsight import NNsight
 
-from coupling_lib.blocks import residual_stream
+from coupling_lib.blocks.record import residual_stream
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import batched, measurement, prompt_inputs, prompt_name, traced_jacobians
+from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.jacobian.tracing import Trace
+from coupling_lib.measures.frame import batched, measurement, traced_jacobians
 from coupling_lib.metrics.dynamics import random_steps
 from coupling_lib.metrics.nulls import filled_spectrum
-from coupling_lib.models import Model
+from coupling_lib.models.load import Model
 from coupling_lib.provenance import prompts_hash, provenance
-from coupling_lib.svd import top_triplets_stacked
-from coupling_lib.tracing import Trace
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 CARRIERS = ("network", "linear", "random")
 """What carries a perturbation from block to block; see `measure_perturbation`."""

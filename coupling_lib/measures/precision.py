@@ -6,7 +6,7 @@ differentiates in whatever type the model runs in, this library in float32. `mea
 it repeats one measurement for several precisions of the weights, in float32 arithmetic, and for each of them repeats
 it once more in bfloat16 and in float16 arithmetic, with weights and states as they were.
 
-What an int8 or a 4-bit block is taken to be is said in `coupling_lib.precision`.
+What an int8 or a 4-bit block is taken to be is said in `coupling_lib.blocks.precision`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,19 @@ import numpy as np
 import torch
 import xarray as xr
 
+from coupling_lib.blocks.precision import PRECISIONS, is_quantised
 from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError, UntrustworthyResultError
-from coupling_lib.measures.common import (
-    check_k,
-    depth_jacobians,
-    inputs_for,
-    measurement,
-    prompt_inputs,
-    prompt_name,
-    traces,
-)
+from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
+from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.frame import check_k, depth_jacobians, measurement, traces
 from coupling_lib.measures.random_bases import null_of
-from coupling_lib.measures.sweeps import sweep
 from coupling_lib.metrics.subspaces import principal_angles, random_angles
 from coupling_lib.metrics.variants import measure_variants
-from coupling_lib.models import Model, load_model
-from coupling_lib.precision import PRECISIONS, is_quantised
+from coupling_lib.models.load import Model, load_model
 from coupling_lib.provenance import provenance
-from coupling_lib.svd import top_triplets_stacked
-from coupling_lib.tracing import Trace
+from coupling_lib.store.sweep import sweep
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 REFERENCE = "float32"
 """The precision, and the arithmetic, that all others are compared with."""
@@ -68,7 +61,7 @@ def chosen_precisions(text: str) -> list[str]:
     """Read a list of precisions to be compared with float32.
 
     Args:
-        text: names out of `coupling_lib.precision.PRECISIONS`, separated by commas.
+        text: names of `blocks.precision.PRECISIONS`, separated by commas.
 
     Returns:
         the names in the order given, each once and without float32.
@@ -159,7 +152,7 @@ def measure_precision(
     Args:
         name: alias, Hugging Face id or local folder.
         prompts: texts or `Prompt` objects; a model without a tokenizer gets random inputs in their place.
-        precisions: what the weights are held in beside float32, names out of `coupling_lib.precision.PRECISIONS`.
+        precisions: what the weights are held in beside float32, names of `blocks.precision.PRECISIONS`.
         k: number of singular triplets K.
         token: the position t whose Jacobians are measured; -1 is the last.
         n_vectors: number of prompts, from the first, for which vectors and arithmetic are compared.

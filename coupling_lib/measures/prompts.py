@@ -16,11 +16,11 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import inputs_for
+from coupling_lib.inputs.given import inputs_for
+from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt, add_chain_of_thought
 from coupling_lib.measures.depth import measure_depth
-from coupling_lib.measures.sweeps import sweep
-from coupling_lib.models import Model
-from coupling_lib.prompts import CHAIN_OF_THOUGHT, Prompt, add_chain_of_thought
+from coupling_lib.models.load import Model
+from coupling_lib.store.sweep import sweep
 
 ALONE, INSTRUCTED, CONTROL = "alone", "step by step", "control sentence"
 """The versions of a prompt: as it is, with the instruction, with another sentence of the same length."""

@@ -9,14 +9,8 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import (
-    batched,
-    check_k,
-    jacobians_by_prompt,
-    measurement,
-    prompt_inputs,
-    prompt_name,
-)
+from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.measures.frame import batched, check_k, jacobians_by_prompt, measurement
 from coupling_lib.measures.random_bases import root_mean_square_spectra
 from coupling_lib.metrics.nulls import DRAWS, mean_absolute_coordinate
 from coupling_lib.metrics.spectrum import (
@@ -27,9 +21,9 @@ from coupling_lib.metrics.spectrum import (
     inverse_sigma_fit,
     left_right_alignment,
 )
-from coupling_lib.models import Model
+from coupling_lib.models.load import Model
 from coupling_lib.provenance import provenance
-from coupling_lib.svd import top_triplets_stacked
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 
 @measurement(version=2)

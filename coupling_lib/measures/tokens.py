@@ -20,17 +20,18 @@ import numpy as np
 import torch
 import xarray as xr
 
-from coupling_lib.derivatives import block_jacobians
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import check_k, measurement, prompt_inputs, prompt_name, traces
+from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.jacobian.derivatives import block_jacobians
+from coupling_lib.jacobian.tracing import Trace
+from coupling_lib.measures.frame import check_k, measurement, traces
 from coupling_lib.measures.random_bases import null_draws
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
-from coupling_lib.models import Model
+from coupling_lib.models.load import Model
 from coupling_lib.provenance import provenance
-from coupling_lib.svd import top_triplets_stacked
-from coupling_lib.tracing import Trace
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 KINDS = ("self", "input", "output")
 """Which token is held fixed: none, the one that is varied (t1), or the one that is read (t2)."""

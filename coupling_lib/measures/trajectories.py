@@ -10,15 +10,16 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import UnsupportedModelError
-from coupling_lib.measures.common import inputs_for, measurement, prompt_inputs, prompt_name, traces
+from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
+from coupling_lib.jacobian.tracing import Trace
+from coupling_lib.measures.frame import measurement, traces
 from coupling_lib.measures.logit_lens import logit_lens_entropies
-from coupling_lib.measures.sweeps import sweep
 from coupling_lib.metrics import trajectory
 from coupling_lib.metrics.principal import principal_paths
 from coupling_lib.metrics.trajectory_readings import READINGS, STATES, measure_readings, score_or_nan
-from coupling_lib.models import Model, load_model
+from coupling_lib.models.load import Model, load_model
 from coupling_lib.provenance import provenance
-from coupling_lib.tracing import Trace
+from coupling_lib.store.sweep import sweep
 
 SCORES = ("line_shape_score", "expodistance", "equidistance")
 """The three numbers that sum up a trajectory, in their default reading."""

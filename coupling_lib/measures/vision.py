@@ -14,20 +14,21 @@ import numpy as np
 import torch
 import xarray as xr
 
-from coupling_lib.derivatives import block_jacobians
-from coupling_lib.drop_path import draw_gates, fixed_gates
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.common import check_k, depth_jacobians, measurement, prompt_inputs, prompt_name, traces
+from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.jacobian.derivatives import block_jacobians
+from coupling_lib.jacobian.tracing import trace
 from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.frame import check_k, depth_jacobians, measurement, traces
 from coupling_lib.measures.random_bases import null_draws
-from coupling_lib.measures.sweeps import sweep
 from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
-from coupling_lib.models import Model
+from coupling_lib.models.drop_path import draw_gates, fixed_gates
+from coupling_lib.models.load import Model
 from coupling_lib.provenance import prompts_hash, provenance
-from coupling_lib.svd import top_triplets_stacked
-from coupling_lib.tracing import trace
+from coupling_lib.store.sweep import sweep
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 RELATIONS = ("class", "patch", "class to patch", "patch to class", "patch a to b", "patch b to a")
 """Pairs of tokens that are measured. The first two are single tokens; the others name t1, then t2."""

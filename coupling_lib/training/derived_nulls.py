@@ -40,16 +40,16 @@ import torch
 from scipy.optimize import least_squares
 from torch import Tensor
 
-from coupling_lib import images
-from coupling_lib.checkpoints import choose_steps
 from coupling_lib.errors import ParameterError
+from coupling_lib.inputs import images
+from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import root_mean_square_spectra
 from coupling_lib.metrics.frames import random_frame
 from coupling_lib.metrics.nulls import expected_null
 from coupling_lib.metrics.variants import VARIANTS, PairProducts, evaluated
-from coupling_lib.models import load_model
-from coupling_lib.prompts import load_prompts
+from coupling_lib.models.checkpoints import choose_steps
+from coupling_lib.models.load import load_model
 
 DIRECT = (
     "normalized_miscoupling",

@@ -21,9 +21,9 @@ import torch
 from transformers import PreTrainedModel
 
 from coupling_lib.errors import CouplingError
+from coupling_lib.jacobian.regulariser import coupling_loss
 from coupling_lib.measures.regularised import difference_table, regularised
-from coupling_lib.models import wrap_model
-from coupling_lib.regulariser import coupling_loss
+from coupling_lib.models.load import wrap_model
 from coupling_lib.training import run_files, suite_table, text
 from coupling_lib.training.language import fit, loss, validation_windows
 from coupling_lib.training.suite import prepare_corpus, weights

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.models import load_model, wrap_model
+from coupling_lib.models.load import load_model, wrap_model
 from coupling_lib.paths import CHECKPOINTS
 from coupling_lib.training import run_files, suite_table, text
 from coupling_lib.training.grammar import grammar_text

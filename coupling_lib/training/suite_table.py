@@ -21,13 +21,13 @@ import xarray as xr
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
 from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.models import Model
-from coupling_lib.prompts import load_prompts
+from coupling_lib.models.load import Model
 from coupling_lib.training.language import validation_windows
 from coupling_lib.training.recipe import Recipe
 from coupling_lib.training.text import Corpus

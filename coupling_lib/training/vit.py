@@ -22,10 +22,10 @@ from torch.nn import functional
 from tqdm import tqdm
 from transformers import ViTForImageClassification
 
-from coupling_lib import images
-from coupling_lib.drop_path import DropPath
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.labelled_images import LabelledImages, read_dataset
+from coupling_lib.inputs import images
+from coupling_lib.inputs.labelled_images import LabelledImages, read_dataset
+from coupling_lib.models.drop_path import DropPath
 from coupling_lib.training import augment, run_files
 from coupling_lib.training.vit_recipe import (
     RECIPES,

@@ -11,7 +11,7 @@ import torch
 from transformers import ViTForImageClassification
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.labelled_images import LabelledImages
+from coupling_lib.inputs.labelled_images import LabelledImages
 from coupling_lib.training.recipe import digest
 from coupling_lib.training.vit import evaluate
 from coupling_lib.training.vit_recipe import VitRecipe, configuration, initialise, steps_per_epoch

@@ -45,17 +45,17 @@ import torch
 from tqdm import tqdm
 from transformers import ViTForImageClassification
 
-from coupling_lib import images
 from coupling_lib.errors import ParameterError
-from coupling_lib.labelled_images import LabelledImages
+from coupling_lib.inputs import images
+from coupling_lib.inputs.labelled_images import LabelledImages
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.statistics import bootstrap_interval
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.models import wrap_model
+from coupling_lib.models.load import wrap_model
 from coupling_lib.provenance import versions
-from coupling_lib.svd import IllDefinedSubspaceWarning
+from coupling_lib.svd.triplets import IllDefinedSubspaceWarning
 from coupling_lib.training import vit, vit_recipe
 
 WEIGHT_DECAYS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2)

@@ -10,7 +10,7 @@ import torch
 from transformers import ViTConfig, ViTForImageClassification
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.labelled_images import LabelledImages
+from coupling_lib.inputs.labelled_images import LabelledImages
 
 
 @dataclass(frozen=True)

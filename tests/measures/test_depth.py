@@ -12,8 +12,8 @@ import xarray as xr
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures.depth import other_models
-from coupling_lib.prompts import PARIS
 
 KS = (10, 30, 50)
 

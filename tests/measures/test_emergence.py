@@ -9,7 +9,7 @@ from tiny import save_llama
 
 import coupling_lib as cl
 from coupling_lib.errors import ModelUnavailableError, ParameterError
-from coupling_lib.prompts import PARIS
+from coupling_lib.inputs.prompts import PARIS
 
 PROMPTS = [PARIS, "It was the best of times"]
 

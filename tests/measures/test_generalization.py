@@ -10,10 +10,10 @@ from tiny import save_llama
 import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures import generalization
 from coupling_lib.measures.nulls import measure_decisive
-from coupling_lib.prompts import load_prompts
-from coupling_lib.registry import TASKS, entries
+from coupling_lib.models.registry import TASKS, entries
 
 
 def test_the_digitised_figure_agrees_with_the_registry():

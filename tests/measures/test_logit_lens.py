@@ -11,8 +11,8 @@ from tiny import save_bert, save_vit
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UnsupportedModelError
+from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures.logit_lens import logit_lens_entropies
-from coupling_lib.prompts import PARIS
 
 
 def entropy(logits: np.ndarray) -> np.ndarray:

@@ -10,8 +10,8 @@ from tiny import save_bert, save_llama, save_vit
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures.perturbation import perturbed_states
-from coupling_lib.prompts import PARIS
 
 PROMPTS = [PARIS, "It was the best of times"]
 

@@ -10,9 +10,9 @@ import xarray as xr
 
 import coupling_lib as cl
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UntrustworthyResultError
+from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures import precision
 from coupling_lib.measures.precision import chosen_precisions, measure_precision, measure_triplets
-from coupling_lib.prompts import PARIS
 
 PROMPTS = [PARIS, "It was the best of times, it was the worst of"]
 K = 6

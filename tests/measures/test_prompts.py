@@ -10,9 +10,9 @@ from families import FAMILIES
 import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt, load_prompts
 from coupling_lib.measures.prompts import added_tokens, control_sentence, measure_prompts, prompt_versions, readable
-from coupling_lib.models import wrap_model
-from coupling_lib.prompts import CHAIN_OF_THOUGHT, Prompt, load_prompts
+from coupling_lib.models.load import wrap_model
 
 EGGS = Prompt("q1", "mine", "Tom has six eggs and eats two. How many eggs are left?", steps=1)
 RIVER = Prompt("r1", "stories", "The river was wide and")

@@ -9,10 +9,10 @@ import xarray as xr
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures.random_bases import Chance, chance, null_draws
 from coupling_lib.metrics.nulls import expected_null, filled_spectrum, gaussian_miscoupling
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.prompts import PARIS
 
 NAME = "normalized_miscoupling"
 

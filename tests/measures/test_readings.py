@@ -9,9 +9,9 @@ import xarray as xr
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures import readings
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.prompts import PARIS
 
 L, KS = 4, (3, 5)
 OFF = [(i, j) for i in range(L) for j in range(L) if i != j]

@@ -9,7 +9,7 @@ import xarray as xr
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
-from coupling_lib.prompts import PARIS
+from coupling_lib.inputs.prompts import PARIS
 
 PROMPTS = [PARIS, "It was the best of times"]
 

@@ -11,9 +11,9 @@ from reference import brute_force_jacobian
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures.tokens import KINDS, token_comparisons, token_reports, tokens_null
-from coupling_lib.models import wrap_model
-from coupling_lib.prompts import PARIS
+from coupling_lib.models.load import wrap_model
 
 BY_NAME = {family.name: family for family in FAMILIES}
 K = 4

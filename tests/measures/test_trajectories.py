@@ -10,8 +10,8 @@ from tiny import save_bert, save_llama, tokenizer
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.metrics.principal import principal_paths
-from coupling_lib.prompts import PARIS
 
 BEST = "It was the best of times"
 

@@ -8,9 +8,9 @@ import torch
 import transformers
 
 import coupling_lib as cl
-from coupling_lib.drop_path import draw_gates, fixed_gates
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures import vision
+from coupling_lib.models.drop_path import draw_gates, fixed_gates
 from coupling_lib.provenance import prompts_hash
 from tests import tiny
 from tests.reference import brute_force_jacobian

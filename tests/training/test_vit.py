@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
-from coupling_lib.labelled_images import read_dataset
+from coupling_lib.inputs.labelled_images import read_dataset
 from coupling_lib.training import vit, vit_card, vit_recipe
 from coupling_lib.training.recipe import digest
 

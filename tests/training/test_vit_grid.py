@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import coupling_lib as cl
-from coupling_lib import images, paths
+from coupling_lib import paths
 from coupling_lib.errors import ParameterError
-from coupling_lib.labelled_images import read_dataset
+from coupling_lib.inputs import images
+from coupling_lib.inputs.labelled_images import read_dataset
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.training import vit, vit_grid, vit_recipe
 

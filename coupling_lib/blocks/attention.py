@@ -1,0 +1,275 @@
+"""Attention that can be told to hold all tokens fixed but a few.
+
+transformers lets a function be registered under a name and chosen as a model's attention. The one below
+computes exactly what the family's own plain attention computes. During a trace it also records every
+layer's keys and values; later, within `frozen`, it answers the queries of a few chosen tokens against
+those recorded constants, with the chosen tokens' own keys and values put into their places. The work per
+query does not grow with the prompt beyond the products with the keys themselves, and what a cotangent costs does not
+grow with it at all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
+from transformers.utils import logging
+
+from coupling_lib.blocks.functions import Function
+
+NAME = "coupling_lib"
+
+
+class KeysValues(NamedTuple):
+    """Keys and values of one attention layer, for one prompt or for T.
+
+    Args:
+        keys: shape `(1 or T, heads, n, head width)`, rotary positions applied, heads not yet repeated.
+        values: likewise.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def with_tokens(self, own: KeysValues, positions: torch.Tensor) -> KeysValues:
+        """Put the chosen tokens' own keys and values into their places among the constants.
+
+        Args:
+            own: those of the chosen tokens, shape `(T, heads, s, head width)`.
+            positions: where they belong, shape `(T, s)`. The constants are of one prompt or of T.
+
+        Returns:
+            keys and values of all tokens, shape `(T, heads, n, head width)`.
+        """
+
+        def place(constants: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+            index = positions[:, None, :, None].expand(new.shape)
+            return constants.to(new.dtype).expand(len(new), -1, -1, -1).scatter(2, index, new)
+
+        return KeysValues(place(self.keys, own.keys), place(self.values, own.values))
+
+
+# What the registered function consults: transformers calls it with a module and tensors, nothing else.
+_record: dict[nn.Module, KeysValues] | None = None
+_constants: dict[nn.Module, tuple[KeysValues, torch.Tensor, torch.Tensor | None]] = {}
+
+
+@contextmanager
+def recording() -> Generator[dict[nn.Module, KeysValues]]:
+    """Record the keys and values of every attention layer that runs inside the context.
+
+    Yields:
+        a dictionary that fills up, attention module to its keys and values.
+    """
+    global _record
+    _record = {}
+    try:
+        yield _record
+    finally:
+        _record = None
+
+
+@contextmanager
+def frozen(
+    module: nn.Module, constants: KeysValues, positions: torch.Tensor, padding: torch.Tensor | None = None
+) -> Generator[None]:
+    """Let one attention layer answer a few tokens' queries against constants, inside the context.
+
+    Args:
+        module: the attention layer.
+        constants: its recorded keys and values.
+        positions: the positions of the tokens that the layer is called with, shape `(T, s)`.
+        padding: what is added to the scores of each key, shape `(T, 1, 1, n)`, where the constants are of T prompts:
+            0 for a prompt's own tokens, minus infinity after its end.
+
+    Yields:
+        nothing.
+    """
+    _constants[module] = (constants, positions, padding)
+    try:
+        yield
+    finally:
+        del _constants[module]
+
+
+def use(hf: PreTrainedModel) -> None:
+    """Make a model call the registered attention, where its family can.
+
+    Args:
+        hf: the model; a family with an attention of its own keeps it.
+    """
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # a family that keeps its own attention says so in a warning
+    try:
+        hf.set_attn_implementation(NAME)
+    except (ValueError, KeyError, NotImplementedError):
+        hf.set_attn_implementation("eager")
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def _attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attend as the family's own plain attention does; see the module's text."""
+    eager = sys.modules[type(module).__module__].eager_attention_forward
+    own = KeysValues(key, value)
+    if module not in _constants:
+        if _record is not None:
+            _record[module] = KeysValues(_alone(key.detach()), _alone(value.detach()))
+        return eager(module, query, key, value, attention_mask, **options)
+    constants, positions, padding = _constants[module]
+    if padding is not None:
+        padding = padding.to(query.dtype)
+        attention_mask = padding if attention_mask is None else attention_mask + padding
+    # Soft-capped scores and attention sinks are the family's own business.
+    special = options.get("softcap") is not None or options.get("s_aux") is not None or hasattr(module, "sinks")
+    if special or options.get("scaling") is None:
+        everyone = constants.with_tokens(own, positions)
+        return eager(module, query, everyone.keys, everyone.values, attention_mask, **options)
+    return _attend_to_constants(query, own, constants, positions, attention_mask, options["scaling"]), None
+
+
+def _alone(x: torch.Tensor) -> torch.Tensor:
+    """Copy what is a part of something larger, such as one product for queries, keys and values, which can then go."""
+    return x.clone() if x.untyped_storage().nbytes() > x.nbytes else x
+
+
+# Numbers that an intermediate tensor of attention may have, unless one token's has more.
+_LARGEST = 2**22
+
+
+class _RowsTimesConstant(Function):
+    """Multiply `x` `(..., g, a)` by constants `C` `(g, a, b)`, all leading dimensions folded into rows.
+
+    Under `torch.vmap` a plain product would first repeat the constants for every column of the Jacobian; here
+    the columns become more rows of one matrix product.
+    """
+
+    @staticmethod
+    def forward(x: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, *x.shape[-2:]).transpose(0, 1)
+        return torch.bmm(rows, C).transpose(0, 1).reshape(*x.shape[:-1], C.shape[-1])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (C,) = ctx.saved_tensors
+        return _RowsTimesConstant.apply(gradient, C.mT), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, x: torch.Tensor, C: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return _RowsTimesConstant.apply(x.movedim(in_dims[0], 0), C), 0
+
+
+class _Attend(Function):
+    """Attend to keys and values, and keep the derivative at the point.
+
+    For one query, o = sum_t p_t v_t with p = softmax(K q + mask). A cotangent g of o is pulled back to
+
+        q: sum_t p_t (g, v_t - o) k_t        k_j: p_j (g, v_j - o) q        v_j: p_j g
+
+    so that g meets one matrix per head, of the head's width, whatever the number of keys.
+    """
+
+    @staticmethod
+    def forward(
+        query: torch.Tensor,
+        own_keys: torch.Tensor,
+        own_values: torch.Tensor,
+        constants: KeysValues,
+        positions: torch.Tensor,
+        mask: torch.Tensor,
+        scaling: float,
+    ) -> tuple[torch.Tensor, ...]:
+        """Take queries `(T, groups, r, s, width)`, r heads to a group, and what `_attend_to_constants` takes."""
+        q = query * scaling
+        given = (q, own_keys, own_values, *constants, positions, mask)
+        # As many tokens at once as leave the intermediate tensors small.
+        each = q[0, ..., 0].numel() * constants.values[0, 0].numel()
+        found = [_linearised(*part) for part in _parts(given, max(1, _LARGEST // each))]
+        o, to_query, p_own = (torch.cat(parts) for parts in zip(*found, strict=True))
+        apart = own_values[:, :, None, None] - o.unsqueeze(-2)  # v_j - o_i: (T, groups, r, s_i, s_j, width)
+        to_keys = (apart * p_own.unsqueeze(-1)).mT.unsqueeze(-1) * q[..., None, None, :]
+        return o, torch.cat([scaling * to_query, to_keys.flatten(-2)], dim=-1), p_own
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        M, p_own = ctx.saved_tensors
+        product = _RowsTimesConstant.apply(g.flatten(0, 3), M.flatten(0, 3))
+        product = product.reshape(*g.shape[:4], -1, M.shape[-1] // (1 + p_own.shape[-1]))
+        to_query, to_keys = product[..., 0, :], product[..., 1:, :]
+        to_values = g.unsqueeze(-2) * p_own.unsqueeze(-1)
+        return to_query, _over_queries(to_keys), _over_queries(to_values), None, None, None, None
+
+
+def _parts(given: tuple[torch.Tensor, ...], size: int) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Cut tensors with a leading T into parts of a size; what has a leading 1 belongs to each."""
+    for first in range(0, len(given[0]), size):
+        yield tuple(x[first : first + size] if len(x) > 1 else x for x in given)
+
+
+def _linearised(
+    q: torch.Tensor,
+    own_keys: torch.Tensor,
+    own_values: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    mask: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Give o, sum_t p_t (v_t - o) k_t^T and the weights p_j of the chosen tokens, for scaled queries."""
+    K, V = KeysValues(keys, values).with_tokens(KeysValues(own_keys, own_values), positions)
+    heads = q.shape[2:4]
+    p = ((q.flatten(2, 3) @ K.mT).unflatten(2, heads) + mask).softmax(-1)
+    o = (p.flatten(2, 3) @ V).unflatten(2, heads)
+    apart = (V.mT[:, :, None, None] - o.unsqueeze(-1)) * p.unsqueeze(-2)
+    to_query = (apart.flatten(2, 4) @ K).unflatten(2, (*heads, -1))
+    return o, to_query, p.gather(-1, positions[:, None, None, None].expand(*p.shape[:-1], -1))
+
+
+def _over_queries(x: torch.Tensor) -> torch.Tensor:
+    """Add up what the queries of a group's heads give to its keys or values, `(T, groups, r, s, ...)`."""
+    # A sum over one query would copy all that the cotangents brought.
+    return x[:, :, 0, 0] if x.shape[2:4] == (1, 1) else x.sum((2, 3))
+
+
+def _attend_to_constants(
+    query: torch.Tensor,
+    own: KeysValues,
+    constants: KeysValues,
+    positions: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float,
+) -> torch.Tensor:
+    """Attend with the constants kept out of the graph."""
+    groups = own.keys.shape[1]
+    q = query.unflatten(1, (groups, -1))
+    mask = query.new_zeros(1, 1, 1, 1) if mask is None else mask
+    # A mask of its own for every head belongs to the heads of a group; one for all heads to all of them.
+    mask = mask.unflatten(1, (groups, -1)) if mask.shape[1] > 1 else mask.unsqueeze(1)
+    out = _Attend.apply(q, *own, constants, positions, mask, scaling)[0]
+    return out.flatten(1, 2).transpose(1, 2)
+
+
+AttentionInterface.register(NAME, _attention)
+AttentionMaskInterface.register(NAME, eager_mask)

@@ -1,0 +1,254 @@
+"""A model larger than memory: its blocks stay in their files, and one at a time is read when it is needed.
+
+Everything outside the blocks (embeddings, final norm, output layer) is held in memory. In a forward pass a
+hook of accelerate reads a block's weights before the block runs and drops them after it; where a block is
+differentiated, `precision.dense_copy` reads them into a copy of its own. The files are the model's own
+safetensors. Only what transformers builds anew from several stored tensors, such as the fused experts of a
+mixture-of-experts layer, is written to a temporary folder that lives as long as the model.
+
+Tensors are read, not mapped: a mapped file counts towards the limits on a process's memory that batch systems set
+and is resident as far as it has been touched. The operating system keeps pages of files it has read in whatever
+memory is free, so a budget well below the machine's memory costs little time.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module, remove_hook_from_submodules
+from safetensors import safe_open
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel, modeling_utils
+
+from coupling_lib.blocks import fits as memory
+from coupling_lib.blocks import record as blocks
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which parts of a model stay on disk, and what memory that takes.
+
+    Args:
+        path: dotted name of the list of blocks.
+        outside: number of weights outside the blocks.
+        largest: number of weights of the largest block.
+        n_blocks: number of blocks.
+        others: names of the parts outside the blocks.
+    """
+
+    path: str
+    outside: int
+    largest: int
+    n_blocks: int
+    others: tuple[str, ...]
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        """Compute the most memory that weights take at any moment.
+
+        While a block is measured its weights are held in float32, whatever they are stored in.
+
+        Args:
+            dtype: what weights are stored in.
+
+        Returns:
+            bytes: everything outside the blocks as stored, and one block in float32.
+        """
+        return self.outside * dtype.itemsize + self.largest * torch.float32.itemsize
+
+    def device_map(self, device: torch.device) -> dict[str, torch.device | str]:
+        """Say where each part goes, in the form that `from_pretrained` takes.
+
+        Args:
+            device: where the parts outside the blocks lie, and where blocks are evaluated.
+
+        Returns:
+            part by name to `device` or `"disk"`.
+        """
+        on_disk = {f"{self.path}.{number}": "disk" for number in range(self.n_blocks)}
+        return on_disk | dict.fromkeys(self.others, device)
+
+
+def plan(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Plan:
+    """Divide a model into its blocks and the rest, without making its weights.
+
+    Args:
+        model_class: class of the model.
+        config: its configuration.
+
+    Returns:
+        the division.
+
+    Raises:
+        UnsupportedModelError: if it has no list of blocks.
+    """
+    hf = memory.skeleton(model_class, config)
+    found = blocks.find_blocks(hf)
+    sizes = [_size(block) for block in found.modules]
+    others = []
+    owner, prefix = hf, ""
+    for part in found.path.split("."):
+        here = [name for name, _ in owner.named_children() if name != part]
+        here += [name for name, _ in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))]
+        others += [prefix + name for name in here]
+        owner, prefix = owner.get_submodule(part), f"{prefix}{part}."
+    return Plan(found.path, _size(hf) - sum(sizes), max(sizes), len(sizes), tuple(others))
+
+
+def choose(
+    model_class: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    precision: str,
+    arguments: Mapping[str, Any],
+    device: torch.device,
+    name: str,
+    *,
+    untrained: bool,
+    budget: int | None,
+) -> Plan | None:
+    """Decide whether a model's blocks stay on disk, and refuse a model that fits in neither way.
+
+    Args:
+        model_class: class of the model.
+        config: its configuration.
+        precision: how the weights are stored.
+        arguments: `precision.loading_arguments` of it.
+        device: where the weights are to lie.
+        name: what the user called the model.
+        untrained: whether the weights are made afresh, as a whole.
+        budget: the most bytes that weights may take; None for no bound but what is free.
+
+    Returns:
+        what stays on disk; None where the model is held as a whole.
+
+    Raises:
+        ParameterError: if the budget is too small, or the weights cannot stay on disk.
+        ModelUnavailableError: if too little memory is free.
+    """
+    need, division = memory.needed(model_class, config), plan(model_class, config)
+    on_disk = None if "quantization_config" in arguments else division.bytes(arguments["dtype"])
+    # A block whose weights are not float32 is measured on a float32 copy.
+    whole = need[precision] + (0 if precision == "float32" else 4 * division.largest)
+    if budget is None or whole <= budget:
+        memory.check(need, precision, device, name, untrained=untrained, offloaded=on_disk)
+        return None
+    memory.check_offloaded(whole, on_disk, budget, precision, device, name, untrained=untrained)
+    return division
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def load(read: Callable[..., PreTrainedModel], division: Plan, device: torch.device) -> PreTrainedModel:
+    """Load a model with its blocks left on disk.
+
+    Args:
+        read: loads a model, given the arguments of `from_pretrained` for offloading.
+        division: what stays on disk.
+        device: where the rest lies and the blocks are evaluated.
+
+    Returns:
+        the model; the parameters of its blocks are empty outside their own forward pass.
+    """
+    folder = TemporaryDirectory(prefix="coupling_lib-")
+    try:
+        with _read_not_mapped():
+            hf = read(device_map=division.device_map(device), offload_folder=folder.name)
+    except BaseException:
+        folder.cleanup()
+        raise
+    weakref.finalize(hf, folder.cleanup)
+    # accelerate hooks every layer. One hook per block reads the block as a whole, which also serves families
+    # whose layers use each other's weights, and leaves everything outside the blocks as plain modules.
+    modules = hf.get_submodule(division.path)
+    hooks = [hook for module in modules.modules() if (hook := _hook(module)) is not None]
+    index = hooks[0].weights_map.dataset.index
+    remove_hook_from_submodules(hf)
+    for number, block in enumerate(modules):
+        stored = StoredWeights(index, f"{division.path}.{number}.")
+        add_hook_to_module(block, AlignDevicesHook(device, offload=True, weights_map=stored, place_submodules=True))
+    return hf
+
+
+@contextmanager
+def _read_not_mapped() -> Generator[None]:
+    """Let transformers read each tensor from its file, where it would map all files at once."""
+    mapped = modeling_utils.safe_open
+    modeling_utils.safe_open = lambda file, **options: mapped(file, **options | {"backend": "pread"})
+    # accelerate warns that there are parameters on the meta device, which is what was asked for.
+    log = logging.getLogger("accelerate.big_modeling")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        modeling_utils.safe_open = mapped
+
+
+class StoredWeights(Mapping[str, torch.Tensor]):
+    """The weights of one block, each read from its file when it is asked for.
+
+    Args:
+        index: file, name in the file and dtype in memory of each weight of the model, by its name in the model.
+        prefix: what the block's names begin with, `"model.layers.0."`.
+    """
+
+    def __init__(self, index: Mapping[str, Mapping[str, str]], prefix: str):
+        self._entries = {name.removeprefix(prefix): at for name, at in index.items() if name.startswith(prefix)}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Read one weight, on the CPU, in the dtype that the model is loaded in."""
+        at = self._entries[name]
+        with safe_open(at["safetensors_file"], framework="pt", backend="pread") as file:
+            return memory.aligned(file.get_tensor(at["weight_name"]).to(getattr(torch, at["dtype"])))
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names."""
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        """Count the weights."""
+        return len(self._entries)
+
+
+def is_offloaded(module: nn.Module) -> bool:
+    """Tell whether weights of a module are on disk.
+
+    Args:
+        module: any module.
+
+    Returns:
+        True if a hook of accelerate reads them for each forward pass.
+    """
+    return any(_hook(part) is not None for part in module.modules())
+
+
+def fill(duplicate: nn.Module, block: nn.Module, dtype: torch.dtype) -> None:
+    """Read the weights of an offloaded block into a copy of it.
+
+    Args:
+        duplicate: a copy of the block, whose offloaded parameters are empty; it is changed in place.
+        block: the block.
+        dtype: the dtype that the weights are held in.
+    """
+    for name, part in block.named_modules():
+        if (hook := _hook(part)) is None:
+            continue
+        for parameter, _ in part.named_parameters(recurse=hook.place_submodules):
+            owner, _, last = f"{name}.{parameter}".strip(".").rpartition(".")
+            weight = hook.weights_map[parameter].to(hook.execution_device, dtype)
+            setattr(duplicate.get_submodule(owner), last, nn.Parameter(weight, requires_grad=False))
+
+
+def _hook(module: nn.Module) -> AlignDevicesHook | None:
+    """Give the hook that reads a module's weights, if there is one."""
+    hook = getattr(module, "_hf_hook", None)
+    return hook if getattr(hook, "offload", False) else None

@@ -1,0 +1,207 @@
+r"""Post-norm blocks: told by what they do, and measured without the norms of their stream.
+
+A pre-norm block adds to its stream: $y = x + f(x)$. The blocks of the original transformer and of BERT normalise what
+they have added, $y = \mathrm{N}_2(h + \mathrm{MLP}(h))$ with $h = \mathrm{N}_1(x + \mathrm{Attn}(x))$. What is
+normalised cannot change along the all-ones vector nor along itself, so that block minus identity has about the same
+directions in every block, whatever the weights: it couples trivially, before any training.
+
+What such a block computes apart from normalising is what its sub-layers add to the stream,
+
+$$f(x) = \mathrm{Attn}(x) + \mathrm{MLP}(h) = y - x - \sum_k \big(\mathrm{N}_k(p_k) - p_k\big),$$
+
+$p_k$ being what the k-th norm of the stream is given. The sub-layers still read the normalised state. A pre-norm block
+has no norm in its stream, and $f$ is block minus identity there. Neither question is answered by a name: a block that
+lets a large stream through adds to it, and the norms of a stream are the modules that give the same for a stream ten
+thousand times as large and stand where what a sub-layer gave has just been added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import nn
+
+from coupling_lib.blocks.record import BlockCall
+from coupling_lib.errors import UnsupportedModelError
+
+# How much larger a stream is made than anything the block was seen to read or write: what a sub-layer adds, and the
+# epsilon of a norm, are then a ten-thousandth of it.
+_LARGER = 1e4
+# A block that adds to its stream lets all of it through, one that ends in a norm a few ten-thousandths.
+_LET_THROUGH = 0.1
+# Tensors that are the same up to rounding in float32, and up to the epsilon of a norm.
+_SAME, _AS_NORMED = 1e-4, 0.1
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One call of a module inside a block: its name, the one tensor that it was given (if one), and what it gave."""
+
+    name: str
+    module: nn.Module
+    given: torch.Tensor | None
+    gave: torch.Tensor
+
+
+@torch.no_grad()
+def is_post_norm(call: BlockCall, block: nn.Module) -> bool:
+    """Tell whether a block normalises its stream, by giving it a stream that is very much larger.
+
+    Args:
+        call: a recorded call of the block.
+        block: the block with plain and wide weights, see `precision.dense_copy`: in half precision a large stream
+            overflows.
+
+    Returns:
+        False if the output grows as the stream does, the block adding to it; True if it stays as it was.
+
+    Raises:
+        UnsupportedModelError: if NaN or infinity comes out.
+    """
+    x, y = (_wide(state, block) for state in (call.input, call.output))
+    factor = _LARGER * max(1.0, float(y.norm() / x.norm()))
+    # Over the recorded output, because what a sub-layer adds may be larger than the stream itself.
+    grown = float((call.replay(block, factor * x) - y).norm() / (factor * x).norm())
+    if not grown < float("inf"):
+        raise UnsupportedModelError(
+            f"a {type(block).__name__} that is given its stream {factor:.0e} times as large returns NaN or infinity; "
+            "whether it normalises its stream cannot be told, check the model's weights"
+        )
+    return grown < _LET_THROUGH
+
+
+@torch.no_grad()
+def stream_norms(call: BlockCall, block: nn.Module) -> tuple[str, ...]:
+    """Find the norms that a block's stream passes through.
+
+    From the output backwards: a norm that gives the stream was given p; p is what an earlier norm gave, or the
+    block's input, plus what a module inside the block gave (two modules, with no norm between them). So on, until the
+    input is reached.
+
+    Args:
+        call: a recorded call of the block.
+        block: the block with plain and wide weights.
+
+    Returns:
+        their names inside the block, in the order in which the stream passes them; none where the structure does not
+        show them.
+    """
+    x = _wide(call.input, block)
+    seen, y = _replayed(call, block, x)
+    norms = [each for each in seen if _is_norm(each)]
+    modules = [each.module for each in seen]
+    path: list[str] = []
+    stream = y
+    while True:
+        last = next((each for each in reversed(norms) if _same(each.gave, stream)), None)
+        if last is not None:
+            path.insert(0, last.name)
+            norms = norms[: norms.index(last)]
+            stream = last.given
+            if modules.count(last.module) > 1:
+                return ()
+        if _same(stream, x) or _is_sum(stream, x, seen):
+            return tuple(path)
+        before = next((each for each in reversed(norms) if _is_sum(stream, each.gave, seen)), None)
+        if before is None:
+            return ()
+        stream = before.gave
+
+
+@contextmanager
+def without_norms(block: nn.Module, names: tuple[str, ...]) -> Generator[None]:
+    """Let a block give, inside the context, its input plus what its sub-layers add to it.
+
+    Args:
+        block: the block.
+        names: the norms of its stream, from `stream_norms`.
+
+    Yields:
+        nothing.
+    """
+    changes: list[torch.Tensor] = []
+
+    def keep(_: nn.Module, args: tuple, kwargs: dict[str, Any], gave: torch.Tensor) -> None:
+        changes.append(gave - _first(args, kwargs))
+
+    def take_back(_: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
+        y = output[0] if isinstance(output, tuple | list) else output
+        for change in changes:
+            y = y - change.reshape(y.shape)
+        changes.clear()
+        return (y, *output[1:]) if isinstance(output, tuple | list) else y
+
+    handles = [block.get_submodule(name).register_forward_hook(keep, with_kwargs=True) for name in names]
+    handles.append(block.register_forward_hook(take_back, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _replayed(call: BlockCall, block: nn.Module, x: torch.Tensor) -> tuple[list[_Seen], torch.Tensor]:
+    """Replay a block and note every module inside it that gives a tensor of the stream's size, in order of its end."""
+    seen: list[_Seen] = []
+
+    def note(name: str) -> Any:
+        def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+            gave = output[0] if isinstance(output, tuple | list) and output else output
+            if _fits(gave, x):
+                tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+                alone = len(tensors) == 1 and _fits(tensors[0], x)
+                seen.append(_Seen(name, module, tensors[0].reshape(x.shape) if alone else None, gave.reshape(x.shape)))
+
+        return hook
+
+    handles = [
+        module.register_forward_hook(note(name), with_kwargs=True) for name, module in block.named_modules() if name
+    ]
+    try:
+        return seen, call.replay(block, x)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _is_norm(seen: _Seen) -> bool:
+    """Tell a norm by what it does: a stream of any size, above its epsilon, gives the same."""
+    if seen.given is None or next(seen.module.children(), None) is not None:
+        return False
+    once, more = seen.module(_LARGER * seen.given), seen.module(_LARGER**2 * seen.given)
+    return _near(once, more, _AS_NORMED) and _near(once, seen.gave, _AS_NORMED)
+
+
+def _is_sum(total: torch.Tensor, stream: torch.Tensor, seen: list[_Seen]) -> bool:
+    """Tell whether a state is the stream plus what one of the modules gave, or two of them."""
+    added = total - stream
+    given = [each.gave for each in seen]
+    return any(_near(added, one, _SAME) for one in given) or any(
+        _near(added, one + other, _SAME) for one, other in combinations(given, 2)
+    )
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a is b or _near(a, b, _SAME)
+
+
+def _near(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
+    return bool((a - b).norm() <= tolerance * b.norm()) and bool(b.norm() > 0)
+
+
+def _fits(value: Any, stream: torch.Tensor) -> bool:
+    """Tell what has the stream's size; some families fold batch and tokens into one dimension."""
+    return isinstance(value, torch.Tensor) and value.shape[-1:] == stream.shape[-1:] and value.numel() == stream.numel()
+
+
+def _first(args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+    return args[0] if args else next(iter(kwargs.values()))
+
+
+def _wide(state: torch.Tensor, block: nn.Module) -> torch.Tensor:
+    return state.to(next(block.parameters()).dtype)

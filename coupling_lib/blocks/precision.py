@@ -1,0 +1,151 @@
+"""How weights are stored, and what is differentiated when they are stored in few bits.
+
+Weights may be float32, bfloat16, float16, or quantised by bitsandbytes to 4 bits (nf4, fp4) or 8 (int8).
+Jacobians are always formed in float32 or wider, so a block whose weights are narrower is replaced, while
+it is measured, by a *dense copy*: the same block with its weights widened or dequantised. For 4-bit
+weights this is the very map that the quantised block evaluates. An int8 block also rounds its activations
+to 8 bits, a staircase whose true derivative is zero almost everywhere; what is measured is the map with
+the dequantised weights and unrounded activations, linearised at the states of the int8 model.
+
+Two failures make a 4-bit block look like the identity without any message, which is why `prepare` runs at
+load. On CPUs with bfloat16 instructions bitsandbytes repacks a weight at its first gradient-free use and
+drops out of the graph from then on; and the packed bytes dequantise to garbage.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import BitsAndBytesConfig, PreTrainedModel
+
+from coupling_lib.blocks import offload
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+
+# bitsandbytes says at import that an optional faster 4-bit kernel is not installed; its own one is used then.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+import bitsandbytes as bnb  # ruff: ignore[module-import-not-at-top-of-file]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PRECISIONS = (*_DTYPES, "nf4", "fp4", "int8")
+
+# What nnsight (its controller) and accelerate (its hook) put in the place of a module's own `forward`; a copy runs
+# the class's own.
+_REPLACED = ("forward", "_hf_hook", "_old_forward")
+
+
+def loading_arguments(precision: str) -> dict[str, Any]:
+    """Give the arguments of `from_pretrained` that load weights in a precision.
+
+    Args:
+        precision: one of `PRECISIONS`.
+
+    Returns:
+        `dtype`, and `quantization_config` where the weights are quantised. The 4-bit type is always
+        explicit (the default of transformers is fp4) and its arithmetic is float32.
+
+    Raises:
+        ParameterError: if the precision is unknown.
+    """
+    if precision in _DTYPES:
+        return {"dtype": _DTYPES[precision]}
+    if precision in ("nf4", "fp4"):
+        quantisation = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type=precision, bnb_4bit_compute_dtype=torch.float32
+        )
+        return {"dtype": torch.float32, "quantization_config": quantisation}
+    if precision == "int8":
+        return {"dtype": torch.float32, "quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
+    raise ParameterError(f"precision is {precision!r}; it must be one of {', '.join(PRECISIONS)}")
+
+
+def prepare(hf: PreTrainedModel) -> None:
+    """Keep bitsandbytes from repacking 4-bit weights on the CPU; called once, at load.
+
+    Args:
+        hf: a model, quantised or not; its `Linear4bit` layers are changed in place.
+    """
+    for module in hf.modules():
+        if isinstance(module, bnb.nn.Linear4bit):
+            module.support_avx512bf16_for_cpu = False
+    # Every int8 product logs that it casts its inputs, hundreds of lines a prompt; the module's text says it once.
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+
+
+def is_quantised(module: nn.Module) -> bool:
+    """Tell whether a module holds bitsandbytes weights.
+
+    Args:
+        module: any module.
+
+    Returns:
+        True if any of its layers is a `Linear4bit` or `Linear8bitLt`.
+    """
+    return any(isinstance(part, bnb.nn.Linear4bit | bnb.nn.Linear8bitLt) for part in module.modules())
+
+
+def arithmetic(hf: PreTrainedModel) -> torch.dtype:
+    """Give the dtype in which Jacobians of a model are formed.
+
+    Args:
+        hf: a model.
+
+    Returns:
+        float64 for a float64 model, float32 for every other.
+    """
+    return torch.float64 if hf.dtype == torch.float64 else torch.float32
+
+
+def dense_copy(block: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Give a block whose weights are plain and wide: itself where they already are, else a copy.
+
+    Args:
+        block: a transformer block.
+        dtype: the dtype of the copy, float32 or float64.
+
+    Returns:
+        a module that computes the same map in `dtype`, with dequantised weights, read from disk where the
+        block is offloaded. A 4-bit weight that was repacked, so that it can no longer be dequantised, raises
+        `UntrustworthyResultError`.
+    """
+    on_disk = offload.is_offloaded(block)
+    if not on_disk and not is_quantised(block) and all(p.dtype == dtype for p in block.parameters()):
+        return block
+    memo: dict[int, Any] = {}
+    for module in block.modules():
+        if isinstance(module, bnb.nn.Linear4bit | bnb.nn.Linear8bitLt):
+            memo[id(module)] = _dequantised(module, dtype)
+        for name in _REPLACED:
+            if name in module.__dict__:
+                memo[id(module.__dict__[name])] = None
+    duplicate = copy.deepcopy(block, memo)
+    if on_disk:
+        offload.fill(duplicate, block, dtype)
+    duplicate = duplicate.to(dtype)
+    for module in duplicate.modules():
+        for name in _REPLACED:
+            module.__dict__.pop(name, None)
+    return duplicate.requires_grad_(False)
+
+
+def _dequantised(layer: nn.Module, dtype: torch.dtype) -> nn.Linear:
+    """Build the dense linear layer with the weights that a quantised layer stands for."""
+    if isinstance(layer, bnb.nn.Linear4bit):
+        state = layer.weight.quant_state
+        if getattr(state, "packing_format_for_cpu", False):
+            raise UntrustworthyResultError(
+                "a 4-bit weight was repacked for the CPU and can no longer be dequantised; load the model with "
+                "coupling_lib.load_model, which prevents it"
+            )
+        weight = bnb.functional.dequantize_4bit(layer.weight.data, state)
+    else:
+        scale = layer.state.SCB if layer.state.SCB is not None else layer.weight.SCB
+        weight = layer.weight.data.to(dtype) * (scale.to(dtype) / 127).unsqueeze(1)
+    linear = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
+    if layer.bias is not None:
+        linear.bias = nn.Parameter(layer.bias.detach().to(dtype), requires_grad=False)
+    return linear

@@ -1,0 +1,262 @@
+"""Finding a model's blocks, and recording how each is called: the one place that touches nnsight.
+
+A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by
+name: the blocks are the list of modules as long as the configuration says the model is deep, one nnsight
+trace records what each is called with and what it returns. Whether they behave as the definitions of the
+paper need is `checks.validate`'s business.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any
+
+import torch
+from nnsight import NNsight
+from torch import nn
+from transformers import Cache, PreTrainedModel
+
+from coupling_lib.blocks.attention import KeysValues, recording
+from coupling_lib.errors import UnsupportedModelError
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Where a model keeps its transformer blocks.
+
+    Args:
+        path: dotted name of the list of blocks, e.g. `"model.layers"`.
+        modules: the blocks, in order of depth.
+        route: how a block is evaluated at a few tokens, one of `blockmap.ROUTES`.
+        post_norm: the blocks that normalise their stream, from 0, each with the names of the modules that do
+            (`postnorm.stream_norms`); empty for a model whose blocks add to their stream.
+    """
+
+    path: str
+    modules: nn.ModuleList
+    route: str = "sequence"
+    post_norm: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Give the number of blocks L."""
+        return len(self.modules)
+
+    @property
+    def norm_position(self) -> str:
+        """Say where the norms stand: `"pre"`, `"post"` (block minus identity couples trivially), `"mixed"` for some."""
+        if not self.post_norm:
+            return "pre"
+        return "post" if len(self.post_norm) == len(self) else "mixed"
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCall:
+    """One call of one block, as the model made it.
+
+    Args:
+        block: the block that was called.
+        input: the residual stream that enters, shape `(1, n, d)`.
+        output: the residual stream that leaves, shape `(1, n, d)`.
+        stream: name of the argument that is the residual stream.
+        arguments: all other arguments by name.
+        keys_values: keys and values of each attention layer that was recorded, by its name in the block.
+    """
+
+    block: nn.Module
+    input: torch.Tensor
+    output: torch.Tensor
+    stream: str
+    arguments: dict[str, Any]
+    keys_values: dict[str, KeysValues] = field(default_factory=dict)
+
+    @property
+    def n_tokens(self) -> int:
+        """Give the number of token positions n."""
+        return self.input.shape[1]
+
+    def with_arguments(self, change: Callable[[str, Any], Any]) -> BlockCall:
+        """Change every argument but the residual stream.
+
+        Args:
+            change: from name and value to the new value.
+
+        Returns:
+            the changed call.
+        """
+        return replace(self, arguments={name: change(name, value) for name, value in self.arguments.items()})
+
+    def with_argument(self, name: str, value: Any) -> BlockCall:
+        """Set one argument.
+
+        Args:
+            name: its name.
+            value: its value.
+
+        Returns:
+            the changed call.
+        """
+        return replace(self, arguments={**self.arguments, name: value})
+
+    def replay(self, block: nn.Module, stream: torch.Tensor) -> torch.Tensor:
+        """Call a block as the model did, on another residual stream.
+
+        Args:
+            block: the block, or a dense copy of it.
+            stream: the residual stream in its place, shape `(1, n, d)`.
+
+        Returns:
+            the residual stream that leaves, of the same shape and dtype.
+        """
+        arguments = {name: _as_dtype(value, stream.dtype) for name, value in self.arguments.items()}
+        return residual_stream(block(**{self.stream: stream}, **arguments), stream.shape)
+
+
+def _as_dtype(value: Any, dtype: torch.dtype) -> Any:
+    """Cast the floating-point tensors of an argument (masks, rotary tables), leaving the rest as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, tuple | list):
+        return type(value)(_as_dtype(part, dtype) for part in value)
+    if isinstance(value, Mapping) and not isinstance(value, Cache):
+        return {name: _as_dtype(part, dtype) for name, part in value.items()}
+    return value
+
+
+def residual_stream(returned: Any, shape: torch.Size) -> torch.Tensor:
+    """Take the residual stream out of what a block returns: a bare tensor or a tuple that starts with it.
+
+    Indexing a bare tensor with `[0]` would silently take batch element 0, so the shape is checked.
+
+    Args:
+        returned: what the block returned.
+        shape: the shape of the stream that entered.
+
+    Returns:
+        the stream that leaves.
+
+    Raises:
+        UnsupportedModelError: if no tensor of that shape is where it should be.
+    """
+    stream = returned[0] if isinstance(returned, tuple | list) and returned else returned
+    if not isinstance(stream, torch.Tensor) or stream.shape != shape:
+        seen = tuple(stream.shape) if isinstance(stream, torch.Tensor) else type(stream).__name__
+        raise UnsupportedModelError(f"a block returned {seen}; a residual stream of shape {tuple(shape)} was expected")
+    return stream
+
+
+def find_blocks(hf: PreTrainedModel) -> Blocks:
+    """Find the list of transformer blocks of a model, whatever its family calls it.
+
+    Args:
+        hf: a Hugging Face model.
+
+    Returns:
+        the blocks: the outermost list of modules with as many entries as the configuration has layers.
+
+    Raises:
+        UnsupportedModelError: if there is no such list.
+    """
+    lists = [(name, module) for name, module in hf.named_modules() if isinstance(module, nn.ModuleList) and len(module)]
+    depth = getattr(hf.config.get_text_config(), "num_hidden_layers", None) or max(
+        (len(m) for _, m in lists), default=0
+    )
+    fitting = [(name.count("."), name, module) for name, module in lists if len(module) == depth]
+    if not fitting:
+        raise UnsupportedModelError(
+            f"{type(hf).__name__} has no list of {depth} blocks; decoders, encoders and vision transformers with a "
+            "list of equal blocks can be measured"
+        )
+    _, name, module = min(fitting, key=lambda found: found[:2])
+    return Blocks(name, module)
+
+
+@torch.no_grad()
+def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, torch.Tensor]) -> list[BlockCall]:
+    """Run a model once, in one nnsight trace, and record the call of every block.
+
+    Args:
+        hf: the model.
+        blocks: its blocks.
+        inputs: the model's input, e.g. `{"input_ids": (1, n)}`.
+
+    Returns:
+        the calls, one per block, in order of depth.
+
+    Raises:
+        UnsupportedModelError: if a block is not called with one residual stream of shape `(1, n, d)`.
+    """
+    # Without a cache a block is a function of its input alone; replaying one with a filled cache attends to
+    # every token twice and gives a wrong Jacobian without any error.
+    if "use_cache" in inspect.signature(hf.forward).parameters or hasattr(hf.config, "use_cache"):
+        inputs = {**inputs, "use_cache": False}
+    with warnings.catch_warnings():
+        # BERT and ViT name a submodule `output`; nnsight says that its own `output` wins, which is what is read here.
+        warnings.simplefilter("ignore", UserWarning)
+        tracer = NNsight(hf)
+    envoys = attrgetter(blocks.path)(tracer)
+    with recording() as keys_values:
+        with tracer.trace(**inputs) as run:
+            recorded = list().save()
+            for envoy in envoys:
+                recorded.append((envoy.inputs, envoy.output))
+            # What follows the blocks, logits of a whole vocabulary, would take a third of a short prompt's time.
+            run.stop()
+    calls = [
+        _block_call(block, args, kwargs, output, keys_values)
+        for block, ((args, kwargs), output) in zip(blocks.modules, recorded, strict=True)
+    ]
+    # nnsight keeps these variables in a cycle that lasts until the next garbage collection, and every layer's keys and
+    # values with them.
+    recorded.clear()
+    keys_values.clear()
+    return calls
+
+
+def _block_call(
+    block: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any, keys_values: dict[nn.Module, KeysValues]
+) -> BlockCall:
+    """Sort out a block's arguments by name: the residual stream, caches (dropped), and the rest."""
+    signature = inspect.signature(type(block).forward)
+    bound = signature.bind(block, *args, **kwargs).arguments
+    rest = next((name for name, p in signature.parameters.items() if p.kind is p.VAR_KEYWORD), None)
+    arguments = {name: value for name, value in list(bound.items())[1:] if name != rest} | bound.get(rest, {})
+    stream, first = next(iter(arguments.items()), ("", None))
+    if not isinstance(first, torch.Tensor) or first.ndim != 3 or len(first) != 1 or not first.is_floating_point():
+        seen = tuple(first.shape) if isinstance(first, torch.Tensor) else type(first).__name__
+        raise UnsupportedModelError(
+            f"a block was called with {seen}; a residual stream of shape (1, n, d) was expected"
+        )
+    return BlockCall(
+        block=block,
+        input=first.detach(),
+        output=residual_stream(output, first.shape).detach(),
+        stream=stream,
+        arguments={
+            name: None if isinstance(value, Cache) else value for name, value in arguments.items() if name != stream
+        },
+        keys_values={name: keys_values[part] for name, part in block.named_modules() if part in keys_values},
+    )
+
+
+def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int) -> torch.Tensor:
+    """Make a valid input for a model: uniform token ids, or an image of standard normal noise.
+
+    Args:
+        hf: the model.
+        generator: source of randomness, on the CPU.
+        n_tokens: number of tokens; an image has as many as the model's patches make.
+
+    Returns:
+        `input_ids` `(1, n_tokens)` or `pixel_values` `(1, c, h, w)`.
+    """
+    config = hf.config
+    if hf.main_input_name == "pixel_values":
+        size = config.image_size
+        height, width = (size, size) if isinstance(size, int) else size
+        return torch.randn(1, config.num_channels, height, width, generator=generator).to(hf.device, hf.dtype)
+    vocabulary = config.get_text_config().vocab_size
+    return torch.randint(0, vocabulary, (1, n_tokens), generator=generator).to(hf.device)

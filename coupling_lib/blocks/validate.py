@@ -1,0 +1,126 @@
+"""What a model must satisfy before it is measured, tested once, at load.
+
+The definitions of the paper need blocks that add to one residual stream, and a Jacobian taken at one token
+needs the other tokens to enter as constants. Neither is taken on trust from a family's name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from coupling_lib.blocks import attention, finite, postnorm, precision
+from coupling_lib.blocks.blockmap import choose_route, token_map
+from coupling_lib.blocks.record import BlockCall, Blocks, find_blocks, random_input, record
+from coupling_lib.errors import UnsupportedModelError
+
+# Relative error between two ways to compute the same derivative in float32 or wider.
+_TOLERANCE = 1e-3
+
+
+def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
+    """Find a model's blocks and refuse the model unless they behave as the definitions need.
+
+    With X^l = X^{l-1} + f^l(X^{l-1}): every block is called once on a stream of shape `(1, n, d)` and
+    returns one of the same shape; each block reads exactly what the one before it wrote; two runs agree
+    bit for bit; and replaying a block on its own gives what it gave inside the model, so that output
+    minus input is the residual branch f^l and a function of the stream alone. Then the route to its
+    Jacobian is chosen, and one random row and one random column of every block's Jacobian, at a token
+    that is not the last, are compared with those of the whole sequence. A block that normalises its stream
+    instead of adding to it is noted, not refused.
+
+    Args:
+        hf: a Hugging Face model in evaluation mode.
+        name: what to call it; by default the name of its class.
+
+    Returns:
+        its blocks, with the route and those that are post-norm.
+
+    Raises:
+        ModelUnavailableError: if it holds weights that are NaN or infinite.
+        UnsupportedModelError: if any of this does not hold; the message names the family and the block.
+    """
+    family = f"{type(hf).__name__} (model type {hf.config.model_type!r})"
+    attention.use(hf)
+    blocks = find_blocks(hf)
+    inputs = {hf.main_input_name: random_input(hf, torch.Generator().manual_seed(0), n_tokens=7)}
+    first, second = record(hf, blocks, inputs), record(hf, blocks, inputs)
+    finite.check_outputs(hf, blocks, first, name or type(hf).__name__)
+    routes = set()
+    for number, (call, again, module) in enumerate(zip(first, second, blocks.modules, strict=True), start=1):
+        if number > 1 and not torch.equal(call.input, first[number - 2].output):
+            raise UnsupportedModelError(f"block {number} of {family} does not read what block {number - 1} wrote")
+        if not torch.equal(call.output, again.output):
+            raise UnsupportedModelError(
+                f"block {number} of {family} gives two answers in two runs; is it in training mode?"
+            )
+        with torch.no_grad():
+            replayed = call.replay(module, call.input)
+        if not torch.allclose(replayed, call.output, rtol=1e-3, atol=1e-4):
+            raise UnsupportedModelError(f"block {number} of {family} depends on more than its residual stream")
+        routes.add(choose_route(call, module))
+    # A model whose blocks differ in kind takes the one route that serves them all.
+    route = routes.pop() if len(routes) == 1 else "sequence"
+    post_norm = {}
+    for number, (call, module) in enumerate(zip(first, blocks.modules, strict=True), start=1):
+        error, norms = _examined(call, module, route, precision.arithmetic(hf))
+        if not error <= _TOLERANCE:
+            raise UnsupportedModelError(
+                f"block {number} of {family}: the {route} route gives a Jacobian that differs by {error:.1e} from "
+                "that of the whole sequence; this family cannot be measured by it, please report it"
+            )
+        if norms is not None:
+            post_norm[number - 1] = norms
+    return replace(blocks, route=route, post_norm=post_norm)
+
+
+def _examined(
+    call: BlockCall, module: nn.Module, route: str, dtype: torch.dtype
+) -> tuple[float, tuple[str, ...] | None]:
+    """Give a block's `route_error`, and the norms of its stream if it is post-norm, with one copy made for both."""
+    block = precision.dense_copy(module, dtype)
+    error = 0.0 if route == "sequence" else route_error(call, block, route, dtype)
+    return error, postnorm.stream_norms(call, block) if postnorm.is_post_norm(call, block) else None
+
+
+def route_error(call: BlockCall, module: nn.Module, route: str, dtype: torch.dtype) -> float:
+    """Compare a route with the whole sequence on one random row and column of a block's Jacobian.
+
+    Args:
+        call: a recorded call of the block.
+        module: the block.
+        route: `"attention"` or `"cache"`.
+        dtype: the dtype of Jacobians.
+
+    Returns:
+        the larger of the relative errors, over J_tt at a middle token and J_{t1 t2} between two others.
+    """
+    block = precision.dense_copy(module, dtype)
+    generator = torch.Generator().manual_seed(0)
+    n, d = call.input.shape[1:]
+    worst = 0.0
+    for positions in ([n // 2], [n // 4, n - 2] if n > 2 else [0]):
+        index = torch.tensor([positions], device=call.input.device)
+        u, v = torch.randn(2, d, generator=generator, dtype=torch.float64).to(call.input.device, dtype)
+        wanted = _row_and_column(call, block, "sequence", index, u, v)
+        found = _row_and_column(call, block, route, index, u, v)
+        worst = max(worst, *(float((a - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True)))
+    return worst
+
+
+def _row_and_column(
+    call: BlockCall, block: nn.Module, route: str, positions: torch.Tensor, u: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute u^T J and J v of the whole block (skip path included) by reverse mode."""
+    u = u.clone().requires_grad_(True)
+    states = call.input[0][positions].to(u.dtype)
+    x = states[0, 0].clone().requires_grad_(True)
+    with torch.enable_grad():
+        states = torch.cat([x[None, None], states[:, 1:]], dim=1)
+        y = token_map(call, block, route, positions)(states)[0, -1]
+        (row,) = torch.autograd.grad(y, x, u, create_graph=True)
+        (column,) = torch.autograd.grad(row, u, v)
+    return row.detach(), column

@@ -1,0 +1,1 @@
+"""What a model is given: prompts, pictures, and the parameters of a notebook."""

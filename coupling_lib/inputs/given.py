@@ -1,0 +1,125 @@
+"""What a measurement is given: prompts in any form, brought into one that the model can read."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from coupling_lib.blocks.precision import arithmetic
+from coupling_lib.blocks.record import random_input
+from coupling_lib.errors import ParameterError
+from coupling_lib.models.load import Model
+
+# What is measured together has so many prompts at most, and Jacobians of so many bytes.
+_MOST_TOGETHER, _BYTES_TOGETHER = 16, 2**25
+
+
+def prompt_inputs(prompts: str | torch.Tensor | Iterable[Any]) -> list[str | torch.Tensor]:
+    """Bring prompts into a list of texts or tensors.
+
+    Args:
+        prompts: a text, `input_ids` or `pixel_values`; or several of these; or `prompts.Prompt` objects.
+
+    Returns:
+        a list of texts and tensors.
+
+    Raises:
+        ParameterError: if there is no prompt.
+    """
+    single = isinstance(prompts, str | torch.Tensor)
+    given = [getattr(prompt, "text", prompt) for prompt in ([prompts] if single else prompts)]
+    if not given:
+        raise ParameterError("prompts is empty; give at least one text or tensor of input_ids")
+    return given
+
+
+def inputs_for(
+    model: Model, prompts: Iterable[Any], seed: int = 0, n_tokens: int = 16, longest: int | None = None
+) -> list[str | torch.Tensor]:
+    """Give prompts in a form that a model can read.
+
+    A model with a tokenizer reads the texts themselves. One without (random weights saved alone, a vision
+    model) gets as many random inputs instead: token ids drawn uniformly, or images of standard normal noise.
+    They exercise every block, and the name of each input in the dataset says what it is.
+
+    A text that is longer than the model can read, or than `longest`, is given by its first tokens, with a warning: in
+    hundreds of prompts there is often one. So `longest` bounds the memory that any prompt can take.
+
+    Args:
+        model: a model from `load_model`.
+        prompts: texts, tensors, or `Prompt` objects.
+        seed: seed of the random inputs.
+        n_tokens: length of random token sequences.
+        longest: the most tokens of a text; by default as many as the model reads.
+
+    Returns:
+        as many texts or tensors as there are prompts.
+
+    Raises:
+        ParameterError: if `longest` is not a whole number from 1.
+    """
+    given = prompt_inputs(prompts)
+    if longest is not None and (isinstance(longest, bool) or not isinstance(longest, int) or longest < 1):
+        raise ParameterError(f"longest is {longest!r}; it must be a whole number of tokens from 1, or None")
+    if model.tokenizer is not None:
+        return _shortened(model, given, longest)
+    generator = torch.Generator().manual_seed(seed)
+    n_tokens = min(n_tokens, longest or n_tokens)
+    return [x if isinstance(x, torch.Tensor) else random_input(model.hf, generator, n_tokens) for x in given]
+
+
+def _shortened(model: Model, given: list[str | torch.Tensor], longest: int | None) -> list[str | torch.Tensor]:
+    """Replace texts that are too long by the ids of their first tokens."""
+    readable = getattr(model.hf.config.get_text_config(), "max_position_embeddings", None)
+    limits = [limit for limit in (readable, longest) if isinstance(limit, int) and limit > 0]
+    if not limits:
+        return given
+    fitting, cut = list(given), 0
+    for number, prompt in enumerate(given):
+        # A token is at least a byte of the text, so that most texts need not be counted; special tokens come on top.
+        if isinstance(prompt, str) and len(prompt.encode()) + 8 > min(limits):
+            ids = model.tokenizer(prompt, verbose=False)["input_ids"]
+            if len(ids) > min(limits):
+                fitting[number], cut = torch.tensor([ids[: min(limits)]]), cut + 1
+    if cut:
+        warnings.warn(
+            f"{cut} of {len(given)} prompts are longer than {min(limits)} tokens and cut after so many", stacklevel=3
+        )
+    return fitting
+
+
+def prompt_name(given: str | torch.Tensor) -> str:
+    """Name a prompt in a dataset: its text, or its token ids.
+
+    Args:
+        given: a text or a tensor.
+
+    Returns:
+        a short string.
+    """
+    if isinstance(given, str):
+        return given
+    return f"ids {given[0].tolist()}" if given.ndim == 2 else f"image {tuple(given.shape)}"
+
+
+def prompts_together(model: Model) -> int:
+    """Say how many prompts are measured together, so that short ones do not leave the hardware idle.
+
+    Wide models keep it busy with one. So it is as many as have Jacobians of all blocks within 32 MB, at most 16.
+
+    Args:
+        model: the model.
+
+    Returns:
+        the number, from 1.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> prompts_together(cl.load_model("nano-neox"))
+        16
+    """
+    each = model.n_blocks * model.d_model**2 * arithmetic(model.hf).itemsize
+    return max(1, min(_MOST_TOGETHER, _BYTES_TOGETHER // each))

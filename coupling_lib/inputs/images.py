@@ -1,0 +1,162 @@
+"""Images in the format of a vision model: resized, with its channels, and normalised as in its training.
+
+`load_images` gives a few held-out images of a labelled data set, or pictures of a folder, each as it is shown and as
+the model reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.labelled_images import read_dataset
+
+_PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+_HALVES = (0.5, 0.5, 0.5)
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """One image, as it is shown and as a model reads it.
+
+    Args:
+        name: what it is, for a caption.
+        label: number of its class; -1 where it has none.
+        shown: grey or colour values from 0 to 1, `(h, w)` or `(h, w, 3)`.
+        pixels: the model's input `(1, c, h, w)`, normalised.
+    """
+
+    name: str
+    label: int
+    shown: np.ndarray
+    pixels: torch.Tensor
+
+
+def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> list[Picture]:
+    """Give a few images as a vision model reads them.
+
+    Args:
+        source: a data set of `read_dataset`, whose held-out images are drawn from; a folder of pictures, taken in
+            the order of their names; or `"noise"` for random images, when nothing else is at hand.
+        config: the model's configuration, with `image_size` and `num_channels`; its `image_mean` and `image_std`
+            are used where it has them, else ImageNet's for DeiT and one half for other families.
+        n: how many.
+        seed: seed of the choice among held-out images, and of noise.
+
+    Returns:
+        n pictures.
+
+    Raises:
+        ParameterError: if there are not so many, or the model reads no images.
+    """
+    if not hasattr(config, "image_size") or not hasattr(config, "num_channels"):
+        raise ParameterError(f"model type {getattr(config, 'model_type', '?')!r} reads no images; take a ViT or DeiT")
+    if n < 1:
+        raise ParameterError(f"images is {n!r}; it must be a whole number from 1")
+    path = Path(source)
+    if str(source) == "noise":
+        generator = torch.Generator().manual_seed(seed)
+        size = _size(config)
+        raw = [("noise", -1, torch.rand(config.num_channels, *size, generator=generator)) for _ in range(n)]
+    elif path.is_dir() and not (path / "data_batch_1").is_file():
+        raw = _pictures(path, n)
+    else:
+        data = read_dataset(source)
+        if n > len(data.test):
+            raise ParameterError(f"images is {n}; {data.name} holds {len(data.test)} images out; take fewer")
+        order = np.random.default_rng(seed).permutation(len(data.test))[:n]
+        raw = [
+            (f"{data.name} {data.classes[int(data.test_labels[i])]}", int(data.test_labels[i]), data.test[i] / 255)
+            for i in map(int, order)
+        ]
+    return [Picture(name, label, _shown(image), pixels_for(image[None], config)) for name, label, image in raw]
+
+
+def pixels_for(images: torch.Tensor, config: Any) -> torch.Tensor:
+    """Bring images into a model's format: its size, its channels, normalised.
+
+    Args:
+        images: values from 0 to 1, `(n, c, h, w)`.
+        config: the model's configuration.
+
+    Returns:
+        the model's input `(n, channels, height, width)`.
+    """
+    size = _size(config)
+    if tuple(images.shape[-2:]) != size:
+        images = functional.interpolate(images, size=size, mode="bilinear", antialias=True)
+    channels = config.num_channels
+    if images.shape[1] != channels:
+        grey = images.mean(dim=1, keepdim=True)
+        images = grey.expand(-1, channels, -1, -1)
+    mean, std = normalisation(config)
+    return (images - torch.tensor(mean).view(1, -1, 1, 1)) / torch.tensor(std).view(1, -1, 1, 1)
+
+
+def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Give the mean and standard deviation that a model's input is normalised with.
+
+    Args:
+        config: the model's configuration.
+
+    Returns:
+        one number per channel each.
+    """
+    if getattr(config, "image_mean", None) is not None:
+        return tuple(config.image_mean), tuple(config.image_std)
+    mean, std = _IMAGENET if getattr(config, "model_type", "") == "deit" else (_HALVES, _HALVES)
+    if config.num_channels == 3:
+        return mean, std
+    return (sum(mean) / 3,) * config.num_channels, (sum(std) / 3,) * config.num_channels
+
+
+def patch_box(config: Any, token: int, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
+    """Say which part of an image a token stands for.
+
+    Args:
+        config: the model's configuration.
+        token: the token's position; from the end if negative.
+        shape: height and width of the image as it is shown, in pixels.
+
+    Returns:
+        left, top, width and height in those pixels; None for the class token and others that are no patches.
+    """
+    size, patch = _size(config), config.patch_size
+    patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
+    rows, columns = size[0] // patch[0], size[1] // patch[1]
+    # DeiT has a distillation token behind the class token.
+    first = 2 if getattr(config, "model_type", "") == "deit" else 1
+    number = token - first if token >= 0 else rows * columns + token
+    if not 0 <= number < rows * columns:
+        return None
+    row, column = divmod(number, columns)
+    high, wide = shape[0] // rows, shape[1] // columns
+    return column * wide, row * high, wide, high
+
+
+def _size(config: Any) -> tuple[int, int]:
+    size = config.image_size
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def _shown(image: torch.Tensor) -> np.ndarray:
+    array = image.permute(1, 2, 0).numpy()
+    return array[..., 0] if array.shape[-1] != 3 else array
+
+
+def _pictures(folder: Path, n: int) -> list[tuple[str, int, torch.Tensor]]:
+    """The first n pictures of a folder, in colour."""
+    from PIL import Image
+
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in _PICTURES)
+    if len(files) < n:
+        raise ParameterError(f"the folder {str(folder)!r} holds {len(files)} pictures; {n} were asked for")
+    arrays = [np.asarray(Image.open(file).convert("RGB"), dtype=np.float32) / 255 for file in files[:n]]
+    return [(file.name, -1, torch.from_numpy(a).permute(2, 0, 1)) for file, a in zip(files[:n], arrays, strict=True)]

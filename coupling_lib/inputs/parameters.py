@@ -1,0 +1,315 @@
+"""A notebook's parameters, checked by name before anything is loaded.
+
+papermill injects whatever it is given: a name nobody declared is silently ignored, `-p seed false` arrives as a
+text, `-p k 1e1` as 10.0. The first code cell of every notebook therefore calls `check_parameters`, and
+`choices.check_against_model` as soon as the model's depth and width are known.
+
+Declared names are checked wherever they were set. Only what somebody *gave* can be a mistyped parameter. papermill
+writes what it was given into a cell of its own, which begins with "# Parameters" and runs between the cell of the
+parameters and the cell that checks them. In a kernel, the names in that cell are the ones that were given; every other
+variable, whether a later cell or a researcher left it, is nobody's parameter. Without a kernel (a plain mapping, or a
+twin run as a script), whatever plain value is there was given.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from coupling_lib.blocks.precision import PRECISIONS
+from coupling_lib.errors import ParameterError
+
+# What papermill leaves as text although a switch or nothing at all was meant.
+_WORDS = {"true", "false", "none", "null", "yes", "no"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a parameter may be.
+
+    Args:
+        expected: what it must be, to complete "it must be ...".
+        example: a value that is right, as it is typed after the name.
+        accepts: whether a value is right, as far as that can be said without the model.
+    """
+
+    expected: str
+    example: str
+    accepts: Callable[[Any], bool]
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and value.strip().lower() not in _WORDS
+
+
+def _are_blocks(value: Any) -> bool:
+    if value == "":
+        return True
+    try:
+        return bool(parse_blocks(value))
+    except ParameterError:
+        return False
+
+
+def _is_pair(value: Any) -> bool:
+    try:
+        return bool(parse_pair(value))
+    except ParameterError:
+        return False
+
+
+def _are_levels(value: Any) -> bool:
+    try:
+        return bool(parse_levels(value))
+    except ParameterError:
+        return False
+
+
+RULES: dict[str, Rule] = {
+    "model": Rule("an alias of data/models.csv, a Hugging Face id or a local folder", "nano-neox", _is_text),
+    "precision": Rule(f"one of {', '.join(PRECISIONS)}", "float32", lambda v: v in tuple(PRECISIONS)),
+    "precisions": Rule(
+        f"some of {', '.join(PRECISIONS)}, separated by commas",
+        "bfloat16,nf4",
+        lambda v: _is_text(v) and {part.strip() for part in v.split(",")} <= set(PRECISIONS),
+    ),
+    "others": Rule(
+        "aliases, Hugging Face ids or local folders, separated by commas, or empty",
+        "nano-llama",
+        lambda v: v == "" or _is_text(v),
+    ),
+    "revision": Rule(
+        "a branch, tag, commit or training step as text, or empty for the newest",
+        "step1000",
+        lambda v: v == "" or _is_text(v),
+    ),
+    "prompts": Rule(
+        "a whole number of embedded prompts from 1, or a prompt set's name or file, with :number for a selection",
+        "12",
+        lambda v: (_is_whole(v) and v >= 1) or _is_text(v),
+    ),
+    "k": Rule("a whole number from 1 to the width of the model", "10", lambda v: _is_whole(v) and v >= 1),
+    "blocks": Rule("blocks counted from 1, such as 3-10 or 1,4,9, or empty", "1-8", _are_blocks),
+    "token": Rule("a whole number: a position from 0, or from the end if negative", "-1", _is_whole),
+    "example": Rule("a text, the prompt whose matrices are drawn", "'The capital is'", _is_text),
+    "pair": Rule("two blocks counted from 1, such as 9,10 or 7,7, or empty", "9,10", lambda v: v == "" or _is_pair(v)),
+    "tokens": Rule("a whole number of token positions from 2", "12", lambda v: _is_whole(v) and v >= 2),
+    "token_in": Rule("a whole number: a position from 0, or from the end if negative", "1", _is_whole),
+    "token_out": Rule("a whole number: a position from 0, or from the end if negative", "-1", _is_whole),
+    "questions": Rule(
+        "a whole number of embedded questions from 2, or a prompt set's name or file, with :number for a selection",
+        "16",
+        lambda v: (_is_whole(v) and v >= 2) or _is_text(v),
+    ),
+    "steps": Rule(
+        "two or more training steps, separated by commas, or empty",
+        "0,1000",
+        lambda v: v == "" or (isinstance(v, str) and bool(re.fullmatch(r"\s*\d+(\s*,\s*\d+)+\s*", v))),
+    ),
+    "window": Rule(
+        "an odd number of blocks from 3, or 0 to choose by depth",
+        "5",
+        lambda v: _is_whole(v) and (v == 0 or (v > 2 and v % 2)),
+    ),
+    "fit_from": Rule("a block counted from 1, or 0 to choose by depth", "10", lambda v: _is_whole(v) and v >= 0),
+    "noise": Rule("noise levels above 0, separated by commas", "0.1,0.3,1", _are_levels),
+    "draws": Rule("a whole number from 1", "4", lambda v: _is_whole(v) and v >= 1),
+    "images": Rule("a whole number of images from 2", "8", lambda v: _is_whole(v) and v >= 2),
+    "pictures": Rule(
+        "digits, cifar10, a copy of CIFAR-10, a folder of pictures, or noise for random images", "digits", _is_text
+    ),
+    "rate": Rule(
+        "a rate of stochastic depth, from 0 to below 1",
+        "0.3",
+        lambda v: isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < 1,
+    ),
+    "seed": Rule("a whole number from 0", "0", lambda v: _is_whole(v) and v >= 0),
+}
+"""What each parameter may be; a name means the same in every notebook."""
+
+COMMON = ("model", "precision", "revision", "prompts", "k", "blocks", "token", "seed")
+"""What a notebook about coupling across depth takes."""
+
+
+def check_parameters(namespace: Mapping[str, Any], declared: Iterable[str] = COMMON) -> SimpleNamespace:
+    """Check a notebook's parameters, their names included.
+
+    The cell can be run again at any time, beside any variables: a name is refused as unknown only where papermill
+    was given it (see the head of this module). Values are looked at, never evaluated.
+
+    Args:
+        namespace: The notebook's `globals()`.
+        declared: Names of the parameters that the notebook takes, keys of `RULES`.
+
+    Returns:
+        The parameters as attributes, as they were given.
+
+    Raises:
+        ParameterError: For the first parameter that is unknown, missing, of the wrong type or out of range.
+
+    Examples:
+        >>> check_parameters({"k": 10, "seed": 0}, declared=("k", "seed"))
+        namespace(k=10, seed=0)
+        >>> check_parameters({"k": "false"}, declared=("k",))
+        Traceback (most recent call last):
+            ...
+        coupling_lib.errors.ParameterError: parameter 'k' is 'false' (str); it must be a whole number from 1 to the \
+width of the model; pass -p k 10
+    """
+    declared = tuple(declared)
+    for name in _given(namespace, declared):
+        if name not in declared:
+            near = difflib.get_close_matches(name, declared, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else "leave it out."
+            raise ParameterError(f"unknown parameter {name!r}; this notebook takes {', '.join(declared)}; {hint}")
+    for name in declared:
+        if name not in namespace:
+            raise ParameterError(f"parameter {name!r} is missing; set it in the cell tagged 'parameters'")
+        if not RULES[name].accepts(namespace[name]):
+            raise ParameterError(refusal(name, namespace[name], RULES[name].expected))
+    return SimpleNamespace(**{name: namespace[name] for name in declared})
+
+
+def parse_blocks(text: str | int) -> list[int]:
+    """Read a choice of blocks.
+
+    Args:
+        text: Blocks counted from 1: single ones and ranges, separated by commas. A lone number may be an `int`,
+            which is what papermill makes of it.
+
+    Returns:
+        Blocks counted from 0, in the order given.
+
+    Raises:
+        ParameterError: If it cannot be read, names a block twice, or counts from 0.
+
+    Examples:
+        >>> parse_blocks("3-5,9")
+        [2, 3, 4, 8]
+    """
+    blocks: list[int] = []
+    parts = [str(text)] if _is_whole(text) else text.split(",") if isinstance(text, str) else []
+    for part in parts:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip(), flags=re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise ParameterError(refusal("blocks", text, RULES["blocks"].expected))
+        # Deeper than any model; a mistyped range must not fill the memory.
+        blocks += range(first - 1, min(last, first + 100_000))
+    if not blocks or min(blocks) < 0 or len(set(blocks)) < len(blocks):
+        raise ParameterError(refusal("blocks", text, RULES["blocks"].expected))
+    return blocks
+
+
+def parse_levels(text: str | float) -> tuple[float, ...]:
+    """Read a list of noise levels.
+
+    Args:
+        text: Different numbers above 0, separated by commas; a lone one may be a number.
+
+    Returns:
+        The levels, smallest first.
+
+    Raises:
+        ParameterError: If it cannot be read, or a level is not above 0 or comes twice.
+
+    Examples:
+        >>> parse_levels("1, 0.1")
+        (0.1, 1.0)
+    """
+    seen = "" if isinstance(text, bool) or not isinstance(text, str | int | float) else str(text)
+    try:
+        levels = sorted(float(part) for part in seen.split(","))
+    except ValueError:
+        levels = []
+    if not levels or not all(0 < level < float("inf") for level in levels) or len(set(levels)) < len(levels):
+        raise ParameterError(refusal("noise", text, RULES["noise"].expected))
+    return tuple(levels)
+
+
+def parse_pair(text: str | int) -> tuple[int, int]:
+    """Read a choice of two blocks, which may be the same.
+
+    Args:
+        text: Two blocks counted from 1, separated by a comma; a lone number is that block twice.
+
+    Returns:
+        The two blocks, counted from 0.
+
+    Raises:
+        ParameterError: If it cannot be read or counts from 0.
+
+    Examples:
+        >>> parse_pair("9,10"), parse_pair(7)
+        ((8, 9), (6, 6))
+    """
+    seen = str(text) if _is_whole(text) or isinstance(text, str) else ""
+    match = re.fullmatch(r"\s*(\d+)\s*(?:,\s*(\d+)\s*)?", seen, flags=re.ASCII)
+    first, second = (int(match[1]) - 1, int(match[2] or match[1]) - 1) if match else (-1, -1)
+    if min(first, second) < 0:
+        raise ParameterError(refusal("pair", text, RULES["pair"].expected))
+    return first, second
+
+
+def refusal(name: str, value: Any, expected: str, example: str = "") -> str:
+    """Say in one line why a parameter is refused and what would do.
+
+    Args:
+        name: Its name, a key of `RULES`.
+        value: What was given.
+        expected: What it must be.
+        example: What to pass instead; by default the example of its rule.
+
+    Returns:
+        The line.
+
+    Examples:
+        >>> refusal("k", 0, RULES["k"].expected)
+        "parameter 'k' is 0 (int); it must be a whole number from 1 to the width of the model; pass -p k 10"
+    """
+    example = example or RULES[name].example
+    seen = f"{value!r} ({type(value).__name__})"
+    return f"parameter {name!r} is {seen}; it must be {expected}; pass -p {name} {example}"
+
+
+def _given(namespace: Mapping[str, Any], declared: tuple[str, ...]) -> list[str]:
+    """Name what was given as a parameter: in a kernel by papermill's cell since the parameters' own cell last ran."""
+    history = namespace.get("_ih")  # IPython's record of the cells that ran, the present one included
+    if not isinstance(history, list):
+        return [name for name, value in namespace.items() if not name.startswith("_") and _is_plain(value)]
+    for cell in reversed(history):
+        names = _assigned(cell)
+        if cell.startswith("# Parameters\n"):
+            return names
+        if set(declared) <= set(names):
+            break
+    return []
+
+
+def _assigned(cell: str) -> list[str]:
+    """List the variables that a cell sets, one after the other, outside of any loop or function."""
+    try:
+        statements = ast.parse(cell).body
+    except SyntaxError:  # it failed, and set nothing
+        return []
+    targets = [target for part in statements if isinstance(part, ast.Assign) for target in part.targets]
+    targets += [part.target for part in statements if isinstance(part, ast.AnnAssign) and part.value is not None]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell a value that papermill can inject from everything else."""
+    if isinstance(value, Mapping):
+        return all(_is_plain(part) for part in value.values())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(part) for part in value)
+    return value is None or isinstance(value, str | int | float)

@@ -1,0 +1,228 @@
+"""Derivatives of one block at token positions: many cotangents pulled back through one graph.
+
+A column of the Jacobian costs one token's work, see `blockmap`; d of them are pulled back together, in batches that
+fit a memory budget. Several positions of one prompt, or one position in each of several prompts, are further rows of
+the same matrix products.
+
+    block_jacobians(trace, 8, [(t, t) for t in range(trace.n_tokens)])    # J_tt at every token of a prompt
+    prompts_jacobians(traces, 8, [(t, t) for t in lengths - 1])           # at the last token of every prompt
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from coupling_lib.blocks.blockmap import joinable, prompts_map, token_map
+from coupling_lib.blocks.pointwise import linearised
+from coupling_lib.blocks.postnorm import without_norms
+from coupling_lib.blocks.unit_cotangents import picking_rows
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.svd.heap import budget
+
+if TYPE_CHECKING:
+    from coupling_lib.jacobian.tracing import Trace
+
+# Bytes that the intermediate tensors of one batch of cotangents may take. Fewer and larger batches are faster, because
+# each of them reads all of a block's weights; beside large results they take half as much.
+_BATCH_BYTES = {"cpu": 10 * 2**22, "cuda": 2**32}
+
+# More cotangents than this at once give the matrix products nothing.
+_LARGEST_BATCH = 1024
+
+# How closely a replayed block must give what it gave inside the model, relative to the norm of its
+# output. Weights narrower than float32 run in their own arithmetic inside the model and in float32 here.
+_REPLAY_TOLERANCE = {"bfloat16": 5e-2, "float16": 1e-2, "int8": 1e-1}
+
+
+def block_jacobians(
+    trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundary: str = "block"
+) -> torch.Tensor:
+    """Form the Jacobians of one block at several pairs of token positions, batched.
+
+    Args:
+        trace: the trace at whose states the block is linearised.
+        block: the block l, from 0.
+        pairs: `(t1, t2)` of each, positions from 0; all with t1 = t2, or all without.
+        boundary: see `Trace.jacobian`.
+
+    Returns:
+        the Jacobians, shape `(len(pairs), d, d)`.
+
+    Raises:
+        ParameterError: if pairs with and without t1 = t2 are mixed.
+        UntrustworthyResultError: if one is all zero or not finite, or the block, replayed on its own, does
+            not give what it gave inside the model.
+    """
+    return _formed([trace], block, pairs, boundary, _memory(trace, len(pairs)))
+
+
+def prompts_jacobians(
+    traces: Sequence[Trace],
+    block: int,
+    pairs: Sequence[tuple[int, int]],
+    boundary: str = "block",
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Form the Jacobians of one block at one pair of token positions in each of several prompts, batched.
+
+    The numbers are those of `block_jacobians` for each prompt, up to rounding: no prompt enters another's. Narrow
+    models gain by it, because a single short prompt leaves the hardware idle; on other routes than attention, and for
+    families whose calls cannot be joined, the prompts are taken one after the other.
+
+    Args:
+        traces: of one model, at whose states the block is linearised.
+        block: the block l, from 0.
+        pairs: `(t1, t2)` in each prompt, positions from 0; all with t1 = t2, or all without.
+        boundary: see `Trace.jacobian`.
+        out: where to write them, of the shape and dtype of the result; new memory by default.
+
+    Returns:
+        the Jacobians, shape `(len(traces), d, d)`.
+
+    Raises:
+        ParameterError: if pairs with and without t1 = t2 are mixed, or there is not one per prompt.
+        UntrustworthyResultError: see `block_jacobians`.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> model = cl.load_model("nano-neox")
+        >>> traces = [cl.trace(model, text) for text in ("It was the best of times", "it was the worst of times")]
+        >>> cl.prompts_jacobians(traces, 3, [(traced.n_tokens - 1,) * 2 for traced in traces]).shape
+        torch.Size([2, 96, 96])
+    """
+    if len(pairs) != len(traces):
+        raise ParameterError(f"pairs names {len(pairs)} pairs for {len(traces)} prompts; give one for each")
+    J = _memory(traces[0], len(pairs)) if out is None else out
+    joined = traces[0].route == "attention" and joinable([trace.calls[block] for trace in traces])
+    if joined and len(traces) > 1:
+        return _formed(traces, block, pairs, boundary, J)
+    for trace, pair, place in zip(traces, pairs, J, strict=True):
+        _formed([trace], block, [pair], boundary, place[None])
+    return J
+
+
+def _memory(trace: Trace, count: int) -> torch.Tensor:
+    return torch.empty(count, trace.d_model, trace.d_model, dtype=trace.dtype, device=trace.device)
+
+
+def _formed(
+    traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str, J: torch.Tensor
+) -> torch.Tensor:
+    """Form Jacobians at several pairs of one prompt, or at one pair of each of several, in `J` `(len(pairs), d, d)`."""
+    if len({start == end for start, end in pairs}) > 1:
+        raise ParameterError("pairs mixes t1 = t2 with t1 != t2; form the two kinds in two calls")
+    trace = traces[0]
+    trace.check_boundary(boundary)
+    # Other routes than attention take one set of positions at a time.
+    together = 64 if trace.route == "attention" else 1
+    for first in range(0, len(pairs), together):
+        some = slice(first, first + together)
+        x, y = evaluate(traces[some] if len(traces) > 1 else traces, block, pairs[some], boundary)
+        rows = J[some].transpose(0, 1)
+        # Parts of one size: a small last one would leave the matrix products idle.
+        batch = batch_size(trace, len(x), beside=J.untyped_storage().nbytes())
+        parts = rows.tensor_split(-(-len(rows) // batch))
+        place = 0
+        for part in parts:
+            units = x.new_zeros(len(part), trace.d_model)
+            units.diagonal(place).fill_(1)
+            part.copy_(pulled_back(y, x, units[:, None].expand(-1, len(x), -1)))
+            place += len(part)
+    if pairs[0][0] == pairs[0][1]:
+        J.diagonal(dim1=1, dim2=2).sub_(1)
+    # One pass over each matrix; what is not a number shows in its least and largest entries.
+    for extremes, pair in zip([torch.stack(matrix.aminmax()).tolist() for matrix in J], pairs, strict=True):
+        if not all(map(math.isfinite, extremes)):
+            raise UntrustworthyResultError(
+                f"the Jacobian of {position_name(trace, block, pair)} holds NaN or infinite entries; "
+                "try precision='float32'"
+            )
+        if not any(extremes):
+            raise UntrustworthyResultError(
+                f"the Jacobian of {position_name(trace, block, pair)} is zero: position {pair[1]} does not attend to "
+                f"position {pair[0]} in this block (a later or masked token), or its weights dropped out of "
+                "differentiation"
+            )
+    return J
+
+
+def evaluate(
+    traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Evaluate a block with a graph: the varied states x_{t1} and the read states at t2, both `(T, d)`."""
+    trace, calls = traces[0], [trace.calls[block] for trace in traces]
+    module = trace.block(block)
+    start, end = torch.tensor(pairs, device=calls[0].input.device).T
+    one = pairs[0][0] == pairs[0][1]
+    positions = start[:, None] if one else torch.stack([start, end], dim=1)
+    # A causal block does not let an earlier token see a later one; only the whole sequence can say so.
+    causal_order = bool((start <= end).all())
+    route = trace.route if causal_order or trace.route == "attention" else "sequence"
+    states = _at([call.input for call in calls], positions).to(trace.dtype)
+    with torch.enable_grad(), linearised(module), picking_rows(module):
+        x = states[:, 0].clone().requires_grad_(True)
+        few = torch.cat([x[:, None], states[:, 1:]], dim=1)
+        several = len(calls) > 1
+        map_ = prompts_map(calls, module, positions) if several else token_map(calls[0], module, route, positions)
+        y = map_(few)[:, -1]
+        _check_replay(trace, block, pairs, y.detach(), _at([call.output for call in calls], end))
+        if boundary == "branch" and (norms := trace.model.blocks.post_norm.get(block)):
+            with without_norms(module, norms):
+                y = map_(few)[:, -1]
+        if boundary == "hidden_states" and block == trace.n_blocks - 1:
+            y = trace.final_norm(y)
+        return x, y
+
+
+def _at(streams: Sequence[torch.Tensor], positions: torch.Tensor) -> torch.Tensor:
+    """Take the states at positions `(T, ...)` of one prompt's stream `(1, n, d)`, or row by row of T prompts'."""
+    if len(streams) == 1:
+        return streams[0][0][positions]
+    return torch.stack([stream[0][own] for stream, own in zip(streams, positions, strict=True)])
+
+
+def _check_replay(
+    trace: Trace, block: int, pairs: Sequence[tuple[int, int]], replayed: torch.Tensor, recorded: torch.Tensor
+) -> None:
+    """Refuse to differentiate a map that is not the one the model evaluated."""
+    recorded = recorded.to(replayed.dtype)
+    errors = (replayed - recorded).norm(dim=1) / recorded.norm(dim=1)
+    tolerance = _REPLAY_TOLERANCE.get(trace.model.precision, 1e-3)
+    worst = int(errors.argmax())
+    if not float(errors[worst]) <= tolerance:
+        raise UntrustworthyResultError(
+            f"{position_name(trace, block, pairs[worst])}: replayed on its own, the block differs by "
+            f"{float(errors[worst]):.1e} from what it gave inside the model; at most {tolerance:.0e} is accepted"
+        )
+
+
+def batch_size(trace: Trace, n_pairs: int, beside: int = 0) -> int:
+    """Give how many cotangents fit into the memory budget at once, beside so many bytes of results."""
+    # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
+    tokens = trace.n_tokens if trace.route == "sequence" else n_pairs
+    each = 16 * tokens * trace.d_model * trace.dtype.itemsize
+    return min(_LARGEST_BATCH, max(1, budget(_BATCH_BYTES, trace.device.type, beside) // each))
+
+
+def batched_gradient(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor, batch: int) -> torch.Tensor:
+    """Pull many cotangents back through one graph: entry i is the gradient of <cotangents_i, y> by x."""
+    parts = cotangents.tensor_split(-(-len(cotangents) // batch))
+    return torch.cat([pulled_back(y, x, part) for part in parts])
+
+
+def pulled_back(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
+    """Pull one batch of cotangents back through a graph."""
+
+    def pull(cotangent: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(y, x, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
+
+    return torch.vmap(pull)(cotangents).detach()
+
+
+def position_name(trace: Trace, block: int, pair: tuple[int, int]) -> str:
+    """Name a block and a pair of tokens, from 0 as in code."""
+    return f"{trace.model.name!r}, block {block}, token {pair[0]} -> {pair[1]}"

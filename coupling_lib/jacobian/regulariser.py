@@ -1,0 +1,180 @@
+r"""Coupling as something to train for: a differentiable loss from a few vector products, with no Jacobian formed.
+
+The loss of two blocks $l$, $l'$ is the distance from symmetry of $J_l J_{l'}^\top$ and $J_l^\top J_{l'}$, both of which
+are symmetric if and only if the blocks share their singular vectors (`metrics.regulariser`, with the derivation). A
+product $J^\top z$ is one backward pass through one block. A product $J z$ is a backward pass through that backward
+pass, which is linear in the vector that enters it. Both are differentiated once more when the loss is trained on,
+and that third derivative is where PyTorch's fused layer norm goes wrong: the derivative of its double backward pass
+takes the mean and the standard deviation for constants. Blocks are therefore run with the norm written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from coupling_lib.blocks.record import find_blocks
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.regulariser import asymmetry
+from coupling_lib.models.load import Model
+
+
+def coupling_loss(
+    model: PreTrainedModel | Model,
+    input_ids: Tensor,
+    blocks: int | Sequence[int] = 2,
+    probes: int = 4,
+    token: int = -1,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""Estimate how far blocks are from being coupled, so that the estimate can be minimised.
+
+    With $J_l = \partial f^l(X)_t / \partial x_t$ the residual Jacobian of block $l$ at token $t$ of one sequence and
+    $c(N) = \lVert N - N^\top \rVert_F^2 / 4 \lVert N \rVert_F^2$, the loss is
+
+    $$\mathcal L = \operatorname*{mean}_{l < l'} \tfrac12 \bigl( c(J_l J_{l'}^\top) + c(J_l^\top J_{l'}) \bigr),$$
+
+    each $c$ from products with random normal vectors, pooled over the sequences. It is 0 where the blocks share
+    their singular vectors, about one half where they have nothing to do with each other, at most 1, and blind to
+    the size of the Jacobians. Strong singular directions weigh most, with the product of both blocks' squares.
+
+    The cost is one forward pass and, for each block, 1 + 2 `probes` backward passes through that block alone; no
+    d x d matrix is formed. Few and short sequences are enough, since the next step takes others.
+
+    Args:
+        model: a causal language model or vision transformer with plain ("eager") attention, or a `Model`.
+        input_ids: token ids `(sequences, n)`, int64; for a vision model `pixel_values` `(sequences, c, h, w)`.
+        blocks: which blocks, from 0, all pairs of which are taken; or how many to draw at random.
+        probes: number of random vectors p, at least 2, drawn for each sequence and side.
+        token: the position t; -1 is the last.
+        generator: source of blocks and vectors, on the CPU; None takes torch's global one.
+
+    Returns:
+        the loss, a scalar in [0, 1] with a graph to every weight that it depends on.
+
+    Raises:
+        ParameterError: if the attention is not eager, or blocks, probes or token do not exist.
+        UntrustworthyResultError: if a Jacobian is zero.
+
+    Example:
+        >>> import torch, coupling_lib as cl
+        >>> hf = cl.load_model("nano-neox").hf
+        >>> loss = cl.coupling_loss(hf, torch.arange(24).view(2, 12), generator=torch.Generator().manual_seed(0))
+        >>> bool(0 <= loss <= 1)
+        True
+    """
+    hf = model.hf if isinstance(model, Model) else model
+    attention = hf.config.get_text_config()._attn_implementation
+    # The library's own attention, which a measured model carries, is plain attention while it trains.
+    if attention not in ("eager", "coupling_lib"):
+        raise ParameterError(
+            f"the attention is {attention!r}, whose derivative cannot be differentiated again; "
+            "call model.set_attn_implementation('eager') first"
+        )
+    modules = find_blocks(hf).modules
+    chosen = _chosen(blocks, len(modules), generator)
+    if isinstance(probes, bool) or not isinstance(probes, int) or probes < 2:
+        raise ParameterError(f"probes is {probes!r}; expected a whole number, at least 2")
+
+    streams = _streams(hf, [modules[block] for block in chosen], input_ids)
+    n_tokens = streams[0][0].shape[1]
+    if not -n_tokens <= token < n_tokens:
+        raise ParameterError(f"token is {token!r}; the sequences have {n_tokens} tokens")
+    like = streams[0][0][:, token]
+    left, right = (torch.randn(probes, *like.shape, generator=generator).to(like) for _ in range(2))
+    products = [_products(entered, left_it, token, left, right) for entered, left_it in streams]
+    terms = [
+        asymmetry(first.transpose(0, 1), second.transpose(0, 1))
+        for one, other in combinations(products, 2)
+        for first, second in zip(one, other, strict=True)
+    ]
+    return torch.stack(terms).mean()
+
+
+def _chosen(blocks: int | Sequence[int], depth: int, generator: torch.Generator | None) -> list[int]:
+    """Blocks by number: those given, or as many as are asked for, drawn without replacement."""
+    if isinstance(blocks, int):
+        chosen = torch.randperm(depth, generator=generator)[: max(0, blocks)].sort().values.tolist()
+        wanted = blocks
+    else:
+        chosen, wanted = sorted({block for block in blocks if 0 <= block < depth}), len(blocks)
+    if len(chosen) != wanted or wanted < 2:
+        raise ParameterError(
+            f"blocks is {blocks!r}; expected at least two different blocks from 0 to {depth - 1}, or how many to draw"
+        )
+    return chosen
+
+
+def _streams(hf: PreTrainedModel, modules: Sequence[nn.Module], inputs: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """What enters and what leaves each block, `(sequences, n, d)`, with the graph between the two."""
+    kept: list[tuple[Tensor, Tensor]] = []
+
+    def differentiable(_: nn.Module, arguments: tuple) -> tuple:
+        # With a frozen embedding the first block's input has no graph, and none could be followed back to it.
+        stream, *rest = arguments
+        return (stream if stream.requires_grad else stream.detach().requires_grad_(), *rest)
+
+    def keep(_: nn.Module, arguments: tuple, output: Tensor | tuple) -> None:
+        kept.append((arguments[0], output if isinstance(output, Tensor) else output[0]))
+
+    with ExitStack() as stack, torch.enable_grad(), torch.autocast(inputs.device.type, enabled=False):
+        stack.enter_context(_written_out(norm for module in modules for norm in module.modules()))
+        for module in modules:
+            stack.callback(module.register_forward_pre_hook(differentiable).remove)
+            stack.callback(module.register_forward_hook(keep).remove)
+        if inputs.is_floating_point():
+            hf(pixel_values=inputs)
+        else:
+            hf.base_model(input_ids=inputs, use_cache=False)
+    return kept
+
+
+@contextmanager
+def _written_out(modules: Iterable[nn.Module]) -> Generator[None]:
+    """Run the layer norms among some modules as elementary operations, which any order of derivative is right for."""
+    norms = [module for module in modules if type(module) is nn.LayerNorm]
+    for norm in norms:
+        norm.forward = partial(_layer_norm, norm)
+    try:
+        yield
+    finally:
+        for norm in norms:
+            del norm.forward
+
+
+def _layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    """What `nn.LayerNorm` computes."""
+    axes = tuple(range(-len(norm.normalized_shape), 0))
+    centred = x - x.mean(dim=axes, keepdim=True)
+    scaled = centred * (centred.square().mean(dim=axes, keepdim=True) + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scaled = scaled * norm.weight
+    return scaled if norm.bias is None else scaled + norm.bias
+
+
+def _products(entered: Tensor, left_it: Tensor, token: int, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Products of one block's transposed Jacobian with `left` and of the Jacobian with `right`, `(p, sequences, d)`."""
+    branch = left_it - entered
+    seed = torch.zeros_like(branch, requires_grad=True)
+    # Linear in `seed`, with the Jacobian's transpose as its matrix: its own derivative is the Jacobian.
+    (pulled,) = torch.autograd.grad(branch, entered, seed, create_graph=True)
+    transposed, straight = [], []
+    for back, forth in zip(left, right, strict=True):
+        (at_input,) = torch.autograd.grad(branch, entered, _at(branch, token, back), create_graph=True)
+        (at_output,) = torch.autograd.grad(pulled, seed, _at(branch, token, forth), create_graph=True)
+        transposed.append(at_input[:, token])
+        straight.append(at_output[:, token])
+    return torch.stack(transposed), torch.stack(straight)
+
+
+def _at(like: Tensor, token: int, vector: Tensor) -> Tensor:
+    """A stream that is zero but for one token."""
+    placed = torch.zeros_like(like)
+    placed[:, token] = vector
+    return placed

@@ -1,0 +1,281 @@
+"""A trace: one forward pass of a model on one input, and every block's part in it.
+
+    trace = cl.trace(model, "What is the capital of France? The capital is")
+    trace.hidden                       # X^0 .. X^L, at the blocks' own boundaries
+    J = trace.jacobian(block=8)        # of the residual branch f^9, at the last token
+
+The states are recorded in the precision the model runs in; everything derived from them is float32 or
+wider.
+"""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from coupling_lib.blocks import precision
+from coupling_lib.blocks import record as block_access
+from coupling_lib.blocks.record import BlockCall
+from coupling_lib.errors import ParameterError, UnsupportedModelError
+from coupling_lib.jacobian.operator import BlockJacobian
+from coupling_lib.models.load import Model
+
+BOUNDARIES = ("block", "hidden_states", "branch")
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What one forward pass recorded.
+
+    Args:
+        model: the model.
+        inputs: what it was given: `input_ids` `(1, n)` or `pixel_values` `(1, c, h, w)`.
+        calls: how each block was called, in order of depth.
+        tokens: the text of each token, or None where there is no tokenizer.
+    """
+
+    model: Model
+    inputs: dict[str, torch.Tensor]
+    calls: list[BlockCall]
+    tokens: list[str] | None
+    _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
+
+    @property
+    def route(self) -> str:
+        """Say how block maps are evaluated: by `"attention"`, `"cache"` or the whole `"sequence"`."""
+        return self.model.blocks.route
+
+    @property
+    def post_norm(self) -> bool:
+        """Say whether blocks normalise their stream, so that block minus identity couples trivially."""
+        return bool(self.model.blocks.post_norm)
+
+    @property
+    def n_blocks(self) -> int:
+        """Give the number of blocks L."""
+        return len(self.calls)
+
+    @property
+    def n_tokens(self) -> int:
+        """Give the number of token positions n."""
+        return self.calls[-1].input.shape[1]
+
+    @property
+    def d_model(self) -> int:
+        """Give the width d of the residual stream."""
+        return self.calls[-1].input.shape[2]
+
+    @property
+    def device(self) -> torch.device:
+        """Give the device of the last block's states."""
+        return self.calls[-1].input.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Give the dtype in which Jacobians are formed: float32 or float64."""
+        return precision.arithmetic(self.model.hf)
+
+    @cached_property
+    def hidden(self) -> torch.Tensor:
+        """Stack the residual stream at the blocks' own boundaries.
+
+        The last state is the last block's output, *before* the final norm; Hugging Face's
+        `hidden_states[-1]` is after it.
+
+        Returns:
+            X^0 .. X^L, shape `(L + 1, n, d)`, float32 or float64.
+        """
+        states = [self.calls[0].input, *(call.output for call in self.calls)]
+        return torch.cat(states).to(self.dtype)
+
+    def block(self, index: int) -> nn.Module:
+        """Give a block as a map with plain, wide weights, on which it can be differentiated.
+
+        Args:
+            index: which block, from 0; negative counts from the end.
+
+        Returns:
+            the block itself, or a dense copy of it where its weights are narrow, quantised or on disk. The last
+            one is kept, and no other: a copy takes as much memory as the block in float32.
+        """
+        index %= self.n_blocks
+        if index not in self._copies:
+            self._copies.clear()
+            self._copies[index] = precision.dense_copy(self.model.blocks.modules[index], self.dtype)
+        return self._copies[index]
+
+    @cached_property
+    def final_norm(self) -> nn.Module:
+        """Find the norm between the last block and the last entry of Hugging Face's `hidden_states`.
+
+        Only the boundary of the released code needs it. It is found by what it does: applied to the last
+        block's output, it gives that last entry.
+
+        Returns:
+            the module, in the dtype of the Jacobians; the identity where there is no norm.
+
+        Raises:
+            UnsupportedModelError: if no module of the model does this.
+        """
+        hf = self.model.hf
+        with torch.no_grad():
+            wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1]
+        last = self.calls[-1].output
+        if torch.equal(wanted, last):
+            return nn.Identity()
+        owner = hf.get_submodule(self.model.blocks.path.rpartition(".")[0])
+        for name, child in owner.named_children():
+            if "norm" in type(child).__name__.lower():
+                with torch.no_grad():
+                    if torch.allclose(child(last), wanted, rtol=1e-3, atol=1e-3):
+                        return precision.dense_copy(owner.get_submodule(name), self.dtype)
+        raise UnsupportedModelError(f"{type(hf).__name__} has no final norm that gives the last of its hidden_states")
+
+    def forget(self, block: int) -> None:
+        """Let go of what was recorded for a block: its states, keys and values.
+
+        A trace that is only there for its Jacobians takes less memory block by block as they are formed. What needs
+        a forgotten block fails afterwards; the last one, which says how many tokens there are, is kept.
+
+        Args:
+            block: which block, from 0.
+        """
+        if block != self.n_blocks - 1:
+            self.calls[block] = None
+
+    def position(self, token: int, name: str = "token") -> int:
+        """Turn a token position, possibly counted from the end, into one from 0 to n - 1.
+
+        Args:
+            token: the position; -1 is the last.
+            name: what to call it in the error.
+
+        Returns:
+            the position, from 0.
+
+        Raises:
+            ParameterError: if there is no such token.
+        """
+        if not _is_whole(token) or not -self.n_tokens <= token < self.n_tokens:
+            raise ParameterError(
+                f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}; give one as a "
+                "whole number"
+            )
+        return int(token) % self.n_tokens
+
+    def check_boundary(self, boundary: str) -> None:
+        """Refuse a boundary that is unknown, or that this model's blocks do not have.
+
+        Args:
+            boundary: see `jacobian`.
+
+        Raises:
+            ParameterError: if there is no such boundary.
+        """
+        if boundary not in BOUNDARIES:
+            raise ParameterError(f"boundary is {boundary!r}; it must be {', '.join(map(repr, BOUNDARIES))}")
+        if boundary != "branch":
+            return
+        post_norm = self.model.blocks.post_norm
+        if not post_norm:
+            raise ParameterError(
+                f"boundary is 'branch', which is for post-norm blocks; those of {self.model.name} add to their stream, "
+                "so that block minus identity is the branch: pass boundary='block'"
+            )
+        if hidden := [number for number, norms in post_norm.items() if not norms]:
+            raise ParameterError(
+                f"boundary is 'branch', and the norms in the stream of block {hidden[0]} of {self.model.name} were not "
+                "found among its modules; boundary='block' measures it, with its trivial coupling"
+            )
+
+    def jacobian(
+        self, block: int, token_in: int = -1, token_out: int | None = None, boundary: str = "block"
+    ) -> BlockJacobian:
+        """Give the residual Jacobian of a block, as a lazy linear operator.
+
+        J^l_{t1 t2} = d f^l(X^{l-1})_{t2} / d x^{l-1}_{t1}  (paper, section 2), of shape (d, d).
+
+        Args:
+            block: which block, counted from 0; negative counts from the end.
+            token_in: t1, the position that is varied.
+            token_out: t2, the position that is read; `token_in` by default.
+            boundary: `"block"` for the block itself; `"hidden_states"` for the released code's reading,
+                whose last block includes the final norm; `"branch"`, for a model with post-norm blocks, for what a
+                block's sub-layers add to the stream before it is normalised, see `postnorm`.
+
+        Returns:
+            the Jacobian; nothing is computed until it is used.
+
+        Raises:
+            ParameterError: if the block or a token is no whole number or does not exist, or the boundary is unknown.
+        """
+        if not _is_whole(block) or not -self.n_blocks <= block < self.n_blocks:
+            raise ParameterError(
+                f"block is {block!r}; {self.model.name} has {self.n_blocks}, counted from 0; give a whole number "
+                f"from 0 to {self.n_blocks - 1}"
+            )
+        self.check_boundary(boundary)
+        start = self.position(token_in, "token_in")
+        end = start if token_out is None else self.position(token_out, "token_out")
+        return BlockJacobian(self, int(block) % self.n_blocks, start, end, boundary)
+
+
+def _is_whole(number: object) -> bool:
+    """Tell whole numbers, numpy's among them, from everything that Python would compare with one."""
+    return isinstance(number, numbers.Integral) and not isinstance(number, bool)
+
+
+def trace(model: Model, given: str | torch.Tensor) -> Trace:
+    """Run a model once and record every block's input, output and call.
+
+    Args:
+        model: a model from `load_model`.
+        given: a text; token ids, shape `(1, n)`, integer; or an image, shape `(1, c, h, w)`, floating point.
+
+    Returns:
+        the trace. An input that is empty, of another shape or longer than the model can read, and a text
+        for a model without a tokenizer, raise `ParameterError`.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> model = cl.load_model("nano-neox")
+        >>> cl.trace(model, "It was a dark and stormy night").hidden.shape[0]
+        13
+    """
+    inputs = _inputs(model, given)
+    calls = block_access.record(model.hf, model.blocks, inputs)
+    ids = inputs.get("input_ids")
+    tokens = None
+    if ids is not None and model.tokenizer is not None:
+        tokens = [model.tokenizer.decode([token]) for token in ids[0].tolist()]
+    return Trace(model, inputs, calls, tokens)
+
+
+def _inputs(model: Model, given: str | torch.Tensor) -> dict[str, torch.Tensor]:
+    """Turn what the user gave into what the model takes, or say in one line why not."""
+    hf = model.hf
+    wanted = hf.main_input_name
+    if isinstance(given, str):
+        if model.tokenizer is None:
+            raise ParameterError(f"{model.name} has no tokenizer and was given a text; give {wanted} as a tensor")
+        given = torch.tensor([model.tokenizer(given)["input_ids"]], dtype=torch.long)
+    if not isinstance(given, torch.Tensor):
+        raise ParameterError(f"the input is a {type(given).__name__}; give a text or a tensor of {wanted}")
+    axes = 4 if wanted == "pixel_values" else 2
+    kind_fits = given.is_floating_point() == (wanted == "pixel_values")
+    if given.ndim != axes or len(given) != 1 or not kind_fits or given.numel() == 0:
+        form = "(1, channels, height, width), floating point" if axes == 4 else "(1, n) with n >= 1, integer"
+        raise ParameterError(f"the input has shape {tuple(given.shape)} and dtype {given.dtype}; {wanted} is {form}")
+    if wanted == "pixel_values":
+        return {wanted: given.to(hf.device, hf.dtype)}
+    config = hf.config.get_text_config()
+    longest = getattr(config, "max_position_embeddings", None)
+    if isinstance(longest, int) and given.shape[1] > longest > 0:
+        raise ParameterError(f"the input has {given.shape[1]} tokens; {model.name} reads at most {longest}; shorten it")
+    if int(given.max()) >= config.vocab_size or int(given.min()) < 0:
+        raise ParameterError(f"a token id lies outside the vocabulary of {model.name}, 0 to {config.vocab_size - 1}")
+    return {wanted: given.to(hf.device)}

@@ -1,0 +1,210 @@
+"""What every measurement shares: prompts in any form, progress, Jacobians stacked over blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+from tqdm import tqdm
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.given import prompts_together
+from coupling_lib.jacobian.derivatives import prompts_jacobians
+from coupling_lib.jacobian.tracing import Trace, trace
+from coupling_lib.models.load import Model
+from coupling_lib.svd.heap import give_back
+
+Measure = TypeVar("Measure", bound=Callable[..., Any])
+
+# What is measured together has so many tokens, with padding.
+_TOKENS_TOGETHER = 1024
+
+
+def measurement(version: int) -> Callable[[Measure], Measure]:
+    """Give a measure a version, by which the store knows whether its old numbers still hold.
+
+    This is the rule, and the only place that states it:
+
+    - **Raise the version by 1** when a number that the measure returns changes by more than rounding for the same
+      model, prompt and settings, or when what it returns is called, shaped or defined otherwise. It does not matter
+      where the cause lies: a changed metric, surrogate or Jacobian raises the version of every measure it enters.
+    - **Leave it** when docstrings, comments, names inside, speed or memory change: what was measured is read back.
+      The weights, the prompt with its tokens and the settings are in the store's key by themselves (see `identity`).
+    - Every measure of this library that is handed to `sweep` or `stream` has a version. `tests/measures/test_versions`
+      keeps a few numbers of each beside it, and fails when they change and the version does not.
+
+    A measure of one's own may go without. It then counts as version 1 and is known by the text of the file that it
+    stands in, or in a notebook by its own text: editing that measures anew. What it calls elsewhere, this library
+    included, is not looked at, so after an update that matters give it a version, or raise it.
+
+    Args:
+        version: a whole number from 1.
+
+    Returns:
+        a decorator, which leaves the function as it is.
+
+    Raises:
+        ParameterError: if the version is something else.
+
+    Example:
+        >>> @measurement(version=2)
+        ... def measure_nothing(model, prompts): ...
+        >>> measure_nothing.version
+        2
+    """
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise ParameterError(f"version is {version!r}; it must be a whole number from 1")
+
+    def mark(function: Measure) -> Measure:
+        function.version = version
+        return function
+
+    return mark
+
+
+def batched(function: Measure) -> Measure:
+    """Mark a measure that takes less time for several prompts at once than for one after the other.
+
+    Each variable of its data set with a prompt dimension holds, up to rounding, what it holds for that prompt alone.
+
+    Args:
+        function: the measure.
+
+    Returns:
+        the measure, which is left as it is; `sweep` gives it `prompts_together` prompts at a time.
+    """
+    function.batched = True
+    return function
+
+
+def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]:
+    """Trace prompts one after the other, with a progress bar on a terminal and none in a log.
+
+    Args:
+        model: the model.
+        given: texts or tensors.
+
+    Yields:
+        one trace per prompt.
+    """
+    # What is measured in one go needs no bar; where it is a part of a sweep, the sweep has one.
+    silent = None if len(given) > prompts_together(model) else True
+    for prompt in tqdm(given, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False):
+        yield trace(model, prompt)
+
+
+def check_k(model: Model, k: int) -> None:
+    """Refuse a number of singular vectors that a model's Jacobians do not have, before anything is measured.
+
+    Args:
+        model: the model.
+        k: number of singular vectors.
+
+    Raises:
+        ParameterError: if `k` is not from 1 to the width of the model.
+    """
+    if not 1 <= k <= model.d_model:
+        raise ParameterError(f"k is {k}; {model.name} has width {model.d_model}, so k is from 1 to {model.d_model}")
+
+
+def traced_jacobians(
+    model: Model, given: Sequence[str | torch.Tensor], token: int, boundary: str = "block"
+) -> Iterator[tuple[Trace, torch.Tensor]]:
+    """Trace prompts and form the Jacobian J_tt of every block at one token, for several short prompts at a time.
+
+    Args:
+        model: the model.
+        given: texts or tensors.
+        token: the position t in each; -1 is the last.
+        boundary: see `Trace.jacobian`.
+
+    Yields:
+        for each prompt its trace and the Jacobians, shape `(L, d, d)`.
+    """
+    for group in _groups(model, given):
+        J = _jacobians(group, token, boundary)
+        for number in range(len(J)):
+            yield group.pop(0), J[number]
+
+
+def _groups(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[list[Trace]]:
+    """Trace prompts, and give as many at a time as are measured together, in lists that are the caller's to empty."""
+    waiting: list[Trace] = []
+    most = prompts_together(model)
+    for traced in traces(model, given):
+        longest = max([traced.n_tokens, *(other.n_tokens for other in waiting)])
+        if waiting and (len(waiting) == most or longest * (len(waiting) + 1) > _TOKENS_TOGETHER):
+            yield waiting
+            waiting = []
+        waiting.append(traced)
+        del traced  # the next step of the loop would hold it until after its own forward pass
+    yield waiting
+
+
+def jacobians_by_prompt(
+    model: Model, given: Sequence[str | torch.Tensor], token: int, boundary: str = "block"
+) -> Iterator[torch.Tensor]:
+    """Form what `traced_jacobians` does, for those who need no trace: its memory goes as the Jacobians come.
+
+    Args:
+        model: the model.
+        given: texts or tensors.
+        token: the position t in each; -1 is the last.
+        boundary: see `Trace.jacobian`.
+
+    Yields:
+        for each prompt the Jacobians, shape `(L, d, d)`.
+    """
+    for group in _groups(model, given):
+        J = _jacobians(group, token, boundary, forget=True)
+        group.clear()
+        yield from J
+
+
+def depth_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch.Tensor:
+    """Form the Jacobian J_tt of every block at one token.
+
+    Args:
+        traced: a trace.
+        token: the position t; -1 is the last.
+        boundary: see `Trace.jacobian`.
+
+    Returns:
+        the Jacobians, shape `(L, d, d)`.
+    """
+    return _jacobians([traced], token, boundary)[0]
+
+
+def spent_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch.Tensor:
+    """Form what `depth_jacobians` does, and let the trace forget each block whose Jacobian is there.
+
+    Args:
+        traced: a trace, of no use afterwards.
+        token: the position t; -1 is the last.
+        boundary: see `Trace.jacobian`.
+
+    Returns:
+        the Jacobians, shape `(L, d, d)`.
+    """
+    return _jacobians([traced], token, boundary, forget=True)[0]
+
+
+def _jacobians(together: Sequence[Trace], token: int, boundary: str, forget: bool = False) -> torch.Tensor:
+    """Form the Jacobians of every block in several prompts, shape `(prompts, L, d, d)`."""
+    first = together[0]
+    pairs = [(traced.position(token),) * 2 for traced in together]
+    # Blocks that are read from disk take long enough to be counted.
+    silent = None if first.model.offloaded else True
+    blocks = tqdm(range(first.n_blocks), desc=first.model.name, unit="block", disable=silent, leave=False)
+    shape = (len(together), first.n_blocks, first.d_model, first.d_model)
+    J = torch.empty(shape, dtype=first.dtype, device=first.device)
+    for block in blocks:
+        prompts_jacobians(together, block, pairs, boundary, out=J[:, block])
+        if forget:
+            for traced in together:
+                traced.forget(block)
+            # Memory that is given back has to be fetched again, which takes a tenth of a block's time.
+            if block % 2 or block == first.n_blocks - 1:
+                give_back(J.nbytes)
+    return J

@@ -1,0 +1,1 @@
+"""Models by name: the registry, where their weights are, how they are fetched and loaded."""

@@ -1,0 +1,176 @@
+"""Models at several steps of their training: which steps there are, and how good the model was at each.
+
+Embedded models, and folders that the training recipe wrote, keep their steps beside their weights and their
+validation losses in `training.json`. The Pythia models keep theirs as revisions of their hub repository; the mean
+accuracies of `data/pythia_evals_mean.csv` belong to them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from coupling_lib import paths
+from coupling_lib.errors import ModelUnavailableError, ParameterError
+from coupling_lib.models import registry, sources
+
+PYTHIA = (0, *(2**power for power in range(10)), *range(1000, 143_001, 1000))
+"""Training steps at which every Pythia model was kept."""
+
+PYTHIA_SPACED = (0, 16, 64, 256, 1000, 3000, 13_000, 43_000, 143_000)
+"""Steps measured when none are chosen: about evenly spaced in the logarithm, each with a known accuracy."""
+
+_EVALUATIONS = "pythia_evals_mean.csv"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How good a model was over its training.
+
+    Args:
+        label: what the values are, with their unit, as an axis says it; empty if nothing is known.
+        values: value by training step.
+    """
+
+    label: str
+    values: dict[int, float]
+
+
+def known_steps(name: str | Path) -> tuple[int, ...]:
+    """Give the training steps at which a model can be loaded, as `revision="stepN"`.
+
+    Args:
+        name: alias, Hugging Face id or local folder.
+
+    Returns:
+        the steps in order; empty if none are known, which of a model on the hub need not mean that there are none.
+
+    >>> known_steps("nano-neox")[:4]
+    (0, 10, 32, 100)
+    """
+    folder = _training_folder(name)
+    if folder is not None:
+        stored = [int(step.parent.name.removeprefix("step")) for step in folder.glob("step*/config.json")]
+        return tuple(sorted({0, _training(folder)["steps"], *stored}))
+    return PYTHIA if _pythia(name) else ()
+
+
+def choose_steps(name: str | Path, steps: str | int = "") -> tuple[int, ...]:
+    """Read a choice of training steps.
+
+    Args:
+        name: alias, Hugging Face id or local folder.
+        steps: steps separated by commas, such as "0,128,1000"; a lone one may be an `int`. Empty for all known
+            steps; of a Pythia model, which has 154, for `PYTHIA_SPACED`.
+
+    Returns:
+        at least two different steps, in order.
+
+    Raises:
+        ParameterError: if the choice cannot be read, has a single step, or names a step that is known not to exist.
+        ModelUnavailableError: if none are chosen and the model has a single revision, or there is no such model.
+
+    >>> choose_steps("nano-neox", "1000,0")
+    (0, 1000)
+    """
+    known = known_steps(name)
+    if not known and registry.lookup(str(name)) is None and "/" not in str(name):
+        sources.locate(name, None)  # a misspelt alias is not a model with one revision
+    if steps == "" and not known:
+        raise ModelUnavailableError(
+            f"{str(name)!r} has one revision, and emergence needs several; take one of "
+            f"{', '.join(models_with_steps())}, or pass -p steps 0,1000 if its repository has revisions of that name"
+        )
+    chosen = (PYTHIA_SPACED if known is PYTHIA else known) if steps == "" else parse_steps(steps)
+    unknown = sorted(set(chosen) - set(known)) if known else []
+    if unknown:
+        listed = known if len(known) < 20 else (*known[:12], "...", known[-1])
+        raise ParameterError(
+            f"parameter 'steps' is {steps!r}; {str(name)!r} has no step {unknown[0]}; choose from "
+            f"{', '.join(map(str, listed))}"
+        )
+    return chosen
+
+
+def parse_steps(steps: str | int) -> tuple[int, ...]:
+    """Read training steps separated by commas.
+
+    Args:
+        steps: the text; a lone step may be an `int`, which is what papermill makes of it.
+
+    Returns:
+        the steps in order.
+
+    Raises:
+        ParameterError: if it is no list of two or more different whole numbers from 0.
+
+    >>> parse_steps("0, 128,1000")
+    (0, 128, 1000)
+    """
+    parts = str(steps).split(",") if isinstance(steps, str | int) and not isinstance(steps, bool) else []
+    numbers = [int(part) for part in parts if re.fullmatch(r"\s*\d+\s*", part, flags=re.ASCII)]
+    if len(numbers) < max(2, len(parts)) or len(set(numbers)) < len(numbers):
+        raise ParameterError(
+            f"parameter 'steps' is {steps!r}; it must be two or more training steps, separated by commas, or empty; "
+            "pass -p steps 0,1000"
+        )
+    return tuple(sorted(numbers))
+
+
+def models_with_steps() -> list[str]:
+    """Give the models of the registry that can be loaded at several steps.
+
+    Returns:
+        their aliases.
+
+    >>> models_with_steps()[:2]
+    ['nano-neox', 'nano-llama']
+    """
+    return [entry.alias for entry in registry.entries() if known_steps(entry.alias)]
+
+
+def progress(name: str | Path) -> Progress:
+    """Say how good a model was over its training.
+
+    Args:
+        name: alias, Hugging Face id or local folder.
+
+    Returns:
+        validation loss from `training.json`, or mean zero-shot accuracy of a Pythia model; empty where neither is.
+
+    >>> progress("nano-neox").label
+    'validation loss (nats per token)'
+    """
+    folder = _training_folder(name)
+    if folder is not None:
+        losses = {point["step"]: point["validation_loss"] for point in _training(folder).get("checkpoints", [])}
+        return Progress("validation loss (nats per token)", losses)
+    alias = _pythia(name)
+    if not alias:
+        return Progress("", {})
+    with (paths.DATA / _EVALUATIONS).open(newline="", encoding="utf-8") as stream:
+        rows = csv.DictReader(line for line in stream if not line.startswith("#"))
+        values = {int(row["step"]): 100 * float(row["accuracy"]) for row in rows if row["model"] == alias}
+    return Progress("zero-shot accuracy (%, mean of 6 tasks)", values)
+
+
+def _training_folder(name: str | Path) -> Path | None:
+    """Find the folder with a model's `training.json`, in the order in which `sources.locate` looks for a model."""
+    folder = Path(str(name).strip())
+    entry = None if folder.is_dir() else registry.lookup(str(name))
+    if entry is not None and entry.embedded:
+        folder = paths.CHECKPOINTS / entry.alias
+    return folder if (folder / "training.json").is_file() else None
+
+
+def _training(folder: Path) -> dict:
+    return json.loads((folder / "training.json").read_text(encoding="utf-8"))
+
+
+def _pythia(name: str | Path) -> str:
+    """Give the alias of a Pythia model of the registry; empty for every other model."""
+    entry = None if Path(str(name).strip()).is_dir() else registry.lookup(str(name))
+    return entry.alias if entry is not None and entry.family == "Pythia" else ""

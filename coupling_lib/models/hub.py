@@ -1,0 +1,297 @@
+"""A model's files: fetched from the Hugging Face hub into its cache, safetensors only, or the reason why not.
+
+Files are asked for one by one, by name and at one commit, so that what is loaded is one state of the
+repository and nothing but configuration, tokenizer and safetensors weights ever lands in the cache. Every
+way in which this can fail ends in one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+from huggingface_hub import logging as hub_logging
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import tqdm
+
+from coupling_lib.errors import CouplingError, ModelUnavailableError
+from coupling_lib.models import registry
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_PICKLED = re.compile(r".*\.(bin|pt|pth|ckpt|h5|msgpack)(\.index\.json)?")
+_PICKLED_NAMES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_OLDER_TOKENIZER = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")
+TOKENIZER_FILES = (*_TOKENIZER, *_OLDER_TOKENIZER)
+
+
+class _TruncatedError(OSError):
+    """A server sends a file again and again and never to its end."""
+
+
+class _Progress(tqdm):
+    """The hub's progress bar, which also notices a download that never gets anywhere.
+
+    A server that breaks off and cannot resume is asked from the start each time, without limit: every
+    chunk it sends counts as progress.
+    """
+
+    restarts = 0
+
+    def update(self, n: float | None = 1) -> bool | None:
+        if n is not None and n < 0:
+            self.restarts += 1
+            if self.restarts > 2:
+                raise _TruncatedError("the download broke off three times, each time from the start")
+        return super().update(n)
+
+
+def fetch(repo_id: str, revision: str | None = None) -> Path:
+    """Bring a model's configuration and tokenizer into the local cache and give their folder.
+
+    Without a network, what the cache holds is used. A server that does not answer is given up after the
+    time-outs of `huggingface_hub` (10 s for an answer), not after its minutes of retries.
+
+    Args:
+        repo_id: Hugging Face repository, "organisation/name".
+        revision: branch, tag or commit; None for the main branch.
+
+    Returns:
+        the folder; its name is the commit.
+
+    Raises:
+        ModelUnavailableError: if the files cannot be had; the message says why and what to do.
+    """
+    with _explained(repo_id, revision):
+        folder, online = _resolve(repo_id, revision or constants.DEFAULT_REVISION)
+        tokenizer = _get(repo_id, "tokenizer.json", folder.name, online)
+        for name in _TOKENIZER[1:] if tokenizer else _TOKENIZER[1:] + _OLDER_TOKENIZER:
+            _get(repo_id, name, folder.name, online)
+        return folder
+
+
+def fetch_weights(repo_id: str, commit: str) -> None:
+    """Bring a model's weights into the folder that `fetch` gave.
+
+    Args:
+        repo_id: Hugging Face repository.
+        commit: the commit, the name of that folder.
+
+    Raises:
+        ModelUnavailableError: if there are none in safetensors format, or they cannot be had.
+    """
+    with _explained(repo_id, commit):
+        index = _cached(repo_id, INDEX, commit)
+        if index is None and _get(repo_id, WEIGHTS, commit):
+            return
+        index = index or _get(repo_id, INDEX, commit)
+        if index is None:
+            pickled = next((n for n in _PICKLED_NAMES if _exists(repo_id, n, commit)), None)
+            raise ModelUnavailableError(_no_safetensors(repo_id, pickled))
+        for shard in shards(index, repo_id):
+            if _get(repo_id, shard, commit) is None:
+                raise ModelUnavailableError(
+                    f"{repo_id!r} lacks {shard}, which its {INDEX} names; choose another revision"
+                )
+
+
+def check_weights(folder: Path, name: str) -> None:
+    """Refuse a local folder whose weights are missing, incomplete or pickled.
+
+    Args:
+        folder: the folder.
+        name: what the user called the model.
+
+    Raises:
+        ModelUnavailableError: if `model.safetensors`, or each file that its index names, is not there.
+    """
+    if (folder / WEIGHTS).is_file():
+        return
+    if (folder / INDEX).is_file():
+        for shard in shards(folder / INDEX, name):
+            if not (folder / shard).is_file():
+                raise ModelUnavailableError(
+                    f"{name!r} lacks {shard}, which its {INDEX} names; copy that file into the folder"
+                )
+        return
+    pickled = sorted(file.name for file in folder.iterdir() if _PICKLED.fullmatch(file.name))
+    raise ModelUnavailableError(_no_safetensors(name, pickled[0] if pickled else None))
+
+
+def shards(index: Path, name: str) -> list[str]:
+    """Read which files the weights are split into.
+
+    Args:
+        index: a `model.safetensors.index.json`.
+        name: what the user called the model.
+
+    Returns:
+        the files' names.
+
+    Raises:
+        ModelUnavailableError: if the index cannot be read, or names a file that is not plain safetensors.
+    """
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelUnavailableError(f"{INDEX} of {name!r} is damaged; fetch it again") from error
+    for shard in names:
+        # A name with a folder in it could lie outside the repository; any other suffix may be a pickle.
+        if Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise ModelUnavailableError(
+                f"{INDEX} of {name!r} names {shard!r}, which is no safetensors file; choose another model"
+            )
+    return names
+
+
+def _cached(repo_id: str, name: str, revision: str) -> Path | None:
+    """Give a file's place in the cache, if it is there."""
+    found = try_to_load_from_cache(repo_id, name, revision=revision)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _get(repo_id: str, name: str, commit: str, online: bool = True) -> Path | None:
+    """Give a file's place in the cache, fetching it if need be; None if it cannot be had there."""
+    if found := _cached(repo_id, name, commit):
+        return found
+    if online and _exists(repo_id, name, commit):
+        return Path(hf_hub_download(repo_id, name, revision=commit, tqdm_class=_Progress))
+    return None
+
+
+def _exists(repo_id: str, name: str, commit: str) -> bool:
+    """Ask the hub whether a repository has a file."""
+    # Without retries: `hf_hub_download` on its own would wait minutes for a server that fell silent.
+    try:
+        get_hf_file_metadata(hf_hub_url(repo_id, name, revision=commit))
+    except EntryNotFoundError:
+        return False
+    except HfHubHTTPError as error:
+        if error.response.status_code == 404:
+            return False
+        raise
+    return True
+
+
+def _resolve(repo_id: str, revision: str) -> tuple[Path, bool]:
+    """Find the commit a revision stands for: its folder in the cache, and whether the hub can be asked for more."""
+    try:
+        metadata = get_hf_file_metadata(hf_hub_url(repo_id, "config.json", revision=revision))
+    except (RevisionNotFoundError, EntryNotFoundError):
+        raise
+    except (httpx2.TransportError, HfHubHTTPError, OfflineModeIsEnabled):
+        if config := _cached(repo_id, "config.json", revision):
+            return config.parent, False
+        raise
+    if metadata.commit_hash is None:
+        raise ModelUnavailableError(
+            f"{_host()} does not answer as a Hugging Face hub does; check HF_ENDPOINT and the proxy"
+        )
+    # Asked for by the revision's own name, so that the cache knows it when there is no network.
+    return Path(hf_hub_download(repo_id, "config.json", revision=revision, tqdm_class=_Progress)).parent, True
+
+
+@contextmanager
+def _explained(repo_id: str, revision: str | None) -> Generator[None]:
+    """Turn whatever goes wrong while fetching into one line that says what to do."""
+    verbosity = hub_logging.get_verbosity()
+    hub_logging.set_verbosity_error()
+    try:
+        yield
+    except CouplingError:
+        raise
+    except (httpx2.HTTPError, OSError, ValueError, EntryNotFoundError) as error:
+        raise ModelUnavailableError(_explain(error, repo_id, revision)) from error
+    finally:
+        hub_logging.set_verbosity(verbosity)
+
+
+def _explain(error: BaseException, repo_id: str, revision: str | None) -> str:
+    """Say in one line what a failure of the hub, the network or the disk means."""
+    page = f"{constants.ENDPOINT}/{repo_id}"
+    for cause in _causes(error):
+        status = cause.response.status_code if isinstance(cause, HfHubHTTPError) else None
+        if isinstance(cause, HFValidationError):
+            return f"{repo_id!r} is no alias, no folder and no Hugging Face id; an id has the form 'organisation/name'"
+        if isinstance(cause, RevisionNotFoundError):
+            return f"{repo_id!r} has no revision {revision!r}; its branches and tags are listed at {page}/tree/main"
+        if isinstance(cause, GatedRepoError) or status == 403:
+            return f"{repo_id!r} is gated (hub: {status}); accept its licence at {page}, then run `hf auth login`"
+        if status == 401:
+            return (
+                f"{repo_id!r} does not exist, or needs a login (hub: 401); check the spelling, accept its "
+                f"licence at {page}, then run `hf auth login`"
+            )
+        if status == 404 and revision is not None:
+            return f"{repo_id!r} does not exist or has no revision {revision!r} (404); look for both at {page}"
+        if status == 404:
+            return f"{repo_id!r} does not exist on {_host()} (404); check the spelling of the id"
+        if isinstance(cause, _TruncatedError) or status == 416 or "Consistency check failed" in str(cause):
+            return f"a file of {repo_id!r} arrived truncated from {_host()}; run the same again to resume the download"
+        if status is not None:
+            return f"{_host()} answered {status} for {repo_id!r}; try again later"
+        if isinstance(cause, httpx2.TimeoutException):
+            return (
+                f"{_host()} did not answer within {constants.HF_HUB_ETAG_TIMEOUT} s for {repo_id!r}; try again, or set "
+                "HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT to more seconds"
+            )
+        if isinstance(cause, httpx2.RemoteProtocolError):
+            return f"{_host()} broke off while sending {repo_id!r}; run the same again to resume the download"
+        if isinstance(cause, OfflineModeIsEnabled):
+            return f"HF_HUB_OFFLINE is set and {repo_id!r} is not in the local cache; unset it, or use {_embedded()}"
+        if isinstance(cause, httpx2.TransportError):
+            return (
+                f"{_host()} cannot be reached and {repo_id!r} is not in the local cache; connect to a network, "
+                f"or use {_embedded()}"
+            )
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"the disk is full while fetching {repo_id!r}; free some space, or set HF_HOME to a larger disk"
+        if isinstance(cause, PermissionError):
+            return f"{constants.HF_HUB_CACHE} cannot be written; set HF_HOME to a folder of your own"
+    return f"{repo_id!r} cannot be fetched ({type(error).__name__}: {' '.join(str(error).split())}); try again"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Give an error and those that led to it, the most telling first."""
+    chain = [error]
+    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
+        chain.append(inner)
+    # The hub's own classes say more than the HTTP error they were made from.
+    return iter(
+        sorted(chain, key=lambda cause: not isinstance(cause, HfHubHTTPError | HFValidationError | _TruncatedError))
+    )
+
+
+def _no_safetensors(name: str, pickled: str | None) -> str:
+    """Say why weights that are pickled, or not there, are refused."""
+    if pickled:
+        return (
+            f"{name!r} has only pickled weights ({pickled}), which can run code when they are opened; convert them to "
+            "safetensors, or name a revision that has them"
+        )
+    return f"{name!r} has no {WEIGHTS}; choose a model with safetensors weights"
+
+
+def _host() -> str:
+    """Name the server that is asked."""
+    return urlsplit(constants.ENDPOINT).netloc
+
+
+def _embedded() -> str:
+    """Name the language models that need no network."""
+    own = (entry for entry in registry.entries() if entry.embedded and entry.family != "ViT")
+    return " or ".join(repr(entry.alias) for entry in own)

@@ -1,0 +1,347 @@
+"""Loading a model: by alias, Hugging Face id or local folder, in a chosen precision, trained or untrained.
+
+Three things are the same for every model. Attention runs in its plain form (`attn_implementation="eager"`, or the
+same through `coupling_lib.blocks.attention`): the fused kernel has no forward-mode derivative on the CPU and takes the
+wrong mask rows, without a word, for a query that is not the last token. Mixture-of-experts layers run one expert
+at a time, because the grouped product knows no float64. And no code from a repository is ever run, nor a pickle
+opened.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from coupling_lib.blocks import fits as memories
+from coupling_lib.blocks import offload
+from coupling_lib.blocks import precision as precisions
+from coupling_lib.blocks import record as blocks
+from coupling_lib.blocks import validate as checks
+from coupling_lib.errors import (
+    CouplingError,
+    ModelUnavailableError,
+    ParameterError,
+    PostNormWarning,
+    UnsupportedModelError,
+)
+from coupling_lib.models import architecture, hub, sources
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model ready to be measured: in evaluation mode, frozen, its blocks found and checked.
+
+    Args:
+        hf: the Hugging Face model.
+        tokenizer: its tokenizer; None for a vision model and for a folder without one.
+        name: what the user called it.
+        source: where its files come from: "hub id@commit", a folder, or "memory".
+        revision: branch, tag, commit or training step; None where there is no such thing.
+        precision: how the weights are stored, one of `precision.PRECISIONS`.
+        untrained: whether the weights are freshly initialised.
+        seed: seed of the initialisation, where the weights come from one; else None.
+        blocks: the transformer blocks.
+    """
+
+    hf: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    name: str
+    source: str
+    revision: str | None
+    precision: str
+    untrained: bool
+    seed: int | None
+    blocks: blocks.Blocks
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of transformer blocks L."""
+        return len(self.blocks)
+
+    @property
+    def d_model(self) -> int:
+        """Width d of the residual stream."""
+        return self.hf.config.get_text_config().hidden_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.hf.device
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether the blocks' weights stay on disk and are read one block at a time."""
+        return offload.is_offloaded(self.blocks.modules)
+
+
+def load_model(
+    name: str | Path,
+    *,
+    precision: str = "float32",
+    untrained: bool = False,
+    seed: int = 0,
+    revision: str | None = None,
+    device: str | torch.device | None = None,
+    memory: str | int | None = None,
+) -> Model:
+    """Load a model so that its blocks can be differentiated.
+
+    Args:
+        name: alias of `data/models.csv` ("llama3-8b"), Hugging Face id ("organisation/name") or local folder.
+        precision: how the weights are stored: "float32", "bfloat16", "float16", "nf4", "fp4" or "int8". Jacobians
+            are formed in float32 whatever it is.
+        untrained: take the same configuration with freshly initialised weights; no weights are downloaded. The
+            weights are drawn in float32 on the CPU and then stored in `precision`, so one seed gives one model.
+        seed: seed of that initialisation.
+        revision: branch, tag or commit of the hub ("step128" of a Pythia model), or training step of an
+            embedded model ("step0", "step316").
+        device: "cpu", "cuda", "cuda:1" ...; by default a GPU if there is one.
+        memory: the most that weights may take on `device` at any moment, "8GiB", "500MB" or a number of bytes. A
+            model that needs more, counting the float32 copy of the block being measured, keeps its blocks in
+            their files and one at a time is read; the numbers are the same bit for bit. Activations and
+            Jacobians come on top. By default there is no bound but what is free.
+
+    Returns:
+        the model, with `requires_grad` off everywhere.
+
+    Raises:
+        ParameterError: if an argument is of the wrong type or out of range.
+        ModelUnavailableError: if the files cannot be had, are damaged or do not fit into memory.
+        UnsupportedModelError: if the architecture needs remote code, or its blocks cannot be measured.
+
+    >>> model = load_model("nano-neox", revision="step0")
+    >>> model.n_blocks, model.d_model
+    (12, 96)
+    """
+    _check_arguments(untrained, seed, revision)
+    budget = memories.parse(memory)
+    arguments = precisions.loading_arguments(precision)
+    place = _device(device)
+    origin = sources.locate(name, revision)
+    config = architecture.read_config(origin.folder, origin.name)
+    family = architecture.model_class(config, origin.name)
+    fresh = seed if untrained else origin.step0_seed
+    on_disk = offload.choose(
+        family, config, precision, arguments, place, origin.name, untrained=fresh is not None, budget=budget
+    )
+    with _quiet(), _explained(origin, precision):
+        if fresh is not None:
+            hf = _initialise(family, config, fresh, arguments, place)
+        else:
+            if origin.hub_id:
+                hub.fetch_weights(origin.hub_id, origin.folder.name)
+            hub.check_weights(origin.folder, origin.name)
+            if on_disk is None:
+                hf = _read(family, origin.folder, arguments, place)
+            else:
+                hf = offload.load(lambda **more: _read(family, origin.folder, arguments | more, place), on_disk, place)
+        tokenizer = _tokenizer(origin.tokenizer) if family.main_input_name == "input_ids" else None
+        return Model(
+            hf=hf,
+            tokenizer=tokenizer,
+            name=origin.name,
+            source=origin.source,
+            revision=origin.revision,
+            precision=precision,
+            untrained=untrained,
+            seed=fresh,
+            blocks=_prepare(hf, origin.name),
+        )
+
+
+def wrap_model(
+    hf_model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    name: str | None = None,
+    precision: str | None = None,
+) -> Model:
+    """Take a Hugging Face model that exists already, with the checks of `load_model`.
+
+    The model itself is used, not a copy: it is put into evaluation mode, frozen, and set to plain attention.
+
+    Args:
+        hf_model: the model.
+        tokenizer: its tokenizer, needed only to pass text.
+        name: what to call it in figures and records; by default the name of its class.
+        precision: how its weights are stored, for the record; by default its dtype.
+
+    Returns:
+        the model, ready to be measured.
+
+    Raises:
+        ParameterError: if `hf_model` is not a Hugging Face model.
+        ModelUnavailableError: if it holds weights that are NaN or infinite.
+        UnsupportedModelError: if its blocks cannot be measured.
+    """
+    if not isinstance(hf_model, PreTrainedModel):
+        raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers PreTrainedModel was expected")
+    name = name or type(hf_model).__name__
+    architecture.refuse_encoder_decoder(hf_model.config, name)
+    hf_model.set_attn_implementation("eager")
+    return Model(
+        hf=hf_model,
+        tokenizer=tokenizer,
+        name=name,
+        source="memory",
+        revision=None,
+        precision=precision or _stored_as(hf_model),
+        untrained=False,
+        seed=None,
+        blocks=_prepare(hf_model, name),
+    )
+
+
+def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
+    """Refuse values that Python would silently take for others, such as the string "false" for True."""
+    if not isinstance(untrained, bool):
+        raise ParameterError(f"untrained is {untrained!r}; it must be True or False")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ParameterError(f"seed is {seed!r}; it must be a whole number from 0")
+    if revision is not None and (not isinstance(revision, str) or not revision.strip()):
+        raise ParameterError(f"revision is {revision!r}; it must be the name of a branch, tag, commit or step, or None")
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    """Choose the device, and refuse one that is not there."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ParameterError(f"device is {device!r}; it must be 'cpu', 'cuda' or 'cuda:N'") from None
+    if chosen.type not in ("cpu", "cuda"):
+        raise ParameterError(f"device is {device!r}; it must be 'cpu', 'cuda' or 'cuda:N'")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ParameterError(f"device is {device!r}, and {torch.cuda.device_count()} GPUs are visible; pass 'cpu'")
+    return chosen
+
+
+def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: torch.device) -> PreTrainedModel:
+    """Read weights from a folder, and refuse a folder that does not hold them all."""
+    if place.type != "cpu" or "quantization_config" in arguments:
+        arguments = {"device_map": {"": place}, **arguments}
+    hf, report = family.from_pretrained(
+        folder,
+        attn_implementation="eager",
+        use_safetensors=True,
+        trust_remote_code=False,
+        local_files_only=True,
+        output_loading_info=True,
+        **arguments,
+    )
+    # transformers draws what is missing at random and goes on: the model would be measured half untrained.
+    if missing := sorted(report["missing_keys"]):
+        raise ModelUnavailableError(
+            f"the weights in {folder.name!r} lack {len(missing)} of the model's tensors ({missing[0]}, ...); "
+            "take the complete set of files"
+        )
+    for parameter in hf.parameters():
+        if (well := memories.aligned(weight := parameter.data)) is not weight:
+            parameter.data = well
+    return hf
+
+
+def _initialise(
+    family: type[PreTrainedModel], config: PreTrainedConfig, seed: int, arguments: dict, place: torch.device
+) -> PreTrainedModel:
+    """Draw fresh weights in float32 on the CPU, then store them as a loaded model's would be."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        hf = family._from_config(config, dtype=torch.float32, attn_implementation="eager")
+    if "quantization_config" not in arguments:
+        return hf.to(dtype=arguments["dtype"], device=place)
+    # Quantisation happens while weights are read, so they are written first.
+    with TemporaryDirectory() as folder:
+        hf.save_pretrained(folder)
+        del hf
+        return _read(family, Path(folder), arguments, place)
+
+
+def _prepare(hf: PreTrainedModel, name: str) -> blocks.Blocks:
+    """Freeze a model, keep its layers in the form that can be differentiated, and check its blocks."""
+    hf.eval().requires_grad_(False)
+    hf.set_experts_implementation("eager")
+    precisions.prepare(hf)
+    found = checks.validate(hf, name)
+    if found.post_norm:
+        branch = "pass boundary='branch' for what their sub-layers add to it; "
+        warnings.warn(
+            f"{name}: {len(found.post_norm)} of {len(found)} blocks normalise their stream (post-norm); block minus "
+            f"identity couples trivially there, trained or not; {branch if all(found.post_norm.values()) else ''}"
+            "see Gotchas in the book",
+            PostNormWarning,
+            stacklevel=3,
+        )
+    return found
+
+
+def _stored_as(hf: PreTrainedModel) -> str:
+    """Name the precision of a model's weights."""
+    quantised = getattr(hf.config, "quantization_config", None)
+    if getattr(quantised, "load_in_4bit", False):
+        return quantised.bnb_4bit_quant_type
+    return "int8" if getattr(quantised, "load_in_8bit", False) else str(hf.dtype).removeprefix("torch.")
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    """Read the tokenizer, if the folder has one; input_ids can be measured without."""
+    if not any((folder / name).is_file() for name in hub.TOKENIZER_FILES):
+        return None
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Keep transformers' notices and progress bars out of notebooks; downloads keep their own bar."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    hook = logging.set_tqdm_hook(lambda factory, args, kwargs: logging.EmptyTqdm(*args, **kwargs))
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(hook)
+        logging.set_verbosity(verbosity)
+
+
+@contextmanager
+def _explained(origin: sources.Source, precision: str) -> Generator[None]:
+    """Turn whatever goes wrong while weights are read into one line that says what to do."""
+    try:
+        yield
+    except CouplingError:
+        raise
+    except SafetensorError as error:
+        raise ModelUnavailableError(
+            f"the weights of {origin.name!r} are damaged or truncated ({error}); "
+            f"delete {origin.root} and fetch them anew"
+        ) from error
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise _out_of_memory(origin.name, precision) from error
+    except Exception as error:
+        if re.search(r"not enough memory|can(no|')t allocate memory|out of memory", str(error), re.IGNORECASE):
+            raise _out_of_memory(origin.name, precision) from error
+        reason = " ".join(str(error).split())[:200]
+        raise UnsupportedModelError(
+            f"{origin.name!r} cannot be loaded by transformers {transformers.__version__} "
+            f"({type(error).__name__}: {reason}); check that its configuration, weights and tokenizer belong together"
+        ) from error
+
+
+def _out_of_memory(name: str, precision: str) -> ModelUnavailableError:
+    """Say what to do when memory ran out although it was expected to suffice."""
+    return ModelUnavailableError(
+        f"memory ran out while {name!r} was loaded in {precision}; pass precision='nf4', pass memory='2GiB' or so to "
+        "leave its blocks on disk, or choose a smaller model"
+    )

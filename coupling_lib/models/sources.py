@@ -1,0 +1,100 @@
+"""Where a model's files are: what an alias, a Hugging Face id or a folder stands for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from coupling_lib import paths
+from coupling_lib.errors import ModelUnavailableError, ParameterError
+from coupling_lib.models import hub, registry
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of one model.
+
+    Args:
+        name: what the user called it, an alias in its usual spelling.
+        folder: folder with its configuration and, unless `hub_id` is given, its weights.
+        tokenizer: folder with its tokenizer.
+        source: for the record: "hub id@commit", "embedded:alias" or the folder.
+        revision: branch, tag, commit or training step; None where there is no such thing.
+        hub_id: repository from which the weights are still to be fetched.
+        step0_seed: seed from which the weights of step 0 are made again.
+    """
+
+    name: str
+    folder: Path
+    tokenizer: Path
+    source: str
+    revision: str | None = None
+    hub_id: str | None = None
+    step0_seed: int | None = None
+
+    @property
+    def root(self) -> Path:
+        """What to delete so that every file is fetched again: of a hub model its whole place in the cache."""
+        return self.folder.parents[1] if self.hub_id else self.folder
+
+
+def locate(name: str | Path, revision: str | None) -> Source:
+    """Find what a name stands for: a folder first, then an alias or an id of the registry, then any hub id.
+
+    Of a hub model, configuration and tokenizer are fetched.
+
+    Args:
+        name: alias, Hugging Face id or local folder.
+        revision: branch, tag, commit or training step; None for the latest.
+
+    Returns:
+        where the model's files are.
+
+    Raises:
+        ParameterError: if the name is not text or a path, or a folder without revisions is asked for one.
+        ModelUnavailableError: if there is no such model or revision.
+    """
+    if not isinstance(name, str | Path) or not str(name).strip():
+        raise ParameterError(f"model is {name!r}; it must be an alias, a Hugging Face id or a folder")
+    text = str(name).strip()
+    if Path(text).is_dir():
+        return _local(Path(text), text, text, revision)
+    if isinstance(name, Path):
+        raise ModelUnavailableError(f"the folder {text!r} does not exist; check the path")
+    entry = registry.lookup(text)
+    if entry is not None and entry.embedded:
+        folder = paths.CHECKPOINTS / entry.alias
+        if not folder.is_dir():
+            raise ModelUnavailableError(
+                f"the embedded model {entry.alias!r} is not in {folder}; install the library anew"
+            )
+        return _local(folder, entry.alias, f"embedded:{entry.alias}", revision)
+    if entry is None and "/" not in text:
+        near = registry.suggest(text)
+        advice = f"did you mean {near[0]!r}?" if near else "see data/models.csv for the aliases"
+        raise ModelUnavailableError(f"no model is called {text!r}; {advice}")
+    hub_id = entry.hub_id if entry else text
+    folder = hub.fetch(hub_id, revision)
+    label = entry.alias if entry else text
+    return Source(label, folder, folder, f"{hub_id}@{folder.name}", revision or "main", hub_id=hub_id)
+
+
+def _local(folder: Path, name: str, source: str, revision: str | None) -> Source:
+    """Find a training step in a folder: its own for the last, `stepN/` for others, step 0 from the recorded seed."""
+    record = folder / "training.json"
+    if not record.is_file():
+        if revision is not None:
+            raise ParameterError(f"revision is {revision!r}, and the folder {name!r} has none; leave revision out")
+        return Source(name, folder, folder, source)
+    training = json.loads(record.read_text(encoding="utf-8"))
+    last = f"step{training['steps']}"
+    stored = [step.parent.name for step in folder.glob("step*/config.json")]
+    steps = sorted({"step0", last, *stored}, key=lambda step: int(step.removeprefix("step")))
+    if revision is None or revision == last:
+        return Source(name, folder, folder, source, last)
+    if revision == "step0":
+        return Source(name, folder, folder, source, revision, step0_seed=training["seed"])
+    if revision not in steps:
+        raise ModelUnavailableError(f"{name!r} has no revision {revision!r}; choose one of {', '.join(steps)}")
+    return Source(name, folder / revision, folder, source, revision)

@@ -1,0 +1,165 @@
+"""What fixes the numbers of a measurement: the key under which the store keeps it.
+
+Weights are known by their content, not by their name: a folder whose files change, a model changed in memory and an
+untrained model with another seed are different models. What a hook adds to a forward pass is not part of the weights:
+measure such a model directly, without a sweep. The digest costs some milliseconds for the embedded models and about a
+second per gigabyte. A measure is known by its version (see `frame.measurement`, which states when to raise it). One
+without a version, which only a user's own can be, is known by the text of its own file.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.models import sources
+from coupling_lib.models.load import Model
+
+# Parts of a configuration that say where it comes from, not what the model computes.
+_ORIGIN = ("_name_or_path", "_commit_hash", "transformers_version")
+
+
+def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe a measurement, all but its prompt.
+
+    Args:
+        measure: the function that measures, called as `measure(model, prompts, **settings)`.
+        model: the model.
+        settings: keyword arguments; what is left out counts with its default.
+
+    Returns:
+        plain values: `model`, `source`, `revision`, `precision`, `untrained`, `seed`, `weights`, `measure`, `version`,
+        `code` and `settings`.
+
+    Raises:
+        ParameterError: if a setting is no plain value, or the weights cannot be identified.
+    """
+    function, fixed = _unwrapped(measure)
+    bound = inspect.signature(function).bind_partial(None, None, **(fixed | dict(settings)))
+    bound.apply_defaults()
+    plain = {name: _plain(name, value) for name, value in list(bound.arguments.items())[2:]}
+    version = getattr(function, "version", None)
+    return {
+        "model": model.name,
+        "source": str(model.source),
+        "revision": model.revision,
+        "precision": model.precision,
+        "untrained": int(model.untrained),
+        "seed": model.seed,
+        "weights": fingerprint(model),
+        "measure": getattr(function, "__name__", type(function).__name__).removeprefix("measure_"),
+        "version": 1 if version is None else version,
+        "code": _code(function) if version is None else "",
+        "settings": plain,
+    }
+
+
+def prompt_key(model: Model, given: str | torch.Tensor) -> str:
+    """Hash a prompt: its text with the token ids that the model's tokenizer makes of it, or the tensor.
+
+    Args:
+        model: the model.
+        given: a text, `input_ids`, or `pixel_values`.
+
+    Returns:
+        20 hexadecimal digits of a SHA-256.
+    """
+    if isinstance(given, str):
+        ids = model.tokenizer(given)["input_ids"] if model.tokenizer is not None else []
+        content = json.dumps([given, ids]).encode()
+    else:
+        # Token ids mean the same in every width of integer.
+        values = given.detach().cpu()
+        values = values if values.is_floating_point() else values.long()
+        content = f"{values.dtype}{tuple(values.shape)}".encode() + _bytes(values).tobytes()
+    return hashlib.sha256(content).hexdigest()[:20]
+
+
+def fingerprint(model: Model) -> str:
+    """Identify a model's weights and configuration by their content.
+
+    All parameters and buffers in memory are hashed. Of a model whose blocks stay on disk, the files stand for what is
+    not in memory: by commit if they come from the hub, else by their names, sizes and times of change.
+
+    Args:
+        model: the model.
+
+    Returns:
+        20 hexadecimal digits of a SHA-256.
+
+    Raises:
+        ParameterError: if blocks are on disk and their folder cannot be found any more.
+    """
+    config = {name: value for name, value in model.hf.config.to_dict().items() if name not in _ORIGIN}
+    total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, tensor in model.hf.state_dict().items():
+        if isinstance(tensor, torch.Tensor):
+            total.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+            if tensor.device.type != "meta":
+                total.update(_bytes(tensor))
+    if model.offloaded:
+        total.update(_files(model).encode())
+    return total.hexdigest()[:20]
+
+
+def _files(model: Model) -> str:
+    if model.source.rpartition("@")[0] and not model.source.startswith("embedded:"):
+        return model.source  # a commit of the hub never changes
+    try:
+        folder = sources.locate(model.name, model.revision).folder
+        stats = [(path.name, path.stat()) for path in sorted(folder.glob("*.safetensors"))]
+    except (CouplingError, OSError) as error:
+        raise ParameterError(f"the files of {model.name!r} cannot be found any more ({error})") from None
+    return json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray:
+    """View the bytes of a tensor, copying them only from another device or layout."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def _unwrapped(measure: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Take a `functools.partial` apart."""
+    if isinstance(measure, functools.partial):
+        function, fixed = _unwrapped(measure.func)
+        return function, fixed | measure.keywords
+    return measure, {}
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Bring a setting into a form that JSON can write, the same for equal settings."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray | range):
+        value = list(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(name, part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(name, part) for part in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ParameterError(f"the setting {name!r} is a {type(value).__name__}, not a number, a text or several of these")
+
+
+def _code(function: Callable[..., Any]) -> str:
+    """Hash what a measure without a version is known by."""
+    return hashlib.sha256(_source(function).encode()).hexdigest()[:12]
+
+
+def _source(function: Callable[..., Any]) -> str:
+    try:
+        module = inspect.getmodule(function)
+        # A notebook's functions have no file; each is then known by its own text.
+        written_in_file = module is not None and getattr(module, "__file__", None)
+        return inspect.getsource(module if written_in_file else function)
+    except (OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        return repr((code.co_code, code.co_consts)) if code else repr(type(function))

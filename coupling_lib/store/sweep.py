@@ -1,0 +1,215 @@
+"""A measurement over many prompts: one after the other, each kept in the store as soon as it is done.
+
+    ds = cl.sweep(cl.measure_depth, model, prompts, ks=(10,))
+
+A run that was stopped, or killed, goes on where it was; a run that was finished is read from the disk in no time.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import xarray as xr
+from tqdm import tqdm
+
+from coupling_lib import paths
+from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.inputs.given import prompt_inputs, prompt_name, prompts_together
+from coupling_lib.models.load import Model
+from coupling_lib.provenance import command_line, prompts_hash
+from coupling_lib.store import StoreWarning, join_prompts, read, write
+from coupling_lib.store.key import measurement_key, prompt_key
+
+
+def sweep(
+    measure: Callable[..., xr.Dataset],
+    model: Model,
+    prompts: str | torch.Tensor | Iterable[Any],
+    *,
+    store: str | Path | None = None,
+    **settings: Any,
+) -> xr.Dataset:
+    """Measure many prompts, keep each as soon as it is done, and repeat nothing that was finished.
+
+    A prompt that was measured before, by the same version of the measure, with the same settings, on the same
+    weights, is read from the store. A damaged file is set aside and its prompt measured again. Where the store cannot
+    be written to, one warning says so and the measurement goes on.
+
+    Measures that gain by it get several short prompts of a narrow model at once, see `measures.frame.batched`; the
+    numbers are those of each prompt alone, up to rounding.
+
+    The data set grows with the number of prompts, and nothing else does: of the model's activations and Jacobians,
+    those of as many prompts as are measured together are in memory. Where even the data set is too large, take
+    `stream`.
+
+    Args:
+        measure: a function such as `measure_depth`, called as `measure(model, [prompt], **settings)`.
+        model: a model from `load_model` or `wrap_model`.
+        prompts: texts, tensors of `input_ids` `(1, n)`, images `(1, c, h, w)`, or `Prompt` objects.
+        store: folder of all results; by default `results`, or what the environment variable `COUPLING_RESULTS` says.
+        settings: keyword arguments of `measure`, plain values.
+
+    Returns:
+        what `measure(model, prompts, **settings)` returns. Where entries of different prompts differ in length, the
+        shorter are filled up with NaN. The attribute `versions` names all that were used, if these are several.
+
+    Raises:
+        ParameterError: if there is no prompt, or `measure` refuses one.
+
+    Example:
+        >>> import tempfile
+        >>> import coupling_lib as cl
+        >>> model, texts = cl.load_model("nano-neox"), ["It was the best of times", "it was the worst of times"]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ds = cl.sweep(cl.measure_trajectories, model, texts, store=folder)
+        >>> dict(ds.norm.sizes)
+        {'prompt': 2, 'level': 13}
+    """
+    given = prompt_inputs(prompts)
+    versions: dict[str, None] = {}
+
+    def noted() -> Iterator[xr.Dataset]:
+        for ds in stream(measure, model, given, store=store, **settings):
+            versions.update(dict.fromkeys([ds.attrs.get("versions", "")]))
+            yield ds
+
+    joined = join_prompts(noted())
+    present = {
+        "n_prompts": len(given),
+        "prompts_sha256": prompts_hash(given),
+        "versions": "; ".join(versions),
+        "command": command_line(),
+    }
+    joined.attrs |= {name: value for name, value in present.items() if name in joined.attrs}
+    return joined
+
+
+def stream(
+    measure: Callable[..., xr.Dataset],
+    model: Model,
+    prompts: str | torch.Tensor | Iterable[Any],
+    *,
+    store: str | Path | None = None,
+    **settings: Any,
+) -> Iterator[xr.Dataset]:
+    """Measure like `sweep`, and give the measurements one at a time, so that memory does not grow with their number.
+
+    What does not depend on the prompt, such as the coupling matrices that `measure_depth` keeps of its first prompt,
+    comes and is stored with the first measurement only.
+
+    Args:
+        measure: see `sweep`.
+        model: see `sweep`.
+        prompts: see `sweep`.
+        store: see `sweep`.
+        settings: see `sweep`.
+
+    Yields:
+        one data set per prompt, in their order.
+    """
+    given = prompt_inputs(prompts)
+    shelf = _Shelf(paths.RESULTS if store is None else Path(store), measure, model, settings)
+    most = prompts_together(model) if getattr(measure, "batched", False) else 1
+    waiting: list[tuple[int, str | torch.Tensor]] = []
+
+    def measured() -> Iterator[xr.Dataset]:
+        numbers, together = zip(*waiting, strict=True)
+        waiting.clear()
+        for number, prompt, ds in zip(numbers, together, _each(measure, model, together, settings), strict=True):
+            ds = ds if number == 0 else _without_shared(ds)
+            shelf.keep(prompt, ds, complete=number == 0)
+            yield ds
+
+    for number, prompt in enumerate(
+        tqdm(given, desc=f"{model.name}: prompts", unit="prompt", disable=None if len(given) > 1 else True, leave=False)
+    ):
+        ds = shelf.find(prompt, complete=number == 0)
+        if ds is None:
+            waiting.append((number, prompt))
+        if waiting and (ds is not None or len(waiting) == most):
+            yield from measured()
+        if ds is not None:
+            yield ds
+    if waiting:
+        yield from measured()
+
+
+def _each(
+    measure: Callable[..., xr.Dataset], model: Model, prompts: Sequence[Any], settings: dict[str, Any]
+) -> Iterator[xr.Dataset]:
+    """Measure prompts together and give the data set of each, as if it had been measured alone."""
+    if len(prompts) > 1:
+        try:
+            whole = measure(model, list(prompts), **settings)
+        except CouplingError:
+            pass  # one by one, those before the one that is refused are measured and kept
+        else:
+            for number, prompt in enumerate(prompts):
+                alone = {"n_prompts": 1, "prompts_sha256": prompts_hash([prompt])}
+                yield whole.isel(prompt=[number]).assign_coords(prompt=[prompt_name(prompt)]).assign_attrs(alone)
+            return
+    for prompt in prompts:
+        yield measure(model, [prompt], **settings)
+
+
+class _Shelf:
+    """The place of one measurement in the store, for any prompt; trouble with the disk is told once and passed over."""
+
+    def __init__(self, root: Path, measure: Callable[..., Any], model: Model, settings: dict[str, Any]) -> None:
+        self.root, self.model = root, model
+        self.told = False
+        self.key: dict[str, Any] | None = None
+        try:
+            self.key = measurement_key(measure, model, settings)
+        except TypeError:
+            pass  # an argument that the measure does not have: calling it says so
+        except ParameterError as error:
+            self._tell(error)
+
+    def find(self, prompt: str | torch.Tensor, complete: bool) -> xr.Dataset | None:
+        if self.key is None or not _is_known(prompt):
+            return None
+        try:
+            found = read(self.root, self._of(prompt))
+        except OSError as error:
+            self._tell(error)
+            return None
+        if found is None or (complete and not found[1]):
+            return None
+        return found[0] if complete else _without_shared(found[0])
+
+    def keep(self, prompt: str | torch.Tensor, ds: xr.Dataset, complete: bool) -> None:
+        if self.key is None:
+            return
+        try:
+            write(self.root, self._of(prompt), ds, complete)
+        except (OSError, ParameterError) as error:
+            self._tell(error)
+
+    def _of(self, prompt: str | torch.Tensor) -> dict[str, Any]:
+        return {**(self.key or {}), "prompt": prompt_key(self.model, prompt)}
+
+    def _tell(self, error: Exception) -> None:
+        if not self.told:
+            reason = f"{error.strerror or error}" if isinstance(error, OSError) else f"{error}"
+            warnings.warn(
+                f"measurements are not kept in {self.root}: {reason}; measuring goes on, and a later run repeats it",
+                StoreWarning,
+                stacklevel=2,
+            )
+        self.told = True
+
+
+def _is_known(prompt: Any) -> bool:
+    """Tell a prompt from something that is none, which the measure itself refuses."""
+    return isinstance(prompt, str | torch.Tensor)
+
+
+def _without_shared(ds: xr.Dataset) -> xr.Dataset:
+    """Drop the variables that do not depend on the prompt; coordinates stay."""
+    shared = [name for name, variable in ds.data_vars.items() if "prompt" not in variable.dims]
+    return ds.drop_vars(shared) if len(shared) < len(ds.data_vars) else ds

@@ -1,0 +1,220 @@
+"""Block Golub-Kahan bidiagonalisation: the top singular triplets from products J V and J^T U alone.
+
+Two orthonormal bases grow together, b columns at a time: V from products with J^T, U from products with
+J, so that J V = U B with a small upper triangular B. The singular triplets of B, carried back by the
+bases, converge to the largest ones of J from the outside inwards. Because J itself is projected, and not
+J^T J, a singular value s_i is found to the accuracy of J's own arithmetic times s_1 instead of that
+times s_1^2 / s_i: an outlying s_1 does not drown the others.
+
+Any operator will do that has a `shape` and the products `operator @ (d, m)` and `operator.T @ (d, m)`: a
+tensor, or a `BlockJacobian` whose matrix is never formed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.svd.eigenvectors import top_eigenvectors
+
+BLOCK = 16
+
+# Passes of orthogonalisation after the first; one does unless a column lies in the basis.
+_PASSES = 5
+
+# Residuals that rounding lets the recurrence reach, relative to s_1.
+FLOOR = {torch.float32: 3e-7, torch.float64: 1e-14}
+
+
+class KrylovTriplets(NamedTuple):
+    """Top singular triplets from a Krylov basis, before they are certified against the operator.
+
+    Args:
+        U: left singular vectors, shape `(d_out, k)`.
+        S: singular values, shape `(k,)`, descending.
+        Vh: right singular vectors, shape `(k, d_in)`.
+        next_value: the following singular value s_{K+1} as the basis sees it (never too large).
+        columns: m, the columns of each basis; the operator was applied to m vectors, its transpose too.
+    """
+
+    U: torch.Tensor
+    S: torch.Tensor
+    Vh: torch.Tensor
+    next_value: float
+    columns: int
+
+
+def golub_kahan(
+    operator: Any, k: int, tolerance: float = 1e-5, block: int = BLOCK, max_columns: int | None = None
+) -> KrylovTriplets:
+    """Find the K largest singular triplets of an operator by block Golub-Kahan bidiagonalisation.
+
+    Both bases are kept orthonormal by orthogonalising every new block twice against all earlier columns.
+    The start is random with a fixed seed, so two calls give the same numbers. The iteration stops when each
+    of the K triplets meets |J^T u - s v| <= max(tolerance * s_K, floor * s_1); the other side, J v = s u, holds
+    by construction. The floor is what rounding allows: 3e-7 in float32, 1e-14 in float64.
+
+    A basis started from b vectors sees b copies of a singular value that occurs more often. Where b of the
+    values found coincide, the search is repeated with a block twice as wide.
+
+    Args:
+        operator: J: `shape`, `@` and `.T @` with torch factors. It works in its `dtype` and on its `device`
+            where it has these attributes, else in those of what it returns for a float32 factor.
+        k: number of triplets, from 1 to `min(shape)`.
+        tolerance: residual to reach, in units of s_K.
+        block: b, columns added per step.
+        max_columns: bound on the basis, not below `k + block`; `20 k + 512` by default.
+
+    Returns:
+        the triplets, in the operator's dtype.
+
+    Raises:
+        ParameterError: if `k` is out of range.
+        UntrustworthyResultError: if a product is zero or not finite, or the residual is still too large
+            when the basis is full.
+
+    Example:
+        >>> found = golub_kahan(torch.diag(torch.arange(200.0, 0, -1)), k=3)
+        >>> [round(s) for s in found.S.tolist()]
+        [200, 199, 198]
+    """
+    if operator.shape[0] < operator.shape[1]:
+        # The right basis can then fill its space, which ends the recurrence exactly.
+        found = golub_kahan(operator.T, k, tolerance, block, max_columns)
+        return found._replace(U=found.Vh.T, Vh=found.U.T)
+    d = operator.shape[1]
+    if not 1 <= k <= d:
+        raise ParameterError(f"k is {k!r}; a {tuple(operator.shape)} operator has from 1 to {d} singular values")
+    limit = min(d, max(k + block, 20 * k + 512 if max_columns is None else max_columns))
+    bases = _Bases(operator, _start(operator, min(block, limit)), limit)
+    next_check, earlier = min(2 * k + 3 * bases.width, limit), None
+    while True:
+        bases.grow()
+        if bases.columns < next_check and not bases.full:
+            continue
+        S, residual = bases.ritz(min(k + 1, bases.columns))
+        bound = max(tolerance * S[k - 1], FLOOR[bases.dtype] * S[0])
+        excess = float(residual[:k].max() / bound)
+        if excess <= 1:
+            found = bases.triplets(k)
+            if block <= k and bool((found.S[: 1 - block] - found.S[block - 1 :] <= 10 * bound).any()):
+                return golub_kahan(operator, k, tolerance, 2 * block, max_columns)
+            return found
+        if not math.isfinite(excess) or bases.full:
+            raise UntrustworthyResultError(
+                f"after {bases.columns} columns the largest residual of {k} singular triplets is "
+                f"{float(residual[:k].max() / S[0]):.1e} of s_1; {float(bound / S[0]):.1e} is accepted. "
+                "Ask for fewer triplets, or decompose the dense matrix"
+            )
+        next_check = bases.columns + _columns_to_go(earlier, (bases.columns, excess))
+        earlier = (bases.columns, excess)
+
+
+def _columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float]) -> int:
+    """Guess how many columns are missing from how fast the residual fell between two checks."""
+    # A check costs as much as a few blocks. Convergence gets faster as it proceeds, so less is added than a
+    # straight line on the logarithm asks for, and never more than a quarter of the basis.
+    columns, excess = now
+    most = max(BLOCK, columns // 4)
+    if earlier is None or excess >= earlier[1]:
+        return most
+    rate = math.log(earlier[1] / excess) / (columns - earlier[0])
+    return min(most, int(0.7 * math.log(excess) / rate))
+
+
+class _Bases:
+    """The two orthonormal bases, stored as rows, and the triangular B with J V = U B."""
+
+    def __init__(self, operator: Any, start: torch.Tensor, limit: int):
+        rows, d = operator.shape
+        self.operator, self.limit, self.dtype = operator, limit, start.dtype
+        # For a matrix in rows, (U^T J)^T takes half the time of J^T U.
+        dense = isinstance(operator, torch.Tensor)
+        self._pull = (lambda U: (U.T @ operator).T) if dense else (lambda U: operator.T @ U)
+        self.columns, self.width = 0, start.shape[1]
+        self._U, self._V = start.new_empty(limit, rows), start.new_empty(min(d, limit + self.width), d)
+        self._B = start.new_zeros(limit, limit)
+        self._V[: self.width] = torch.linalg.qr(start)[0].T
+        self._last = start
+
+    @property
+    def full(self) -> bool:
+        return self.width == 0 or self.columns + self.width > self.limit
+
+    def grow(self) -> None:
+        """Add one block to U, and from it the next block of V."""
+        m, end = self.columns, self.columns + self.width
+        Q, R, C = _extend(self._U[:m], _finite(self.operator @ self._V[m:end].T), self.width)
+        if not m and not R.any():
+            raise UntrustworthyResultError("the operator gives zero for every vector; it has no singular directions")
+        self._U[m:end], self._B[:m, m:end], self._B[m:end, m:end] = Q.T, C, R
+        room = min(self.width, self._V.shape[1] - end)
+        Q, self._last, _ = _extend(self._V[:end], _finite(self._pull(Q)), room)
+        self._V[end : end + room] = Q.T
+        self.columns, self.width = end, room
+
+    def ritz(self, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Give the k largest singular values of B and |J^T u - s v| of each."""
+        B = self._B[: self.columns, : self.columns].double()
+        P = top_eigenvectors(B @ B.T, k)
+        last = self._last.double() @ P[self.columns - self._last.shape[1] :]
+        return (B.T @ P).norm(dim=0), last.norm(dim=0)
+
+    def triplets(self, k: int) -> KrylovTriplets:
+        """Carry the singular triplets of B back by the bases."""
+        m = self.columns
+        B = self._B[:m, :m].double()
+        P = top_eigenvectors(B @ B.T, min(k + 1, m))
+        # The eigenvectors of B B^T err by rounding times (s_1 / s_i)^2; all of B where that matters.
+        S = (B.T @ P).norm(dim=0)
+        if float(S[k - 1]) > 1e-3 * float(S[0]):
+            Y, R = torch.linalg.qr(B.T @ P)
+            X, S, Zh = torch.linalg.svd(R)
+            P, Qh = P @ Zh.T, (Y @ X).T
+        else:
+            P, S, Qh = torch.linalg.svd(B)
+        left, right = P[:, :k].T.to(self.dtype), Qh[:k].to(self.dtype)
+        following = float(S[k]) if k < m else 0.0
+        return KrylovTriplets((left @ self._U[:m]).T, S[:k].to(self.dtype), right @ self._V[:m], following, m)
+
+
+def _extend(basis: torch.Tensor, W: torch.Tensor, room: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Split W = basis^T C + Q R with Q orthonormal, and orthogonal to the rows of the basis."""
+    # The second pass repairs what rounding left of the first. Columns that lie in the basis altogether leave
+    # noise, and get arbitrary new directions with a zero in R; these take another pass or two. Where the space
+    # has `room` for fewer columns than W has, the remainder has no larger rank, and that many span it.
+    C = basis @ W
+    W = W - (C.T @ basis).T
+    if room < W.shape[1]:
+        Q, S, Rh = torch.linalg.svd(W, full_matrices=False)
+        Q, R = Q[:, :room], S[:room, None] * Rh[:room]
+    else:
+        Q, R = torch.linalg.qr(W)
+    for _ in range(_PASSES):
+        again = basis @ Q
+        C = C + again @ R
+        Q, change = torch.linalg.qr(Q - (again.T @ basis).T)
+        R = change @ R
+        if not Q.shape[1] or float(change.diagonal().abs().min()) > 0.5:
+            break
+    return Q, R, C
+
+
+def _start(operator: Any, columns: int) -> torch.Tensor:
+    """Draw the first block, in the dtype and on the device that the operator works in."""
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(operator.shape[1], columns, generator=generator)
+    dtype, device = getattr(operator, "dtype", None), getattr(operator, "device", None)
+    if not isinstance(dtype, torch.dtype):
+        probe = operator @ start[:, :1]
+        dtype, device = probe.dtype, probe.device
+    return start.to(device, dtype)
+
+
+def _finite(product: torch.Tensor) -> torch.Tensor:
+    if not torch.isfinite(product).all():
+        raise UntrustworthyResultError("a product with the operator holds NaN or infinite entries")
+    return product

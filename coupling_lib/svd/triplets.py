@@ -1,0 +1,280 @@
+"""Top-K singular triplets of a matrix or an operator, each with a certificate.
+
+A singular triplet (u, s, v) of J satisfies J v = s u and J^T u = s v. How far a computed one is from
+that, relative to the largest singular value, is its residual; a triplet without a small residual is not
+returned. The pair (u, v) has a joint sign: (-u, -v) is the same triplet. It is fixed here by making the
+largest entry of v positive, so that results print the same everywhere; nothing may depend on it.
+
+Three routes lead to the same numbers. Small matrices go through the eigenvectors of J^T J, formed in
+float64: squaring costs half of the digits, and float64 has them to spare where float32 would lose every
+s_i far below an outlying s_1. Wide ones go through `krylov_stacked`, several at once, and operators
+whose matrix is not formed through `krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full
+decomposition in float64.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.svd.eigenvectors import top_eigenvectors
+from coupling_lib.svd.heap import budget, give_back
+from coupling_lib.svd.krylov import golub_kahan
+from coupling_lib.svd.operators import as_torch_operator
+from coupling_lib.svd.stacked import golub_kahan_stacked
+
+# From this width Krylov bases take less time than the eigenvectors of J^T J, if K is small against it.
+_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET = 512, 12
+
+# From this width float64 Krylov also beats J^T J, which float32 Krylov leaves spectra with an outlier to.
+_FLOAT64_KRYLOV_WIDTH = 2048
+
+# s_1 / s_K above which the residual that float32 arithmetic reaches says too little about the K-th triplet.
+_OUTLIER = 100
+
+# Residual relative to s_i, and departure from orthonormality, up to which the J^T J route is believed.
+_ACCURACY = {torch.float32: 1e-6, torch.float64: 1e-11}
+
+# Bytes of matrices that are decomposed together (of their float64 squares on that route) on a CPU, beside large ones
+# half of it; what Python adds is small above it. A GPU starves on so few and has more memory.
+_STACK_BYTES = {"cpu": 2**25, "cuda": 2**31}
+
+
+class IllDefinedSubspaceWarning(UserWarning):
+    """The K-th singular value and the next one coincide, so the top-K subspace is not a property of J.
+
+    Where s_K and s_{K+1} differ by less than the arithmetic or the residual separates, J's own rounding
+    decides which directions count as the top K: any mixture of the two is as good. Each triplet still
+    satisfies J v = s u and J^T u = s v. Whatever is computed from the whole of the top K, such as a coupling
+    metric, may change with the library, the hardware, or a change of J in its last digit; choose a K at
+    which the spectrum falls. K above the rank of J is a special case: zero singular values belong to every
+    vector of the null space.
+    """
+
+
+class SingularTriplets(NamedTuple):
+    """The K largest singular values of a matrix with their vectors, in descending order.
+
+    Args:
+        U: left singular vectors (output space), shape `(d, k)`, orthonormal columns.
+        S: singular values, shape `(k,)`, descending, in the units of the matrix.
+        Vh: right singular vectors (input space), shape `(k, d)`, orthonormal rows.
+        residual: `max(|J v - s u|, |J^T u - s v|) / s_1` of each triplet, shape `(k,)`.
+    """
+
+    U: torch.Tensor
+    S: torch.Tensor
+    Vh: torch.Tensor
+    residual: torch.Tensor
+
+
+def top_triplets(matrix: Any, k: int, tolerance: float = 1e-4) -> SingularTriplets:
+    """Compute the K largest singular triplets of a matrix or an operator and certify each.
+
+    J = U S V^T (paper, section 2). Rows of `matrix` are outputs, so U lives in the output space of the
+    block and V in its input space. An operator is only multiplied with, never formed; one that computes in
+    float32 determines singular values down to about 1e-6 s_1 and no further.
+
+    Where s_K and s_{K+1} cannot be told apart, an `IllDefinedSubspaceWarning` is issued.
+
+    Args:
+        matrix: J, shape `(d_out, d_in)`, float32 or float64; or an operator with `shape`, `@` and `.T @`,
+            such as a `BlockJacobian` or a scipy `LinearOperator`.
+        k: number of triplets, from 1 to `min(d_out, d_in)`.
+        tolerance: largest residual that is accepted.
+
+    Returns:
+        the triplets, in the dtype of `matrix`.
+
+    Raises:
+        ParameterError: if `k` is out of range, or the matrix is neither float32 nor float64.
+        UntrustworthyResultError: if the matrix is zero or not finite, or a residual exceeds `tolerance`.
+
+    Example:
+        >>> triplets = top_triplets(torch.diag(torch.tensor([3.0, 2.0, 1.0])), k=2)
+        >>> triplets.S.tolist()
+        [3.0, 2.0]
+    """
+    if len(getattr(matrix, "shape", (0, 0))) != 2:
+        raise ParameterError(f"the matrix has shape {tuple(matrix.shape)}; (d_out, d_in) is expected")
+    matrix = as_torch_operator(matrix)
+    _check_k(k, tuple(matrix.shape))
+    if isinstance(matrix, torch.Tensor):
+        return SingularTriplets(*(part[0] for part in top_triplets_stacked(matrix.unsqueeze(0), k, tolerance)))
+    found, gap = _measured(matrix, *golub_kahan(matrix, k)[:4])
+    _certify(found, gap, tolerance, found.U.dtype)
+    return found
+
+
+def top_triplets_stacked(J: torch.Tensor, k: int, tolerance: float = 1e-4) -> SingularTriplets:
+    """Compute the K largest singular triplets of several matrices of one shape.
+
+    The same numbers as `top_triplets` of each, up to rounding; small matrices are decomposed together.
+
+    Args:
+        J: shape `(L, d_out, d_in)`, float32 or float64.
+        k: number of triplets, from 1 to `min(d_out, d_in)`.
+        tolerance: largest residual that is accepted.
+
+    Returns:
+        the triplets, each part with a leading dimension of L.
+
+    Raises:
+        ParameterError: if `J` is not a stack of float32 or float64 matrices, or `k` is out of range.
+        UntrustworthyResultError: if a matrix is zero or not finite, or a residual exceeds `tolerance`.
+
+    Example:
+        >>> top_triplets_stacked(torch.diag_embed(torch.tensor([[3.0, 2.0], [1.0, 5.0]])), k=1).S.tolist()
+        [[3.0], [5.0]]
+    """
+    if J.ndim != 3 or not len(J):
+        raise ParameterError(f"J has shape {tuple(J.shape)}; a stack of matrices, (L, d, d), is expected")
+    _check_k(k, tuple(J.shape[1:]))
+    J = J.detach()
+    _check_entries(J)
+    wide = min(J.shape[1:]) >= max(_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET * k)
+    bytes_each = J[0].numel() * (J.element_size() if wide else 16)
+    together = max(1, budget(_STACK_BYTES, J.device.type, J.nbytes) // bytes_each)
+    decompose = _by_krylov if wide else _by_squares
+    n, d_out, d_in = J.shape
+    found = SingularTriplets(*(J.new_empty(shape) for shape in ((n, d_out, k), (n, k), (n, k, d_in), (n, k))))
+    gap = J.new_empty(n, dtype=torch.float64)
+    for some in torch.arange(n).tensor_split(-(-n // together)):
+        part = slice(int(some[0]), int(some[-1]) + 1)
+        _replace(found, gap, part, *decompose(J[part], k))
+        give_back(J.nbytes)
+    _certify(found, gap, tolerance, J.dtype)
+    return found
+
+
+def _by_krylov(J: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor]:
+    """Decompose a stack of wide matrices; what the Krylov bases cannot do goes the way of small ones."""
+    narrow = J.dtype == torch.float32
+    found, gap, sound = _krylov_measured(J, k, 1e-5 if narrow else 1e-10)
+    if narrow:
+        sound &= found.S[:, 0] <= _OUTLIER * found.S[:, -1]
+    found, rest = SingularTriplets(*(part.to(torch.float64) for part in found)), (~sound).nonzero().flatten()
+    if narrow and len(rest) and min(J.shape[1:]) >= _FLOAT64_KRYLOV_WIDTH:
+        *better, sound = _krylov_measured(J[rest].double(), k, 1e-6)
+        _replace(found, gap, rest[sound], *(_chosen(part, sound) for part in better))
+        rest = rest[~sound]
+    for index in rest[:, None]:
+        _replace(found, gap, index, *_by_squares(J[index], k))
+    return found, gap
+
+
+def _krylov_measured(J: torch.Tensor, k: int, accuracy: float) -> tuple[SingularTriplets, torch.Tensor, torch.Tensor]:
+    """Decompose a stack by Krylov bases, measure the residuals, and say which matrices that served."""
+    U, S, Vh, following, sound, _ = golub_kahan_stacked(J, k, accuracy)
+    found, gap = _measured(J, U, S, Vh, following)
+    return found, gap.double(), sound & (found.residual.amax(dim=1) <= 10 * accuracy)
+
+
+def _chosen(part: Any, which: torch.Tensor) -> Any:
+    """Take some matrices' results out of a stack's."""
+    return part[which] if isinstance(part, torch.Tensor) else SingularTriplets(*(tensor[which] for tensor in part))
+
+
+def _replace(
+    found: SingularTriplets,
+    gap: torch.Tensor,
+    where: torch.Tensor | slice,
+    better: SingularTriplets,
+    better_gap: torch.Tensor,
+) -> None:
+    """Put results of another route in the place of some matrices' in a stack."""
+    for part, replacement in zip(found, better, strict=True):
+        part[where] = replacement.to(part)
+    gap[where] = better_gap.to(gap)
+
+
+def _by_squares(J: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor]:
+    """Decompose a stack by the eigenvectors of J^T J, in float64; by LAPACK where that is not accurate."""
+    wide, accuracy = J.double(), _ACCURACY[J.dtype]
+    found, gap = _measured(wide, *_from_squares(wide, k))
+    U, S = found.U, found.S
+    good = (found.residual * S[:, :1] <= accuracy * S + 1e-13 * S[:, :1]).all(dim=1)
+    overlap = (U.mT @ U - torch.eye(k, dtype=U.dtype, device=U.device)).abs().amax(dim=(1, 2))
+    for index in (~(good & (overlap <= accuracy))).nonzero().flatten().tolist():
+        one = wide[index : index + 1]
+        parts = torch.linalg.svd(one, full_matrices=False)
+        _replace(found, gap, torch.tensor([index]), *_measured(one, *_split(*parts, k)))
+    return found, gap
+
+
+def _from_squares(wide: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+    """Give U, S, Vh and s_{K+1} from the eigenvectors v of J^T J, with s u = J v."""
+    if wide.shape[1] < wide.shape[2]:
+        U, S, Vh, following = _from_squares(wide.mT, k)
+        return Vh.mT, S, U.mT, following
+    V = top_eigenvectors(wide.mT @ wide, min(k + 1, wide.shape[2]))
+    U = wide @ V
+    S, order = U.norm(dim=1).sort(dim=1, descending=True, stable=True)
+    U, V = (part.gather(2, order[:, None].expand_as(part)) for part in (U, V))
+    # A zero divisor leaves a zero vector, which is not orthonormal and so not accepted.
+    return _split(U / S[:, None].clamp_min(torch.finfo(S.dtype).tiny), S, V.mT, k)
+
+
+def _split(U: torch.Tensor, S: torch.Tensor, Vh: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+    """Cut a stack of triplets after the K-th; s_{K+1} is NaN where K is all there are."""
+    following = S[:, k] if S.shape[1] > k else S.new_full((len(S),), torch.nan)
+    return U[:, :, :k], S[:, :k], Vh[:, :k], following
+
+
+def _measured(
+    operator: Any, U: torch.Tensor, S: torch.Tensor, Vh: torch.Tensor, following: torch.Tensor | float
+) -> tuple[SingularTriplets, torch.Tensor]:
+    """Fix the joint signs, measure the residuals, and give (s_K - s_{K+1}) / s_1 with them."""
+    sign = torch.sign(Vh.gather(-1, Vh.abs().argmax(dim=-1, keepdim=True)))
+    U, Vh = U * sign.mT, Vh * sign
+    if isinstance(operator, torch.Tensor):
+        image, pulled = operator @ Vh.mT, (U.mT @ operator).mT
+    else:
+        image, pulled = operator @ Vh.T, operator.T @ U
+    left = (image - U * S.unsqueeze(-2)).norm(dim=-2)
+    right = (pulled - Vh.mT * S.unsqueeze(-2)).norm(dim=-2)
+    return SingularTriplets(U, S, Vh, torch.maximum(left, right) / S[..., :1]), (S[..., -1] - following) / S[..., 0]
+
+
+def _certify(found: SingularTriplets, gap: torch.Tensor, tolerance: float, dtype: torch.dtype) -> None:
+    """Raise for a zero matrix or a large residual; warn where the top-K subspace is ill defined."""
+    S, residual = found.S, found.residual
+    if bool((S[..., 0] == 0).any()):
+        raise UntrustworthyResultError("the matrix is zero; it has no singular directions")
+    if not bool((residual <= tolerance).all()):
+        raise UntrustworthyResultError(
+            f"a singular triplet has residual {float(residual.max()):.1e}; at most {tolerance:.1e} is accepted"
+        )
+    k, smallest = S.shape[-1], S[..., -1] / S[..., 0]
+    # In float32, 100 roundings are the 1e-5 within which a Jacobian's own entries are known.
+    rounding = torch.finfo(dtype).eps
+    known = torch.maximum(100 * rounding * smallest, 10 * residual[..., -1])
+    ill = (gap <= known) | ((smallest <= 10 * rounding) & ~gap.isnan())
+    if bool(ill.any()):
+        many = f" in {int(ill.sum())} of {ill.numel()} matrices" if ill.numel() > 1 else ""
+        warnings.warn(
+            f"k={k}: the relative gap (s_{k} - s_{k + 1}) / s_1 is {float(gap[ill].min()):.1e}{many}, too small to "
+            f"tell the two apart; the top-{k} subspace is ill defined, choose a k at which the spectrum falls",
+            IllDefinedSubspaceWarning,
+            stacklevel=3,
+        )
+
+
+def _check_k(k: int, shape: tuple[int, ...]) -> None:
+    largest = min(shape)
+    if not 1 <= k <= largest:
+        raise ParameterError(f"k is {k!r}; a {shape} Jacobian has from 1 to {largest} singular values")
+
+
+def _check_entries(J: torch.Tensor) -> None:
+    if J.dtype not in _ACCURACY:
+        raise ParameterError(f"the matrix is {J.dtype}; convert it to torch.float32 or torch.float64")
+    # One pass over each matrix, on all cores; NaN and infinity show in its least and largest entries.
+    least, largest = torch.stack([torch.stack(matrix.aminmax()) for matrix in J]).T
+    if not (torch.isfinite(least) & torch.isfinite(largest)).all():
+        raise UntrustworthyResultError("the matrix holds NaN or infinite entries; its singular values mean nothing")
+    if ((least == 0) & (largest == 0)).any():
+        raise UntrustworthyResultError("the matrix is zero; it has no singular directions")

@@ -1,0 +1,101 @@
+"""Routes to a block's map of a few tokens, and the traps on the way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from families import FAMILIES
+
+from coupling_lib.blocks import blockmap
+from coupling_lib.blocks import record as blocks
+from coupling_lib.blocks import validate as checks
+from coupling_lib.blocks.attention import KeysValues
+
+IDS = torch.arange(3, 14)[None]
+
+
+def recorded(name: str, implementation: str | None = None):
+    hf = next(family for family in FAMILIES if family.name == name).build()
+    found = checks.validate(hf)
+    if implementation:
+        hf.set_attn_implementation(implementation)
+    return found, blocks.record(hf, found, {"input_ids": IDS})
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt-oss", "mistral-window", "falcon-alibi", "mpt-alibi", "mamba"])
+def test_every_route_gives_the_blocks_own_output_at_the_token_that_is_read(name):
+    found, calls = recorded(name)
+    for call, block in zip(calls, found.modules, strict=True):
+        for positions in ([[10]], [[4]], [[2, 7]]):
+            index = torch.tensor(positions)
+            out = blockmap.token_map(call, block, found.route, index)(call.input[0][index])
+            torch.testing.assert_close(out[:, -1], call.output[0][index[:, -1]], rtol=1e-6, atol=1e-6)
+
+
+def test_many_sets_of_positions_are_evaluated_together():
+    found, calls = recorded("gemma3-window")
+    index = torch.tensor([[1, 3], [5, 6], [7, 10]])
+    out = blockmap.token_map(calls[2], found.modules[2], "attention", index)(calls[2].input[0][index])
+    torch.testing.assert_close(out, calls[2].output[0][index], rtol=1e-6, atol=1e-6)
+
+
+def test_mask_rows_of_gpt_neo_are_wrong_unless_the_read_token_comes_last():
+    """It slices a causal mask of its own by length and takes every query for the last tokens: silently wrong."""
+    found, calls = recorded("gpt-neo")
+    call, block, index = calls[0], found.modules[0], torch.tensor([[4]])
+    constants = blockmap._cached(call, block)
+    arguments = call.with_arguments(lambda name, value: blockmap._rows(name, value, index, 11))
+    naive = arguments.with_argument("layer_past", blockmap._FrozenCache(constants, index))
+    x, wanted = call.input[0][index], call.output[0][index]
+    local = (found.modules[1], calls[1])
+    naive_local = (
+        local[1]
+        .with_arguments(lambda name, value: blockmap._rows(name, value, index, 11))
+        .with_argument("layer_past", blockmap._FrozenCache(blockmap._cached(local[1], local[0]), index))
+    )
+    wrong = (naive_local.replay(local[0], local[1].input[0][index]) - local[1].output[0][index]).abs().max()
+    assert float(wrong) > 1e-2
+    torch.testing.assert_close(naive.replay(block, x), wanted, rtol=1e-5, atol=1e-5)  # a global layer has no window
+    for module, each in ((block, call), local):
+        right = blockmap.token_map(each, module, "cache", index)(each.input[0][index])
+        torch.testing.assert_close(right, each.output[0][index], rtol=1e-5, atol=1e-5)
+
+
+def test_fused_attention_takes_the_wrong_mask_rows_for_a_token_that_is_not_the_last():
+    """With `sdpa` the recorded mask is None and a lone query is taken for one that sees every key."""
+    found, calls = recorded("llama", "sdpa")
+    call, block, index = calls[0], found.modules[0], torch.tensor([[4]])
+    assert call.arguments["attention_mask"] is None
+    constants = blockmap._cached(call, block)
+    arguments = call.with_arguments(lambda name, value: blockmap._rows(name, value, index, 11))
+    fused = arguments.with_argument("past_key_values", blockmap._FrozenCache(constants, index))
+    wrong = (fused.replay(block, call.input[0][index]) - call.output[0][index]).norm() / call.output[0][index].norm()
+    assert float(wrong) > 1e-2
+    found, calls = recorded("llama")
+    right = blockmap.token_map(calls[0], found.modules[0], "attention", index)(calls[0].input[0][index])
+    torch.testing.assert_close(right, calls[0].output[0][index], rtol=1e-6, atol=1e-6)
+
+
+def test_alibi_belongs_to_keys_not_to_the_batch():
+    """A replicated batch would have to repeat it; one set of positions at a time does not."""
+    for name in ("bloom-alibi", "falcon-alibi"):
+        found, calls = recorded(name)
+        assert calls[0].arguments["alibi"].shape[-1] == 11
+        for token in (3, 10):
+            index = torch.tensor([[token]])
+            out = blockmap.token_map(calls[1], found.modules[1], "cache", index)(calls[1].input[0][index])
+            torch.testing.assert_close(out, calls[1].output[0][index], rtol=1e-6, atol=1e-6)
+
+
+def test_route_is_chosen_by_what_the_block_calls():
+    for name, route in (("llama", "attention"), ("gptj", "cache"), ("mamba", "sequence")):
+        found, calls = recorded(name)
+        assert blockmap.choose_route(calls[0], found.modules[0]) == found.route == route
+
+
+def test_a_cache_that_is_written_twice_is_no_route():
+    cache = blockmap._RecordingCache()
+    one = torch.zeros(1, 2, 3, 4)
+    assert isinstance(cache.update(one, one), KeysValues)
+    with pytest.raises(ValueError, match="more than once"):
+        cache.update(one, one)

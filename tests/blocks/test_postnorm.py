@@ -1,0 +1,338 @@
+"""Post-norm blocks: told apart in every family, warned of in every record, and measured before their norms."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import tiny
+import torch
+import transformers
+from families import BASE, FAMILIES, Family
+from reference import relative_error
+from torch import nn
+
+import coupling_lib as cl
+from coupling_lib import provenance
+from coupling_lib.blocks import postnorm, precision
+from coupling_lib.blocks import validate as checks
+from coupling_lib.blocks.record import BlockCall
+from coupling_lib.errors import ParameterError, PostNormWarning, UnsupportedModelError
+from coupling_lib.inputs.prompts import PARIS
+from coupling_lib.models.load import wrap_model
+
+IDS = torch.arange(3, 14)[None]
+GPT = dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64)
+DISTILBERT = dict(vocab_size=64, dim=32, n_layers=3, n_heads=4, hidden_dim=64, max_position_embeddings=64)
+OPT_350M = dict(BASE, ffn_dim=64, word_embed_proj_dim=32, do_layer_norm_before=False)
+BLOOM_AFTER = dict(vocab_size=64, hidden_size=32, n_layer=3, n_head=4, apply_residual_connection_post_layernorm=True)
+
+# Families that normalise their stream, with the layers in which their sub-layers end, as their papers and code have it;
+# and relatives of theirs that do not.
+BERT_LIKE = ("attention.output.dense", "output.dense")
+POST_NORM = [
+    (Family("bert", "BertConfig", BASE, model="BertModel"), BERT_LIKE),
+    (Family("roberta", "RobertaConfig", BASE, model="RobertaModel"), BERT_LIKE),
+    (Family("electra", "ElectraConfig", dict(BASE, embedding_size=32), model="ElectraModel"), BERT_LIKE),
+    (Family("xlm-roberta", "XLMRobertaConfig", BASE, model="XLMRobertaModel"), BERT_LIKE),
+    (Family("deberta-v2", "DebertaV2Config", BASE, model="DebertaV2Model"), BERT_LIKE),
+    (Family("mpnet", "MPNetConfig", BASE, model="MPNetModel"), ("attention.attn.o", "output.dense")),
+    (Family("distilbert", "DistilBertConfig", DISTILBERT, model="DistilBertModel"), ("attention.out_lin", "ffn.lin2")),
+    (Family("openai-gpt", "OpenAIGPTConfig", GPT, model="OpenAIGPTModel"), ("attn.c_proj", "mlp.c_proj")),
+    (Family("opt-350m", "OPTConfig", OPT_350M, narrow=True), ("self_attn.out_proj", "fc2")),
+    # Its block does not end in a norm: what it adds to is its normalised input, so that it lets nothing through either.
+    (Family("bloom-after", "BloomConfig", BLOOM_AFTER, narrow=True), ("self_attention.dense", "mlp.dense_4h_to_h")),
+]
+PRE_NORM = [
+    Family("roberta-prelayernorm", "RobertaPreLayerNormConfig", BASE, model="RobertaPreLayerNormModel"),
+    Family("xlm-roberta-xl", "XLMRobertaXLConfig", BASE, model="XLMRobertaXLModel"),
+    Family("biogpt", "BioGptConfig", BASE, model="BioGptModel"),
+    Family("esm", "EsmConfig", BASE, model="EsmModel"),
+]
+each_post_norm = pytest.mark.parametrize(("family", "ends"), POST_NORM, ids=lambda given: getattr(given, "name", ""))
+EVERY = {family.name: family for family in [*FAMILIES, *PRE_NORM, *(family for family, _ in POST_NORM)]}
+
+
+def named(name: str) -> Family:
+    return EVERY[name]
+
+
+def wrapped(family: Family, dtype: torch.dtype = torch.float64):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PostNormWarning)
+        return wrap_model(family.build().to(dtype), name=family.name)
+
+
+# -- told apart
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_family_is_known_for_what_it_is(name):
+    found = checks.validate(named(name).build())
+    post_norm = name in [family.name for family, _ in POST_NORM]
+    assert found.norm_position == ("post" if post_norm else "pre")
+    assert list(found.post_norm) == ([0, 1, 2] if post_norm else [])
+    assert all(len(norms) == 2 for norms in found.post_norm.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["bert", "openai-gpt", "llama", "gemma2-window", "gpt-neox", "mamba"])
+def test_half_precision_changes_nothing_and_does_not_overflow(name, dtype):
+    found = checks.validate(named(name).build().to(dtype))
+    assert found.norm_position == ("post" if name in ("bert", "openai-gpt") else "pre")
+    assert all(len(norms) == 2 for norms in found.post_norm.values())
+
+
+def test_a_stream_that_a_sub_layer_dwarfs_is_still_let_through():
+    """Massive activations: one block of a language model may write a thousand times what it read."""
+    hf = named("llama").build()
+    with torch.no_grad():
+        hf.model.layers[0].mlp.down_proj.weight.mul_(1e5)
+    assert checks.validate(hf).norm_position == "pre"
+
+
+def test_a_model_of_both_kinds_is_called_mixed_and_its_blocks_are_told_apart():
+    llama = transformers.models.llama.modeling_llama
+
+    class EndsInNorm(llama.LlamaDecoderLayer):
+        def forward(self, hidden_states, **rest):
+            return self.last(super().forward(hidden_states, **rest))
+
+    hf = named("llama").build()
+    hf.model.layers[1].last = llama.LlamaRMSNorm(32).double()
+    hf.model.layers[1].__class__ = EndsInNorm
+    with pytest.warns(PostNormWarning, match="1 of 3 blocks normalise their stream"):
+        model = wrap_model(hf)
+    assert model.blocks.norm_position == "mixed" and model.blocks.post_norm == {1: ("last",)}
+    trace = cl.trace(model, IDS)
+    assert torch.equal(trace.jacobian(0, boundary="branch").dense(), trace.jacobian(0).dense())
+    # Without the norm that was put behind it, the block is that of the plain model.
+    plain = cl.trace(wrap_model(named("llama").build()), IDS).jacobian(1).dense()
+    assert relative_error(trace.jacobian(1, boundary="branch").dense(), plain) < 1e-10
+    assert relative_error(trace.jacobian(1).dense(), plain) > 0.1
+
+
+def test_a_block_that_answers_nan_is_refused_in_one_line():
+    class Overflowing(nn.Linear):
+        def forward(self, hidden_states):
+            return hidden_states + super().forward(hidden_states.square()) / 0.0
+
+    block = Overflowing(4, 4).requires_grad_(False)
+    x = torch.ones(1, 3, 4)
+    with pytest.raises(
+        UnsupportedModelError, match="an? Overflowing that is given its stream .* returns NaN or infinity"
+    ):
+        postnorm.is_post_norm(BlockCall(block, x, x, "hidden_states", {}), block)
+
+
+# -- measured before the norms
+
+
+def sum_of_sub_layers(hf: nn.Module, block: nn.Module, ends: tuple[str, str], token_in: int, token_out: int):
+    """Differentiate what two named layers give, inside a whole forward pass, row by row; nothing of the library."""
+    leaf, seen = [], []
+
+    def enter(module, args, kwargs):
+        stream = args[0] if args else kwargs["hidden_states"]
+        leaf.append(stream.detach().clone().requires_grad_(True))
+        return ((leaf[0], *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": leaf[0]})
+
+    handles = [block.register_forward_pre_hook(enter, with_kwargs=True)]
+    handles += [
+        block.get_submodule(name).register_forward_hook(lambda m, a, output: seen.append(output.reshape(1, -1, 32)))
+        for name in ends
+    ]
+    try:
+        with torch.enable_grad():
+            hf(input_ids=IDS)
+    finally:
+        for handle in handles:
+            handle.remove()
+    added = seen[0] + seen[1]
+    return torch.stack(
+        [torch.autograd.grad(y, leaf[0], retain_graph=True)[0][0, token_in] for y in added[0, token_out]]
+    )
+
+
+@each_post_norm
+def test_the_branch_is_the_sum_of_what_the_sub_layers_add(family, ends):
+    model = wrapped(family)
+    trace = cl.trace(model, IDS)
+    for block in (0, 2):
+        for pair in ((-1, -1), (5, 5), (4, 8)):
+            wanted = sum_of_sub_layers(model.hf, model.blocks.modules[block], ends, *pair)
+            J = trace.jacobian(block, *pair, boundary="branch")
+            assert relative_error(J.dense(), wanted) < (1e-6 if family.narrow else 1e-10)
+    lazy, V = trace.jacobian(2, boundary="branch"), torch.randn(32, 3, dtype=torch.float64)
+    formed = trace.jacobian(2, boundary="branch").dense()
+    torch.testing.assert_close(lazy @ V, formed @ V)
+    torch.testing.assert_close(lazy.T @ V, formed.T @ V)
+
+
+def test_several_prompts_and_narrow_weights_have_the_same_branch():
+    model = wrapped(named("bert"))
+    traces = [cl.trace(model, IDS[:, :n]) for n in (5, 11)]
+    pairs = [(trace.n_tokens - 1,) * 2 for trace in traces]
+    for trace, J in zip(traces, cl.prompts_jacobians(traces, 1, pairs, boundary="branch"), strict=True):
+        torch.testing.assert_close(J, trace.jacobian(1, boundary="branch").dense())
+    narrow = cl.trace(wrapped(named("bert"), torch.bfloat16), IDS).jacobian(0, boundary="branch").dense()
+    wide = cl.trace(model, IDS).jacobian(0, boundary="branch").dense()
+    assert narrow.dtype == torch.float32 and relative_error(narrow, wide) < 0.05
+
+
+def test_hooks_are_gone_after_a_branch_was_formed():
+    model = wrapped(named("bert"))
+    before = cl.trace(model, IDS).jacobian(1).dense()
+    trace = cl.trace(model, IDS)
+    trace.jacobian(1, boundary="branch").dense()
+    assert torch.equal(trace.jacobian(1).dense(), before)
+    assert not any(module._forward_hooks for module in model.blocks.modules.modules())
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_untrained_block_minus_identity_couples_and_the_branch_does_not(seed):
+    """A BERT of random weights as the library draws them: nothing has been learned that could couple."""
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(
+        hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384, vocab_size=64
+    )
+    with pytest.warns(PostNormWarning):
+        model = wrap_model(transformers.BertModel(config))
+    coupling = {}
+    for boundary in ("block", "branch"):
+        ds = cl.measure_depth(model, [IDS], ks=(10,), boundary=boundary)
+        coupling[boundary] = 1 - float(ds.normalized_miscoupling.where(ds.block_1 != ds.block_2).mean())
+    assert coupling["block"] > 0.9
+    assert coupling["branch"] == pytest.approx(0.05, abs=0.015)
+
+
+def test_the_all_ones_vector_and_the_state_are_where_a_normed_output_cannot_change():
+    """Why it couples: J has the eigenvalue -1 along both, in every block, seen from the output."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384, vocab_size=64
+    )
+    model = wrapped(SimpleNamespace(build=lambda: transformers.BertModel(config), name="bert"))
+    trace = cl.trace(model, IDS)
+    for block in range(4):
+        J = trace.jacobian(block).dense()
+        for fixed in (torch.ones(96, dtype=J.dtype), trace.hidden[block + 1, -1]):
+            assert float((J.T @ fixed + fixed).norm() / fixed.norm()) < 1e-5
+
+
+# -- refused, warned of, written down
+
+
+def test_a_branch_of_pre_norm_blocks_is_refused_for_being_the_block_s_own():
+    trace = cl.trace(cl.load_model("nano-neox"), PARIS)
+    assert not trace.post_norm
+    with pytest.raises(ParameterError, match="of nano-neox add to their stream.*pass boundary='block'"):
+        trace.jacobian(3, boundary="branch")
+    with pytest.raises(ParameterError, match="for post-norm blocks"):
+        cl.measure_depth(trace.model, PARIS, boundary="branch")
+    with pytest.raises(ParameterError, match="'block', 'hidden_states', 'branch'"):
+        cl.measure_depth(trace.model, PARIS, boundary="blocks")
+
+
+def test_a_block_that_does_not_show_its_norms_is_warned_of_and_its_branch_refused(monkeypatch):
+    """A norm that is no module of its own: nothing inside the block gives what the block gives."""
+    block = transformers.models.bert.modeling_bert.BertOutput
+
+    def forward(self, hidden_states, input_tensor):
+        y = self.dense(hidden_states) + input_tensor
+        return nn.functional.layer_norm(y, y.shape[-1:])
+
+    monkeypatch.setattr(block, "forward", forward)
+    with pytest.warns(PostNormWarning, match="trained or not; see Gotchas"):
+        model = wrap_model(named("bert").build(), name="closed")
+    assert model.blocks.post_norm == {0: (), 1: (), 2: ()}
+    with pytest.raises(ParameterError, match="the norms in the stream of block 0 of closed were not found"):
+        cl.trace(model, IDS).jacobian(1, boundary="branch")
+    assert cl.trace(model, IDS).jacobian(1).dense().shape == (32, 32)
+
+
+def test_loading_a_post_norm_model_warns_once_and_a_pre_norm_model_does_not():
+    with pytest.warns(PostNormWarning, match=r"bert: 3 of 3 .*pass boundary='branch'.*see Gotchas") as caught:
+        model = wrap_model(named("bert").build(), name="bert")
+        assert cl.trace(model, IDS).post_norm
+        cl.measure_depth(model, [IDS], ks=(4,))
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PostNormWarning)
+        wrap_model(named("llama").build())
+
+
+def test_records_and_figures_say_it_of_post_norm_blocks_alone():
+    post, pre = wrapped(named("bert")), wrapped(named("llama"))
+    block = cl.measure_depth(post, [IDS], ks=(4,)).attrs
+    branch = cl.measure_depth(post, [IDS], ks=(4,), boundary="branch").attrs
+    other = cl.measure_depth(pre, [IDS], ks=(4,)).attrs
+    assert block["norm_position"] == branch["norm_position"] == "post" and branch["boundary"] == "branch"
+    assert "norm_position" not in other
+    said = "post-norm blocks: block minus identity couples trivially, trained or not; see Gotchas"
+    assert provenance.line(block, block).split(" · ")[-1] == said
+    assert provenance.line(other, block).split(" · ")[-1] == said
+    assert "before its norms; see Gotchas" in provenance.line(branch)
+    assert "post-norm" not in provenance.line(other)
+    assert provenance.line({**block, "norm_position": "mixed"}).endswith(f"some {said}")
+    for measure in (cl.measure_spectra, cl.measure_trajectories, cl.measure_dynamics):
+        assert measure(post, [IDS]).attrs["norm_position"] == "post"
+
+
+# -- pre-norm models as before
+
+
+@pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
+def test_pre_norm_models_are_measured_bit_for_bit_as_without_the_question(name, monkeypatch):
+    def measured():
+        model = cl.load_model(name)
+        return cl.measure_depth(model, [PARIS], ks=(10,)), model.blocks.post_norm
+
+    asked, post_norm = measured()
+    monkeypatch.setattr(postnorm, "is_post_norm", lambda *_: False)
+    monkeypatch.setattr(postnorm, "without_norms", None)
+    unasked, _ = measured()
+    assert post_norm == {} and asked.identical(unasked)
+
+
+def test_a_copy_of_wide_weights_is_the_block_itself_and_a_copy_of_a_copy_the_copy():
+    """What the two questions at load share."""
+    wide, narrow = (
+        wrapped(replace(named("llama")), dtype).blocks.modules[0] for dtype in (torch.float32, torch.float16)
+    )
+    assert precision.dense_copy(wide, torch.float32) is wide
+    copy = precision.dense_copy(narrow, torch.float32)
+    assert copy is not narrow and precision.dense_copy(copy, torch.float32) is copy
+
+
+# -- however the weights are held
+
+
+@pytest.mark.parametrize("precision", ["nf4", "int8", "float16"])
+def test_blocks_in_few_bits_are_told_apart_and_measured_on_their_dense_copies(tmp_path, precision):
+    tiny.save_bert(tmp_path)
+    with pytest.warns(PostNormWarning):
+        model = cl.load_model(tmp_path, precision=precision)
+    assert [len(norms) for norms in model.blocks.post_norm.values()] == [2, 2, 2]
+    trace = cl.trace(model, IDS)
+    J = trace.jacobian(1, boundary="branch").dense()
+    copy = trace.block(1)
+    x = trace.calls[1].input.float().requires_grad_(True)
+    with torch.enable_grad():
+        h = copy.attention.output.LayerNorm(added := copy.attention.output.dense(copy.attention.self(x)[0]) + x)
+        f = (added - x) + copy.output.dense(copy.intermediate(h))
+        wanted = torch.stack([torch.autograd.grad(y, x, retain_graph=True)[0][0, -1] for y in f[0, -1]])
+    assert relative_error(J, wanted) < 1e-5
+
+
+def test_blocks_on_disk_are_told_apart_and_give_the_same_branch(tmp_path):
+    hf = tiny.save_bert(tmp_path)
+    size = sum(weight.numel() for weight in hf.parameters()) * 4
+    with pytest.warns(PostNormWarning):
+        whole, small = cl.load_model(tmp_path), cl.load_model(tmp_path, memory=size - 1)
+    assert small.offloaded and not whole.offloaded
+    assert small.blocks.post_norm == whole.blocks.post_norm
+    ours, wanted = (cl.trace(model, IDS).jacobian(1, boundary="branch").dense() for model in (small, whole))
+    assert torch.equal(ours, wanted)

@@ -1,0 +1,99 @@
+"""Finding blocks, recording their calls, and refusing what does not fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from families import FAMILIES
+from torch import nn
+from transformers import DynamicCache
+
+from coupling_lib.blocks import record as blocks
+from coupling_lib.errors import UnsupportedModelError
+
+
+def build(name: str):
+    return next(family for family in FAMILIES if family.name == name).build()
+
+
+IDS = torch.arange(3, 12)[None]
+
+
+def test_blocks_output_both_kinds_and_the_accessor_takes_both():
+    """P13: some families return a tuple, others a bare tensor, whose `[0]` would be batch element 0."""
+    kinds = set()
+    for name in ("gpt-neo", "bloom-alibi", "llama", "gpt2"):
+        hf = build(name)
+        found = blocks.find_blocks(hf)
+        seen = []
+        handle = found.modules[0].register_forward_hook(lambda module, args, output, seen=seen: seen.append(output))
+        hf(input_ids=IDS, use_cache=False)
+        handle.remove()
+        kinds.add(type(seen[0]).__name__)
+        call = blocks.record(hf, found, {"input_ids": IDS})[0]
+        assert call.output.shape == call.input.shape == (1, 9, 32)
+    assert kinds == {"Tensor", "tuple"}
+
+
+def test_a_bare_tensor_of_another_shape_is_refused():
+    with pytest.raises(UnsupportedModelError, match=r"returned \(9, 32\); a residual stream of shape \(1, 9, 32\)"):
+        blocks.residual_stream(torch.zeros(9, 32), torch.Size([1, 9, 32]))
+    with pytest.raises(UnsupportedModelError, match="returned NoneType"):
+        blocks.residual_stream(None, torch.Size([1, 9, 32]))
+
+
+def test_recorded_states_equal_those_of_plain_hooks():
+    hf = build("gpt-neox")
+    found = blocks.find_blocks(hf)
+    seen = []
+    handles = [
+        m.register_forward_hook(lambda m, a, o: seen.append(o if torch.is_tensor(o) else o[0])) for m in found.modules
+    ]
+    hf(input_ids=IDS)
+    for handle in handles:
+        handle.remove()
+    calls = blocks.record(hf, found, {"input_ids": IDS})
+    assert all(torch.equal(call.output, state) for call, state in zip(calls, seen, strict=True))
+
+
+def test_a_filled_cache_is_never_replayed():
+    """P7: a block replayed with the cache of its own forward pass attends to every token twice."""
+    hf = build("llama")
+    found = blocks.find_blocks(hf)
+    calls = blocks.record(hf, found, {"input_ids": IDS})
+    assert not any(isinstance(value, DynamicCache) for call in calls for value in call.arguments.values())
+    cache = DynamicCache(config=hf.config)
+    hf(input_ids=IDS, past_key_values=cache, use_cache=True)
+    call = calls[1]
+    right = call.replay(found.modules[1], call.input)
+    with_cache = call.with_argument("past_key_values", cache).with_argument("attention_mask", None)
+    wrong = with_cache.replay(found.modules[1], call.input)
+    torch.testing.assert_close(right, call.output)
+    assert float((wrong - call.output).abs().max()) > 1e-3
+    sorted_out = blocks._block_call(found.modules[1], (call.input,), {"past_key_values": cache}, call.output, {})
+    assert sorted_out.arguments == {"past_key_values": None}
+
+
+def test_last_hidden_state_of_hugging_face_is_not_the_last_block():
+    """P14: `hidden_states[-1]` is after the final norm."""
+    hf = build("llama")
+    last = blocks.record(hf, blocks.find_blocks(hf), {"input_ids": IDS})[-1].output
+    theirs = hf(input_ids=IDS, output_hidden_states=True).hidden_states[-1]
+    assert float((theirs - last).norm() / last.norm()) > 0.1
+    torch.testing.assert_close(hf.model.norm(last), theirs)
+
+
+def test_blocks_are_found_by_depth_not_by_name():
+    assert [blocks.find_blocks(build(name)).path for name in ("gpt2", "mpt-alibi", "opt", "bert")] == [
+        "transformer.h",
+        "transformer.blocks",
+        "model.decoder.layers",
+        "encoder.layer",
+    ]
+
+
+def test_a_model_without_blocks_is_refused():
+    hf = build("gpt2")
+    hf.transformer.h = nn.ModuleList(list(hf.transformer.h)[:2])
+    with pytest.raises(UnsupportedModelError, match="no list of 3 blocks"):
+        blocks.find_blocks(hf)

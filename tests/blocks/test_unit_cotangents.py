@@ -1,0 +1,117 @@
+"""Rows read off instead of multiplied out: equal to products to the last bit, and only where cotangents allow it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.pytorch_utils import Conv1D
+
+import coupling_lib as cl
+from coupling_lib.blocks import unit_cotangents
+from coupling_lib.blocks.unit_cotangents import picking_rows
+
+
+@pytest.fixture(autouse=True)
+def small_layers(monkeypatch):
+    """Small layers count as large ones."""
+    monkeypatch.setattr(unit_cotangents, "_LEAST_WEIGHTS", 1)
+
+
+LAYERS = {"Linear": lambda: nn.Linear(6, 5), "Conv1D": lambda: Conv1D(5, 6)}
+UNITS = torch.eye(5)
+COTANGENTS = {
+    "unit vectors in order": UNITS,
+    "some of them": UNITS[1:4],
+    "in another order": UNITS[[3, 0, 4]],
+    "scaled": UNITS * torch.tensor([2.0, -1.0, 0.5, 1.0, 3.0])[:, None],
+    "one of them zero": UNITS * torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])[:, None],
+    "all zero": torch.zeros(3, 5),
+    "full": torch.randn(4, 5, generator=torch.Generator().manual_seed(0)),
+    "the last full": torch.cat([UNITS, torch.ones(1, 5)]),
+}
+
+
+def pulled(layer: nn.Module, cotangents: torch.Tensor) -> torch.Tensor:
+    x = torch.ones(6, requires_grad=True)
+    with picking_rows(layer):
+        y = layer(x.clone())  # what counts operations does not take a leaf
+    assert torch.equal(y, layer(x.clone()))
+    return torch.vmap(lambda u: torch.autograd.grad(y, x, u, retain_graph=True)[0])(cotangents)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("cotangents", COTANGENTS.values(), ids=COTANGENTS)
+def test_it_is_the_product(kind, cotangents):
+    layer = LAYERS[kind]().requires_grad_(False)
+    W = layer.weight if kind == "Linear" else layer.weight.mT
+    torch.testing.assert_close(pulled(layer, cotangents), cotangents @ W, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_nothing_is_multiplied_for_unit_vectors(kind):
+    layer = LAYERS[kind]().requires_grad_(False)
+    with FlopCounterMode(display=False) as evaluated:
+        layer(torch.ones(6))
+    with FlopCounterMode(display=False) as units:
+        pulled(layer, UNITS)
+    with FlopCounterMode(display=False) as full:
+        pulled(layer, COTANGENTS["full"])
+    # `pulled` evaluates the layer twice.
+    assert units.get_total_flops() == 2 * evaluated.get_total_flops()
+    assert full.get_total_flops() == units.get_total_flops() + 2 * 4 * 5 * 6
+
+
+def test_the_weights_stay_as_they_are_where_rows_are_handed_out_without_a_copy():
+    first, second = (nn.Linear(4, 4).requires_grad_(False) for _ in range(2))
+    before = first.weight.clone(), second.weight.clone()
+    x = torch.ones(4, requires_grad=True)
+    with picking_rows(block := nn.ModuleList([first, second])):
+        y = block[0](x) + block[1](x)  # two gradients meet at x and are added up
+    found = torch.vmap(lambda u: torch.autograd.grad(y, x, u)[0])(torch.eye(4))
+    torch.testing.assert_close(found, before[0] + before[1])
+    assert torch.equal(first.weight, before[0]) and torch.equal(second.weight, before[1])
+
+
+def test_the_pulled_cotangent_is_differentiable_by_the_cotangent():
+    layer = nn.Linear(6, 5).double().requires_grad_(False)
+    x, u = torch.ones(6, dtype=torch.float64, requires_grad=True), torch.zeros(5, dtype=torch.float64)
+    with picking_rows(layer):
+        y = layer(x)
+    u.requires_grad_(True)
+    (g,) = torch.autograd.grad(y, x, u, create_graph=True)
+    v = torch.arange(6, dtype=torch.float64)
+    torch.testing.assert_close(torch.autograd.grad(g, u, v)[0], layer.weight @ v)
+
+
+def test_layers_of_other_kinds_and_hooks_are_left_alone():
+    class Adapted(nn.Linear):
+        """Computes something else."""
+
+    block = nn.Sequential(Adapted(3, 3), nn.Linear(3, 3), nn.LayerNorm(3))
+    with picking_rows(block):
+        assert [len(module._forward_hooks) for module in block] == [0, 1, 0]
+    assert not any(module._forward_hooks for module in block)
+
+
+def test_small_layers_are_left_alone(monkeypatch):
+    monkeypatch.undo()
+    block = nn.Sequential(nn.Linear(511, 512), nn.Linear(512, 512))
+    with picking_rows(block):
+        assert [len(module._forward_hooks) for module in block] == [0, 1]
+
+
+def test_a_block_of_real_width_multiplies_with_all_its_weights_but_the_last(monkeypatch):
+    monkeypatch.undo()
+    config = GPT2Config(n_embd=384, n_layer=1, n_head=6, vocab_size=64, n_positions=32)
+    torch.manual_seed(0)
+    model = cl.wrap_model(GPT2LMHeadModel(config), name="wide")
+    trace, d, n = cl.trace(model, torch.arange(9)[None]), 384, 9
+    with FlopCounterMode(display=False) as counter:
+        cl.block_jacobians(trace, 0, [(8, 8)])
+    weights, head = 12 * d**2, d // 6
+    evaluated = weights + 2 * n * d + n * d * head
+    # A cotangent meets two matrices of a head's width, for the queries and for the token's own keys.
+    assert counter.get_total_flops() == 2 * evaluated + 2 * (weights - 4 * d**2 + 2 * d * head) * d

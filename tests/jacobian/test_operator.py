@@ -1,0 +1,241 @@
+"""Block Jacobians of every family against brute force, and the operator's algebra."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from families import FAMILIES, Family
+from reference import brute_force_jacobian, relative_error
+
+from coupling_lib.blocks import unit_cotangents
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.jacobian import derivatives, tracing
+from coupling_lib.jacobian import operator as jacobian
+from coupling_lib.jacobian.derivatives import block_jacobians
+from coupling_lib.models.load import wrap_model
+
+# (last, last), (middle, middle), t1 < t2; token positions of an 11-token prompt, or of the patches of an image.
+PAIRS = [(-1, -1), (5, 5), (7, 9)]
+LLAMA = next(family for family in FAMILIES if family.name == "llama")
+GPT2 = next(family for family in FAMILIES if family.name == "gpt2")
+BERT = next(family for family in FAMILIES if family.name == "bert")
+
+
+@pytest.fixture(autouse=True)
+def as_in_wide_models(monkeypatch):
+    """Linear layers take rows of their weights here as they do in models of real size."""
+    monkeypatch.setattr(unit_cotangents, "_LEAST_WEIGHTS", 1)
+
+
+def example(hf) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    if hf.main_input_name == "pixel_values":
+        return torch.randn(1, 3, 16, 16, generator=generator, dtype=torch.float64).to(hf.dtype)
+    return torch.randint(1, 64, (1, 11), generator=generator)
+
+
+def traced(family: Family, dtype: torch.dtype = torch.float64) -> tracing.Trace:
+    model = wrap_model(family.build().to(dtype), name=family.name)
+    return tracing.trace(model, example(model.hf))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_jacobian_equals_brute_force_in_every_family(family, family_table):
+    trace, narrow = traced(family), traced(family, torch.float32)
+    assert trace.route == narrow.route == family.route
+    worst = {"float64": 0.0, "float32": 0.0}
+    compared = 0
+    for block, module in enumerate(trace.model.blocks.modules):
+        for token_in, token_out in PAIRS + [(9, 7)] * family.bidirectional:
+            pair = token_in % trace.n_tokens, token_out % trace.n_tokens
+            wanted = brute_force_jacobian(trace.model.hf, module, trace.inputs, *pair)
+            for name, each in (("float64", trace), ("float32", narrow)):
+                found = each.jacobian(block, *pair).dense()
+                assert found.dtype == getattr(torch, name)
+                worst[name] = max(worst[name], relative_error(found, wanted))
+            compared += 1
+    family_table.append((family.name, trace.route, worst["float64"], worst["float32"]))
+    assert compared == 3 * (4 if family.bidirectional else 3)
+    assert worst["float64"] < (1e-5 if family.narrow else 1e-10)
+    assert worst["float32"] < 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_jacobians_of_many_tokens_equal_those_of_one_at_a_time(family):
+    trace = traced(family)
+    tokens = [0, 3, 6, trace.n_tokens - 1]
+    many = block_jacobians(trace, 1, [(token, token) for token in tokens])
+    for token, J in zip(tokens, many, strict=True):
+        assert relative_error(J, trace.jacobian(1, token).dense()) < 1e-6
+    # Within a sliding window of four, so that none is zero.
+    pairs = [(2, 4), (5, 6), (6, 7)]
+    for pair, J in zip(pairs, block_jacobians(trace, 1, pairs), strict=True):
+        assert relative_error(J, trace.jacobian(1, *pair).dense()) < 1e-6
+
+
+def test_pairs_of_both_kinds_are_refused_together():
+    with pytest.raises(ParameterError, match="mixes t1 = t2 with t1 != t2"):
+        block_jacobians(traced(LLAMA), 1, [(1, 1), (1, 2)])
+
+
+def test_old_style_gelu_of_bloom_is_differentiated_untouched():
+    """Its autograd function has no rule for functorch, which fails loudly; batched gradients need none."""
+    trace = traced(next(family for family in FAMILIES if family.name == "bloom-alibi"))
+    call, block = trace.calls[1], trace.model.blocks.modules[1]
+    with pytest.raises(RuntimeError, match="setup_context"):
+        torch.func.vjp(lambda x: call.replay(block, x), call.input)
+    wanted = brute_force_jacobian(trace.model.hf, block, trace.inputs, 10, 10)
+    assert relative_error(trace.jacobian(1).dense(), wanted) < 1e-10
+
+
+@pytest.mark.parametrize("family", [LLAMA, GPT2, BERT], ids=lambda family: family.name)
+def test_products_both_ways_equal_the_dense_matrix(family):
+    generator = torch.Generator().manual_seed(2)
+    V = torch.randn(32, 5, generator=generator, dtype=torch.float64)
+    for pair in PAIRS:
+        lazy, formed = traced(family).jacobian(1, *pair), traced(family).jacobian(1, *pair)
+        J = formed.dense()
+        torch.testing.assert_close(lazy @ V, J @ V, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(lazy.T @ V, J.T @ V, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(lazy @ V[:, 0], J @ V[:, 0], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(lazy.T @ V[:, 0], J.T @ V[:, 0], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(formed @ V, J @ V)
+        torch.testing.assert_close(formed.T @ V, J.T @ V)
+        assert lazy.T.T is lazy and lazy.shape == lazy.T.shape == (32, 32)
+
+
+def test_few_triplets_of_a_wide_block_come_from_products_alone(monkeypatch):
+    asked = []
+    monkeypatch.setattr(jacobian, "prefer_matrix_free", lambda *given: bool(asked.append(given)) or True)
+    J = traced(GPT2).jacobian(1)
+    found = J.svd(3)
+    assert asked == [(32, 3, 0, 130)] and "_dense" not in J.__dict__
+    torch.testing.assert_close(found.S, torch.linalg.svdvals(J.dense())[:3], rtol=1e-9, atol=0)
+    J.svd(3)
+    assert len(asked) == 1
+
+
+def test_products_are_adjoint():
+    J = traced(GPT2).jacobian(2)
+    generator = torch.Generator().manual_seed(3)
+    u, v = torch.randn(2, 32, generator=generator, dtype=torch.float64)
+    assert float(u @ (J @ v)) == pytest.approx(float((J.T @ u) @ v), rel=1e-10)
+
+
+def test_rows_are_outputs():
+    """A step along input j moves output i by J[i, j]: checked by finite differences."""
+    trace = traced(GPT2)
+    call, block = trace.calls[1], trace.model.blocks.modules[1]
+    step = torch.zeros_like(call.input)
+    step[0, -1, 3] = 1e-6
+    moved = (call.replay(block, call.input + step) - call.replay(block, call.input - step))[0, -1] / 2e-6
+    moved[3] -= 1
+    torch.testing.assert_close(trace.jacobian(1).dense()[:, 3], moved, rtol=1e-5, atol=1e-7)
+
+
+def test_identity_is_subtracted_only_where_the_tokens_agree():
+    trace = traced(GPT2)
+    call, block = trace.calls[1], trace.model.blocks.modules[1]
+    full = torch.autograd.functional.jacobian(lambda x: call.replay(block, x), call.input)[0, :, :, 0]
+    torch.testing.assert_close(trace.jacobian(1, 4, 4).dense() + torch.eye(32), full[4, :, 4], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(trace.jacobian(1, 4, 6).dense(), full[6, :, 4], rtol=1e-9, atol=1e-12)
+
+
+def test_svd_of_a_jacobian_is_that_of_the_dense_matrix():
+    J = traced(LLAMA).jacobian(0)
+    triplets = J.svd(k=10)
+    S = torch.linalg.svdvals(J.dense())
+    torch.testing.assert_close(triplets.S, S[:10])
+    assert triplets.U.shape == (32, 10) and triplets.Vh.shape == (10, 32)
+    assert float(triplets.residual.max()) < 1e-12
+
+
+def test_later_token_of_a_causal_model_is_refused_as_zero():
+    with pytest.raises(UntrustworthyResultError, match="position 3 does not attend to position 8"):
+        traced(LLAMA).jacobian(1, 8, 3).dense()
+
+
+def test_token_outside_a_sliding_window_is_refused_as_zero():
+    mistral = next(family for family in FAMILIES if family.name == "mistral-window")
+    with pytest.raises(UntrustworthyResultError, match="does not attend"):
+        traced(mistral).jacobian(1, 0, 10).dense()
+
+
+def test_boundary_of_the_released_code_differs_at_the_last_block_only():
+    trace = traced(LLAMA)
+    released = [trace.jacobian(block, boundary="hidden_states").dense() for block in range(3)]
+    ours = [trace.jacobian(block).dense() for block in range(3)]
+    assert torch.equal(released[0], ours[0]) and torch.equal(released[1], ours[1])
+    leaf = trace.calls[-1].input.clone().requires_grad_(True)
+    after_norm = trace.model.hf.model.norm(trace.calls[-1].replay(trace.model.blocks.modules[-1], leaf))[0, -1]
+    rows = [torch.autograd.grad(value, leaf, retain_graph=True)[0][0, -1] for value in after_norm]
+    wanted = torch.stack(rows) - torch.eye(32, dtype=torch.float64)
+    assert relative_error(released[2], wanted) < 1e-6
+    assert relative_error(ours[2], wanted) > 0.1
+
+
+def test_batches_of_cotangents_do_not_change_the_result(monkeypatch):
+    whole = traced(GPT2).jacobian(1).dense()
+    monkeypatch.setattr(derivatives, "batch_size", lambda *_, **__: 5)
+    torch.testing.assert_close(traced(GPT2).jacobian(1).dense(), whole, rtol=1e-12, atol=1e-14)
+
+
+def test_a_batch_takes_half_the_memory_beside_large_results(monkeypatch):
+    trace = traced(GPT2)
+    each = 16 * trace.d_model * trace.dtype.itemsize
+    monkeypatch.setattr(derivatives, "_BATCH_BYTES", {"cpu": 40 * each})
+    assert derivatives.batch_size(trace, 1, beside=2**25 - 1) == 40
+    assert derivatives.batch_size(trace, 1, beside=2**25) == 20
+
+
+def test_a_replay_that_differs_from_the_model_is_refused():
+    trace = traced(LLAMA)
+    with torch.no_grad():
+        trace.model.blocks.modules[1].mlp.down_proj.weight.mul_(1.5)
+    trace.jacobian(0).dense()
+    with pytest.raises(UntrustworthyResultError, match="replayed on its own"):
+        trace.jacobian(1).dense()
+
+
+def test_a_jacobian_with_nan_is_refused():
+    trace = traced(LLAMA)
+    with torch.no_grad():
+        trace.model.blocks.modules[1].mlp.down_proj.weight[0, 0] = torch.nan
+    with pytest.raises(UntrustworthyResultError):
+        trace.jacobian(1).dense()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(block=3), r"block is 3; llama has 3, counted from 0"),
+        (dict(block=0, token_in=11), r"token_in is 11; this input has 11 tokens"),
+        (dict(block=0, token_out=-12), r"token_out is -12"),
+        (dict(block=0, boundary="logits"), r"boundary is 'logits'"),
+        (dict(block=1.5), r"^block is 1\.5; llama has 3, counted from 0; give a whole number from 0 to 2$"),
+        (dict(block=True), r"block is True; .* give a whole number"),
+        (dict(block="1"), r"block is '1'; .* give a whole number"),
+        (dict(block=None), r"block is None; .* give a whole number"),
+        (dict(block=np.float64(1)), r"block is np\.float64\(1\.0\); .* give a whole number"),
+        (
+            dict(block=0, token_in=2.0),
+            r"^token_in is 2\.0; this input has 11 tokens, 0 to 10; give one as a whole number$",
+        ),
+        (dict(block=0, token_out=False), r"token_out is False; .* whole number"),
+    ],
+)
+def test_what_does_not_exist_is_refused_by_name(arguments, message):
+    with pytest.raises(ParameterError, match=message):
+        traced(LLAMA).jacobian(**arguments)
+
+
+def test_whole_numbers_of_numpy_count_blocks_and_tokens():
+    J = traced(LLAMA).jacobian(block=np.int64(-1), token_in=np.int32(3), token_out=np.int64(-1))
+    assert (J.block, J.token_in, J.token_out) == (2, 3, 10)
+    assert [type(x) for x in (J.block, J.token_in, J.token_out)] == [int, int, int]
+
+
+def test_a_factor_of_the_wrong_length_is_refused():
+    with pytest.raises(ParameterError, match=r"\(31,\)"):
+        traced(LLAMA).jacobian(0) @ torch.zeros(31)

@@ -1,0 +1,199 @@
+"""coupling_loss: its value against dense Jacobians, its gradient against finite differences, both in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from transformers.models.gpt_neox import modeling_gpt_neox
+from transformers.models.llama import modeling_llama
+
+import coupling_lib as cl
+from coupling_lib.errors import ParameterError
+from coupling_lib.jacobian.regulariser import coupling_loss
+from coupling_lib.metrics.regulariser import asymmetry, dense_asymmetry
+
+BLOCKS, WIDTH = 3, 16
+STACK = dict(
+    vocab_size=40, hidden_size=WIDTH, num_hidden_layers=BLOCKS, num_attention_heads=2, intermediate_size=32,
+    max_position_embeddings=32, initializer_range=0.4, attn_implementation="eager",
+)  # fmt: skip
+
+
+def tiny(family, **changes):
+    torch.manual_seed(0)
+    if family == "neox":
+        return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**STACK | changes)).double()
+    config = transformers.LlamaConfig(**STACK | changes, num_key_value_heads=1)
+    return transformers.LlamaForCausalLM(config).double()
+
+
+class Doubled:
+    """The torch module, with float64 where a model's code asks for float32 (in its softmax and its norms)."""
+
+    float32 = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+@pytest.fixture
+def all_in_float64(monkeypatch):
+    for module in (modeling_gpt_neox, modeling_llama):
+        monkeypatch.setattr(module, "torch", Doubled())
+
+
+def token_ids(sequences=2, n=5):
+    return torch.randint(0, 40, (sequences, n), generator=torch.Generator().manual_seed(1))
+
+
+def dense_jacobians(hf, ids, token):
+    """J_tt of every block and sequence (L, sequences, d, d), by differentiating each block's branch on its own."""
+    calls = []
+    layers = hf.base_model.layers
+
+    def keep(module, arguments, keywords, _):
+        calls.append((module, arguments[0], keywords))
+
+    handles = [layer.register_forward_hook(keep, with_kwargs=True) for layer in layers]
+    with torch.no_grad():
+        hf(input_ids=ids, use_cache=False)
+    for handle in handles:
+        handle.remove()
+
+    def jacobian(module, stream, kwargs, sequence):
+        def branch(x):
+            changed = stream.clone()
+            changed[sequence, token] = x
+            return (module(changed, **kwargs) - changed)[sequence, token]
+
+        return torch.autograd.functional.jacobian(branch, stream[sequence, token])
+
+    return torch.stack([torch.stack([jacobian(*call, s) for s in range(len(ids))]) for call in calls])
+
+
+@pytest.mark.parametrize("family", ["neox", "llama"])
+@pytest.mark.parametrize("token", [-1, 2])
+def test_value_is_that_of_the_dense_jacobians_with_the_same_probes(family, token, all_in_float64):
+    hf, ids, probes = tiny(family), token_ids(), 3
+    value = coupling_loss(hf, ids, (0, 1, 2), probes, token, generator=torch.Generator().manual_seed(4))
+    J = dense_jacobians(hf, ids, token)
+    generator = torch.Generator().manual_seed(4)
+    left, right = (torch.randn(probes, len(ids), WIDTH, generator=generator).double() for _ in range(2))
+    expected = []
+    for pair in ((0, 1), (0, 2), (1, 2)):
+        back = [torch.einsum("soi,pso->spi", J[block], left) for block in pair]
+        forth = [torch.einsum("soi,psi->spo", J[block], right) for block in pair]
+        expected += [asymmetry(*back), asymmetry(*forth)]
+    assert value.item() == pytest.approx(float(torch.stack(expected).mean()), rel=1e-9)
+
+
+def test_many_draws_come_to_the_dense_value():
+    hf, ids = tiny("neox"), token_ids(sequences=1).repeat(500, 1)
+    J = dense_jacobians(hf, ids[:1], -1)[:, 0]
+    value = coupling_loss(hf, ids, (0, 2), probes=4, generator=torch.Generator().manual_seed(0))
+    assert value.item() == pytest.approx(float(dense_asymmetry(J[0], J[2])), abs=0.01)
+
+
+@pytest.mark.parametrize("family", ["neox", "llama"])
+def test_gradient_is_that_of_finite_differences(family, all_in_float64):
+    hf, ids = tiny(family), token_ids()
+
+    def value():
+        return coupling_loss(hf, ids, (0, 2), probes=2, generator=torch.Generator().manual_seed(0))
+
+    value().backward()
+    source = torch.Generator().manual_seed(7)
+    checked = 0
+    for name, parameter in hf.named_parameters():
+        if parameter.grad is None or not parameter.grad.abs().max() > 0:
+            continue
+        direction = torch.randn(parameter.shape, generator=source, dtype=torch.float64)
+        direction /= direction.norm()
+        step, sides = 1e-5, []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter.add_(sign * step * direction)
+            sides.append(value().item())
+            with torch.no_grad():
+                parameter.sub_(sign * step * direction)
+        slope = (sides[0] - sides[1]) / (2 * step)
+        assert float((parameter.grad * direction).sum()) == pytest.approx(slope, rel=1e-5, abs=1e-8), name
+        checked += 1
+    assert checked >= 15
+
+
+def test_weights_behind_the_blocks_have_no_part_in_it():
+    hf = tiny("llama", tie_word_embeddings=False)
+    coupling_loss(hf, token_ids(), (0, 1)).backward()
+    assert hf.lm_head.weight.grad is None and hf.model.norm.weight.grad is None
+    assert hf.model.embed_tokens.weight.grad.abs().max() > 0
+    assert hf.model.layers[2].mlp.up_proj.weight.grad is None
+
+
+def test_descending_on_it_couples_the_blocks_of_a_model():
+    hf, ids = tiny("neox").float(), token_ids(sequences=4)
+    source = torch.Generator().manual_seed(0)
+    optimiser = torch.optim.Adam(hf.parameters(), lr=2e-2)
+    before = normalized_miscoupling(hf, ids[:1])
+    for _ in range(120):
+        loss = coupling_loss(hf, ids, blocks=2, generator=source)
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+    assert normalized_miscoupling(hf, ids[:1]) < before - 0.3
+
+
+def normalized_miscoupling(hf, ids):
+    values = cl.measure_depth(cl.wrap_model(hf), ids, ks=(4,)).normalized_miscoupling.values[0, 0]
+    for parameter in hf.parameters():  # measuring freezes a model
+        parameter.requires_grad_(True)
+    hf.train()
+    return values[~torch.eye(BLOCKS, dtype=torch.bool).numpy()].mean()
+
+
+def test_blocks_are_drawn_by_the_generator():
+    hf, ids = tiny("neox"), token_ids()
+    sources = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
+    values = [coupling_loss(hf, ids, 2, generator=source).item() for source in sources]
+    assert values[0] == values[1] != values[2]
+
+
+def test_a_frozen_embedding_still_gives_the_blocks_their_gradient():
+    hf = tiny("neox")
+    hf.gpt_neox.embed_in.weight.requires_grad_(False)
+    coupling_loss(hf, token_ids(), (0, 1)).backward()
+    assert hf.gpt_neox.layers[0].mlp.dense_h_to_4h.weight.grad.abs().max() > 0
+
+
+def test_a_vision_transformer_takes_pixels():
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4,
+        attn_implementation="eager",
+    )  # fmt: skip
+    hf = transformers.ViTForImageClassification(config)
+    loss = coupling_loss(hf, torch.randn(2, 3, 8, 8), token=0)
+    loss.backward()
+    assert 0 < loss.item() < 1
+
+
+def test_attention_that_cannot_be_differentiated_twice_is_refused():
+    hf = tiny("neox", attn_implementation="sdpa")
+    with pytest.raises(ParameterError, match="the attention is 'sdpa'"):
+        coupling_loss(hf, token_ids())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(blocks=1), "blocks is 1; expected at least two"),
+        (dict(blocks=4), "blocks is 4"),
+        (dict(blocks=(0, 3)), r"from 0 to 2"),
+        (dict(probes=1), "probes is 1; expected a whole number, at least 2"),
+        (dict(token=5), "token is 5; the sequences have 5 tokens"),
+    ],
+)
+def test_impossible_settings_are_refused(wrong, message):
+    with pytest.raises(ParameterError, match=message):
+        coupling_loss(tiny("neox"), token_ids(), **wrong)

@@ -1,0 +1,90 @@
+"""Traces: states, tokens and inputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from families import FAMILIES
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.jacobian import tracing
+from coupling_lib.models.load import load_model, wrap_model
+
+
+def model_of(name: str):
+    return wrap_model(next(family for family in FAMILIES if family.name == name).build(), name=name)
+
+
+IDS = torch.arange(3, 12)[None]
+
+
+def test_hidden_states_run_from_the_embedding_to_the_last_block():
+    model = model_of("gpt-neox")
+    trace = tracing.trace(model, IDS)
+    states = model.hf(input_ids=IDS, output_hidden_states=True).hidden_states
+    assert trace.hidden.shape == (4, 9, 32) and (trace.n_blocks, trace.n_tokens, trace.d_model) == (3, 9, 32)
+    for level in range(3):
+        torch.testing.assert_close(trace.hidden[level], states[level][0], rtol=0, atol=0)
+    torch.testing.assert_close(trace.final_norm(trace.hidden[3]), states[3][0])
+
+
+def test_tracing_twice_gives_the_same_numbers():
+    model = model_of("mixtral")
+    assert torch.equal(tracing.trace(model, IDS).hidden, tracing.trace(model, IDS).hidden)
+
+
+def test_tracing_leaves_the_model_as_it_was():
+    model = model_of("llama")
+    before = model.hf(input_ids=IDS).logits
+    tracing.trace(model, IDS).jacobian(1).dense()
+    assert torch.equal(model.hf(input_ids=IDS).logits, before)
+    assert not any(p.requires_grad for p in model.hf.parameters())
+
+
+def test_text_is_tokenised_and_its_tokens_are_named():
+    trace = tracing.trace(load_model("nano-neox"), "It was the best of times")
+    assert "".join(trace.tokens) == "It was the best of times"
+    assert trace.n_tokens == len(trace.tokens) and trace.route == "attention"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("some text", "llama has no tokenizer"),
+        (torch.zeros(1, 0, dtype=torch.long), r"input_ids is \(1, n\) with n >= 1"),
+        (torch.zeros(2, 5, dtype=torch.long), r"shape \(2, 5\)"),
+        (torch.zeros(1, 5), "dtype torch.float32"),
+        (torch.full((1, 5), 64), "outside the vocabulary of llama, 0 to 63"),
+        (torch.zeros(1, 65, dtype=torch.long), "reads at most 64"),
+        (17, "the input is a int"),
+    ],
+)
+def test_input_that_does_not_fit_is_refused_in_one_line(given, message):
+    with pytest.raises(ParameterError, match=message):
+        tracing.trace(model_of("llama"), given)
+
+
+def test_memory_does_not_grow_over_traces():
+    """P20: graphs of earlier traces must not be kept alive."""
+    import gc
+
+    model = model_of("llama")
+
+    def live_tensors() -> int:
+        tracing.trace(model, IDS).jacobian(1).dense()
+        gc.collect()
+        return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+    live_tensors()
+    counts = [live_tensors() for _ in range(5)]
+    assert counts[-1] == counts[0]
+
+
+def test_a_trace_forgets_blocks_and_knows_its_size_to_the_end():
+    trace = tracing.trace(model_of("gpt-neox"), IDS)
+    wanted = trace.jacobian(2).dense()
+    for block in range(3):
+        trace.forget(block)
+    assert [call is None for call in trace.calls] == [True, True, False]
+    assert (trace.n_blocks, trace.n_tokens, trace.d_model) == (3, 9, 32)
+    assert torch.equal(trace.jacobian(2).dense(), wanted)

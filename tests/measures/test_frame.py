@@ -1,0 +1,95 @@
+"""Prompts in the forms that models read."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import tiny
+import torch
+from families import FAMILIES
+
+import coupling_lib as cl
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs import given
+from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
+from coupling_lib.inputs.prompts import Prompt
+from coupling_lib.measures import frame
+from coupling_lib.store import sweep as sweeps
+
+
+def wrapped(name: str):
+    return cl.wrap_model(next(family for family in FAMILIES if family.name == name).build(), name=name)
+
+
+def test_prompts_come_in_every_form():
+    ids = torch.tensor([[1, 2]])
+    assert prompt_inputs("text") == ["text"]
+    assert prompt_inputs([Prompt("a", "b", "its text"), "text"]) == ["its text", "text"]
+    assert prompt_inputs(ids)[0] is ids
+    assert [prompt_name("text"), prompt_name(ids)] == ["text", "ids [1, 2]"]
+    with pytest.raises(ParameterError, match="prompts is empty"):
+        prompt_inputs([])
+
+
+def test_a_model_with_a_tokenizer_reads_the_texts_themselves():
+    assert inputs_for(cl.load_model("nano-neox"), ["one", "two"]) == ["one", "two"]
+
+
+def test_a_model_without_one_gets_as_many_seeded_random_inputs():
+    model = wrapped("llama")
+    first, again, other = (inputs_for(model, ["one", "two"], seed=seed, n_tokens=9) for seed in (1, 1, 2))
+    assert [x.shape for x in first] == [(1, 9), (1, 9)] and not torch.equal(first[0], first[1])
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True)) and not torch.equal(first[0], other[0])
+    images = inputs_for(wrapped("vit"), ["one", "two", "three"])
+    assert [x.shape for x in images] == [(1, 3, 16, 16)] * 3
+
+
+@pytest.mark.parametrize("name", ["vit", "bert", "falcon-alibi"])
+def test_depth_is_measured_on_models_without_a_tokenizer(name):
+    model = wrapped(name)
+    ds = cl.measure_depth(model, inputs_for(model, ["one", "two"]), ks=(4,))
+    assert dict(ds.mismatch.sizes) == {"prompt": 2, "k": 1, "block_1": 3, "block_2": 3}
+
+
+def test_a_text_longer_than_the_model_reads_is_cut_to_its_first_tokens_with_a_warning(tmp_path):
+    tiny.save_llama(tmp_path)
+    model = cl.load_model(tmp_path)
+    long = "It was the best of times. " * 100
+    with pytest.warns(UserWarning, match="1 of 3 prompts are longer than 256 tokens and cut"):
+        short, cut, ids = inputs_for(model, ["short", long, torch.tensor([[1, 2]])])
+    assert short == "short" and ids.tolist() == [[1, 2]]
+    assert cut.tolist() == [model.tokenizer(long)["input_ids"][:256]]
+    with pytest.warns(UserWarning, match="longer than 7 tokens"):
+        assert inputs_for(model, [long], longest=7)[0].shape == (1, 7)
+    # Nothing is cut that fits exactly.
+    exact = model.tokenizer.decode(cut[0])
+    assert len(model.tokenizer(exact)["input_ids"]) == 256
+    with warnings.catch_warnings(action="error"):
+        assert inputs_for(model, [exact]) == [exact]
+    assert inputs_for(wrapped("llama"), ["one"], longest=3)[0].shape == (1, 3)
+    with pytest.raises(ParameterError, match="longest is 0"):
+        inputs_for(model, ["one"], longest=0)
+
+
+def test_a_sweep_shows_one_progress_bar_over_its_prompts(tmp_path, monkeypatch, capsys):
+    shown = []
+
+    class Bar(frame.tqdm):
+        def __init__(self, *arguments, disable, **settings):
+            super().__init__(*arguments, disable=disable is True, **settings)  # as on a terminal
+            if disable is not True:
+                shown.append((settings["desc"], self.total))
+
+    for module in (frame, sweeps):
+        monkeypatch.setattr(module, "tqdm", Bar)
+    tiny.save_llama(tmp_path / "tiny")
+    model = cl.load_model(tmp_path / "tiny")
+    name = f"{model.name}: prompts"
+    cl.sweep(cl.measure_depth, model, ["one", "two", "three"], store=tmp_path, ks=(2,))
+    assert shown == [(name, 3)]
+    most = given.prompts_together(model)
+    cl.measure_depth(model, ["one"] * (most + 1), ks=(2,))
+    assert shown == [(name, 3), (name, most + 1)]
+    cl.measure_depth(model, ["one"] * most, ks=(2,))
+    assert len(shown) == 2

@@ -1,0 +1,92 @@
+"""Stochastic depth: off in evaluation, unbiased in training, a function of its seed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from coupling_lib.errors import ParameterError, UnsupportedModelError
+from coupling_lib.models.drop_path import DropPath, depth_rates, draw_gates, fixed_gates
+from tests import tiny
+
+
+@pytest.fixture
+def vit():
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(**tiny.STACK, image_size=8, patch_size=4, num_channels=1, num_labels=3)
+    return transformers.ViTForImageClassification._from_config(config, attn_implementation="eager").eval()
+
+
+@pytest.fixture
+def pixels():
+    return torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def test_in_evaluation_it_does_nothing_and_in_training_it_is_a_function_of_its_seed(vit, pixels):
+    plain = vit(pixel_values=pixels).logits
+    drop = DropPath(vit.vit.layers, 0.5)
+    assert torch.equal(vit(pixel_values=pixels).logits, plain)
+    vit.train()
+    drop.seed(1)
+    first = vit(pixel_values=pixels).logits
+    drop.seed(1)
+    assert torch.equal(vit(pixel_values=pixels).logits, first) and not torch.allclose(first, plain)
+    drop.remove()
+    assert torch.equal(vit(pixel_values=pixels).logits, plain)
+
+
+@torch.no_grad()
+def test_a_branch_is_dropped_as_often_as_its_rate_says_and_keeps_its_mean():
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.mlp = torch.nn.Identity(), torch.nn.Identity()
+
+    blocks = [Block().train() for _ in range(3)]
+    drop = DropPath(blocks, 0.4)
+    drop.seed(0)
+    ones = torch.ones(20_000, 1, 1)
+    for block, p in zip(blocks, (0.0, 0.2, 0.4), strict=True):
+        out = block.mlp(ones)
+        assert (out == 0).float().mean() == pytest.approx(p, abs=0.02)
+        assert out.mean() == pytest.approx(1, abs=0.03) and out.max() == pytest.approx(1 / (1 - p))
+
+
+@torch.no_grad()
+def test_fixed_gates_reproduce_a_draw_of_training_mode(vit, pixels):
+    drop = DropPath(vit.vit.layers, 0.4)
+    vit.train()
+    drop.seed(7)
+    trained = vit(pixel_values=pixels[:1]).logits
+    generator = torch.Generator().manual_seed(7)
+    gates = torch.ones(3, 2)
+    for block, p in enumerate(depth_rates(0.4, 3)):
+        for branch in range(2):
+            if p > 0:
+                gates[block, branch] = (torch.rand(1, generator=generator) >= p).float() / (1 - p)
+    drop.remove()
+    vit.eval()
+    with fixed_gates(vit.vit.layers, gates):
+        torch.testing.assert_close(vit(pixel_values=pixels[:1]).logits, trained)
+
+
+def test_draws_never_lose_a_whole_block_and_have_the_factors_of_their_depth():
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.stack([draw_gates(0.5, 4, generator) for _ in range(200)])
+    assert draws.amax(dim=2).min() > 0
+    for block, p in enumerate(depth_rates(0.5, 4)):
+        values = draws[:, block].unique().tolist()
+        assert values[-1] == pytest.approx(1 / (1 - p)) and values[:-1] in ([], [0.0])
+    assert (draws[:, 0] == 1).all() and (draws[:, 3] == 0).any()
+
+
+def test_what_has_no_meaning_is_refused(vit):
+    with pytest.raises(ParameterError, match=r"rate is 1\.0; a rate of stochastic depth is from 0 to below 1"):
+        depth_rates(1.0, 3)
+    with pytest.raises(ParameterError, match=r"gates has shape \(2, 2\); \(3, 2\) is expected"):
+        with fixed_gates(vit.vit.layers, torch.ones(2, 2)):
+            pass
+    with pytest.raises(UnsupportedModelError, match="Linear has no branches named attention and mlp"):
+        DropPath([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)], 0.1)

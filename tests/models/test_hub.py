@@ -1,0 +1,224 @@
+"""The hub is a server on the loopback interface; each user is a process of its own with an empty cache.
+
+`huggingface_hub` reads HF_ENDPOINT and HF_HOME when it is imported, so nothing here can be tested in place.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from hub_server import REPO_ID, Hub
+
+ROOT = Path(__file__).resolve().parents[2]
+LOAD = "from coupling_lib.models.load import load_model; model = load_model({arguments})"
+SHOW = """
+import json, sys
+sums = {name: p.double().sum().item() for name, p in model.hf.named_parameters()}
+json.dump({"sums": sums, "source": model.source, "revision": model.revision, "seed": model.seed,
+           "text": model.tokenizer.decode(model.tokenizer("Paris").input_ids)}, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def revisions(tmp_path_factory):
+    root = tmp_path_factory.mktemp("repository")
+    tiny.save_llama(root / "main", seed=1)
+    tiny.save_llama(root / "step128", seed=2, max_shard_size="20KB")
+    return {name: root / name for name in ("main", "step128")}
+
+
+def user(home, endpoint, **settings):
+    """Environment of a user whose only hub is the given one and who has no token."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))
+    }
+    return {
+        **kept,
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        **settings,
+    }
+
+
+def run(code, environment, *arguments):
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+
+def closed_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def sums(folder_seed):
+    return {name: p.double().sum().item() for name, p in tiny.llama(folder_seed).named_parameters()}
+
+
+def last_line(done):
+    """The last line a user sees of a process that failed."""
+    assert done.returncode == 1, done.stderr
+    line = done.stderr.rstrip().splitlines()[-1]
+    return line.removeprefix("coupling_lib.errors.ModelUnavailableError: ")
+
+
+def test_an_alias_is_downloaded_and_gives_the_served_weights_then_also_without_a_network(tmp_path, revisions):
+    with Hub(revisions) as hub:
+        first = run(LOAD.format(arguments="'llama3-8b'") + SHOW, user(tmp_path, hub.endpoint))
+        assert first.returncode == 0, first.stderr
+        got = json.loads(first.stdout)
+        assert got["sums"] == pytest.approx(sums(1), rel=1e-12)
+        assert got["source"] == f"{REPO_ID}@{hub.commit('main')}"
+        assert (got["revision"], got["seed"], got["text"]) == ("main", None, "Paris")
+        asked = [line for line in hub.requests if line.startswith("GET") and "/resolve/" in line]
+        assert sorted(line.rsplit("/", 1)[1] for line in asked) == [
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+        ]
+    again = run(LOAD.format(arguments="'llama3-8b'") + SHOW, user(tmp_path, closed_port()))
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == got
+
+
+def test_a_revision_is_downloaded_though_its_weights_are_in_several_files(tmp_path, revisions):
+    with Hub(revisions) as hub:
+        done = run(LOAD.format(arguments=f"'{REPO_ID}', revision='step128'") + SHOW, user(tmp_path, hub.endpoint))
+        assert done.returncode == 0, done.stderr
+        got = json.loads(done.stdout)
+        assert got["sums"] == pytest.approx(sums(2), rel=1e-12)
+        assert (got["revision"], got["source"]) == ("step128", f"{REPO_ID}@{hub.commit('step128')}")
+
+
+def test_untrained_downloads_no_weights(tmp_path, revisions):
+    with Hub(revisions) as hub:
+        done = run(LOAD.format(arguments="'llama3-8b', untrained=True, seed=6") + SHOW, user(tmp_path, hub.endpoint))
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["sums"] == pytest.approx(sums(6), rel=1e-12)
+        assert not [line for line in hub.requests if "safetensors" in line]
+
+
+LINES = {
+    "401": "'ill/401' does not exist, or needs a login (hub: 401); check the spelling, accept its licence at "
+    "{endpoint}/ill/401, then run `hf auth login`",
+    "403": "'ill/403' is gated (hub: 403); accept its licence at {endpoint}/ill/403, then run `hf auth login`",
+    "404": "'ill/404' does not exist on {host} (404); check the spelling of the id",
+    "500": "{host} answered 500 for 'ill/500'; try again later",
+    "truncated": "{host} broke off while sending 'ill/truncated'; run the same again to resume the download",
+    "short": "the weights of 'ill/short' are damaged or truncated (Error while deserializing header: incomplete "
+    "metadata, file not fully covered); delete {cache}/models--ill--short and fetch them anew",
+    "silent": "{host} did not answer within 2 s for 'ill/silent'; try again, or set HF_HUB_ETAG_TIMEOUT and "
+    "HF_HUB_DOWNLOAD_TIMEOUT to more seconds",
+    "stalled": "{host} did not answer within 2 s for 'ill/stalled'; try again, or set HF_HUB_ETAG_TIMEOUT and "
+    "HF_HUB_DOWNLOAD_TIMEOUT to more seconds",
+    "not-a-hub": "{host} does not answer as a Hugging Face hub does; check HF_ENDPOINT and the proxy",
+}
+ALL = """
+import json, sys, time
+from coupling_lib.errors import ModelUnavailableError
+from coupling_lib.models import load_model
+found = {}
+for mode in sys.argv[1:]:
+    start = time.monotonic()
+    try:
+        load_model("ill/" + mode)
+    except ModelUnavailableError as error:
+        found[mode] = str(error), time.monotonic() - start
+json.dump(found, sys.stdout)
+"""
+
+
+def test_each_failure_of_the_hub_has_its_own_line_and_none_takes_long(tmp_path, revisions):
+    with Hub(revisions, also={f"ill/{mode}": mode for mode in LINES}) as hub:
+        environment = user(tmp_path, hub.endpoint, HF_HUB_ETAG_TIMEOUT="2", HF_HUB_DOWNLOAD_TIMEOUT="2")
+        done = run(ALL, environment, *LINES)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        said = {"endpoint": hub.endpoint, "host": hub.endpoint.removeprefix("http://"), "cache": tmp_path / "hub"}
+    assert {mode: line for mode, (line, _) in found.items()} == {m: line.format(**said) for m, line in LINES.items()}
+    assert max(seconds for _, seconds in found.values()) < 30
+
+
+@pytest.mark.parametrize("mode", ["403", "truncated", "silent"])
+def test_a_failure_is_the_last_line_of_a_process_that_fails(tmp_path, revisions, mode):
+    with Hub(revisions, mode) as hub:
+        environment = user(tmp_path, hub.endpoint, HF_HUB_ETAG_TIMEOUT="2", HF_HUB_DOWNLOAD_TIMEOUT="2")
+        line = last_line(run(LOAD.format(arguments="'llama3-8b'"), environment))
+        said = {"endpoint": hub.endpoint, "host": hub.endpoint.removeprefix("http://")}
+        assert line == LINES[mode].format(**said).replace(f"ill/{mode}", REPO_ID)
+
+
+def test_a_download_that_starts_over_without_end_is_given_up(tmp_path, revisions):
+    # Chunks far smaller than the file, so that each attempt counts as progress to huggingface_hub.
+    small_chunks = "import huggingface_hub.constants as c; c.DOWNLOAD_CHUNK_SIZE = 1000; "
+    with Hub(revisions, "no-ranges") as hub:
+        line = last_line(run(small_chunks + LOAD.format(arguments="'llama3-8b'"), user(tmp_path, hub.endpoint)))
+        assert line.startswith(f"a file of '{REPO_ID}' arrived truncated from 127.0.0.1")
+
+
+def test_an_unknown_revision_is_refused_by_name(tmp_path, revisions):
+    with Hub(revisions) as hub:
+        done = run(LOAD.format(arguments="'llama3-8b', revision='step7'"), user(tmp_path, hub.endpoint))
+        page = f"{hub.endpoint}/{REPO_ID}/tree/main"
+        assert last_line(done) == f"'{REPO_ID}' has no revision 'step7'; its branches and tags are listed at {page}"
+
+
+def test_pickled_weights_are_refused_and_never_downloaded(tmp_path):
+    folder = tmp_path / "repository"
+    model = tiny.save_llama(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    with Hub({"main": folder}) as hub:
+        line = last_line(run(LOAD.format(arguments="'llama3-8b'"), user(tmp_path / "home", hub.endpoint)))
+        assert line.startswith(f"'{REPO_ID}' has only pickled weights (pytorch_model.bin)")
+        assert not [request for request in hub.requests if request.startswith("GET") and request.endswith(".bin")]
+
+
+def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_downloaded(tmp_path, revisions):
+    little = "from coupling_lib import memory; memory.available = lambda device: 1000; "
+    with Hub(revisions) as hub:
+        line = last_line(run(little + LOAD.format(arguments="'llama3-8b'"), user(tmp_path, hub.endpoint)))
+        assert line.startswith("'llama3-8b' needs 0.2 MB in float32, and 0.0 MB are free")
+        assert not [request for request in hub.requests if "safetensors" in request]
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_without_a_network_the_embedded_models_are_offered(tmp_path, offline):
+    settings = {"HF_HUB_OFFLINE": "1"} if offline else {}
+    line = last_line(run(LOAD.format(arguments="'llama3-8b'"), user(tmp_path, closed_port(), **settings)))
+    seen = "HF_HUB_OFFLINE is set" if offline else "cannot be reached"
+    assert seen in line and f"'{REPO_ID}' is not in the local cache" in line
+    assert line.endswith("or use 'nano-neox' or 'nano-llama'")
+
+
+def papermill(output, environment):
+    command = [sys.executable, "-m", "papermill", "notebooks/depth.ipynb", str(output), "-p", "model", "llama3-8b"]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+
+
+def test_the_notebook_runs_to_the_end_on_a_downloaded_model(tmp_path, revisions):
+    with Hub(revisions) as hub:
+        done = papermill(tmp_path / "out.ipynb", user(tmp_path / "home", hub.endpoint))
+        assert done.returncode == 0, done.stderr
+        assert f"GET /{REPO_ID}/resolve/{hub.commit('main')}/model.safetensors" in hub.requests
+    cells = json.loads((tmp_path / "out.ipynb").read_text())["cells"]
+    ran = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert all(cell["execution_count"] for cell in ran if "".join(cell["source"]).strip())
+    shown = ["".join(out.get("data", {}).get("text/html", "")) for cell in ran for out in cell["outputs"]]
+    assert sum("<svg" in html or "<img" in html for html in shown) >= 4
+
+
+def test_the_notebook_without_a_network_ends_in_the_one_line(tmp_path):
+    done = papermill(tmp_path / "out.ipynb", user(tmp_path / "home", closed_port()))
+    assert done.returncode != 0
+    line = done.stderr.rstrip().splitlines()[-1]
+    assert line.startswith("ModelUnavailableError: ") and "cannot be reached" in line and line.endswith("'nano-llama'")

@@ -1,0 +1,104 @@
+import csv
+import shutil
+
+import pytest
+
+from coupling_lib import paths
+from coupling_lib.errors import CouplingError
+from coupling_lib.models import registry
+
+PAPER_FIG_1A = 28
+PYTHIA = ["70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b"]
+
+
+def test_aliases_and_hub_ids_are_unique_and_lower_case():
+    aliases = [entry.alias for entry in registry.entries()]
+    ids = [entry.hub_id for entry in registry.entries() if entry.hub_id]
+    assert len(aliases) == len(set(aliases)) and len(ids) == len(set(ids))
+    assert all(alias == alias.lower().strip() and " " not in alias for alias in aliases)
+
+
+def test_every_model_of_the_paper_is_there_with_its_architecture():
+    paper = [entry for entry in registry.entries() if entry.in_paper]
+    assert len(paper) == 52
+    assert all(entry.blocks and entry.width and entry.parameters_b for entry in paper)
+    assert sum(entry.coupling_fig1a_digitised is not None for entry in paper) == PAPER_FIG_1A
+
+
+def test_at_least_twenty_newer_models_and_all_pythia_sizes_are_there():
+    newer = [e for e in registry.entries() if not e.in_paper and not e.embedded and e.family != "Pythia"]
+    assert len(newer) >= 20
+    assert [registry.lookup(f"pythia-{size}").hub_id for size in PYTHIA] == [
+        f"EleutherAI/pythia-{size}" for size in PYTHIA
+    ]
+
+
+def test_the_embedded_models_need_no_hub():
+    embedded = {entry.alias: entry for entry in registry.entries() if entry.embedded}
+    assert {name: e.width for name, e in embedded.items()} == {
+        "nano-neox": 96, "nano-llama": 96, "nano-vit": 36, "nano-vit-sd": 36,
+    }  # fmt: skip
+    assert all(e.hub_id == "" and e.blocks == 12 for e in embedded.values())
+
+
+def test_scores_have_a_source_and_their_mean_is_the_average():
+    for entry in registry.entries():
+        scores = [getattr(entry, task) for task in registry.TASKS]
+        assert all(score is None or 0 < score < 100 for score in scores)
+        assert bool(entry.score_source) == any(score is not None for score in scores), entry.alias
+        if entry.average is not None:
+            assert entry.average == pytest.approx(sum(scores) / 6, abs=0.011), entry.alias
+
+
+def test_training_tokens_have_a_source():
+    assert all(bool(e.training_tokens_source) == (e.training_tokens_t is not None) for e in registry.entries())
+
+
+def test_lookup_takes_alias_and_hub_id_in_any_case():
+    llama = registry.lookup(" LLAMA3-8b ")
+    assert llama.hub_id == "meta-llama/Meta-Llama-3-8B" and llama.blocks == 32 and llama.width == 4096
+    assert registry.lookup("META-llama/meta-llama-3-8b") is llama
+    assert registry.lookup("lama3-8b") is None and registry.lookup("") is None
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [("lama3-8b", "llama3-8b"), ("nano-noex", "nano-neox"), ("pythia12b", "pythia-12b"), ("Gemma2b", "gemma-2b")],
+)
+def test_suggest_names_the_nearest_alias_first(misspelt, meant):
+    assert registry.suggest(misspelt)[0] == meant
+
+
+def test_suggest_names_nothing_for_a_name_that_is_near_to_none():
+    assert registry.suggest("zzzzzzzz") == []
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("blocks", "many", "line 2 has blocks = 'many'"),
+        ("in_paper", "yes", "line 2 has in_paper = 'yes'"),
+        ("kind", "both", "line 2 has kind 'both'"),
+        ("alias", "Nano", "lower-case alias"),
+        ("alias", "llama3-8b", "'llama3-8b' for two models"),
+    ],
+)
+def test_a_damaged_registry_is_refused_with_the_place(tmp_path, monkeypatch, column, value, message):
+    rows = list(csv.DictReader((paths.DATA / "models.csv").open(newline="")))
+    rows[0][column] = value
+    with (tmp_path / "models.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+    with pytest.raises(CouplingError, match=message):
+        registry.entries()
+
+
+def test_a_registry_with_other_columns_is_refused(tmp_path, monkeypatch):
+    shutil.copy(paths.DATA / "models.csv", tmp_path / "models.csv")
+    text = (tmp_path / "models.csv").read_text()
+    (tmp_path / "models.csv").write_text(text.replace("hub_id", "hub", 1))
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+    with pytest.raises(CouplingError, match="has columns"):
+        registry.entries()

@@ -1,0 +1,118 @@
+"""What fixes a measurement: equal things give equal keys, and everything that changes a number changes the key."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+import coupling_lib as cl
+from coupling_lib import store
+from coupling_lib.blocks import offload
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.prompts import load_prompts
+from coupling_lib.measures.frame import measurement
+from coupling_lib.store import key as identity
+
+
+@pytest.fixture(scope="module")
+def model():
+    return cl.load_model("nano-neox")
+
+
+def measure_sum(model, prompts, ks=(1, 2), token=-1): ...
+
+
+def test_the_key_holds_plain_values_defaults_among_them(model):
+    key = identity.measurement_key(measure_sum, model, {"ks": (np.int64(3),)})
+    assert key["settings"] == {"ks": [3], "token": -1} and key["measure"] == "sum" and key["version"] == 1
+    assert (key["model"], key["source"], key["revision"]) == ("nano-neox", "embedded:nano-neox", "step10000")
+    assert (key["precision"], key["untrained"], key["seed"]) == ("float32", 0, None)
+
+
+def test_one_setting_written_in_several_ways_is_one_key(model):
+    ways = [{}, {"ks": [1, 2]}, {"ks": np.array([1, 2])}, {"ks": range(1, 3), "token": np.int32(-1)}]
+    assert len({store.digest(identity.measurement_key(measure_sum, model, way)) for way in ways}) == 1
+    partial = functools.partial(measure_sum, ks=(3,))
+    assert identity.measurement_key(partial, model, {})["settings"]["ks"] == [3]
+    assert identity.measurement_key(partial, model, {"ks": (4,)})["settings"]["ks"] == [4]
+    with pytest.raises(ParameterError, match="the setting 'token' is a Tensor"):
+        identity.measurement_key(measure_sum, model, {"token": torch.tensor(1)})
+
+
+def test_a_measure_without_a_version_is_known_by_its_code_and_one_with_a_version_is_not(model):
+    def written(text: str):
+        space: dict = {"__name__": "a notebook"}
+        exec(f"def measure_it(model, prompts):\n    return {text}\n", space)
+        return space["measure_it"]
+
+    one, same, other = (identity.measurement_key(written(text), model, {}) for text in ("1 + 1.5", "1 + 1.5", "7"))
+    assert one == same and one["code"] and one["code"] != other["code"]
+    one, other = (
+        identity.measurement_key(measurement(version=3)(written(text)), model, {}) for text in ("1 + 1.5", "7")
+    )
+    assert one == other and one["version"] == 3 and one["code"] == ""
+
+
+@pytest.mark.parametrize("version", [0, True, "1", 1.0])
+def test_a_version_is_a_whole_number_from_1(version):
+    with pytest.raises(ParameterError, match="version is .*whole number from 1"):
+        measurement(version=version)
+
+
+def test_prompts_are_known_by_their_content(model):
+    def key(given):
+        return identity.prompt_key(model, given)
+
+    ids = torch.tensor([[1, 2, 3]])
+    image = torch.zeros(1, 3, 4, 4)
+    assert key(ids) == key(ids.int()) == key(torch.tensor([[1, 9, 2, 9, 3]])[:, ::2])
+    others = ["a b", "a  b", ids, ids[:, :2], ids.T, image, image.bfloat16(), image.reshape(1, 3, 2, 8), image + 1]
+    assert len({key(given) for given in others}) == len(others)
+
+
+def test_weights_are_known_by_content_in_every_precision_before_and_after_they_were_used(tmp_path):
+    tiny.save_llama(tmp_path / "a")
+    tiny.save_llama(tmp_path / "b")
+    tiny.save_llama(tmp_path / "c", seed=1)
+    for precision in ("float32", "nf4", "int8"):
+        one, *others = (cl.load_model(tmp_path / name, precision=precision) for name in "abc")
+        same, different = map(identity.fingerprint, others)
+        assert identity.fingerprint(one) == same != different
+        cl.trace(one, "It was the best of times").jacobian(block=1).dense()
+        assert identity.fingerprint(one) == same
+
+
+def test_of_weights_that_stay_on_disk_the_files_are_known(tmp_path):
+    saved = tiny.save_llama(tmp_path / "m")
+    least = offload.plan(type(saved), saved.config).bytes(torch.float32)
+    model = cl.load_model(tmp_path / "m", memory=least)
+    before = identity.fingerprint(model)
+    assert model.offloaded and identity.fingerprint(cl.load_model(tmp_path / "m", memory=least)) == before
+    os.utime(tmp_path / "m" / "model.safetensors", (1, 1))
+    assert identity.fingerprint(model) != before
+    (tmp_path / "m").rename(tmp_path / "elsewhere")
+    with pytest.raises(ParameterError, match="cannot be found any more"):
+        identity.fingerprint(model)
+
+
+def test_finding_a_stored_prompt_takes_less_than_five_milliseconds(model, tmp_path):
+    prompts = load_prompts(n=40)
+    cl.sweep(cl.measure_trajectories, model, prompts, store=tmp_path)
+    key = identity.measurement_key(cl.measure_trajectories, model, {})
+
+    def seconds(number: int) -> float:
+        start = time.perf_counter()
+        identity.prompt_key(model, prompts[number].text)
+        return time.perf_counter() - start
+
+    hashing = sorted(map(seconds, range(40)))[20]
+    start = time.perf_counter()
+    identity.measurement_key(cl.measure_trajectories, model, {})
+    print(f"\nhashing a prompt: {1e3 * hashing:.2f} ms; a model: {1e3 * (time.perf_counter() - start):.1f} ms")
+    assert key["weights"] == identity.fingerprint(model) and hashing < 5e-3

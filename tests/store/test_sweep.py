@@ -1,0 +1,278 @@
+"""Sweeps: the same numbers as one call, each prompt kept, nothing repeated, whatever stops them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+
+import pytest
+import tiny
+import torch
+import transformers
+import xarray as xr
+
+import coupling_lib as cl
+from coupling_lib import store
+from coupling_lib.blocks import offload
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.inputs.prompts import Prompt
+from coupling_lib.provenance import provenance
+from coupling_lib.store.sweep import stream
+
+TEXTS = ["It was the best of times", "it was the worst of times, it was", "What is the capital of France?"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    tiny.save_llama(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return cl.load_model(folder)
+
+
+class Counted:
+    """A measure that writes down what it was called with."""
+
+    __name__ = "measure_counted"
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __call__(self, model, prompts, scale: float = 1.0) -> xr.Dataset:
+        given = prompt_inputs(prompts)
+        self.seen += map(prompt_name, given)
+        values = xr.DataArray([scale * len(prompt_name(x)) for x in given], dims="prompt")
+        ds = xr.Dataset({"length": values, "shared": ("place", [1, 2])}, {"prompt": [prompt_name(x) for x in given]})
+        return ds.assign_attrs(provenance(model, given, measure="counted"))
+
+
+def assert_same(swept: xr.Dataset, direct: xr.Dataset, values=xr.testing.assert_equal, **tolerances: float) -> None:
+    values(swept, direct, **tolerances)
+    assert list(swept.data_vars) == list(direct.data_vars) and list(swept.dims) == list(direct.dims)
+    for name, variable in direct.variables.items():
+        assert swept[name].dtype == variable.dtype and swept[name].dims == variable.dims
+    assert swept.attrs.pop("command") is not None and direct.attrs.pop("command") is not None
+    assert swept.attrs == direct.attrs and list(swept.attrs) == list(direct.attrs)
+
+
+@pytest.mark.parametrize(
+    ("measure", "settings"),
+    [
+        (cl.measure_depth, {"ks": (2, 5)}),
+        (cl.measure_spectra, {"k": 4, "token": 1}),
+        (cl.measure_trajectories, {}),
+    ],
+)
+def test_a_sweep_first_and_again_equals_one_call(model, tmp_path, measure, settings):
+    prompts = [Prompt("a", "b", TEXTS[0]), TEXTS[1], torch.tensor([[5, 6, 7, 8]])]
+    for _ in range(2):
+        assert_same(cl.sweep(measure, model, prompts, store=tmp_path, **settings), measure(model, prompts, **settings))
+    assert len(store.listing(root=tmp_path)) == 3
+    single = cl.sweep(measure, model, TEXTS[0], store=tmp_path, **settings)
+    alone = measure(model, TEXTS[0], **settings)
+    # Three prompts were measured together; alone, the same products are summed in another order.
+    assert_same(single, alone, xr.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    assert len(store.listing(root=tmp_path)) == 3
+
+
+def test_images_and_models_with_their_blocks_on_disk_are_swept(folder, model, tmp_path):
+    tiny.save_vit(tmp_path / "vit")
+    vit = cl.load_model(tmp_path / "vit")
+    images = list(torch.randn(2, 1, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
+    least = offload.plan(type(model.hf), model.hf.config).bytes(torch.float32)
+    for network, prompts in ((vit, images), (cl.load_model(folder, memory=least), TEXTS)):
+        assert network.offloaded == (network is not vit)
+        for _ in range(2):
+            swept = cl.sweep(cl.measure_spectra, network, prompts, store=tmp_path, k=3)
+            assert_same(swept, cl.measure_spectra(network, prompts, k=3))
+    assert store.listing(root=tmp_path).groupby("model").size().tolist() == [3, 2]
+
+
+def test_finished_prompts_are_not_measured_again_and_new_ones_are(model, tmp_path):
+    counted = Counted()
+    cl.sweep(counted, model, TEXTS[:2], store=tmp_path)
+    ds = cl.sweep(counted, model, [TEXTS[2], TEXTS[1], TEXTS[0], TEXTS[2]], store=tmp_path)
+    assert counted.seen == [TEXTS[0], TEXTS[1], TEXTS[2]]
+    assert ds.prompt.values.tolist() == [TEXTS[2], TEXTS[1], TEXTS[0], TEXTS[2]]
+    assert ds.length.values.tolist() == [len(name) for name in ds.prompt.values.tolist()]
+
+
+def test_what_no_prompt_changes_is_kept_with_the_first_and_found_for_any_other_first(model, tmp_path):
+    counted = Counted()
+    cl.sweep(counted, model, TEXTS, store=tmp_path)
+    ds = cl.sweep(counted, model, TEXTS[1:], store=tmp_path)
+    assert ds.shared.values.tolist() == [1, 2] and counted.seen == [*TEXTS, TEXTS[1]]
+    assert [sorted(part.data_vars) for part in stream(counted, model, TEXTS, store=tmp_path)] == [
+        ["length", "shared"],
+        ["length"],
+        ["length"],
+    ]
+    assert len(counted.seen) == 4
+
+
+def test_another_setting_a_version_and_other_weights_are_other_measurements(folder, model, tmp_path):
+    def times(network, measure, **settings):
+        before = len(measure.seen)
+        cl.sweep(measure, network, TEXTS[:1], store=tmp_path, **settings)
+        return len(measure.seen) - before
+
+    counted = Counted()
+    assert times(model, counted) == 1
+    assert times(model, counted, scale=1.0) == 0  # the default, named
+    assert times(model, counted, scale=2.0) == 1
+    counted.version = 2
+    assert times(model, counted) == 1 and times(model, counted) == 0
+    assert times(cl.load_model(folder), counted) == 0
+    for changes in ({"precision": "bfloat16"}, {"untrained": True}, {"untrained": True, "seed": 1}):
+        assert times(cl.load_model(folder, **changes), counted) == 1
+
+
+def test_a_folder_whose_weights_or_tokenizer_changed_gives_no_old_numbers(tmp_path):
+    counted = Counted()
+    tiny.save_llama(tmp_path / "m")
+    cl.sweep(counted, cl.load_model(tmp_path / "m"), TEXTS[:1], store=tmp_path)
+    changed = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "m")
+    with torch.no_grad():
+        changed.model.layers[1].mlp.up_proj.weight[3, 4] += 1e-3
+    changed.save_pretrained(tmp_path / "m")
+    cl.sweep(counted, cl.load_model(tmp_path / "m"), TEXTS[:1], store=tmp_path)
+    assert len(counted.seen) == 2
+    network = cl.load_model(tmp_path / "m")
+    network.tokenizer.add_tokens(["best"])
+    cl.sweep(counted, network, TEXTS[:1], store=tmp_path)
+    assert len(counted.seen) == 3
+
+
+def test_a_model_from_memory_is_known_by_its_weights(tmp_path):
+    counted = Counted()
+    for seed, calls in ((0, 1), (0, 1), (1, 2)):
+        network = cl.wrap_model(tiny.llama(seed))
+        cl.sweep(counted, network, torch.tensor([[1, 2, 3]]), store=tmp_path)
+        assert len(counted.seen) == calls
+    network.hf.model.norm.weight.data.mul_(2)  # changed after it was loaded
+    cl.sweep(counted, network, torch.tensor([[1, 2, 3]]), store=tmp_path)
+    assert len(counted.seen) == 3
+
+
+def test_a_damaged_file_is_measured_again(model, tmp_path):
+    counted = Counted()
+    wanted = cl.sweep(counted, model, TEXTS, store=tmp_path)
+    spoilt = store.listing(root=tmp_path).set_index("prompt").path[TEXTS[1]]
+    os.truncate(spoilt, os.path.getsize(spoilt) // 2)
+    with pytest.warns(store.StoreWarning, match="is damaged"):
+        again = cl.sweep(counted, model, TEXTS, store=tmp_path)
+    assert_same(again, wanted)
+    assert counted.seen == [*TEXTS, TEXTS[1]] and os.path.exists(spoilt + ".damaged") and os.path.exists(spoilt)
+
+
+def test_where_nothing_can_be_written_one_warning_is_given_and_nothing_is_lost(model, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "file").write_text("in the way")
+    for root, reason in ((tmp_path / "file", "File exists|Not a directory"), (tmp_path, "No space left on device")):
+        if root == tmp_path:
+            monkeypatch.setattr(os, "fsync", full)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert_same(cl.sweep(Counted(), model, TEXTS, store=root), Counted()(model, TEXTS))
+        assert [warning.category for warning in told] == [store.StoreWarning]
+        assert re.search(f"not kept in .*({reason}); measuring goes on", str(told[0].message))
+
+
+def test_a_setting_or_a_result_that_cannot_be_kept_is_measured_all_the_same(model, tmp_path):
+    def measure_by(network, prompts, how=len):
+        return xr.Dataset({"x": ("prompt", [how(prompt_inputs(prompts))])})
+
+    def measure_listed(network, prompts):
+        return measure_by(network, prompts).assign_attrs(listed=[1])
+
+    for measure, reason in ((measure_by, "the setting 'how' is a builtin"), (measure_listed, "'listed' is a list")):
+        with pytest.warns(store.StoreWarning, match=reason) as told:
+            assert cl.sweep(measure, model, TEXTS, store=tmp_path).x.values.tolist() == [1, 1, 1]
+        assert len(told) == 1
+
+
+def test_wrong_arguments_are_refused_as_by_the_measure_itself(model, tmp_path):
+    with pytest.raises(ParameterError, match="prompts is empty"):
+        cl.sweep(cl.measure_depth, model, [], store=tmp_path)
+    with pytest.raises(ParameterError, match="k is 99"):
+        cl.sweep(cl.measure_depth, model, TEXTS, store=tmp_path, ks=(99,))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
+        cl.sweep(cl.measure_depth, model, TEXTS, store=tmp_path, depth=3)
+    with pytest.raises(ParameterError, match="the input is a int"):
+        cl.sweep(cl.measure_trajectories, model, [3], store=tmp_path)
+    assert store.listing(root=tmp_path).empty
+
+
+PROGRAM = """
+    import sys, time
+    import coupling_lib as cl
+    from coupling_lib.measures.frame import measurement
+    from coupling_lib.measures.trajectories import measure_trajectories
+
+    @measurement(version=1)
+    def measure_slowly(model, prompts):
+        with open(sys.argv[3], "a") as log:
+            print(prompts[0], file=log)
+        time.sleep(float(sys.argv[4]))
+        return measure_trajectories(model, prompts)
+
+    model = cl.load_model(sys.argv[1])
+    print("ready", flush=True)
+    ds = cl.sweep(measure_slowly, model, [f"prompt {i}" for i in range(8)], store=sys.argv[2])
+    print(ds.line_shape_score.values.tolist())
+"""
+
+
+def started(tmp_path, folder, name: str, pause: float) -> subprocess.Popen:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    arguments = [sys.executable, program, folder, tmp_path / "results", tmp_path / name, str(pause)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def finished(process: subprocess.Popen) -> list[float]:
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0 and err == "", err  # nor a progress bar in a log
+    return json.loads(out.splitlines()[-1])
+
+
+def test_a_run_that_is_killed_repeats_nothing_that_was_finished(folder, model, tmp_path):
+    process = started(tmp_path, folder, "first", pause=0.2)
+    while len(store.listing(root=tmp_path / "results")) < 3:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = set(store.listing(root=tmp_path / "results").prompt)
+    assert 3 <= len(done) < 8
+    before = {path: os.stat(path).st_mtime_ns for path in store.listing(root=tmp_path / "results").path}
+    scores = finished(started(tmp_path, folder, "second", pause=0))
+    prompts = [f"prompt {i}" for i in range(8)]
+    assert (tmp_path / "second").read_text().split("\n")[:-1] == [p for p in prompts if p not in done]
+    assert {path: os.stat(path).st_mtime_ns for path in before} == before
+    assert scores == cl.measure_trajectories(model, prompts).line_shape_score.values.tolist()
+
+
+def test_two_processes_measure_the_same_at_once_without_harm(folder, tmp_path):
+    both = [started(tmp_path, folder, name, pause=0.02) for name in ("one", "two")]
+    first, second = map(finished, both)
+    assert first == second and len(store.listing(root=tmp_path / "results")) == 8
+    with warnings.catch_warnings(action="error"):
+        joined = store.join(root=tmp_path / "results")  # in the order in which the last writer came by
+    assert joined.sortby("prompt").line_shape_score.values.tolist() == first
+    assert not [p for p in (tmp_path / "results").rglob("*") if p.suffix in (".partial", ".damaged")]

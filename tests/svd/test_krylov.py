@@ -1,0 +1,200 @@
+"""Block Golub-Kahan against LAPACK, on matrices and on operators, and operators across libraries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.linalg import svds
+
+import coupling_lib as cl
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.svd.krylov import golub_kahan
+from coupling_lib.svd.operators import as_linear_operator, as_torch_operator, prefer_matrix_free
+from coupling_lib.svd.triplets import IllDefinedSubspaceWarning, top_triplets
+
+
+def matrix_with_spectrum(S: torch.Tensor, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    d = len(S)
+    U, V = (torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0] for _ in range(2))
+    return (U * S.double()) @ V.T
+
+
+def decaying(d: int, power: float = 0.5) -> torch.Tensor:
+    return torch.arange(1, d + 1, dtype=torch.float64) ** -power
+
+
+def plateau(d: int, copies: int) -> torch.Tensor:
+    """`copies` singular values of 1, then a decay from 1/2."""
+    return torch.cat([torch.ones(copies, dtype=torch.float64), decaying(d - copies) / 2])
+
+
+class Counted:
+    """A matrix that only multiplies, and counts the columns it was given."""
+
+    def __init__(self, matrix: torch.Tensor, counts: list[int] | None = None):
+        self.matrix, self.shape = matrix, matrix.shape
+        self.counts = [] if counts is None else counts
+
+    @property
+    def T(self) -> Counted:  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
+        return Counted(self.matrix.T, self.counts)
+
+    def __matmul__(self, V: torch.Tensor) -> torch.Tensor:
+        self.counts.append(V.shape[1])
+        return self.matrix @ V.to(self.matrix.dtype)
+
+
+@pytest.fixture(scope="module")
+def block_jacobian():
+    trace = cl.trace(cl.load_model("nano-neox"), "She looked at the sea and")
+    return trace.jacobian(block=8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("S", [decaying(200), decaying(200, 0.0), plateau(200, 40)], ids=["decay", "flat", "plateau"])
+@pytest.mark.parametrize("k", [1, 10, 50])
+def test_triplets_of_a_krylov_basis_are_those_of_lapack(dtype, S, k):
+    J = matrix_with_spectrum(S).to(dtype)
+    found = golub_kahan(J, k)
+    tight = 3e-6 if dtype == torch.float32 else 1e-5
+    torch.testing.assert_close(found.S, torch.linalg.svdvals(J.double())[:k].to(dtype), rtol=3e-6, atol=0)
+    torch.testing.assert_close(J @ found.Vh.T, found.U * found.S, rtol=0, atol=tight)
+    torch.testing.assert_close(J.T @ found.U, found.Vh.T * found.S, rtol=0, atol=tight)
+    for basis in (found.U.T, found.Vh):
+        torch.testing.assert_close(basis @ basis.T, torch.eye(k, dtype=dtype), rtol=0, atol=5e-6)
+    assert found.columns <= 200
+
+
+def test_gaussian_matrix_needs_part_of_the_columns_only():
+    J = torch.randn(400, 400, generator=torch.Generator().manual_seed(1))
+    found = golub_kahan(J, 5)
+    torch.testing.assert_close(found.S, torch.linalg.svdvals(J)[:5], rtol=1e-5, atol=0)
+    assert found.columns < 300
+
+
+def test_singular_values_that_coincide_more_often_than_a_block_is_wide_are_all_found():
+    J = matrix_with_spectrum(plateau(240, 40))
+    torch.testing.assert_close(golub_kahan(J, 45, block=16).S[:40], torch.ones(40, dtype=torch.float64))
+    assert golub_kahan(J, 16, block=16).next_value == pytest.approx(1)
+
+
+@pytest.mark.parametrize("ratio", [7, 354, 7000])
+def test_float64_krylov_resolves_what_lies_far_below_an_outlier(ratio):
+    S = decaying(300)
+    S[0] *= ratio / 50**0.5
+    J = matrix_with_spectrum(S)
+    found = golub_kahan(J, 50, tolerance=1e-6)
+    torch.testing.assert_close(found.S, S[:50], rtol=1e-8, atol=0)
+    assert float((J.T @ found.U - found.Vh.T * found.S).norm(dim=0).max()) <= 2e-6 * float(S[49])
+
+
+@pytest.mark.parametrize("shape", [(150, 90), (90, 150), (101, 101)])
+def test_any_shape_and_a_basis_that_fills_the_space(shape):
+    J = torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    found = golub_kahan(J, 60)
+    torch.testing.assert_close(found.S, torch.linalg.svdvals(J)[:60], rtol=1e-8, atol=0)
+    torch.testing.assert_close((found.U * found.S).T @ (J @ found.Vh.T), found.S.square().diag(), rtol=1e-7, atol=1e-4)
+    assert found.U.shape == (shape[0], 60) and found.Vh.shape == (60, shape[1])
+
+
+def test_k_above_the_rank_gives_orthonormal_vectors_and_zeros():
+    S = torch.cat([decaying(20), torch.zeros(180, dtype=torch.float64)])
+    found = golub_kahan(matrix_with_spectrum(S), 30)
+    torch.testing.assert_close(found.S, S[:30], rtol=1e-10, atol=1e-13)
+    for basis in (found.U.T, found.Vh):
+        torch.testing.assert_close(basis @ basis.T, torch.eye(30, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_unconverged_basis_raises_with_the_residual_it_reached():
+    J = matrix_with_spectrum(decaying(300, 0.1))
+    with pytest.raises(UntrustworthyResultError, match=r"after 64 columns the largest residual of 20 .* \d\.\de-0\d"):
+        golub_kahan(J, 20, max_columns=64)
+
+
+def test_zero_and_non_finite_operators_raise():
+    with pytest.raises(UntrustworthyResultError, match="zero"):
+        golub_kahan(Counted(torch.zeros(40, 40)), 3)
+    with pytest.raises(UntrustworthyResultError, match="NaN"):
+        golub_kahan(Counted(torch.full((40, 40), torch.nan)), 3)
+    with pytest.raises(ParameterError, match="k is 41; a \\(40, 40\\) operator has from 1 to 40"):
+        golub_kahan(torch.eye(40), 41)
+
+
+def test_operator_is_multiplied_m_times_each_way_and_never_formed():
+    J = Counted(matrix_with_spectrum(decaying(256)))
+    found = golub_kahan(J, 8)
+    assert found.U.dtype == torch.float64
+    # One column more: the probe for the operator's dtype.
+    assert sum(J.counts) == 2 * found.columns + 1 and max(J.counts) == 16
+
+
+def test_two_calls_are_bit_equal():
+    J = matrix_with_spectrum(decaying(150)).float()
+    first, second = golub_kahan(J, 12), golub_kahan(J.clone(), 12)
+    assert all(torch.equal(a, b) for a, b in zip(first[:3], second[:3], strict=True))
+
+
+def test_block_jacobian_is_decomposed_without_being_formed(block_jacobian):
+    found = top_triplets(block_jacobian, 10)
+    assert "_dense" not in block_jacobian.__dict__
+    wanted = top_triplets(type(block_jacobian).dense(block_jacobian), 10)
+    torch.testing.assert_close(found.S, wanted.S, rtol=1e-5, atol=0)
+    torch.testing.assert_close((found.U.T @ wanted.U).abs(), torch.eye(10), rtol=0, atol=1e-3)
+    assert float(found.residual.max()) < 1e-5
+
+
+@pytest.mark.parametrize("solver", ["arpack", "lobpcg"])
+def test_solvers_of_scipy_run_on_a_block_jacobian(block_jacobian, solver):
+    start = np.random.default_rng(0).standard_normal(96)
+    operator = as_linear_operator(block_jacobian)
+    S = svds(operator, k=5, solver=solver, v0=start, tol=1e-3, maxiter=40, return_singular_vectors=False)
+    wanted = torch.linalg.svdvals(block_jacobian.dense().double())[:5].numpy()
+    np.testing.assert_allclose(np.sort(S)[::-1], wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_linear_operator_multiplies_as_the_matrix_does(dtype):
+    J = torch.randn(7, 5, generator=torch.Generator().manual_seed(3), dtype=getattr(torch, dtype))
+    operator, A = as_linear_operator(J, dtype), J.numpy()
+    v, u, V = np.arange(5.0, dtype=dtype), np.arange(7.0, dtype=dtype), np.ones((5, 2), dtype=dtype)
+    for found, wanted in [
+        (operator.matvec(v), A @ v),
+        (operator.rmatvec(u), A.T @ u),
+        (operator.matmat(V), A @ V),
+        (operator.rmatmat(A @ V), A.T @ (A @ V)),
+        (operator.T @ u, A.T @ u),
+    ]:
+        assert found.dtype == operator.dtype == np.dtype(dtype)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [csr_matrix, np.asarray, lambda A: as_linear_operator(torch.from_numpy(A))])
+def test_operators_of_other_libraries_are_accepted(wrap):
+    A = matrix_with_spectrum(decaying(60)).numpy()
+    found = top_triplets(wrap(A), 4)
+    torch.testing.assert_close(found.S, decaying(60)[:4], rtol=1e-8, atol=0)
+    assert found.U.dtype == torch.float64
+
+
+def test_what_is_no_operator_is_refused():
+    with pytest.raises(ParameterError, match="the operator is a str"):
+        as_torch_operator("J")
+    with pytest.raises(ParameterError, match="J is a list"):
+        as_linear_operator([[1.0]])
+    with pytest.raises(ParameterError, match="dtype is 'float16'"):
+        as_linear_operator(torch.eye(2), "float16")
+
+
+def test_operator_with_a_flat_spectrum_warns():
+    with pytest.warns(IllDefinedSubspaceWarning, match="k=10"):
+        top_triplets(Counted(torch.eye(64)), 10)
+
+
+def test_matrix_free_pays_only_for_few_triplets_of_wide_models():
+    assert not prefer_matrix_free(d=768, k=10, n_blocks=12, columns=256)
+    assert not prefer_matrix_free(d=4096, k=50, n_blocks=32, columns=340)
+    assert prefer_matrix_free(d=4096, k=10, n_blocks=32, columns=300)
+    assert prefer_matrix_free(d=8, k=1, n_blocks=1, columns=0) and not prefer_matrix_free(4, 1, 1, 0)

@@ -1,0 +1,233 @@
+"""Singular triplets against LAPACK in float64, their certificate, and what they give the coupling metric."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.svd import triplets as svd
+from coupling_lib.svd.stacked import golub_kahan_stacked
+from coupling_lib.svd.triplets import IllDefinedSubspaceWarning, top_triplets, top_triplets_stacked
+
+
+def orthogonal(d: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0]
+
+
+def matrix_with_spectrum(S: torch.Tensor, seed: int = 0) -> torch.Tensor:
+    return (orthogonal(len(S), seed) * S.double()) @ orthogonal(len(S), seed + 100).T
+
+
+def decaying(d: int, ratio: float = 7) -> torch.Tensor:
+    """Singular values i^(-1/2) with s_1 raised until s_1 / s_50 is `ratio`."""
+    S = torch.arange(1, d + 1, dtype=torch.float64) ** -0.5
+    S[0] = ratio * S[49]
+    return S
+
+
+def coupled_pair(d: int, ratio: float) -> list[torch.Tensor]:
+    """Two float32 matrices whose singular vectors differ by a small rotation."""
+    J = matrix_with_spectrum(decaying(d, ratio))
+    rotations = (torch.eye(d).double() + 0.1 * (orthogonal(d, seed) - orthogonal(d, seed).T) for seed in (7, 8))
+    return [(torch.linalg.qr(rotation)[0] @ J).float() for rotation in rotations]
+
+
+def mismatch(J1: torch.Tensor, svd1, svd2, k: int) -> float:
+    A = svd2.U[:, :k].double().T @ J1.double() @ svd2.Vh[:k].double().T
+    S = svd1.S[:k].double()
+    return float((A - S.diag()).norm() / S.norm())
+
+
+@pytest.fixture
+def wide_from_100(monkeypatch):
+    """Let matrices of width 100 take the route of wide ones."""
+    monkeypatch.setattr(svd, "_KRYLOV_WIDTH", 100)
+    monkeypatch.setattr(svd, "_COLUMNS_PER_TRIPLET", 1)
+    monkeypatch.setattr(svd, "_FLOAT64_KRYLOV_WIDTH", 100)
+
+
+@pytest.mark.parametrize("ratio", [7, 354, 7000])
+def test_triplets_satisfy_their_definition_even_with_an_outlier(ratio):
+    S = decaying(64, ratio)
+    J = matrix_with_spectrum(S)
+    U, found, Vh, residual = top_triplets(J, 50)
+    torch.testing.assert_close(found, S[:50], rtol=1e-10, atol=0)
+    torch.testing.assert_close(J @ Vh.T, U * found, rtol=0, atol=1e-12 * float(S[0]))
+    torch.testing.assert_close(J.T @ U, Vh.T * found, rtol=0, atol=1e-12 * float(S[0]))
+    for basis in (U.T, Vh):
+        torch.testing.assert_close(basis @ basis.T, torch.eye(50, dtype=torch.float64), rtol=0, atol=1e-10)
+    assert float(residual.max()) < 1e-12
+
+
+@pytest.mark.parametrize("ratio", [7, 354, 7000])
+@pytest.mark.parametrize("d", [96, 400])
+def test_coupling_mismatch_is_that_of_a_float64_decomposition(d, ratio):
+    J = coupled_pair(d, ratio)
+    full, ours = [torch.linalg.svd(matrix.double()) for matrix in J], [top_triplets(matrix, 50) for matrix in J]
+    for k in (10, 30, 50):
+        wanted = mismatch(J[0], *full, k)
+        assert 0.01 < wanted < 1
+        assert mismatch(J[0], *ours, k) == pytest.approx(wanted, rel=1e-4)
+        torch.testing.assert_close(ours[0].S[:k].double(), full[0].S[:k], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("ratio", [7, 354, 7000])
+def test_coupling_mismatch_of_wide_matrices_is_that_of_a_float64_decomposition(wide_from_100, ratio):
+    J = coupled_pair(300, ratio)
+    full, ours = [torch.linalg.svd(matrix.double()) for matrix in J], [top_triplets(matrix, 50) for matrix in J]
+    for k in (10, 30, 50):
+        assert mismatch(J[0], *ours, k) == pytest.approx(mismatch(J[0], *full, k), rel=1e-4)
+
+
+def test_wide_matrices_take_the_krylov_route_and_small_ones_do_not(monkeypatch):
+    widths = []
+
+    def recorded(matrix, *arguments):
+        widths.append(matrix.shape[1])
+        return golub_kahan(matrix, *arguments)
+
+    golub_kahan = svd.golub_kahan_stacked
+    monkeypatch.setattr(svd, "golub_kahan_stacked", recorded)
+    generator = torch.Generator().manual_seed(0)
+    for d in (256, 1024):
+        J = torch.randn(d, 60, generator=generator) @ torch.randn(60, d, generator=generator)
+        found = top_triplets(J, 5)
+        torch.testing.assert_close(found.S, torch.linalg.svdvals(J)[:5], rtol=1e-5, atol=0)
+    assert widths == [1024]
+
+
+@pytest.mark.parametrize("shape", [(40, 25), (25, 40)])
+def test_matrices_need_not_be_square(shape):
+    J = torch.randn(shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    U, S, Vh, _ = top_triplets(J, 25)
+    torch.testing.assert_close((U * S) @ Vh, J, rtol=0, atol=1e-12)
+
+
+def low_rank_and_repeated(d: int) -> torch.Tensor:
+    """A stack that Krylov bases of 16 columns a step cannot do: too low a rank, and a value that occurs 20 times."""
+    repeated = decaying(d)
+    repeated[:20] = 3.0
+    return torch.stack([matrix_with_spectrum(S) for S in (decaying(d) * (torch.arange(d) < 10), repeated, decaying(d))])
+
+
+def test_wide_matrices_that_krylov_cannot_do_are_decomposed_all_the_same(wide_from_100):
+    J = low_rank_and_repeated(240).float()
+    assert golub_kahan_stacked(J, 9).converged.tolist() == [False, True, True]
+    assert golub_kahan_stacked(J, 18).converged.tolist() == [False, False, True]
+    with pytest.warns(IllDefinedSubspaceWarning):
+        found = top_triplets_stacked(J, 18)
+    torch.testing.assert_close(found.S, torch.linalg.svdvals(J.double())[:, :18].float(), rtol=1e-6, atol=1e-6)
+    for basis in (found.U.mT, found.Vh):
+        torch.testing.assert_close(basis @ basis.mT, torch.eye(18).expand(3, 18, 18), rtol=0, atol=1e-5)
+
+
+def test_stack_gives_what_each_matrix_gives():
+    J = torch.stack([matrix_with_spectrum(decaying(60, ratio), seed) for seed, ratio in enumerate((2, 7, 7000))])
+    for dtype in (torch.float32, torch.float64):
+        stacked = top_triplets_stacked(J.to(dtype), 6)
+        for index in range(3):
+            for part, alone in zip(stacked, top_triplets(J[index].to(dtype), 6), strict=True):
+                assert part.dtype == dtype
+                torch.testing.assert_close(part[index], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_stack_of_wide_matrices_has_a_leading_dimension(wide_from_100):
+    J = torch.stack([matrix_with_spectrum(decaying(120), seed) for seed in (1, 2)])
+    found = top_triplets_stacked(J, 6)
+    assert [tuple(part.shape) for part in found] == [(2, 120, 6), (2, 6), (2, 6, 120), (2, 6)]
+    torch.testing.assert_close(found.S, decaying(120)[:6].expand(2, 6), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (0, 4, 4)])
+def test_what_is_no_stack_is_refused(shape):
+    with pytest.raises(ParameterError, match="a stack of matrices"):
+        top_triplets_stacked(torch.ones(shape), 1)
+
+
+def test_float32_matrix_gives_float32_triplets_with_a_small_residual():
+    triplets = top_triplets(matrix_with_spectrum(torch.linspace(3, 1, 40)).float(), 10)
+    assert all(part.dtype == torch.float32 for part in triplets)
+    assert float(triplets.residual.max()) < 1e-6
+
+
+def test_joint_sign_is_fixed_by_the_largest_entry_of_v():
+    J = matrix_with_spectrum(torch.linspace(3, 1, 12))
+    Vh = top_triplets(J, 6).Vh
+    assert (Vh.gather(1, Vh.abs().argmax(1, keepdim=True)) > 0).all()
+
+
+@pytest.mark.parametrize("d", [50, 120])
+def test_two_calls_are_bit_equal(wide_from_100, d):
+    J = matrix_with_spectrum(decaying(d)).float()
+    assert all(torch.equal(a, b) for a, b in zip(top_triplets(J.clone(), 8), top_triplets(J, 8), strict=True))
+
+
+@pytest.mark.parametrize("d", [60, 150])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_k_above_the_rank_gives_orthonormal_vectors_and_says_so(wide_from_100, d, dtype):
+    S = torch.cat([torch.arange(8, 0, -1.0), torch.zeros(d - 8)])
+    J = matrix_with_spectrum(S).to(dtype)
+    with pytest.warns(IllDefinedSubspaceWarning, match="k=20: the relative gap"):
+        U, found, Vh, residual = top_triplets(J, 20)
+    torch.testing.assert_close(found, S[:20].to(dtype), rtol=1e-6, atol=1e-5)
+    assert float(residual.max()) < 1e-6
+    for basis in (U.T, Vh):
+        torch.testing.assert_close(basis @ basis.T, torch.eye(20, dtype=dtype), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("d", [60, 150])
+def test_flat_spectrum_warns_once_and_names_k_and_the_gap(wide_from_100, d, dtype):
+    S = torch.cat([torch.tensor([3.0, 2.0]), torch.ones(d - 2)])
+    with pytest.warns(IllDefinedSubspaceWarning, match=r"k=5: the relative gap \(s_5 - s_6\) / s_1 is -?\d") as caught:
+        found = top_triplets(matrix_with_spectrum(S).to(dtype), 5)
+    assert len(caught) == 1
+    torch.testing.assert_close(found.S, S[:5].to(dtype), rtol=3e-6, atol=0)
+
+
+def test_one_warning_for_a_stack_counts_its_matrices():
+    J = torch.stack([torch.eye(12), torch.diag(torch.linspace(3, 1, 12)), torch.eye(12)])
+    with pytest.warns(IllDefinedSubspaceWarning, match="in 2 of 3 matrices") as caught:
+        top_triplets_stacked(J, 5)
+    assert len(caught) == 1
+
+
+def test_ordinary_spectra_do_not_warn(wide_from_100):
+    generator = torch.Generator().manual_seed(5)
+    spectra = [matrix_with_spectrum(decaying(d, ratio)).float() for d in (80, 150) for ratio in (7, 354, 7000)]
+    gaussian = [torch.randn(d, d, generator=generator) for d in (96, 96, 96, 200)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for J in spectra + gaussian:
+            for k in (1, 10, 50):
+                top_triplets(J, k)
+        top_triplets(torch.eye(9), 9)
+
+
+@pytest.mark.parametrize("k", [0, 13, -1])
+def test_k_outside_the_matrix_is_refused(k):
+    with pytest.raises(ParameterError, match=f"k is {k}; a \\(12, 12\\) Jacobian has from 1 to 12"):
+        top_triplets(torch.eye(12), k)
+
+
+def test_other_number_formats_are_refused():
+    with pytest.raises(ParameterError, match="the matrix is torch.bfloat16; convert it to torch.float32"):
+        top_triplets(torch.eye(4, dtype=torch.bfloat16), 2)
+    with pytest.raises(ParameterError, match="shape \\(2, 3, 4\\)"):
+        top_triplets(torch.ones(2, 3, 4), 1)
+
+
+@pytest.mark.parametrize("d", [4, 150])
+def test_zero_nan_and_an_unmet_tolerance_raise(wide_from_100, d):
+    with pytest.raises(UntrustworthyResultError, match="zero"):
+        top_triplets(torch.zeros(d, d), 1)
+    with pytest.raises(UntrustworthyResultError, match="NaN"):
+        top_triplets(torch.full((d, d), torch.nan), 1)
+    with pytest.raises(UntrustworthyResultError, match="infinite"):
+        top_triplets(torch.eye(d) / 0, 1)
+    with pytest.raises(UntrustworthyResultError, match="residual"):
+        top_triplets(matrix_with_spectrum(torch.linspace(3, 1, d)), 3, tolerance=1e-30)
