@@ -21,24 +21,7 @@ PACKAGES = ("coupling_lib", "torch", "transformers", "nnsight", "bitsandbytes")
 
 
 def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float | None) -> dict[str, str | int | float]:
-    """Record what a measurement was made with.
-
-    Args:
-        model: A model from `coupling_lib.load_model`.
-        prompts: The texts or tensors that were measured.
-        details: What else fixes the result, for instance `measure`, `token` and `route`.
-
-    Returns:
-        Attributes for a data set: text and numbers only, an empty text where there is none.
-
-    Examples:
-        >>> from types import SimpleNamespace
-        >>> model = SimpleNamespace(name="tiny", source="memory", revision=None, precision="float32",
-        ...                         untrained=True, seed=3, n_blocks=2, d_model=8)
-        >>> record = provenance(model, ["It was", "the best"], token=-1)
-        >>> record["model"], record["untrained"], record["n_prompts"], record["token"]
-        ('tiny', 1, 2, -1)
-    """
+    """Record what a measurement was made with."""
     prompts = list(prompts)
     record = {
         "model": model.name,
@@ -62,18 +45,7 @@ def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float 
 
 
 def prompts_hash(prompts: Iterable[Any]) -> str:
-    """Fingerprint a list of prompts: the same texts or tensors in the same order give the same one.
-
-    Args:
-        prompts: Texts or tensors.
-
-    Returns:
-        The first 12 hexadecimal digits of a SHA-256.
-
-    Examples:
-        >>> prompts_hash(["a", "bc"]) == prompts_hash(["ab", "c"])
-        False
-    """
+    """Fingerprint a list of prompts: the same texts or tensors in the same order give the same one."""
     digest = hashlib.sha256()
     for prompt in prompts:
         part = prompt if isinstance(prompt, str) else f"{tuple(prompt.shape)} {prompt.tolist()}"
@@ -83,21 +55,13 @@ def prompts_hash(prompts: Iterable[Any]) -> str:
 
 
 def versions() -> str:
-    """Name the versions of everything that computes.
-
-    Returns:
-        Names and versions, separated by commas.
-    """
+    """Name the versions of everything that computes."""
     found = [f"{package} {_version(package)}" for package in PACKAGES]
     return ", ".join([*found, f"Python {platform.python_version()}"])
 
 
 def command_line() -> str:
-    """Give the command that runs this process, for repeating it.
-
-    Returns:
-        The program's name and its arguments; "notebook" inside a kernel, whose own command line says nothing.
-    """
+    """Give the command that runs this process, for repeating it."""
     program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
     if "ipykernel" in sys.modules and "kernel" in program:
         return "notebook"
@@ -105,38 +69,13 @@ def command_line() -> str:
 
 
 def papermill_command(notebook: str, parameters: Mapping[str, Any]) -> str:
-    """Write the command that runs a notebook with these parameters.
-
-    Args:
-        notebook: Name of the notebook, without folder and ending.
-        parameters: Its parameters by name; empty texts are the notebook's own defaults and left out.
-
-    Returns:
-        A command for a shell in the root of the repository.
-
-    Examples:
-        >>> papermill_command("depth", {"model": "nano-neox", "k": 10, "revision": ""})
-        'papermill notebooks/depth.ipynb out.ipynb -p model nano-neox -p k 10'
-    """
+    """Write the command that runs a notebook with these parameters."""
     given = [f"-p {name} {shlex.quote(str(value))}" for name, value in parameters.items() if value not in ("", None)]
     return " ".join([f"papermill notebooks/{notebook}.ipynb out.ipynb", *given])
 
 
 def line(*records: Mapping[str, Any], command: str | None = None) -> str:
-    """Say in one line where the numbers of a figure come from.
-
-    Args:
-        records: Attributes of the data sets that the figure shows; what they share is said once.
-        command: Command that makes the figure; by default the one on record.
-
-    Returns:
-        Parts separated by " · ".
-
-    Examples:
-        >>> trained = {"model": "tiny", "precision": "float32", "untrained": 0, "n_prompts": 2, "token": -1}
-        >>> line({**trained, "untrained": 1, "seed": 3}, trained, command="make book")
-        'model tiny · untrained (seed 3) and trained · float32 · 2 prompts · token -1 · make book'
-    """
+    """Say in one line where the numbers of a figure come from."""
     described = [_described(record) for record in records]
     parts = [" and ".join(dict.fromkeys(texts)) for texts in zip(*described, strict=True)]
     commands = [command] if command else [str(record.get("command", "")) for record in records]

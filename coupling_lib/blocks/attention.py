@@ -27,26 +27,13 @@ NAME = "coupling_lib"
 
 
 class KeysValues(NamedTuple):
-    """Keys and values of one attention layer, for one prompt or for T.
-
-    Args:
-        keys: shape `(1 or T, heads, n, head width)`, rotary positions applied, heads not yet repeated.
-        values: likewise.
-    """
+    """Keys and values of one attention layer, for one prompt or for T."""
 
     keys: torch.Tensor
     values: torch.Tensor
 
     def with_tokens(self, own: KeysValues, positions: torch.Tensor) -> KeysValues:
-        """Put the chosen tokens' own keys and values into their places among the constants.
-
-        Args:
-            own: those of the chosen tokens, shape `(T, heads, s, head width)`.
-            positions: where they belong, shape `(T, s)`. The constants are of one prompt or of T.
-
-        Returns:
-            keys and values of all tokens, shape `(T, heads, n, head width)`.
-        """
+        """Put the chosen tokens' own keys and values into their places among the constants."""
 
         def place(constants: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
             index = positions[:, None, :, None].expand(new.shape)
@@ -62,11 +49,7 @@ _constants: dict[nn.Module, tuple[KeysValues, torch.Tensor, torch.Tensor | None]
 
 @contextmanager
 def recording() -> Generator[dict[nn.Module, KeysValues]]:
-    """Record the keys and values of every attention layer that runs inside the context.
-
-    Yields:
-        a dictionary that fills up, attention module to its keys and values.
-    """
+    """Record the keys and values of every attention layer that runs inside the context."""
     global _record
     _record = {}
     try:
@@ -79,18 +62,7 @@ def recording() -> Generator[dict[nn.Module, KeysValues]]:
 def frozen(
     module: nn.Module, constants: KeysValues, positions: torch.Tensor, padding: torch.Tensor | None = None
 ) -> Generator[None]:
-    """Let one attention layer answer a few tokens' queries against constants, inside the context.
-
-    Args:
-        module: the attention layer.
-        constants: its recorded keys and values.
-        positions: the positions of the tokens that the layer is called with, shape `(T, s)`.
-        padding: what is added to the scores of each key, shape `(T, 1, 1, n)`, where the constants are of T prompts:
-            0 for a prompt's own tokens, minus infinity after its end.
-
-    Yields:
-        nothing.
-    """
+    """Let one attention layer answer a few tokens' queries against constants, inside the context."""
     _constants[module] = (constants, positions, padding)
     try:
         yield
@@ -99,11 +71,7 @@ def frozen(
 
 
 def use(hf: PreTrainedModel) -> None:
-    """Make a model call the registered attention, where its family can.
-
-    Args:
-        hf: the model; a family with an attention of its own keeps it.
-    """
+    """Make a model call the registered attention, where its family can."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # a family that keeps its own attention says so in a warning
     try:
@@ -151,11 +119,10 @@ _LARGEST = 2**22
 
 
 class _RowsTimesConstant(Function):
-    """Multiply `x` `(..., g, a)` by constants `C` `(g, a, b)`, all leading dimensions folded into rows.
+    """Multiply `x` `(..., g, a)` by constants `C` `(g, a, b)`, all leading dimensions folded into rows."""
 
-    Under `torch.vmap` a plain product would first repeat the constants for every column of the Jacobian; here
-    the columns become more rows of one matrix product.
-    """
+    # Under `torch.vmap` a plain product would first repeat the constants for every column of the Jacobian; here the
+    # columns become more rows of one matrix product.
 
     @staticmethod
     def forward(x: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
@@ -177,14 +144,11 @@ class _RowsTimesConstant(Function):
 
 
 class _Attend(Function):
-    """Attend to keys and values, and keep the derivative at the point.
+    """Attend to keys and values, and keep the derivative at the point."""
 
-    For one query, o = sum_t p_t v_t with p = softmax(K q + mask). A cotangent g of o is pulled back to
-
-        q: sum_t p_t (g, v_t - o) k_t        k_j: p_j (g, v_j - o) q        v_j: p_j g
-
-    so that g meets one matrix per head, of the head's width, whatever the number of keys.
-    """
+    # For one query, o = sum_t p_t v_t with p = softmax(K q + mask). A cotangent g of o is pulled back to
+    #     q: sum_t p_t (g, v_t - o) k_t        k_j: p_j (g, v_j - o) q        v_j: p_j g
+    # so that g meets one matrix per head, of the head's width, whatever the number of keys.
 
     @staticmethod
     def forward(

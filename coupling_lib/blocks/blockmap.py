@@ -68,15 +68,7 @@ class _FrozenCache(DynamicCache):
 
 
 def choose_route(call: BlockCall, block: nn.Module) -> str:
-    """Tell which route a block takes, by what it calls.
-
-    Args:
-        call: a recorded call of the block.
-        block: the block.
-
-    Returns:
-        `"attention"`, `"cache"` or `"sequence"`.
-    """
+    """Tell which route a block takes, by what it calls."""
     if len(call.keys_values) == 1:
         return "attention"
     if _cache_name(block) and _cached(call, block) is not None:
@@ -85,18 +77,7 @@ def choose_route(call: BlockCall, block: nn.Module) -> str:
 
 
 def token_map(call: BlockCall, block: nn.Module, route: str, positions: torch.Tensor) -> TokenMap:
-    """Give a block as a function of the states at a few positions.
-
-    Args:
-        call: the recorded call at whose other tokens the map is frozen.
-        block: the block, or a dense copy of it.
-        route: one of `ROUTES`.
-        positions: T sets of s positions each, shape `(T, s)`, ascending; the last of each set is read. The
-            routes other than `"attention"` take one set at a time.
-
-    Returns:
-        the map from `(T, s, d)` to `(T, s, d)`; rows other than the last of a set are not to be read.
-    """
+    """Give a block as a function of the states at a few positions."""
     if route == "attention":
         return prompts_map([call], block, positions)
     if route == "cache":
@@ -105,16 +86,7 @@ def token_map(call: BlockCall, block: nn.Module, route: str, positions: torch.Te
 
 
 def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: torch.Tensor) -> TokenMap:
-    """Give a block as a function of the states at a few positions of each of several prompts, on the attention route.
-
-    Args:
-        calls: the block's recorded call for each of T prompts, of any lengths, see `joinable`; or that of one prompt.
-        block: the block, or a dense copy of it.
-        positions: s positions of each prompt, or T sets of them in the one, shape `(T, s)`, as for `token_map`.
-
-    Returns:
-        the map from `(T, s, d)` to `(T, s, d)`. No prompt enters another's.
-    """
+    """Give a block as a map of the states at a few positions of each of several prompts, on the attention route."""
     (name,) = calls[0].keys_values
     layer = block.get_submodule(name)
     constants = [_constants(call, block, layer, name) for call in calls]
@@ -132,15 +104,7 @@ def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: torch.T
 
 
 def joinable(calls: Sequence[BlockCall]) -> bool:
-    """Tell whether a block's calls for several prompts differ in nothing but what belongs to token positions.
-
-    Args:
-        calls: the block's recorded call for each prompt.
-
-    Returns:
-        whether `prompts_map` can take them; a family whose blocks get something else that differs is taken one prompt
-        at a time.
-    """
+    """Tell whether a block's calls for several prompts differ in nothing but what belongs to token positions."""
     first = calls[0].arguments
     return all(_alike(name, value, call.arguments[name]) for call in calls[1:] for name, value in first.items())
 

@@ -16,20 +16,8 @@ from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 
 
 def check_outputs(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall], name: str) -> None:
-    """Refuse a model whose blocks gave values that are not finite, and name the weights that do it.
-
-    Weights are read only after that was seen, so a sound model costs one look at its states.
-
-    Args:
-        hf: the model.
-        blocks: its blocks.
-        calls: what was recorded of each.
-        name: what to call the model.
-
-    Raises:
-        ModelUnavailableError: if weights are NaN or infinite.
-        UnsupportedModelError: if all weights are finite, and what a block gives is not.
-    """
+    """Refuse a model whose blocks gave values that are not finite, and name the weights that do it."""
+    # Weights are read only after that was seen, so a sound model costs one look at its states.
     bad = [number for number, call in enumerate(calls, start=1) if not bool(call.output.isfinite().all())]
     if not bad:
         return

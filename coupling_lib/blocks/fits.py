@@ -22,31 +22,14 @@ _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def skeleton(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
-    """Build a model without its weights.
-
-    Args:
-        model_class: class of the model.
-        config: its configuration.
-
-    Returns:
-        the model, its parameters on the meta device.
-    """
+    """Build a model without its weights."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         return model_class._from_config(copy.deepcopy(config), dtype=torch.float32)
 
 
 def needed(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict[str, int]:
-    """Compute what the weights of a model need, without making them.
-
-    bitsandbytes quantises the linear layers of the blocks; embeddings and the output layer stay in float32.
-
-    Args:
-        model_class: class of the model.
-        config: its configuration.
-
-    Returns:
-        bytes by precision.
-    """
+    """Compute what the weights of a model need, without making them."""
+    # bitsandbytes quantises the linear layers of the blocks; embeddings and the output layer stay in float32.
     hf = skeleton(model_class, config)
     total = sum(parameter.numel() for parameter in hf.parameters())
     head = hf.get_output_embeddings()
@@ -56,30 +39,15 @@ def needed(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict
 
 
 def aligned(weight: torch.Tensor) -> torch.Tensor:
-    """Put a weight where the processor's vector instructions like it: at a multiple of 64 bytes.
-
-    In a safetensors file a weight begins at any multiple of 8 bytes, and so it does where the file is mapped. The order
-    in which matrix products add up depends on it, so that the same weights would give other last digits from
-    another file.
-
-    Args:
-        weight: any tensor.
-
-    Returns:
-        the tensor itself where it lies well, and on any device but the CPU; else a copy.
-    """
+    """Put a weight where the processor's vector instructions like it: at a multiple of 64 bytes."""
+    # In a safetensors file a weight begins at any multiple of 8 bytes, and so it does where the file is mapped. The
+    # order in which matrix products add up depends on it, so that the same weights would give other last digits from
+    # another file.
     return weight.clone() if weight.device.type == "cpu" and weight.data_ptr() % 64 else weight
 
 
 def available(device: torch.device) -> int:
-    """Measure the memory that is free on a device.
-
-    Args:
-        device: a CPU or a CUDA device.
-
-    Returns:
-        bytes; on a CPU never more than what the process's control group still allows, as in a batch job.
-    """
+    """Measure the memory that is free on a device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = psutil.virtual_memory().available
@@ -94,20 +62,7 @@ def available(device: torch.device) -> int:
 
 
 def parse(budget: str | int | None) -> int | None:
-    """Read an amount of memory.
-
-    Args:
-        budget: "8GiB", "500MB", "1.5 TB", or a number of bytes; None for no bound.
-
-    Returns:
-        bytes, or None.
-
-    Raises:
-        ParameterError: if it is no amount of memory.
-
-    >>> parse("8GiB"), parse("500 MB"), parse(1024)
-    (8589934592, 500000000, 1024)
-    """
+    """Read an amount of memory."""
     if budget is None:
         return None
     size = 0
@@ -132,19 +87,7 @@ def check(
     untrained: bool,
     offloaded: int | None = None,
 ) -> None:
-    """Refuse a model that does not fit, before anything large is downloaded or made.
-
-    Args:
-        need: bytes by precision, from `needed`.
-        precision: the precision asked for.
-        device: where the weights are to lie.
-        name: what the user called the model.
-        untrained: whether the weights are made afresh, in float32 on the CPU whatever the precision.
-        offloaded: bytes that the model needs if its blocks stay on disk; None where they cannot.
-
-    Raises:
-        ModelUnavailableError: if too little memory is free; the message names the ways that fit.
-    """
+    """Refuse a model that does not fit, before anything large is downloaded or made."""
     if untrained and need["float32"] > (free := available(torch.device("cpu"))):
         raise ModelUnavailableError(
             f"{name!r} needs {_gb(need['float32'])} while its untrained weights are made in float32, and {_gb(free)} "
@@ -167,21 +110,7 @@ def check(
 def check_offloaded(
     whole: int, offloaded: int | None, budget: int, precision: str, device: torch.device, name: str, *, untrained: bool
 ) -> None:
-    """Refuse a model that does not fit into a budget even with its blocks on disk.
-
-    Args:
-        whole: bytes that it needs in memory as a whole, more than the budget.
-        offloaded: bytes that it needs if its blocks stay on disk; None where they cannot, being quantised.
-        budget: bytes allowed.
-        precision: the precision asked for.
-        device: where the weights are to lie.
-        name: what the user called the model.
-        untrained: whether the weights are made afresh, which is done as a whole.
-
-    Raises:
-        ParameterError: if the weights cannot stay on disk, or the budget is too small.
-        ModelUnavailableError: if less memory is free than is needed.
-    """
+    """Refuse a model that does not fit into a budget even with its blocks on disk."""
     bound = f"{name!r} needs {_gb(whole)}, and memory allows {_gb(budget)}"
     if untrained:
         raise ParameterError(

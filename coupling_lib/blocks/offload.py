@@ -33,15 +33,7 @@ from coupling_lib.blocks import record as blocks
 
 @dataclass(frozen=True)
 class Plan:
-    """Which parts of a model stay on disk, and what memory that takes.
-
-    Args:
-        path: dotted name of the list of blocks.
-        outside: number of weights outside the blocks.
-        largest: number of weights of the largest block.
-        n_blocks: number of blocks.
-        others: names of the parts outside the blocks.
-    """
+    """Which parts of a model stay on disk, and what memory that takes."""
 
     path: str
     outside: int
@@ -50,44 +42,18 @@ class Plan:
     others: tuple[str, ...]
 
     def bytes(self, dtype: torch.dtype) -> int:
-        """Compute the most memory that weights take at any moment.
-
-        While a block is measured its weights are held in float32, whatever they are stored in.
-
-        Args:
-            dtype: what weights are stored in.
-
-        Returns:
-            bytes: everything outside the blocks as stored, and one block in float32.
-        """
+        """Compute the most memory that weights take at any moment."""
+        # While a block is measured its weights are held in float32, whatever they are stored in.
         return self.outside * dtype.itemsize + self.largest * torch.float32.itemsize
 
     def device_map(self, device: torch.device) -> dict[str, torch.device | str]:
-        """Say where each part goes, in the form that `from_pretrained` takes.
-
-        Args:
-            device: where the parts outside the blocks lie, and where blocks are evaluated.
-
-        Returns:
-            part by name to `device` or `"disk"`.
-        """
+        """Say where each part goes, in the form that `from_pretrained` takes."""
         on_disk = {f"{self.path}.{number}": "disk" for number in range(self.n_blocks)}
         return on_disk | dict.fromkeys(self.others, device)
 
 
 def plan(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Plan:
-    """Divide a model into its blocks and the rest, without making its weights.
-
-    Args:
-        model_class: class of the model.
-        config: its configuration.
-
-    Returns:
-        the division.
-
-    Raises:
-        UnsupportedModelError: if it has no list of blocks.
-    """
+    """Divide a model into its blocks and the rest, without making its weights."""
     hf = memory.skeleton(model_class, config)
     found = blocks.find_blocks(hf)
     sizes = [_size(block) for block in found.modules]
@@ -112,25 +78,7 @@ def choose(
     untrained: bool,
     budget: int | None,
 ) -> Plan | None:
-    """Decide whether a model's blocks stay on disk, and refuse a model that fits in neither way.
-
-    Args:
-        model_class: class of the model.
-        config: its configuration.
-        precision: how the weights are stored.
-        arguments: `precision.loading_arguments` of it.
-        device: where the weights are to lie.
-        name: what the user called the model.
-        untrained: whether the weights are made afresh, as a whole.
-        budget: the most bytes that weights may take; None for no bound but what is free.
-
-    Returns:
-        what stays on disk; None where the model is held as a whole.
-
-    Raises:
-        ParameterError: if the budget is too small, or the weights cannot stay on disk.
-        ModelUnavailableError: if too little memory is free.
-    """
+    """Decide whether a model's blocks stay on disk, and refuse a model that fits in neither way."""
     need, division = memory.needed(model_class, config), plan(model_class, config)
     on_disk = None if "quantization_config" in arguments else division.bytes(arguments["dtype"])
     # A block whose weights are not float32 is measured on a float32 copy.
@@ -147,16 +95,7 @@ def _size(module: nn.Module) -> int:
 
 
 def load(read: Callable[..., PreTrainedModel], division: Plan, device: torch.device) -> PreTrainedModel:
-    """Load a model with its blocks left on disk.
-
-    Args:
-        read: loads a model, given the arguments of `from_pretrained` for offloading.
-        division: what stays on disk.
-        device: where the rest lies and the blocks are evaluated.
-
-    Returns:
-        the model; the parameters of its blocks are empty outside their own forward pass.
-    """
+    """Load a model with its blocks left on disk."""
     folder = TemporaryDirectory(prefix="coupling_lib-")
     try:
         with _read_not_mapped():
@@ -194,12 +133,7 @@ def _read_not_mapped() -> Generator[None]:
 
 
 class StoredWeights(Mapping[str, torch.Tensor]):
-    """The weights of one block, each read from its file when it is asked for.
-
-    Args:
-        index: file, name in the file and dtype in memory of each weight of the model, by its name in the model.
-        prefix: what the block's names begin with, `"model.layers.0."`.
-    """
+    """The weights of one block, each read from its file when it is asked for."""
 
     def __init__(self, index: Mapping[str, Mapping[str, str]], prefix: str):
         self._entries = {name.removeprefix(prefix): at for name, at in index.items() if name.startswith(prefix)}
@@ -220,25 +154,12 @@ class StoredWeights(Mapping[str, torch.Tensor]):
 
 
 def is_offloaded(module: nn.Module) -> bool:
-    """Tell whether weights of a module are on disk.
-
-    Args:
-        module: any module.
-
-    Returns:
-        True if a hook of accelerate reads them for each forward pass.
-    """
+    """Tell whether weights of a module are on disk."""
     return any(_hook(part) is not None for part in module.modules())
 
 
 def fill(duplicate: nn.Module, block: nn.Module, dtype: torch.dtype) -> None:
-    """Read the weights of an offloaded block into a copy of it.
-
-    Args:
-        duplicate: a copy of the block, whose offloaded parameters are empty; it is changed in place.
-        block: the block.
-        dtype: the dtype that the weights are held in.
-    """
+    """Read the weights of an offloaded block into a copy of it."""
     for name, part in block.named_modules():
         if (hook := _hook(part)) is None:
             continue

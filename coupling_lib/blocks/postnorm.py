@@ -50,19 +50,7 @@ class _Seen:
 
 @torch.no_grad()
 def is_post_norm(call: BlockCall, block: nn.Module) -> bool:
-    """Tell whether a block normalises its stream, by giving it a stream that is very much larger.
-
-    Args:
-        call: a recorded call of the block.
-        block: the block with plain and wide weights, see `precision.dense_copy`: in half precision a large stream
-            overflows.
-
-    Returns:
-        False if the output grows as the stream does, the block adding to it; True if it stays as it was.
-
-    Raises:
-        UnsupportedModelError: if NaN or infinity comes out.
-    """
+    """Tell whether a block normalises its stream, by giving it a stream that is very much larger."""
     x, y = (_wide(state, block) for state in (call.input, call.output))
     factor = _LARGER * max(1.0, float(y.norm() / x.norm()))
     # Over the recorded output, because what a sub-layer adds may be larger than the stream itself.
@@ -77,20 +65,10 @@ def is_post_norm(call: BlockCall, block: nn.Module) -> bool:
 
 @torch.no_grad()
 def stream_norms(call: BlockCall, block: nn.Module) -> tuple[str, ...]:
-    """Find the norms that a block's stream passes through.
-
-    From the output backwards: a norm that gives the stream was given p; p is what an earlier norm gave, or the
-    block's input, plus what a module inside the block gave (two modules, with no norm between them). So on, until the
-    input is reached.
-
-    Args:
-        call: a recorded call of the block.
-        block: the block with plain and wide weights.
-
-    Returns:
-        their names inside the block, in the order in which the stream passes them; none where the structure does not
-        show them.
-    """
+    """Find the norms that a block's stream passes through."""
+    # From the output backwards: a norm that gives the stream was given p; p is what an earlier norm gave, or the
+    # block's input, plus what a module inside the block gave (two modules, with no norm between them). So on, until
+    # the input is reached.
     x = _wide(call.input, block)
     seen, y = _replayed(call, block, x)
     norms = [each for each in seen if _is_norm(each)]
@@ -115,15 +93,7 @@ def stream_norms(call: BlockCall, block: nn.Module) -> tuple[str, ...]:
 
 @contextmanager
 def without_norms(block: nn.Module, names: tuple[str, ...]) -> Generator[None]:
-    """Let a block give, inside the context, its input plus what its sub-layers add to it.
-
-    Args:
-        block: the block.
-        names: the norms of its stream, from `stream_norms`.
-
-    Yields:
-        nothing.
-    """
+    """Let a block give, inside the context, its input plus what its sub-layers add to it."""
     changes: list[torch.Tensor] = []
 
     def keep(_: nn.Module, args: tuple, kwargs: dict[str, Any], gave: torch.Tensor) -> None:

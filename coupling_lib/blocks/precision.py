@@ -38,18 +38,7 @@ _REPLACED = ("forward", "_hf_hook", "_old_forward")
 
 
 def loading_arguments(precision: str) -> dict[str, Any]:
-    """Give the arguments of `from_pretrained` that load weights in a precision.
-
-    Args:
-        precision: one of `PRECISIONS`.
-
-    Returns:
-        `dtype`, and `quantization_config` where the weights are quantised. The 4-bit type is always
-        explicit (the default of transformers is fp4) and its arithmetic is float32.
-
-    Raises:
-        ParameterError: if the precision is unknown.
-    """
+    """Give the arguments of `from_pretrained` that load weights in a precision."""
     if precision in _DTYPES:
         return {"dtype": _DTYPES[precision]}
     if precision in ("nf4", "fp4"):
@@ -63,11 +52,7 @@ def loading_arguments(precision: str) -> dict[str, Any]:
 
 
 def prepare(hf: PreTrainedModel) -> None:
-    """Keep bitsandbytes from repacking 4-bit weights on the CPU; called once, at load.
-
-    Args:
-        hf: a model, quantised or not; its `Linear4bit` layers are changed in place.
-    """
+    """Keep bitsandbytes from repacking 4-bit weights on the CPU; called once, at load."""
     for module in hf.modules():
         if isinstance(module, bnb.nn.Linear4bit):
             module.support_avx512bf16_for_cpu = False
@@ -76,41 +61,17 @@ def prepare(hf: PreTrainedModel) -> None:
 
 
 def is_quantised(module: nn.Module) -> bool:
-    """Tell whether a module holds bitsandbytes weights.
-
-    Args:
-        module: any module.
-
-    Returns:
-        True if any of its layers is a `Linear4bit` or `Linear8bitLt`.
-    """
+    """Tell whether a module holds bitsandbytes weights."""
     return any(isinstance(part, bnb.nn.Linear4bit | bnb.nn.Linear8bitLt) for part in module.modules())
 
 
 def arithmetic(hf: PreTrainedModel) -> torch.dtype:
-    """Give the dtype in which Jacobians of a model are formed.
-
-    Args:
-        hf: a model.
-
-    Returns:
-        float64 for a float64 model, float32 for every other.
-    """
+    """Give the dtype in which Jacobians of a model are formed."""
     return torch.float64 if hf.dtype == torch.float64 else torch.float32
 
 
 def dense_copy(block: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Give a block whose weights are plain and wide: itself where they already are, else a copy.
-
-    Args:
-        block: a transformer block.
-        dtype: the dtype of the copy, float32 or float64.
-
-    Returns:
-        a module that computes the same map in `dtype`, with dequantised weights, read from disk where the
-        block is offloaded. A 4-bit weight that was repacked, so that it can no longer be dequantised, raises
-        `UntrustworthyResultError`.
-    """
+    """Give a block whose weights are plain and wide: itself where they already are, else a copy."""
     on_disk = offload.is_offloaded(block)
     if not on_disk and not is_quantised(block) and all(p.dtype == dtype for p in block.parameters()):
         return block

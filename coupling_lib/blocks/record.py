@@ -26,15 +26,7 @@ from coupling_lib.errors import UnsupportedModelError
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Where a model keeps its transformer blocks.
-
-    Args:
-        path: dotted name of the list of blocks, e.g. `"model.layers"`.
-        modules: the blocks, in order of depth.
-        route: how a block is evaluated at a few tokens, one of `blockmap.ROUTES`.
-        post_norm: the blocks that normalise their stream, from 0, each with the names of the modules that do
-            (`postnorm.stream_norms`); empty for a model whose blocks add to their stream.
-    """
+    """Where a model keeps its transformer blocks."""
 
     path: str
     modules: nn.ModuleList
@@ -55,16 +47,7 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class BlockCall:
-    """One call of one block, as the model made it.
-
-    Args:
-        block: the block that was called.
-        input: the residual stream that enters, shape `(1, n, d)`.
-        output: the residual stream that leaves, shape `(1, n, d)`.
-        stream: name of the argument that is the residual stream.
-        arguments: all other arguments by name.
-        keys_values: keys and values of each attention layer that was recorded, by its name in the block.
-    """
+    """One call of one block, as the model made it."""
 
     block: nn.Module
     input: torch.Tensor
@@ -79,38 +62,15 @@ class BlockCall:
         return self.input.shape[1]
 
     def with_arguments(self, change: Callable[[str, Any], Any]) -> BlockCall:
-        """Change every argument but the residual stream.
-
-        Args:
-            change: from name and value to the new value.
-
-        Returns:
-            the changed call.
-        """
+        """Change every argument but the residual stream."""
         return replace(self, arguments={name: change(name, value) for name, value in self.arguments.items()})
 
     def with_argument(self, name: str, value: Any) -> BlockCall:
-        """Set one argument.
-
-        Args:
-            name: its name.
-            value: its value.
-
-        Returns:
-            the changed call.
-        """
+        """Set one argument."""
         return replace(self, arguments={**self.arguments, name: value})
 
     def replay(self, block: nn.Module, stream: torch.Tensor) -> torch.Tensor:
-        """Call a block as the model did, on another residual stream.
-
-        Args:
-            block: the block, or a dense copy of it.
-            stream: the residual stream in its place, shape `(1, n, d)`.
-
-        Returns:
-            the residual stream that leaves, of the same shape and dtype.
-        """
+        """Call a block as the model did, on another residual stream."""
         arguments = {name: _as_dtype(value, stream.dtype) for name, value in self.arguments.items()}
         return residual_stream(block(**{self.stream: stream}, **arguments), stream.shape)
 
@@ -127,20 +87,8 @@ def _as_dtype(value: Any, dtype: torch.dtype) -> Any:
 
 
 def residual_stream(returned: Any, shape: torch.Size) -> torch.Tensor:
-    """Take the residual stream out of what a block returns: a bare tensor or a tuple that starts with it.
-
-    Indexing a bare tensor with `[0]` would silently take batch element 0, so the shape is checked.
-
-    Args:
-        returned: what the block returned.
-        shape: the shape of the stream that entered.
-
-    Returns:
-        the stream that leaves.
-
-    Raises:
-        UnsupportedModelError: if no tensor of that shape is where it should be.
-    """
+    """Take the residual stream out of what a block returns: a bare tensor or a tuple that starts with it."""
+    # Indexing a bare tensor with `[0]` would silently take batch element 0, so the shape is checked.
     stream = returned[0] if isinstance(returned, tuple | list) and returned else returned
     if not isinstance(stream, torch.Tensor) or stream.shape != shape:
         seen = tuple(stream.shape) if isinstance(stream, torch.Tensor) else type(stream).__name__
@@ -149,17 +97,7 @@ def residual_stream(returned: Any, shape: torch.Size) -> torch.Tensor:
 
 
 def find_blocks(hf: PreTrainedModel) -> Blocks:
-    """Find the list of transformer blocks of a model, whatever its family calls it.
-
-    Args:
-        hf: a Hugging Face model.
-
-    Returns:
-        the blocks: the outermost list of modules with as many entries as the configuration has layers.
-
-    Raises:
-        UnsupportedModelError: if there is no such list.
-    """
+    """Find the list of transformer blocks of a model, whatever its family calls it."""
     lists = [(name, module) for name, module in hf.named_modules() if isinstance(module, nn.ModuleList) and len(module)]
     depth = getattr(hf.config.get_text_config(), "num_hidden_layers", None) or max(
         (len(m) for _, m in lists), default=0
@@ -176,19 +114,7 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
 
 @torch.no_grad()
 def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, torch.Tensor]) -> list[BlockCall]:
-    """Run a model once, in one nnsight trace, and record the call of every block.
-
-    Args:
-        hf: the model.
-        blocks: its blocks.
-        inputs: the model's input, e.g. `{"input_ids": (1, n)}`.
-
-    Returns:
-        the calls, one per block, in order of depth.
-
-    Raises:
-        UnsupportedModelError: if a block is not called with one residual stream of shape `(1, n, d)`.
-    """
+    """Run a model once, in one nnsight trace, and record the call of every block."""
     # Without a cache a block is a function of its input alone; replaying one with a filled cache attends to
     # every token twice and gives a wrong Jacobian without any error.
     if "use_cache" in inspect.signature(hf.forward).parameters or hasattr(hf.config, "use_cache"):
@@ -243,16 +169,7 @@ def _block_call(
 
 
 def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int) -> torch.Tensor:
-    """Make a valid input for a model: uniform token ids, or an image of standard normal noise.
-
-    Args:
-        hf: the model.
-        generator: source of randomness, on the CPU.
-        n_tokens: number of tokens; an image has as many as the model's patches make.
-
-    Returns:
-        `input_ids` `(1, n_tokens)` or `pixel_values` `(1, c, h, w)`.
-    """
+    """Make a valid input for a model: uniform token ids, or an image of standard normal noise."""
     config = hf.config
     if hf.main_input_name == "pixel_values":
         size = config.image_size

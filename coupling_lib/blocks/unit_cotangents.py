@@ -85,24 +85,9 @@ def _picked(W: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
 
 @contextmanager
 def picking_rows(block: nn.Module) -> Generator[None]:
-    """Let a block's linear layers take rows of their weights for cotangents with a single entry.
-
-    For y = W x + b, a cotangent c e_i is pulled back to c times row i of W. Derivatives by the weights are not
-    available for what is evaluated inside.
-
-    Args:
-        block: the block, whose `Linear` and `Conv1D` modules are meant, unless too small to gain anything.
-
-    Yields:
-        nothing.
-
-    Example:
-        >>> x = torch.ones(3, requires_grad=True)
-        >>> with picking_rows(layer := nn.Linear(3, 2)):
-        ...     y = layer(x)
-        >>> torch.equal(torch.autograd.grad(y, x, torch.tensor([0.0, 1.0]))[0], layer.weight[1])
-        True
-    """
+    """Let a block's linear layers take rows of their weights for cotangents with a single entry."""
+    # For y = W x + b, a cotangent c e_i is pulled back to c times row i of W. Derivatives by the weights are not
+    # available for what is evaluated inside.
     handles = [module.register_forward_hook(_as_linear) for module in block.modules() if _is_large_linear(module)]
     try:
         yield

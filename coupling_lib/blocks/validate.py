@@ -22,27 +22,13 @@ _TOLERANCE = 1e-3
 
 
 def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
-    """Find a model's blocks and refuse the model unless they behave as the definitions need.
-
-    With X^l = X^{l-1} + f^l(X^{l-1}): every block is called once on a stream of shape `(1, n, d)` and
-    returns one of the same shape; each block reads exactly what the one before it wrote; two runs agree
-    bit for bit; and replaying a block on its own gives what it gave inside the model, so that output
-    minus input is the residual branch f^l and a function of the stream alone. Then the route to its
-    Jacobian is chosen, and one random row and one random column of every block's Jacobian, at a token
-    that is not the last, are compared with those of the whole sequence. A block that normalises its stream
-    instead of adding to it is noted, not refused.
-
-    Args:
-        hf: a Hugging Face model in evaluation mode.
-        name: what to call it; by default the name of its class.
-
-    Returns:
-        its blocks, with the route and those that are post-norm.
-
-    Raises:
-        ModelUnavailableError: if it holds weights that are NaN or infinite.
-        UnsupportedModelError: if any of this does not hold; the message names the family and the block.
-    """
+    """Find a model's blocks and refuse the model unless they behave as the definitions need."""
+    # With X^l = X^{l-1} + f^l(X^{l-1}): every block is called once on a stream of shape `(1, n, d)` and returns one
+    # of the same shape; each block reads exactly what the one before it wrote; two runs agree bit for bit; and
+    # replaying a block on its own gives what it gave inside the model, so that output minus input is the residual
+    # branch f^l and a function of the stream alone. Then the route to its Jacobian is chosen, and one random row and
+    # one random column of every block's Jacobian, at a token that is not the last, are compared with those of the
+    # whole sequence. A block that normalises its stream instead of adding to it is noted, not refused.
     family = f"{type(hf).__name__} (model type {hf.config.model_type!r})"
     attention.use(hf)
     blocks = find_blocks(hf)
@@ -87,17 +73,7 @@ def _examined(
 
 
 def route_error(call: BlockCall, module: nn.Module, route: str, dtype: torch.dtype) -> float:
-    """Compare a route with the whole sequence on one random row and column of a block's Jacobian.
-
-    Args:
-        call: a recorded call of the block.
-        module: the block.
-        route: `"attention"` or `"cache"`.
-        dtype: the dtype of Jacobians.
-
-    Returns:
-        the larger of the relative errors, over J_tt at a middle token and J_{t1 t2} between two others.
-    """
+    """Compare a route with the whole sequence on one random row and column of a block's Jacobian."""
     block = precision.dense_copy(module, dtype)
     generator = torch.Generator().manual_seed(0)
     n, d = call.input.shape[1:]

@@ -14,15 +14,7 @@ _MOST_LABELS = 9
 
 
 def step_axis(axes: Axes, steps: Sequence[int]) -> np.ndarray:
-    """Makes the x axis one of training steps: logarithmic, with a place of its own for step 0.
-
-    Args:
-        axes: A panel.
-        steps: The steps measured, in order.
-
-    Returns:
-        Where each step stands.
-    """
+    """Makes the x axis one of training steps: logarithmic, with a place of its own for step 0."""
     steps = np.asarray(steps)
     places = np.log10(np.maximum(steps, 1))
     positive = places[steps > 0]
@@ -39,47 +31,21 @@ def step_axis(axes: Axes, steps: Sequence[int]) -> np.ndarray:
 
 
 def short_step(step: int) -> str:
-    """Writes a step as an axis does: thousands with a k.
-
-    Args:
-        step: The step.
-
-    Returns:
-        A short text.
-
-    Examples:
-        >>> [short_step(step) for step in (0, 316, 1000, 3162, 143000)]
-        ['0', '316', '1k', '3.2k', '143k']
-    """
+    """Writes a step as an axis does: thousands with a k."""
     if step < 1000:
         return str(step)
     return f"{step / 1000:.1f}".removesuffix(".0") + "k" if step < 10_000 else f"{step / 1000:.0f}k"
 
 
 def thinned(count: int) -> list[int]:
-    """Chooses which of many steps are labelled.
-
-    Args:
-        count: Number of steps.
-
-    Returns:
-        At most ten of their places, the first and the last among them.
-
-    Examples:
-        >>> thinned(4), thinned(20)
-        ([0, 1, 2, 3], [0, 4, 7, 10, 13, 16, 19])
-    """
+    """Chooses which of many steps are labelled."""
     stride = -(-count // _MOST_LABELS)
     evenly = range(count - 1, -1, -stride)
     return sorted({0, *(at for at in evenly if at >= stride or at == 0)})
 
 
 def log_axis(axes: Axes) -> None:
-    """Makes the y axis of a panel logarithmic, with plain numbers, and enough of them where little is covered.
-
-    Args:
-        axes: A panel, everything on it drawn; one without a positive value stays as it is.
-    """
+    """Makes the y axis of a panel logarithmic, with plain numbers, and enough of them where little is covered."""
     if not 0 < axes.dataLim.minposy < np.inf:
         return
     axes.set_yscale("log")

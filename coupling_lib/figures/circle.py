@@ -15,14 +15,7 @@ _WIDEST = 5.0
 
 
 def draw_circle(axes: Axes, weights: np.ndarray, top: float, colour: str) -> None:
-    """Draws nodes and edges; width and opacity of an edge grow in proportion to its weight.
-
-    Args:
-        axes: A square panel.
-        weights: Symmetric weights (n, n); nothing is drawn for those that are not positive.
-        top: Weight of the widest edge on the scale that all panels share.
-        colour: Colour of nodes and edges.
-    """
+    """Draws nodes and edges; width and opacity of an edge grow in proportion to its weight."""
     count = len(weights)
     angle = np.pi / 2 - 2 * np.pi * np.arange(count) / count
     x, y = np.cos(angle), np.sin(angle)
@@ -38,14 +31,7 @@ def draw_circle(axes: Axes, weights: np.ndarray, top: float, colour: str) -> Non
 
 
 def draw_edge_legend(figure: Figure, samples: Mapping[str, float], top: float, title: str) -> None:
-    """Draws sample edges with their weights in a row, and under them what a weight is.
-
-    Args:
-        figure: A figure with 0.6 inch free at its lower edge.
-        samples: Weight of each sample by its label; those that are not positive are left out.
-        top: Weight of the widest edge.
-        title: What the weights are.
-    """
+    """Draws sample edges with their weights in a row, and under them what a weight is."""
     axes = figure.add_axes((0, 0, 1, 0.6 / figure.get_figheight()), xlim=(0, style.WIDTH), ylim=(0, 1))
     axes.set_axis_off()
     axes.text(style.WIDTH / 2, 0.2, title, ha="center")

@@ -31,18 +31,7 @@ class Summary(NamedTuple):
 
 
 def mean_interval(values: ArrayLike) -> Summary:
-    """Summarise prompts by their mean and its 95 % interval.
-
-    Args:
-        values: Array with prompts first.
-
-    Returns:
-        Mean and ends of the interval; the ends of a single prompt are not numbers.
-
-    Examples:
-        >>> mean_interval([[1.0, 5.0], [3.0, 5.0]]).middle.tolist()
-        [2.0, 5.0]
-    """
+    """Summarise prompts by their mean and its 95 % interval."""
     values = np.asarray(values, dtype=float)
     if len(values) > 1:
         return Summary(*statistics.mean_interval(values))
@@ -51,18 +40,7 @@ def mean_interval(values: ArrayLike) -> Summary:
 
 
 def quartiles(values: ArrayLike) -> Summary:
-    """Summarise prompts by their median and quartiles.
-
-    Args:
-        values: Array with prompts first.
-
-    Returns:
-        Median, lower and upper quartile.
-
-    Examples:
-        >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0]).middle.item()
-        3.0
-    """
+    """Summarise prompts by their median and quartiles."""
     low, middle, high = np.quantile(np.asarray(values, dtype=float), (0.25, 0.5, 0.75), axis=0)
     return Summary(middle, low, high)
 
@@ -75,19 +53,7 @@ def panel_row(
     above: float = 0.0,
     legend: int = 1,
 ) -> tuple[Figure, list[Axes]]:
-    """Makes a row of equally wide panels that fills the column of the book, each under its title.
-
-    Args:
-        titles: One title per panel; the roles "trained" and "untrained" are written with a capital letter.
-        height: Height of a panel in inches.
-        share: Whether the panels share one vertical axis, numbered at the first.
-        gap: Space between panels in inches; panels with axes of their own need about 0.6.
-        above: Space between a panel and its title in inches, for a line of text.
-        legend: For how many lines of legend there is room under the panels, see `legend_under`.
-
-    Returns:
-        The figure and its panels.
-    """
+    """Makes a row of equally wide panels that fills the column of the book, each under its title."""
     bottom = _BOTTOM + _FIRST_LINE * (legend > 0) + _LINE * max(0, legend - 1)
     total = height + _TOP + above + bottom
     figure = Figure(figsize=(style.WIDTH, total))
@@ -106,13 +72,7 @@ def panel_row(
 
 
 def legend_under(figure: Figure, panels: Sequence[Axes], columns: int | None = None) -> None:
-    """Puts one legend under a row of panels, each label once, where no line can run into it.
-
-    Args:
-        figure: A figure of `panel_row`.
-        panels: Its panels; labels are taken from all of them, in order.
-        columns: Number of columns; by default all labels stand side by side.
-    """
+    """Puts one legend under a row of panels, each label once, where no line can run into it."""
     entries: dict[str, Artist] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -123,39 +83,18 @@ def legend_under(figure: Figure, panels: Sequence[Axes], columns: int | None = N
 
 
 def draw_band(axes: Axes, x: ArrayLike, summary: Summary, colour: str, alpha: float = 0.22, **line: object) -> None:
-    """Draws a line and, where it has one, the band around it.
-
-    Args:
-        axes: Panel.
-        x: Abscissae.
-        summary: What is drawn over them.
-        colour: Colour of line and band.
-        alpha: Opacity of the band.
-        line: How the line is drawn, as for `Axes.plot`.
-    """
+    """Draws a line and, where it has one, the band around it."""
     axes.plot(x, summary.middle, color=colour, **line)
     if np.isfinite(summary.low).any():
         axes.fill_between(x, summary.low, summary.high, color=colour, alpha=alpha, linewidth=0)
 
 
 def block_axis(axes: Axes, label: str = "block $l$") -> None:
-    """Names a horizontal axis of blocks and numbers it with whole numbers.
-
-    Args:
-        axes: Panel.
-        label: What to call the axis.
-    """
+    """Names a horizontal axis of blocks and numbers it with whole numbers."""
     axes.set_xlabel(label)
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def shades(count: int) -> list[str]:
-    """Gives colours for things in an order, such as blocks by depth: from a middle tone to the strongest.
-
-    Args:
-        count: How many.
-
-    Returns:
-        Colours, each as `#rrggbb`, of the sequential map of the current theme.
-    """
+    """Gives colours for things in an order, such as blocks by depth: from a middle tone to the strongest."""
     return [to_hex(style.ink()(place)) for place in np.linspace(0.38, 0.92, count)]

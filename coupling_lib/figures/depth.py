@@ -37,21 +37,7 @@ from coupling_lib.models import registry
 
 
 def matrix_grid(datasets: Datasets, blocks: Sequence[int], k: int) -> Figure:
-    r"""Draws a grid of coupling matrices, one grid per data set (the paper's figure 3).
-
-    The panel in row $l$, column $l'$ shows $|A_{ll'}|/\sigma_1(J_l)$ with
-    $A_{ll'}=U_{l',K}^\top J_l V_{l',K}$: its entries share one scale although Jacobians of different blocks, and of
-    an untrained model, differ in size by orders of magnitude. The scale ends at the largest entry between different
-    blocks; a block with itself, whose first entry is 1 by construction, may lie beyond. First prompt of the set.
-
-    Args:
-        datasets: Measurements by name.
-        blocks: Which blocks, counted from 0.
-        k: Number of singular vectors, at most the largest K measured.
-
-    Returns:
-        The figure.
-    """
+    """Draws a grid of coupling matrices, one grid per data set (the paper's figure 3)."""
     figure, panels = square_panels(datasets, bottom=1.1)
     grids = [relative_matrices(dataset, blocks, k) for dataset in datasets.values()]
     # A block with itself does not set the scale.
@@ -65,19 +51,7 @@ def matrix_grid(datasets: Datasets, blocks: Sequence[int], k: int) -> Figure:
 
 
 def mismatch_map(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
-    """Draws the mismatch of every pair of blocks, averaged over prompts, on one shared scale.
-
-    More ink is less mismatch, that is more coupling. A block with itself is left grey.
-
-    Args:
-        datasets: Measurements by name.
-        variant: Name of the mismatch, a key of `MISMATCHES`.
-        k: Number of singular vectors.
-        null: Its value for random orthogonal bases, marked on the colour bar.
-
-    Returns:
-        The figure.
-    """
+    """Draws the mismatch of every pair of blocks, averaged over prompts, on one shared scale."""
     figure, panels = square_panels(datasets, bottom=1.1)
     image = _draw_maps(panels, datasets.values(), variant, k, null)
     label_pairs(panels)
@@ -86,18 +60,7 @@ def mismatch_map(datasets: Datasets, variant: str, k: int, null: float | None = 
 
 
 def models_figure(models: Mapping[str, Datasets], variant: str, k: int, null: float) -> Figure:
-    """Draws several models side by side: the mismatch of every pair of blocks, and coupling against distance.
-
-    Args:
-        models: For each model its measurements, "trained" and "untrained".
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-        null: Value of the mismatch for random orthogonal bases.
-
-    Returns:
-        The figure: above a map per trained model, all on one scale; below the mean over prompts at each distance, with
-        its 95 % interval, dotted for the untrained models.
-    """
+    """Draws several models side by side: the mismatch of every pair of blocks, and coupling against distance."""
     columns = min(len(models), 4)
     rows = -(-len(models) // columns)
     left, gap, curves, bar_room = 0.62, 0.38, 2.35, 1.0
@@ -133,20 +96,7 @@ def models_figure(models: Mapping[str, Datasets], variant: str, k: int, null: fl
 
 
 def adjacency_graph(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
-    r"""Draws blocks on a circle, joined by their coupling (the paper's figures 1c to 1e).
-
-    The edge between blocks $l$ and $l'$ carries the mean of the couplings of $(l,l')$ and $(l',l)$ over
-    prompts. Width and opacity grow in proportion to it, on one scale across panels; nothing is drawn below 0.
-
-    Args:
-        datasets: Measurements by name.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-        null: Value of the mismatch for random orthogonal bases, for the legend.
-
-    Returns:
-        The figure.
-    """
+    """Draws blocks on a circle, joined by their coupling (the paper's figures 1c to 1e)."""
     graphs = [symmetric_coupling(dataset, variant, k) for dataset in datasets.values()]
     top = float(np.nanmax(graphs))
     figure, panels = square_panels(datasets, left=0.1, bottom=0.65, gap=0.2)
@@ -159,17 +109,7 @@ def adjacency_graph(datasets: Datasets, variant: str, k: int, null: float | None
 
 
 def landing_figure(datasets: Datasets, variant: str, k: int, null: float) -> Figure:
-    """Draws the adjacency graph as a frontispiece: only what exceeds chance, almost no labels.
-
-    Args:
-        datasets: Measurements by name; untrained beside trained says most.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-        null: Value of the mismatch for random orthogonal bases.
-
-    Returns:
-        The figure; `adjacency_table` of the same arguments is its data, before chance, 1 - `null`, is taken away.
-    """
+    """Draws the adjacency graph as a frontispiece: only what exceeds chance, almost no labels."""
     graphs = [symmetric_coupling(dataset, variant, k) - (1 - null) for dataset in datasets.values()]
     top = max(float(np.nanmax(graphs)), 1e-9)
     figure, panels = square_panels(datasets, left=0.1, bottom=0.65, gap=0.2)
@@ -181,20 +121,7 @@ def landing_figure(datasets: Datasets, variant: str, k: int, null: float) -> Fig
 
 
 def coupling_distribution(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
-    """Draws coupling over prompts, and against the distance between blocks.
-
-    Left: one dot per prompt, the mean over all ordered pairs of different blocks; bar and tick are the quartiles and
-    the median. Right: the mean over prompts at each distance, with its 95 % interval over prompts.
-
-    Args:
-        datasets: Measurements by name.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-        null: Value of the mismatch for random orthogonal bases.
-
-    Returns:
-        The figure.
-    """
+    """Draws coupling over prompts, and against the distance between blocks."""
     figure = Figure(figsize=(style.WIDTH, 3.1))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1, 1.9))
     figure.subplots_adjust(left=0.085, right=0.99, top=0.93, bottom=0.155, wspace=0.07)

@@ -31,17 +31,7 @@ holds the singular values of $J_l$. The unnormalised mis-coupling carries the un
 
 
 def matrix_table(datasets: Datasets, blocks: Sequence[int], k: int) -> pd.DataFrame:
-    """Tabulates what `matrix_grid` draws: one line per row of a matrix, its K entries side by side.
-
-    Args:
-        datasets: Measurements by name.
-        blocks: Which blocks, counted from 0.
-        k: Number of singular vectors.
-
-    Returns:
-        Columns network, block_jacobian, block_vectors (from 1), row, and one column per entry of the row, relative to
-        the largest singular value of the Jacobian and without sign.
-    """
+    """Tabulates what `matrix_grid` draws: one line per row of a matrix, its K entries side by side."""
     counted = [block + 1 for block in blocks]
     names = ["network", "block_jacobian", "block_vectors", "row"]
     index = pd.MultiIndex.from_product([list(datasets), counted, counted, range(1, k + 1)], names=names)
@@ -50,17 +40,7 @@ def matrix_table(datasets: Datasets, blocks: Sequence[int], k: int) -> pd.DataFr
 
 
 def mismatch_table(datasets: Datasets, variant: str, k: int) -> pd.DataFrame:
-    """Tabulates what `mismatch_map` draws.
-
-    Args:
-        datasets: Measurements by name.
-        variant: Name of the mismatch.
-        k: Number of singular vectors.
-
-    Returns:
-        Columns network, block_jacobian, block_vectors (from 1, different), and under the variant's name its mean over
-        prompts.
-    """
+    """Tabulates what `mismatch_map` draws."""
     rows = []
     for name, dataset in datasets.items():
         values = pair_mismatches(dataset, variant, k).mean(axis=0)
@@ -69,16 +49,7 @@ def mismatch_table(datasets: Datasets, variant: str, k: int) -> pd.DataFrame:
 
 
 def adjacency_table(datasets: Datasets, variant: str, k: int) -> pd.DataFrame:
-    """Tabulates what `adjacency_graph` draws.
-
-    Args:
-        datasets: Measurements by name.
-        variant: Name of the mismatch m.
-        k: Number of singular vectors.
-
-    Returns:
-        Columns network, block_a, block_b (from 1, each pair once) and coupling, negative values included.
-    """
+    """Tabulates what `adjacency_graph` draws."""
     rows = []
     for name, dataset in datasets.items():
         values = symmetric_coupling(dataset, variant, k)
@@ -87,16 +58,7 @@ def adjacency_table(datasets: Datasets, variant: str, k: int) -> pd.DataFrame:
 
 
 def distribution_table(datasets: Datasets, variant: str, k: int) -> pd.DataFrame:
-    """Tabulates what `coupling_distribution` draws, before prompts are averaged.
-
-    Args:
-        datasets: Measurements by name.
-        variant: Name of the mismatch m.
-        k: Number of singular vectors.
-
-    Returns:
-        Columns network, prompt (from 1), distance ("all" for the mean over all pairs of different blocks) and coupling.
-    """
+    """Tabulates what `coupling_distribution` draws, before prompts are averaged."""
     rows = []
     for name, dataset in datasets.items():
         coupling = 1 - pair_mismatches(dataset, variant, k)
@@ -108,16 +70,7 @@ def distribution_table(datasets: Datasets, variant: str, k: int) -> pd.DataFrame
 
 
 def models_table(models: Mapping[str, Datasets], variant: str, k: int) -> pd.DataFrame:
-    """Tabulates what `models_figure` draws: maps and curves, mean over prompts.
-
-    Args:
-        models: For each model its measurements by name.
-        variant: Name of the mismatch m.
-        k: Number of singular vectors.
-
-    Returns:
-        Columns model, network, block_jacobian, block_vectors (from 1, different), distance, and coupling.
-    """
+    """Tabulates what `models_figure` draws: maps and curves, mean over prompts."""
     parts = []
     for name, datasets in models.items():
         part = mismatch_table(datasets, variant, k)
@@ -130,17 +83,7 @@ def models_table(models: Mapping[str, Datasets], variant: str, k: int) -> pd.Dat
 
 
 def summary_table(summaries: Mapping[str, xr.Dataset], k: int, null: float) -> pd.DataFrame:
-    """Tabulates coupling in a few numbers: means over prompts, of each prompt's mean over pairs of blocks.
-
-    Args:
-        summaries: What `coupling_lib.measures.depth.depth_summary` gave, by name.
-        k: Number of singular vectors.
-        null: Value of the mismatch for random orthogonal bases.
-
-    Returns:
-        One line per name and one for random bases. Columns: all pairs of different blocks, the ends of its 95 %
-        bootstrap interval over prompts, and neighbouring blocks alone.
-    """
+    """Tabulates coupling in a few numbers: means over prompts, of each prompt's mean over pairs of blocks."""
     lines = {}
     for name, summary in summaries.items():
         chosen = summary.sel(k=k)
@@ -156,49 +99,19 @@ def distance_word(variant: str) -> str:
 
 
 def symbol_and_formula(variant: str) -> tuple[str, str]:
-    """Gives how a mismatch is written in labels.
-
-    Args:
-        variant: Name of the mismatch.
-
-    Returns:
-        Its symbol and its formula, in matplotlib's mathtext without dollars.
-
-    Raises:
-        ParameterError: If it is unknown or not normalised.
-    """
+    """Gives how a mismatch is written in labels."""
     if variant not in MISMATCHES:
         raise ParameterError(f"variant is {variant!r}; it must be one of {', '.join(MISMATCHES)} to be drawn")
     return MISMATCHES[variant]
 
 
 def coupling_label(variant: str, k: int) -> str:
-    """Gives the label of an axis of coupling.
-
-    Args:
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        A label that names variant and K.
-    """
+    """Gives the label of an axis of coupling."""
     return rf"coupling $1-{symbol_and_formula(variant)[0]}$  $(K={k})$"
 
 
 def pair_mismatches(dataset: xr.Dataset, variant: str, k: int) -> np.ndarray:
-    """Takes one mismatch out of a measurement, without the pairs of a block with itself.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch.
-        k: Number of singular vectors.
-
-    Returns:
-        Array (prompt, block_1, block_2), not a number on the diagonal.
-
-    Raises:
-        ParameterError: If K was not measured, or the model has a single block and so no pairs.
-    """
+    """Takes one mismatch out of a measurement, without the pairs of a block with itself."""
     symbol_and_formula(variant)
     if k not in dataset["k"].values:
         raise ParameterError(f"k is {k!r}; measured were {', '.join(map(str, dataset['k'].values))}; take one of them")
@@ -210,44 +123,19 @@ def pair_mismatches(dataset: xr.Dataset, variant: str, k: int) -> np.ndarray:
 
 
 def symmetric_coupling(dataset: xr.Dataset, variant: str, k: int) -> np.ndarray:
-    """Averages coupling over prompts and over both directions of each pair.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        Symmetric array (block, block), not a number on the diagonal.
-    """
+    """Averages coupling over prompts and over both directions of each pair."""
     coupling = 1 - pair_mismatches(dataset, variant, k).mean(axis=0)
     return (coupling + coupling.T) / 2
 
 
 def distance_couplings(dataset: xr.Dataset, variant: str, k: int) -> np.ndarray:
-    """Takes the coupling of pairs of blocks that are equally far apart, in both directions, out of a measurement.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        Array (prompt, distance - 1), distances from 1.
-    """
+    """Takes the coupling of pairs of blocks that are equally far apart, in both directions, out of a measurement."""
     apart = dataset["by_distance"].sel(variant=variant, k=k).isel(distance=slice(1, None))
     return 1 - apart.transpose("prompt", "distance").values.astype(float)
 
 
 def coupling_by_distance(coupling: np.ndarray) -> np.ndarray:
-    """Averages over pairs of blocks that are equally far apart, in both directions.
-
-    Args:
-        coupling: Array (prompt, block_1, block_2).
-
-    Returns:
-        Array (prompt, distance - 1), distances from 1.
-    """
+    """Averages over pairs of blocks that are equally far apart, in both directions."""
     count = coupling.shape[-1]
     index = np.arange(count)
     distance = np.abs(index[:, None] - index)
@@ -255,19 +143,7 @@ def coupling_by_distance(coupling: np.ndarray) -> np.ndarray:
 
 
 def relative_matrices(dataset: xr.Dataset, blocks: Sequence[int], k: int) -> np.ndarray:
-    r"""Takes the coupling matrices of the first prompt, relative to each Jacobian's largest singular value.
-
-    Args:
-        dataset: A measurement.
-        blocks: Which blocks, counted from 0.
-        k: Number of singular vectors, at most the largest K measured.
-
-    Returns:
-        $|A_{ll'}| / \sigma_1(J_l)$, array (block_1, block_2, row, column).
-
-    Raises:
-        ParameterError: If `k` exceeds what was measured.
-    """
+    """Takes the coupling matrices of the first prompt, relative to each Jacobian's largest singular value."""
     if k > dataset.sizes["row"]:
         raise ParameterError(f"k is {k!r}; matrices were measured up to {dataset.sizes['row']}; take a smaller k")
     chosen = dataset["matrix"].isel(block_1=list(blocks), block_2=list(blocks), row=slice(k), column=slice(k))

@@ -35,12 +35,7 @@ html body .tbc-figure img.only-dark{display:none!important}}
 
 
 class BookFigure:
-    """A figure ready for a page; its plain text is its name, so that records of a notebook do not change.
-
-    Args:
-        name: its name; chapters of the book paste it by this name with `glue`.
-        data: its markup.
-    """
+    """A figure ready for a page; its plain text is its name, so that records of a notebook do not change."""
 
     def __init__(self, name: str, data: str) -> None:
         self.name = name
@@ -55,23 +50,7 @@ class BookFigure:
 
 
 def show(draw: Callable[[], Figure], data: pd.DataFrame, name: str, caption: str, provenance: str) -> BookFigure:
-    """Draws a figure for light and dark pages and puts its data and its origin underneath.
-
-    Args:
-        draw: Makes the figure, without arguments; called once under each theme.
-        data: The numbers that the figure shows, offered for download as NAME.csv.
-        name: Short name: of the download, and of the figure in the notebook's record.
-        caption: What the figure shows, plain text; also read out where the image cannot be seen.
-        provenance: Where the numbers come from, parts separated by " · " (see `coupling_lib.provenance.line`).
-
-    Returns:
-        An object that Jupyter and the book display.
-
-    Examples:
-        >>> frame = pd.DataFrame({"block": [1, 2], "coupling": [0.1, 0.2]})
-        >>> show(lambda: Figure(figsize=(1, 1)), frame, "example", "Nothing yet.", "model none")
-        <figure example>
-    """
+    """Draws a figure for light and dark pages and puts its data and its origin underneath."""
     images = []
     for theme in ("light", "dark"):
         with style.theme(theme):
@@ -88,38 +67,13 @@ def show(draw: Callable[[], Figure], data: pd.DataFrame, name: str, caption: str
 
 
 def csv_text(data: pd.DataFrame, name: str, provenance: str) -> str:
-    """Writes a table as CSV that says where it comes from.
-
-    Args:
-        data: The table.
-        name: Name of the figure that shows it.
-        provenance: Parts separated by " · "; each becomes a comment line.
-
-    Returns:
-        CSV text: comment lines that begin with "# ", a header, one line per row; five significant digits.
-
-    Examples:
-        >>> print(csv_text(pd.DataFrame({"block": [1], "coupling": [1 / 3]}), "demo", "model a · seed 0"), end="")
-        # figure demo
-        # model a
-        # seed 0
-        block,coupling
-        1,0.33333
-    """
+    """Writes a table as CSV that says where it comes from."""
     head = "".join(f"# {part}\n" for part in [f"figure {name}", *provenance.split(" · ")])
     return head + data.to_csv(index=False, float_format="%.5g", lineterminator="\n")
 
 
 def remember(name: str, value: float | str) -> None:
-    """Keeps a number for the prose of the book, without showing it here.
-
-    It leaves the record that the book's `glue` roles read, in the notebook's own outputs; the notebook itself needs
-    none of the book's tools.
-
-    Args:
-        name: Unique name of the number across the book, for instance "depth-coupling-trained".
-        value: The number, or a text to be pasted as it stands.
-    """
+    """Keeps a number for the prose of the book, without showing it here."""
     prefix = "application/papermill.record/"
     text = value if isinstance(value, str) else repr(float(value))
     record = {"scrapbook": {"name": name, "mime_prefix": prefix}}

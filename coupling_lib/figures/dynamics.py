@@ -28,18 +28,7 @@ _LINES = {"singular": (5, 1.5), "along": (1.2, 1.2), "response": (), "state": (6
 
 
 def carried_states(datasets: Datasets, quantity: str = "cosine") -> Figure:
-    """Draws how well products of I + J_l give the states that the network reaches.
-
-    Left: from the embedding to each level. Right: from each level to the last. Means over prompts with 95 % bootstrap
-    intervals; dashed are random bases with the same singular values.
-
-    Args:
-        datasets: Measurements by name.
-        quantity: "cosine", or "norm ratio", drawn on a logarithmic axis.
-
-    Returns:
-        The figure.
-    """
+    """Draws how well products of I + J_l give the states that the network reaches."""
     titles = {"from embedding": "From the embedding to level $l$", "to last": "From level $l$ to the last"}
     figure, panels = panel_row(list(titles.values()))
     table = carried_table(datasets)
@@ -65,14 +54,7 @@ def carried_states(datasets: Datasets, quantity: str = "cosine") -> Figure:
 
 
 def readings(datasets: Datasets) -> Figure:
-    """Draws how each reading of the linearised network agrees with the last state: direction left, length right.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        The figure.
-    """
+    """Draws how each reading of the linearised network agrees with the last state: direction left, length right."""
     table = reading_table(datasets)
     names = list(dict.fromkeys(table.reading))
     figure, panels = panel_row(
@@ -101,18 +83,7 @@ def readings(datasets: Datasets) -> Figure:
 
 
 def remainders(datasets: Datasets) -> Figure:
-    r"""Draws how little of each block is linear in its input, and where the last state comes from.
-
-    Left: $\Vert J_l x^{l-1}\Vert / \Vert f^l(x^{l-1})\Vert$; the paper's recursion without a remainder needs 1. Right:
-    share of the last state that the product carries from the embedding (level 0) and from each block's remainder;
-    shares add up to 1. Means over prompts with 95 % intervals.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        The figure.
-    """
+    """Draws how little of each block is linear in its input, and where the last state comes from."""
     titles = {
         "linear part": r"$\Vert J_l\,x^{l-1}\Vert\,/\,\Vert f^l(x^{l-1})\Vert$",
         "share of last state": "Share of the last state",
@@ -135,15 +106,7 @@ def remainders(datasets: Datasets) -> Figure:
 
 
 def growth(datasets: Datasets, direction: int = 1) -> Figure:
-    """Draws growth along a shared direction, measured and predicted.
-
-    Args:
-        datasets: Measurements by name.
-        direction: Which direction, from 1, the strongest.
-
-    Returns:
-        The figure: one panel per data set, medians over prompts with quartiles.
-    """
+    """Draws growth along a shared direction, measured and predicted."""
     figure, panels = panel_row(list(datasets), height=2.8, legend=3)
     table = growth_table(datasets)
     table = table[table.direction == direction]
@@ -162,17 +125,7 @@ def growth(datasets: Datasets, direction: int = 1) -> Figure:
 
 
 def growth_of_directions(datasets: Datasets) -> Figure:
-    r"""Draws, for every shared direction, its growth in the linearised network against the two predictions.
-
-    Growth is the factor per block, the L-th root of the growth from the embedding to the last level, median over
-    prompts. On the diagonal the prediction is right.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        The figure.
-    """
+    """Draws, for every shared direction, its growth in the linearised network against the two predictions."""
     titles = {"singular": r"Predicted from singular values", "along": r"Predicted along the direction"}
     figure, panels = panel_row(list(titles.values()), share=False, gap=0.5)
     table = growth_table(datasets)
@@ -195,18 +148,7 @@ def growth_of_directions(datasets: Datasets) -> Figure:
 
 
 def left_and_right(datasets: Datasets) -> Figure:
-    r"""Draws the cosine of every left singular vector with its right one, with its sign.
-
-    Above 0 a block lengthens what it reads along the direction, below 0 it shortens it; full coupling as in the
-    paper's appendix has all cosines at 1. One dot per rank, mean over prompts; the line is the mean over ranks; the
-    band holds about two thirds of unrelated pairs, $\pm 1/\sqrt d$.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        The figure.
-    """
+    """Draws the cosine of every left singular vector with its right one, with its sign."""
     figure, panels = panel_row(list(datasets))
     table = left_right_table(datasets)
     for position, (axes, (name, dataset)) in enumerate(zip(panels, datasets.items(), strict=True)):

@@ -28,16 +28,7 @@ GROWTH = {
 
 
 def carried_table(datasets: Datasets) -> pd.DataFrame:
-    """Tabulates how well products of I + J_l carry states, from the embedding on and up to the last block.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        Columns network, route ("from embedding", "to last", "random bases"), level, quantity ("cosine" or
-        "norm ratio"), and mean, low and high (95 % interval over prompts). The level is where a product ends
-        or, for "to last", where it starts.
-    """
+    """Tabulates how well products of I + J_l carry states, from the embedding on and up to the last block."""
     parts = []
     for name, dataset in datasets.items():
         for quantity, short in (("cosine", "cosine"), ("norm ratio", "norm_ratio")):
@@ -51,15 +42,7 @@ def carried_table(datasets: Datasets) -> pd.DataFrame:
 
 
 def reading_table(datasets: Datasets) -> pd.DataFrame:
-    """Tabulates how well each reading of the linearised network agrees with the last state.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        Columns network, reading, quantity ("cosine" or "norm ratio"), and mean, low and high (95 % interval
-        over prompts).
-    """
+    """Tabulates how well each reading of the linearised network agrees with the last state."""
     parts = []
     for name, dataset in datasets.items():
         for quantity, short in (("cosine", "cosine"), ("norm ratio", "norm_ratio")):
@@ -70,16 +53,7 @@ def reading_table(datasets: Datasets) -> pd.DataFrame:
 
 
 def remainder_table(datasets: Datasets) -> pd.DataFrame:
-    """Tabulates how much of a block is linear, and where the last state comes from.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        Columns network, quantity, level, and mean, low and high (95 % interval over prompts). The quantity
-        is "linear part" (level l is block l) or "share of last state" (level 0 is the embedding, level l the
-        remainder of block l).
-    """
+    """Tabulates how much of a block is linear, and where the last state comes from."""
     parts = []
     for name, dataset in datasets.items():
         linear = dataset["linear_norm_ratio"].transpose("prompt", "block").values
@@ -91,15 +65,7 @@ def remainder_table(datasets: Datasets) -> pd.DataFrame:
 
 
 def growth_table(datasets: Datasets) -> pd.DataFrame:
-    """Tabulates growth along the shared directions, as natural logarithms.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        Columns network, kind (see `GROWTH`), direction, level, and median, low and high: the median and quartiles over
-        prompts of the logarithm of the growth factor since the embedding.
-    """
+    """Tabulates growth along the shared directions, as natural logarithms."""
     parts = []
     for name, dataset in datasets.items():
         for kind in GROWTH:
@@ -111,14 +77,7 @@ def growth_table(datasets: Datasets) -> pd.DataFrame:
 
 
 def left_right_table(datasets: Datasets) -> pd.DataFrame:
-    """Tabulates the cosine of each left singular vector with its right one, with its sign.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        Columns network, block, rank and cosine, the mean over prompts.
-    """
+    """Tabulates the cosine of each left singular vector with its right one, with its sign."""
     parts = []
     for name, dataset in datasets.items():
         values = dataset["left_right_cosine"].mean("prompt").transpose("block", "rank").values
@@ -129,31 +88,13 @@ def left_right_table(datasets: Datasets) -> pd.DataFrame:
 
 
 def null_error(dataset: xr.Dataset) -> float:
-    """Gives the standard error of the cosine that random bases carry to the last level, mean over prompts.
-
-    Args:
-        dataset: A measurement; each prompt has draws of its own.
-
-    Returns:
-        The error from the draws.
-    """
+    """Gives the standard error of the cosine that random bases carry to the last level, mean over prompts."""
     errors = dataset["null_cosine_error"].isel(level=-1).values
     return float(np.sqrt(np.sum(errors**2)) / len(errors))
 
 
 def summary_table(datasets: Datasets) -> pd.DataFrame:
-    """Tabulates linear dynamics in a few numbers: means over prompts.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        One line per data set. Columns: cosine of the product with the last state ("product") and the ends of its 95 %
-        bootstrap interval; the same cosine for random bases ("random") and as the released code takes it
-        ("released"); share of the last state carried from the embedding ("share"); mean signed cosine of left with
-        right vectors ("u.v"); growth per block, as a factor, along the first shared direction: predicted from singular
-        values ("predicted") and of the linearised network ("growth").
-    """
+    """Tabulates linear dynamics in a few numbers: means over prompts."""
     lines = {}
     for name, dataset in datasets.items():
         end = dataset["end_cosine"].transpose("prompt", "reading")
@@ -172,15 +113,7 @@ def summary_table(datasets: Datasets) -> pd.DataFrame:
 
 
 def growth_per_block(dataset: xr.Dataset, kind: str) -> float:
-    """Gives the growth along the first shared direction per block: the median over prompts, as a factor.
-
-    Args:
-        dataset: A measurement.
-        kind: See `GROWTH`.
-
-    Returns:
-        A factor; 1 is no growth.
-    """
+    """Gives the growth along the first shared direction per block: the median over prompts, as a factor."""
     total = dataset[f"growth_{kind}"].isel(level=-1, direction=0).median("prompt")
     return float(np.exp(total / dataset.sizes["block"]))
 

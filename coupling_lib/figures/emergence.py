@@ -37,16 +37,7 @@ from coupling_lib.figures.panels import colour_bar, square_panels
 
 
 def coupling_over_training(dataset: xr.Dataset, variant: str, k: int) -> Figure:
-    """Draws mean coupling against training, with chance, and how good the model was (the paper's figure 1b).
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        The figure; the second axis is left out where nothing is known of the model's progress.
-    """
+    """Draws mean coupling against training, with chance, and how good the model was (the paper's figure 1b)."""
     table = coupling_table(dataset, variant, k)
     figure = Figure(figsize=(style.WIDTH, 3.3))
     axes = figure.subplots()
@@ -75,16 +66,7 @@ def coupling_over_training(dataset: xr.Dataset, variant: str, k: int) -> Figure:
 
 
 def locality_over_training(dataset: xr.Dataset, variant: str, k: int) -> Figure:
-    """Draws coupling against the distance between blocks at each step, and near and far pairs against training.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        The figure; dashed is the mean of random orthogonal bases, over steps on the left.
-    """
+    """Draws coupling against the distance between blocks at each step, and near and far pairs against training."""
     figure, (left, right) = _row(2, 4.0, top=0.5)
     table = locality_table(dataset, variant, k)
     for colour, (_, lines) in zip(step_colours(dataset.sizes["step"]), table.groupby("step"), strict=True):
@@ -106,16 +88,7 @@ def locality_over_training(dataset: xr.Dataset, variant: str, k: int) -> Figure:
 
 
 def graphs_over_training(dataset: xr.Dataset, variant: str, k: int) -> Figure:
-    """Draws blocks on a circle, joined by their coupling, at three steps (the paper's figures 1c to 1e).
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        The figure.
-    """
+    """Draws blocks on a circle, joined by their coupling, at three steps (the paper's figures 1c to 1e)."""
     chosen = graph_steps(dataset, variant, k)
     graphs = [symmetric_coupling(each, variant, k) for each in chosen.values()]
     top = float(np.nanmax(graphs))
@@ -129,14 +102,7 @@ def graphs_over_training(dataset: xr.Dataset, variant: str, k: int) -> Figure:
 
 
 def scores_over_training(dataset: xr.Dataset) -> Figure:
-    """Draws line-shape score and expodistance against training, of all blocks and of windows (figures 27 to 29).
-
-    Args:
-        dataset: A measurement.
-
-    Returns:
-        The figure: scores side by side, all blocks above, windows below; medians with quartiles over prompts.
-    """
+    """Draws line-shape score and expodistance against training, of all blocks and of windows (figures 27 to 29)."""
     table = score_table(dataset)
     figure = Figure(figsize=(style.WIDTH, 4.6))
     panels = figure.subplots(2, 2, sharey="col")
@@ -165,14 +131,7 @@ def scores_over_training(dataset: xr.Dataset) -> Figure:
 
 
 def profiles_over_training(dataset: xr.Dataset) -> Figure:
-    """Draws norm, and line-shape score and expodistance in windows, against depth at each step (figures 27 and 30).
-
-    Args:
-        dataset: A measurement.
-
-    Returns:
-        The figure: medians over prompts, one line per step.
-    """
+    """Draws norm, and line-shape score and expodistance in windows, against depth at each step (figures 27 and 30)."""
     figure, panels = _row(3, 3.6)
     table, colours = profile_table(dataset), step_colours(dataset.sizes["step"])
     for axes, (quantity, (dimension, label)) in zip(panels, PROFILES.items(), strict=True):
@@ -188,14 +147,7 @@ def profiles_over_training(dataset: xr.Dataset) -> Figure:
 
 
 def step_colours(count: int) -> list[tuple[float, ...]]:
-    """Gives one colour per step, from little ink to much.
-
-    Args:
-        count: Number of steps.
-
-    Returns:
-        Colours, in the order of training.
-    """
+    """Gives one colour per step, from little ink to much."""
     return [tuple(colour) for colour in style.ink()(np.linspace(0.3, 0.93, count))]
 
 

@@ -27,32 +27,12 @@ PROFILES = {
 
 
 def coupling_by_step(dataset: xr.Dataset, variant: str, k: int) -> np.ndarray:
-    """Gives coupling at each step and for each pair of blocks.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        Array (step, prompt, block_1, block_2), not a number on the diagonal.
-    """
+    """Gives coupling at each step and for each pair of blocks."""
     return np.stack([1 - pair_mismatches(dataset.sel(step=step), variant, k) for step in dataset["step"].values])
 
 
 def coupling_table(dataset: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
-    """Tabulates what `coupling_over_training` draws.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m, the one whose null was simulated; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        Columns step, coupling (mean over pairs and prompts), low and high (95 % interval over prompts; not a
-        number for a single prompt), random_bases and random_bases_error (its standard error), and progress (validation
-        loss or benchmark accuracy).
-    """
+    """Tabulates what `coupling_over_training` draws."""
     values = np.nanmean(coupling_by_step(dataset, variant, k), axis=(2, 3))
     return pd.DataFrame(
         {"step": dataset["step"].values}
@@ -63,16 +43,7 @@ def coupling_table(dataset: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
 
 
 def locality_table(dataset: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
-    """Tabulates coupling against the distance between blocks, at each step.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        Columns step, distance (blocks apart, from 1), coupling, low, high and random_bases.
-    """
+    """Tabulates coupling against the distance between blocks, at each step."""
     parts = []
     for step, values, null in zip(
         dataset["step"].values, coupling_by_step(dataset, variant, k), _null_coupling(dataset, k), strict=True
@@ -84,16 +55,7 @@ def locality_table(dataset: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
 
 
 def near_and_far_table(dataset: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
-    """Tabulates the coupling of neighbours, and of blocks at least half the depth apart, at each step.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        Columns pairs ("neighbours" or "half the depth or more apart"), step, coupling, low and high.
-    """
+    """Tabulates the coupling of neighbours, and of blocks at least half the depth apart, at each step."""
     couplings = coupling_by_step(dataset, variant, k)
     index = np.arange(couplings.shape[-1])
     apart = np.abs(index[:, None] - index)
@@ -106,16 +68,7 @@ def near_and_far_table(dataset: xr.Dataset, variant: str, k: int) -> pd.DataFram
 
 
 def graph_steps(dataset: xr.Dataset, variant: str, k: int) -> dict[str, xr.Dataset]:
-    """Chooses three steps to be drawn as graphs: the first, the most coupled one between, and the last.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        The measurement at each of them by its name, "step 1000"; two if there are no more.
-    """
+    """Chooses three steps to be drawn as graphs: the first, the most coupled one between, and the last."""
     steps = dataset["step"].values
     means = np.nanmean(coupling_by_step(dataset, variant, k), axis=(1, 2, 3))
     between = [1 + int(np.argmax(means[1:-1]))] if len(steps) > 2 else []
@@ -123,43 +76,19 @@ def graph_steps(dataset: xr.Dataset, variant: str, k: int) -> dict[str, xr.Datas
 
 
 def graph_table(dataset: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
-    """Tabulates what `graphs_over_training` draws.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        Columns network ("step 1000"), block_a, block_b (from 1, each pair once) and coupling.
-    """
+    """Tabulates what `graphs_over_training` draws."""
     return adjacency_table(graph_steps(dataset, variant, k), variant, k)
 
 
 def drawn_windows(dataset: xr.Dataset) -> dict[str, int]:
-    """Chooses the windows that are followed over training: the shallowest, the middle and the deepest.
-
-    Args:
-        dataset: A measurement.
-
-    Returns:
-        The window's middle block, counted from 0, by what it is called: its blocks, counted from 1.
-    """
+    """Chooses the windows that are followed over training: the shallowest, the middle and the deepest."""
     centres, width = dataset["centre"].values, int(dataset.attrs["window"])
     chosen = dict.fromkeys((centres[0], centres[(len(centres) - 1) // 2], centres[-1]))
     return {f"blocks {c - width // 2 + 1}-{c - width // 2 + width}": int(c) for c in chosen}
 
 
 def score_table(dataset: xr.Dataset) -> pd.DataFrame:
-    """Tabulates line-shape score and expodistance against training, of the whole depth and of three windows.
-
-    Args:
-        dataset: A measurement.
-
-    Returns:
-        Columns score, blocks ("all" or the window's), step, median, low and high (quartiles over prompts; prompts
-        whose score does not exist are left out).
-    """
+    """Tabulates line-shape score and expodistance against training, of the whole depth and of three windows."""
     parts = []
     for score in SCORES:
         values = {"all": dataset[score].transpose("step", "prompt")}
@@ -172,15 +101,7 @@ def score_table(dataset: xr.Dataset) -> pd.DataFrame:
 
 
 def profile_table(dataset: xr.Dataset) -> pd.DataFrame:
-    """Tabulates norm, and line-shape score and expodistance in windows, against depth at each step.
-
-    Args:
-        dataset: A measurement.
-
-    Returns:
-        Columns quantity, step, depth (level from 0 for the norm; the window's middle block, from 1, for the scores),
-        median, low and high (quartiles over prompts).
-    """
+    """Tabulates norm, and line-shape score and expodistance in windows, against depth at each step."""
     parts = []
     for quantity, (dimension, _) in PROFILES.items():
         depth = dataset[dimension].values + (dimension == "centre")
@@ -192,17 +113,7 @@ def profile_table(dataset: xr.Dataset) -> pd.DataFrame:
 
 
 def summary_table(dataset: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
-    """Tabulates emergence in a few numbers per step.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        One line per step: coupling with its interval and that of random bases, the medians of line-shape score and
-        expodistance over prompts, and the progress of training.
-    """
+    """Tabulates emergence in a few numbers per step."""
     table = coupling_table(dataset, variant, k).set_index("step").drop(columns="random_bases_error")
     for at, score in enumerate(SCORES):
         table.insert(4 + at, SCORES[score], dataset[score].median("prompt").values)
@@ -210,17 +121,7 @@ def summary_table(dataset: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
 
 
 def quoted(dataset: xr.Dataset, variant: str, k: int) -> dict[str, float]:
-    """Gives the numbers that prose about emergence quotes.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        By name: of the first, the most coupled ("peak") and the last step its number, coupling, interval, coupling of
-        random bases with its standard error, progress, and the medians of the scores.
-    """
+    """Gives the numbers that prose about emergence quotes."""
     table = coupling_table(dataset, variant, k)
     found = {}
     for word, at in {"first": 0, "peak": int(table.coupling.argmax()), "last": len(table) - 1}.items():
@@ -232,14 +133,7 @@ def quoted(dataset: xr.Dataset, variant: str, k: int) -> dict[str, float]:
 
 
 def progress_word(dataset: xr.Dataset) -> str:
-    """Gives what the progress of training is called, without its unit.
-
-    Args:
-        dataset: A measurement.
-
-    Returns:
-        "validation loss", "zero-shot accuracy", or "progress" where nothing is known.
-    """
+    """Gives what the progress of training is called, without its unit."""
     return str(dataset.attrs.get("progress_label", "")).split(" (")[0] or "progress"
 
 

@@ -21,17 +21,7 @@ _K_LABELS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}
 
 
 def paper_scatter(points: pd.DataFrame) -> Figure:
-    """Draws the paper's figure 1a from its digitised values, beside what width alone gives, and beyond width.
-
-    Two panels share the score: coupling as plotted, and the curve without any coupling. The third is the partial
-    regression: what is left of coupling and of the score once log width has been taken out of both.
-
-    Args:
-        points: Columns family, width, coupling, score.
-
-    Returns:
-        The figure.
-    """
+    """Draws the paper's figure 1a from its digitised values, beside what width alone gives, and beyond width."""
     figure = Figure(figsize=(style.WIDTH, 4.15))
     panels = figure.subplots(1, 3)
     figure.subplots_adjust(left=0.08, right=0.985, top=0.93, bottom=0.255, wspace=0.34)
@@ -64,18 +54,7 @@ def paper_scatter(points: pd.DataFrame) -> Figure:
 def suite_scatter(
     table: pd.DataFrame, coupling: str, scores: Mapping[str, str], label: str, marked: str = ""
 ) -> Figure:
-    """Draws scores of the suite's models against coupling; earlier checkpoints faint, joined along training.
-
-    Args:
-        table: What `measures.generalization.suite` gives.
-        coupling: Column of the coupling.
-        scores: Label and column of each score, one panel each.
-        label: How the axis of coupling is labelled.
-        marked: Name of a model to be named in the figure.
-
-    Returns:
-        The figure.
-    """
+    """Draws scores of the suite's models against coupling; earlier checkpoints faint, joined along training."""
     figure, panels = panel_row(list(scores), height=3.0, share=False, gap=0.62)
     widths = sorted(table["width"].unique())
     colours = dict(zip(widths, shades(len(widths)), strict=True))
@@ -112,14 +91,7 @@ def suite_scatter(
 
 
 def variants(table: pd.DataFrame) -> Figure:
-    """Draws the correlation of every reading with the score, at every K, as measured and relative to its null.
-
-    Args:
-        table: What `measures.correlations.variant_table` gives.
-
-    Returns:
-        The figure.
-    """
+    """Draws the correlation of every reading with the score, at every K, as measured and relative to its null."""
     names = list(dict.fromkeys(table["variant"]))
     figure = Figure(figsize=(style.WIDTH, 0.25 * len(names) + 1.25))
     height = figure.get_figheight()
@@ -153,14 +125,7 @@ def variants(table: pd.DataFrame) -> Figure:
 
 
 def rivals(tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draws what coupling and its rivals explain of the score, alone and given all the others.
-
-    Args:
-        tables: What `measures.correlations.rival_table` gives, by the score's label.
-
-    Returns:
-        The figure.
-    """
+    """Draws what coupling and its rivals explain of the score, alone and given all the others."""
     names = list(dict.fromkeys(name for table in tables.values() for name in table["predictor"]))
     figure = Figure(figsize=(style.WIDTH, 0.36 * len(names) + 1.3))
     height = figure.get_figheight()
@@ -188,17 +153,7 @@ def rivals(tables: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 def sizes(table: pd.DataFrame, coupling: str, score: str, labels: tuple[str, str]) -> Figure:
-    """Draws coupling and score against parameters, depth, width and training tokens.
-
-    Args:
-        table: What `measures.generalization.suite` gives.
-        coupling: Column of the coupling.
-        score: Column of the score.
-        labels: How coupling and score are called.
-
-    Returns:
-        The figure.
-    """
+    """Draws coupling and score against parameters, depth, width and training tokens."""
     columns = {"parameters": "parameters", "blocks": "blocks", "width": "width", "training tokens": "tokens"}
     figure = Figure(figsize=(style.WIDTH, 4.3))
     grid = figure.subplots(2, len(columns), sharey="row", sharex="col")
@@ -233,15 +188,7 @@ def sizes(table: pd.DataFrame, coupling: str, score: str, labels: tuple[str, str
 def shapes(
     tables: Mapping[str, tuple[Sequence[float], Sequence[float]]], labels: Mapping[str, tuple[str, str]]
 ) -> Figure:
-    """Draws points with the straight line and the exponential fitted to them.
-
-    Args:
-        tables: Couplings and scores by title.
-        labels: Labels of the two axes by title.
-
-    Returns:
-        The figure.
-    """
+    """Draws points with the straight line and the exponential fitted to them."""
     figure, panels = panel_row(list(tables), height=2.5, share=False, gap=0.62)
     looks = {"linear": {}, "exponential": {"dashes": (5, 2)}}
     for axes, (title, (x, y)) in zip(panels, tables.items(), strict=True):
@@ -258,15 +205,7 @@ def shapes(
 
 
 def leaderboard(table: pd.DataFrame, marked: str = "") -> Figure:
-    """Draws the six tasks and their mean against size, and GSM8K against the mean of the other five.
-
-    Args:
-        table: What `measures.generalization.leaderboard` gives.
-        marked: Name of a model to be ringed.
-
-    Returns:
-        The figure.
-    """
+    """Draws the six tasks and their mean against size, and GSM8K against the mean of the other five."""
     figure = Figure(figsize=(style.WIDTH, 5.2))
     grid = figure.subplots(2, 4).ravel()
     figure.subplots_adjust(left=0.06, right=0.99, top=0.95, bottom=0.24, wspace=0.3, hspace=0.42)

@@ -15,14 +15,7 @@ from coupling_lib.metrics.width import beyond_width, width_curve
 
 
 def paper_table(points: pd.DataFrame) -> pd.DataFrame:
-    """Tabulates what `paper_scatter` draws.
-
-    Args:
-        points: Columns model, family, width, coupling, score, how.
-
-    Returns:
-        The same, with width_curve, and coupling and score cleared of log width; and beyond_width, (1 - c) sqrt(0.1 d).
-    """
+    """Tabulates what `paper_scatter` draws."""
     columns = ["model", "family", "width", "score", "coupling", "how"]
     return points[columns].assign(
         width_curve=width_curve(points["width"]),
@@ -33,57 +26,26 @@ def paper_table(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def suite_table(table: pd.DataFrame, coupling: str) -> pd.DataFrame:
-    """Tabulates what `suite_scatter` and `sizes` draw.
-
-    Args:
-        table: What `measures.generalization.suite` gives.
-        coupling: Column of the coupling.
-
-    Returns:
-        One line per model and checkpoint: model, architecture, width, blocks, parameters, step, tokens, final,
-        validation_loss, accuracy and the coupling.
-    """
+    """Tabulates what `suite_scatter` and `sizes` draw."""
     columns = ["model", "architecture", "width", "blocks", "parameters", "step", "tokens", "final"]
     return table[[*columns, "validation_loss", "accuracy", coupling]]
 
 
 def named(tables: Mapping[str, pd.DataFrame], name: str) -> pd.DataFrame:
-    """Stacks tables under each other.
-
-    Args:
-        tables: Tables by label.
-        name: Name of the column that holds the label.
-
-    Returns:
-        One table, the label first.
-    """
+    """Stacks tables under each other."""
     return pd.concat([table.assign(**{name: label}) for label, table in tables.items()])[
         [name, *next(iter(tables.values())).columns]
     ].reset_index(drop=True)
 
 
 def point_table(tables: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> pd.DataFrame:
-    """Tabulates the points that `shapes` draws.
-
-    Args:
-        tables: Couplings and scores by title.
-
-    Returns:
-        Columns points, coupling, score.
-    """
+    """Tabulates the points that `shapes` draws."""
     parts = {title: pd.DataFrame({"coupling": list(x), "score": list(y)}) for title, (x, y) in tables.items()}
     return named(parts, "points")
 
 
 def tasks_effect(table: pd.DataFrame) -> Effect:
-    """Gives R² of GSM8K on the mean of the other five tasks, with its error over families of models.
-
-    Args:
-        table: What `measures.generalization.leaderboard` gives.
-
-    Returns:
-        The effect; n is the number of families.
-    """
+    """Gives R² of GSM8K on the mean of the other five tasks, with its error over families of models."""
     known = table.dropna(subset=["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande", "GSM8K"])
     rest = known[["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]].mean(axis=1).to_numpy()
     score = known["GSM8K"].to_numpy()
@@ -96,15 +58,7 @@ def tasks_effect(table: pd.DataFrame) -> Effect:
 
 
 def tasks_r_squared(table: pd.DataFrame) -> dict[str, float]:
-    """Says how far GSM8K follows the rest of the leaderboard.
-
-    Args:
-        table: What `measures.generalization.leaderboard` gives.
-
-    Returns:
-        `gsm8k-models`, the number of models with all six scores; `gsm8k-r-squared`, of GSM8K on the mean of the other
-        five; `gsm8k-average-r-squared`, of GSM8K on the mean of all six, of which it is a part.
-    """
+    """Says how far GSM8K follows the rest of the leaderboard."""
     known = table.dropna(subset=["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande", "GSM8K", "average"])
     rest = known[["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]].mean(axis=1)
     return {
@@ -115,14 +69,7 @@ def tasks_r_squared(table: pd.DataFrame) -> dict[str, float]:
 
 
 def measured_sentence(models: pd.DataFrame) -> str:
-    """Says which models have been measured on this machine.
-
-    Args:
-        models: What `measures.generalization.measured_models` gives.
-
-    Returns:
-        A sentence with the names of those that have, and the number of those that have not.
-    """
+    """Says which models have been measured on this machine."""
     done = models.loc[models["trace"].notna() | models["normalized"].notna(), "model"].tolist()
     names = ", ".join(done) if done else "none"
     return f"Measured here: {names}. Not measured here: {len(models) - len(done)} of {len(models)} models."
@@ -136,19 +83,7 @@ def summary_table(
     partial: pd.DataFrame,
     signs: pd.DataFrame,
 ) -> pd.DataFrame:
-    """Sums the page up.
-
-    Args:
-        figure_1a: What `measures.figure_1a.statistics` gives.
-        rivals: What `rival_table` gives, under "loss" and "equal-tokens".
-        variants: What `variant_table` gives.
-        checkpoints: What `checkpoints_beside_models` gives.
-        partial: What `measures.figure_1a.partial_table` gives.
-        signs: What `sign_along_training` gives.
-
-    Returns:
-        One line per statement, column value.
-    """
+    """Sums the page up."""
     by_name, equal = (rivals[name].set_index("predictor") for name in ("loss", "equal-tokens"))
     trace = variants.set_index(["variant", "k"]).loc["released_trace", "tenth"]
     steps = signs.set_index("step")["r"]
@@ -179,19 +114,7 @@ def records(
     checkpoints: Mapping[str, float],
     groups: pd.DataFrame,
 ) -> dict[str, float]:
-    """Collects the numbers that the book quotes.
-
-    Args:
-        figure_1a: What `measures.figure_1a.statistics` gives.
-        rivals: What `rival_table` gives, by name: "loss", "accuracy", "equal-tokens".
-        variants: What `variant_table` gives.
-        shapes: What `shape_table` gives, its lines in the order figure 1a, suite.
-        checkpoints: What `checkpoints_beside_models` gives.
-        groups: What `group_table` gives.
-
-    Returns:
-        Numbers by name.
-    """
+    """Collects the numbers that the book quotes."""
     found = {f"figure-1a-{name}": value for name, value in figure_1a.items()}
     found |= {f"checkpoints-{name}": value for name, value in checkpoints.items()}
     for score, table in rivals.items():
@@ -227,19 +150,7 @@ def effects(
     phases: Mapping[str, Mapping[str, float]],
     suite_gains: Mapping[str, Effect],
 ) -> dict[str, Effect]:
-    """Collects the effects that verdicts rest on.
-
-    Args:
-        partial: What `measures.figure_1a.partial_table` gives.
-        gains: What `measures.figure_1a.gains` gives.
-        signs: What `measures.correlations.sign_along_training` gives.
-        bend: What `measures.correlations.inverted_u` gives.
-        phases: What `measures.correlations.tokens_by_phase` gives.
-        suite_gains: What `measures.correlations.signed_gains` gives.
-
-    Returns:
-        Effects by name.
-    """
+    """Collects the effects that verdicts rest on."""
     found = {
         f"figure-1a-partial-{name}": Effect(row.r, row.low, row.high, row.error, row.families)
         for name, row in partial.iterrows()

@@ -30,16 +30,7 @@ _MARKS = {"measured": "o", "permuted": "s", "unpaired": "^"}
 
 
 def null_curves(curves: xr.Dataset) -> Figure:
-    """Draws what variants are with no coupling, against the width, for several decays of the spectrum.
-
-    One row of panels per rule for K. Lines are the closed form, dots the simulation with its standard error.
-
-    Args:
-        curves: What `coupling_lib.measures.nulls.null_curves` made.
-
-    Returns:
-        The figure.
-    """
+    """Draws what variants are with no coupling, against the width, for several decays of the spectrum."""
     rules, decays = [str(rule) for rule in curves["rule"].values], curves["decay"].values
     figure = Figure(figsize=(style.WIDTH, 1.75 * len(rules) + 0.9))
     grid = figure.subplots(len(rules), len(CURVES), sharex=True, sharey="col", squeeze=False)
@@ -69,17 +60,7 @@ def null_curves(curves: xr.Dataset) -> Figure:
 
 
 def surrogates(datasets: Datasets, k: int) -> Figure:
-    """Draws every variant relative to its null, for a model and its surrogates.
-
-    Zero is what random bases give, one is perfect coupling. Bars are 95 % intervals over prompts.
-
-    Args:
-        datasets: What `measure_nulls` made, by name.
-        k: Number of singular vectors.
-
-    Returns:
-        The figure.
-    """
+    """Draws every variant relative to its null, for a model and its surrogates."""
     table = surrogate_table(datasets, k)
     variants = list(dict.fromkeys(table["variant"]))
     ends = _ends(table)
@@ -137,14 +118,7 @@ def _draw_surrogates(axes: Axes, table: pd.DataFrame, variants: list[str], ink: 
 
 
 def across_k(datasets: Datasets) -> Figure:
-    """Draws relative coupling against the number of singular vectors, with 95 % intervals over prompts.
-
-    Args:
-        datasets: What `measure_nulls` made, by name.
-
-    Returns:
-        The figure.
-    """
+    """Draws relative coupling against the number of singular vectors, with 95 % intervals over prompts."""
     table = k_table(datasets)
     figure, panels = panel_row([_SYMBOLS.get(name, "") + "  " + name for name in REPORTED], height=2.1)
     for variant, axes in zip(REPORTED, panels, strict=True):
@@ -162,18 +136,7 @@ def across_k(datasets: Datasets) -> Figure:
 
 
 def against_figure_1a(points: pd.DataFrame, measured: Mapping[str, Datasets]) -> Figure:
-    r"""Draws the coupling of the paper's figure 1a against width, beside the value of no coupling at all.
-
-    Line: $1 - 1/\sqrt{\lfloor 0.1 d\rfloor}$, that is 1 - `released_trace` for K = 10 % of the width, a flat
-    spectrum and random bases. Grey crosses: digitised. Coloured: measured here, with the null of its spectra.
-
-    Args:
-        points: Columns model, width, coupling.
-        measured: Per model, what `measure_decisive` made of it.
-
-    Returns:
-        The figure.
-    """
+    """Draws the coupling of the paper's figure 1a against width, beside the value of no coupling at all."""
     table = overview_table(points, measured)
     figure = Figure(figsize=(style.WIDTH, 3.4))
     axes = figure.add_axes((0.09, 0.145, 0.9, 0.825))

@@ -26,44 +26,19 @@ REPORTED = ("normalized_miscoupling", "mismatch", "released_norm", "basis_vv")
 
 
 def curve_table(curves: xr.Dataset) -> pd.DataFrame:
-    """Tabulates the null of every variant over width, rule for K and decay.
-
-    Args:
-        curves: What `null_curves` made.
-
-    Returns:
-        Columns rule, width, k, decay, variant, closed_form, simulated, error.
-    """
+    """Tabulates the null of every variant over width, rule for K and decay."""
     frame = curves.to_dataframe().reset_index()
     return frame[["rule", "width", "k", "decay", "variant", "closed_form", "simulated", "error"]]
 
 
 def closed_form_errors(curves: xr.Dataset) -> pd.Series:
-    """Compares the closed forms with the simulation, variant by variant.
-
-    Args:
-        curves: What `null_curves` made.
-
-    Returns:
-        The largest relative difference of each variant over rules, widths and decays; it includes the error of the
-        simulation.
-    """
+    """Compares the closed forms with the simulation, variant by variant."""
     difference = abs(curves["simulated"] / curves["closed_form"] - 1)
     return difference.max([dim for dim in difference.dims if dim != "variant"]).to_series()
 
 
 def surrogate_table(datasets: Datasets, k: int) -> pd.DataFrame:
-    """Tabulates coupling relative to its null, of a model and of its surrogates.
-
-    Args:
-        datasets: What `measure_nulls` made, by name.
-        k: Number of singular vectors.
-
-    Returns:
-        Columns network, variant, kind, value (mean over prompts of the distance), null (its expectation for random
-        bases), null_error (standard error of the null), closed_form (the null's root mean square), coupling (relative:
-        0 with random bases, 1 at perfect coupling), low and high (95 % interval over prompts).
-    """
+    """Tabulates coupling relative to its null, of a model and of its surrogates."""
     rows = []
     for network, ds in datasets.items():
         at_k = ds.sel(k=k)
@@ -80,15 +55,7 @@ def surrogate_table(datasets: Datasets, k: int) -> pd.DataFrame:
 
 
 def k_table(datasets: Datasets, variants: Sequence[str] = REPORTED) -> pd.DataFrame:
-    """Tabulates relative coupling against the number of singular vectors.
-
-    Args:
-        datasets: What `measure_nulls` made, by name.
-        variants: Which variants.
-
-    Returns:
-        Columns network, variant, k, coupling, low, high.
-    """
+    """Tabulates relative coupling against the number of singular vectors."""
     rows = []
     for network, ds in datasets.items():
         measured = ds["relative"].sel(kind="measured")
@@ -100,33 +67,14 @@ def k_table(datasets: Datasets, variants: Sequence[str] = REPORTED) -> pd.DataFr
 
 
 def spectrum_decay(ds: xr.Dataset, k: int) -> float:
-    r"""Gives the exponent a with which the top K singular values decay, $\sigma_i \sim i^{-a}$.
-
-    Args:
-        ds: A data set with `singular_values` `(prompt, block_1, rank)`.
-        k: Number of singular values.
-
-    Returns:
-        The median over prompts and blocks of the slope of $-\ln\sigma_i$ against $\ln i$.
-    """
+    r"""Gives the exponent a with which the top K singular values decay, $\sigma_i \sim i^{-a}$."""
     logs = np.log(ds["singular_values"].isel(rank=slice(k)).values).reshape(-1, k)
     ranks = np.log(np.arange(1, k + 1))
     return float(np.median([-linear_fit(ranks, row).slope for row in logs]))
 
 
 def decisive_table(measured: Mapping[str, Datasets], digitised: Mapping[str, float]) -> pd.DataFrame:
-    """Sets measured couplings beside the digitised ones, one line per model, number of vectors and choice of pairs.
-
-    Args:
-        measured: Per model, what `measure_decisive` made of it, under "trained" and "untrained".
-        digitised: Coupling of models in the paper's figure 1a, by the same names.
-
-    Returns:
-        Columns model, width, K, pairs; c_norm and c_trace, 1 minus the released distances, for the trained and the
-        untrained model and for random bases with the trained spectra; c_norm_null_error and c_trace_null_error, the
-        standard errors of the latter; c_digitised; and c_flat, the value of
-        `metrics.width.width_curve`, where K is a tenth of the width.
-    """
+    """Sets measured couplings beside the digitised ones, one line per model, number of vectors and choice of pairs."""
     rows = []
     for model, both in measured.items():
         trained = both["trained"]
@@ -149,15 +97,7 @@ def decisive_table(measured: Mapping[str, Datasets], digitised: Mapping[str, flo
 
 
 def overview_table(points: pd.DataFrame, measured: Mapping[str, Datasets]) -> pd.DataFrame:
-    """Collects 1 - `released_trace` at K = 10 % of the width, or what may be that, over all models at hand.
-
-    Args:
-        points: Columns model, width, coupling: the digitised values of the paper's figure 1a.
-        measured: Per model, what `measure_decisive` made of it.
-
-    Returns:
-        Columns model, width, network ("digitised", "trained", "untrained", "random bases", "flat"), coupling.
-    """
+    """Collects 1 - `released_trace` at K = 10 % of the width, or what may be that, over all models at hand."""
     rows = [(point.model, point.width, "digitised", point.coupling) for point in points.itertuples()]
     rows += [(point.model, point.width, "flat", float(width_curve(point.width))) for point in points.itertuples()]
     for model, both in measured.items():
@@ -173,16 +113,7 @@ def overview_table(points: pd.DataFrame, measured: Mapping[str, Datasets]) -> pd
 def missing_table(
     wanted: Sequence[str], measured: Mapping[str, Datasets], digitised: Mapping[str, float]
 ) -> pd.DataFrame:
-    """Names the models of the decisive test that have not been measured, and what measures them.
-
-    Args:
-        wanted: Aliases of the test's models.
-        measured: What has been measured, by the same names.
-        digitised: Coupling of models in the paper's figure 1a, by the same names.
-
-    Returns:
-        Columns model, c_digitised and command, "not measured here" among them.
-    """
+    """Names the models of the decisive test that have not been measured, and what measures them."""
     rows = [
         (model, digitised.get(model, np.nan), "not measured here", f"python workflow/decisive.py {model}")
         for model in wanted
@@ -192,15 +123,7 @@ def missing_table(
 
 
 def summary_table(datasets: Datasets, k: int) -> pd.DataFrame:
-    """Sums up relative coupling: the model, what its surrogates keep, and the interval over prompts.
-
-    Args:
-        datasets: What `measure_nulls` made, by name.
-        k: Number of singular vectors.
-
-    Returns:
-        One line per network and variant of `REPORTED`; columns coupling, low, high, permuted, unpaired.
-    """
+    """Sums up relative coupling: the model, what its surrogates keep, and the interval over prompts."""
     table = surrogate_table(datasets, k)
     table = table[table["variant"].isin(REPORTED)]
     measured = table[table["kind"] == "measured"].set_index(["network", "variant"])
@@ -213,21 +136,7 @@ def summary_table(datasets: Datasets, k: int) -> pd.DataFrame:
 def records(
     curves: xr.Dataset, datasets: Datasets, k: int, decisive: pd.DataFrame, spectra: pd.DataFrame
 ) -> dict[str, float]:
-    """Collects the numbers that the book quotes.
-
-    Args:
-        curves: What `null_curves` made.
-        datasets: What `measure_nulls` made, by name.
-        k: Number of singular vectors.
-        decisive: What `decisive_table` made, of one model.
-        spectra: What `coupling_lib.measures.nulls.null_by_spectrum` made.
-
-    Returns:
-        Numbers by name: the normalised coupling of random bases for the trained spectra with its standard error, its
-        least and its largest value over spectra and widths, that of Gaussian matrices, and what the root mean square
-        gives; relative coupling of each network and reported variant with its interval, what is left with
-        partners exchanged, the agreement of the closed forms, and the decisive test with K = 10 % of the width.
-    """
+    """Collects the numbers that the book quotes."""
     found: dict[str, float] = {"prompts": float(datasets["trained"].sizes["prompt"]), "k": float(k)}
     chance = datasets["trained"].sel(k=k, variant="normalized_miscoupling").mean("prompt")
     found |= {"coupling-null": 1 - chance["null"], "coupling-null-error": chance["null_error"]}

@@ -20,17 +20,7 @@ _LARGEST = 4.2
 def square_panels(
     names: Collection[str], left: float = 0.55, bottom: float = 0.5, gap: float = 0.4
 ) -> tuple[Figure, list[Axes]]:
-    """Makes a row of equal square panels that fills the column of the book, each under its name.
-
-    Args:
-        names: One name per panel.
-        left: Margin in inches.
-        bottom: Margin in inches.
-        gap: Space between panels in inches.
-
-    Returns:
-        The figure, as high as the panels need, and its panels.
-    """
+    """Makes a row of equal square panels that fills the column of the book, each under its name."""
     count = len(names)
     side = min(_LARGEST, (style.WIDTH - left - _RIGHT - gap * (count - 1)) / count)
     width = left + count * side + gap * (count - 1) + _RIGHT
@@ -47,24 +37,14 @@ def square_panels(
 
 
 def label_pairs(panels: Sequence[Axes]) -> None:
-    """Names the axes of panels that show pairs of blocks: rows the Jacobian, columns the singular vectors.
-
-    Args:
-        panels: A row of panels.
-    """
+    """Names the axes of panels that show pairs of blocks: rows the Jacobian, columns the singular vectors."""
     panels[0].set_ylabel("block $l$  (Jacobian)")
     for axes in panels:
         axes.set_xlabel("block $l'$  (singular vectors)")
 
 
 def block_ticks(axes: Axes, places: Iterable[float], blocks: Sequence[int]) -> None:
-    """Numbers blocks from 1 on both axes, as many as there is room for.
-
-    Args:
-        axes: A panel of pairs of blocks.
-        places: Where each block's centre lies.
-        blocks: The blocks, counted from 0.
-    """
+    """Numbers blocks from 1 on both axes, as many as there is room for."""
     places = list(places)
     inches = axes.get_position().width * axes.figure.get_figwidth()
     step = -(-len(blocks) // max(1, int(4.6 * inches)))
@@ -76,17 +56,7 @@ def block_ticks(axes: Axes, places: Iterable[float], blocks: Sequence[int]) -> N
 
 
 def colour_bar(figure: Figure, image: ScalarMappable, extend: str = "neither", above: float = 0.47) -> Colorbar:
-    """Puts one horizontal colour bar under all panels.
-
-    Args:
-        figure: A figure whose lower margin is an inch.
-        image: What gives colours and scale.
-        extend: Which end of the scale values may lie beyond: "neither", "min", "max" or "both".
-        above: Inches between the lower edge of the figure and the bar.
-
-    Returns:
-        The colour bar, still without a label.
-    """
+    """Puts one horizontal colour bar under all panels."""
     height = figure.get_figheight()
     place = figure.add_axes((0.25, above / height, 0.5, 0.1 / height))
     bar = figure.colorbar(image, cax=place, orientation="horizontal", extend=extend)
@@ -95,17 +65,7 @@ def colour_bar(figure: Figure, image: ScalarMappable, extend: str = "neither", a
 
 
 def draw_grids(panels: Sequence[Axes], grids: Sequence[np.ndarray], scaled: np.ndarray) -> tuple[AxesImage, np.ndarray]:
-    """Draws grids of small matrices, each grid as one image with transparent gaps, all on one scale.
-
-    Args:
-        panels: One panel per grid.
-        grids: Matrices without sign, arrays (row of the grid, column of the grid, K, K) of one shape; those that are
-            not numbers are left empty.
-        scaled: Which matrices set the scale, (row of the grid, column of the grid): it ends at their largest entry.
-
-    Returns:
-        The last image, for the colour bar, and where the centre of each row and column of the grid lies.
-    """
+    """Draws grids of small matrices, each grid as one image with transparent gaps, all on one scale."""
     count, k = grids[0].shape[1:3]
     entries = np.concatenate([grid[scaled].ravel() for grid in grids])
     top = float(entries[np.isfinite(entries)].max(initial=0.0)) or 1.0

@@ -21,17 +21,7 @@ _DASHES = {"network": {}, "linear": {"dashes": (4, 1.6)}, "random": {"dashes": (
 
 
 def cosine_by_depth(datasets: Datasets) -> Figure:
-    """Draws the cosine of perturbed with clean states against depth, one colour per noise level.
-
-    Solid is the network, dashed its linearisation; means over prompts and draws with 95 % intervals. The
-    first and the last block, which the paper's figure 32 compares, carry marks.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        The figure: one panel per data set.
-    """
+    """Draws the cosine of perturbed with clean states against depth, one colour per noise level."""
     figure, panels = panel_row(list(datasets), height=2.9, legend=2)
     table = level_table(datasets, "cosine")
     levels = sorted(table.noise.unique())
@@ -52,17 +42,7 @@ def cosine_by_depth(datasets: Datasets) -> Figure:
 
 
 def first_and_last(datasets: Datasets) -> Figure:
-    """Draws the cosine with the clean state against the noise level, after the first and after the last block.
-
-    The paper's figure 32, with the linearisation and random bases beside the network. Means over prompts and draws
-    with 95 % intervals.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        The figure: one panel per data set.
-    """
+    """Draws the cosine with the clean state against the noise level, after the first and after the last block."""
     figure, panels = panel_row(list(datasets), legend=2)
     table = first_and_last_table(datasets)
     for position, (axes, name) in enumerate(zip(panels, datasets, strict=True)):
@@ -80,18 +60,7 @@ def first_and_last(datasets: Datasets) -> Figure:
 
 
 def amplification_and_error(datasets: Datasets) -> Figure:
-    r"""Draws how blocks amplify the smallest noise, and where the linearisation stops to hold.
-
-    Left: $\Vert\delta^l\Vert/\Vert\delta^0\Vert$ at the smallest noise level; dotted is the linearisation with random
-    bases. Right: distance between the changes that network and linearisation make to the last state, relative to the
-    network's. Means over prompts and draws with 95 % intervals.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        The figure.
-    """
+    """Draws how blocks amplify the smallest noise, and where the linearisation stops to hold."""
     table, errors = level_table(datasets, "amplification"), error_table(datasets)
     smallest = table.noise.min()
     titles = [f"Amplification of noise {smallest:g}", "Error of the linearisation, last block"]

@@ -22,15 +22,7 @@ CARRIERS = {"network": "network", "linear": "linearised", "random": "linearised,
 
 
 def level_table(datasets: Datasets, variable: str) -> pd.DataFrame:
-    """Tabulates a quantity by carrier, noise level and level.
-
-    Args:
-        datasets: Measurements by name.
-        variable: "cosine" or "amplification".
-
-    Returns:
-        Columns network, carrier, noise, level, and mean, low and high (95 % interval).
-    """
+    """Tabulates a quantity by carrier, noise level and level."""
     parts = []
     for name, dataset in datasets.items():
         values = dataset[variable].mean("draw").transpose("prompt", "carrier", "noise", "level")
@@ -43,14 +35,7 @@ def level_table(datasets: Datasets, variable: str) -> pd.DataFrame:
 
 
 def first_and_last_table(datasets: Datasets) -> pd.DataFrame:
-    """Tabulates the cosine with the clean state after the first and after the last block, by noise level.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        Columns network, carrier, noise, level, mean, low, high and block ("first" or "last").
-    """
+    """Tabulates the cosine with the clean state after the first and after the last block, by noise level."""
     table = level_table(datasets, "cosine")
     ends = {1: "first", table.level.max(): "last"}
     table = table[table.level.isin(ends)]
@@ -58,15 +43,7 @@ def first_and_last_table(datasets: Datasets) -> pd.DataFrame:
 
 
 def error_table(datasets: Datasets) -> pd.DataFrame:
-    """Tabulates how far the linearisation is from the network after the last block, by noise level.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        Columns network, noise, and mean, low and high (95 % interval) of the distance between both changes of
-        the last state, relative to the network's.
-    """
+    """Tabulates how far the linearisation is from the network after the last block, by noise level."""
     parts = []
     for name, dataset in datasets.items():
         values = dataset["linear_error"].isel(level=-1).mean("draw").transpose("prompt", "noise").values
@@ -77,15 +54,7 @@ def error_table(datasets: Datasets) -> pd.DataFrame:
 
 
 def amplification_and_error_table(datasets: Datasets) -> pd.DataFrame:
-    """Tabulates amplification at the smallest noise level, and the error of the linearisation after the last block.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        Columns quantity ("amplification" or "error"), network, carrier ("linear" for the error), noise, level, and
-        mean, low and high (95 % interval).
-    """
+    """Tabulates amplification at the smallest noise level, and the error of the linearisation after the last block."""
     amplification = level_table(datasets, "amplification")
     amplification = amplification[amplification.noise == amplification.noise.min()]
     errors = error_table(datasets).assign(carrier="linear", level=amplification.level.max())
@@ -95,16 +64,7 @@ def amplification_and_error_table(datasets: Datasets) -> pd.DataFrame:
 
 
 def summary_table(datasets: Datasets, noise: float) -> pd.DataFrame:
-    """Tabulates one noise level in a few numbers.
-
-    Args:
-        datasets: Measurements by name.
-        noise: A relative noise level that was measured.
-
-    Returns:
-        One line per data set and carrier. Columns: cosine with the clean state at the embedding, after the first block
-        and after the last, and the ends of the last one's 95 % interval.
-    """
+    """Tabulates one noise level in a few numbers."""
     table = level_table(datasets, "cosine")
     table = table[np.isclose(table.noise, noise)]
     lines = {}

@@ -12,14 +12,7 @@ MAPS = {"block": "block minus identity", "branch": "what its sub-layers add"}
 
 
 def coupling_of_maps(table: pd.DataFrame) -> Figure:
-    """Draws the coupling of each network under each map, with its interval over prompts, and chance.
-
-    Args:
-        table: Columns network, map (a key of `MAPS`), coupling, low, high and chance.
-
-    Returns:
-        The figure.
-    """
+    """Draws the coupling of each network under each map, with its interval over prompts, and chance."""
     maps, networks = list(dict.fromkeys(table["map"])), list(dict.fromkeys(table["network"]))
     figure = Figure(figsize=(style.WIDTH, 1.75))
     axes = figure.add_axes((0.235, 0.27, 0.745, 0.55))

@@ -30,16 +30,7 @@ _SMALLEST = 1e-7
 
 
 def value_errors(ds: xr.Dataset) -> Figure:
-    """Draws the relative error of singular values, against their rank and against depth.
-
-    Lines are medians over the prompts and the other axis, bands the quartiles.
-
-    Args:
-        ds: A measurement.
-
-    Returns:
-        The figure.
-    """
+    """Draws the relative error of singular values, against their rank and against depth."""
     figure, (left, right) = _two_panels()
     errors = all_value_errors(ds)
     for name in narrow_precisions(ds):
@@ -62,14 +53,7 @@ def value_errors(ds: xr.Dataset) -> Figure:
 
 
 def vector_errors(ds: xr.Dataset) -> Figure:
-    """Draws how far the top singular spaces turn: principal angles by order, and the share of directions kept by depth.
-
-    Args:
-        ds: A measurement.
-
-    Returns:
-        The figure; left and right vectors are pooled on the left, and solid (U) and dotted (V) on the right.
-    """
+    """How far the top singular spaces turn: principal angles by order, and the share of directions kept by depth."""
     figure, (left, right) = _two_panels(sharey=False)
     figure.subplots_adjust(wspace=0.2)
     k = ds.sizes["order"]
@@ -97,15 +81,7 @@ def vector_errors(ds: xr.Dataset) -> Figure:
 
 
 def pair_scatter(ds: xr.Dataset, null: float) -> Figure:
-    """Draws the coupling of every pair of blocks in each precision against that in the reference.
-
-    Args:
-        ds: A measurement.
-        null: Value of the mismatch for random orthogonal bases, at the singular values of the reference.
-
-    Returns:
-        The figure; one panel per precision, all on one scale.
-    """
+    """Draws the coupling of every pair of blocks in each precision against that in the reference."""
     names = narrow_precisions(ds)
     table = pair_table(ds)
     columns = min(4, len(names))
@@ -144,16 +120,7 @@ def pair_scatter(ds: xr.Dataset, null: float) -> Figure:
 
 
 def mean_coupling(ds: xr.Dataset, untrained: float, null: float) -> Figure:
-    """Draws the mean coupling in every precision, and its difference from the reference prompt by prompt.
-
-    Args:
-        ds: A measurement.
-        untrained: Mean coupling of the untrained model, in the reference precision.
-        null: Value of the mismatch for random orthogonal bases.
-
-    Returns:
-        The figure; bars are 95 % intervals over prompts, on the right over paired differences.
-    """
+    """Draws the mean coupling in every precision, and its difference from the reference prompt by prompt."""
     figure, (left, right) = _two_panels(sharey=False)
     figure.subplots_adjust(wspace=0.26)
     table = coupling_table(ds)
@@ -184,14 +151,7 @@ def mean_coupling(ds: xr.Dataset, untrained: float, null: float) -> Figure:
 
 
 def error_sources(ds: xr.Dataset) -> Figure:
-    """Draws typical errors by where they come from: narrow weights, or narrow arithmetic at the same weights.
-
-    Args:
-        ds: A measurement.
-
-    Returns:
-        The figure; medians on a logarithmic scale, bars from the lower to the upper quartile.
-    """
+    """Draws typical errors by where they come from: narrow weights, or narrow arithmetic at the same weights."""
     names = [str(name) for name in ds["precision"].values]
     sources = [str(name) for name in ds["source"].values]
     table = source_table(ds)

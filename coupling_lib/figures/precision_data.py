@@ -22,64 +22,29 @@ QUANTITIES = {
 
 
 def narrow_precisions(ds: xr.Dataset) -> list[str]:
-    """Gives the precisions that are compared with the reference.
-
-    Args:
-        ds: A measurement.
-
-    Returns:
-        Their names, in order.
-    """
+    """Gives the precisions that are compared with the reference."""
     return [str(name) for name in ds["precision"].values[1:]]
 
 
 def all_value_errors(ds: xr.Dataset) -> xr.DataArray:
-    """Computes the relative error of every singular value of every prompt, from narrow weights.
-
-    Args:
-        ds: A measurement.
-
-    Returns:
-        Array (precision, prompt, block, rank), the reference's own being 0.
-    """
+    """Computes the relative error of every singular value of every prompt, from narrow weights."""
     values = ds["singular_values"].astype(float)
     return np.abs(values / values.isel(precision=0, drop=True) - 1)
 
 
 def kept_share(ds: xr.Dataset) -> xr.DataArray:
-    """Computes the share of the reference's top directions that a narrow precision's top directions span.
-
-    Args:
-        ds: A measurement.
-
-    Returns:
-        Mean squared cosine of the principal angles, array (precision, side, example, block), 0 to 1.
-    """
+    """Computes the share of the reference's top directions that a narrow precision's top directions span."""
     return (np.cos(np.deg2rad(ds["angle"].sel(source="weights"))) ** 2).mean("order")
 
 
 def value_table(ds: xr.Dataset) -> pd.DataFrame:
-    """Tabulates what `value_errors` draws, before medians are taken over prompts.
-
-    Args:
-        ds: A measurement.
-
-    Returns:
-        Columns precision, prompt (from 1), block (from 1), rank (from 1) and relative_error.
-    """
+    """Tabulates what `value_errors` draws, before medians are taken over prompts."""
     errors = all_value_errors(ds).sel(precision=narrow_precisions(ds)).transpose("precision", "prompt", "block", "rank")
     return _tabulated(errors.values, narrow_precisions(ds), ("prompt", "block", "rank"), "relative_error")
 
 
 def angle_table(ds: xr.Dataset) -> pd.DataFrame:
-    """Tabulates what `vector_errors` draws, before medians are taken over prompts.
-
-    Args:
-        ds: A measurement.
-
-    Returns:
-        Columns precision, vectors ("U" or "V"), prompt, block, order (from 1) and degrees.
-    """
+    """Tabulates what `vector_errors` draws, before medians are taken over prompts."""
     angles = ds["angle"].sel(source="weights", precision=narrow_precisions(ds))
     parts = []
     for side in ("U", "V"):
@@ -91,14 +56,7 @@ def angle_table(ds: xr.Dataset) -> pd.DataFrame:
 
 
 def pair_table(ds: xr.Dataset) -> pd.DataFrame:
-    """Tabulates what `pair_scatter` draws: the coupling of every ordered pair of different blocks, mean over prompts.
-
-    Args:
-        ds: A measurement.
-
-    Returns:
-        Columns precision, block_jacobian, block_vectors (from 1), reference and coupling.
-    """
+    """What `pair_scatter` draws: the coupling of every ordered pair of different blocks, mean over prompts."""
     coupling = 1 - _mismatch(ds).mean(axis=1)
     rows = []
     for number, name in enumerate(narrow_precisions(ds), start=1):
@@ -108,16 +66,7 @@ def pair_table(ds: xr.Dataset) -> pd.DataFrame:
 
 
 def coupling_table(ds: xr.Dataset) -> pd.DataFrame:
-    """Tabulates what `mean_coupling` draws.
-
-    Args:
-        ds: A measurement.
-
-    Returns:
-        One line per precision: mean coupling over pairs of different blocks and prompts, low and high ends of its 95 %
-        bootstrap interval over prompts; difference from the reference with difference_low and difference_high, over
-        the differences of each prompt; and correlation, of the pairs' mean couplings with the reference's.
-    """
+    """Tabulates what `mean_coupling` draws."""
     per_pair = 1 - _mismatch(ds)
     per_prompt = np.nanmean(per_pair, axis=(2, 3))
     means = per_pair.mean(axis=1)
@@ -131,15 +80,7 @@ def coupling_table(ds: xr.Dataset) -> pd.DataFrame:
 
 
 def source_table(ds: xr.Dataset) -> pd.DataFrame:
-    """Tabulates what `error_sources` draws.
-
-    Args:
-        ds: A measurement.
-
-    Returns:
-        Columns quantity, precision, source, median, lower_quartile and upper_quartile, over prompts, blocks and
-        ranks, angles or pairs of different blocks; not a number where a narrow arithmetic failed its checks.
-    """
+    """Tabulates what `error_sources` draws."""
     rows = []
     for quantity in QUANTITIES:
         values = ds[quantity]
@@ -156,17 +97,7 @@ def source_table(ds: xr.Dataset) -> pd.DataFrame:
 
 
 def summary_table(ds: xr.Dataset, null: float) -> pd.DataFrame:
-    """Condenses a measurement to one line per precision.
-
-    Args:
-        ds: A measurement.
-        null: Value of the mismatch for random orthogonal bases.
-
-    Returns:
-        Indexed by precision. In per cent: the median error of singular values, and the share of the top directions
-        kept. Mean coupling, and its difference from float32 with the ends of its 95 % interval. The share of the
-        reference's coupling beyond random bases that is lost, in per cent. The correlation of the pairs.
-    """
+    """Condenses a measurement to one line per precision."""
     table = coupling_table(ds).set_index("precision")
     values = 100 * all_value_errors(ds).median(("prompt", "block", "rank")).to_series()
     kept = 100 * kept_share(ds).mean(("side", "example", "block")).to_series()
@@ -177,14 +108,7 @@ def summary_table(ds: xr.Dataset, null: float) -> pd.DataFrame:
 
 
 def quotable(summary: pd.DataFrame) -> dict[str, float]:
-    """Names the numbers that prose may quote.
-
-    Args:
-        summary: What `summary_table` gave.
-
-    Returns:
-        Values by names such as "coupling-nf4" and "difference-nf4-low"; those in per cent as they are.
-    """
+    """Names the numbers that prose may quote."""
     found = {}
     for column in summary.columns:
         quantity, _, end = column.removesuffix(" %").partition("_")

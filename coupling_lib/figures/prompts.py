@@ -20,21 +20,7 @@ from coupling_lib.metrics.statistics import linear_fit, mean_interval
 
 
 def prompt_scatter(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
-    """Draws coupling of every prompt against its reasoning steps, its length and its data set (the paper's figure 9).
-
-    Above: one dot per prompt, with a least-squares line and Spearman's coefficient with its 95 % interval;
-    left only prompts whose steps are counted. Below: prompts by data set; bars are 95 % intervals of the
-    mean, the tick is the mean. One scale for all panels.
-
-    Args:
-        datasets: Measurements by name.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-        null: Value of the mismatch for random orthogonal bases.
-
-    Returns:
-        The figure.
-    """
+    """Coupling of every prompt against its reasoning steps, its length and its data set (the paper's figure 9)."""
     table = prompt_table(datasets, variant, k)
     alone = prompts_alone(table)
     figure = Figure(figsize=(style.WIDTH, 5.6))
@@ -70,20 +56,7 @@ def prompt_scatter(datasets: Datasets, variant: str, k: int, null: float | None 
 
 
 def version_profiles(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
-    """Draws coupling per block for questions alone and with a sentence added (the paper's figure 15).
-
-    Above: each block's mean coupling with all others. Below: its paired difference from the question alone. Lines are
-    means over questions, bands their 95 % intervals. One column per network.
-
-    Args:
-        datasets: Measurements by name.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-        null: Value of the mismatch for random orthogonal bases.
-
-    Returns:
-        The figure.
-    """
+    """Draws coupling per block for questions alone and with a sentence added (the paper's figure 15)."""
     figure = Figure(figsize=(style.WIDTH, 5.2))
     panels = figure.subplots(2, len(datasets), sharex="col", sharey="row", squeeze=False, height_ratios=(1.25, 1))
     figure.subplots_adjust(left=0.125, right=0.99, top=0.94, bottom=0.15, wspace=0.06, hspace=0.1)

@@ -31,31 +31,13 @@ _FEWEST = 4
 
 
 def block_couplings(dataset: xr.Dataset, variant: str, k: int) -> np.ndarray:
-    """Averages each block's coupling with all others: its Jacobian with their vectors, and theirs with its.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        Array (prompt, block).
-    """
+    """Averages each block's coupling with all others: its Jacobian with their vectors, and theirs with its."""
     values = 1 - pair_mismatches(dataset, variant, k)
     return (np.nanmean(values, axis=1) + np.nanmean(values, axis=2)) / 2
 
 
 def prompt_table(datasets: Datasets, variant: str, k: int) -> pd.DataFrame:
-    """Tabulates every prompt: what it is like, and its mean coupling over all pairs of different blocks.
-
-    Args:
-        datasets: Measurements by name.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        Columns network, id, question, version, dataset, steps, tokens and coupling.
-    """
+    """Tabulates every prompt: what it is like, and its mean coupling over all pairs of different blocks."""
     parts = []
     for name, dataset in datasets.items():
         columns = {key: dataset[key].values for key in ("id", "question", "version", "dataset", "steps")}
@@ -66,27 +48,12 @@ def prompt_table(datasets: Datasets, variant: str, k: int) -> pd.DataFrame:
 
 
 def prompts_alone(table: pd.DataFrame) -> pd.DataFrame:
-    """Takes the prompts to which nothing was added.
-
-    Args:
-        table: What `prompt_table` returned.
-
-    Returns:
-        Its lines of the version "alone".
-    """
+    """Takes the prompts to which nothing was added."""
     return table[table["version"] == ALONE]
 
 
 def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | None]:
-    """Correlates coupling with what prompts are like: Spearman's coefficient with its 95 % interval.
-
-    Args:
-        table: What `prompt_table` returned.
-        network: Which network.
-
-    Returns:
-        For each of `QUANTITIES` the coefficient; None where there are fewer than four prompts or nothing varies.
-    """
+    """Correlates coupling with what prompts are like: Spearman's coefficient with its 95 % interval."""
     alone = prompts_alone(table[table["network"] == network])
     counted = alone[alone["steps"].notna()]
     within = alone[["tokens", "coupling"]] - alone.groupby("dataset")[["tokens", "coupling"]].transform("mean")
@@ -108,14 +75,7 @@ def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | N
 
 
 def correlation_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Tabulates `correlations` of all networks.
-
-    Args:
-        table: What `prompt_table` returned.
-
-    Returns:
-        Columns network, quantity, n, spearman, low and high; not numbers where there is no coefficient.
-    """
+    """Tabulates `correlations` of all networks."""
     rows = []
     for network in table["network"].unique():
         for name, found in correlations(table, network).items():
@@ -125,19 +85,7 @@ def correlation_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def version_couplings(dataset: xr.Dataset, variant: str, k: int) -> dict[str, np.ndarray]:
-    """Takes coupling per block of all questions that were measured in every version, in one order.
-
-    Args:
-        dataset: A measurement.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        For each version an array (question, block).
-
-    Raises:
-        ParameterError: If no question was measured in several versions.
-    """
+    """Takes coupling per block of all questions that were measured in every version, in one order."""
     values = block_couplings(dataset, variant, k)
     versions, questions = dataset["version"].values, dataset["question"].values
     names = list(dict.fromkeys(versions))
@@ -152,16 +100,7 @@ def version_couplings(dataset: xr.Dataset, variant: str, k: int) -> dict[str, np
 
 
 def version_table(datasets: Datasets, variant: str, k: int) -> pd.DataFrame:
-    """Tabulates what `version_profiles` draws, before questions are averaged.
-
-    Args:
-        datasets: Measurements by name.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        Columns network, version, question (from 1), block (from 1) and coupling.
-    """
+    """Tabulates what `version_profiles` draws, before questions are averaged."""
     parts = []
     for name, dataset in datasets.items():
         for version, values in version_couplings(dataset, variant, k).items():
@@ -175,18 +114,7 @@ def version_table(datasets: Datasets, variant: str, k: int) -> pd.DataFrame:
 
 
 def summary_table(datasets: Datasets, variant: str, k: int, null: float) -> pd.DataFrame:
-    """Tabulates coupling in a few numbers: means over the questions that were measured in every version.
-
-    Args:
-        datasets: Measurements by name.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-        null: Value of the mismatch for random orthogonal bases.
-
-    Returns:
-        One line per data set and one for random bases; one column per version, and for each addition its paired
-        difference from the question alone with the ends of its 95 % interval over questions.
-    """
+    """Tabulates coupling in a few numbers: means over the questions that were measured in every version."""
     lines: dict[str, dict[str, float]] = {}
     for name, dataset in datasets.items():
         means = {version: values.mean(axis=1) for version, values in version_couplings(dataset, variant, k).items()}
@@ -204,16 +132,7 @@ def summary_table(datasets: Datasets, variant: str, k: int, null: float) -> pd.D
 
 
 def remembered(table: pd.DataFrame, summary: pd.DataFrame, null_error: float) -> dict[str, float]:
-    """Names the numbers of the figures for the book.
-
-    Args:
-        table: What `prompt_table` returned.
-        summary: What `summary_table` returned.
-        null_error: Standard error of the value of random bases.
-
-    Returns:
-        Values by keys such as "prompts-length-trained-low" and "prompts-step-by-step-difference-trained".
-    """
+    """Names the numbers of the figures for the book."""
     values = {}
     for network in table["network"].unique():
         for name, found in correlations(table, network).items():
@@ -230,14 +149,7 @@ def remembered(table: pd.DataFrame, summary: pd.DataFrame, null_error: float) ->
 
 
 def versions_caption(dataset: xr.Dataset) -> str:
-    """Says which sentences were added to the questions.
-
-    Args:
-        dataset: A measurement, of any network.
-
-    Returns:
-        A sentence or two.
-    """
+    """Says which sentences were added to the questions."""
     note = (
         " The model has no tokenizer; each word stands for one token." if dataset.attrs.get("words_as_tokens") else ""
     )

@@ -26,14 +26,7 @@ _ROW = 0.24
 
 
 def values_by_k(means: xr.Dataset) -> Figure:
-    """Draws every variant as it is, against the number of singular vectors: one small panel each, scales of their own.
-
-    Args:
-        means: What `mean_readings` gave.
-
-    Returns:
-        The figure; 0 is perfect coupling in every panel.
-    """
+    """Every variant as it is, against the number of singular vectors: one small panel each, scales of their own."""
     variants = means["variant"].values
     rows = -(-(len(variants) + 1) // _COLUMNS)
     figure = Figure(figsize=(style.WIDTH, 1.18 * rows + 0.3))
@@ -62,15 +55,7 @@ def values_by_k(means: xr.Dataset) -> Figure:
 
 
 def beyond_chance(means: xr.Dataset, k: int) -> Figure:
-    """Draws how far each variant lies from chance, on the way to perfect coupling.
-
-    Args:
-        means: What `mean_readings` gave.
-        k: Number of singular vectors of the large marks; the small ones are the other numbers measured.
-
-    Returns:
-        The figure.
-    """
+    """Draws how far each variant lies from chance, on the way to perfect coupling."""
     variants = means["variant"].values
     figure, axes = _dot_plot(len(variants), left=1.85, bottom=0.62)
     for position, network in enumerate(means["network"].values):
@@ -95,14 +80,7 @@ def beyond_chance(means: xr.Dataset, k: int) -> Figure:
 
 
 def agreement_matrix(agreement: xr.Dataset) -> Figure:
-    """Draws how much alike the variants rank the pairs of blocks, as numbers on a ground of ink.
-
-    Args:
-        agreement: What `rank_agreement` gave.
-
-    Returns:
-        The figure: Spearman's correlation, 1 at the same order, 0 where the orders have nothing in common.
-    """
+    """Draws how much alike the variants rank the pairs of blocks, as numbers on a ground of ink."""
     names, values = agreement["variant"].values, agreement["mean"].values
     left, top, side = 1.75, 1.55, style.WIDTH - 1.8
     height = side + top + 0.8
@@ -124,14 +102,7 @@ def agreement_matrix(agreement: xr.Dataset) -> Figure:
 
 
 def choices_figure(choices: pd.DataFrame) -> Figure:
-    """Draws one measurement read in many ways: the coupling that each choice gives, all else being equal.
-
-    Args:
-        choices: What `compare_choices` gave.
-
-    Returns:
-        The figure; numbers at the right are those of the dots.
-    """
+    """Draws one measurement read in many ways: the coupling that each choice gives, all else being equal."""
     labels = list(dict.fromkeys(zip(choices["point"], choices["reading"], strict=True)))
     points = list(dict.fromkeys(choices["point"]))
     places = {label: number + 0.7 * points.index(label[0]) for number, label in enumerate(labels)}
@@ -165,15 +136,7 @@ def choices_figure(choices: pd.DataFrame) -> Figure:
 
 
 def boundary_figure(by_block: xr.Dataset, null: float) -> Figure:
-    """Draws the coupling of each block with all others, for both boundaries of the last block.
-
-    Args:
-        by_block: What `coupling_by_block` gave.
-        null: Value of the mismatch for random orthogonal bases.
-
-    Returns:
-        The figure; the boundaries can differ at the last block, and at the others only through their pairs with it.
-    """
+    """Draws the coupling of each block with all others, for both boundaries of the last block."""
     figure = Figure(figsize=(style.WIDTH, 3.1))
     axes = figure.subplots()
     figure.subplots_adjust(left=0.085, right=0.99, top=0.96, bottom=0.16)

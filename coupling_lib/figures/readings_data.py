@@ -13,55 +13,24 @@ SHARES = ("share", "share_low", "share_high")
 
 
 def means_table(means: xr.Dataset) -> pd.DataFrame:
-    """Tabulates what `values_by_k` and `beyond_chance` draw.
-
-    Args:
-        means: What `mean_readings` gave.
-
-    Returns:
-        Columns network, variant, k, mean, low, high, null, null_error (standard error of the null), share, share_low
-        and share_high.
-    """
+    """Tabulates what `values_by_k` and `beyond_chance` draw."""
     order = ["mean", "low", "high", "null", "null_error", *SHARES]
     return means[order].to_dataframe().reset_index()[["network", "variant", "k", *order]]
 
 
 def agreement_table(agreement: xr.Dataset) -> pd.DataFrame:
-    """Tabulates what `agreement_matrix` draws, with intervals.
-
-    Args:
-        agreement: What `rank_agreement` gave.
-
-    Returns:
-        Columns variant, other, mean, low and high.
-    """
+    """Tabulates what `agreement_matrix` draws, with intervals."""
     return agreement[["mean", "low", "high"]].to_dataframe().reset_index()
 
 
 def boundary_table(by_block: xr.Dataset) -> pd.DataFrame:
-    """Tabulates what `boundary_figure` draws.
-
-    Args:
-        by_block: What `coupling_by_block` gave.
-
-    Returns:
-        Columns boundary, network, block (from 1), mean, low and high.
-    """
+    """Tabulates what `boundary_figure` draws."""
     table = by_block[["mean", "low", "high"]].to_dataframe().reset_index()
     return table.assign(block=table["block"] + 1)
 
 
 def summary_table(means: xr.Dataset, k: int) -> pd.DataFrame:
-    """Tabulates the mean value of every variant, one line each.
-
-    Args:
-        means: What `mean_readings` gave.
-        k: Number of singular vectors.
-
-    Returns:
-        Indexed by variant: the mean of each network, and of the last its null and its share of the way to perfection,
-        in two decimals.
-    """
+    """Tabulates the mean value of every variant, one line each."""
     networks = list(means["network"].values)
     chosen = means.sel(k=k)
     columns = {name: chosen["mean"].sel(network=name).values for name in networks}
@@ -73,20 +42,7 @@ def summary_table(means: xr.Dataset, k: int) -> pd.DataFrame:
 
 
 def quotable(means: xr.Dataset, agreement: xr.Dataset, choices: pd.DataFrame, k: int) -> dict[str, float]:
-    """Names the numbers that prose may quote.
-
-    Args:
-        means: What `mean_readings` gave.
-        agreement: What `rank_agreement` gave.
-        choices: What `compare_choices` gave.
-        k: Number of singular vectors.
-
-    Returns:
-        Values by names such as "released_norm-trained", "released_norm-trained-low", "released_norm-random-bases",
-        "released_norm-random-bases-error" (its standard error, as of every null), "agreement-released_norm" (its rank
-        correlation with the normalised mis-coupling), and, for each row of
-        `choices`, "choice-1-trained", "choice-1-trained-low" and "choice-1-trained-null", rows counted from 1.
-    """
+    """Names the numbers that prose may quote."""
     found: dict[str, float] = {}
     for name in means["variant"].values:
         chosen = means.sel(variant=name, k=k)

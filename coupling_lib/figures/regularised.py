@@ -18,18 +18,7 @@ _PANELS = {
 
 
 def pairs(table: pd.DataFrame, differences: pd.DataFrame) -> Figure:
-    """Draws coupling, validation loss and accuracy against the strength of the regulariser.
-
-    A thin line joins the runs of one seed, which share initialisation and batches; the thick line is their mean. Above
-    each strength stands the mean difference to no regulariser with its 95 % interval.
-
-    Args:
-        table: What `measures.regularised.regularised` gives.
-        differences: What `measures.regularised.difference_table` gives.
-
-    Returns:
-        The figure.
-    """
+    """Draws coupling, validation loss and accuracy against the strength of the regulariser."""
     figure, panels = panel_row([""] * len(_PANELS), height=2.9, share=False, gap=0.62)
     strengths = sorted(table["strength"].unique())
     ink, mean_ink = style.colour("text"), style.colour(style.TRAINED)
@@ -62,15 +51,7 @@ def pairs(table: pd.DataFrame, differences: pd.DataFrame) -> Figure:
 
 
 def records(differences: pd.DataFrame) -> dict[str, float]:
-    """Give the differences under the names by which the book quotes them.
-
-    Args:
-        differences: What `measures.regularised.difference_table` gives.
-
-    Returns:
-        By name: "regularised-QUANTITY-STRENGTH" with "-low" and "-high", QUANTITY being coupling, loss or accuracy, and
-        "regularised-pairs", the least number of pairs.
-    """
+    """Give the differences under the names by which the book quotes them."""
     found: dict[str, float] = {"regularised-pairs": int(differences["pairs"].min())}
     for row in differences.itertuples():
         stem = f"regularised-{row.column.removeprefix('validation_')}-{row.strength:g}"

@@ -31,11 +31,7 @@ COUPLINGS = {
 
 
 def construction() -> Figure:
-    """Draws the construction of the coupling matrix, and the pairs of Jacobians it is applied to (paper, figure 2).
-
-    Returns:
-        The figure; it depends on no measurement.
-    """
+    """Draws the construction of the coupling matrix, and the pairs of Jacobians it is applied to (paper, figure 2)."""
     figure = Figure(figsize=(style.WIDTH, _HEIGHT))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, style.WIDTH), ylim=(0, _HEIGHT))
     axes.set_axis_off()
@@ -48,16 +44,7 @@ def construction() -> Figure:
 
 
 def example_matrices(seed: int = 1) -> dict[str, np.ndarray]:
-    r"""Computes the matrices of the drawing: two Jacobians with the same singular vectors, and one with others.
-
-    Args:
-        seed: Seed of the random directions.
-
-    Returns:
-        `U`, `S`, `V` of block $l'$ and its Jacobian `J2` $=USV^\top$; `J1`, with the same vectors and other singular
-        values, and its coupling matrix `coupled` $=U^\top J_1V$; and `uncoupled`, that of a Jacobian with the singular
-        values of `J1` and vectors of its own.
-    """
+    """Computes the matrices of the drawing: two Jacobians with the same singular vectors, and one with others."""
     rng = np.random.default_rng(seed)
     U, V, other_U, other_V = (np.linalg.qr(rng.standard_normal((_SIZE, _SIZE)))[0] for _ in range(4))
     S, values = np.diag(np.linspace(1, 0.35, _SIZE)), np.diag(np.linspace(0.9, 0.5, _SIZE))
@@ -67,11 +54,7 @@ def example_matrices(seed: int = 1) -> dict[str, np.ndarray]:
 
 
 def example_table() -> pd.DataFrame:
-    """Tabulates the matrices of the drawing.
-
-    Returns:
-        Columns matrix (a name of `example_matrices`), row, column (from 1) and entry.
-    """
+    """Tabulates the matrices of the drawing."""
     rows = [
         (name, i + 1, j + 1, entry)
         for name, matrix in example_matrices().items()

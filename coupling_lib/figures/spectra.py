@@ -30,17 +30,7 @@ FIRST = 10
 
 
 def top_values(datasets: Datasets) -> Figure:
-    """Draws the largest singular values of every block against depth (the paper's figures 33 and 34, right).
-
-    Lines are medians over prompts, one per rank, bands the quartiles. The first `FIRST` ranks carry the colour of the
-    network, the next ones another.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        The figure.
-    """
+    """Draws the largest singular values of every block against depth (the paper's figures 33 and 34, right)."""
     figure, panels = panel_row(list(datasets), height=3.0)
     table = top_table(datasets)
     last = table["rank"].max()
@@ -63,18 +53,7 @@ def top_values(datasets: Datasets) -> Figure:
 
 
 def inverse_top_value(datasets: Datasets, fits: Datasets) -> Figure:
-    r"""Draws $1/\sigma_1$ against depth with its least-squares line (the paper's figures 33 and 34, left).
-
-    Dots are means over prompts, bars their 95 % intervals. The line spans the blocks it was fitted to;
-    its $R^2$ is the mean over prompts, each with a line of its own, with a bootstrap interval.
-
-    Args:
-        datasets: Measurements by name.
-        fits: What `coupling_lib.measures.spectra.spectra_fits` made of each.
-
-    Returns:
-        The figure.
-    """
+    r"""Draws $1/\sigma_1$ against depth with its least-squares line (the paper's figures 33 and 34, left)."""
     narrow = len(datasets) > 2
     figure, panels = panel_row(list(datasets), above=0.34 if narrow else 0.18)
     table = inverse_table(datasets, fits)
@@ -99,18 +78,7 @@ def inverse_top_value(datasets: Datasets, fits: Datasets) -> Figure:
 
 
 def whole_spectrum(datasets: Datasets) -> Figure:
-    r"""Draws all singular values of a few blocks, both axes logarithmic: a power law is a straight line.
-
-    Lines are medians over prompts, bands the quartiles; the exponent a is that of $\sigma_i \propto i^{-a}$ over the
-    stronger half, mean over prompts. The panel ends a little under the 2 % weakest values: what a block's norms
-    remove from the stream has a singular value of about 0.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        The figure.
-    """
+    """Draws all singular values of a few blocks, both axes logarithmic: a power law is a straight line."""
     figure, panels = panel_row(list(datasets), height=3.0, legend=0)
     table = whole_table(datasets)
     for axes, (name, dataset) in zip(panels, datasets.items(), strict=True):
@@ -131,19 +99,7 @@ def whole_spectrum(datasets: Datasets) -> Figure:
 
 
 def left_and_right(datasets: Datasets, nulls: Datasets) -> Figure:
-    r"""Draws stable rank and agreement of left with right singular vectors against depth.
-
-    Left: $\Vert J \Vert_F^2 / \sigma_1^2$. Middle: mean of $|u_i^\top v_i|$. Right: coupling $1 - \tilde m$ of
-    $V^\top J\,U$, the vectors exchanged (`vju` in the released code). Means over prompts with 95 % bootstrap
-    intervals; dashed is the value of random bases with the singular values of the last network.
-
-    Args:
-        datasets: Measurements by name.
-        nulls: What `coupling_lib.measures.spectra.spectra_null` made of each.
-
-    Returns:
-        The figure.
-    """
+    """Draws stable rank and agreement of left with right singular vectors against depth."""
     count = next(iter(datasets.values())).sizes["rank"]
     titles = {
         "stable rank": "Stable rank",

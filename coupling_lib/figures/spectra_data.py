@@ -18,42 +18,17 @@ Datasets = Mapping[str, xr.Dataset]
 
 
 def top_table(datasets: Datasets) -> pd.DataFrame:
-    """Tabulates the largest singular values against depth.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        Columns network, block, rank, and median, low and high: the median and quartiles over prompts.
-    """
+    """Tabulates the largest singular values against depth."""
     return _long(datasets, "singular_values", ("block", "rank"))
 
 
 def whole_table(datasets: Datasets) -> pd.DataFrame:
-    """Tabulates the whole spectrum of the blocks that were measured in full.
-
-    Args:
-        datasets: Measurements by name.
-
-    Returns:
-        Columns network, block, rank, and median, low and high: the median and quartiles over prompts.
-    """
+    """Tabulates the whole spectrum of the blocks that were measured in full."""
     return _long(datasets, "spectrum", ("whole", "index"))
 
 
 def inverse_table(datasets: Datasets, fits: Datasets) -> pd.DataFrame:
-    r"""Tabulates $1/\sigma_1$ against depth, with the line through it.
-
-    The line is the mean of the prompts' own least-squares lines, which is the least-squares line of their mean.
-
-    Args:
-        datasets: Measurements by name.
-        fits: What `coupling_lib.measures.spectra.spectra_fits` made of each.
-
-    Returns:
-        Columns network, block, mean, low and high (95 % interval over prompts), and line, which is not a
-        number before the fit starts.
-    """
+    r"""Tabulates $1/\sigma_1$ against depth, with the line through it."""
     parts = []
     for name, dataset in datasets.items():
         summary = mean_interval(1 / dataset["singular_values"].isel(rank=0).transpose("prompt", "block").values)
@@ -66,17 +41,7 @@ def inverse_table(datasets: Datasets, fits: Datasets) -> pd.DataFrame:
 
 
 def alignment_table(datasets: Datasets, nulls: Datasets) -> pd.DataFrame:
-    """Tabulates stable rank and agreement of left and right vectors against depth.
-
-    Args:
-        datasets: Measurements by name.
-        nulls: What `coupling_lib.measures.spectra.spectra_null` made of each.
-
-    Returns:
-        Columns network, block, quantity ("stable rank", "alignment" or "exchanged coupling"), mean, low and high (95 %
-        bootstrap interval over prompts), null, the mean for random bases, where there is one, and null_error, its
-        standard error.
-    """
+    """Tabulates stable rank and agreement of left and right vectors against depth."""
     parts = []
     for name, dataset in datasets.items():
         for quantity, (values, null) in agreement_arrays(dataset, nulls[name]).items():
@@ -90,16 +55,7 @@ def alignment_table(datasets: Datasets, nulls: Datasets) -> pd.DataFrame:
 
 
 def agreement_arrays(dataset: xr.Dataset, null: xr.Dataset) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Takes what the figure of left and right vectors draws out of one measurement.
-
-    Args:
-        dataset: A measurement.
-        null: Its null.
-
-    Returns:
-        By quantity: values (prompt, block), and their mean for random bases (block,), not a number for the stable
-        rank, which random bases leave as it is.
-    """
+    """Takes what the figure of left and right vectors draws out of one measurement."""
     count = dataset.sizes["block"]
     exchanged = 1 - null["exchanged_miscoupling"].mean("sample").values
     return {
@@ -110,31 +66,13 @@ def agreement_arrays(dataset: xr.Dataset, null: xr.Dataset) -> dict[str, tuple[n
 
 
 def exchanged_errors(null: xr.Dataset) -> np.ndarray:
-    """Gives the standard error of each block's mean exchanged mis-coupling of random bases.
-
-    Args:
-        null: What `coupling_lib.measures.spectra.spectra_null` made.
-
-    Returns:
-        Array (block,). All blocks share the draws; their mean is the error of the mean over blocks, or more.
-    """
+    """Gives the standard error of each block's mean exchanged mis-coupling of random bases."""
     draws = null["exchanged_miscoupling"]
     return (draws.std("sample", ddof=1) / draws.sizes["sample"] ** 0.5).values
 
 
 def summary_table(datasets: Datasets, fits: Datasets, nulls: Datasets) -> pd.DataFrame:
-    r"""Tabulates spectra in a few numbers: means over blocks, then over prompts.
-
-    Args:
-        datasets: Measurements by name.
-        fits: What `coupling_lib.measures.spectra.spectra_fits` made of each.
-        nulls: What `coupling_lib.measures.spectra.spectra_null` made of each.
-
-    Returns:
-        One line per data set and one for random bases with the last one's singular values. Columns: stable rank;
-        alignment and the ends of its 95 % interval; exchanged coupling; $R^2$ of the line through
-        $1/\sigma_1$ and the ends of its interval.
-    """
+    """Tabulates spectra in a few numbers: means over blocks, then over prompts."""
     lines = {}
     for name, dataset in datasets.items():
         arrays = {

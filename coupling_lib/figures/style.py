@@ -65,22 +65,7 @@ _theme: ContextVar[Theme] = ContextVar("theme", default="light")
 
 @contextmanager
 def theme(name: Theme) -> Generator[None]:
-    """Draws everything inside the `with` in one theme.
-
-    The background stays transparent, so that a figure lies on its page without a frame. Both drawing and saving
-    belong inside: the ink is chosen when a figure is drawn, the fonts and identifiers when it is saved.
-
-    Args:
-        name: "light", for white pages and print, or "dark".
-
-    Yields:
-        Nothing; matplotlib's settings are put back at the end.
-
-    Examples:
-        >>> with theme("dark"):
-        ...     colour(TRAINED)
-        '#56b4e9'
-    """
+    """Draws everything inside the `with` in one theme."""
     token = _theme.set(name)
     try:
         with matplotlib.rc_context(_settings(_COLOURS[name])):
@@ -90,75 +75,28 @@ def theme(name: Theme) -> Generator[None]:
 
 
 def colour(role: str) -> str:
-    """Gives the colour of a role in the current theme.
-
-    Args:
-        role: `TRAINED`, `UNTRAINED`, `NULL`, or one of the furniture names "page", "text", "faint", "mask".
-
-    Returns:
-        A colour as `#rrggbb`.
-
-    Examples:
-        >>> colour(TRAINED)
-        '#0072b2'
-    """
+    """Gives the colour of a role in the current theme."""
     return _COLOURS[_theme.get()][role]
 
 
 def null_label(null: float, words: str = "random bases") -> str:
-    """Gives the label of a null line, with the coupling that it stands for and its standard error where that is known.
-
-    Args:
-        null: Value of the mismatch m for random orthogonal bases; a `measures.random_bases.Chance` knows its error.
-        words: What the line is.
-
-    Returns:
-        For instance "random bases" or "random bases 0.0516 ± 0.00001".
-    """
+    """Label of a null line, with the coupling that it stands for and its standard error where that is known."""
     error = getattr(null, "error", None)
     return words if error is None else f"{words} {with_error(1 - null, error)}"
 
 
 def with_error(value: float, error: float) -> str:
-    """Writes a value with its standard error, both without exponents: "0.0516 ± 0.00001".
-
-    Args:
-        value: The value.
-        error: Its standard error, of which one digit is written.
-
-    Returns:
-        The text; the value has four decimals.
-    """
+    """Writes a value with its standard error, both without exponents: "0.0516 ± 0.00001"."""
     return f"{value:.4f} ± {one_digit(error)}"
 
 
 def one_digit(error: float) -> str:
-    """Writes a standard error with one digit and without an exponent, such as "0.00001".
-
-    Args:
-        error: The standard error.
-
-    Returns:
-        The text, "0" for none.
-    """
+    """Writes a standard error with one digit and without an exponent, such as "0.00001"."""
     return np.format_float_positional(error, precision=1, fractional=False, trim="-") if error > 0 else "0"
 
 
 def family_style(family: str) -> tuple[str, str]:
-    """Gives the colour and the marker of a family of models, the same in every figure.
-
-    Args:
-        family: The family as `data/models.csv` writes it, for instance "Pythia"; a note in brackets is ignored.
-
-    Returns:
-        A colour as `#rrggbb` and a matplotlib marker. Families without one of their own share a grey circle.
-
-    Examples:
-        >>> family_style("Pythia")
-        ('#0072b2', 'o')
-        >>> family_style("Vicuna (Llama-2)") == family_style("Vicuna")
-        True
-    """
+    """Gives the colour and the marker of a family of models, the same in every figure."""
     palette = _FAMILY_COLOURS[_theme.get()]
     name = family.split(" (")[0]
     if name not in _FAMILIES:
@@ -168,29 +106,14 @@ def family_style(family: str) -> tuple[str, str]:
 
 
 def dataset_colour(name: str, position: int) -> str:
-    """Gives the colour of a data set in a comparison: its role's if it has one, else one that no role has.
-
-    Args:
-        name: What the data set is called in the figure.
-        position: Its place in the comparison, from 0.
-
-    Returns:
-        A colour as `#rrggbb`.
-    """
+    """Gives the colour of a data set in a comparison: its role's if it has one, else one that no role has."""
     # The first two of the palette are the hues of trained and untrained.
     palette = _FAMILY_COLOURS[_theme.get()][2:]
     return colour(name) if name in (TRAINED, UNTRAINED, NULL) else palette[position % len(palette)]
 
 
 def ink() -> Colormap:
-    """Gives the sequential colour map of the current theme: none at all is the page, most is the strongest contrast.
-
-    It is matplotlib's perceptually uniform magma, turned round on light pages where its yellow end is blended into
-    white; lightness is monotone, so it can be read in grey. Values that are not numbers stay transparent.
-
-    Returns:
-        A colour map from little ink to much.
-    """
+    """Gives the sequential colour map of the current theme: none at all is the page, most is the strongest contrast."""
     colours = matplotlib.colormaps["magma"](np.linspace(0.0, 1.0, 256))
     if _theme.get() == "light":
         share = np.clip(np.linspace(0.0, 1.0, 256) / 0.2, 0.0, 1.0)[:, None]
@@ -199,31 +122,14 @@ def ink() -> Colormap:
 
 
 def save_svg(figure: Figure) -> bytes:
-    """Writes a figure as SVG whose bytes depend on the figure alone.
-
-    Text becomes outlines, so that it looks the same on every machine; identifiers come from a fixed salt and no date
-    is written.
-
-    Args:
-        figure: The figure, drawn under the current theme.
-
-    Returns:
-        The SVG file.
-    """
+    """Writes a figure as SVG whose bytes depend on the figure alone."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
 
 def save_png(figure: Figure) -> bytes:
-    """Writes a figure as PNG at two pixels per CSS pixel.
-
-    Args:
-        figure: The figure, drawn under the current theme.
-
-    Returns:
-        The PNG file.
-    """
+    """Writes a figure as PNG at two pixels per CSS pixel."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=192, metadata={"Software": None})
     return buffer.getvalue()

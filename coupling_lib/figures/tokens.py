@@ -34,21 +34,7 @@ _SIDE, _LEFT, _GAP, _ROW_GAP, _TOP, _BOTTOM = 2.9, 1.05, 0.3, 0.42, 0.58, 1.2
 
 
 def token_grids(datasets: Datasets, variant: str, null: float | None = None) -> Figure:
-    r"""Draws coupling over pairs of tokens of one prompt, one row per network (the paper's figures 4 and 17 to 19).
-
-    Left, the panel in row $t$, column $t'$ of a grid shows $|A|/\sigma_1(J)$ with $A=U'^\top J\,V'$, where $J$ belongs
-    to token $t$ and $U', V'$ to token $t'$. Right, the mismatch of the same pairs; more ink is less mismatch, that is
-    more coupling. Each side has one scale for all networks. Within one block a token with itself is grey on the
-    right, and does not set the scale on the left.
-
-    Args:
-        datasets: One comparison by network.
-        variant: Name of the mismatch, a key of `depth_data.MISMATCHES`.
-        null: Its value for random orthogonal bases, marked on the colour bar.
-
-    Returns:
-        The figure.
-    """
+    """Draws coupling over pairs of tokens of one prompt, one row per network (the paper's figures 4 and 17 to 19)."""
     first = next(iter(datasets.values()))
     labels = token_labels(first)
     # What the longest label takes, standing on its side.
@@ -93,21 +79,7 @@ def token_grids(datasets: Datasets, variant: str, null: float | None = None) -> 
 
 
 def token_summary(reports: Reports, variant: str, nulls: Mapping[str, xr.Dataset]) -> Figure:
-    """Draws mean coupling over pairs of different tokens, for every kind of comparison.
-
-    One dot is one prompt; the bar is the 95 % interval of the mean over prompts, the tick the mean. One
-    panel per pair of blocks, each with a scale of its own.
-
-    Args:
-        reports: Comparisons by network and name.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        nulls: For each comparison's name, the mismatch for random orthogonal bases, as `tokens_data.null_coupling`
-            takes it. The shade holds the middle 95 % of single draws: tokens that share nearly one matrix are one
-            draw, however many pairs they make.
-
-    Returns:
-        The figure.
-    """
+    """Draws mean coupling over pairs of different tokens, for every kind of comparison."""
     first = next(iter(reports.values()))
     pairs = list(dict.fromkeys((dataset.attrs["block"], dataset.attrs["other"]) for dataset in first.values()))
     figure = Figure(figsize=(style.WIDTH, 3.2))

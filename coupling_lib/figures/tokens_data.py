@@ -30,21 +30,7 @@ _LONGEST = 9
 
 
 def token_label(text: str) -> str:
-    r"""Writes a token so that every character of it can be seen.
-
-    Blanks become ␣; control characters, and those that the book's font lacks, become escapes; dollar signs are kept
-    from starting a formula; long tokens are shortened.
-
-    Args:
-        text: The token's text.
-
-    Returns:
-        A label for matplotlib.
-
-    Examples:
-        >>> token_label(" is"), token_label("a\nb"), token_label("extraordinary")
-        ('␣is', 'a\\nb', 'extraord…')
-    """
+    """Writes a token so that every character of it can be seen."""
     shown = "".join(_visible(character) for character in text)
     if len(shown) > _LONGEST:
         shown = shown[: _LONGEST - 1] + "…"
@@ -52,14 +38,7 @@ def token_label(text: str) -> str:
 
 
 def token_labels(dataset: xr.Dataset) -> list[str]:
-    """Labels the tokens that are compared in the first prompt.
-
-    Args:
-        dataset: A comparison.
-
-    Returns:
-        Their texts; without a tokenizer their positions, from 1.
-    """
+    """Labels the tokens that are compared in the first prompt."""
     first = dataset.isel(prompt=0)
     count = n_tokens(dataset)
     texts, positions = first["text"].values[:count].astype(str), first["position"].values[:count]
@@ -67,14 +46,7 @@ def token_labels(dataset: xr.Dataset) -> list[str]:
 
 
 def comparison_name(dataset: xr.Dataset) -> str:
-    """Says what a comparison compares, its fixed token that of the first prompt.
-
-    Args:
-        dataset: A comparison.
-
-    Returns:
-        For instance "self: each token's $J_{tt}$" or "fixed output: token 18 (␣is), $J_{tt_2}$", for matplotlib.
-    """
+    """Says what a comparison compares, its fixed token that of the first prompt."""
     kind = str(dataset.attrs["kind"])
     if kind == "self":
         return f"{KIND_NAMES[kind]}: each token's $J_{{tt}}$"
@@ -85,27 +57,13 @@ def comparison_name(dataset: xr.Dataset) -> str:
 
 
 def blocks_name(dataset: xr.Dataset) -> str:
-    """Says which blocks a comparison compares.
-
-    Args:
-        dataset: A comparison.
-
-    Returns:
-        For instance "blocks 9 and 10" or "block 9", counted from 1.
-    """
+    """Says which blocks a comparison compares."""
     first, second = dataset.attrs["block"] + 1, dataset.attrs["other"] + 1
     return f"block {first}" if first == second else f"blocks {first} and {second}"
 
 
 def grid_caption(dataset: xr.Dataset) -> str:
-    """Captions the figure that `token_grids` draws.
-
-    Args:
-        dataset: The comparison, of any network.
-
-    Returns:
-        Plain text.
-    """
+    """Captions the figure that `token_grids` draws."""
     kind = str(dataset.attrs["kind"])
     what = "Self-coupling" if kind == "self" else f"Context coupling with a {KIND_NAMES[kind]} token"
     return (
@@ -116,26 +74,12 @@ def grid_caption(dataset: xr.Dataset) -> str:
 
 
 def n_tokens(dataset: xr.Dataset) -> int:
-    """Counts the tokens compared in the first prompt.
-
-    Args:
-        dataset: A comparison.
-
-    Returns:
-        Their number.
-    """
+    """Counts the tokens compared in the first prompt."""
     return int((dataset["position"].isel(prompt=0) >= 0).sum())
 
 
 def relative_token_matrices(dataset: xr.Dataset) -> np.ndarray:
-    r"""Takes the coupling matrices of the first prompt, relative to each Jacobian's largest singular value.
-
-    Args:
-        dataset: A comparison.
-
-    Returns:
-        $|A| / \sigma_1(J)$, array (token_1, token_2, row, column).
-    """
+    """Takes the coupling matrices of the first prompt, relative to each Jacobian's largest singular value."""
     count = n_tokens(dataset)
     largest = dataset["singular_values"].isel(prompt=0, rank=0)
     matrices = np.abs(dataset["matrix"] / largest).transpose("token_1", "token_2", "row", "column")
@@ -143,16 +87,7 @@ def relative_token_matrices(dataset: xr.Dataset) -> np.ndarray:
 
 
 def token_mismatches(dataset: xr.Dataset, variant: str) -> np.ndarray:
-    """Takes one mismatch out of a comparison.
-
-    Args:
-        dataset: A comparison.
-        variant: Name of the mismatch, a key of `depth_data.MISMATCHES`.
-
-    Returns:
-        Array (prompt, token_1, token_2), not a number where there are fewer tokens; nor, within one block, for a
-        token with itself, where A is diagonal by construction.
-    """
+    """Takes one mismatch out of a comparison."""
     symbol_and_formula(variant)
     values = dataset[variant].transpose("prompt", "token_1", "token_2").values.astype(float)
     if dataset.attrs["block"] == dataset.attrs["other"]:
@@ -161,32 +96,14 @@ def token_mismatches(dataset: xr.Dataset, variant: str) -> np.ndarray:
 
 
 def prompt_couplings(dataset: xr.Dataset, variant: str) -> np.ndarray:
-    """Averages coupling over all ordered pairs of different tokens.
-
-    Args:
-        dataset: A comparison.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-
-    Returns:
-        Array (prompt,).
-    """
+    """Averages coupling over all ordered pairs of different tokens."""
     values = token_mismatches(dataset, variant)
     values[:, *np.diag_indices(values.shape[-1])] = np.nan
     return 1 - np.nanmean(values, axis=(1, 2))
 
 
 def matrix_table(datasets: Datasets, variant: str) -> pd.DataFrame:
-    """Tabulates what `token_grids` draws: one line per row of a matrix, its K entries side by side.
-
-    Args:
-        datasets: One comparison by network.
-        variant: Name of the mismatch.
-
-    Returns:
-        Columns network, token_jacobian, token_vectors (positions from 1), the mismatch under the variant's name, row,
-        and one column per entry of the row, relative to the largest singular value of the Jacobian and without sign.
-        All values to three decimals.
-    """
+    """Tabulates what `token_grids` draws: one line per row of a matrix, its K entries side by side."""
     parts = []
     for name, dataset in datasets.items():
         values = relative_token_matrices(dataset)
@@ -202,15 +119,7 @@ def matrix_table(datasets: Datasets, variant: str) -> pd.DataFrame:
 
 
 def prompt_table(reports: Reports, variant: str) -> pd.DataFrame:
-    """Tabulates what `token_summary` draws, before prompts are averaged.
-
-    Args:
-        reports: Comparisons by network and name.
-        variant: Name of the mismatch m.
-
-    Returns:
-        Columns network, kind, block_jacobian, block_vectors (from 1), prompt (from 1) and coupling.
-    """
+    """Tabulates what `token_summary` draws, before prompts are averaged."""
     rows = [
         (name, KIND_NAMES[dataset.attrs["kind"]], dataset.attrs["block"] + 1, dataset.attrs["other"] + 1, number, value)
         for name, report in reports.items()
@@ -221,17 +130,7 @@ def prompt_table(reports: Reports, variant: str) -> pd.DataFrame:
 
 
 def summary_table(reports: Reports, variant: str, nulls: Mapping[str, xr.Dataset]) -> pd.DataFrame:
-    """Tabulates coupling in a few numbers: means over prompts, of each prompt's mean over pairs of different tokens.
-
-    Args:
-        reports: Comparisons by network and name.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        nulls: For each comparison's name, the mismatch for random orthogonal bases, as `null_coupling` takes it.
-
-    Returns:
-        One line per comparison. For each network its mean and, under "NETWORK low" and "NETWORK high", the ends of
-        its 95 % interval over prompts; "random bases" and "random bases error", its standard error.
-    """
+    """Tabulates coupling in a few numbers: means over prompts, of each prompt's mean over pairs of different tokens."""
     table = pd.DataFrame(index=list(nulls))
     for name, report in reports.items():
         ends = [mean_and_interval(prompt_couplings(dataset, variant)) for dataset in report.values()]
@@ -243,15 +142,7 @@ def summary_table(reports: Reports, variant: str, nulls: Mapping[str, xr.Dataset
 
 
 def remembered(table: pd.DataFrame, **groups: list[str]) -> dict[str, float]:
-    """Names the numbers of a summary for the book.
-
-    Args:
-        table: What `summary_table` returned.
-        groups: Names of comparisons by what the book calls them.
-
-    Returns:
-        Values by keys such as "tokens-between-self-trained-low".
-    """
+    """Names the numbers of a summary for the book."""
     return {
         f"tokens-{group}-{name.split()[0]}-{column.replace(' ', '-')}": float(table.loc[name, column])
         for group, names in groups.items()
@@ -261,16 +152,7 @@ def remembered(table: pd.DataFrame, **groups: list[str]) -> dict[str, float]:
 
 
 def named_couplings(report: Mapping[str, xr.Dataset], variant: str, **groups: list[str]) -> dict[str, np.ndarray]:
-    """Takes each comparison's coupling, one value per prompt, by what the book calls the comparison.
-
-    Args:
-        report: Comparisons of one network by name.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        groups: Names of comparisons by what the book calls them.
-
-    Returns:
-        Arrays by keys such as "between-self".
-    """
+    """Takes each comparison's coupling, one value per prompt, by what the book calls the comparison."""
     return {
         f"{group}-{name.split()[0]}": prompt_couplings(report[name], variant)
         for group, names in groups.items()
@@ -279,27 +161,13 @@ def named_couplings(report: Mapping[str, xr.Dataset], variant: str, **groups: li
 
 
 def null_coupling(null: xr.Dataset) -> tuple[float, float, float]:
-    """Condenses the mismatch of random orthogonal bases.
-
-    Args:
-        null: What `null_of` gave, with what `tokens_null` drew as `draws`.
-
-    Returns:
-        Mean of 1 - m, and the ends of the middle 95 % of single draws.
-    """
+    """Condenses the mismatch of random orthogonal bases."""
     low, high = np.quantile(1 - null["draws"].values, (0.025, 0.975))
     return 1 - float(null["value"].mean()), float(low), float(high)
 
 
 def mean_and_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Averages over prompts.
-
-    Args:
-        values: One value per prompt.
-
-    Returns:
-        The mean and the ends of its 95 % interval, which are not numbers for a single prompt.
-    """
+    """Averages over prompts."""
     if len(values) < 2:
         return float(values[0]), np.nan, np.nan
     interval = mean_interval(values)

@@ -11,17 +11,7 @@ from coupling_lib.figures.curves import legend_under, panel_row, shades
 
 
 def along_training(signs: pd.DataFrame, table: pd.DataFrame, coupling: str, label: str) -> Figure:
-    """Draws the correlation at each step, and coupling against the loss over all checkpoints.
-
-    Args:
-        signs: What `measures.correlations.sign_along_training` gives.
-        table: What `measures.generalization.suite` gives, step 0 included.
-        coupling: Column of the coupling.
-        label: How its axis is labelled.
-
-    Returns:
-        The figure: on the left r with its interval, on the right the points with a line and a parabola.
-    """
+    """Draws the correlation at each step, and coupling against the loss over all checkpoints."""
     figure, (left, right) = panel_row(
         ["The same models, at four moments", "All checkpoints"], height=2.7, share=False, gap=0.7
     )
@@ -64,15 +54,6 @@ def along_training(signs: pd.DataFrame, table: pd.DataFrame, coupling: str, labe
 
 
 def sign_table(signs: pd.DataFrame, table: pd.DataFrame, coupling: str) -> pd.DataFrame:
-    """Tabulates what `along_training` draws.
-
-    Args:
-        signs: What `measures.correlations.sign_along_training` gives.
-        table: What `measures.generalization.suite` gives, step 0 included.
-        coupling: Column of the coupling.
-
-    Returns:
-        The lines of the left panel, then the points of the right one, told apart by the column panel.
-    """
+    """Tabulates what `along_training` draws."""
     points = table[["model", "step", "tokens", "validation_loss", coupling]]
     return pd.concat([signs.assign(panel="left"), points.assign(panel="right")], ignore_index=True)

@@ -28,17 +28,7 @@ _LOGARITHMIC = ("expodistance", "norm", "relative_step")
 
 
 def scores_by_model(models: Models) -> Figure:
-    r"""Draws the scores of whole trajectories, model by model (the paper's figures 5a and 5b).
-
-    One dot per prompt; bar and tick are quartiles and median. The grey tick on the line-shape score is $\sqrt L$,
-    about what steps in unrelated directions give; 1 would be a straight line.
-
-    Args:
-        models: Measurements by model, in the order of the columns.
-
-    Returns:
-        The figure, a panel per score.
-    """
+    """Draws the scores of whole trajectories, model by model (the paper's figures 5a and 5b)."""
     table = score_table(models)
     upright = len(models) > 2
     height = 4.5 if upright else 3.4
@@ -73,15 +63,7 @@ def scores_by_model(models: Models) -> Figure:
 
 
 def profiles(networks: Networks, window: int) -> Figure:
-    """Draws norm, step length, line-shape score in windows and entropy against depth (the paper's figures 24 and 26).
-
-    Args:
-        networks: Measurements by network; the panel of entropy is left out where there is none.
-        window: Number of blocks of a window.
-
-    Returns:
-        The figure: medians with quartiles over prompts.
-    """
+    """Norm, step length, line-shape score in windows and entropy against depth (the paper's figures 24 and 26)."""
     table = profile_table(networks)
     titles = {
         "norm": r"norm $\Vert x^l\Vert_2$",
@@ -110,15 +92,7 @@ def profiles(networks: Networks, window: int) -> Figure:
 
 
 def principal_components(networks: Networks) -> Figure:
-    """Draws the paths of the tokens of one prompt in the plane of their last states (the paper's figures 12 to 14).
-
-    Args:
-        networks: Measurements by network.
-
-    Returns:
-        The figure: a row per network, a column for all, shallow and deep blocks. Paths end in a dot; the last token
-        is black, or white on dark pages. One line of text where the prompt is too short.
-    """
+    """Draws the paths of the tokens of one prompt in the plane of their last states (the paper's figures 12 to 14)."""
     if any("path" not in dataset for dataset in networks.values()):
         figure = Figure(figsize=(style.WIDTH, 0.6))
         figure.text(0.5, 0.5, "no principal components: the first prompt has fewer than three tokens", ha="center")

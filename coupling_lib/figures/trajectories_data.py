@@ -36,14 +36,7 @@ PROFILES = {
 
 
 def quartiles(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Gives median and quartiles along the last axis, over the values that exist.
-
-    Args:
-        values: Array (..., prompt).
-
-    Returns:
-        median, low and high, each (...); not a number where no value exists.
-    """
+    """Gives median and quartiles along the last axis, over the values that exist."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="All-NaN slice")
         low, middle, high = np.nanquantile(values.astype(float), (0.25, 0.5, 0.75), axis=-1)
@@ -51,14 +44,7 @@ def quartiles(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def score_table(models: Models) -> pd.DataFrame:
-    """Tabulates what `scores_by_model` draws: every prompt's scores.
-
-    Args:
-        models: Measurements by model.
-
-    Returns:
-        Columns model, network, prompt (from 1), blocks (depth of the model), and one per score of `SCORES`.
-    """
+    """Tabulates what `scores_by_model` draws: every prompt's scores."""
     parts = []
     for model, networks in models.items():
         for network, dataset in networks.items():
@@ -70,15 +56,7 @@ def score_table(models: Models) -> pd.DataFrame:
 
 
 def profile_table(networks: Networks) -> pd.DataFrame:
-    """Tabulates what `profiles` draws: quantities against depth.
-
-    Args:
-        networks: Measurements by network.
-
-    Returns:
-        Columns network, quantity (see `PROFILES`; entropies are missing where the model has none), depth (level
-        from 0, block from 1, or a window's middle block from 1), median, low and high.
-    """
+    """Tabulates what `profiles` draws: quantities against depth."""
     parts = []
     for network, dataset in networks.items():
         lengths = dataset["step_length"]
@@ -93,18 +71,7 @@ def profile_table(networks: Networks) -> pd.DataFrame:
 
 
 def path_ranges(n_blocks: int) -> dict[str, range]:
-    """Splits a model's depth as the panels of its principal components do.
-
-    Args:
-        n_blocks: Depth L.
-
-    Returns:
-        Levels by name: all of them, the first and the second half; the halves share the level in the middle.
-
-    Examples:
-        >>> path_ranges(12)
-        {'all blocks': range(0, 13), 'shallow: blocks 1-6': range(0, 7), 'deep: blocks 7-12': range(6, 13)}
-    """
+    """Splits a model's depth as the panels of its principal components do."""
     half = n_blocks // 2
     ranges = {"all blocks": range(n_blocks + 1)}
     if half:
@@ -114,15 +81,7 @@ def path_ranges(n_blocks: int) -> dict[str, range]:
 
 
 def path_table(networks: Networks) -> pd.DataFrame:
-    """Tabulates what `principal_components` draws: where the tokens of the first prompt are at each level.
-
-    Args:
-        networks: Measurements by network.
-
-    Returns:
-        Columns network, token (from 1), text, level (from 0), component_1 and component_2, in units of the stream; no
-        line where the prompt is too short for principal components.
-    """
+    """Tabulates what `principal_components` draws: where the tokens of the first prompt are at each level."""
     names = ["network", "token", "text", "level", "component_1", "component_2"]
     parts = [pd.DataFrame(columns=names)]
     for network, dataset in networks.items():
@@ -138,14 +97,7 @@ def path_table(networks: Networks) -> pd.DataFrame:
 
 
 def profile_caption(networks: Networks) -> str:
-    """Says what `profiles` shows, and why a panel is missing where one is.
-
-    Args:
-        networks: Measurements by network.
-
-    Returns:
-        A caption.
-    """
+    """Says what `profiles` shows, and why a panel is missing where one is."""
     attributes = next(iter(networks.values())).attrs
     text = (
         "Medians over prompts against depth, with quartiles. Level 0 is the embedding, level l what leaves block l. "
@@ -160,15 +112,7 @@ def profile_caption(networks: Networks) -> str:
 
 
 def quoted(networks: Networks) -> dict[str, float]:
-    """Gives the numbers that prose about trajectories quotes.
-
-    Args:
-        networks: Measurements by network, of one model.
-
-    Returns:
-        By name, "line-shape-score-trained" and so on: the medians of the scores over prompts, with their quartiles
-        under "-low" and "-high".
-    """
+    """Gives the numbers that prose about trajectories quotes."""
     found = {}
     for network, dataset in networks.items():
         for name in SCORES:
@@ -179,28 +123,14 @@ def quoted(networks: Networks) -> dict[str, float]:
 
 
 def readings_table(dataset: xr.Dataset) -> pd.DataFrame:
-    """Tabulates the scores in every reading: how much depends on which states and which formula are taken.
-
-    Args:
-        dataset: A measurement.
-
-    Returns:
-        Medians over prompts; a line per formula, a column per choice of states.
-    """
+    """Tabulates the scores in every reading: how much depends on which states and which formula are taken."""
     medians = dataset["readings"].median("prompt").transpose("reading", "states")
     table = medians.to_pandas().loc[dataset["reading"].values, dataset["states"].values]
     return table.rename_axis(index=None, columns=None)
 
 
 def summary_table(models: Models) -> pd.DataFrame:
-    """Tabulates the scores in a few numbers.
-
-    Args:
-        models: Measurements by model.
-
-    Returns:
-        One line per model, network and score: its median over prompts and its quartiles.
-    """
+    """Tabulates the scores in a few numbers."""
     lines = [
         {"model": model, "network": network, "score": label} | quartiles(dataset[name].values)
         for model, networks in models.items()

@@ -36,20 +36,7 @@ def accuracy_against_coupling(
     stated: Mapping[float, float] | None = None,
     rates: Sequence[float] = NAMED_RATES,
 ) -> Figure:
-    r"""Draws test accuracy against coupling, a line per rate of stochastic depth (the paper's figure 6a).
-
-    One dot is one trained model; at each rate they differ in weight decay. Bars are 95 % intervals over
-    images.
-
-    Args:
-        grid: The table of trained models.
-        reading: Which measurement.
-        stated: The paper's $R^2$ by rate.
-        rates: Rates that are drawn.
-
-    Returns:
-        The figure.
-    """
+    """Draws test accuracy against coupling, a line per rate of stochastic depth (the paper's figure 6a)."""
     table, fits = first_seed(coupling_table(grid, reading)), fits_by_rate(grid, reading, stated).set_index("drop_path")
     figure = Figure(figsize=(style.WIDTH, 4.0))
     axes = figure.add_axes((0.085, 0.25, 0.905, 0.73))
@@ -71,18 +58,7 @@ def accuracy_against_coupling(
 
 
 def coupling_against_rate(grid: pd.DataFrame, readings: Sequence[Reading]) -> Figure:
-    """Draws coupling against the rate of stochastic depth at one weight decay (the paper's figure 6b).
-
-    The line is the mean over seeds and the small dots are the seeds; the band is the 95 % interval over
-    images, mean over seeds.
-
-    Args:
-        grid: The table of trained models.
-        readings: One per panel.
-
-    Returns:
-        The figure.
-    """
+    """Draws coupling against the rate of stochastic depth at one weight decay (the paper's figure 6b)."""
     table = seeds_table(grid, readings)
     names = {"class": "class token", "patch": "last patch"}
     figure, panels = panel_row([names[reading.token] for reading in readings], gap=0.15)
@@ -103,15 +79,7 @@ def coupling_against_rate(grid: pd.DataFrame, readings: Sequence[Reading]) -> Fi
 
 
 def coupling_by_decay(grid: pd.DataFrame, reading: Reading) -> Figure:
-    """Draws coupling against the rate of stochastic depth, a panel per weight decay (the paper's figure 10).
-
-    Args:
-        grid: The table of trained models.
-        reading: Which measurement.
-
-    Returns:
-        The figure; bands are 95 % intervals over images.
-    """
+    """Draws coupling against the rate of stochastic depth, a panel per weight decay (the paper's figure 10)."""
     table = first_seed(coupling_table(grid, reading))
     figure, panels = _eight([f"weight decay {decay:g}" for decay in sorted(table.weight_decay.unique())])
     for axes, (_, part) in zip(panels, table.groupby("weight_decay"), strict=True):
@@ -128,15 +96,7 @@ def coupling_by_decay(grid: pd.DataFrame, reading: Reading) -> Figure:
 
 
 def accuracy_by_rate(grid: pd.DataFrame, reading: Reading) -> Figure:
-    r"""Draws test accuracy against coupling, a panel per rate of stochastic depth (the paper's figure 11).
-
-    Args:
-        grid: The table of trained models.
-        reading: Which measurement.
-
-    Returns:
-        The figure; each panel says its $R^2$ with the 95 % interval over models.
-    """
+    """Draws test accuracy against coupling, a panel per rate of stochastic depth (the paper's figure 11)."""
     table, fits = first_seed(coupling_table(grid, reading)), fits_by_rate(grid, reading).set_index("drop_path")
     titles = [f"rate {rate:g}" for rate in sorted(table.drop_path.unique())]
     figure, panels = _eight(titles, share_x=True, above=0.14)

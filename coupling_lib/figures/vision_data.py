@@ -45,17 +45,7 @@ class Reading:
 
 
 def read_grid(file: Path | None = None) -> pd.DataFrame:
-    """Reads the table of trained vision transformers.
-
-    Args:
-        file: The table; by default the project's own.
-
-    Returns:
-        One line per model, sorted by weight decay, rate and seed.
-
-    Raises:
-        ParameterError: If there is no such table.
-    """
+    """Reads the table of trained vision transformers."""
     file = file or paths.DATA / "vit_grid.csv"
     if not file.is_file():
         raise ParameterError(f"there is no {file.name}; make it with `python -m coupling_lib.training.vit grid digits`")
@@ -63,36 +53,14 @@ def read_grid(file: Path | None = None) -> pd.DataFrame:
 
 
 def nearest_reading(grid: pd.DataFrame, token: int, k: int, variant: str) -> Reading:
-    """Chooses the measurement of the grid that comes nearest to what is measured on a single model.
-
-    Args:
-        grid: The table.
-        token: Position of the token; 0 is the class token, any other stands for a patch.
-        k: Number of singular vectors wanted.
-        variant: Name of the mismatch.
-
-    Returns:
-        The reading, whose K is the nearest that the grid was measured with.
-    """
+    """Chooses the measurement of the grid that comes nearest to what is measured on a single model."""
     ending = f".{variant}"
     measured = {int(name.split(".")[1][1:]) for name in grid if name.startswith("class.k") and name.endswith(ending)}
     return Reading("class" if token == 0 else "patch", min(measured, key=lambda m: (abs(m - k), m)), variant)
 
 
 def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Takes one reading out of the grid.
-
-    Args:
-        grid: The table.
-        reading: Which measurement.
-
-    Returns:
-        Columns model, weight_decay, drop_path, seed, test_accuracy, train_accuracy, coupling, low and high (95 %
-        bootstrap interval over images), random_bases and untrained.
-
-    Raises:
-        ParameterError: If the grid was not measured so.
-    """
+    """Takes one reading out of the grid."""
     name = reading.column
     if name not in grid:
         raise ParameterError(f"the grid has no column {name!r}; take token 'class' or 'patch' and one of its K")
@@ -107,43 +75,18 @@ def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def null_error(reading: Reading) -> float:
-    """Gives how far the null of a reading in the grid may be from the exact one (`training.derived_nulls`).
-
-    Args:
-        reading: The reading.
-
-    Returns:
-        The largest deviation that was found where the exact null is known; not a number where it was not tried.
-    """
+    """Gives how far the null of a reading in the grid may be from the exact one (`training.derived_nulls`)."""
     errors = pd.read_csv(paths.DATA / "null_errors.csv").set_index(["table", "variant", "k"])["error"]
     return float(errors.get(("grid", reading.variant, reading.k), np.nan))
 
 
 def first_seed(table: pd.DataFrame) -> pd.DataFrame:
-    """Takes the models of the grid proper, without the further seeds of one row.
-
-    Args:
-        table: A table with the column seed.
-
-    Returns:
-        The lines of the smallest seed.
-    """
+    """Takes the models of the grid proper, without the further seeds of one row."""
     return table[table.seed == table.seed.min()]
 
 
 def fits_by_rate(grid: pd.DataFrame, reading: Reading, stated: Mapping[float, float] | None = None) -> pd.DataFrame:
-    r"""Fits test accuracy against coupling, over the weight decays at each rate of stochastic depth.
-
-    Args:
-        grid: The table.
-        reading: Which measurement.
-        stated: The paper's $R^2$ by rate.
-
-    Returns:
-        A line per rate with at least three models and one, named "all", for all models: columns drop_path, models,
-        slope (accuracy per unit of coupling), intercept, r_squared, low and high (its 95 % interval over
-        models), p_value, and paper (its $R^2$, not a number where it states none).
-    """
+    """Fits test accuracy against coupling, over the weight decays at each rate of stochastic depth."""
     table = first_seed(coupling_table(grid, reading))
     groups = [(f"{rate:g}", part) for rate, part in table.groupby("drop_path")] + [("all", table)]
     rows = []
@@ -157,30 +100,13 @@ def fits_by_rate(grid: pd.DataFrame, reading: Reading, stated: Mapping[float, fl
 
 
 def stated_r_squared(paper: pd.DataFrame) -> dict[float, float]:
-    r"""Takes the correlations that the paper states for its figure 6a.
-
-    Args:
-        paper: The table `data/paper_figures.csv`.
-
-    Returns:
-        $R^2$ by rate of stochastic depth.
-    """
+    """Takes the correlations that the paper states for its figure 6a."""
     rows = paper[(paper.figure == "6a") & (paper.y_quantity == "r_squared")]
     return dict(zip(rows.x.astype(float), rows.y.astype(float), strict=True))
 
 
 def seeds_table(grid: pd.DataFrame, readings: Sequence[Reading], weight_decay: float = SEEDED_DECAY) -> pd.DataFrame:
-    """Tabulates coupling against the rate of stochastic depth at one weight decay, over seeds.
-
-    Args:
-        grid: The table.
-        readings: Which measurements.
-        weight_decay: The weight decay.
-
-    Returns:
-        Columns token, drop_path, seeds (how many), coupling (mean over seeds), low and high (their range), image_low
-        and image_high (ends of the intervals over images, mean over seeds), random_bases and untrained.
-    """
+    """Tabulates coupling against the rate of stochastic depth at one weight decay, over seeds."""
     rows = []
     for reading in readings:
         table = coupling_table(grid, reading)
@@ -193,16 +119,7 @@ def seeds_table(grid: pd.DataFrame, readings: Sequence[Reading], weight_decay: f
 
 
 def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Says for each weight decay how coupling and accuracy change with the rate of stochastic depth.
-
-    Args:
-        grid: The table.
-        reading: Which measurement.
-
-    Returns:
-        Columns weight_decay, models, coupling_rank (Spearman correlation of coupling with the rate), accuracy_rank
-        (the same of test accuracy), without and most (coupling at the smallest and at the largest rate).
-    """
+    """Says for each weight decay how coupling and accuracy change with the rate of stochastic depth."""
     rows = []
     for decay, part in first_seed(coupling_table(grid, reading)).groupby("weight_decay"):
         part = part.sort_values("drop_path")
@@ -212,17 +129,7 @@ def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, float]:
-    """Says how long models were trained, and on how many pictures the grid's accuracy rests.
-
-    Args:
-        grid: The table.
-        model: Name of the model that is shown beside it.
-        spread: Largest difference of accuracy within a rate.
-
-    Returns:
-        "grid-epochs", and "model-epochs" of an embedded model; "test-pictures", the number of held-out ones, and
-        "pictures-spread", how many of them the largest difference is.
-    """
+    """Says how long models were trained, and on how many pictures the grid's accuracy rests."""
     pictures = len(read_dataset(grid["data"].iloc[0]).test)
     found = {"grid-epochs": float(grid["epochs"].iloc[0]), "test-pictures": float(pictures)}
     found["pictures-spread"] = float(round(spread * pictures))
@@ -233,15 +140,7 @@ def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, fl
 
 
 def grid_provenance(grid: pd.DataFrame, command: str = "") -> str:
-    """Says in one line where the numbers of the grid come from.
-
-    Args:
-        grid: The table.
-        command: Command that makes the figure.
-
-    Returns:
-        Parts separated by " · ".
-    """
+    """Says in one line where the numbers of the grid come from."""
     first = grid.iloc[0]
     seeds = ", ".join(map(str, sorted(grid.seed.unique())))
     parts = [
@@ -257,22 +156,7 @@ def grid_provenance(grid: pd.DataFrame, command: str = "") -> str:
 
 
 def quoted(grid: pd.DataFrame, reading: Reading, readings: Sequence[Reading], fits: pd.DataFrame) -> dict[str, float]:
-    """Gives the numbers that prose about the grid quotes.
-
-    Args:
-        grid: The table.
-        reading: Which measurement the fits are of.
-        readings: Which measurements the row of several seeds is told for.
-        fits: What `fits_by_rate` gave.
-
-    Returns:
-        By name: "models", "accuracy-lowest", "accuracy-highest"; "accuracy-spread" and "coupling-spread", the largest
-        difference that weight decay makes at one rate; "r-squared-RATE", with "-low", "-high", "-p-value"
-        and "-slope"; and at the seeded weight decay "coupling-TOKEN-rate-RATE", the mean over seeds, with "-low" and
-        "-high", their range, and "coupling-TOKEN-null", "-null-error" and "-untrained"; "rank-mean" and
-        "accuracy-rank-mean", the means over weight decays of the rank correlations of coupling and of accuracy with
-        the rate.
-    """
+    """Gives the numbers that prose about the grid quotes."""
     at_rate = first_seed(coupling_table(grid, reading)).groupby("drop_path")[["test_accuracy", "coupling"]]
     spread = (at_rate.max() - at_rate.min()).max()
     found = {

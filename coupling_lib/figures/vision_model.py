@@ -30,20 +30,7 @@ def image_and_matrices(
     k: int,
     patch: tuple[int, int, int, int] | None = None,
 ) -> Figure:
-    r"""Draws an image and beside it the coupling matrices of pairs of blocks (the paper's figure 3, for an image).
-
-    The panel in row $l$, column $l'$ of a grid shows $|A_{ll'}|/\sigma_1(J_l)$ on one scale for all.
-
-    Args:
-        picture: The image, grey `(h, w)` or colour `(h, w, 3)`, values from 0 to 1.
-        networks: Measurements of `measure_depth` by network, this image first.
-        blocks: Which blocks, counted from 0.
-        k: Number of singular vectors.
-        patch: Left, top, width and height in pixels of the patch whose token is measured; None for another token.
-
-    Returns:
-        The figure.
-    """
+    """Draws an image and beside it the coupling matrices of pairs of blocks (the paper's figure 3, for an image)."""
     count = len(networks)
     image_side, left, gap, bottom, top = 1.35, 0.5, 0.42, 1.12, 0.3
     side = min(4.2, (style.WIDTH - image_side - left - gap * (count - 1) - 0.25) / count)
@@ -79,19 +66,7 @@ def image_and_matrices(
 
 
 def relations(networks: Mapping[str, xr.Dataset], nulls: xr.Dataset, variant: str, k: int) -> Figure:
-    """Draws coupling at single tokens and between tokens in both orders.
-
-    One dot is one image; bar and tick are the mean over images and its 95 % interval.
-
-    Args:
-        networks: Measurements of `measure_relations` by network.
-        nulls: What `null_of` gave for the trained one.
-        variant: Name of the mismatch m; the coupling is 1 - m.
-        k: Number of singular vectors.
-
-    Returns:
-        The figure.
-    """
+    """Draws coupling at single tokens and between tokens in both orders."""
     table = relations_table(networks, variant)
     names = list(nulls.relation.values)
     figure = Figure(figsize=(style.WIDTH, 3.4))
@@ -120,16 +95,7 @@ def relations(networks: Mapping[str, xr.Dataset], nulls: xr.Dataset, variant: st
 
 
 def drop_path_effect(dataset: xr.Dataset, null: float) -> Figure:
-    """Draws coupling measured with stochastic depth off and left on.
-
-    Args:
-        dataset: A measurement of `measure_drop_path`.
-        null: Value of the mismatch for random orthogonal bases.
-
-    Returns:
-        The figure: one dot per image, and per image and draw; bar and tick are means with 95 % intervals
-        over images.
-    """
+    """Draws coupling measured with stochastic depth off and left on."""
     table = drop_path_table(dataset)
     figure = Figure(figsize=(style.WIDTH, 2.2))
     axes = figure.add_axes((0.21, 0.22, 0.77, 0.74))

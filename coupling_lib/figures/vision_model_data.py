@@ -17,15 +17,7 @@ from coupling_lib.figures.depth_data import pair_mismatches
 
 
 def relations_table(networks: Mapping[str, xr.Dataset], variant: str) -> pd.DataFrame:
-    """Tabulates coupling at pairs of tokens, image by image.
-
-    Args:
-        networks: Measurements of `measure_relations` by network.
-        variant: Name of the mismatch m.
-
-    Returns:
-        Columns network, relation, image (from 1) and coupling, mean over pairs of different blocks.
-    """
+    """Tabulates coupling at pairs of tokens, image by image."""
     rows = []
     for network, dataset in networks.items():
         different = ~np.eye(dataset.sizes["block_1"], dtype=bool)
@@ -36,14 +28,7 @@ def relations_table(networks: Mapping[str, xr.Dataset], variant: str) -> pd.Data
 
 
 def drop_path_table(dataset: xr.Dataset) -> pd.DataFrame:
-    """Tabulates coupling with stochastic depth off and on.
-
-    Args:
-        dataset: A measurement of `measure_drop_path`.
-
-    Returns:
-        Columns image (from 1), drop_path ("off" or "on"), draw (from 1; 0 where nothing is drawn) and coupling.
-    """
+    """Tabulates coupling with stochastic depth off and on."""
     rows = []
     for image, (off, on) in enumerate(zip(dataset["off"].values, dataset["on"].values, strict=True), start=1):
         rows.append((image, "off", 0, 1 - off))
@@ -52,18 +37,7 @@ def drop_path_table(dataset: xr.Dataset) -> pd.DataFrame:
 
 
 def summary_table(networks: Mapping[str, xr.Dataset], variant: str, k: int, null: float) -> pd.DataFrame:
-    """Tabulates coupling of a single model in a few numbers: means over images, of each one's mean over pairs.
-
-    Args:
-        networks: Measurements of `measure_depth` by network.
-        variant: Name of the mismatch m.
-        k: Number of singular vectors.
-        null: Value of the mismatch for random orthogonal bases.
-
-    Returns:
-        A line per network and one for random bases; columns coupling, low and high (95 % interval over
-        images).
-    """
+    """Tabulates coupling of a single model in a few numbers: means over images, of each one's mean over pairs."""
     lines = {
         name: map(float, mean_interval(np.nanmean(1 - pair_mismatches(dataset, variant, k), axis=(1, 2))))
         for name, dataset in networks.items()
@@ -81,20 +55,7 @@ def quoted(
     variant: str,
     null_error: float,
 ) -> dict[str, float]:
-    """Gives the numbers that prose about one model quotes.
-
-    Args:
-        summary: What `summary_table` gave.
-        relations: Measurements of `measure_relations` by network.
-        nulls: What `null_of` gave for the relations.
-        dropped: A measurement of `measure_drop_path`.
-        variant: Name of the mismatch m.
-        null_error: Standard error of the summary's value of random bases.
-
-    Returns:
-        By name: "model-NETWORK", with "-low" and "-high", and "model-null"; "RELATION-NETWORK" and "RELATION-null" of
-        each pair of tokens, each null with its "-error"; "drop-path-off" and "drop-path-on", with "-low" and "-high".
-    """
+    """Gives the numbers that prose about one model quotes."""
     found = {"model-null": summary.loc["random bases", "coupling"], "model-null-error": null_error}
     for network in relations:
         row = summary.loc[network]

@@ -17,24 +17,7 @@ DEFAULT_BLOCKS = 8
 
 
 def check_against_model(parameters: SimpleNamespace, n_blocks: int, d_model: int, name: str) -> list[int]:
-    """Check what depends on the model, and say which blocks are meant.
-
-    Args:
-        parameters: What `check_parameters` returned.
-        n_blocks: Number of blocks of the model.
-        d_model: Its width.
-        name: What to call it.
-
-    Returns:
-        The chosen blocks, counted from 0; without a choice those in the middle, at most `DEFAULT_BLOCKS`.
-
-    Raises:
-        ParameterError: If `k` exceeds the width or a block does not exist.
-
-    Examples:
-        >>> check_against_model(SimpleNamespace(k=10, blocks="1-3,5"), n_blocks=12, d_model=96, name="nano-neox")
-        [0, 1, 2, 4]
-    """
+    """Check what depends on the model, and say which blocks are meant."""
     k, blocks = getattr(parameters, "k", 1), getattr(parameters, "blocks", "")
     if k > d_model:
         expected = f"a whole number from 1 to {d_model} (the width of {name})"
@@ -52,25 +35,7 @@ def check_against_model(parameters: SimpleNamespace, n_blocks: int, d_model: int
 
 
 def spread_blocks(parameters: SimpleNamespace, n_blocks: int, d_model: int, name: str, count: int = 4) -> list[int]:
-    """Check what depends on the model, and say which blocks stand for the whole depth.
-
-    Args:
-        parameters: What `check_parameters` returned.
-        n_blocks: Number of blocks of the model.
-        d_model: Its width.
-        name: What to call it.
-        count: How many to take where none are chosen.
-
-    Returns:
-        The chosen blocks, counted from 0; without a choice `count` of them from the first to the last, evenly spread.
-
-    Raises:
-        ParameterError: If `k` exceeds the width or a block does not exist.
-
-    Examples:
-        >>> spread_blocks(SimpleNamespace(blocks=""), n_blocks=12, d_model=96, name="nano-neox")
-        [0, 4, 7, 11]
-    """
+    """Check what depends on the model, and say which blocks stand for the whole depth."""
     chosen = check_against_model(parameters, n_blocks, d_model, name)
     if getattr(parameters, "blocks", ""):
         return chosen
@@ -78,22 +43,7 @@ def spread_blocks(parameters: SimpleNamespace, n_blocks: int, d_model: int, name
 
 
 def chosen_prompts(parameters: SimpleNamespace) -> list[Prompt]:
-    """Read the prompts that the parameter `prompts` stands for.
-
-    Args:
-        parameters: What `check_parameters` returned.
-
-    Returns:
-        So many embedded prompts if it is a number; else the named set or file, or with ":number" a selection from
-        it. Selections are balanced over styles and drawn with the parameter `seed`.
-
-    Raises:
-        ParameterError: If there is no such set or file, or it has fewer prompts.
-
-    Examples:
-        >>> [prompt.dataset for prompt in chosen_prompts(SimpleNamespace(prompts="embedded:2", seed=0))]
-        ['arc-style', 'gsm8k-style']
-    """
+    """Read the prompts that the parameter `prompts` stands for."""
     given = parameters.prompts
     if isinstance(given, int):
         return load_prompts(n=given, seed=parameters.seed)
@@ -106,24 +56,7 @@ def chosen_prompts(parameters: SimpleNamespace) -> list[Prompt]:
 
 
 def chosen_pair(parameters: SimpleNamespace, n_blocks: int, name: str) -> tuple[int, int]:
-    """Say which two blocks the parameter `pair` stands for.
-
-    Args:
-        parameters: What `check_parameters` returned.
-        n_blocks: Number of blocks of the model.
-        name: What to call it.
-
-    Returns:
-        The block whose Jacobian is taken and the block whose singular vectors are used, counted from 0; without a
-        choice the one at three quarters of the depth and the next.
-
-    Raises:
-        ParameterError: If a block does not exist.
-
-    Examples:
-        >>> chosen_pair(SimpleNamespace(pair=""), n_blocks=12, name="nano-neox")
-        (8, 9)
-    """
+    """Say which two blocks the parameter `pair` stands for."""
     if parameters.pair == "":
         first = max(1, 3 * n_blocks // 4) - 1
         return first, min(first + 1, n_blocks - 1)
@@ -135,21 +68,7 @@ def chosen_pair(parameters: SimpleNamespace, n_blocks: int, name: str) -> tuple[
 
 
 def chosen_questions(parameters: SimpleNamespace) -> list[Prompt]:
-    """Read the prompts that the parameter `questions` stands for: those whose reasoning steps are counted.
-
-    Args:
-        parameters: What `check_parameters` returned.
-
-    Returns:
-        So many embedded questions if it is a number; else those of the named set or file, or of a selection from it.
-
-    Raises:
-        ParameterError: If fewer than two of the prompts, or fewer than asked for, have counted steps.
-
-    Examples:
-        >>> [prompt.dataset for prompt in chosen_questions(SimpleNamespace(questions=2, seed=0))]
-        ['gsm8k-style', 'gsm8k-style']
-    """
+    """Read the prompts that the parameter `questions` stands for: those whose reasoning steps are counted."""
     given = parameters.questions
     wanted = max(2, given) if isinstance(given, int) else 2
     named = "embedded" if isinstance(given, int) else given

@@ -18,17 +18,7 @@ _MOST_TOGETHER, _BYTES_TOGETHER = 16, 2**25
 
 
 def prompt_inputs(prompts: str | torch.Tensor | Iterable[Any]) -> list[str | torch.Tensor]:
-    """Bring prompts into a list of texts or tensors.
-
-    Args:
-        prompts: a text, `input_ids` or `pixel_values`; or several of these; or `prompts.Prompt` objects.
-
-    Returns:
-        a list of texts and tensors.
-
-    Raises:
-        ParameterError: if there is no prompt.
-    """
+    """Bring prompts into a list of texts or tensors."""
     single = isinstance(prompts, str | torch.Tensor)
     given = [getattr(prompt, "text", prompt) for prompt in ([prompts] if single else prompts)]
     if not given:
@@ -92,34 +82,14 @@ def _shortened(model: Model, given: list[str | torch.Tensor], longest: int | Non
 
 
 def prompt_name(given: str | torch.Tensor) -> str:
-    """Name a prompt in a dataset: its text, or its token ids.
-
-    Args:
-        given: a text or a tensor.
-
-    Returns:
-        a short string.
-    """
+    """Name a prompt in a dataset: its text, or its token ids."""
     if isinstance(given, str):
         return given
     return f"ids {given[0].tolist()}" if given.ndim == 2 else f"image {tuple(given.shape)}"
 
 
 def prompts_together(model: Model) -> int:
-    """Say how many prompts are measured together, so that short ones do not leave the hardware idle.
-
-    Wide models keep it busy with one. So it is as many as have Jacobians of all blocks within 32 MB, at most 16.
-
-    Args:
-        model: the model.
-
-    Returns:
-        the number, from 1.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> prompts_together(cl.load_model("nano-neox"))
-        16
-    """
+    """Say how many prompts are measured together, so that short ones do not leave the hardware idle."""
+    # Wide models keep it busy with one. So it is as many as have Jacobians of all blocks within 32 MB, at most 16.
     each = model.n_blocks * model.d_model**2 * arithmetic(model.hf).itemsize
     return max(1, min(_MOST_TOGETHER, _BYTES_TOGETHER // each))

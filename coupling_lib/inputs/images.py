@@ -24,14 +24,7 @@ _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """One image, as it is shown and as a model reads it.
-
-    Args:
-        name: what it is, for a caption.
-        label: number of its class; -1 where it has none.
-        shown: grey or colour values from 0 to 1, `(h, w)` or `(h, w, 3)`.
-        pixels: the model's input `(1, c, h, w)`, normalised.
-    """
+    """One image, as it is shown and as a model reads it."""
 
     name: str
     label: int
@@ -80,15 +73,7 @@ def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> l
 
 
 def pixels_for(images: torch.Tensor, config: Any) -> torch.Tensor:
-    """Bring images into a model's format: its size, its channels, normalised.
-
-    Args:
-        images: values from 0 to 1, `(n, c, h, w)`.
-        config: the model's configuration.
-
-    Returns:
-        the model's input `(n, channels, height, width)`.
-    """
+    """Bring images into a model's format: its size, its channels, normalised."""
     size = _size(config)
     if tuple(images.shape[-2:]) != size:
         images = functional.interpolate(images, size=size, mode="bilinear", antialias=True)
@@ -101,14 +86,7 @@ def pixels_for(images: torch.Tensor, config: Any) -> torch.Tensor:
 
 
 def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Give the mean and standard deviation that a model's input is normalised with.
-
-    Args:
-        config: the model's configuration.
-
-    Returns:
-        one number per channel each.
-    """
+    """Give the mean and standard deviation that a model's input is normalised with."""
     if getattr(config, "image_mean", None) is not None:
         return tuple(config.image_mean), tuple(config.image_std)
     mean, std = _IMAGENET if getattr(config, "model_type", "") == "deit" else (_HALVES, _HALVES)
@@ -118,16 +96,7 @@ def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def patch_box(config: Any, token: int, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
-    """Say which part of an image a token stands for.
-
-    Args:
-        config: the model's configuration.
-        token: the token's position; from the end if negative.
-        shape: height and width of the image as it is shown, in pixels.
-
-    Returns:
-        left, top, width and height in those pixels; None for the class token and others that are no patches.
-    """
+    """Say which part of an image a token stands for."""
     size, patch = _size(config), config.patch_size
     patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
     rows, columns = size[0] // patch[0], size[1] // patch[1]

@@ -26,16 +26,7 @@ SPLIT_SEED = 0
 
 @dataclass(frozen=True, eq=False)
 class LabelledImages:
-    """A data set of labelled images.
-
-    Args:
-        name: "digits" or "cifar10".
-        train: images `(n, c, h, w)`, uint8.
-        train_labels: class numbers `(n,)`.
-        test: held-out images, in the same form.
-        test_labels: their class numbers.
-        classes: names of the classes.
-    """
+    """A data set of labelled images."""
 
     name: str
     train: torch.Tensor
@@ -45,11 +36,7 @@ class LabelledImages:
     classes: tuple[str, ...]
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Give mean and standard deviation of each channel over the training images, values from 0 to 1.
-
-        Returns:
-            two tuples with one number per channel.
-        """
+        """Give mean and standard deviation of each channel over the training images, values from 0 to 1."""
         pixels = self.train.double() / 255
         mean, std = pixels.mean(dim=(0, 2, 3)), pixels.std(dim=(0, 2, 3))
         return tuple(round(float(v), 4) for v in mean), tuple(round(float(v), 4) for v in std)

@@ -30,13 +30,7 @@ _WORDS = {"true", "false", "none", "null", "yes", "no"}
 
 @dataclass(frozen=True)
 class Rule:
-    """What a parameter may be.
-
-    Args:
-        expected: what it must be, to complete "it must be ...".
-        example: a value that is right, as it is typed after the name.
-        accepts: whether a value is right, as far as that can be said without the model.
-    """
+    """What a parameter may be."""
 
     expected: str
     example: str
@@ -180,22 +174,7 @@ width of the model; pass -p k 10
 
 
 def parse_blocks(text: str | int) -> list[int]:
-    """Read a choice of blocks.
-
-    Args:
-        text: Blocks counted from 1: single ones and ranges, separated by commas. A lone number may be an `int`,
-            which is what papermill makes of it.
-
-    Returns:
-        Blocks counted from 0, in the order given.
-
-    Raises:
-        ParameterError: If it cannot be read, names a block twice, or counts from 0.
-
-    Examples:
-        >>> parse_blocks("3-5,9")
-        [2, 3, 4, 8]
-    """
+    """Read a choice of blocks."""
     blocks: list[int] = []
     parts = [str(text)] if _is_whole(text) else text.split(",") if isinstance(text, str) else []
     for part in parts:
@@ -211,21 +190,7 @@ def parse_blocks(text: str | int) -> list[int]:
 
 
 def parse_levels(text: str | float) -> tuple[float, ...]:
-    """Read a list of noise levels.
-
-    Args:
-        text: Different numbers above 0, separated by commas; a lone one may be a number.
-
-    Returns:
-        The levels, smallest first.
-
-    Raises:
-        ParameterError: If it cannot be read, or a level is not above 0 or comes twice.
-
-    Examples:
-        >>> parse_levels("1, 0.1")
-        (0.1, 1.0)
-    """
+    """Read a list of noise levels."""
     seen = "" if isinstance(text, bool) or not isinstance(text, str | int | float) else str(text)
     try:
         levels = sorted(float(part) for part in seen.split(","))
@@ -237,21 +202,7 @@ def parse_levels(text: str | float) -> tuple[float, ...]:
 
 
 def parse_pair(text: str | int) -> tuple[int, int]:
-    """Read a choice of two blocks, which may be the same.
-
-    Args:
-        text: Two blocks counted from 1, separated by a comma; a lone number is that block twice.
-
-    Returns:
-        The two blocks, counted from 0.
-
-    Raises:
-        ParameterError: If it cannot be read or counts from 0.
-
-    Examples:
-        >>> parse_pair("9,10"), parse_pair(7)
-        ((8, 9), (6, 6))
-    """
+    """Read a choice of two blocks, which may be the same."""
     seen = str(text) if _is_whole(text) or isinstance(text, str) else ""
     match = re.fullmatch(r"\s*(\d+)\s*(?:,\s*(\d+)\s*)?", seen, flags=re.ASCII)
     first, second = (int(match[1]) - 1, int(match[2] or match[1]) - 1) if match else (-1, -1)
@@ -261,21 +212,7 @@ def parse_pair(text: str | int) -> tuple[int, int]:
 
 
 def refusal(name: str, value: Any, expected: str, example: str = "") -> str:
-    """Say in one line why a parameter is refused and what would do.
-
-    Args:
-        name: Its name, a key of `RULES`.
-        value: What was given.
-        expected: What it must be.
-        example: What to pass instead; by default the example of its rule.
-
-    Returns:
-        The line.
-
-    Examples:
-        >>> refusal("k", 0, RULES["k"].expected)
-        "parameter 'k' is 0 (int); it must be a whole number from 1 to the width of the model; pass -p k 10"
-    """
+    """Say in one line why a parameter is refused and what would do."""
     example = example or RULES[name].example
     seen = f"{value!r} ({type(value).__name__})"
     return f"parameter {name!r} is {seen}; it must be {expected}; pass -p {name} {example}"

@@ -120,37 +120,14 @@ def load_prompts(
 
 
 def add_chain_of_thought(prompt: Prompt) -> Prompt:
-    """The same prompt followed by "Let's think step by step." (zero-shot chain of thought, Kojima et al., 2022).
-
-    Args:
-        prompt: Any prompt.
-
-    Returns:
-        A prompt with the sentence appended and "+cot" added to its id.
-
-    Example:
-        >>> add_chain_of_thought(Prompt("q1", "mine", "How many?"))
-        Prompt(id='q1+cot', dataset='mine', text="How many? Let's think step by step.", steps=None)
-    """
+    """The same prompt followed by "Let's think step by step." (zero-shot chain of thought, Kojima et al., 2022)."""
     return replace(prompt, id=f"{prompt.id}+cot", text=f"{prompt.text} {CHAIN_OF_THOUGHT}")
 
 
 def count_steps(answer: str) -> int | None:
-    r"""Count the reasoning steps of a published GSM8K solution.
-
-    Such a solution ends in "#### 42"; its calculations are marked `<<6*7=42>>`. Each marked calculation is a step;
-    where none is marked, each line before the last is one.
-
-    Args:
-        answer: The solution.
-
-    Returns:
-        The number of steps; None for a text that is no such solution.
-
-    Example:
-        >>> count_steps("She sold 48/2 = <<48/2=24>>24 in May.\nIn all 48+24 = <<48+24=72>>72.\n#### 72")
-        2
-    """
+    """Count the reasoning steps of a published GSM8K solution."""
+    # Such a solution ends in "#### 42"; its calculations are marked `<<6*7=42>>`. Each marked calculation is a step;
+    # where none is marked, each line before the last is one.
     working, mark, _ = answer.partition("####")
     if not mark:
         return None

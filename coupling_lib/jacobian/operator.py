@@ -78,14 +78,7 @@ class BlockJacobian:
         return _Transposed(self)
 
     def __matmul__(self, V: torch.Tensor) -> torch.Tensor:
-        """Multiply: J V.
-
-        Args:
-            V: shape `(d,)` or `(d, m)`.
-
-        Returns:
-            J V, in the shape of `V`.
-        """
+        """Multiply: J V."""
         columns = self._columns(V)
         if "_dense" in self.__dict__:
             return self._dense @ V.to(self._dense)

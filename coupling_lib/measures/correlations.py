@@ -34,17 +34,7 @@ GROUPS = {"architecture": "architecture", "width": "width", "depth": "blocks"}
 
 
 def last_checkpoints(table: pd.DataFrame) -> pd.DataFrame:
-    """Take one row per model, its last checkpoint.
-
-    Args:
-        table: what `generalization.suite` gives.
-
-    Returns:
-        those rows.
-
-    Raises:
-        ParameterError: if these are fewer than five models, on which no statistic here means anything.
-    """
+    """Take one row per model, its last checkpoint."""
     last = table[table["final"]].reset_index(drop=True)
     if len(last) < 5:
         raise ParameterError(f"the suite has {len(last)} models; at least 5 are needed, train more with: make suite")
@@ -52,35 +42,14 @@ def last_checkpoints(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def equal_tokens(last: pd.DataFrame) -> pd.DataFrame:
-    """Take the models that saw the number of tokens that most of them saw.
-
-    Models that were trained longer are better, whatever else; among models of one budget that explanation is gone.
-
-    Args:
-        last: what `last_checkpoints` gives.
-
-    Returns:
-        those rows.
-    """
+    """Take the models that saw the number of tokens that most of them saw."""
+    # Models that were trained longer are better, whatever else; among models of one budget that explanation is gone.
     return last[last["tokens"] == last["tokens"].mode().iloc[0]].reset_index(drop=True)
 
 
 def variant_table(table: pd.DataFrame, score: str, group: str = "width", n_resamples: int = 300) -> pd.DataFrame:
-    """Correlate every variant of coupling, at every K, with a score.
-
-    The sign is that of coupling: a positive r says that models with more coupling score higher.
-
-    Args:
-        table: rows of `generalization.suite`, independent ones.
-        score: column of the score.
-        group: column whose values are left out whole.
-        n_resamples: number of bootstrap resamples of each R².
-
-    Returns:
-        one line per variant and K: variant, k ("5", "10", "tenth"), n, r with r_low, r_high and error over models,
-        r_squared with low and high (95 %), p, p_holm and p_bh (corrected for all lines of the table), held_out (R² on
-        groups not seen), and r_relative, of coupling relative to its null.
-    """
+    """Correlate every variant of coupling, at every K, with a score."""
+    # The sign is that of coupling: a positive r says that models with more coupling score higher.
     y = table[score].to_numpy(dtype=float)
     rows = []
     for column in coupling_columns(table):
@@ -102,19 +71,7 @@ def variant_table(table: pd.DataFrame, score: str, group: str = "width", n_resam
 
 
 def rival_table(table: pd.DataFrame, score: str, coupling: str, group: str = "width") -> pd.DataFrame:
-    """Set coupling beside everything else that could predict the score.
-
-    Args:
-        table: rows of `generalization.suite`, independent ones.
-        score: column of the score.
-        coupling: column of a coupling.
-        group: column whose values are left out whole.
-
-    Returns:
-        one line per predictor, coupling first: predictor, r with its interval r_low and r_high, r_squared with low and
-        high, p, p_holm, held_out, and partial and partial_p, given all others. A predictor that does not vary is left
-        out.
-    """
+    """Set coupling beside everything else that could predict the score."""
     y = table[score].to_numpy(dtype=float)
     columns = {"coupling": coupling} | RIVALS
     variables = {name: table[column].to_numpy(dtype=float) for name, column in columns.items()}
@@ -138,17 +95,7 @@ def rival_table(table: pd.DataFrame, score: str, coupling: str, group: str = "wi
 
 
 def group_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
-    """Judge what coupling adds to the rivals, on groups of models that the fit has not seen.
-
-    Args:
-        table: rows of `generalization.suite`, independent ones.
-        score: column of the score.
-        coupling: column of a coupling.
-
-    Returns:
-        one line per kind of group: left_out, groups (how many), and the held-out R² with coupling alone, parameters
-        and tokens, and these with coupling.
-    """
+    """Judge what coupling adds to the rivals, on groups of models that the fit has not seen."""
     size = ["log_parameters", "log_tokens"]
     predictors = {"coupling": [coupling], "size and tokens": size, "size, tokens and coupling": [*size, coupling]}
     rows = []
@@ -165,20 +112,10 @@ def group_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
 
 
 def shape_table(tables: Mapping[str, tuple[Sequence[float], Sequence[float]]], n_seeds: int = 40) -> pd.DataFrame:
-    """Compare a line with an exponential on points that neither has seen.
-
-    Which points are left out together is drawn at random, and one draw decides nothing: the folds are drawn
-    `n_seeds` times. How far another set of models would move the difference is another matter, which the interval says.
-
-    Args:
-        tables: couplings and scores by what they are called.
-        n_seeds: how often the folds are drawn.
-
-    Returns:
-        one line per entry: points, n, the cross-validated R² of each shape (mean over draws of the folds); wins, the
-        number of draws in which the exponential is ahead; seeds; and gain, its lead in R², with low, high and error
-        over models.
-    """
+    """Compare a line with an exponential on points that neither has seen."""
+    # Which points are left out together is drawn at random, and one draw decides nothing: the folds are drawn
+    # `n_seeds` times. How far another set of models would move the difference is another matter, which the interval
+    # says.
     rows = []
     for name, (x, y) in tables.items():
         squares = {fit: held_out_squares(x, y, fit, n_seeds) for fit in FITS}
@@ -193,16 +130,7 @@ def shape_table(tables: Mapping[str, tuple[Sequence[float], Sequence[float]]], n
 
 
 def within_models(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
-    """Follow coupling and score along the checkpoints of each model, where nothing differs but training.
-
-    Args:
-        table: what `generalization.suite` gives.
-        score: column of the score.
-        coupling: column of a coupling.
-
-    Returns:
-        one line per model with at least four checkpoints: model, checkpoints and r over them.
-    """
+    """Follow coupling and score along the checkpoints of each model, where nothing differs but training."""
     rows = []
     for model, part in table.groupby("model"):
         if len(part) >= 4 and np.ptp(part[coupling]) > 0:
@@ -212,19 +140,7 @@ def within_models(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFram
 
 
 def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) -> dict[str, float]:
-    """Correlate coupling and score over all checkpoints of all models, and say what that hides.
-
-    Args:
-        table: what `generalization.suite` gives.
-        score: column of the score.
-        coupling: column of a coupling.
-
-    Returns:
-        numbers by name: `checkpoints` (how many), `r` with its interval over whole models (`low`, `high`),
-        `within-median`, the median over models of the correlation along training, `within-positive`, the share of
-        models in which it is positive, and `tokens-r` with `tokens-low` and `tokens-high`, the correlation of
-        coupling with log training tokens.
-    """
+    """Correlate coupling and score over all checkpoints of all models, and say what that hides."""
     y, x = table[score].to_numpy(dtype=float), table[coupling].to_numpy(dtype=float)
     signed = bootstrap_correlation(x, y, table["model"])
     tokens = bootstrap_correlation(table["log_tokens"], x, table["model"])
@@ -243,19 +159,9 @@ def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) ->
 
 
 def sign_along_training(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
-    """Correlate coupling and score across models, at each step of training that they share.
-
-    The models are always the same: those of the commonest budget of tokens. What differs is when they are looked at.
-
-    Args:
-        table: what `generalization.suite` gives.
-        score: column of the score.
-        coupling: column of a coupling.
-
-    Returns:
-        one line per step that all of these models have: step, tokens, models, r, low, high (95 % bootstrap interval
-        over models) and error.
-    """
+    """Correlate coupling and score across models, at each step of training that they share."""
+    # The models are always the same: those of the commonest budget of tokens. What differs is when they are looked
+    # at.
     chosen = equal_tokens(last_checkpoints(table))["model"]
     part = table[table["model"].isin(chosen)]
     rows = []
@@ -268,17 +174,7 @@ def sign_along_training(table: pd.DataFrame, score: str, coupling: str) -> pd.Da
 
 
 def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
-    """Set coupling against the validation loss over all checkpoints: a line, and a parabola.
-
-    Args:
-        table: rows of `generalization.suite`, step 0 among them.
-        coupling: column of a coupling.
-
-    Returns:
-        `checkpoints`, `models`, `line` and `parabola` (R² of coupling), `gain` of the second over the first with
-        `gain-low`, `gain-high` and `gain-error` over models, `peak`, the loss at which the parabola is highest, and
-        `trained-line`, `trained-parabola` without step 0.
-    """
+    """Set coupling against the validation loss over all checkpoints: a line, and a parabola."""
     loss, value = (table[name].to_numpy(dtype=float) for name in ("validation_loss", coupling))
 
     def explained(rows: np.ndarray, degree: int) -> float:
@@ -304,16 +200,7 @@ def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
 
 
 def tokens_by_phase(table: pd.DataFrame, coupling: str) -> dict[str, dict[str, float]]:
-    """Correlate coupling with the logarithm of the tokens seen: over all of training, and on each side of the peak.
-
-    Args:
-        table: what `generalization.suite` gives.
-        coupling: column of a coupling.
-
-    Returns:
-        under "all", "rising" (up to each model's most coupled checkpoint) and "falling" (from there on): r, low, high
-        and error over whole models, n (models) and checkpoints.
-    """
+    """Correlate coupling with the logarithm of the tokens seen: over all of training, and on each side of the peak."""
     peak = table["model"].map(table.loc[table.groupby("model")[coupling].idxmax()].set_index("model")["step"])
     phases = {"all": table, "rising": table[table["step"] <= peak], "falling": table[table["step"] >= peak]}
     found = {}
@@ -325,16 +212,7 @@ def tokens_by_phase(table: pd.DataFrame, coupling: str) -> dict[str, dict[str, f
 
 
 def signed_gains(table: pd.DataFrame, score: str, coupling: str) -> dict[str, Effect]:
-    """Say by how much coupling explains a score better than each size does; a negative correlation counts against it.
-
-    Args:
-        table: rows of `generalization.suite`, independent ones.
-        score: column of the score.
-        coupling: column of a coupling.
-
-    Returns:
-        by "parameters", "blocks" and "width": sign(r) r² of coupling minus r² of the rival, with its error over models.
-    """
+    """Say by how much coupling explains a score better than each size does; a negative one counts against it."""
     every = np.arange(len(table))
     return {
         label: lead_over(table[coupling], table[RIVALS[label]], table[score], every, signed=True)

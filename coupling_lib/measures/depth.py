@@ -147,19 +147,7 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
 
 
 def other_models(others: str, besides: str) -> list[str]:
-    """Read a list of further models.
-
-    Args:
-        others: aliases, Hugging Face ids or local folders, separated by commas; may be empty.
-        besides: the model that they are set beside; it is left out, and so are repetitions.
-
-    Returns:
-        their names, in the order given.
-
-    Example:
-        >>> other_models("nano-llama, nano-neox, nano-llama", besides="nano-neox")
-        ['nano-llama']
-    """
+    """Read a list of further models."""
     names = dict.fromkeys(name.strip() for name in others.split(","))
     return [name for name in names if name and name != besides]
 

@@ -28,20 +28,7 @@ CONVENTIONS = {
 
 
 def numbers(effects: Mapping[str, Effect], prefix: str) -> dict[str, float]:
-    """Name the parts of effects.
-
-    Args:
-        effects: effects by name.
-        prefix: what all names begin with, the notebook's own; may be empty.
-
-    Returns:
-        PREFIX-NAME, and -low, -high, -error, -n behind it; what does not exist (the error of a single value) is left
-        out.
-
-    Example:
-        >>> numbers({"local": Effect(0.1, 0.05, 0.15, 0.02, 12)}, "depth")["depth-local-error"]
-        0.02
-    """
+    """Name the parts of effects."""
     ends = {"": "value", "-low": "low", "-high": "high", "-error": "error", "-n": "n"}
     found = {
         f"{prefix}-{name}{end}".lstrip("-"): float(getattr(effect, part))
@@ -52,23 +39,10 @@ def numbers(effects: Mapping[str, Effect], prefix: str) -> dict[str, float]:
 
 
 def null_spread(k: int, pairs: int) -> float:
-    r"""Bound how far chance alone moves the mean normalised mis-coupling of one network.
-
-    A network is one draw of bases, whatever the number of prompts: with random bases its mean over pairs of blocks
-    would scatter around the null as well. For one pair the deviation of $\tilde m$ is largest where the coupling matrix
-    has rank one (`metrics.nulls.diagonal_share_variance`).
-
-    Args:
-        k: number of singular vectors K; a single one leaves nothing off the diagonal, and no spread.
-        pairs: how many pairs of blocks count as independent; 1 where all that is averaged may share one matrix.
-
-    Returns:
-        a standard deviation.
-
-    Example:
-        >>> round(null_spread(10, 1), 4), round(null_spread(10, 66), 4)
-        (0.0264, 0.0032)
-    """
+    """Bound how far chance alone moves the mean normalised mis-coupling of one network."""
+    # A network is one draw of bases, whatever the number of prompts: with random bases its mean over pairs of blocks
+    # would scatter around the null as well. For one pair the deviation of $\tilde m$ is largest where the coupling
+    # matrix has rank one (`metrics.nulls.diagonal_share_variance`).
     if k == 1:
         return 0.0
     return float(np.sqrt(diagonal_share_variance(k, purity=1) / (4 * (1 - 1 / k) * pairs)))
@@ -179,20 +153,8 @@ def of_precision(measured: xr.Dataset, reference: str = "float32") -> dict[str, 
 
 
 def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
-    """How coupling and accuracy go together in the grid of vision transformers, and how both follow stochastic depth.
-
-    Models that differ in weight decay alone are near copies here, so eight of them are no eight trials.
-
-    Args:
-        table: what `figures.vision_data.coupling_table` gives, all seeds.
-        token: what the names end in.
-
-    Returns:
-        `rank`: Spearman correlation of coupling with the rate, mean over seeds, at the weight decay that has several.
-        Of the first seed: `accuracy`, the correlation of accuracy with coupling over all models; `within`, the same
-        with the mean of each rate taken out; both with an error over whole rates; and `steeper`, the rank correlation,
-        over rates, of the rate with the correlation at that rate.
-    """
+    """How coupling and accuracy go together in the grid of ViTs, and how both follow stochastic depth."""
+    # Models that differ in weight decay alone are near copies here, so eight of them are no eight trials.
     seeded = table.groupby("weight_decay")["seed"].nunique().idxmax()
     by_seed = [
         part["coupling"].corr(part["drop_path"], method="spearman")

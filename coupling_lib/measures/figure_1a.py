@@ -25,15 +25,7 @@ RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blo
 
 
 def prepared(points: pd.DataFrame) -> pd.DataFrame:
-    """Add what the statistics need to the points of `generalization.figure_1a`.
-
-    Args:
-        points: columns family, width, parameters_b, coupling, score.
-
-    Returns:
-        the same with log_width, log_parameters, width_curve, beyond_width, and root: the family that a tuned model
-        comes from, given in brackets behind its own.
-    """
+    """Add what the statistics need to the points of `generalization.figure_1a`."""
     root = points["family"].str.extract(r"\((.+)\)", expand=False).fillna(points["family"])
     return points.assign(
         root=root,
@@ -45,40 +37,14 @@ def prepared(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def cleared(values: ArrayLike, given: ArrayLike) -> np.ndarray:
-    """Take the best linear prediction out of a variable.
-
-    Args:
-        values: the variable (n,).
-        given: what predicts it, (n,) or (n, q).
-
-    Returns:
-        what is left (n,), mean 0.
-
-    Example:
-        >>> cleared([1.0, 2.0, 4.0], [0.0, 1.0, 2.0]).round(2).tolist()
-        [0.17, -0.33, 0.17]
-    """
+    """Take the best linear prediction out of a variable."""
     y = np.asarray(values, dtype=float)
     design = np.column_stack([np.ones(len(y)), np.asarray(given, dtype=float)])
     return y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
 
 
 def statistics(points: pd.DataFrame, above: float = 50.0) -> dict[str, float]:
-    """Say what explains what among the points of the paper's figure 1a.
-
-    Args:
-        points: columns family, kind, coupling, score, width, blocks, parameters_b, average, as
-            `generalization.figure_1a` gives them.
-        above: score above which the models are looked at by themselves.
-
-    Returns:
-        numbers by name: `n`; `slope`, `intercept`, `r-squared` and `p-value` of score on coupling; `width-r-squared`,
-        `parameters-r-squared` and `blocks-r-squared`, of score on the curve that has no coupling in it and on sizes;
-        `curve-r-squared`, of coupling on that curve; `log-slope`, of log(1 - c) on log d; `above-n`, `above-r-squared`
-        and `above-p`; `registry-r-squared` with `registry-n`, with the registry's scores in place of the plotted ones;
-        and `suppressed-r-squared` of the raw score on (1 - c) sqrt(0.1 d), beside which stands the correlation of that
-        with log width, `suppressor-r`.
-    """
+    """Say what explains what among the points of the paper's figure 1a."""
     table = prepared(points)
     coupling, score = table["coupling"], table["score"]
     line = linear_fit(coupling, score)
@@ -107,15 +73,7 @@ def statistics(points: pd.DataFrame, above: float = 50.0) -> dict[str, float]:
 
 
 def partial_table(points: pd.DataFrame) -> pd.DataFrame:
-    """Correlate coupling and score once the width of the models is taken out of both, in six ways.
-
-    Args:
-        points: see `statistics`.
-
-    Returns:
-        indexed by a short name: says (what is held fixed, and among which models), n, r, p (t test), low, high and
-        error (bootstrap over families), families, and least and most, the range of r when any one family is left out.
-    """
+    """Correlate coupling and score once the width of the models is taken out of both, in six ways."""
     table = prepared(points)
     shared = table[table.groupby("width")["width"].transform("size") > 1]
     base = table[table["kind"] == "base"]
@@ -156,14 +114,7 @@ def _partial(table: pd.DataFrame, x: str, given: pd.DataFrame, root: pd.Series) 
 
 
 def gains(points: pd.DataFrame) -> dict[str, Effect]:
-    """Say by how much coupling explains the score better than each rival: the difference of two R².
-
-    Args:
-        points: see `statistics`.
-
-    Returns:
-        effects by the labels of `RIVALS`, with the error over families; n is the number of families.
-    """
+    """Say by how much coupling explains the score better than each rival: the difference of two R²."""
     table = prepared(points)
     return {
         label: lead_over(table["coupling"], table[column], table["score"], table["root"])

@@ -64,30 +64,15 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
 
 
 def batched(function: Measure) -> Measure:
-    """Mark a measure that takes less time for several prompts at once than for one after the other.
-
-    Each variable of its data set with a prompt dimension holds, up to rounding, what it holds for that prompt alone.
-
-    Args:
-        function: the measure.
-
-    Returns:
-        the measure, which is left as it is; `sweep` gives it `prompts_together` prompts at a time.
-    """
+    """Mark a measure that takes less time for several prompts at once than for one after the other."""
+    # Each variable of its data set with a prompt dimension holds, up to rounding, what it holds for that prompt
+    # alone.
     function.batched = True
     return function
 
 
 def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]:
-    """Trace prompts one after the other, with a progress bar on a terminal and none in a log.
-
-    Args:
-        model: the model.
-        given: texts or tensors.
-
-    Yields:
-        one trace per prompt.
-    """
+    """Trace prompts one after the other, with a progress bar on a terminal and none in a log."""
     # What is measured in one go needs no bar; where it is a part of a sweep, the sweep has one.
     silent = None if len(given) > prompts_together(model) else True
     for prompt in tqdm(given, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False):
@@ -95,15 +80,7 @@ def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]
 
 
 def check_k(model: Model, k: int) -> None:
-    """Refuse a number of singular vectors that a model's Jacobians do not have, before anything is measured.
-
-    Args:
-        model: the model.
-        k: number of singular vectors.
-
-    Raises:
-        ParameterError: if `k` is not from 1 to the width of the model.
-    """
+    """Refuse a number of singular vectors that a model's Jacobians do not have, before anything is measured."""
     if not 1 <= k <= model.d_model:
         raise ParameterError(f"k is {k}; {model.name} has width {model.d_model}, so k is from 1 to {model.d_model}")
 
@@ -111,17 +88,7 @@ def check_k(model: Model, k: int) -> None:
 def traced_jacobians(
     model: Model, given: Sequence[str | torch.Tensor], token: int, boundary: str = "block"
 ) -> Iterator[tuple[Trace, torch.Tensor]]:
-    """Trace prompts and form the Jacobian J_tt of every block at one token, for several short prompts at a time.
-
-    Args:
-        model: the model.
-        given: texts or tensors.
-        token: the position t in each; -1 is the last.
-        boundary: see `Trace.jacobian`.
-
-    Yields:
-        for each prompt its trace and the Jacobians, shape `(L, d, d)`.
-    """
+    """Trace prompts and form the Jacobian J_tt of every block at one token, for several short prompts at a time."""
     for group in _groups(model, given):
         J = _jacobians(group, token, boundary)
         for number in range(len(J)):
@@ -145,17 +112,7 @@ def _groups(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[list[
 def jacobians_by_prompt(
     model: Model, given: Sequence[str | torch.Tensor], token: int, boundary: str = "block"
 ) -> Iterator[torch.Tensor]:
-    """Form what `traced_jacobians` does, for those who need no trace: its memory goes as the Jacobians come.
-
-    Args:
-        model: the model.
-        given: texts or tensors.
-        token: the position t in each; -1 is the last.
-        boundary: see `Trace.jacobian`.
-
-    Yields:
-        for each prompt the Jacobians, shape `(L, d, d)`.
-    """
+    """Form what `traced_jacobians` does, for those who need no trace: its memory goes as the Jacobians come."""
     for group in _groups(model, given):
         J = _jacobians(group, token, boundary, forget=True)
         group.clear()
@@ -163,30 +120,12 @@ def jacobians_by_prompt(
 
 
 def depth_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch.Tensor:
-    """Form the Jacobian J_tt of every block at one token.
-
-    Args:
-        traced: a trace.
-        token: the position t; -1 is the last.
-        boundary: see `Trace.jacobian`.
-
-    Returns:
-        the Jacobians, shape `(L, d, d)`.
-    """
+    """Form the Jacobian J_tt of every block at one token."""
     return _jacobians([traced], token, boundary)[0]
 
 
 def spent_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch.Tensor:
-    """Form what `depth_jacobians` does, and let the trace forget each block whose Jacobian is there.
-
-    Args:
-        traced: a trace, of no use afterwards.
-        token: the position t; -1 is the last.
-        boundary: see `Trace.jacobian`.
-
-    Returns:
-        the Jacobians, shape `(L, d, d)`.
-    """
+    """Form what `depth_jacobians` does, and let the trace forget each block whose Jacobian is there."""
     return _jacobians([traced], token, boundary, forget=True)[0]
 
 

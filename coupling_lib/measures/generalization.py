@@ -37,24 +37,12 @@ DECISIVE_MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "qwen1.5-0.5b", "pythia-
 
 
 def paper_figures(file: Path | None = None) -> pd.DataFrame:
-    """Read the values that were read off, or are stated with, the paper's figures.
-
-    Args:
-        file: a table with the columns of `data/paper_figures.csv`, which is the default.
-
-    Returns:
-        columns figure, series, x_quantity, x, y_quantity, y, how.
-    """
+    """Read the values that were read off, or are stated with, the paper's figures."""
     return pd.read_csv(file or paths.DATA / "paper_figures.csv", comment="#", dtype={"figure": str})
 
 
 def figure_1a() -> pd.DataFrame:
-    """Give the points of the paper's figure 1a with what the registry knows about each model.
-
-    Returns:
-        columns model (alias), family, kind, width, blocks, parameters_b, tokens_t, coupling, score (both digitised),
-        average (the score of the registry, NaN where it has none) and how.
-    """
+    """Give the points of the paper's figure 1a with what the registry knows about each model."""
     points = paper_figures()
     points = points[(points["figure"] == "1a") & (points["x_quantity"] == "coupling")]
     rows = []
@@ -71,11 +59,7 @@ def figure_1a() -> pd.DataFrame:
 
 
 def leaderboard() -> pd.DataFrame:
-    """Give the registry's models with at least one benchmark score.
-
-    Returns:
-        columns model, family, kind, parameters_b, blocks, width, tokens_t, the six tasks, average and in_paper.
-    """
+    """Give the registry's models with at least one benchmark score."""
     rows = [
         {
             "model": entry.alias, "family": entry.family, "kind": entry.kind, "parameters_b": entry.parameters_b,
@@ -89,23 +73,9 @@ def leaderboard() -> pd.DataFrame:
 
 
 def suite(file: Path | None = None, untrained: bool = False) -> pd.DataFrame:
-    """Read the suite of models trained by this project (`python -m coupling_lib.training.suite`).
-
-    The models trained on the generated grammar are left out: their text is another, and losses on different texts do
-    not compare. So is step 0, which is no trained model, unless it is asked for.
-
-    Args:
-        file: a table with the columns of `data/suite.csv`, which is the default.
-        untrained: whether step 0 comes with the others.
-
-    Returns:
-        the rows of the table, one per model and checkpoint, with the columns of `SCORES` and `RIVALS`, `final`
-        (whether it is the model's last checkpoint) and, per variant and K, `VARIANT_kK_relative`: 0 at the null,
-        1 at perfect coupling.
-
-    Raises:
-        ParameterError: if there is no such table.
-    """
+    """Read the suite of models trained by this project (`python -m coupling_lib.training.suite`)."""
+    # The models trained on the generated grammar are left out: their text is another, and losses on different texts
+    # do not compare. So is step 0, which is no trained model, unless it is asked for.
     file = file or paths.DATA / "suite.csv"
     if not file.is_file():
         raise ParameterError(f"{str(file)!r} does not exist; train the suite with: make suite")
@@ -125,31 +95,13 @@ def suite(file: Path | None = None, untrained: bool = False) -> pd.DataFrame:
 
 
 def coupling_columns(table: pd.DataFrame) -> list[str]:
-    """Name the columns of a table of the suite that hold a variant of coupling.
-
-    Args:
-        table: a table with columns such as "released_trace_k10" and "released_trace_k10_null".
-
-    Returns:
-        the columns, in the order of `VARIANTS`.
-    """
+    """Name the columns of a table of the suite that hold a variant of coupling."""
     names = [f"{variant}_k{label}" for variant in VARIANTS for label in ("5", "10", "tenth")]
     return [name for name in names if name in table.columns and f"{name}_null" in table.columns]
 
 
 def measured_models(root: Path | None = None) -> pd.DataFrame:
-    """Say which models of the paper have been measured here, as the store has it.
-
-    Args:
-        root: folder of all results; by default `results`.
-
-    Returns:
-        the paper's models and the embedded ones: model, score, digitised (coupling in figure 1a), trace (1 minus
-        `released_trace` with K = 10 % of the width, of `measure_decisive`), normalized (1 minus
-        `normalized_miscoupling` at K = 10, of `measure_depth`), both means over pairs of different
-        blocks and NaN where not measured; prompts, how many the latter is a mean over; and command, what to run for
-        the former, or "" if it was. Only the end of training in float32 counts (see `_comparable`).
-    """
+    """Say which models of the paper have been measured here, as the store has it."""
     kept = store.listing(root=root)
     kept = _comparable(kept[~kept["untrained"].astype(bool)])
     rows = []

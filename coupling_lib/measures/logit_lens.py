@@ -15,24 +15,12 @@ _ROWS = 8192
 
 
 def logit_lens_entropies(traced: Trace, token: int = -1) -> dict[str, Tensor]:
-    r"""Entropy of the next-token distribution read off the stream at each depth (paper, figure 26).
-
-    Two readings: `entropy` is that of $\mathrm{softmax}(W x^l)$, the paper's formula as it stands, with the model's
-    unembedding W (and its bias, if it has one). `entropy_normed` is that of $\mathrm{softmax}(W\,N(x^l))$, where
-    the model's final norm N comes first, as it does in the model itself; at the last depth this is the model's own
-    prediction, up to a constant factor or a soft cap that a few models put on their logits and that is left out here.
-
-    Args:
-        traced: A trace of the model.
-        token: The position whose states x^0 .. x^L are read; -1 is the last.
-
-    Returns:
-        `entropy` and `entropy_normed`, each (L+1,), in nats.
-
-    Raises:
-        ParameterError: If there is no such token.
-        UnsupportedModelError: If the model has no matrix that reads its stream, or the model does not predict by it.
-    """
+    """Entropy of the next-token distribution read off the stream at each depth (paper, figure 26)."""
+    # Two readings: `entropy` is that of $\mathrm{softmax}(W x^l)$, the paper's formula as it stands, with the model's
+    # unembedding W (and its bias, if it has one). `entropy_normed` is that of $\mathrm{softmax}(W\,N(x^l))$, where
+    # the model's final norm N comes first, as it does in the model itself; at the last depth this is the model's own
+    # prediction, up to a constant factor or a soft cap that a few models put on their logits and that is left out
+    # here.
     hf = traced.model.hf
     position = traced.position(token)
     x = traced.hidden[:, position]

@@ -35,38 +35,12 @@ DECISIVE = ("released_norm", "released_trace")
 
 
 def tenth_of_width(d: int) -> int:
-    """Give K = 10 % of the width, rounded down as the pre-release code does, but at least 1.
-
-    Args:
-        d: width.
-
-    Returns:
-        K.
-
-    Example:
-        >>> tenth_of_width(768)
-        76
-    """
+    """Give K = 10 % of the width, rounded down as the pre-release code does, but at least 1."""
     return max(1, int(0.1 * d))
 
 
 def ladder(k: int, d: int) -> tuple[int, ...]:
-    """Give the numbers of singular vectors around a chosen one: half of it, itself, and its double.
-
-    Args:
-        k: the chosen one, at least 2.
-        d: width; no number exceeds half of it, but for the chosen one itself.
-
-    Returns:
-        Numbers in ascending order, from 2.
-
-    Raises:
-        ParameterError: if `k` is below 2.
-
-    Example:
-        >>> ladder(10, 96), ladder(10, 12)
-        ((5, 10, 20), (5, 10))
-    """
+    """Give the numbers of singular vectors around a chosen one: half of it, itself, and its double."""
     if k < 2:
         raise ParameterError(f"k is {k!r}; without off-diagonal entries some readings mean nothing; take 2 or more")
     return tuple(sorted({max(2, min(k // 2, d)), k, *([2 * k] if 2 * k <= d // 2 else [])}))
@@ -79,30 +53,8 @@ def null_curves(
     n_samples: int = 300,
     seed: int = 0,
 ) -> xr.Dataset:
-    r"""Simulate every variant without coupling, beside its closed form (`coupling_lib.metrics.nulls`).
-
-    The spectrum is $\sigma_i = i^{-a}$ over the whole width; $a = 0$ is flat.
-
-    Args:
-        widths: widths d, each at least the largest of `ks`.
-        ks: numbers of singular vectors; K = 10 % of the width is added as a rule of its own.
-        decays: exponents a.
-        n_samples: random draws for each width.
-        seed: seed of the draws.
-
-    Returns:
-        a dataset with dimensions `rule` (how K is chosen: "10", ..., "0.1 d"), `width`, `decay` and `variant`;
-        `simulated`, the root mean square over draws; `error`, its standard error; `closed_form`; and
-        `k` `(rule, width)`.
-
-    Raises:
-        ParameterError: if K exceeds a width.
-
-    Example:
-        >>> ds = null_curves(widths=(32,), ks=(4,), decays=(0.0,), n_samples=2)
-        >>> dict(ds.simulated.sizes)
-        {'rule': 2, 'width': 1, 'decay': 1, 'variant': 17}
-    """
+    """Simulate every variant without coupling, beside its closed form (`coupling_lib.metrics.nulls`)."""
+    # The spectrum is $\sigma_i = i^{-a}$ over the whole width; $a = 0$ is flat.
     ks = list(ks)
     generator = torch.Generator().manual_seed(seed)
     names = list(VARIANTS)
@@ -132,22 +84,7 @@ def null_curves(
 def null_by_spectrum(
     k: int, widths: Sequence[int] = (64, 512), decays: Sequence[float] = (0.0, 0.5, 1.0, 2.0), seed: int = 0
 ) -> pd.DataFrame:
-    r"""Tabulate the normalised coupling of random bases over width and spectrum: neither moves it by much.
-
-    Args:
-        k: number of singular vectors.
-        widths: widths d; the least possible, K itself, is added.
-        decays: exponents a of spectra $\sigma_i = i^{-a}$; a Jacobian of rank one is added.
-        seed: seed of the draws.
-
-    Returns:
-        columns width, spectrum, coupling (1 - the mean normalised mis-coupling) and error, its standard error.
-
-    Example:
-        >>> table = null_by_spectrum(10, widths=(64,), decays=(0.0,))
-        >>> print(f"{table.coupling.min():.3f} to {table.coupling.max():.3f}")
-        0.052 to 0.052
-    """
+    """Tabulate the normalised coupling of random bases over width and spectrum: neither moves it by much."""
     name, rows = "normalized_miscoupling", []
     for d in sorted({k, *(width for width in widths if width > k)}):
         rank = torch.arange(1, d + 1, dtype=torch.float64)
@@ -166,40 +103,13 @@ def measure_nulls(
     token: int = -1,
     seed: int = 0,
 ) -> xr.Dataset:
-    r"""Measure all variants of coupling across depth, and the same against surrogates of the model itself.
-
-    Every value is the mean over ordered pairs of different blocks. What each surrogate keeps and what it takes away
-    is said in `coupling_lib.metrics.surrogates`. *Relative* coupling is
-
-    $$\frac{\text{null} - \text{value}}{\text{null}},$$
-
-    with the expectation for random bases and the same singular values as null (`measures.random_bases.null_of`), prompt
-    by prompt: 0 without coupling, 1 at perfect coupling. The surrogate `rotated` is one draw of that null for each
-    pair of blocks, and stands beside it as a check.
-
-    Args:
-        model: a model from `load_model`.
-        prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
-        ks: numbers of singular vectors K, each from 2 to the width.
-        token: the position t whose Jacobians J_tt are measured; -1 is the last.
-        seed: seed of the surrogates.
-
-    Returns:
-        a dataset with `value` and `relative` `(prompt, kind, variant, k)`, kinds "measured", "rotated", "permuted",
-        "unpaired"; `null` and `null_error` `(prompt, variant, k)`, the expectation for random bases, mean over blocks,
-        and its standard error; `closed_form` `(prompt, variant, k)`, the null's root mean square;
-        `singular_values` `(prompt, block_1, rank)`.
-
-    Raises:
-        ParameterError: if K is below 2 or exceeds the width, the model has one block, or there is no prompt.
-        UntrustworthyResultError: if a Jacobian or a singular triplet fails its check.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> ds = measure_nulls(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
-        >>> bool(abs(ds.relative.sel(kind="rotated", k=10, variant="released_norm").item()) < 0.01)
-        True
-    """
+    """Measure all variants of coupling across depth, and the same against surrogates of the model itself."""
+    # Every value is the mean over ordered pairs of different blocks. What each surrogate keeps and what it takes away
+    # is said in `coupling_lib.metrics.surrogates`. *Relative* coupling is
+    # $$\frac{\text{null} - \text{value}}{\text{null}},$$
+    # with the expectation for random bases and the same singular values as null (`measures.random_bases.null_of`),
+    # prompt by prompt: 0 without coupling, 1 at perfect coupling. The surrogate `rotated` is one draw of that null
+    # for each pair of blocks, and stands beside it as a check.
     given = prompt_inputs(prompts)
     ks = sorted(set(ks))
     if ks[0] < 2:
@@ -258,34 +168,10 @@ def measure_decisive(
     token: int = -1,
     boundary: str = "hidden_states",
 ) -> xr.Dataset:
-    r"""Measure `released_norm` and `released_trace` at K = 10, 30, 50 and 10 % of the width, beside their null.
-
-    The paper's final figure 1a plots values that agree with $1 - 1/\sqrt{\lfloor 0.1 d \rfloor}$, the value of
-    1 - `released_trace` with K = 10 % of the width, a flat spectrum and no coupling. Whether they are that, or
-    coupling, is decided by measuring the same models.
-
-    Args:
-        model: a model from `load_model`.
-        prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
-        ks: numbers of singular vectors; those above the width are left out, and K = 10 % of the width is added.
-        token: the position t whose Jacobians J_tt are measured; -1 is the last.
-        boundary: `"hidden_states"`, as in the released code, or `"block"` (see `measure_depth`).
-
-    Returns:
-        a dataset with `value`, `null` and `null_error` `(prompt, variant, rule, pairs)`: means over pairs of blocks,
-        `pairs` "different" or "all" (a block with itself counts as 0); and `k` `(rule)`. The null is the expectation
-        for random bases with the measured spectra, with its standard error.
-
-    Raises:
-        ParameterError: if a token does not exist, the model has one block, or there is no prompt.
-        UntrustworthyResultError: if a Jacobian or a singular triplet fails its check.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> ds = measure_decisive(cl.load_model("nano-neox"), ["It was the best of times"])
-        >>> ds.k.values.tolist()
-        [10, 30, 50, 9]
-    """
+    """Measure `released_norm` and `released_trace` at K = 10, 30, 50 and 10 % of the width, beside their null."""
+    # The paper's final figure 1a plots values that agree with $1 - 1/\sqrt{\lfloor 0.1 d \rfloor}$, the value of 1 -
+    # `released_trace` with K = 10 % of the width, a flat spectrum and no coupling. Whether they are that, or
+    # coupling, is decided by measuring the same models.
     given = prompt_inputs(prompts)
     d, n_blocks = model.d_model, model.n_blocks
     if n_blocks < 2:

@@ -117,17 +117,7 @@ def measure_perturbation(
 
 @torch.no_grad()
 def perturbed_states(traced: Trace, position: int, added: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Run a model again with something added to one token's embedding, and record that token's states.
-
-    Args:
-        traced: the clean run.
-        position: which token, from 0.
-        added: what is added to the first block's input, shape `(m, d)`, one run for each.
-
-    Returns:
-        the states, shape `(m, L + 1, d)`, in the dtype of `traced.hidden`; and the largest change, relative to
-        their norm, that the tokens before `position` show after the last block.
-    """
+    """Run a model again with something added to one token's embedding, and record that token's states."""
     together = max(1, _BATCH_BYTES // (64 * traced.n_tokens * traced.d_model))
     runs = [_intervened(traced, position, part) for part in added.split(together)]
     states = torch.cat([states for states, _ in runs]).to(traced.hidden.dtype)

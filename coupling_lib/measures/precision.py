@@ -58,21 +58,7 @@ class _NarrowTrace(Trace):
 
 
 def chosen_precisions(text: str) -> list[str]:
-    """Read a list of precisions to be compared with float32.
-
-    Args:
-        text: names of `blocks.precision.PRECISIONS`, separated by commas.
-
-    Returns:
-        the names in the order given, each once and without float32.
-
-    Raises:
-        ParameterError: if a name is unknown or none is left.
-
-    Example:
-        >>> chosen_precisions("bfloat16, nf4")
-        ['bfloat16', 'nf4']
-    """
+    """Read a list of precisions to be compared with float32."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     narrow = [name for name in dict.fromkeys(names) if name != REFERENCE]
     unknown = [name for name in narrow if name not in PRECISIONS]

@@ -71,28 +71,13 @@ def prompt_versions(model: Model, questions: Iterable[Prompt]) -> list[Prompt]:
 
 
 def control_sentence(model: Model) -> str:
-    """Choose the statement whose length in tokens is nearest to that of the instruction.
-
-    Args:
-        model: the model, whose tokenizer measures length.
-
-    Returns:
-        a sentence that ends in a full stop, as the instruction does.
-    """
+    """Choose the statement whose length in tokens is nearest to that of the instruction."""
     wanted = added_tokens(model, CHAIN_OF_THOUGHT)
     return min(_CONTROLS, key=lambda sentence: abs(added_tokens(model, sentence) - wanted))
 
 
 def added_tokens(model: Model, sentence: str) -> int:
-    """Count the tokens that a sentence adds to a question.
-
-    Args:
-        model: the model.
-        sentence: the sentence.
-
-    Returns:
-        their number.
-    """
+    """Count the tokens that a sentence adds to a question."""
     return _length(model, f"How many? {sentence}") - _length(model, "How many?")
 
 
@@ -149,18 +134,7 @@ def measure_prompts(model: Model, prompts: Sequence[Prompt], ks: Sequence[int] =
 
 
 def readable(model: Model, prompts: Sequence[Prompt]) -> list[str | torch.Tensor]:
-    """Give prompts in a form that a language model can read; see `measure_prompts`.
-
-    Args:
-        model: the model.
-        prompts: the prompts.
-
-    Returns:
-        texts, or `input_ids` `(1, n)`.
-
-    Raises:
-        ParameterError: if the model reads images.
-    """
+    """Give prompts in a form that a language model can read; see `measure_prompts`."""
     if model.hf.main_input_name != "input_ids":
         raise ParameterError(f"{model.name} reads {model.hf.main_input_name}; prompts are texts, take a language model")
     if model.tokenizer is not None:

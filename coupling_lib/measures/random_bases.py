@@ -84,29 +84,12 @@ def null_of(
 
 
 def chance(null: xr.Dataset) -> Chance:
-    """Average a null over all that is in it, for instance the blocks.
-
-    Args:
-        null: What `null_of` gave, or a part of it.
-
-    Returns:
-        The mean, with its standard error.
-    """
+    """Average a null over all that is in it, for instance the blocks."""
     return Chance(float(null["value"].mean()), float(null["error"].mean()))
 
 
 def null_draws(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
-    """Draw what a reading is for single pairs of blocks that share no directions: the spread, not the mean.
-
-    Args:
-        ds: A dataset as for `null_of`.
-        variant: A name of `VARIANTS`.
-        n_samples: Number of draws.
-        seed: Seed of the draws.
-
-    Returns:
-        The values, dimension `sample` and those of `null_of`.
-    """
+    """Draw what a reading is for single pairs of blocks that share no directions: the spread, not the mean."""
     S, width, ks, dims, coords = _spectra(ds)
     generator = torch.Generator().manual_seed(seed)
     values = random_orthogonal_null(S.flatten(0, -2), width, ks, n_samples, generator, [variant])[variant]
@@ -115,14 +98,7 @@ def null_draws(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int =
 
 
 def root_mean_square_spectra(ds: xr.Dataset) -> torch.Tensor:
-    """Give the singular values of each block, root mean square over prompts, with the tail filled.
-
-    Args:
-        ds: A dataset with `singular_values` and `frobenius_norm` per prompt and block.
-
-    Returns:
-        (..., L, d), float64.
-    """
+    """Give the singular values of each block, root mean square over prompts, with the tail filled."""
     # Root mean squares keep the energy of the head and the whole consistent, so that a tail exists.
     S, frobenius = (
         torch.tensor(ds[name].transpose("prompt", ...).values, dtype=torch.float64).square().mean(0).sqrt()

@@ -69,22 +69,7 @@ _NULL = ("value", "error")
 
 
 def several_ks(k: int, width: int) -> tuple[int, ...]:
-    """Choose the numbers of singular vectors at which readings are compared.
-
-    Args:
-        k: the one of interest, at least 2: with a single vector there is nothing off the diagonal.
-        width: width d of the model.
-
-    Returns:
-        k and those of `SEVERAL_KS` that the model has, ascending.
-
-    Raises:
-        ParameterError: if k is not from 2 to the width.
-
-    Example:
-        >>> several_ks(20, width=32)
-        (5, 10, 20, 30)
-    """
+    """Choose the numbers of singular vectors at which readings are compared."""
     if not 2 <= k <= width:
         raise ParameterError(f"k is {k}; readings are compared at k from 2 to {width}, the width; pass -p k 10")
     return tuple(sorted({k, *(other for other in SEVERAL_KS if other <= width)}))

@@ -15,19 +15,7 @@ QUANTITIES = ("coupling", "validation_loss", "accuracy")
 
 
 def regularised(file: Path | None = None) -> pd.DataFrame:
-    """Read the runs of the experiment, after training.
-
-    Args:
-        file: a table with the columns of `data/regulariser.csv`, which is the default.
-
-    Returns:
-        one line per run: strength (0 without the regulariser), seed, coupling (1 - the normalised mis-coupling at
-        K = 10), its null, validation_loss in nats per token, accuracy, coupling_loss and versions.
-
-    Example:
-        >>> sorted(regularised()["strength"].unique().tolist())
-        [0.0, 0.03, 0.3]
-    """
+    """Read the runs of the experiment, after training."""
     measured = ["normalized_miscoupling_k10", "normalized_miscoupling_k10_null"]
     others = ["validation_loss", "accuracy", "coupling_loss", "versions"]
     columns = ["strength", "seed", *measured, *others]
@@ -38,18 +26,7 @@ def regularised(file: Path | None = None) -> pd.DataFrame:
 
 
 def difference_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Compare each strength with no regulariser, within seeds.
-
-    Args:
-        table: what `regularised` gives.
-
-    Returns:
-        one line per strength above 0 and quantity: strength, column, pairs, difference (with the regulariser minus
-        without), low and high (95 % interval, Student's t over the pairs).
-
-    Raises:
-        ParameterError: if a strength has fewer than two seeds that were also run without the regulariser.
-    """
+    """Compare each strength with no regulariser, within seeds."""
     plain = table[table["strength"] == 0].set_index("seed")
     rows = []
     for strength, part in table[table["strength"] > 0].groupby("strength"):

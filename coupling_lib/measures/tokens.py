@@ -135,20 +135,7 @@ def tokens_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int 
 
 
 def token_comparisons(pair: tuple[int, int], token_in: int, token_out: int) -> dict[str, dict[str, Any]]:
-    """List the comparisons of one report: every kind, between two blocks and within the first.
-
-    Args:
-        pair: the blocks l and l', from 0; the second may be the first.
-        token_in: the fixed token of kind `"input"`.
-        token_out: the fixed token of kind `"output"`.
-
-    Returns:
-        by a name such as "self 9-10" (blocks from 1), the arguments of `measure_tokens`.
-
-    Example:
-        >>> list(token_comparisons((8, 9), token_in=1, token_out=-1))
-        ['self 9-10', 'input 9-10', 'output 9-10', 'self 9-9', 'input 9-9', 'output 9-9']
-    """
+    """List the comparisons of one report: every kind, between two blocks and within the first."""
     fixed: Mapping[str, int | None] = {"self": None, "input": token_in, "output": token_out}
     first, _ = pair
     return {
@@ -159,19 +146,7 @@ def token_comparisons(pair: tuple[int, int], token_in: int, token_out: int) -> d
 
 
 def token_reports(comparisons: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Sort the comparisons of one report.
-
-    Args:
-        comparisons: what `token_comparisons` returned.
-
-    Returns:
-        the names of those between the two blocks, and of those within the first, each in the order of `KINDS`; the
-        same names twice where the two blocks are one.
-
-    Example:
-        >>> token_reports(token_comparisons((6, 6), token_in=1, token_out=-1))[0]
-        ['self 7-7', 'input 7-7', 'output 7-7']
-    """
+    """Sort the comparisons of one report."""
     names = list(comparisons)
     return names[: len(KINDS)], names[-len(KINDS) :]
 

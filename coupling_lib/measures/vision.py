@@ -35,20 +35,8 @@ RELATIONS = ("class", "patch", "class to patch", "patch to class", "patch a to b
 
 
 def relation_tokens(model: Model, n_tokens: int) -> dict[str, tuple[int, int]]:
-    """Give the token positions of each relation.
-
-    "patch" is patch a; a and b are the two patches at the centre of the image, upper left and lower right.
-
-    Args:
-        model: a vision model from `load_model`.
-        n_tokens: number of tokens n, the class token and others that are no patches included.
-
-    Returns:
-        the positions (t1, t2), from 0, by the names of `RELATIONS`.
-
-    Raises:
-        ParameterError: if the model reads no images, or has fewer than four patches.
-    """
+    """Give the token positions of each relation."""
+    # "patch" is patch a; a and b are the two patches at the centre of the image, upper left and lower right.
     config = model.hf.config
     if model.hf.main_input_name != "pixel_values" or not hasattr(config, "patch_size"):
         raise ParameterError(f"{model.name} reads no images; give a vision transformer such as 'nano-vit'")
@@ -203,18 +191,7 @@ def measure_drop_path(
 def measure_network(
     model: Model, prompts: Iterable[torch.Tensor], k: int = 10, token: int = 0
 ) -> dict[str, xr.Dataset]:
-    """Measure everything that the notebook on vision transformers compares between two networks.
-
-    Args:
-        model: a vision model from `load_model`.
-        prompts: images `(1, c, h, w)` in the model's format.
-        k: number of singular vectors K.
-        token: the position whose Jacobians and whose path are measured; 0 is the class token.
-
-    Returns:
-        `"depth"` of `measure_depth`, `"relations"` of `measure_relations`, `"path"` of `measure_trajectories`; each
-        kept in the store, image by image.
-    """
+    """Measure everything that the notebook on vision transformers compares between two networks."""
     given = list(prompts)
     return {
         "depth": sweep(measure_depth, model, given, ks=(k,), token=token),

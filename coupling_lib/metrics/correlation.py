@@ -39,35 +39,10 @@ def correlation(
     n_resamples: int = 2000,
     seed: int = 0,
 ) -> Correlation:
-    r"""Correlation of x and y, or their partial correlation with a third variable held fixed.
-
-    With z held fixed it is the correlation of what is left of x and y after their best linear prediction from z,
-
-    $$r_{xy \cdot z} = \frac{r_{xy} - r_{xz} r_{yz}}{\sqrt{(1 - r_{xz}^2)(1 - r_{yz}^2)}}.$$
-
-    Resamples in which a variable is constant have no coefficient and are left out.
-
-    Args:
-        x: First variable (n,).
-        y: Second variable (n,).
-        method: "spearman" (ranks: any monotone relation) or "pearson" (values: a linear one).
-        given: Variable z held fixed (n,); None for none.
-        level: Coverage of the interval, between 0 and 1.
-        n_resamples: Number of resamples.
-        seed: Seed of the resampling.
-
-    Returns:
-        Coefficient, the ends of its interval, and n.
-
-    Raises:
-        ParameterError: If the lengths differ, there are fewer than four pairs, a variable is constant or not finite, z
-            predicts x or y exactly, or the method or the level makes no sense.
-
-    Example:
-        >>> found = correlation([1, 2, 3, 4, 5, 6], [1, 4, 9, 16, 25, 36])
-        >>> found.r, found.n
-        (1.0, 6)
-    """
+    """Correlation of x and y, or their partial correlation with a third variable held fixed."""
+    # With z held fixed it is the correlation of what is left of x and y after their best linear prediction from z,
+    # $$r_{xy \cdot z} = \frac{r_{xy} - r_{xz} r_{yz}}{\sqrt{(1 - r_{xz}^2)(1 - r_{yz}^2)}}.$$
+    # Resamples in which a variable is constant have no coefficient and are left out.
     if method not in METHODS or not 0 < level < 1:
         raise ParameterError(
             f"method is {method!r} and level {level!r}; expected spearman or pearson, and a number between 0 and 1"

@@ -87,16 +87,7 @@ def coupling_matrices(J: Tensor | Sequence[Any], U: Tensor, Vh: Tensor) -> Tenso
 
 
 def project_all_pairs(J: Tensor | Sequence[Any], left: Tensor, right: Tensor) -> Tensor:
-    r"""All products $X_{l'}^\top J_l Y_{l'}$, each Jacobian applied once.
-
-    Args:
-        J: Jacobians (L1, d, d), or a sequence of L1 operators.
-        left: $X$ (L2, d, K).
-        right: $Y$ (L2, d, K).
-
-    Returns:
-        (L1, L2, K, K).
-    """
+    r"""All products $X_{l'}^\top J_l Y_{l'}$, each Jacobian applied once."""
     n_blocks, d, k = right.shape
     Y = _side_by_side(right)
     # One Jacobian at a time: the products of all of them take many times the memory of the result. That has its memory
@@ -108,15 +99,7 @@ def project_all_pairs(J: Tensor | Sequence[Any], left: Tensor, right: Tensor) ->
 
 
 def overlap_all_pairs(left: Tensor, right: Tensor) -> Tensor:
-    r"""All products $X_{l'}^\top Y_l$ of two sets of bases, as one matrix product.
-
-    Args:
-        left: $X$ (L2, d, K).
-        right: $Y$ (L1, d, K).
-
-    Returns:
-        (L1, L2, K, K).
-    """
+    r"""All products $X_{l'}^\top Y_l$ of two sets of bases, as one matrix product."""
     k = left.shape[-1]
     overlaps = _side_by_side(left).T @ _side_by_side(right)
     return overlaps.reshape(len(left), k, len(right), k).permute(2, 0, 1, 3)
@@ -197,14 +180,7 @@ def mismatch(A: Tensor, s1: Tensor, absolute: bool = False, norm: float | str = 
 
 
 def widened(*arguments: Any) -> tuple[Any, ...]:
-    """Tensors in their common data type, float32 at least; anything that is not a tensor comes back as it is.
-
-    Args:
-        *arguments: Tensors of any floating type, or operators.
-
-    Returns:
-        The same arguments, in order.
-    """
+    """Tensors in their common data type, float32 at least; anything that is not a tensor comes back as it is."""
     dtype = torch.float32
     for argument in arguments:
         if isinstance(argument, Tensor):
@@ -213,18 +189,7 @@ def widened(*arguments: Any) -> tuple[Any, ...]:
 
 
 def trustworthy(value: Tensor, what: str) -> Tensor:
-    """The value itself, once it is known to be finite everywhere.
-
-    Args:
-        value: Computed values of any shape.
-        what: Their name in the error message.
-
-    Returns:
-        `value`.
-
-    Raises:
-        UntrustworthyResultError: If any entry is NaN or infinite.
-    """
+    """The value itself, once it is known to be finite everywhere."""
     wrong = int((~torch.isfinite(value)).sum())
     if wrong:
         raise UntrustworthyResultError(
@@ -235,19 +200,7 @@ def trustworthy(value: Tensor, what: str) -> Tensor:
 
 
 def divided(numerator: Tensor, denominator: Tensor, what: str) -> Tensor:
-    """Quotient that is refused, rather than returned as NaN, where the denominator vanishes.
-
-    Args:
-        numerator: Values of any shape.
-        denominator: Values that broadcast against them.
-        what: Name of the denominator in the error message.
-
-    Returns:
-        The quotient, finite everywhere.
-
-    Raises:
-        UntrustworthyResultError: If any denominator is 0, or any quotient is not finite.
-    """
+    """Quotient that is refused, rather than returned as NaN, where the denominator vanishes."""
     zeros = int((denominator == 0).sum())
     if zeros:
         raise UntrustworthyResultError(

@@ -53,20 +53,7 @@ class Growth(NamedTuple):
 
 
 def agreement(computed: Tensor, true: Tensor) -> Agreement:
-    """Compare computed states with true ones: direction, length, and both.
-
-    Args:
-        computed: (..., d).
-        true: The same, none of them zero.
-
-    Returns:
-        Cosine, norm ratio and relative error, each (...). The cosine of a zero vector is 0.
-
-    Example:
-        >>> import torch
-        >>> agreement(torch.tensor([2.0, 0.0]), torch.tensor([1.0, 0.0]))
-        Agreement(cosine=tensor(1.), norm_ratio=tensor(2.), relative_error=tensor(1.))
-    """
+    """Compare computed states with true ones: direction, length, and both."""
     computed, true = widened(computed, true)
     length, wanted = torch.linalg.vector_norm(computed, dim=-1), torch.linalg.vector_norm(true, dim=-1)
     error = torch.linalg.vector_norm(computed - true, dim=-1)
@@ -80,27 +67,9 @@ def agreement(computed: Tensor, true: Tensor) -> Agreement:
 
 
 def carried_states(J: Tensor, x: Tensor) -> Agreement:
-    r"""Compare what products of $I + J_l$ make of each state with the states the network reaches.
-
-    For every pair of levels $a \le b$ it compares $(I + J_b) \cdots (I + J_{a+1})\,x^a$ with $x^b$. Row 0 starts at the
-    embedding (paper, equations 20 and 21); the last column asks how much of the way to the end is linear.
-
-    Args:
-        J: Residual Jacobians (L, d, d).
-        x: States (L+1, d).
-
-    Returns:
-        Cosine, norm ratio and relative error, each (L+1, L+1) with the starting level first; not a number where the
-        end lies before the start. The diagonal is a state with itself.
-
-    Example:
-        >>> import torch
-        >>> J, x = torch.full((2, 1, 1), 1.0), torch.tensor([[1.0], [2.0], [4.0]])
-        >>> carried_states(J, x).norm_ratio
-        tensor([[1., 1., 1.],
-                [nan, 1., 1.],
-                [nan, nan, 1.]])
-    """
+    """Compare what products of $I + J_l$ make of each state with the states the network reaches."""
+    # For every pair of levels $a \le b$ it compares $(I + J_b) \cdots (I + J_{a+1})\,x^a$ with $x^b$. Row 0 starts at
+    # the embedding (paper, equations 20 and 21); the last column asks how much of the way to the end is linear.
     J, x = _checked(J, x)
     levels = len(x)
     out = Agreement(*(x.new_full((levels, levels), torch.nan) for _ in Agreement._fields))
@@ -115,41 +84,16 @@ def carried_states(J: Tensor, x: Tensor) -> Agreement:
 
 
 def linear_part(J: Tensor, x: Tensor) -> Agreement:
-    r"""Compare $J_l\,x^{l-1}$, all that one block adds by the paper's equation 23, with the true $f^l(x^{l-1})$.
-
-    Args:
-        J: Residual Jacobians (L, d, d).
-        x: States (L+1, d).
-
-    Returns:
-        Cosine, norm ratio and relative error, each (L,). A norm ratio near 0 says that the remainder does the work.
-    """
+    r"""Compare $J_l\,x^{l-1}$, all that one block adds by the paper's equation 23, with the true $f^l(x^{l-1})$."""
     J, x = _checked(J, x)
     return agreement(_applied(J, x[:-1]), x.diff(dim=0))
 
 
 def contributions(J: Tensor, x: Tensor) -> Tensor:
-    r"""Split the last state into what the product carries from the embedding and from each block's remainder.
-
-    Unrolling $x^l = (I + J_l) x^{l-1} + b_l$ gives
-
-    $$x^L = P_{0}\,x^0 + \sum_{l=1}^{L} P_{l}\,b_l, \qquad P_l = (I + J_L) \cdots (I + J_{l+1}),$$
-
-    an identity. Each term counts by its component along $x^L$, as a share of $\lVert x^L \rVert$.
-
-    Args:
-        J: Residual Jacobians (L, d, d).
-        x: States (L+1, d).
-
-    Returns:
-        (L+1,): the embedding's share first, then each block's. They add up to 1; a share may be negative.
-
-    Example:
-        >>> import torch
-        >>> J, x = torch.full((2, 1, 1), 1.0), torch.tensor([[1.0], [3.0], [8.0]])
-        >>> contributions(J, x)  # 4 of 8 come from the embedding, 2 from each remainder
-        tensor([0.5000, 0.2500, 0.2500])
-    """
+    """Split the last state into what the product carries from the embedding and from each block's remainder."""
+    # Unrolling $x^l = (I + J_l) x^{l-1} + b_l$ gives
+    # $$x^L = P_{0}\,x^0 + \sum_{l=1}^{L} P_{l}\,b_l, \qquad P_l = (I + J_L) \cdots (I + J_{l+1}),$$
+    # an identity. Each term counts by its component along $x^L$, as a share of $\lVert x^L \rVert$.
     J, x = _checked(J, x)
     remainders = x.diff(dim=0) - _applied(J, x[:-1])
     columns = x[:1]
@@ -159,24 +103,12 @@ def contributions(J: Tensor, x: Tensor) -> Tensor:
 
 
 def growth(J: Tensor, x: Tensor, U: Tensor, S: Tensor) -> Growth:
-    r"""Follow given directions through the blocks, beside what full coupling predicts.
-
-    If all blocks shared their singular vectors, with left equal to right, $J_l = U S_l U^\top$, a change along $u_k$
-    would grow by $\prod_l (1 + \sigma_k^l)$ (paper, equation 24), and `response`, `along` and `singular` would agree;
-    `state` too, if the remainders vanish. A left vector that points against its right one makes the factor
-    $1 - \sigma_k^l$ instead: `along` knows of it, `singular` does not.
-
-    A component that is lost in rounding counts as rounding: a block that ends in a norm may erase a direction.
-
-    Args:
-        J: Residual Jacobians (L, d, d).
-        x: States (L+1, d).
-        U: Directions of length 1 as columns (d, K), such as the left singular vectors of the mean Jacobian.
-        S: Singular values of each block (L, at least K), strongest first.
-
-    Returns:
-        Logarithms of the growth factors, each (L+1, K).
-    """
+    """Follow given directions through the blocks, beside what full coupling predicts."""
+    # If all blocks shared their singular vectors, with left equal to right, $J_l = U S_l U^\top$, a change along
+    # $u_k$ would grow by $\prod_l (1 + \sigma_k^l)$ (paper, equation 24), and `response`, `along` and `singular`
+    # would agree; `state` too, if the remainders vanish. A left vector that points against its right one makes the
+    # factor $1 - \sigma_k^l$ instead: `along` knows of it, `singular` does not.
+    # A component that is lost in rounding counts as rounding: a block that ends in a norm may erase a direction.
     J, x = _checked(J, x)
     U, S = widened(U, S)
     rounding = torch.finfo(x.dtype).eps
@@ -196,15 +128,7 @@ def growth(J: Tensor, x: Tensor, U: Tensor, S: Tensor) -> Growth:
 
 
 def randomised(J: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    r"""Give every block random singular vectors and leave its singular values: $Q_l J_l R_l$.
-
-    Args:
-        J: Residual Jacobians (L, d, d).
-        generator: Source of randomness, on the CPU; None takes torch's global one.
-
-    Returns:
-        (L, d, d); $Q_l$ and $R_l$ are independent, uniformly distributed orthogonal matrices.
-    """
+    """Give every block random singular vectors and leave its singular values: $Q_l J_l R_l$."""
     (J,) = widened(J)
 
     def turn() -> Tensor:
@@ -214,21 +138,10 @@ def randomised(J: Tensor, generator: torch.Generator | None = None) -> Tensor:
 
 
 def random_steps(S: Tensor, start: Tensor, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
-    r"""Carry vectors through blocks with random singular vectors, without forming a matrix.
-
-    A vector $y$ is turned by $V_l^\top$ into a uniform direction $g$ of its own length, stretched to $S_l\,g$ and
-    turned by $U_l$ into another uniform direction: $y + \lVert S_l\,g \rVert\,h$ has exactly the distribution of
-    $(I + U_l S_l V_l^\top)\,y$ with uniform, independent $U_l$ and $V_l$.
-
-    Args:
-        S: Singular values (L, d).
-        start: Vector (d,), or one per sample (n_samples, d).
-        n_samples: Number of draws.
-        generator: Source of randomness, on the CPU.
-
-    Returns:
-        (n_samples, L+1, d), the start included.
-    """
+    """Carry vectors through blocks with random singular vectors, without forming a matrix."""
+    # A vector $y$ is turned by $V_l^\top$ into a uniform direction $g$ of its own length, stretched to $S_l\,g$ and
+    # turned by $U_l$ into another uniform direction: $y + \lVert S_l\,g \rVert\,h$ has exactly the distribution of
+    # $(I + U_l S_l V_l^\top)\,y$ with uniform, independent $U_l$ and $V_l$.
     S, start = widened(S, start)
     y = start.expand(n_samples, S.shape[-1])
     states = [y]

@@ -34,31 +34,12 @@ class FitInterval(NamedTuple):
 def fit_with_interval(
     x: ArrayLike, y: ArrayLike, level: float = 0.95, n_resamples: int = 4000, seed: int = 0
 ) -> FitInterval:
-    r"""Fit a line and resample its points.
-
-    Pairs $(x_i, y_i)$ are drawn again with replacement; the interval holds the middle `level` of the $R^2$ obtained.
-    Its lower end lies above 0 even without any relation, because $R^2$ is never negative and no sample has a
-    correlation of exactly 0: the p-value speaks about that. Below `statistics.FEW` points the percentile bootstrap is
-    too narrow. The interval is then that of the correlation, Student's t on Fisher's scale, squared: from 0 if it
-    contains 0.
-
-    Args:
-        x: Abscissae (n,), not all equal.
-        y: Ordinates (n,).
-        level: Coverage, between 0 and 1.
-        n_resamples: Number of resamples.
-        seed: Seed of the resampling.
-
-    Returns:
-        Line, $R^2$, interval and p-value.
-
-    Raises:
-        ParameterError: If the level is not between 0 and 1, or the points define no line.
-
-    Example:
-        >>> fit_with_interval([0, 1, 2, 3], [1, 3, 5, 7]).r_squared
-        1.0
-    """
+    """Fit a line and resample its points."""
+    # Pairs $(x_i, y_i)$ are drawn again with replacement; the interval holds the middle `level` of the $R^2$
+    # obtained. Its lower end lies above 0 even without any relation, because $R^2$ is never negative and no sample
+    # has a correlation of exactly 0: the p-value speaks about that. Below `statistics.FEW` points the percentile
+    # bootstrap is too narrow. The interval is then that of the correlation, Student's t on Fisher's scale, squared:
+    # from 0 if it contains 0.
     if not 0 < level < 1:
         raise ParameterError(f"level is {level!r}; expected a number between 0 and 1, for example 0.95")
     fit = linear_fit(x, y)

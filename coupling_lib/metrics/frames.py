@@ -20,19 +20,8 @@ from torch import Tensor
 def random_frame(
     d: int, k: int, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Draw orthonormal vectors of width d, uniformly distributed: the first k columns of a Haar orthogonal matrix.
-
-    The Q factor of a Gaussian matrix is Haar only after the signs of R's diagonal are moved into it.
-
-    Args:
-        d: Width.
-        k: Number of vectors, at most d.
-        generator: Source of randomness; None takes torch's global one.
-        dtype: Floating type of the result.
-
-    Returns:
-        (d, k).
-    """
+    """Draw orthonormal vectors of width d, uniformly distributed: the first k columns of a Haar orthogonal matrix."""
+    # The Q factor of a Gaussian matrix is Haar only after the signs of R's diagonal are moved into it.
     Q, R = torch.linalg.qr(torch.randn(d, k, generator=generator, dtype=dtype))
     return Q * R.diagonal().sign()
 
@@ -55,18 +44,7 @@ class FramePairs(NamedTuple):
 
 
 def frame_pairs(n: int, d: int, r: int, k: int, generator: torch.Generator | None = None) -> FramePairs:
-    """Draw pairs of independent frames of k vectors, uniformly distributed; float64.
-
-    Args:
-        n: Number of draws.
-        d: Width, at least k.
-        r: Number of coordinates that are wanted one by one, at most d.
-        k: Number of vectors.
-        generator: Source of randomness, on the CPU; None takes torch's global one.
-
-    Returns:
-        The pairs.
-    """
+    """Draw pairs of independent frames of k vectors, uniformly distributed; float64."""
     m = d - r
     if m < 2 * k:
         left, right = (random_frames(n, d, k, generator) for _ in range(2))

@@ -91,22 +91,9 @@ _FEWEST, _MAX_ENTRIES = 200, 2**21
 
 
 def filled_spectrum(S: Tensor, d: int, frobenius: Tensor) -> Tensor:
-    r"""Top singular values completed to full length by a flat tail that keeps $\lVert J \rVert_F$.
-
-    The second moments of the null depend on the spectrum beyond its head through $\lVert J \rVert_F$ alone, so the
-    shape of the tail does not matter to them.
-
-    Args:
-        S: Top singular values (..., r), strongest first.
-        d: Width.
-        frobenius: Frobenius norm of the full Jacobian (...).
-
-    Returns:
-        (..., d).
-
-    Raises:
-        ParameterError: If no tail below the smallest given value has that norm.
-    """
+    r"""Top singular values completed to full length by a flat tail that keeps $\lVert J \rVert_F$."""
+    # The second moments of the null depend on the spectrum beyond its head through $\lVert J \rVert_F$ alone, so the
+    # shape of the tail does not matter to them.
     S, frobenius = widened(S, torch.as_tensor(frobenius, device=S.device))
     rest = frobenius**2 - S.square().sum(dim=-1)
     r = S.shape[-1]
@@ -129,33 +116,11 @@ def random_orthogonal_null(
     generator: torch.Generator | None = None,
     names: Iterable[str] | None = None,
 ) -> dict[str, Tensor]:
-    r"""Draw values of every variant for random orthogonal bases with the same singular values.
-
-    One draw serves all spectra and all K. No matrix larger than (r, K) is drawn, with r the number of singular values
-    before the last run of equal ones (`coupling_lib.metrics.frames`). Each value has the exact null distribution of
-    its variant; values of different blocks in one sample share their bases and so are not independent.
-
-    Args:
-        S: Singular values (L, r), the whole spectrum or its head, in descending order; what is not given counts
-            as 0, which lowers the null (see `filled_spectrum`).
-        d: Width, at least r.
-        ks: Numbers of singular triplets, each at most r.
-        n_samples: Number of draws.
-        generator: Source of randomness; None takes torch's global one.
-        names: Variants to compute; None computes all.
-
-    Returns:
-        For each name (n_samples, len(ks), L), one value per draw, K and block.
-
-    Raises:
-        ParameterError: If the shapes do not fit together.
-
-    Example:
-        >>> import torch
-        >>> null = random_orthogonal_null(torch.ones(1, 64), 64, ks=[8], generator=torch.Generator().manual_seed(0))
-        >>> bool((null["normalized_miscoupling"].mean() - (1 - 1 / 8) ** 0.5).abs() < 0.01)
-        True
-    """
+    """Draw values of every variant for random orthogonal bases with the same singular values."""
+    # One draw serves all spectra and all K. No matrix larger than (r, K) is drawn, with r the number of singular
+    # values before the last run of equal ones (`coupling_lib.metrics.frames`). Each value has the exact null
+    # distribution of its variant; values of different blocks in one sample share their bases and so are not
+    # independent.
     S, ks = _checked(S, d, ks, n_samples)
     variants = chosen_variants(names)
     parts = [evaluated(variants, products, ks) for products in _null_products(S, d, ks, n_samples, generator, variants)]
@@ -185,37 +150,13 @@ def expected_null(
     n_samples: int = DRAWS,
     seed: int = 0,
 ) -> dict[str, Expectation]:
-    r"""Mean of every variant for random orthogonal bases with the same singular values, with its standard error.
-
-    Draws alone would leave an error of the single value's spread over $\sqrt n$. But the mean square $q^2$ of all
-    variants but one is known exactly (`closed_form_null`), and $m - (m^2 - q^2) / 2q = q - (m - q)^2 / 2q$ has the
-    same mean as $m$ and hardly varies: 3,000 draws give it to about 1e-5. The mean of the one variant that is left,
-    `old_off_over_diagonal`, does not change when the columns of A are permuted; so each draw counts with all K cyclic
-    orders of them, whose fluctuations cancel to first order.
-
-    Variants of the same distribution (`released_norm_vju` and `released_norm`, all `basis_*`) get the same value.
-
-    Args:
-        S: Singular values (L, r), as in `random_orthogonal_null`.
-        d: Width, at least r.
-        ks: Numbers of singular triplets, each at most r.
-        names: Variants to compute; None computes all, without `old_off_over_diagonal` where K is 1.
-        n_samples: Number of draws for each K; fewer, but 200 at least, where the standard errors of the variants with
-            a known mean square all fall below 1e-6 of the value before (large K).
-        seed: Seed of the draws.
-
-    Returns:
-        For each name its mean, the mean's error, and the number of draws.
-
-    Raises:
-        ParameterError: If the shapes do not fit together.
-
-    Example:
-        >>> import torch
-        >>> null = expected_null(torch.ones(1, 96), 96, ks=[10], names=["normalized_miscoupling"])
-        >>> print("{:.4f}".format(1 - null["normalized_miscoupling"].value.item()))
-        0.0516
-    """
+    """Mean of every variant for random orthogonal bases with the same singular values, with its standard error."""
+    # Draws alone would leave an error of the single value's spread over $\sqrt n$. But the mean square $q^2$ of all
+    # variants but one is known exactly (`closed_form_null`), and $m - (m^2 - q^2) / 2q = q - (m - q)^2 / 2q$ has the
+    # same mean as $m$ and hardly varies: 3,000 draws give it to about 1e-5. The mean of the one variant that is left,
+    # `old_off_over_diagonal`, does not change when the columns of A are permuted; so each draw counts with all K
+    # cyclic orders of them, whose fluctuations cancel to first order.
+    # Variants of the same distribution (`released_norm_vju` and `released_norm`, all `basis_*`) get the same value.
     S, ks = _checked(S.double(), d, ks, n_samples)
     names = [n for n in VARIANTS if 1 not in ks or n != _CYCLIC] if names is None else list(names)
     variants = chosen_variants(names)
@@ -318,26 +259,10 @@ def _null_products(
 
 
 def closed_form_null(name: str, S: Tensor, d: int, k: int) -> Tensor:
-    r"""Root-mean-square value of a variant with no coupling, in closed form (derivation at the top of this module).
-
-    Exact for all variants but one, whatever the spectrum: `old_off_over_diagonal` is about $1 + (\pi/2 - 1)/K$, as if
-    the entries of the coupling matrix were independent and Gaussian. The mean, which lies a little lower, is
-    `expected_null`.
-
-    Args:
-        name: Variant, a key of `VARIANTS`.
-        S: Singular values (..., r); what is not given counts as 0. A flat spectrum is `torch.ones(d)`.
-        d: Width.
-        k: Number of singular triplets.
-
-    Returns:
-        (...).
-
-    Example:
-        >>> import torch
-        >>> closed_form_null("released_norm", torch.ones(768), d=768, k=76)
-        tensor(1.0205)
-    """
+    """Root-mean-square value of a variant with no coupling, in closed form (derivation at the top of this module)."""
+    # Exact for all variants but one, whatever the spectrum: `old_off_over_diagonal` is about $1 + (\pi/2 - 1)/K$, as
+    # if the entries of the coupling matrix were independent and Gaussian. The mean, which lies a little lower, is
+    # `expected_null`.
     (variant,) = chosen_variants([name])
     (S,) = widened(S)
     checked_ks([k], available=S.shape[-1])
@@ -365,19 +290,7 @@ def closed_form_null(name: str, S: Tensor, d: int, k: int) -> Tensor:
 
 
 def diagonal_share_variance(k: int, purity: float) -> float:
-    r"""Variance of the diagonal's share $D = 1 - \tilde m^2$ with no coupling (derivation at the top of this module).
-
-    Args:
-        k: Number of singular triplets.
-        purity: $\mathrm{tr} (A^\top A)^2 / (\mathrm{tr} A^\top A)^2$, or its mean over random bases.
-
-    Returns:
-        The variance.
-
-    Example:
-        >>> round(diagonal_share_variance(10, purity=1) ** 0.5, 4)  # rank one
-        0.05
-    """
+    r"""Variance of the diagonal's share $D = 1 - \tilde m^2$ with no coupling (derived at the top)."""
     if k == 1:
         return 0.0
     gaussian, middle = (k + 2) / (k * (k**2 + 2)), (2 * k + 1) / (k**2 + 2)
@@ -386,18 +299,7 @@ def diagonal_share_variance(k: int, purity: float) -> float:
 
 
 def gaussian_miscoupling(k: int) -> float:
-    r"""Mean $\tilde m$ of a matrix of independent Gaussian entries: no coupling, flat spectrum, $K \ll d$.
-
-    Args:
-        k: Number of singular triplets.
-
-    Returns:
-        The mean, exact.
-
-    Example:
-        >>> round(1 - gaussian_miscoupling(10), 4)
-        0.0516
-    """
+    r"""Mean $\tilde m$ of a matrix of independent Gaussian entries: no coupling, flat spectrum, $K \ll d$."""
     if k == 1:
         return 0.0
     a, n = k * (k - 1) / 2, k**2 / 2
@@ -405,42 +307,16 @@ def gaussian_miscoupling(k: int) -> float:
 
 
 def mean_absolute_coordinate(d: int) -> float:
-    r"""Mean absolute coordinate of a uniform unit vector of width d.
-
-    It is $e_d = \Gamma(\tfrac d2) / (\sqrt\pi\, \Gamma(\tfrac{d+1}2)) \approx \sqrt{2 / \pi d}$, and also the
-    mean $|u^\top v|$ of two unrelated unit vectors.
-
-    Args:
-        d: Width.
-
-    Returns:
-        A number between 0 and 1.
-
-    Example:
-        >>> round(mean_absolute_coordinate(2), 4)  # 2 / pi on the circle
-        0.6366
-    """
+    """Mean absolute coordinate of a uniform unit vector of width d."""
+    # It is $e_d = \Gamma(\tfrac d2) / (\sqrt\pi\, \Gamma(\tfrac{d+1}2)) \approx \sqrt{2 / \pi d}$, and also the mean
+    # $|u^\top v|$ of two unrelated unit vectors.
     return math.exp(math.lgamma(d / 2) - math.lgamma((d + 1) / 2)) / math.sqrt(math.pi)
 
 
 def mean_absolute_entry(S: Tensor, d: int) -> Tensor:
-    r"""Mean absolute entry $\mathbb E |u^\top J v|$ for unit vectors u, v drawn at random, exact for any spectrum.
-
-    It is $e_d\, \mathbb E \lVert \sigma \circ x \rVert_2$ (derivation at the top of this module). The integral in it
-    is a trapezoidal sum over $\ln t$, which converges geometrically for such an integrand.
-
-    Args:
-        S: Singular values (..., r), not all zero; what is not given counts as 0.
-        d: Width.
-
-    Returns:
-        (...).
-
-    Example:
-        >>> import torch
-        >>> f"{mean_absolute_entry(torch.ones(96), d=96):.4f} {mean_absolute_coordinate(96):.4f}"
-        '0.0816 0.0816'
-    """
+    r"""Mean absolute entry $\mathbb E |u^\top J v|$ for unit vectors u, v drawn at random, exact for any spectrum."""
+    # It is $e_d\, \mathbb E \lVert \sigma \circ x \rVert_2$ (derivation at the top of this module). The integral in
+    # it is a trapezoidal sum over $\ln t$, which converges geometrically for such an integrand.
     S = S.double()
     energy = S.square().sum(dim=-1, keepdim=True)
     shares = (S.square() / energy).unsqueeze(-2)
@@ -454,23 +330,8 @@ def mean_absolute_entry(S: Tensor, d: int) -> Tensor:
 
 
 def relative_to_null(value: Tensor, null: Tensor) -> Tensor:
-    r"""Share of the way from no coupling to perfect coupling.
-
-    $$\frac{\text{null} - \text{value}}{\text{null}}$$
-
-    Every variant is 0 at perfect coupling.
-
-    Args:
-        value: Measured values of a variant, any shape.
-        null: Their values with no coupling, broadcast against them.
-
-    Returns:
-        0 at the null, 1 at perfect coupling, negative where the value is worse than the null.
-
-    Example:
-        >>> import torch
-        >>> relative_to_null(torch.tensor([1.0, 0.25, 0.0]), null=torch.tensor(1.0))
-        tensor([-0.0000, 0.7500, 1.0000])
-    """
+    """Share of the way from no coupling to perfect coupling."""
+    # $$\frac{\text{null} - \text{value}}{\text{null}}$$
+    # Every variant is 0 at perfect coupling.
     value, null = widened(value, torch.as_tensor(null))
     return trustworthy(divided(value - null, -null, "distance from the null to perfect coupling"), "coupling")

@@ -22,28 +22,10 @@ class PrincipalPaths(NamedTuple):
 
 
 def principal_paths(x: Tensor, components: int = 2) -> PrincipalPaths:
-    r"""Project trajectories onto the principal components of their last states.
-
-    The components are fitted on $X^L$ alone, the n states that leave the last block, and all states
-    $x_i^l$ are projected onto them after the mean of $X^L$ is taken away. A component has no sign; it is chosen so
-    that the last token ends on the positive side.
-
-    Args:
-        x: States (L+1, n, d).
-        components: Number of components, below n and at most d: n points span n - 1 directions.
-
-    Returns:
-        Coordinates, in the units of the residual stream, and shares of variance.
-
-    Raises:
-        ParameterError: If there are too few tokens.
-
-    Example:
-        >>> import torch
-        >>> x = torch.tensor([[[0.0, 0.0]] * 3, [[-2.0, 0.0], [-2.0, 0.0], [4.0, 0.0]]])
-        >>> principal_paths(x, components=1).coordinates[-1].flatten().tolist()
-        [-2.0, -2.0, 4.0]
-    """
+    """Project trajectories onto the principal components of their last states."""
+    # The components are fitted on $X^L$ alone, the n states that leave the last block, and all states $x_i^l$ are
+    # projected onto them after the mean of $X^L$ is taken away. A component has no sign; it is chosen so that the
+    # last token ends on the positive side.
     if x.ndim != 3 or not components < x.shape[1] or components > x.shape[2]:
         raise ParameterError(
             f"the states have shape {tuple(x.shape)!r}; {components} principal components need (L+1, n, d) with "

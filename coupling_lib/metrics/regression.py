@@ -25,28 +25,16 @@ from coupling_lib.metrics.statistics import Effect, partial_correlation
 
 
 class ExponentialRegression(RegressorMixin, BaseEstimator):
-    r"""Least squares for $y = a + b\, e^{c z}$, with $z$ the single input scaled to mean 0 and deviation 1.
+    r"""Least squares for $y = a + b\, e^{c z}$, with $z$ the single input scaled to mean 0 and deviation 1."""
 
-    For every $c$ of a grid the best $a$ and $b$ are a linear fit; the best $c$ is then refined between its
-    neighbours. $c = 0$ stands for the straight line, the limit of the family, so that it never fits worse.
-
-    Args:
-        steepest: Largest $|c|$ tried.
-    """
+    # For every $c$ of a grid the best $a$ and $b$ are a linear fit; the best $c$ is then refined between its
+    # neighbours. $c = 0$ stands for the straight line, the limit of the family, so that it never fits worse.
 
     def __init__(self, steepest: float = 3.0) -> None:
         self.steepest = steepest
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> ExponentialRegression:
-        """Fit a, b and c.
-
-        Args:
-            X: Inputs (n, 1).
-            y: Values (n,).
-
-        Returns:
-            Itself.
-        """
+        """Fit a, b and c."""
         x, y = np.asarray(X, dtype=float).reshape(-1), np.asarray(y, dtype=float)
         self.centre_, self.scale_ = x.mean(), x.std() or 1.0
         z = (x - self.centre_) / self.scale_
@@ -60,14 +48,7 @@ class ExponentialRegression(RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Give the fitted curve.
-
-        Args:
-            X: Inputs (n, 1).
-
-        Returns:
-            Values (n,).
-        """
+        """Give the fitted curve."""
         z = (np.asarray(X, dtype=float).reshape(-1) - self.centre_) / self.scale_
         return self.coef_[0] + self.coef_[1] * self._basis(z, self.rate_)
 
@@ -112,19 +93,7 @@ class Correlated(NamedTuple):
 
 
 def r_squared(X: ArrayLike, y: ArrayLike) -> float:
-    """Share of the variance of y that a linear fit to X explains.
-
-    Args:
-        X: Explaining variables (n,) or (n, q).
-        y: Values (n,).
-
-    Returns:
-        R², from 0 to 1.
-
-    Example:
-        >>> r_squared([1, 2, 3, 4], [2, 4, 6, 8])
-        1.0
-    """
+    """Share of the variance of y that a linear fit to X explains."""
     X, y = _columns(X, y)
     return float(LinearRegression().fit(X, y).score(X, y))
 
@@ -132,21 +101,7 @@ def r_squared(X: ArrayLike, y: ArrayLike) -> float:
 def held_out_squares(
     X: ArrayLike, y: ArrayLike, fit: str = "linear", n_seeds: int = 1, n_folds: int = 10
 ) -> NDArray[np.float64]:
-    """Squared errors of predictions for points that the fit has not seen, in folds drawn at random, several times.
-
-    Args:
-        X: Explaining variables (n,) or (n, q).
-        y: Values (n,).
-        fit: "linear", or "exponential" with one explaining variable.
-        n_seeds: How often the folds are drawn; seeds count from 0.
-        n_folds: Number of folds, at most n.
-
-    Returns:
-        (n_seeds, n); 1 minus their mean over points and the variance of y is the cross-validated R².
-
-    Raises:
-        ParameterError: If the fit is unknown.
-    """
+    """Squared errors of predictions for points that the fit has not seen, in folds drawn at random, several times."""
     X, y = _columns(X, y)
     found = []
     for seed in range(n_seeds):
@@ -156,24 +111,7 @@ def held_out_squares(
 
 
 def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike, fit: str = "linear") -> float:
-    """R² of predictions for whole groups that the fit has not seen.
-
-    Args:
-        X: Explaining variables (n,) or (n, q).
-        y: Values (n,).
-        groups: Which group each point belongs to (n,), two different ones at least.
-        fit: "linear", or "exponential" with one explaining variable.
-
-    Returns:
-        R² of all held-out predictions together; negative where they are worse than the mean of all points.
-
-    Raises:
-        ParameterError: If the fit is unknown or there is only one group.
-
-    Example:
-        >>> held_out_r_squared([1, 2, 3, 4], [2, 4, 6, 8], ["a", "a", "b", "b"])
-        1.0
-    """
+    """R² of predictions for whole groups that the fit has not seen."""
     X, y = _columns(X, y)
     groups = np.asarray(groups)
     if len(set(groups.tolist())) < 2:
@@ -186,18 +124,7 @@ def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike, fit: str =
 def bootstrap_r_squared(
     X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, n_resamples: int = 1000, seed: int = 0
 ) -> Explained:
-    """R² of a linear fit with its 95 % percentile interval over resampled groups.
-
-    Args:
-        X: Explaining variables (n,) or (n, q).
-        y: Values (n,).
-        groups: Which group each point belongs to (n,); whole groups are drawn. None: every point by itself.
-        n_resamples: Number of resamples.
-        seed: Seed of the resampling.
-
-    Returns:
-        R² and the ends of the interval.
-    """
+    """R² of a linear fit with its 95 % percentile interval over resampled groups."""
     X, y = _columns(X, y)
     low, high = _percentiles(_plain_r_squared, X, y, groups, n_resamples, seed)
     return Explained(r_squared(X, y), low, high)
@@ -206,18 +133,7 @@ def bootstrap_r_squared(
 def bootstrap_correlation(
     x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, n_resamples: int = 1000, seed: int = 0
 ) -> Correlated:
-    """Pearson correlation with its 95 % percentile interval over resampled groups.
-
-    Args:
-        x: First variable (n,).
-        y: Second variable (n,).
-        groups: Which group each point belongs to (n,); whole groups are drawn. None: every point by itself.
-        n_resamples: Number of resamples.
-        seed: Seed of the resampling.
-
-    Returns:
-        Correlation and the ends of the interval.
-    """
+    """Pearson correlation with its 95 % percentile interval over resampled groups."""
     X, y = _columns(x, y)
     low, high = _percentiles(_correlation, X, y, groups, n_resamples, seed)
     return Correlated(_correlation(X, y), low, high)
@@ -226,23 +142,7 @@ def bootstrap_correlation(
 def bootstrap_error(
     statistic: Callable[[NDArray[np.int64]], float], groups: ArrayLike, n_resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float, float]:
-    """95 % percentile interval and standard error of any statistic over resampled groups.
-
-    Args:
-        statistic: Takes indices of the drawn points, gives a number; NaN where a resample says nothing.
-        groups: Which group each point belongs to (n,); whole groups are drawn.
-        n_resamples: Number of resamples.
-        seed: Seed of the resampling.
-
-    Returns:
-        Lower end, upper end, standard error.
-
-    Example:
-        >>> values = np.arange(100.0)
-        >>> low, high, error = bootstrap_error(lambda rows: values[rows].mean(), np.arange(100))
-        >>> bool(low < 49.5 < high), round(error, 1)
-        (True, 2.9)
-    """
+    """95 % percentile interval and standard error of any statistic over resampled groups."""
     groups = np.asarray(groups)
     members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
     generator = np.random.default_rng(seed)
@@ -265,18 +165,7 @@ def correlation_over(x: ArrayLike, y: ArrayLike, groups: ArrayLike) -> Effect:
 
 
 def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike, signed: bool = False) -> Effect:
-    """By how much one variable explains y better than a rival, as a difference of two R², with its error over groups.
-
-    Args:
-        own: The variable (n,).
-        rival: What it is set against (n,).
-        y: Values (n,).
-        groups: Which group each point belongs to (n,); whole groups are drawn.
-        signed: Whether a negative correlation of the variable counts against it.
-
-    Returns:
-        The effect; n is the number of groups.
-    """
+    """How much better one variable explains y than a rival, as a difference of two R², with an error over groups."""
     table = np.array([own, rival, y], dtype=float)
 
     def lead(rows: NDArray[np.int64]) -> float:
@@ -316,21 +205,7 @@ def _correlation(X: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 
 
 def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, tuple[float, float]]:
-    """Partial correlation of each variable with y, all the other variables held fixed.
-
-    Args:
-        variables: Explaining variables (n,) by name.
-        y: Values (n,).
-
-    Returns:
-        Correlation and two-sided p-value by name.
-
-    Example:
-        >>> size, noise = [1, 2, 3, 4, 5, 6], [1, -1, 0, 0, -1, 1]
-        >>> score = [2 * s - n for s, n in zip(size, noise)]
-        >>> round(given_all_others({"size": size, "nothing": [0, 1, 1, 0, 1, 0]}, score)["size"][0], 2)
-        0.99
-    """
+    """Partial correlation of each variable with y, all the other variables held fixed."""
     found = {}
     for name, x in variables.items():
         others = np.column_stack([other for key, other in variables.items() if key != name])
@@ -339,23 +214,7 @@ def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[s
 
 
 def corrected(p_values: ArrayLike, method: str = "holm") -> NDArray[np.float64]:
-    """Correct p-values for the number of hypotheses tried.
-
-    Args:
-        p_values: p-values (m,).
-        method: "holm", which bounds the probability of any false discovery, or "bh" (Benjamini and Hochberg), which
-            bounds the expected share of false ones among the discoveries.
-
-    Returns:
-        Corrected p-values (m,), in the order given, at most 1.
-
-    Raises:
-        ParameterError: If the method is unknown.
-
-    Example:
-        >>> corrected([0.01, 0.04, 0.03]).tolist()
-        [0.03, 0.06, 0.06]
-    """
+    """Correct p-values for the number of hypotheses tried."""
     p = np.asarray(p_values, dtype=float)
     if method == "bh":
         return scipy.stats.false_discovery_control(p)

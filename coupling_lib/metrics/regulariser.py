@@ -35,22 +35,10 @@ from coupling_lib.metrics.coupling import divided, widened
 
 
 def asymmetry_terms(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Unbiased estimates of the numerator and denominator of $c$, from products with the same probes.
-
-    With $G_{ij} = a_i^\top b_j$, that is $z_i^\top N z_j$ for $a_i = A^\top z_i$ and $b_j = B^\top z_j$, they are the
-    means of $\tfrac14 (G_{ij} - G_{ji})^2$ and of $G_{ij}^2$ over $i \ne j$; their expectations over standard normal
-    probes are $\tfrac14 \lVert N - N^\top \rVert_F^2$ and $\lVert N \rVert_F^2$, exactly.
-
-    Args:
-        a: Products of one matrix with p probes (..., p, d).
-        b: Products of the other matrix with the same probes (..., p, d).
-
-    Returns:
-        Numerator and denominator (...).
-
-    Raises:
-        ParameterError: If the shapes differ, or there are fewer than two probes.
-    """
+    """Unbiased estimates of the numerator and denominator of $c$, from products with the same probes."""
+    # With $G_{ij} = a_i^\top b_j$, that is $z_i^\top N z_j$ for $a_i = A^\top z_i$ and $b_j = B^\top z_j$, they are
+    # the means of $\tfrac14 (G_{ij} - G_{ji})^2$ and of $G_{ij}^2$ over $i \ne j$; their expectations over standard
+    # normal probes are $\tfrac14 \lVert N - N^\top \rVert_F^2$ and $\lVert N \rVert_F^2$, exactly.
     a, b = widened(a, b)
     if a.shape != b.shape or a.ndim < 2 or a.shape[-2] < 2:
         raise ParameterError(
@@ -66,51 +54,16 @@ def asymmetry_terms(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def asymmetry(a: Tensor, b: Tensor) -> Tensor:
-    r"""Estimate $c$ of pairs of matrices: the ratio of the estimates, each summed over the samples.
-
-    Because $(x - y)^2 \le 2 x^2 + 2 y^2$, the estimate lies in [0, 1] like $c$ itself, for any probes, and it is
-    0 where the product is symmetric. It does not change when either matrix is scaled. As a ratio of
-    unbiased estimates it is itself unbiased only in the limit of many probes or samples.
-
-    Args:
-        a: Products of one matrix with p probes (samples, p, d); samples are, for instance, sequences.
-        b: Products of the other matrix with the same probes (samples, p, d).
-
-    Returns:
-        A scalar in [0, 1].
-
-    Raises:
-        ParameterError: If the shapes differ, or there are fewer than two probes.
-        UntrustworthyResultError: If all products are zero.
-
-    Example:
-        >>> import torch
-        >>> Z = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(0))
-        >>> A, B = torch.diag(torch.arange(8.0)), torch.diag(torch.ones(8))
-        >>> bool(asymmetry(Z @ A, Z @ B) < 1e-12)
-        True
-    """
+    """Estimate $c$ of pairs of matrices: the ratio of the estimates, each summed over the samples."""
+    # Because $(x - y)^2 \le 2 x^2 + 2 y^2$, the estimate lies in [0, 1] like $c$ itself, for any probes, and it is 0
+    # where the product is symmetric. It does not change when either matrix is scaled. As a ratio of unbiased
+    # estimates it is itself unbiased only in the limit of many probes or samples.
     numerator, denominator = asymmetry_terms(a, b)
     return divided(numerator.sum(), denominator.sum(), "mean square of the products")
 
 
 def dense_asymmetry(A: Tensor, B: Tensor) -> Tensor:
-    r"""The mean of $c(A B^\top)$ and $c(A^\top B)$, from the matrices themselves: what the probes estimate.
-
-    Args:
-        A: A matrix (d, d).
-        B: Another (d, d).
-
-    Returns:
-        A scalar in [0, 1]; 0 if and only if A and B share their singular vectors.
-
-    Example:
-        >>> import torch
-        >>> U, V = (torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0] for _ in range(2))
-        >>> A, B = (U @ torch.diag(torch.rand(6, dtype=torch.float64)) @ V.T for _ in range(2))
-        >>> bool(dense_asymmetry(A, B) < 1e-12)
-        True
-    """
+    r"""The mean of $c(A B^\top)$ and $c(A^\top B)$, from the matrices themselves: what the probes estimate."""
     A, B = widened(A, B)
     values = []
     for product in (A @ B.mT, A.mT @ B):

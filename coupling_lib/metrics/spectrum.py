@@ -16,47 +16,17 @@ _MAX_ENTRIES = 2**21
 
 
 def stable_rank(S: Tensor) -> Tensor:
-    r"""Stable rank: how many directions carry the Jacobian, weak ones counting for little.
-
-    $$\frac{\lVert J \rVert_F^2}{\sigma_1^2} = \sum_i \frac{\sigma_i^2}{\sigma_1^2}$$
-
-    Args:
-        S: Singular values (..., r), all of them: with only the strongest at hand the value is a lower bound.
-
-    Returns:
-        (...) between 1 and r.
-
-    Example:
-        >>> import torch
-        >>> stable_rank(torch.tensor([2.0, 2.0, 1.0, 0.0]))
-        tensor(2.2500)
-    """
+    """Stable rank: how many directions carry the Jacobian, weak ones counting for little."""
+    # $$\frac{\lVert J \rVert_F^2}{\sigma_1^2} = \sum_i \frac{\sigma_i^2}{\sigma_1^2}$$
     (S,) = widened(S)
     strongest = S.amax(dim=-1, keepdim=True)
     return divided(S, strongest, "largest singular value").square().sum(dim=-1)
 
 
 def decay_exponent(S: Tensor) -> Tensor:
-    r"""Exponent $a$ of the power law $\sigma_i \propto i^{-a}$ that fits best in a log-log plot.
-
-    Least squares of $\ln \sigma_i$ on $\ln i$, $i = 1, \dots, r$, each value with the same weight. A flat spectrum
-    has $a = 0$. Pass a slice to fit a part of the spectrum's head.
-
-    Args:
-        S: Singular values (..., r), strongest first, all positive, r at least 2.
-
-    Returns:
-        (...), no unit.
-
-    Raises:
-        ParameterError: If there are fewer than two singular values.
-        UntrustworthyResultError: If a singular value is 0 or negative.
-
-    Example:
-        >>> import torch
-        >>> decay_exponent(torch.tensor([1.0, 1 / 2, 1 / 3, 1 / 4]))
-        tensor(1.)
-    """
+    r"""Exponent $a$ of the power law $\sigma_i \propto i^{-a}$ that fits best in a log-log plot."""
+    # Least squares of $\ln \sigma_i$ on $\ln i$, $i = 1, \dots, r$, each value with the same weight. A flat spectrum
+    # has $a = 0$. Pass a slice to fit a part of the spectrum's head.
     (S,) = widened(S)
     if S.shape[-1] < 2:
         raise ParameterError(f"the spectrum has shape {tuple(S.shape)!r}; a decay needs at least two singular values")
@@ -70,29 +40,9 @@ def decay_exponent(S: Tensor) -> Tensor:
 
 
 def inverse_sigma_fit(sigma1: Tensor, first_block: int = 9) -> LinearFit:
-    r"""Line through $1/\sigma_1$ against depth, with its $R^2$ (paper, singular-value scaling).
-
-    If the top singular value falls as one over depth, $1/\sigma_1^l$ lies on a straight line. Depth is the
-    block's number counted from 1, as in the figure; the early blocks are left out of the fit, as in the released code.
-
-    Args:
-        sigma1: Top singular value of each block (L,).
-        first_block: First block of the fit, counted from 0: 9 is depth 10.
-
-    Returns:
-        Slope per block, intercept, $R^2$ and p-value.
-
-    Raises:
-        ParameterError: If fewer than three blocks are left to fit.
-        UntrustworthyResultError: If a singular value is 0 or not finite.
-
-    Example:
-        >>> import torch
-        >>> depth = torch.arange(1.0, 25.0)
-        >>> fit = inverse_sigma_fit(1 / (0.5 * depth))
-        >>> round(fit.slope, 6), round(fit.r_squared, 6)
-        (0.5, 1.0)
-    """
+    r"""Line through $1/\sigma_1$ against depth, with its $R^2$ (paper, singular-value scaling)."""
+    # If the top singular value falls as one over depth, $1/\sigma_1^l$ lies on a straight line. Depth is the block's
+    # number counted from 1, as in the figure; the early blocks are left out of the fit, as in the released code.
     sigma1 = trustworthy(sigma1.detach().to("cpu", torch.float64), "top singular value")
     if (sigma1 == 0).any():
         raise UntrustworthyResultError("the top singular value of a block is 0, so it has no inverse")
@@ -106,111 +56,43 @@ def inverse_sigma_fit(sigma1: Tensor, first_block: int = 9) -> LinearFit:
 
 
 def first_block_of_fit(n_blocks: int) -> int:
-    """Choose where the line through 1/s_1 starts: at depth 10 as in the released code, if the model is deep enough.
-
-    From depth 10 on, a model of fewer than 20 blocks has hardly a point to fit; there the first quarter of the blocks
-    is left out, about the share that the released code leaves out of its 32-block models.
-
-    Args:
-        n_blocks: Number of blocks L, at least 3.
-
-    Returns:
-        First block of the fit, counted from 0.
-
-    Example:
-        >>> first_block_of_fit(32), first_block_of_fit(12)
-        (9, 3)
-    """
+    """Choose where the line through 1/s_1 starts: at depth 10 as in the released code, if the model is deep enough."""
+    # From depth 10 on, a model of fewer than 20 blocks has hardly a point to fit; there the first quarter of the
+    # blocks is left out, about the share that the released code leaves out of its 32-block models.
     return 9 if n_blocks >= 20 else min(n_blocks // 4, n_blocks - 3)
 
 
 def left_right_overlaps(U: Tensor, Vh: Tensor) -> Tensor:
-    r"""Cosines between left and right singular vectors of one Jacobian, $|U^\top V|$ entry by entry.
-
-    The identity means that each singular direction is written to where it is read from, up to sign, as the
-    paper's dynamical reading assumes.
-
-    Args:
-        U: Left singular vectors as columns (..., d, K).
-        Vh: Right singular vectors as rows (..., K, d).
-
-    Returns:
-        (..., K, K), entries between 0 and 1.
-    """
+    r"""Cosines between left and right singular vectors of one Jacobian, $|U^\top V|$ entry by entry."""
+    # The identity means that each singular direction is written to where it is read from, up to sign, as the paper's
+    # dynamical reading assumes.
     U, Vh = widened(U, Vh)
     return trustworthy((Vh @ U).mT.abs(), "overlap of left and right vectors")
 
 
 def left_right_alignment(U: Tensor, Vh: Tensor) -> Tensor:
-    r"""Mean cosine $\frac1K \sum_i |u_i^\top v_i|$ between left and right vectors of the same rank.
-
-    It is 1 if the Jacobian acts on its top directions as a symmetric matrix (either sign), and about
-    $\sqrt{2 / \pi d}$ for unrelated vectors.
-
-    Args:
-        U: Left singular vectors as columns (..., d, K).
-        Vh: Right singular vectors as rows (..., K, d).
-
-    Returns:
-        (...) between 0 and 1.
-
-    Example:
-        >>> import torch
-        >>> U, S, Vh = torch.linalg.svd(torch.diag(torch.tensor([2.0, -1.0])))
-        >>> left_right_alignment(U, Vh)
-        tensor(1.)
-    """
+    r"""Mean cosine $\frac1K \sum_i |u_i^\top v_i|$ between left and right vectors of the same rank."""
+    # It is 1 if the Jacobian acts on its top directions as a symmetric matrix (either sign), and about $\sqrt{2 / \pi
+    # d}$ for unrelated vectors.
     return left_right_overlaps(U, Vh).diagonal(dim1=-2, dim2=-1).mean(dim=-1)
 
 
 def exchanged_miscoupling(J: Tensor, U: Tensor, Vh: Tensor) -> Tensor:
-    r"""Normalised mis-coupling of a block with itself, left and right vectors exchanged.
-
-    $$\tilde m(V_K^\top J\, U_K) = \frac{\lVert B - \mathrm{Diag}\,B \rVert_F}{\lVert B \rVert_F},
-      \qquad B = V_K^\top J\, U_K$$
-
-    The released code calls this order of the vectors `vju`. Unlike $U_K^\top J\, V_K$, which is diagonal by
-    construction, $B$ is diagonal only where each left vector equals its right one up to sign.
-
-    Args:
-        J: Jacobians (..., d, d).
-        U: Left singular vectors as columns (..., d, K), K at least 2: a single number has no off-diagonal part.
-        Vh: Right singular vectors as rows (..., K, d).
-
-    Returns:
-        (...) between 0 and 1.
-
-    Example:
-        >>> import torch
-        >>> J = torch.tensor([[2.0, 1.0], [1.0, -1.0]])  # symmetric, so left and right vectors agree up to sign
-        >>> U, _, Vh = torch.linalg.svd(J)
-        >>> bool(exchanged_miscoupling(J, U, Vh) < 1e-6)
-        True
-    """
+    """Normalised mis-coupling of a block with itself, left and right vectors exchanged."""
+    # $$\tilde m(V_K^\top J\, U_K) = \frac{\lVert B - \mathrm{Diag}\,B \rVert_F}{\lVert B \rVert_F}, \qquad B =
+    # V_K^\top J\, U_K$$
+    # The released code calls this order of the vectors `vju`. Unlike $U_K^\top J\, V_K$, which is diagonal by
+    # construction, $B$ is diagonal only where each left vector equals its right one up to sign.
     J, U, Vh = widened(J, U, Vh)
     return miscoupling(Vh @ J @ U, normalized=True)
 
 
 def exchanged_null(S: Tensor, k: int, n_samples: int = 3000, generator: torch.Generator | None = None) -> Tensor:
-    r"""Values of `exchanged_miscoupling` where left and right vectors have nothing to do with each other.
-
-    With independent, uniformly distributed $U$ and $V$ the matrix $Q = V^\top U$ is a uniform orthogonal matrix and
-    $B$ the leading (K, K) block of $Q S Q$. Only the first K columns $(F_1; F_2)$ and the first K rows $(F_1, G)$ of
-    $Q$ enter. Given the columns, $G = (I - F_1 F_1^\top)^{1/2} W$ with $W$ K orthonormal rows, uniformly
-    distributed, so no (d, d) matrix is drawn.
-
-    Args:
-        S: All singular values of each block (L, d).
-        k: Number of vectors K, from 2; 2K at most d.
-        n_samples: Number of draws, shared by the blocks.
-        generator: Source of randomness, on the CPU.
-
-    Returns:
-        (n_samples, L).
-
-    Raises:
-        ParameterError: If K is out of range.
-    """
+    """Values of `exchanged_miscoupling` where left and right vectors have nothing to do with each other."""
+    # With independent, uniformly distributed $U$ and $V$ the matrix $Q = V^\top U$ is a uniform orthogonal matrix and
+    # $B$ the leading (K, K) block of $Q S Q$. Only the first K columns $(F_1; F_2)$ and the first K rows $(F_1, G)$
+    # of $Q$ enter. Given the columns, $G = (I - F_1 F_1^\top)^{1/2} W$ with $W$ K orthonormal rows, uniformly
+    # distributed, so no (d, d) matrix is drawn.
     (S,) = widened(S)
     d = S.shape[-1]
     if S.ndim != 2 or not 2 <= k <= d // 2:

@@ -62,30 +62,10 @@ class PartialCorrelation(NamedTuple):
 def bootstrap_interval(
     values: ArrayLike, level: float = 0.95, n_resamples: int = 2000, seed: int = 0, axis: int = 0
 ) -> Interval:
-    """Percentile bootstrap interval of a mean.
-
-    The values along `axis` (one per prompt, say) are drawn again with replacement, `n_resamples` times; the
-    interval holds the middle `level` of the means obtained. The percentile method is taken because it stays
-    defined where all values agree, as on the diagonal of a mismatch: the interval is then that single point.
-
-    Args:
-        values: Measurements of any shape.
-        level: Coverage, between 0 and 1.
-        n_resamples: Number of resamples.
-        seed: Seed of the resampling.
-        axis: Axis over which the mean is taken.
-
-    Returns:
-        Mean, lower and upper end, each of the shape of `values` without `axis`.
-
-    Raises:
-        ParameterError: If there are fewer than two values along the axis, or the level is not between 0 and 1.
-
-    Example:
-        >>> interval = bootstrap_interval([1.0, 2.0, 3.0, 4.0])
-        >>> bool(interval.low < interval.mean < interval.high), float(interval.mean)
-        (True, 2.5)
-    """
+    """Percentile bootstrap interval of a mean."""
+    # The values along `axis` (one per prompt, say) are drawn again with replacement, `n_resamples` times; the
+    # interval holds the middle `level` of the means obtained. The percentile method is taken because it stays defined
+    # where all values agree, as on the diagonal of a mismatch: the interval is then that single point.
     values = _finite(values, "values")
     if values.ndim == 0 or values.shape[axis] < 2:
         raise ParameterError(f"values have shape {values.shape!r}; an interval over axis {axis} needs at least two")
@@ -112,26 +92,9 @@ FEW = 10
 
 
 def mean_interval(values: ArrayLike, axis: int = 0) -> Interval:
-    r"""95 % interval of a mean: Student's t below `FEW` values, the percentile bootstrap from there on.
-
-    With n values the bootstrap draws from n points alone. Its interval misses the factor $\sqrt{n/(n-1)}$ and the
-    heavier tails of t: for n = 4 it covers some 80 % instead of 95 %.
-
-    Args:
-        values: Measurements of any shape.
-        axis: Axis over which the mean is taken.
-
-    Returns:
-        Mean, lower and upper end, each of the shape of `values` without `axis`.
-
-    Raises:
-        ParameterError: If there are fewer than two values along the axis.
-
-    Example:
-        >>> interval = mean_interval([1.0, 2.0, 3.0, 4.0])
-        >>> float(interval.low.round(2)), float(interval.high.round(2))
-        (0.45, 4.55)
-    """
+    """95 % interval of a mean: Student's t below `FEW` values, the percentile bootstrap from there on."""
+    # With n values the bootstrap draws from n points alone. Its interval misses the factor $\sqrt{n/(n-1)}$ and the
+    # heavier tails of t: for n = 4 it covers some 80 % instead of 95 %.
     values = _finite(values, "values")
     if values.ndim == 0 or not 2 <= values.shape[axis] < FEW:
         return bootstrap_interval(values, axis=axis)
@@ -141,23 +104,7 @@ def mean_interval(values: ArrayLike, axis: int = 0) -> Interval:
 
 
 def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
-    """Condense one value per prompt (or model) to an effect.
-
-    Args:
-        values: Measurements (n,), often differences of pairs.
-        statistic: "mean", or "median" for values with heavy tails, whose error and interval are the bootstrap's.
-
-    Returns:
-        Estimate, 95 % interval, standard error, n. A single value has neither interval nor error: they are NaN.
-
-    Raises:
-        ParameterError: If the values are no list or the statistic is unknown.
-
-    Example:
-        >>> effect = effect_of([1.0, 2.0, 3.0])
-        >>> effect.value, round(effect.error, 3), effect.n
-        (2.0, 0.577, 3)
-    """
+    """Condense one value per prompt (or model) to an effect."""
     values = _finite(values, "values")
     if values.ndim != 1 or statistic not in ("mean", "median"):
         raise ParameterError(
@@ -173,24 +120,7 @@ def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
 
 
 def paired_interval(changed: ArrayLike, unchanged: ArrayLike, level: float = 0.95) -> Interval:
-    """Mean difference of pairs with its interval by Student's t, which is right for few pairs.
-
-    Args:
-        changed: Values on one side (n,), one per pair.
-        unchanged: Values on the other side (n,), in the same order.
-        level: Coverage, between 0 and 1.
-
-    Returns:
-        Mean of changed minus unchanged, lower and upper end.
-
-    Raises:
-        ParameterError: If the sides differ in length or there are fewer than two pairs.
-
-    Example:
-        >>> interval = paired_interval([1.5, 3.0, 4.5], [1.0, 2.0, 3.0])
-        >>> float(interval.mean), bool(interval.low < interval.mean < interval.high)
-        (1.0, True)
-    """
+    """Mean difference of pairs with its interval by Student's t, which is right for few pairs."""
     changed, unchanged = _finite(changed, "changed"), _finite(unchanged, "unchanged")
     if changed.ndim != 1 or changed.shape != unchanged.shape or len(changed) < 2:
         raise ParameterError(
@@ -203,23 +133,7 @@ def paired_interval(changed: ArrayLike, unchanged: ArrayLike, level: float = 0.9
 
 
 def linear_fit(x: ArrayLike, y: ArrayLike) -> LinearFit:
-    """Least-squares line y = slope x + intercept.
-
-    Args:
-        x: Abscissae (n,), not all equal.
-        y: Ordinates (n,).
-
-    Returns:
-        Slope, intercept, R² and p-value.
-
-    Raises:
-        ParameterError: If x and y differ in length, hold fewer than three points, or x is constant.
-
-    Example:
-        >>> fit = linear_fit([0, 1, 2], [1, 3, 5])
-        >>> fit.slope, fit.intercept, fit.r_squared
-        (2.0, 1.0, 1.0)
-    """
+    """Least-squares line y = slope x + intercept."""
     x, y = _finite(x, "x"), _finite(y, "y")
     if x.ndim != 1 or x.shape != y.shape or len(x) < 3:
         raise ParameterError(f"x has shape {x.shape!r} and y {y.shape!r}; expected two lists of one length, at least 3")
@@ -230,27 +144,7 @@ def linear_fit(x: ArrayLike, y: ArrayLike) -> LinearFit:
 
 
 def partial_correlation(x: ArrayLike, y: ArrayLike, given: ArrayLike) -> PartialCorrelation:
-    """Pearson correlation of x and y after the best linear prediction from `given` is taken out of both.
-
-    Args:
-        x: First variable (n,).
-        y: Second variable (n,).
-        given: Variables held fixed, (n,) or (n, q).
-
-    Returns:
-        Correlation and p-value.
-
-    Raises:
-        ParameterError: If the lengths differ, or n is not at least q + 3.
-        UntrustworthyResultError: If `given` predicts x or y exactly, so that nothing is left to correlate.
-
-    Example:
-        >>> size, noise = [1, 2, 3, 4, 5, 6], [1, -1, 0, 0, -1, 1]
-        >>> coupling = [s + e for s, e in zip(size, noise)]
-        >>> score = [s - e for s, e in zip(size, noise)]
-        >>> round(partial_correlation(coupling, score, given=size).r, 6)
-        -1.0
-    """
+    """Pearson correlation of x and y after the best linear prediction from `given` is taken out of both."""
     x, y, given = _finite(x, "x"), _finite(y, "y"), _finite(given, "given")
     given = given.reshape(len(given), -1) if given.ndim else given.reshape(1, 1)
     n, q = given.shape

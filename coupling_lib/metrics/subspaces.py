@@ -17,28 +17,10 @@ from coupling_lib.metrics.frames import frame_pairs
 
 
 def principal_angles(X: Tensor, Y: Tensor) -> Tensor:
-    r"""Principal angles between the spans of two sets of orthonormal columns.
-
-    $\cos\theta_i$ are the singular values of $X^\top Y$ and $\sin\theta_i$ those of $Y - X X^\top Y$. The cosine says
-    nothing about small angles ($1 - \theta^2/2$ rounds to 1) and the sine nothing about large ones, so each angle comes
-    from the one that determines it (Björck and Golub 1973). All arithmetic is float64.
-
-    Args:
-        X: Orthonormal columns (..., d, K).
-        Y: Orthonormal columns (..., d, K); leading dimensions broadcast.
-
-    Returns:
-        Angles in radians (..., K), float64, ascending.
-
-    Raises:
-        ParameterError: If the shapes do not fit together.
-
-    Example:
-        >>> import torch
-        >>> X, Y = torch.eye(4)[:, :2], torch.eye(4)[:, 1:3]
-        >>> principal_angles(X, Y) / torch.pi * 180
-        tensor([ 0., 90.], dtype=torch.float64)
-    """
+    """Principal angles between the spans of two sets of orthonormal columns."""
+    # $\cos\theta_i$ are the singular values of $X^\top Y$ and $\sin\theta_i$ those of $Y - X X^\top Y$. The cosine
+    # says nothing about small angles ($1 - \theta^2/2$ rounds to 1) and the sine nothing about large ones, so each
+    # angle comes from the one that determines it (Björck and Golub 1973). All arithmetic is float64.
     if X.ndim < 2 or X.shape[-2:] != Y.shape[-2:] or X.shape[-1] > X.shape[-2]:
         raise ParameterError(
             f"X has shape {tuple(X.shape)} and Y {tuple(Y.shape)}; orthonormal columns (..., d, K) of one shape fit"
@@ -51,26 +33,9 @@ def principal_angles(X: Tensor, Y: Tensor) -> Tensor:
 
 
 def random_angles(d: int, k: int, n_samples: int = 3000, generator: torch.Generator | None = None) -> Tensor:
-    r"""Principal angles between independent, uniformly random subspaces.
-
-    Only $X^\top Y$ of the two frames enters, a (K, K) matrix; no more is drawn (`coupling_lib.metrics.frames`). Where
-    $2K$ exceeds $d$, the two spans share directions, whose angle is 0 up to rounding.
-
-    Args:
-        d: Width of the space.
-        k: Dimension of the subspaces, at most d.
-        n_samples: Number of draws.
-        generator: Source of randomness; None takes torch's global one.
-
-    Returns:
-        Angles in radians (n_samples, k), ascending in each draw.
-
-    Example:
-        >>> import torch
-        >>> angles = random_angles(96, 1, 200, torch.Generator().manual_seed(0))
-        >>> bool(angles.mean() > 1.4)  # two unrelated directions are nearly orthogonal
-        True
-    """
+    """Principal angles between independent, uniformly random subspaces."""
+    # Only $X^\top Y$ of the two frames enters, a (K, K) matrix; no more is drawn (`coupling_lib.metrics.frames`).
+    # Where $2K$ exceeds $d$, the two spans share directions, whose angle is 0 up to rounding.
     # Of one frame all first K coordinates are 1 on the diagonal: the other's are then X'Y.
     cosine = torch.linalg.svdvals(frame_pairs(n_samples, d, k, k, generator).left).clamp(max=1)
     return cosine.acos()

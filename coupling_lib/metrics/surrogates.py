@@ -33,27 +33,7 @@ _MAX_ENTRIES = 2**23
 
 
 def surrogate_vectors(U: Tensor, V: Tensor, kind: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Replace the singular vectors of every block, each block by a draw of its own.
-
-    Args:
-        U: left singular vectors as columns (L, d, K).
-        V: right singular vectors as columns (L, d, K).
-        kind: one of `SURROGATES`.
-        generator: source of randomness, on the CPU.
-
-    Returns:
-        the surrogate U and V.
-
-    Raises:
-        ParameterError: if the kind is unknown.
-
-    Example:
-        >>> import torch
-        >>> V = torch.eye(4)[None, :, :2]
-        >>> _, shuffled = surrogate_vectors(V, V, "unpaired", torch.Generator().manual_seed(0))
-        >>> bool(torch.equal(shuffled, V.flip(-1)))
-        True
-    """
+    """Replace the singular vectors of every block, each block by a draw of its own."""
     if kind not in SURROGATES:
         raise ParameterError(f"kind is {kind!r}; expected one of {', '.join(SURROGATES)}")
     _, d, k = U.shape
@@ -78,26 +58,8 @@ def _derangement(k: int, generator: torch.Generator) -> Tensor:
 def mean_over_pairs(
     J: Tensor, U: Tensor, S: Tensor, V: Tensor, U2: Tensor, V2: Tensor, ks: Iterable[int], names: Iterable[str]
 ) -> dict[str, Tensor]:
-    """Mean of variants over all ordered pairs of different blocks, the other block's vectors given separately.
-
-    With `U2 = U` and `V2 = V` these are the means of `measure_variants` off its diagonal.
-
-    Args:
-        J: residual Jacobians (L, d, d).
-        U: their left singular vectors (L, d, K).
-        S: their singular values (L, K).
-        V: their right singular vectors as columns (L, d, K).
-        U2: left vectors that stand for those of block l' (L, d, K).
-        V2: right vectors that stand for those of block l' (L, d, K).
-        ks: numbers of singular triplets, each at most K.
-        names: variants.
-
-    Returns:
-        for each name a tensor (len(ks),).
-
-    Raises:
-        ParameterError: if there is only one block.
-    """
+    """Mean of variants over all ordered pairs of different blocks, the other block's vectors given separately."""
+    # With `U2 = U` and `V2 = V` these are the means of `measure_variants` off its diagonal.
     J, U, S, V, U2, V2 = widened(J, U, S, V, U2, V2)
     n_blocks, d, k = U.shape
     if n_blocks < 2:

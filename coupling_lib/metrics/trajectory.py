@@ -16,26 +16,12 @@ from coupling_lib.metrics.coupling import divided, trustworthy, widened
 
 
 def norms(x: Tensor) -> Tensor:
-    r"""Length of the state at each depth, $\lVert x^l \rVert_2$.
-
-    Args:
-        x: States (L+1, d) or (L+1, n, d).
-
-    Returns:
-        (L+1,) or (L+1, n), in the units of the residual stream.
-    """
+    r"""Length of the state at each depth, $\lVert x^l \rVert_2$."""
     return trustworthy(torch.linalg.vector_norm(_states(x), dim=-1), "norm of the states")
 
 
 def step_lengths(x: Tensor) -> Tensor:
-    r"""Length of each block's step, $\lVert x^l - x^{l-1} \rVert_2$.
-
-    Args:
-        x: States (L+1, d) or (L+1, n, d).
-
-    Returns:
-        (L,) or (L, n); entry 0 is the step of the first block.
-    """
+    r"""Length of each block's step, $\lVert x^l - x^{l-1} \rVert_2$."""
     return trustworthy(torch.linalg.vector_norm(_states(x).diff(dim=0), dim=-1), "length of the steps")
 
 
@@ -152,28 +138,9 @@ def equidistance(x: Tensor, correction: int = 0) -> Tensor:
 
 
 def window(x: Tensor, centre: int, width: int = 11) -> Tensor:
-    """The part of a trajectory around one depth, to be scored on its own.
-
-    A window of `width` states holds `width - 1` steps; `line_shape_score` of it takes that number as its numerator,
-    so a straight window scores 1.
-
-    Args:
-        x: States (L+1, d) or (L+1, n, d).
-        centre: Index of the middle state; 0 is the state that enters the first block.
-        width: Number of states, odd and at least 3.
-
-    Returns:
-        `x[centre - width // 2 : centre + width // 2 + 1]`.
-
-    Raises:
-        ParameterError: If the width is not odd or below 3, or the window reaches over an end of the trajectory.
-
-    Example:
-        >>> import torch
-        >>> x = torch.arange(20.0).unsqueeze(-1)
-        >>> window(x, centre=7).squeeze(-1).tolist()
-        [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0]
-    """
+    """The part of a trajectory around one depth, to be scored on its own."""
+    # A window of `width` states holds `width - 1` steps; `line_shape_score` of it takes that number as its numerator,
+    # so a straight window scores 1.
     if width < 3 or width % 2 == 0:
         raise ParameterError(
             f"width is {width!r}; expected an odd number of states, at least 3, so that it has a centre"
@@ -188,25 +155,9 @@ def window(x: Tensor, centre: int, width: int = 11) -> Tensor:
 
 
 def window_width(n_blocks: int, wanted: int = 0) -> int:
-    """How many blocks a window of a trajectory covers.
-
-    The paper takes 11 blocks of models with 32 and more. A shallower model gets the largest odd number that is at
-    most half of its depth, so that several windows fit beside one another.
-
-    Args:
-        n_blocks: Depth L of the model.
-        wanted: Number of blocks asked for, odd and at least 3; 0 to choose by depth.
-
-    Returns:
-        The number of blocks, which is also the number of steps and so the numerator of the line-shape score.
-
-    Raises:
-        ParameterError: If a width is asked for that is even, below 3, or more than the model has.
-
-    Example:
-        >>> [window_width(depth) for depth in (36, 24, 12, 6, 2)]
-        [11, 11, 5, 3, 2]
-    """
+    """How many blocks a window of a trajectory covers."""
+    # The paper takes 11 blocks of models with 32 and more. A shallower model gets the largest odd number that is at
+    # most half of its depth, so that several windows fit beside one another.
     if wanted == 0:
         half = (n_blocks + 1) // 2
         return min(n_blocks, max(3, min(11, half - (half + 1) % 2)))
@@ -219,46 +170,17 @@ def window_width(n_blocks: int, wanted: int = 0) -> int:
 
 
 def block_windows(x: Tensor, width: int) -> Tensor:
-    """Every run of neighbouring blocks of a trajectory, each to be scored on its own.
-
-    A window of `width` blocks has `width` steps between `width + 1` states (`window` counts states instead: its 11
-    states are 10 steps). Window number s holds the blocks s to s + width - 1, counted from 0, and is centred at block
-    s + width // 2.
-
-    Args:
-        x: States (L+1, d).
-        width: Number of blocks, from 1 to L.
-
-    Returns:
-        (L - width + 1, width + 1, d), a view; entry s is a trajectory that the scores of this module take.
-
-    Raises:
-        ParameterError: If the width is not from 1 to L.
-
-    Example:
-        >>> import torch
-        >>> block_windows(torch.arange(5.0).unsqueeze(-1), width=3).squeeze(-1).tolist()
-        [[0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]]
-    """
+    """Every run of neighbouring blocks of a trajectory, each to be scored on its own."""
+    # A window of `width` blocks has `width` steps between `width + 1` states (`window` counts states instead: its 11
+    # states are 10 steps). Window number s holds the blocks s to s + width - 1, counted from 0, and is centred at
+    # block s + width // 2.
     if not 1 <= width < len(x):
         raise ParameterError(f"width is {width!r}; a trajectory of {len(x)} states has windows of 1 to {len(x) - 1}")
     return x.unfold(0, width + 1, 1).movedim(-1, 1)
 
 
 def logit_entropy(logits: Tensor) -> Tensor:
-    r"""Entropy of the next-token distribution, $-\sum_w p_w \ln p_w$ with $p = \mathrm{softmax}(\text{logits})$.
-
-    Args:
-        logits: Unnormalised log-probabilities (..., vocabulary); $-\infty$ forbids a token.
-
-    Returns:
-        (...) in nats, from 0 (certain) to the logarithm of the vocabulary's size (uniform).
-
-    Example:
-        >>> import torch
-        >>> logit_entropy(torch.zeros(4))  # ln 4
-        tensor(1.3863)
-    """
+    r"""Entropy of the next-token distribution, $-\sum_w p_w \ln p_w$ with $p = \mathrm{softmax}(\text{logits})$."""
     (logits,) = widened(logits)
     return trustworthy(torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1), "entropy of the logits")
 

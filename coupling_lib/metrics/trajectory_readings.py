@@ -44,23 +44,9 @@ variance."""
 
 
 def score_or_nan(score: Callable[[Tensor], Tensor], x: Tensor) -> float:
-    """Score a trajectory, or say by NaN that its score does not exist.
-
-    A part of a trajectory may have no net growth, or too few steps for a sample variance. Such a part is left out of
-    medians; one among thousands must not end a measurement. States that hold NaN are refused all the same.
-
-    Args:
-        score: A score of `metrics.trajectory`, or a value of `READINGS`.
-        x: States (L+1, d).
-
-    Returns:
-        The score, NaN where a formula divides by 0 or takes a logarithm of 0.
-
-    Example:
-        >>> import torch
-        >>> score_or_nan(expodistance, torch.tensor([[1.0], [3.0], [1.0]]))  # ends where it began
-        nan
-    """
+    """Score a trajectory, or say by NaN that its score does not exist."""
+    # A part of a trajectory may have no net growth, or too few steps for a sample variance. Such a part is left out
+    # of medians; one among thousands must not end a measurement. States that hold NaN are refused all the same.
     if len(x) < 2:
         return float("nan")
     norms(x)
@@ -71,21 +57,7 @@ def score_or_nan(score: Callable[[Tensor], Tensor], x: Tensor) -> float:
 
 
 def measure_readings(x: Tensor, normed: Tensor | None) -> Tensor:
-    """Score one trajectory in every reading.
-
-    Args:
-        x: States (L+1, d), embedding first, before the final norm.
-        normed: The last state after the final norm (d,); None where the model has no such norm that could be found.
-
-    Returns:
-        (states, readings) in the order of `STATES` and `READINGS`; NaN where a score does not exist.
-
-    Example:
-        >>> import torch
-        >>> x = torch.tensor([[1.0], [2.0], [4.0], [8.0]])  # a straight line on which each step doubles the norm
-        >>> [round(value, 3) for value in measure_readings(x, None)[0].tolist()]
-        [1.0, 0.0, 0.0, 0.0, 0.535, 0.655, 0.286]
-    """
+    """Score one trajectory in every reading."""
     rows = []
     for name, choose in STATES.items():
         known = normed is not None or name in ("default", "without embedding")

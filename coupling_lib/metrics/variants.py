@@ -32,10 +32,9 @@ _MAX_ENTRIES = 2**23
 
 @dataclass(frozen=True)
 class PairProducts:
-    r"""The small matrices that all variants are read off, for L1 Jacobians and the vectors of L2 blocks.
+    """The small matrices that all variants are read off, for L1 Jacobians and the vectors of L2 blocks."""
 
-    A product that no requested variant needs is None. `top(k)` gives the same for a smaller number of vectors.
-    """
+    # A product that no requested variant needs is None. `top(k)` gives the same for a smaller number of vectors.
 
     s: Tensor
     r"""Top singular values of block $l$ (L1, 1, K): of the Jacobian, not of the vectors' block."""
@@ -53,14 +52,7 @@ class PairProducts:
     r"""$V_{l'}^\top U_l$ (L1, L2, K, K)."""
 
     def top(self, k: int) -> PairProducts:
-        """Products of the k strongest vectors alone.
-
-        Args:
-            k: Number of singular triplets.
-
-        Returns:
-            Leading k by k blocks, as views.
-        """
+        """Products of the k strongest vectors alone."""
         blocks = {name: getattr(self, name) for name in PRODUCTS}
         return PairProducts(
             s=self.s[..., :k], **{name: None if m is None else m[..., :k, :k] for name, m in blocks.items()}
@@ -188,17 +180,7 @@ TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def chosen_variants(names: Iterable[str] | None) -> list[Variant]:
-    """Variants of the given names, in the order given.
-
-    Args:
-        names: Keys of `VARIANTS`, or None for all.
-
-    Returns:
-        The variants.
-
-    Raises:
-        ParameterError: If a name is unknown, or a lone string is passed instead of a list.
-    """
+    """Variants of the given names, in the order given."""
     names = list(VARIANTS) if names is None else names
     if isinstance(names, str):
         raise ParameterError(f"names is {names!r}; expected a list of names, for example [{names!r}]")
@@ -210,33 +192,13 @@ def chosen_variants(names: Iterable[str] | None) -> list[Variant]:
 
 
 def evaluated(variants: Iterable[Variant], products: PairProducts, ks: Sequence[int]) -> dict[str, Tensor]:
-    """Values of some variants at several numbers of singular vectors.
-
-    Args:
-        variants: Variants whose products are at hand.
-        products: Products of at least the largest of `ks`.
-        ks: Numbers of singular triplets.
-
-    Returns:
-        For each name (len(ks), L1, L2).
-    """
+    """Values of some variants at several numbers of singular vectors."""
     tops = [products.top(k) for k in ks]
     return {variant.name: torch.stack([variant.function(top) for top in tops]) for variant in variants}
 
 
 def checked_ks(ks: Iterable[int], available: int) -> list[int]:
-    """Numbers of singular triplets as a list, once they are known to make sense.
-
-    Args:
-        ks: Numbers of singular triplets.
-        available: Number of triplets at hand.
-
-    Returns:
-        The same numbers.
-
-    Raises:
-        ParameterError: If there are none, or one is not a whole number from 1 to `available`.
-    """
+    """Numbers of singular triplets as a list, once they are known to make sense."""
     ks = list(ks) if isinstance(ks, Iterable) else [ks]
     wrong = [k for k in ks if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= available]
     if wrong or not ks:

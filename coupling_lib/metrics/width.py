@@ -12,33 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def width_curve(d: ArrayLike) -> NDArray[np.float64]:
-    r"""Coupling without any coupling, $1 - 1/\sqrt{\lfloor 0.1\,d \rfloor}$.
-
-    Args:
-        d: Widths.
-
-    Returns:
-        One value per width.
-
-    Example:
-        >>> width_curve([768, 4096]).round(4).tolist()
-        [0.8853, 0.9506]
-    """
+    r"""Coupling without any coupling, $1 - 1/\sqrt{\lfloor 0.1\,d \rfloor}$."""
     return 1 - np.maximum(1, np.floor(np.asarray(d) / 10)) ** -0.5
 
 
 def beyond_width(coupling: ArrayLike, d: ArrayLike) -> NDArray[np.float64]:
-    r"""What is left of a coupling when the width has been divided out, $(1 - c)\sqrt{0.1\,d}$.
-
-    Args:
-        coupling: Couplings c.
-        d: Widths.
-
-    Returns:
-        1 on the curve, but for rounding of K; less where there is more coupling than the width gives.
-
-    Example:
-        >>> beyond_width([0.9], [1000]).round(6).tolist()
-        [1.0]
-    """
+    r"""What is left of a coupling when the width has been divided out, $(1 - c)\sqrt{0.1\,d}$."""
     return (1 - np.asarray(coupling)) * np.sqrt(0.1 * np.asarray(d))

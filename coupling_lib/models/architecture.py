@@ -18,20 +18,7 @@ from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 
 
 def read_config(folder: Path, name: str) -> PreTrainedConfig:
-    """Read a model's configuration.
-
-    Args:
-        folder: folder with a `config.json`.
-        name: what the user called the model.
-
-    Returns:
-        the configuration.
-
-    Raises:
-        ModelUnavailableError: if there is no readable `config.json`.
-        UnsupportedModelError: if transformers has no such model type, if the weights are quantised already, or
-            if the model is an encoder-decoder.
-    """
+    """Read a model's configuration."""
     try:
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         model_type = raw.get("model_type")
@@ -58,15 +45,7 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
 
 
 def refuse_encoder_decoder(config: PreTrainedConfig, name: str) -> None:
-    """Refuse a model with two stacks of blocks.
-
-    Args:
-        config: the configuration.
-        name: what the user called the model.
-
-    Raises:
-        UnsupportedModelError: if it describes an encoder-decoder.
-    """
+    """Refuse a model with two stacks of blocks."""
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
             f"{name!r} is an encoder-decoder ({config.model_type}), whose decoder blocks read a second stream; choose "
@@ -75,22 +54,9 @@ def refuse_encoder_decoder(config: PreTrainedConfig, name: str) -> None:
 
 
 def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
-    """Choose the class that evaluates a configuration.
-
-    The class that the configuration names comes first, so that every stored weight has its place: an encoder
-    keeps its head. Where it names none, an encoder is told from a decoder by having a masked-language-model
-    class.
-
-    Args:
-        config: the configuration.
-        name: what the user called the model.
-
-    Returns:
-        the class.
-
-    Raises:
-        UnsupportedModelError: if transformers has no class for it.
-    """
+    """Choose the class that evaluates a configuration."""
+    # The class that the configuration names comes first, so that every stored weight has its place: an encoder keeps
+    # its head. Where it names none, an encoder is told from a decoder by having a masked-language-model class.
     named = config.architectures[0] if config.architectures else None
     declared = getattr(transformers, named, None) if named else None
     if (

@@ -28,29 +28,14 @@ _EVALUATIONS = "pythia_evals_mean.csv"
 
 @dataclass(frozen=True)
 class Progress:
-    """How good a model was over its training.
-
-    Args:
-        label: what the values are, with their unit, as an axis says it; empty if nothing is known.
-        values: value by training step.
-    """
+    """How good a model was over its training."""
 
     label: str
     values: dict[int, float]
 
 
 def known_steps(name: str | Path) -> tuple[int, ...]:
-    """Give the training steps at which a model can be loaded, as `revision="stepN"`.
-
-    Args:
-        name: alias, Hugging Face id or local folder.
-
-    Returns:
-        the steps in order; empty if none are known, which of a model on the hub need not mean that there are none.
-
-    >>> known_steps("nano-neox")[:4]
-    (0, 10, 32, 100)
-    """
+    """Give the training steps at which a model can be loaded, as `revision="stepN"`."""
     folder = _training_folder(name)
     if folder is not None:
         stored = [int(step.parent.name.removeprefix("step")) for step in folder.glob("step*/config.json")]
@@ -59,23 +44,7 @@ def known_steps(name: str | Path) -> tuple[int, ...]:
 
 
 def choose_steps(name: str | Path, steps: str | int = "") -> tuple[int, ...]:
-    """Read a choice of training steps.
-
-    Args:
-        name: alias, Hugging Face id or local folder.
-        steps: steps separated by commas, such as "0,128,1000"; a lone one may be an `int`. Empty for all known
-            steps; of a Pythia model, which has 154, for `PYTHIA_SPACED`.
-
-    Returns:
-        at least two different steps, in order.
-
-    Raises:
-        ParameterError: if the choice cannot be read, has a single step, or names a step that is known not to exist.
-        ModelUnavailableError: if none are chosen and the model has a single revision, or there is no such model.
-
-    >>> choose_steps("nano-neox", "1000,0")
-    (0, 1000)
-    """
+    """Read a choice of training steps."""
     known = known_steps(name)
     if not known and registry.lookup(str(name)) is None and "/" not in str(name):
         sources.locate(name, None)  # a misspelt alias is not a model with one revision
@@ -96,20 +65,7 @@ def choose_steps(name: str | Path, steps: str | int = "") -> tuple[int, ...]:
 
 
 def parse_steps(steps: str | int) -> tuple[int, ...]:
-    """Read training steps separated by commas.
-
-    Args:
-        steps: the text; a lone step may be an `int`, which is what papermill makes of it.
-
-    Returns:
-        the steps in order.
-
-    Raises:
-        ParameterError: if it is no list of two or more different whole numbers from 0.
-
-    >>> parse_steps("0, 128,1000")
-    (0, 128, 1000)
-    """
+    """Read training steps separated by commas."""
     parts = str(steps).split(",") if isinstance(steps, str | int) and not isinstance(steps, bool) else []
     numbers = [int(part) for part in parts if re.fullmatch(r"\s*\d+\s*", part, flags=re.ASCII)]
     if len(numbers) < max(2, len(parts)) or len(set(numbers)) < len(numbers):
@@ -121,29 +77,12 @@ def parse_steps(steps: str | int) -> tuple[int, ...]:
 
 
 def models_with_steps() -> list[str]:
-    """Give the models of the registry that can be loaded at several steps.
-
-    Returns:
-        their aliases.
-
-    >>> models_with_steps()[:2]
-    ['nano-neox', 'nano-llama']
-    """
+    """Give the models of the registry that can be loaded at several steps."""
     return [entry.alias for entry in registry.entries() if known_steps(entry.alias)]
 
 
 def progress(name: str | Path) -> Progress:
-    """Say how good a model was over its training.
-
-    Args:
-        name: alias, Hugging Face id or local folder.
-
-    Returns:
-        validation loss from `training.json`, or mean zero-shot accuracy of a Pythia model; empty where neither is.
-
-    >>> progress("nano-neox").label
-    'validation loss (nats per token)'
-    """
+    """Say how good a model was over its training."""
     folder = _training_folder(name)
     if folder is not None:
         losses = {point["step"]: point["validation_loss"] for point in _training(folder).get("checkpoints", [])}

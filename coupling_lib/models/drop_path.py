@@ -29,33 +29,14 @@ BRANCHES = ("attention", "mlp")
 
 
 def depth_rates(rate: float, n_blocks: int) -> list[float]:
-    """Give each block's probability of dropping a branch.
-
-    Args:
-        rate: the probability at the last block, from 0 to below 1.
-        n_blocks: number of blocks L.
-
-    Returns:
-        L probabilities, linear in depth.
-
-    Raises:
-        ParameterError: if the rate is not a probability below 1.
-
-    >>> depth_rates(0.3, 4)
-    [0.0, 0.1, 0.2, 0.3]
-    """
+    """Give each block's probability of dropping a branch."""
     if not 0 <= rate < 1:
         raise ParameterError(f"rate is {rate!r}; a rate of stochastic depth is from 0 to below 1")
     return [round(rate * block / max(1, n_blocks - 1), 12) for block in range(n_blocks)]
 
 
 class DropPath:
-    """Stochastic depth on the residual branches of a list of blocks, as forward hooks.
-
-    Args:
-        blocks: the blocks, in order of depth.
-        rate: the probability of dropping a branch at the last block.
-    """
+    """Stochastic depth on the residual branches of a list of blocks, as forward hooks."""
 
     def __init__(self, blocks: Sequence[nn.Module], rate: float):
         self.rates = depth_rates(rate, len(blocks))
@@ -68,11 +49,7 @@ class DropPath:
         ]
 
     def seed(self, seed: int) -> None:
-        """Start the choices of one step, so that they are a function of the seed alone.
-
-        Args:
-            seed: any whole number from 0.
-        """
+        """Start the choices of one step, so that they are a function of the seed alone."""
         self.generator.manual_seed(seed)
 
     def remove(self) -> None:
@@ -94,18 +71,7 @@ class DropPath:
 
 @contextmanager
 def fixed_gates(blocks: Sequence[nn.Module], gates: torch.Tensor) -> Generator[None]:
-    """Multiply residual branches by given factors, in training and in evaluation mode.
-
-    Args:
-        blocks: the blocks, in order of depth.
-        gates: factors `(L, 2)`, of attention and MLP of each block: 0 drops a branch, 1 leaves it.
-
-    Yields:
-        nothing; the model is itself again afterwards.
-
-    Raises:
-        ParameterError: if there is not one pair of factors per block.
-    """
+    """Multiply residual branches by given factors, in training and in evaluation mode."""
     if gates.shape != (len(blocks), 2):
         raise ParameterError(f"gates has shape {tuple(gates.shape)}; ({len(blocks)}, 2) is expected")
 
@@ -126,18 +92,8 @@ def fixed_gates(blocks: Sequence[nn.Module], gates: torch.Tensor) -> Generator[N
 
 
 def draw_gates(rate: float, n_blocks: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw the factors that training mode would give the branches of one image.
-
-    A block both of whose branches are dropped has the Jacobian 0 and no singular vectors; such draws are repeated.
-
-    Args:
-        rate: the rate of stochastic depth at the last block.
-        n_blocks: number of blocks L.
-        generator: source of randomness.
-
-    Returns:
-        factors `(L, 2)`: 0, or 1 / (1 - p_l).
-    """
+    """Draw the factors that training mode would give the branches of one image."""
+    # A block both of whose branches are dropped has the Jacobian 0 and no singular vectors; such draws are repeated.
     p = torch.tensor(depth_rates(rate, n_blocks))[:, None]
     while True:
         kept = torch.rand(n_blocks, 2, generator=generator) >= p

@@ -44,11 +44,10 @@ class _TruncatedError(OSError):
 
 
 class _Progress(tqdm):
-    """The hub's progress bar, which also notices a download that never gets anywhere.
+    """The hub's progress bar, which also notices a download that never gets anywhere."""
 
-    A server that breaks off and cannot resume is asked from the start each time, without limit: every
-    chunk it sends counts as progress.
-    """
+    # A server that breaks off and cannot resume is asked from the start each time, without limit: every chunk it
+    # sends counts as progress.
 
     restarts = 0
 
@@ -61,21 +60,9 @@ class _Progress(tqdm):
 
 
 def fetch(repo_id: str, revision: str | None = None) -> Path:
-    """Bring a model's configuration and tokenizer into the local cache and give their folder.
-
-    Without a network, what the cache holds is used. A server that does not answer is given up after the
-    time-outs of `huggingface_hub` (10 s for an answer), not after its minutes of retries.
-
-    Args:
-        repo_id: Hugging Face repository, "organisation/name".
-        revision: branch, tag or commit; None for the main branch.
-
-    Returns:
-        the folder; its name is the commit.
-
-    Raises:
-        ModelUnavailableError: if the files cannot be had; the message says why and what to do.
-    """
+    """Bring a model's configuration and tokenizer into the local cache and give their folder."""
+    # Without a network, what the cache holds is used. A server that does not answer is given up after the time-outs
+    # of `huggingface_hub` (10 s for an answer), not after its minutes of retries.
     with _explained(repo_id, revision):
         folder, online = _resolve(repo_id, revision or constants.DEFAULT_REVISION)
         tokenizer = _get(repo_id, "tokenizer.json", folder.name, online)
@@ -85,15 +72,7 @@ def fetch(repo_id: str, revision: str | None = None) -> Path:
 
 
 def fetch_weights(repo_id: str, commit: str) -> None:
-    """Bring a model's weights into the folder that `fetch` gave.
-
-    Args:
-        repo_id: Hugging Face repository.
-        commit: the commit, the name of that folder.
-
-    Raises:
-        ModelUnavailableError: if there are none in safetensors format, or they cannot be had.
-    """
+    """Bring a model's weights into the folder that `fetch` gave."""
     with _explained(repo_id, commit):
         index = _cached(repo_id, INDEX, commit)
         if index is None and _get(repo_id, WEIGHTS, commit):
@@ -110,15 +89,7 @@ def fetch_weights(repo_id: str, commit: str) -> None:
 
 
 def check_weights(folder: Path, name: str) -> None:
-    """Refuse a local folder whose weights are missing, incomplete or pickled.
-
-    Args:
-        folder: the folder.
-        name: what the user called the model.
-
-    Raises:
-        ModelUnavailableError: if `model.safetensors`, or each file that its index names, is not there.
-    """
+    """Refuse a local folder whose weights are missing, incomplete or pickled."""
     if (folder / WEIGHTS).is_file():
         return
     if (folder / INDEX).is_file():
@@ -133,18 +104,7 @@ def check_weights(folder: Path, name: str) -> None:
 
 
 def shards(index: Path, name: str) -> list[str]:
-    """Read which files the weights are split into.
-
-    Args:
-        index: a `model.safetensors.index.json`.
-        name: what the user called the model.
-
-    Returns:
-        the files' names.
-
-    Raises:
-        ModelUnavailableError: if the index cannot be read, or names a file that is not plain safetensors.
-    """
+    """Read which files the weights are split into."""
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, AttributeError, TypeError) as error:

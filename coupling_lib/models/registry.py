@@ -16,33 +16,7 @@ TASKS = ("ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande", "GSM8K")
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the registry; a figure without a source is None, never a guess.
-
-    Args:
-        alias: short lower-case name, unique.
-        hub_id: Hugging Face repository, "organisation/name"; empty for an embedded model.
-        family: the family of architectures or releases it belongs to.
-        organisation: who trained it.
-        kind: "base", or "tuned" where it was trained further to follow instructions or on other data.
-        parameters_b: number of parameters, in units of 10^9.
-        blocks: number of transformer blocks L.
-        width: width d of the residual stream.
-        training_tokens_t: tokens seen in training, in units of 10^12.
-        training_tokens_source: where that number was read.
-        ARC: score on ARC Challenge, in per cent, as on the first Open LLM Leaderboard (so are the next five).
-        HellaSwag: score on HellaSwag, in per cent.
-        MMLU: score on MMLU, in per cent.
-        TruthfulQA: score on TruthfulQA, in per cent.
-        Winogrande: score on Winogrande, in per cent.
-        GSM8K: score on GSM8K, in per cent.
-        average: mean of the six scores, in per cent.
-        score_source: the file the scores were read from, "repository@commit:path".
-        in_paper: whether the paper measures this model.
-        embedded: whether its weights ship with this project.
-        coupling_fig1a_digitised: its coupling in the paper's figure 1a, read off the picture.
-        score_fig1a_digitised: its score in that figure, in per cent, read off the picture.
-        note: what a reader has to know about the row.
-    """
+    """One row of the registry; a figure without a source is None, never a guess."""
 
     alias: str
     hub_id: str
@@ -78,26 +52,12 @@ _PARSERS = {
 
 
 def entries() -> tuple[Entry, ...]:
-    """Give every model of the registry.
-
-    Returns:
-        the rows of `data/models.csv`, in its order; read once and kept.
-    """
+    """Give every model of the registry."""
     return _read(paths.DATA / "models.csv")
 
 
 def lookup(name: str) -> Entry | None:
-    """Find a model by its alias or its Hugging Face id.
-
-    Args:
-        name: alias or id; case and surrounding blanks do not matter.
-
-    Returns:
-        its row, or None if the registry has no such model.
-
-    >>> lookup("Llama3-8B").hub_id
-    'meta-llama/Meta-Llama-3-8B'
-    """
+    """Find a model by its alias or its Hugging Face id."""
     wanted = name.strip().lower()
     for entry in entries():
         if wanted and wanted in (entry.alias, entry.hub_id.lower()):
@@ -106,17 +66,7 @@ def lookup(name: str) -> Entry | None:
 
 
 def suggest(name: str) -> list[str]:
-    """Give the aliases that look most like a name, for the message about a misspelling.
-
-    Args:
-        name: what was asked for.
-
-    Returns:
-        up to three aliases, nearest first; empty if none is near.
-
-    >>> suggest("lama3-8b")[0]
-    'llama3-8b'
-    """
+    """Give the aliases that look most like a name, for the message about a misspelling."""
     return difflib.get_close_matches(name.strip().lower(), [entry.alias for entry in entries()], n=3, cutoff=0.6)
 
 

@@ -13,17 +13,7 @@ from coupling_lib.models import hub, registry
 
 @dataclass(frozen=True)
 class Source:
-    """The files of one model.
-
-    Args:
-        name: what the user called it, an alias in its usual spelling.
-        folder: folder with its configuration and, unless `hub_id` is given, its weights.
-        tokenizer: folder with its tokenizer.
-        source: for the record: "hub id@commit", "embedded:alias" or the folder.
-        revision: branch, tag, commit or training step; None where there is no such thing.
-        hub_id: repository from which the weights are still to be fetched.
-        step0_seed: seed from which the weights of step 0 are made again.
-    """
+    """The files of one model."""
 
     name: str
     folder: Path
@@ -40,21 +30,8 @@ class Source:
 
 
 def locate(name: str | Path, revision: str | None) -> Source:
-    """Find what a name stands for: a folder first, then an alias or an id of the registry, then any hub id.
-
-    Of a hub model, configuration and tokenizer are fetched.
-
-    Args:
-        name: alias, Hugging Face id or local folder.
-        revision: branch, tag, commit or training step; None for the latest.
-
-    Returns:
-        where the model's files are.
-
-    Raises:
-        ParameterError: if the name is not text or a path, or a folder without revisions is asked for one.
-        ModelUnavailableError: if there is no such model or revision.
-    """
+    """Find what a name stands for: a folder first, then an alias or an id of the registry, then any hub id."""
+    # Of a hub model, configuration and tokenizer are fetched.
     if not isinstance(name, str | Path) or not str(name).strip():
         raise ParameterError(f"model is {name!r}; it must be an alias, a Hugging Face id or a folder")
     text = str(name).strip()

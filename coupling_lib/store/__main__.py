@@ -12,14 +12,7 @@ from coupling_lib.errors import CouplingError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        arguments: the words after the program's name; None takes those of this process.
-
-    Returns:
-        0, or 1 after an error, which is printed in one line. Wrong usage ends the program with 2.
-    """
+    """Run one command."""
     given = _parser().parse_args(arguments)
     # One line, without the place in the code.
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)

@@ -41,17 +41,7 @@ _WRITING = 3600
 
 
 def listing(model: str | None = None, measure: str | None = None, root: str | Path | None = None) -> pd.DataFrame:
-    """List the measurements that are kept, without reading their numbers.
-
-    Args:
-        model: only those of the model with this name.
-        measure: only those of this measure, for instance "depth".
-        root: folder of all results; by default `results` or what `COUPLING_RESULTS` says.
-
-    Returns:
-        one row per measurement, the oldest first, with `COLUMNS`; `prompt` is how the prompt begins, `settings` are
-        written as JSON.
-    """
+    """List the measurements that are kept, without reading their numbers."""
     rows = []
     for path in _files(root, SUFFIX):
         record = open_record(path)
@@ -67,21 +57,7 @@ def listing(model: str | None = None, measure: str | None = None, root: str | Pa
 def join(
     model: str | None = None, measure: str | None = None, root: str | Path | None = None, **choice: Any
 ) -> xr.Dataset:
-    """Join the measurements of many prompts to one data set.
-
-    Args:
-        model: name of the model.
-        measure: the measure, for instance "depth".
-        root: folder of all results; by default `results` or what `COUPLING_RESULTS` says.
-        choice: further columns of `listing` and the value wanted, for instance `revision="step1000"` or
-            `untrained=0`.
-
-    Returns:
-        one data set over the dimension `prompt`, in the order in which they were measured.
-
-    Raises:
-        ParameterError: if there is none, or if they are not all of one model with the same settings.
-    """
+    """Join the measurements of many prompts to one data set."""
     table = _chosen(listing(model, measure, root), choice)
     shared = table.drop(columns=list(_OWN))
     differing = [column for column in shared.columns if shared[column].nunique(dropna=False) > 1]
@@ -102,25 +78,9 @@ def export(
     variables: Sequence[str] | None = None,
     root: str | Path | None = None,
 ) -> int:
-    """Write measurements as a table with one number a row (see `long_table`).
-
-    A CSV file grows measurement by measurement, whatever their number; the other two forms are put together in
-    memory.
-
-    Args:
-        target: file to write: `.csv`, `.parquet` (with `pyarrow` installed), or `.nc` for one data set as NetCDF.
-        measure: the measure, for instance "depth".
-        model: name of the model; None takes all.
-        variables: names of variables; None takes all that are numbers.
-        root: folder of all results; by default `results` or what `COUPLING_RESULTS` says.
-
-    Returns:
-        how many measurements were written.
-
-    Raises:
-        ParameterError: if there is nothing to export, or the ending of the file is another.
-        CouplingError: if Parquet is wanted and `pyarrow` is not installed.
-    """
+    """Write measurements as a table with one number a row (see `long_table`)."""
+    # A CSV file grows measurement by measurement, whatever their number; the other two forms are put together in
+    # memory.
     target = Path(target)
     if target.suffix not in (".csv", ".parquet", ".nc"):
         raise ParameterError(f"the file {target.name!r} ends in {target.suffix!r}; use .csv, .parquet or .nc")
@@ -154,19 +114,7 @@ def prune(
     root: str | Path | None = None,
     dry_run: bool = False,
 ) -> list[Path]:
-    """Remove files of the store. Without a choice nothing is removed.
-
-    Args:
-        model: all measurements of the model with this name; together with a choice below, only what it chooses
-            among them.
-        damaged: what was set aside as damaged, and what a killed run left half written an hour ago or longer.
-        outdated: measurements of another version or code of a measure than its newest measurement.
-        root: folder of all results; by default `results` or what `COUPLING_RESULTS` says.
-        dry_run: only say what would be removed.
-
-    Returns:
-        the files.
-    """
+    """Remove files of the store. Without a choice nothing is removed."""
     table = listing(model, root=root)
     chosen: list[Path] = []
     if damaged:

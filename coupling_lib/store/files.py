@@ -39,57 +39,19 @@ class DamagedError(CouplingError):
 
 
 def digest(key: Mapping[str, Any]) -> str:
-    """Hash what fixes a measurement.
-
-    Args:
-        key: plain values (texts, numbers, lists and mappings of these), in any order.
-
-    Returns:
-        20 hexadecimal digits of a SHA-256.
-
-    Example:
-        >>> digest({"model": "tiny", "k": 10}) == digest({"k": 10, "model": "tiny"})
-        True
-    """
+    """Hash what fixes a measurement."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def place(root: str | Path, key: Mapping[str, Any]) -> Path:
-    """Say where a measurement is kept.
-
-    Args:
-        root: folder of all results.
-        key: what fixes the measurement, `model` and `measure` among it.
-
-    Returns:
-        the path of its file, whether it exists or not.
-
-    Example:
-        >>> place("results", {"model": "org/tiny", "measure": "depth"}).as_posix()
-        'results/org--tiny/measurements/depth-1ed49b0b5f23ae03bbf9.safetensors'
-    """
+    """Say where a measurement is kept."""
     return Path(root) / _slug(key["model"]) / FOLDER / f"{_slug(key['measure'])}-{digest(key)}{SUFFIX}"
 
 
 def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bool = True) -> Path:
-    """Keep a measurement: written beside its place, brought to the disk, then renamed.
-
-    Whoever reads meanwhile, or after a crash at any moment, finds the whole file or none. Two processes that write
-    the same measurement do not meet: each has a file of its own until the rename, and the last one stays.
-
-    Args:
-        root: folder of all results.
-        key: what fixes the measurement, plain values.
-        ds: the measurement: numbers and texts, attributes likewise.
-        complete: whether it has all variables of the measure, also those that do not depend on the prompt.
-
-    Returns:
-        the path of the file.
-
-    Raises:
-        ParameterError: if a variable or an attribute is neither number nor text.
-        OSError: if it cannot be written.
-    """
+    """Keep a measurement: written beside its place, brought to the disk, then renamed."""
+    # Whoever reads meanwhile, or after a crash at any moment, finds the whole file or none. Two processes that write
+    # the same measurement do not meet: each has a file of its own until the rename, and the last one stays.
     path = place(root, key)
     content = _encode(dict(key), ds, complete)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,21 +70,9 @@ def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bo
 
 
 def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | None:
-    """Find a measurement again.
-
-    A file that is truncated, altered or under a wrong name is renamed to `*.damaged` with a `StoreWarning`, and
-    counts as not there.
-
-    Args:
-        root: folder of all results.
-        key: what fixes the measurement.
-
-    Returns:
-        the measurement, and whether it is complete; None if it is not there.
-
-    Raises:
-        OSError: if the file is there and cannot be read.
-    """
+    """Find a measurement again."""
+    # A file that is truncated, altered or under a wrong name is renamed to `*.damaged` with a `StoreWarning`, and
+    # counts as not there.
     path = place(root, key)
     try:
         record, ds = open_file(path)
@@ -138,17 +88,7 @@ def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | 
 
 
 def open_file(path: Path) -> tuple[dict[str, Any], xr.Dataset]:
-    """Read and check one file.
-
-    Args:
-        path: the file.
-
-    Returns:
-        its record (`key`, `made`, `complete`, ...) and the measurement.
-
-    Raises:
-        DamagedError: if it does not hold what it should.
-    """
+    """Read and check one file."""
     content = path.read_bytes()
     try:
         arrays = load(content)
@@ -162,14 +102,7 @@ def open_file(path: Path) -> tuple[dict[str, Any], xr.Dataset]:
 
 
 def open_record(path: Path) -> dict[str, Any] | None:
-    """Read only what a file says about itself, without its arrays and without checking them.
-
-    Args:
-        path: the file.
-
-    Returns:
-        its record, or None if it cannot be made out.
-    """
+    """Read only what a file says about itself, without its arrays and without checking them."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -182,12 +115,7 @@ def open_record(path: Path) -> dict[str, Any] | None:
 
 
 def set_aside(path: Path, reason: str) -> None:
-    """Rename a damaged file to `*.damaged`, and say so.
-
-    Args:
-        path: the file.
-        reason: what is wrong with it.
-    """
+    """Rename a damaged file to `*.damaged`, and say so."""
     aside = path.with_name(path.name + DAMAGED)
     try:
         path.replace(aside)

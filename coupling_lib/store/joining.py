@@ -12,27 +12,12 @@ from coupling_lib.errors import ParameterError
 
 
 def join_prompts(datasets: Iterable[xr.Dataset]) -> xr.Dataset:
-    """Put measurements of single prompts behind one another along `prompt`.
-
-    A variable with the dimension `prompt` gets an entry per measurement. Where its other dimensions differ in length,
-    as with the number of tokens, the shorter entries are filled up: numbers with NaN, texts with "". A variable
-    without that dimension is the first measurement's (a coordinate of a dimension that was filled up: the longest).
-    The data sets are read one after another, and of all but the first only what depends on the prompt is kept.
-
-    Args:
-        datasets: measurements with the same variables, in the order of the prompts.
-
-    Returns:
-        one data set, with the attributes of the first.
-
-    Raises:
-        ParameterError: if there is none, one lacks a variable, or several have no dimension `prompt`.
-
-    Example:
-        >>> one, two = (xr.Dataset({"x": (("prompt", "token"), [values])}) for values in ([1.0, 2.0], [3.0]))
-        >>> join_prompts([one, two]).x.values.tolist()
-        [[1.0, 2.0], [3.0, nan]]
-    """
+    """Put measurements of single prompts behind one another along `prompt`."""
+    # A variable with the dimension `prompt` gets an entry per measurement. Where its other dimensions differ in
+    # length, as with the number of tokens, the shorter entries are filled up: numbers with NaN, texts with "". A
+    # variable without that dimension is the first measurement's (a coordinate of a dimension that was filled up: the
+    # longest). The data sets are read one after another, and of all but the first only what depends on the prompt is
+    # kept.
     first: xr.Dataset | None = None
     parts: dict[str, list[xr.Variable]] = {}
     longest: dict[str, xr.Variable] = {}
@@ -65,26 +50,7 @@ def join_prompts(datasets: Iterable[xr.Dataset]) -> xr.Dataset:
 
 
 def long_table(ds: xr.Dataset, variables: Sequence[str] | None = None) -> pd.DataFrame:
-    """Write a data set as a table with one number a row.
-
-    Args:
-        ds: a measurement.
-        variables: names of variables; None takes all that are numbers.
-
-    Returns:
-        columns `variable`, one per dimension (its coordinate, or positions from 0), and `value`. A dimension that a
-        variable does not have is left empty in its rows.
-
-    Raises:
-        ParameterError: if a variable does not exist.
-
-    Example:
-        >>> ds = xr.Dataset({"norm": (("prompt", "level"), [[1.0, 2.0]])}, {"prompt": ["It was"]})
-        >>> print(long_table(ds).to_string(index=False))
-        variable prompt  level  value
-            norm It was      0    1.0
-            norm It was      1    2.0
-    """
+    """Write a data set as a table with one number a row."""
     names = [name for name, variable in ds.data_vars.items() if variable.dtype.kind in "fiub"]
     for name in variables or ():
         if name not in names:

@@ -28,20 +28,7 @@ _ORIGIN = ("_name_or_path", "_commit_hash", "transformers_version")
 
 
 def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a measurement, all but its prompt.
-
-    Args:
-        measure: the function that measures, called as `measure(model, prompts, **settings)`.
-        model: the model.
-        settings: keyword arguments; what is left out counts with its default.
-
-    Returns:
-        plain values: `model`, `source`, `revision`, `precision`, `untrained`, `seed`, `weights`, `measure`, `version`,
-        `code` and `settings`.
-
-    Raises:
-        ParameterError: if a setting is no plain value, or the weights cannot be identified.
-    """
+    """Describe a measurement, all but its prompt."""
     function, fixed = _unwrapped(measure)
     bound = inspect.signature(function).bind_partial(None, None, **(fixed | dict(settings)))
     bound.apply_defaults()
@@ -63,15 +50,7 @@ def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping
 
 
 def prompt_key(model: Model, given: str | torch.Tensor) -> str:
-    """Hash a prompt: its text with the token ids that the model's tokenizer makes of it, or the tensor.
-
-    Args:
-        model: the model.
-        given: a text, `input_ids`, or `pixel_values`.
-
-    Returns:
-        20 hexadecimal digits of a SHA-256.
-    """
+    """Hash a prompt: its text with the token ids that the model's tokenizer makes of it, or the tensor."""
     if isinstance(given, str):
         ids = model.tokenizer(given)["input_ids"] if model.tokenizer is not None else []
         content = json.dumps([given, ids]).encode()
@@ -84,20 +63,9 @@ def prompt_key(model: Model, given: str | torch.Tensor) -> str:
 
 
 def fingerprint(model: Model) -> str:
-    """Identify a model's weights and configuration by their content.
-
-    All parameters and buffers in memory are hashed. Of a model whose blocks stay on disk, the files stand for what is
-    not in memory: by commit if they come from the hub, else by their names, sizes and times of change.
-
-    Args:
-        model: the model.
-
-    Returns:
-        20 hexadecimal digits of a SHA-256.
-
-    Raises:
-        ParameterError: if blocks are on disk and their folder cannot be found any more.
-    """
+    """Identify a model's weights and configuration by their content."""
+    # All parameters and buffers in memory are hashed. Of a model whose blocks stay on disk, the files stand for what
+    # is not in memory: by commit if they come from the hub, else by their names, sizes and times of change.
     config = {name: value for name, value in model.hf.config.to_dict().items() if name not in _ORIGIN}
     total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     for name, tensor in model.hf.state_dict().items():

@@ -13,36 +13,14 @@ _LARGE = 2**25
 
 
 def budget(by_device: Mapping[str, int], device: str, held: int) -> int:
-    """Give how many bytes intermediate tensors may take on a device, half of it beside large results.
-
-    Args:
-        by_device: bytes beside small results, by the type of device; that of `"cpu"` holds for others.
-        device: the type of device.
-        held: bytes of the results that are held meanwhile; 32 MiB or more are large.
-
-    Returns:
-        bytes.
-
-    Example:
-        >>> [budget({"cpu": 1000}, "cpu", held=mebibytes * 2**20) for mebibytes in (27, 96)]
-        [1000, 500]
-    """
+    """Give how many bytes intermediate tensors may take on a device, half of it beside large results."""
     return by_device.get(device, by_device["cpu"]) // (2 if held >= _LARGE else 1)
 
 
 def give_back(held: int = _LARGE) -> None:
-    """Give back memory that was freed and lies between what is in use.
-
-    The C library keeps it for later. After many tensors of a size that no other fits into, it is as much again as
-    what is in use. Only glibc can be asked to give it back; with another, nothing happens.
-
-    Args:
-        held: bytes of the results that are held meanwhile. Beside small ones there is little to gain, and nothing
-            is done.
-
-    Example:
-        >>> give_back()
-    """
+    """Give back memory that was freed and lies between what is in use."""
+    # The C library keeps it for later. After many tensors of a size that no other fits into, it is as much again as
+    # what is in use. Only glibc can be asked to give it back; with another, nothing happens.
     if held >= _LARGE and _glibc() is not None:
         _glibc().malloc_trim(0)
 

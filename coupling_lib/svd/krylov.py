@@ -30,15 +30,7 @@ FLOOR = {torch.float32: 3e-7, torch.float64: 1e-14}
 
 
 class KrylovTriplets(NamedTuple):
-    """Top singular triplets from a Krylov basis, before they are certified against the operator.
-
-    Args:
-        U: left singular vectors, shape `(d_out, k)`.
-        S: singular values, shape `(k,)`, descending.
-        Vh: right singular vectors, shape `(k, d_in)`.
-        next_value: the following singular value s_{K+1} as the basis sees it (never too large).
-        columns: m, the columns of each basis; the operator was applied to m vectors, its transpose too.
-    """
+    """Top singular triplets from a Krylov basis, before they are certified against the operator."""
 
     U: torch.Tensor
     S: torch.Tensor

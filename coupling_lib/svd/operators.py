@@ -56,23 +56,7 @@ def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
 
 
 def as_torch_operator(operator: Any) -> Any:
-    """Present any real linear operator to this library: `shape`, `@` and `.T @` over torch tensors.
-
-    Args:
-        operator: a scipy `LinearOperator` or sparse matrix, a numpy array; objects that multiply torch
-            tensors already (a tensor, a `BlockJacobian`) are given back as they are.
-
-    Returns:
-        an operator over torch tensors.
-
-    Raises:
-        ParameterError: if the object is no matrix or operator.
-
-    Example:
-        >>> doubled = as_torch_operator(LinearOperator((2, 2), matvec=lambda v: 2 * v))
-        >>> (doubled @ torch.eye(2, dtype=torch.float64)).tolist()
-        [[2.0, 0.0], [0.0, 2.0]]
-    """
+    """Present any real linear operator to this library: `shape`, `@` and `.T @` over torch tensors."""
     if isinstance(operator, np.ndarray):
         return torch.from_numpy(operator)
     if isinstance(operator, LinearOperator) or type(operator).__module__.startswith("scipy.sparse"):
@@ -85,28 +69,10 @@ def as_torch_operator(operator: Any) -> Any:
 
 
 def prefer_matrix_free(d: int, k: int, n_blocks: int, columns: int) -> bool:
-    """Tell whether products J V cost less than forming J, for one block among all-pairs measurements.
-
-    A dense d x d Jacobian takes d vector-Jacobian products. A Krylov basis of m columns takes 2 m products,
-    and the coupling with the singular vectors of all L blocks takes L K more. Products on few columns at
-    once reach about a quarter of the speed of those on many, so dense wins unless 2 m + L K < d / 4.
-
-    Args:
-        d: width of the model.
-        k: K, number of singular triplets.
-        n_blocks: L, the blocks whose singular vectors each Jacobian meets.
-        columns: m, columns of the Krylov basis: about 5 K for a decaying spectrum, 10 K for a flat one, and
-            for K = 10 twice that.
-
-    Returns:
-        True if the operator should stay unformed.
-
-    Example:
-        >>> prefer_matrix_free(d=768, k=50, n_blocks=12, columns=350)
-        False
-        >>> prefer_matrix_free(d=4096, k=10, n_blocks=32, columns=300)
-        True
-    """
+    """Tell whether products J V cost less than forming J, for one block among all-pairs measurements."""
+    # A dense d x d Jacobian takes d vector-Jacobian products. A Krylov basis of m columns takes 2 m products, and the
+    # coupling with the singular vectors of all L blocks takes L K more. Products on few columns at once reach about a
+    # quarter of the speed of those on many, so dense wins unless 2 m + L K < d / 4.
     return 2 * columns + n_blocks * k < d / 4
 
 

@@ -26,17 +26,7 @@ _MARGIN = 8.0
 
 
 class StackedTriplets(NamedTuple):
-    """Top singular triplets of several matrices from Krylov bases, before they are certified.
-
-    Args:
-        U: left singular vectors, shape `(L, d_out, k)`.
-        S: singular values, shape `(L, k)`, descending.
-        Vh: right singular vectors, shape `(L, k, d_in)`.
-        next_value: the following singular value as the basis sees it, shape `(L,)`.
-        converged: whether the triplets of a matrix met the tolerance, shape `(L,)`; those of others are not
-            to be used.
-        columns: m, the columns of each basis.
-    """
+    """Top singular triplets of several matrices from Krylov bases, before they are certified."""
 
     U: Tensor
     S: Tensor
@@ -47,24 +37,8 @@ class StackedTriplets(NamedTuple):
 
 
 def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5, block: int = BLOCK) -> StackedTriplets:
-    """Find the K largest singular triplets of several dense matrices by block Golub-Kahan bidiagonalisation.
-
-    The same bases, the same stopping rule as `krylov.golub_kahan`: |J^T u - s v| <= max(tolerance s_K, floor s_1).
-
-    Args:
-        J: shape `(L, d_out, d_in)`, float32 or float64.
-        k: number of triplets.
-        tolerance: residual to reach, in units of s_K.
-        block: b, columns added per step.
-
-    Returns:
-        the triplets, and which matrices they can be used for.
-
-    Example:
-        >>> found = golub_kahan_stacked(torch.diag(1 / torch.arange(1.0, 301))[None], k=3)
-        >>> [round(1 / s, 4) for s in found.S[0].tolist()], found.converged.tolist()
-        ([1.0, 2.0, 3.0], [True])
-    """
+    """Find the K largest singular triplets of several dense matrices by block Golub-Kahan bidiagonalisation."""
+    # The same bases, the same stopping rule as `krylov.golub_kahan`: |J^T u - s v| <= max(tolerance s_K, floor s_1).
     if J.shape[1] < J.shape[2]:
         found = golub_kahan_stacked(J.mT, k, tolerance, block)
         return found._replace(U=found.Vh.mT, Vh=found.U.mT)
@@ -111,11 +85,10 @@ def _columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float], bl
 
 
 class _Bases:
-    """The orthonormal bases of all matrices, stored as rows, and the block bidiagonal B with J V = U B.
+    """The orthonormal bases of all matrices, stored as rows, and the block bidiagonal B with J V = U B."""
 
-    Of U only the last block is kept, and a new block is made orthogonal to that one alone. The others it is
-    orthogonal to as far as V is, which holds its new blocks against all earlier columns (Simon and Zha, 2000).
-    """
+    # Of U only the last block is kept, and a new block is made orthogonal to that one alone. The others it is
+    # orthogonal to as far as V is, which holds its new blocks against all earlier columns (Simon and Zha, 2000).
 
     def __init__(self, J: Tensor, limit: int, block: int):
         n, _, d = J.shape

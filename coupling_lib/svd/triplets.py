@@ -44,15 +44,13 @@ _STACK_BYTES = {"cpu": 2**25, "cuda": 2**31}
 
 
 class IllDefinedSubspaceWarning(UserWarning):
-    """The K-th singular value and the next one coincide, so the top-K subspace is not a property of J.
+    """The K-th singular value and the next one coincide, so the top-K subspace is not a property of J."""
 
-    Where s_K and s_{K+1} differ by less than the arithmetic or the residual separates, J's own rounding
-    decides which directions count as the top K: any mixture of the two is as good. Each triplet still
-    satisfies J v = s u and J^T u = s v. Whatever is computed from the whole of the top K, such as a coupling
-    metric, may change with the library, the hardware, or a change of J in its last digit; choose a K at
-    which the spectrum falls. K above the rank of J is a special case: zero singular values belong to every
-    vector of the null space.
-    """
+    # Where s_K and s_{K+1} differ by less than the arithmetic or the residual separates, J's own rounding decides
+    # which directions count as the top K: any mixture of the two is as good. Each triplet still satisfies J v = s u
+    # and J^T u = s v. Whatever is computed from the whole of the top K, such as a coupling metric, may change with
+    # the library, the hardware, or a change of J in its last digit; choose a K at which the spectrum falls. K above
+    # the rank of J is a special case: zero singular values belong to every vector of the null space.
 
 
 class SingularTriplets(NamedTuple):

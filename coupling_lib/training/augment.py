@@ -26,18 +26,7 @@ _FULL_TONE = 0.9
 def rand_augment(
     images: Tensor, generator: torch.Generator, layers: int = 2, magnitude: float = 9.0, spread: float = 0.5
 ) -> Tensor:
-    """Apply to each image a few operations, chosen anew for each.
-
-    Args:
-        images: batch `(n, c, h, w)`, values from 0 to 1.
-        generator: source of randomness, on the CPU.
-        layers: how many operations follow one another; 0 leaves the images as they are.
-        magnitude: mean strength, 0 to 10.
-        spread: standard deviation of the strength.
-
-    Returns:
-        the changed images, values from 0 to 1.
-    """
+    """Apply to each image a few operations, chosen anew for each."""
     for _ in range(layers):
         n = len(images)
         chosen = torch.randint(len(OPERATIONS), (n,), generator=generator)
@@ -49,30 +38,13 @@ def rand_augment(
 
 
 def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirror half of the images left to right.
-
-    Args:
-        images: batch `(n, c, h, w)`.
-        generator: source of randomness, on the CPU.
-
-    Returns:
-        the images.
-    """
+    """Mirror half of the images left to right."""
     flip = (torch.rand(len(images), generator=generator) < 0.5).to(images.device)
     return torch.where(flip[:, None, None, None], images.flip(-1), images)
 
 
 def random_crop(images: Tensor, generator: torch.Generator, padding: int) -> Tensor:
-    """Pad each image with black and cut a window of its own size out of it.
-
-    Args:
-        images: batch `(n, c, h, w)`.
-        generator: source of randomness, on the CPU.
-        padding: pixels on each side; 0 leaves the images as they are.
-
-    Returns:
-        the windows, of the images' shape.
-    """
+    """Pad each image with black and cut a window of its own size out of it."""
     if padding == 0:
         return images
     n, _, h, w = images.shape
@@ -85,18 +57,8 @@ def random_crop(images: Tensor, generator: torch.Generator, padding: int) -> Ten
 
 
 def random_erasing(images: Tensor, generator: torch.Generator, probability: float = 0.25) -> Tensor:
-    """Replace a rectangle of some images by noise.
-
-    The rectangle covers 2 to 33 % of the image with sides in a ratio between 0.3 and 3.3, as in DeiT.
-
-    Args:
-        images: batch `(n, c, h, w)`, values from 0 to 1.
-        generator: source of randomness, on the CPU.
-        probability: share of the images that are changed.
-
-    Returns:
-        the images.
-    """
+    """Replace a rectangle of some images by noise."""
+    # The rectangle covers 2 to 33 % of the image with sides in a ratio between 0.3 and 3.3, as in DeiT.
     n, _, h, w = images.shape
     erased = torch.rand(n, generator=generator) < probability
     area = torch.empty(n).uniform_(0.02, 1 / 3, generator=generator)
@@ -114,23 +76,10 @@ def mix(
     cutmix: float = 1.0,
     probability: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    r"""Mix a batch with itself in reverse order, by mixup or by cutmix, with equal chance where both are on.
-
-    One share $\lambda \sim \mathrm{Beta}(\alpha, \alpha)$ serves the batch. Mixup adds the images in the
-    proportion $\lambda : 1-\lambda$; cutmix pastes a rectangle whose area is $1-\lambda$, and the targets take the
-    share that was really pasted.
-
-    Args:
-        images: batch `(n, c, h, w)`.
-        targets: class probabilities `(n, classes)`.
-        generator: source of randomness, on the CPU.
-        mixup: $\alpha$ of mixup; 0 turns it off.
-        cutmix: $\alpha$ of cutmix; 0 turns it off.
-        probability: chance that a batch is mixed at all.
-
-    Returns:
-        images and targets.
-    """
+    """Mix a batch with itself in reverse order, by mixup or by cutmix, with equal chance where both are on."""
+    # One share $\lambda \sim \mathrm{Beta}(\alpha, \alpha)$ serves the batch. Mixup adds the images in the proportion
+    # $\lambda : 1-\lambda$; cutmix pastes a rectangle whose area is $1-\lambda$, and the targets take the share that
+    # was really pasted.
     draw, which = torch.rand(2, generator=generator).tolist()
     cut = cutmix > 0 and (mixup <= 0 or which < 0.5)
     alpha = cutmix if cut else mixup
@@ -150,19 +99,7 @@ def mix(
 
 
 def smooth_targets(labels: Tensor, classes: int, smoothing: float = 0.1) -> Tensor:
-    """Turn labels into class probabilities, with a share spread evenly over all classes.
-
-    Args:
-        labels: class numbers `(n,)`.
-        classes: number of classes.
-        smoothing: the share.
-
-    Returns:
-        probabilities `(n, classes)`.
-
-    >>> smooth_targets(torch.tensor([1]), 2, 0.1)
-    tensor([[0.0500, 0.9500]])
-    """
+    """Turn labels into class probabilities, with a share spread evenly over all classes."""
     return functional.one_hot(labels, classes).float() * (1 - smoothing) + smoothing / classes
 
 

@@ -24,17 +24,7 @@ _SAMPLE_PROMPT = "It was a dark and stormy night, and"
 
 
 def ship(name: str, run: Path, target: Path, data: str) -> None:
-    """Copy a finished run's checkpoints to where they are shipped from, with record and card.
-
-    Args:
-        name: the model's name.
-        run: the folder of a finished run.
-        target: the folder to write, e.g. `data/checkpoints/nano-neox`; replaced if it exists.
-        data: what the text was, in a few words, for the card.
-
-    Raises:
-        ParameterError: if the run is not finished.
-    """
+    """Copy a finished run's checkpoints to where they are shipped from, with record and card."""
     recipe = json.loads((run / "recipe.json").read_text())
     last = recipe["steps"]
     if not (run / f"step{last}" / "model.safetensors").exists():
@@ -52,17 +42,7 @@ def ship(name: str, run: Path, target: Path, data: str) -> None:
 
 
 def sample(folder: Path, prompt: str = _SAMPLE_PROMPT, tokens: int = 120, seed: int = 0) -> str:
-    """Let a shipped model continue a text, at temperature 0.8.
-
-    Args:
-        folder: the model's folder.
-        prompt: the beginning.
-        tokens: how many tokens to add.
-        seed: seed of the sampling.
-
-    Returns:
-        the prompt with its continuation.
-    """
+    """Let a shipped model continue a text, at temperature 0.8."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.tensor([tokenizer(prompt)["input_ids"]])

@@ -173,15 +173,7 @@ def exact(
 
 
 def rewrite(table: Path, kind: str) -> None:
-    """Put derived nulls into a table; everything else in it stays as it is, to the letter.
-
-    Args:
-        table: the table.
-        kind: "suite" or "grid", which names its columns.
-
-    Raises:
-        ParameterError: if its nulls are derived already.
-    """
+    """Put derived nulls into a table; everything else in it stays as it is, to the letter."""
     text = table.read_text(encoding="utf-8")
     comment = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
     rows = list(csv.reader(io.StringIO(text[len(comment) :])))
@@ -258,12 +250,7 @@ def thinned(S: Tensor, d: int, k: int) -> Tensor:
 
 
 def check() -> pd.DataFrame:
-    """Compare derived nulls with exact ones, for spectra that are known.
-
-    Returns:
-        columns table ("suite" or "grid"), variant, k, error: the largest deviation of the derived null, and the
-        standard error of the draws on top of it.
-    """
+    """Compare derived nulls with exact ones, for spectra that are known."""
     widths = {"suite": {96: (5, 10), 64: (5, 6, 10), 48: (5, 10), 32: (3, 5, 10)}, "grid": {36: (3, 5, 10)}}
     names = [name for name in VARIANTS if name != LEFT_OUT]
     rows = []

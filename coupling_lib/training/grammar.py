@@ -18,19 +18,7 @@ _OPENINGS = ("Then", "Later", "After all", "Once more", "At last")
 
 
 def grammar_text(paragraphs: int, seed: int = 0) -> str:
-    """Write paragraphs of invented sentences.
-
-    Args:
-        paragraphs: how many, one a line.
-        seed: seed of the choices.
-
-    Returns:
-        the text.
-
-    Example:
-        >>> grammar_text(2) == grammar_text(2), grammar_text(1) == grammar_text(1, seed=1)
-        (True, False)
-    """
+    """Write paragraphs of invented sentences."""
     source = random.Random(seed)
     return "".join(_paragraph(source) + "\n" for _ in range(paragraphs))
 

@@ -31,32 +31,14 @@ _MIX = 1_000_003
 
 
 def loss(model: PreTrainedModel, ids: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    """Mean next-token cross-entropy of a batch.
-
-    Args:
-        model: a causal language model in float32.
-        ids: token ids, shape `(windows, context)`.
-        dtype: type of the forward pass's matrix products (automatic mixed precision below float32).
-
-    Returns:
-        the loss in nats per token, a scalar.
-    """
+    """Mean next-token cross-entropy of a batch."""
     with torch.autocast(ids.device.type, dtype=dtype, enabled=dtype != torch.float32):
         logits = model(input_ids=ids, use_cache=False).logits
     return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
 def validation_windows(corpus: text.Corpus, context: int, windows: int = 256) -> torch.Tensor:
-    """Cut evenly spaced windows out of the held-out text.
-
-    Args:
-        corpus: the corpus.
-        context: tokens per window.
-        windows: number of windows, at most.
-
-    Returns:
-        token ids, shape `(windows, context)`.
-    """
+    """Cut evenly spaced windows out of the held-out text."""
     stream = corpus.validation
     starts = range(0, len(stream) - context, max(1, (len(stream) - context) // windows))
     return torch.stack([torch.from_numpy(stream[s : s + context].astype("int64")) for s in starts])[:windows]
@@ -64,17 +46,7 @@ def validation_windows(corpus: text.Corpus, context: int, windows: int = 256) ->
 
 @torch.no_grad()
 def validation_loss(model: PreTrainedModel, corpus: text.Corpus, context: int, windows: int = 256) -> float:
-    """Mean cross-entropy over evenly spaced windows of the held-out text.
-
-    Args:
-        model: a causal language model.
-        corpus: the corpus.
-        context: tokens per window.
-        windows: number of windows.
-
-    Returns:
-        the loss in nats per token.
-    """
+    """Mean cross-entropy over evenly spaced windows of the held-out text."""
     ids = validation_windows(corpus, context, windows)
     device = next(model.parameters()).device
     return sum(float(loss(model, part.to(device))) * len(part) for part in ids.split(32)) / len(ids)
@@ -89,20 +61,7 @@ def _optimiser(model: PreTrainedModel, recipe: Recipe) -> torch.optim.AdamW:
 
 
 def train(recipe: Recipe, source: Path, run: Path, every_seconds: float = 120.0) -> Path:
-    """Train a model by a recipe; call it again to resume.
-
-    Args:
-        recipe: the recipe.
-        source: a text file or a folder of `.txt` files.
-        run: folder for the run's state, log and checkpoints.
-        every_seconds: how often the state is written.
-
-    Returns:
-        the run folder: `step*/model.safetensors`, `log.csv`, `recipe.json`, `tokens/`.
-
-    Raises:
-        ParameterError: if the folder holds a run of another recipe.
-    """
+    """Train a model by a recipe; call it again to resume."""
     run = Path(run)
     run_files.claim(run, recipe)
     corpus = text.prepare(source, run / "tokens", recipe.vocabulary, recipe.held_out, recipe.seed)
@@ -118,20 +77,9 @@ def fit(
     every_seconds: float = 120.0,
     objective: Callable[[PreTrainedModel, torch.Tensor, int], torch.Tensor] | None = None,
 ) -> None:
-    """Train a freshly initialised model to the end of its recipe, or go on where its run folder stands.
-
-    Batches, and what is dropped in training, are functions of the recipe's seed and of the step alone, so that
-    a resumed run is the uninterrupted one.
-
-    Args:
-        recipe: the recipe.
-        model: the model at step 0; trained in place.
-        corpus: the corpus.
-        run: the run's folder, claimed for this recipe.
-        every_seconds: how often the state is written.
-        objective: what is minimised, from the model, a batch of token ids `(windows, context)` and the number of
-            the step; by default `loss`. Random numbers that it draws from torch's global source are those of the step.
-    """
+    """Train a freshly initialised model to the end of its recipe, or go on where its run folder stands."""
+    # Batches, and what is dropped in training, are functions of the recipe's seed and of the step alone, so that a
+    # resumed run is the uninterrupted one.
     optimiser = _optimiser(model, recipe)
     state = run / "state.safetensors"
     start = run_files.load_state(state, model, optimiser) if state.exists() else 0
@@ -174,11 +122,7 @@ def _log_row(recipe: Recipe, corpus: text.Corpus, model: PreTrainedModel, step: 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train an embedded model and ship its checkpoints: the command line.
-
-    Args:
-        arguments: the command line without the program's name; `sys.argv` by default.
-    """
+    """Train an embedded model and ship its checkpoints: the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m coupling_lib.training.language", description=__doc__.split("\n")[0]
     )

@@ -14,26 +14,7 @@ from coupling_lib.errors import ParameterError
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a training run besides the text; recorded in the model's card.
-
-    Args:
-        architecture: `"neox"` (GPT-NeoX, as Pythia) or `"llama"`.
-        width: width d of the residual stream.
-        blocks: number of transformer blocks L.
-        heads: attention heads.
-        kv_heads: key and value heads (grouped-query attention where fewer than `heads`; llama only).
-        mlp_width: inner width of the MLP.
-        vocabulary: number of byte-level BPE tokens.
-        context: tokens per training window.
-        windows: windows per step, so that a step sees `windows * context` tokens.
-        steps: optimiser steps.
-        checkpoints: steps at which the weights are kept, besides step 0 (the seed's initialisation).
-        learning_rate: peak learning rate of AdamW, after `warmup` steps; decays to a tenth by a cosine.
-        warmup: steps of linear warm-up.
-        weight_decay: decoupled weight decay of matrices; vectors have none.
-        held_out: fraction of the text that is held out.
-        seed: seed of initialisation, split and batches.
-    """
+    """Everything that decides a training run besides the text; recorded in the model's card."""
 
     architecture: str
     width: int = 96
@@ -60,17 +41,7 @@ RECIPES = {
 
 
 def configuration(recipe: Recipe) -> PreTrainedConfig:
-    """Give the Hugging Face configuration of a recipe.
-
-    Args:
-        recipe: the recipe.
-
-    Returns:
-        the configuration, from which `AutoModelForCausalLM.from_config` builds the model.
-
-    Raises:
-        ParameterError: if the architecture is neither `"neox"` nor `"llama"`.
-    """
+    """Give the Hugging Face configuration of a recipe."""
     common = dict(
         vocab_size=recipe.vocabulary,
         hidden_size=recipe.width,
@@ -90,29 +61,14 @@ def configuration(recipe: Recipe) -> PreTrainedConfig:
 
 
 def initialise(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    """Build a causal language model with fresh weights from a seed: step 0 of a run.
-
-    Args:
-        config: its configuration.
-        seed: seed of the initialisation.
-
-    Returns:
-        the model in float32.
-    """
+    """Build a causal language model with fresh weights from a seed: step 0 of a run."""
     torch.manual_seed(seed)
     # Plain attention: the fused kernel's backward pass is twice as slow on a CPU at heads this narrow.
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
 
 
 def digest(model: PreTrainedModel) -> str:
-    """Fingerprint a model's weights, so that a regenerated initialisation can be checked.
-
-    Args:
-        model: a model.
-
-    Returns:
-        the SHA-256 of its parameters in float16, in the order of their names.
-    """
+    """Fingerprint a model's weights, so that a regenerated initialisation can be checked."""
     sha = hashlib.sha256()
     for _, parameter in sorted(model.named_parameters()):
         sha.update(parameter.detach().half().numpy().tobytes())
@@ -120,15 +76,7 @@ def digest(model: PreTrainedModel) -> str:
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """Linear warm-up, then a cosine to a tenth of the peak.
-
-    Args:
-        recipe: the recipe.
-        step: number of the step, from 0.
-
-    Returns:
-        the learning rate of that step.
-    """
+    """Linear warm-up, then a cosine to a tenth of the peak."""
     if step < recipe.warmup:
         return recipe.learning_rate * (step + 1) / recipe.warmup
     done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)

@@ -32,14 +32,7 @@ from coupling_lib.training.suite_models import SuiteRecipe, build
 
 @dataclass(frozen=True)
 class RegularisedRecipe(SuiteRecipe):
-    """A recipe with a regulariser.
-
-    Args:
-        strength: weight of `coupling_loss` in what is minimised, once it has risen; 0 trains without it.
-        piece: tokens per sequence that the regulariser looks at; the windows of a batch are cut into such pieces.
-        pieces: how many of them, evenly spaced over the batch.
-        probes: random vectors per piece, block and side.
-    """
+    """A recipe with a regulariser."""
 
     strength: float = 0.0
     piece: int = 16
@@ -62,32 +55,14 @@ all pairs of blocks. All other columns are those of the suite's table (data/suit
 
 
 def recipes(base: RegularisedRecipe = BASE, seeds: range = SEEDS) -> dict[str, RegularisedRecipe]:
-    """Give all runs by name, pair after pair, the first strength of every seed before the second.
-
-    Args:
-        base: the recipe that all share.
-        seeds: seeds of the pairs.
-
-    Returns:
-        the recipes.
-    """
+    """Give all runs by name, pair after pair, the first strength of every seed before the second."""
     chosen = [(STRENGTHS[0], seed, side) for seed in seeds for side in (0.0, STRENGTHS[0])]
     chosen += [(strength, seed, strength) for strength in STRENGTHS[1:] for seed in seeds]
     return {f"strength{side:g}-seed{seed}": replace(base, strength=side, seed=seed) for _, seed, side in chosen}
 
 
 def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: RegularisedRecipe) -> torch.Tensor:
-    """Cross-entropy, and the regulariser with the weight of this step.
-
-    Args:
-        model: the model.
-        ids: token ids, shape `(windows, context)`.
-        step: number of the step, from 0.
-        recipe: the recipe.
-
-    Returns:
-        what is minimised, a scalar.
-    """
+    """Cross-entropy, and the regulariser with the weight of this step."""
     value = loss(model, ids)
     strength = recipe.strength * ramp(step, recipe.steps)
     if strength:
@@ -96,19 +71,7 @@ def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: Regu
 
 
 def ramp(step: int, steps: int) -> float:
-    """Give the share of the strength that applies at a step.
-
-    Args:
-        step: number of the step, from 0.
-        steps: steps in all.
-
-    Returns:
-        0 in the first quarter, 1 in the second half, a line between.
-
-    Example:
-        >>> [ramp(step, 100) for step in (0, 24, 37, 49, 99)]
-        [0.0, 0.0, 0.48, 0.96, 1.0]
-    """
+    """Give the share of the strength that applies at a step."""
     return min(1.0, max(0.0, (step - 0.25 * steps) / (0.25 * steps)))
 
 
@@ -119,18 +82,7 @@ def _pieces(ids: torch.Tensor, recipe: RegularisedRecipe) -> torch.Tensor:
 
 
 def train_one(name: str, recipe: RegularisedRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
-    """Train one run and measure it.
-
-    Args:
-        name: the run's name.
-        recipe: its recipe.
-        corpus: its corpus.
-        run: its folder; what is there is not repeated.
-        text_name: what the text is, for the table.
-
-    Returns:
-        its rows: after training, and before for a run without the regulariser.
-    """
+    """Train one run and measure it."""
     kept = run / "rows.json"
     run_files.claim(run, recipe)
     if kept.exists():
@@ -153,15 +105,7 @@ def train_one(name: str, recipe: RegularisedRecipe, corpus: text.Corpus, run: Pa
 def run_pairs(
     source: Path | None, run: Path, table: Path, chosen: dict[str, RegularisedRecipe], text_name: str = ""
 ) -> None:
-    """Train and measure runs, one after the other, and keep the table up to date.
-
-    Args:
-        source: a text file or a folder of `.txt` files; None will do for the text of the grammar.
-        run: folder of the runs; the same folder resumes.
-        table: the CSV file that rows are merged into.
-        chosen: the runs by name.
-        text_name: what the text is; by default the name of the file or folder.
-    """
+    """Train and measure runs, one after the other, and keep the table up to date."""
     for number, (name, recipe) in enumerate(chosen.items(), start=1):
         start = time.monotonic()
         corpus = prepare_corpus(recipe, source, run)
@@ -177,11 +121,7 @@ def run_pairs(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the experiment: the command line.
-
-    Args:
-        arguments: the command line without the program's name; `sys.argv` by default.
-    """
+    """Run the experiment: the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m coupling_lib.training.regularised", description=__doc__.split("\n")[0]
     )

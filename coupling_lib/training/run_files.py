@@ -16,15 +16,7 @@ from coupling_lib.training.recipe import Recipe
 
 
 def claim(run: Path, recipe: Recipe) -> None:
-    """Make a folder that of one recipe, and refuse a folder that is another's.
-
-    Args:
-        run: the run's folder; made if it does not exist.
-        recipe: the recipe.
-
-    Raises:
-        ParameterError: if the folder holds a run of another recipe.
-    """
+    """Make a folder that of one recipe, and refuse a folder that is another's."""
     run.mkdir(parents=True, exist_ok=True)
     written = run / "recipe.json"
     as_json = json.dumps(asdict(recipe), indent=1)
@@ -34,14 +26,7 @@ def claim(run: Path, recipe: Recipe) -> None:
 
 
 def save_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW, step: int) -> None:
-    """Write weights and moments beside their place, then rename: a killed run never leaves half a file.
-
-    Args:
-        path: the state file, safetensors; no pickle is ever written.
-        model: the model.
-        optimiser: its AdamW, with the moments of every parameter.
-        step: number of steps taken.
-    """
+    """Write weights and moments beside their place, then rename: a killed run never leaves half a file."""
     state = {"step": torch.tensor(step)}
     for name, parameter in model.named_parameters():
         moments = optimiser.state[parameter]
@@ -52,16 +37,7 @@ def save_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW,
 
 
 def load_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW) -> int:
-    """Restore what `save_state` wrote.
-
-    Args:
-        path: the state file.
-        model: the model whose parameters are overwritten.
-        optimiser: its AdamW, whose moments are overwritten.
-
-    Returns:
-        the number of steps already taken.
-    """
+    """Restore what `save_state` wrote."""
     state = load_file(path)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -75,15 +51,7 @@ def load_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW)
 
 
 def read_log(path: Path, until: int) -> list[dict]:
-    """Read the log of an earlier part of a run, without what lies after the restored step.
-
-    Args:
-        path: the log, CSV; it may be missing.
-        until: last step to keep.
-
-    Returns:
-        one dictionary per line: `step`, `tokens`, `train_loss`, `validation_loss`, `bits_per_byte`.
-    """
+    """Read the log of an earlier part of a run, without what lies after the restored step."""
     if not path.exists():
         return []
     with path.open() as file:
@@ -92,24 +60,14 @@ def read_log(path: Path, until: int) -> list[dict]:
 
 
 def save_checkpoint(model: PreTrainedModel, folder: Path) -> None:
-    """Keep the weights of one step in half precision, as a Hugging Face folder.
-
-    Args:
-        model: the model.
-        folder: the folder to write.
-    """
+    """Keep the weights of one step in half precision, as a Hugging Face folder."""
     half = AutoModelForCausalLM.from_config(model.config, dtype=torch.float16)
     half.load_state_dict({name: tensor.half() for name, tensor in model.state_dict().items()})
     half.save_pretrained(folder)
 
 
 def write_log(path: Path, rows: list[dict]) -> None:
-    """Write the whole log beside its place, then rename.
-
-    Args:
-        path: the log.
-        rows: its lines, as `read_log` gives them.
-    """
+    """Write the whole log beside its place, then rename."""
     part = path.with_suffix(".part")
     with part.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))

@@ -31,18 +31,7 @@ _PARAGRAPHS = 4000
 
 
 def train_one(name: str, recipe: SuiteRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
-    """Train a model of the suite and measure it at step 0 and at every checkpoint.
-
-    Args:
-        name: the model's name.
-        recipe: its recipe.
-        corpus: its corpus.
-        run: its run folder; what is there is not repeated.
-        text_name: what the text is, for the table.
-
-    Returns:
-        its rows.
-    """
+    """Train a model of the suite and measure it at step 0 and at every checkpoint."""
     kept = run / "rows.json"
     run_files.claim(run, recipe)
     if kept.exists():
@@ -76,33 +65,14 @@ def _steps_done(run: Path) -> int:
 
 
 def weights(recipe: SuiteRecipe, run: Path, step: int) -> PreTrainedModel:
-    """Give a checkpoint of a run; step 0 comes from the seed.
-
-    Args:
-        recipe: the run's recipe.
-        run: its folder.
-        step: the step.
-
-    Returns:
-        the model in float32.
-    """
+    """Give a checkpoint of a run; step 0 comes from the seed."""
     if step == 0:
         return build(recipe)
     return AutoModelForCausalLM.from_pretrained(run / f"step{step}", dtype=torch.float32)
 
 
 def measure_shipped(name: str, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
-    """Measure an embedded model at every checkpoint that ships with the project.
-
-    Args:
-        name: the model's name.
-        corpus: the corpus it was trained on.
-        run: folder where its rows are kept.
-        text_name: what the text is, for the table.
-
-    Returns:
-        its rows, without a training loss.
-    """
+    """Measure an embedded model at every checkpoint that ships with the project."""
     record = json.loads((CHECKPOINTS / name / "training.json").read_text())
     recipe = Recipe(**record["recipe"])
     kept = run / "rows.json"
@@ -118,18 +88,7 @@ def measure_shipped(name: str, corpus: text.Corpus, run: Path, text_name: str) -
 
 
 def run_suite(names: list[str], source: Path | None, run: Path, table: Path, text_name: str = "") -> None:
-    """Train and measure models of the suite, one after the other, and keep the table up to date.
-
-    Args:
-        names: which models, keys of `SUITE` or names in `SHIPPED`.
-        source: a text file or a folder of `.txt` files; None will do for the models of the grammar.
-        run: folder of the runs; the same folder resumes.
-        table: the CSV file that rows are merged into.
-        text_name: what the text is; by default the name of the file or folder.
-
-    Raises:
-        ParameterError: if a name is unknown, or a model needs a text and there is none.
-    """
+    """Train and measure models of the suite, one after the other, and keep the table up to date."""
     unknown = [name for name in names if name not in (*SUITE, *SHIPPED)]
     if unknown:
         raise ParameterError(
@@ -156,19 +115,7 @@ def run_suite(names: list[str], source: Path | None, run: Path, table: Path, tex
 
 
 def prepare_corpus(recipe: SuiteRecipe, source: Path | None, run: Path) -> text.Corpus:
-    """Tokenise a corpus once for all models that share it; its split never depends on a model's seed.
-
-    Args:
-        recipe: a recipe of a model that is trained on it.
-        source: a text file or a folder of `.txt` files; not used for the text of the grammar.
-        run: folder of the runs.
-
-    Returns:
-        the corpus.
-
-    Raises:
-        ParameterError: if a text is needed and there is none.
-    """
+    """Tokenise a corpus once for all models that share it; its split never depends on a model's seed."""
     folder = run / "tokens"
     if recipe.corpus == "grammar":
         folder, source = run / "tokens-grammar", run / "grammar.txt"
@@ -181,11 +128,7 @@ def prepare_corpus(recipe: SuiteRecipe, source: Path | None, run: Path) -> text.
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train and measure the suite: the command line.
-
-    Args:
-        arguments: the command line without the program's name; `sys.argv` by default.
-    """
+    """Train and measure the suite: the command line."""
     parser = argparse.ArgumentParser(prog="python -m coupling_lib.training.suite", description=__doc__.split("\n")[0])
     parser.add_argument("text", type=Path, nargs="?", help="a text file or a folder of .txt files")
     parser.add_argument("--run", type=Path, default=Path("runs/suite"), help="folder of the runs, to resume from")

@@ -19,14 +19,7 @@ from coupling_lib.training.recipe import Recipe, configuration, initialise
 
 @dataclass(frozen=True)
 class SuiteRecipe(Recipe):
-    """A recipe with what the suite varies besides.
-
-    Args:
-        dropout: probability with which attention weights and the branches' outputs are dropped (neox only).
-        stochastic_depth: probability with which a block's whole residual branch is left out for a sequence.
-        corpus: `"given"` for the text on the command line, `"grammar"` for that of `training.grammar`.
-        precision: type of the matrix products in training, `"bfloat16"` or `"float32"`.
-    """
+    """A recipe with what the suite varies besides."""
 
     dropout: float = 0.0
     stochastic_depth: float = 0.0
@@ -97,17 +90,7 @@ SHIPPED = ("nano-neox", "nano-llama")
 
 
 def build(recipe: SuiteRecipe) -> PreTrainedModel:
-    """Build a model of the suite at step 0, with its dropout and stochastic depth in place.
-
-    Args:
-        recipe: the recipe.
-
-    Returns:
-        the model in float32, in training mode.
-
-    Raises:
-        ParameterError: if dropout is asked of an architecture that has none in its branches.
-    """
+    """Build a model of the suite at step 0, with its dropout and stochastic depth in place."""
     config = configuration(recipe)
     if recipe.dropout:
         if recipe.architecture != "neox":
@@ -120,18 +103,9 @@ def build(recipe: SuiteRecipe) -> PreTrainedModel:
 
 
 def drop_branches(model: PreTrainedModel, probability: float) -> None:
-    r"""Leave out whole residual branches at random while training (Huang et al., 2016).
-
-    A block $x + f(x)$ becomes $x + \frac{b}{1 - p} f(x)$ with $b = 0$ with probability $p$ and 1 otherwise, drawn
-    for each sequence and each block. The factor keeps the mean. In evaluation mode nothing is dropped.
-
-    Args:
-        model: a causal language model with its blocks in `base_model.layers`; changed in place.
-        probability: p, from 0 to below 1.
-
-    Raises:
-        ParameterError: if the probability is out of range.
-    """
+    """Leave out whole residual branches at random while training (Huang et al., 2016)."""
+    # A block $x + f(x)$ becomes $x + \frac{b}{1 - p} f(x)$ with $b = 0$ with probability $p$ and 1 otherwise, drawn
+    # for each sequence and each block. The factor keeps the mean. In evaluation mode nothing is dropped.
     if not 0 <= probability < 1:
         raise ParameterError(f"stochastic_depth is {probability!r}; expected a probability from 0 to below 1")
     for block in model.base_model.layers:

@@ -53,26 +53,12 @@ The untrained value of a model is its row at step 0. train_seconds: to that step
 
 
 def ks_of(width: int) -> dict[str, int]:
-    """Give the numbers of singular vectors that a model of a width is measured at.
-
-    Args:
-        width: width d of the residual stream.
-
-    Returns:
-        K by its name in column names.
-    """
+    """Give the numbers of singular vectors that a model of a width is measured at."""
     return {name: k or round(0.1 * width) for name, k in KS.items()}
 
 
 def measure(model: Model) -> dict[str, float | int | str]:
-    """Measure coupling, its null and the trajectories of one checkpoint on the suite's prompts.
-
-    Args:
-        model: the model, with its tokenizer.
-
-    Returns:
-        the measured columns by name.
-    """
+    """Measure coupling, its null and the trajectories of one checkpoint on the suite's prompts."""
     prompts = load_prompts(n=N_PROMPTS)
     ks = ks_of(model.d_model)
     depth = measure_depth(model, prompts, ks=tuple(ks.values()))
@@ -94,14 +80,7 @@ def measure(model: Model) -> dict[str, float | int | str]:
 
 
 def null_means(depth: xr.Dataset) -> dict[tuple[str, int], float]:
-    """Average `null_of` over blocks, for every variant at once.
-
-    Args:
-        depth: a dataset of `measure_depth`.
-
-    Returns:
-        the mean with no coupling, by variant and K.
-    """
+    """Average `null_of` over blocks, for every variant at once."""
     means = null_of(depth)["value"].mean("block_1")
     places = itertools.product(means["variant"].values.tolist(), means["k"].values.tolist())
     return {(name, k): float(means.sel(variant=name, k=k)) for name, k in places}
@@ -109,16 +88,7 @@ def null_means(depth: xr.Dataset) -> dict[tuple[str, int], float]:
 
 @torch.no_grad()
 def held_out(hf: PreTrainedModel, corpus: Corpus, context: int) -> dict[str, float]:
-    """Score a model on held-out text, in float32.
-
-    Args:
-        hf: a causal language model.
-        corpus: the corpus.
-        context: tokens per window.
-
-    Returns:
-        `validation_loss` in nats per token, `bits_per_byte`, and `accuracy` of the most probable next token.
-    """
+    """Score a model on held-out text, in float32."""
     nats, right, count = 0.0, 0, 0
     for ids in validation_windows(corpus, context).split(32):
         logits = hf(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()
@@ -131,17 +101,7 @@ def held_out(hf: PreTrainedModel, corpus: Corpus, context: int) -> dict[str, flo
 
 
 def settings(name: str, recipe: Recipe, hf: PreTrainedModel, text_name: str) -> dict[str, float | int | str]:
-    """Give the columns that say what a model is and how it was trained.
-
-    Args:
-        name: the model's name.
-        recipe: its recipe; of the embedded models, which have no dropout, a plain `Recipe`.
-        hf: the model, for the count of its parameters.
-        text_name: what the text is.
-
-    Returns:
-        the columns by name.
-    """
+    """Give the columns that say what a model is and how it was trained."""
     fields = asdict(recipe)
     for left_out in ("checkpoints", "held_out", "corpus"):
         fields.pop(left_out, None)
@@ -153,11 +113,7 @@ def settings(name: str, recipe: Recipe, hf: PreTrainedModel, text_name: str) -> 
 
 
 def processor() -> str:
-    """Name the processor.
-
-    Returns:
-        its model as the system gives it, or its architecture.
-    """
+    """Name the processor."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -165,19 +121,7 @@ def processor() -> str:
 
 
 def timed_row(name: str, recipe: Recipe, model: Model, corpus: Corpus, text_name: str, step: int) -> dict:
-    """Measure one checkpoint and give its row, without what only the training knows.
-
-    Args:
-        name: the model's name.
-        recipe: its recipe.
-        model: the checkpoint.
-        corpus: the corpus it was trained on.
-        text_name: what the text is.
-        step: the checkpoint's step.
-
-    Returns:
-        the row.
-    """
+    """Measure one checkpoint and give its row, without what only the training knows."""
     start = time.monotonic()
     row = settings(name, recipe, model.hf, text_name)
     row |= {"step": step, "tokens": step * recipe.windows * recipe.context}
@@ -187,27 +131,13 @@ def timed_row(name: str, recipe: Recipe, model: Model, corpus: Corpus, text_name
 
 
 def read(path: Path) -> pd.DataFrame:
-    """Read a table.
-
-    Args:
-        path: the file; it may be missing.
-
-    Returns:
-        the rows, none if there is no file.
-    """
+    """Read a table."""
     # The copy joins what pandas reads column by column; a table of so many columns is slow, and warned of, without it.
     return pd.read_csv(path, comment="#").copy() if Path(path).exists() else pd.DataFrame()
 
 
 def write(path: Path, rows: list[dict], order: list[str], header: str = HEADER) -> None:
-    """Merge rows into a table; a row takes the place of an earlier one of the same model and step.
-
-    Args:
-        path: the file; its folder is made.
-        rows: new rows.
-        order: names of models, in the order of the table; others follow.
-        header: the comment at the head of the file.
-    """
+    """Merge rows into a table; a row takes the place of an earlier one of the same model and step."""
     table = pd.concat([read(path), pd.DataFrame(rows)], ignore_index=True)
     table = table.drop_duplicates(["model", "step"], keep="last")
     rank = {name: number for number, name in enumerate(order)}

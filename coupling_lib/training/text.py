@@ -23,15 +23,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Corpus:
-    """A tokenised corpus, split into training and validation streams.
-
-    Args:
-        tokenizer: the byte-level BPE tokenizer trained on the training part alone.
-        train: token ids of the training part, shape `(n_train,)`, dtype uint16.
-        validation: token ids of the held-out part, shape `(n_validation,)`, dtype uint16.
-        validation_bytes: size of the held-out text in UTF-8 bytes, for losses in bits per byte.
-        held_out: names of the files that were held out whole.
-    """
+    """A tokenised corpus, split into training and validation streams."""
 
     tokenizer: PreTrainedTokenizerFast
     train: np.ndarray
@@ -41,19 +33,7 @@ class Corpus:
 
 
 def read_texts(source: Path, held_out: float, seed: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Read a text file or a folder of `.txt` files and split it into training and held-out parts.
-
-    Args:
-        source: a text file, or a folder searched recursively for `.txt` files.
-        held_out: fraction of the files (of the characters, for a single file) to hold out.
-        seed: seed of the choice of files.
-
-    Returns:
-        two dictionaries, file name to text: training and held-out.
-
-    Raises:
-        FileNotFoundError: if there is no text at `source`.
-    """
+    """Read a text file or a folder of `.txt` files and split it into training and held-out parts."""
     source = Path(source)
     files = sorted(source.rglob("*.txt")) if source.is_dir() else [source]
     if not files or not files[0].is_file():
@@ -74,15 +54,7 @@ def read_texts(source: Path, held_out: float, seed: int) -> tuple[dict[str, str]
 
 
 def train_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer, the kind GPT-2 and Pythia use.
-
-    Args:
-        texts: the training texts.
-        vocabulary: number of tokens, `END_OF_TEXT` included.
-
-    Returns:
-        a Hugging Face tokenizer whose token 0 is `END_OF_TEXT`.
-    """
+    """Train a byte-level BPE tokenizer, the kind GPT-2 and Pythia use."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -108,18 +80,7 @@ def _encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
 
 
 def prepare(source: Path, cache: Path, vocabulary: int, held_out: float, seed: int) -> Corpus:
-    """Tokenise a corpus once and keep the result in `cache`, so that a resumed run starts at once.
-
-    Args:
-        source: a text file or a folder of `.txt` files; not read again once `cache` is complete.
-        cache: folder for the tokenizer and the two token streams.
-        vocabulary: size of the vocabulary.
-        held_out: fraction held out for validation.
-        seed: seed of the split.
-
-    Returns:
-        the corpus, its streams mapped from disk.
-    """
+    """Tokenise a corpus once and keep the result in `cache`, so that a resumed run starts at once."""
     cache = Path(cache)
     done = cache / "held_out.txt"
     if not done.exists():
@@ -142,18 +103,7 @@ def prepare(source: Path, cache: Path, vocabulary: int, held_out: float, seed: i
 
 
 def batch(stream: np.ndarray, step: int, seed: int, n_windows: int, context: int) -> torch.Tensor:
-    """Draw the windows of one training step; a pure function of its arguments.
-
-    Args:
-        stream: token ids, shape `(n,)`.
-        step: number of the step.
-        seed: seed of the run.
-        n_windows: number of windows.
-        context: tokens per window.
-
-    Returns:
-        token ids, shape `(n_windows, context)`, dtype int64.
-    """
+    """Draw the windows of one training step; a pure function of its arguments."""
     generator = np.random.default_rng([seed, step])
     starts = generator.integers(0, len(stream) - context, size=n_windows)
     return torch.from_numpy(np.stack([stream[s : s + context] for s in starts]).astype(np.int64))

@@ -38,16 +38,7 @@ from coupling_lib.training.vit_recipe import (
 
 
 def batch(recipe: VitRecipe, data: LabelledImages, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw and augment the images of one step; a function of its arguments alone.
-
-    Args:
-        recipe: the recipe.
-        data: the images.
-        step: number of the step, from 0.
-
-    Returns:
-        images `(batch, c, h, w)` with values from 0 to 1, and class probabilities `(batch, classes)`.
-    """
+    """Draw and augment the images of one step; a function of its arguments alone."""
     per_epoch = steps_per_epoch(recipe, data)
     epoch, place = divmod(step, per_epoch)
     order = torch.randperm(len(data.train), generator=_generator(recipe.seed, 3 * epoch))
@@ -63,20 +54,7 @@ def batch(recipe: VitRecipe, data: LabelledImages, step: int) -> tuple[torch.Ten
 
 
 def train(recipe: VitRecipe, data: LabelledImages, run: Path, every_seconds: float = 15.0) -> Path:
-    """Train a model by a recipe; call it again to resume.
-
-    Args:
-        recipe: the recipe.
-        data: the images.
-        run: folder for the run's state and its result.
-        every_seconds: how often the state is written.
-
-    Returns:
-        the run folder: `model/` (a Hugging Face folder in float32), `recipe.json`, `seconds.txt`.
-
-    Raises:
-        ParameterError: if the folder holds a run of another recipe.
-    """
+    """Train a model by a recipe; call it again to resume."""
     run = Path(run)
     run.mkdir(parents=True, exist_ok=True)
     written, as_json = run / "recipe.json", json.dumps(asdict(recipe) | {"data": data.name}, indent=1)
@@ -112,16 +90,7 @@ def train(recipe: VitRecipe, data: LabelledImages, run: Path, every_seconds: flo
 
 @torch.no_grad()
 def evaluate(model: ViTForImageClassification, x: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-    """Measure a model on labelled images, in evaluation mode and without augmentation.
-
-    Args:
-        model: the model.
-        x: images `(n, c, h, w)`, uint8.
-        labels: class numbers `(n,)`.
-
-    Returns:
-        accuracy from 0 to 1, and mean cross-entropy in nats.
-    """
+    """Measure a model on labelled images, in evaluation mode and without augmentation."""
     model.eval()
     parts = [model(pixel_values=images.pixels_for(part / 255, model.config)).logits for part in x.split(256)]
     logits = torch.cat(parts).float()
@@ -175,11 +144,7 @@ def _generator(seed: int, number: int) -> torch.Generator:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train one model, or the grid: the command line.
-
-    Args:
-        arguments: the command line without the program's name; `sys.argv` by default.
-    """
+    """Train one model, or the grid: the command line."""
     from coupling_lib.training import vit_card, vit_grid
 
     parser = argparse.ArgumentParser(prog="python -m coupling_lib.training.vit", description=__doc__.split("\n")[0])

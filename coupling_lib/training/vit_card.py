@@ -23,17 +23,7 @@ _DATA = {
 
 
 def ship(name: str, run: Path, target: Path, data: LabelledImages) -> None:
-    """Write a finished run to where it is shipped from, with record and card.
-
-    Args:
-        name: the model's name.
-        run: the folder of a finished run of `vit.train`.
-        target: the folder to write, e.g. `data/checkpoints/nano-vit`; replaced if it exists.
-        data: the images it was trained on.
-
-    Raises:
-        ParameterError: if the run is not finished.
-    """
+    """Write a finished run to where it is shipped from, with record and card."""
     if not (run / "model" / "model.safetensors").exists():
         raise ParameterError(f"the run in {str(run)!r} is not finished; start its command again to resume")
     recipe = VitRecipe(**{k: v for k, v in json.loads((run / "recipe.json").read_text()).items() if k != "data"})

@@ -77,17 +77,8 @@ _SHAPES = ("line_shape_score", "expodistance")
 
 
 def paper_grid(base: vit_recipe.VitRecipe, more_seeds: Sequence[int] = (1, 2)) -> list[vit_recipe.VitRecipe]:
-    """Give the recipes of the whole grid, in an order that makes sense of a part of it.
-
-    The row of several seeds comes first, then the rates that the paper names, then the others.
-
-    Args:
-        base: everything but weight decay, stochastic depth and seed.
-        more_seeds: further seeds of the row `SEEDED_DECAY`.
-
-    Returns:
-        8 x 8 recipes of the base's seed, and 8 of each further seed.
-    """
+    """Give the recipes of the whole grid, in an order that makes sense of a part of it."""
+    # The row of several seeds comes first, then the rates that the paper names, then the others.
     named = (0.0, 0.05, 0.1, 0.3)
     others = tuple(rate for rate in DROP_PATHS if rate not in named)
     rest = tuple(decay for decay in WEIGHT_DECAYS if decay != SEEDED_DECAY)
@@ -104,18 +95,7 @@ def paper_grid(base: vit_recipe.VitRecipe, more_seeds: Sequence[int] = (1, 2)) -
 def run_grid(
     recipes: Sequence[vit_recipe.VitRecipe], data: LabelledImages, run: Path, table: Path, n_images: int = IMAGES
 ) -> None:
-    """Train and measure every model that has no line in the table yet.
-
-    Args:
-        recipes: the models.
-        data: the images they are trained on.
-        run: folder of the runs.
-        table: the table, created where it is missing.
-        n_images: how many held-out images are measured per model.
-
-    Raises:
-        ParameterError: if the table was made with other settings.
-    """
+    """Train and measure every model that has no line in the table yet."""
     done = _done(table, recipes[0], data)
     waiting = [recipe for recipe in recipes if recipe.name not in done]
     for recipe in tqdm(waiting, "grid", len(waiting), unit="model", disable=None):
@@ -124,17 +104,7 @@ def run_grid(
 
 
 def measured_line(recipe: vit_recipe.VitRecipe, data: LabelledImages, folder: Path, n_images: int) -> dict:
-    """Measure a trained model: one line of the table.
-
-    Args:
-        recipe: what it was trained with.
-        data: the images.
-        folder: its run folder.
-        n_images: how many held-out images are measured.
-
-    Returns:
-        values by column.
-    """
+    """Measure a trained model: one line of the table."""
     began = time.monotonic()
     model = ViTForImageClassification.from_pretrained(folder / "model", attn_implementation="eager")
     train_accuracy, train_loss = vit.evaluate(model, data.train, data.train_labels)
@@ -168,32 +138,14 @@ def measured_line(recipe: vit_recipe.VitRecipe, data: LabelledImages, folder: Pa
 
 @functools.lru_cache(maxsize=2)
 def untrained_values(recipe: vit_recipe.VitRecipe, data: LabelledImages, n_images: int) -> dict[str, float]:
-    """Measure the fresh weights of a seed, once for all models that start from them.
-
-    Args:
-        recipe: a recipe; only what decides the fresh weights matters.
-        data: the images.
-        n_images: how many held-out images are measured.
-
-    Returns:
-        values by column, without the ending `_untrained`.
-    """
+    """Measure the fresh weights of a seed, once for all models that start from them."""
     model = vit_recipe.initialise(vit_recipe.configuration(recipe, data), recipe.seed)
     accuracy, _ = vit.evaluate(model, data.test, data.test_labels)
     return {"test_accuracy": accuracy, **measured_values(model, data, n_images)}
 
 
 def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_images: int) -> dict[str, float]:
-    """Measure coupling in every variant, and the shape of trajectories.
-
-    Args:
-        hf: the model.
-        data: its images; the first held-out ones are measured.
-        n_images: how many.
-
-    Returns:
-        values by column, as in the table at the top of this module.
-    """
+    """Measure coupling in every variant, and the shape of trajectories."""
     pixels = images.pixels_for(data.test[:n_images] / 255, hf.config).split(1)
     width = hf.config.hidden_size
     # The third is 10 % of the width, rounded down as in the released code.
@@ -237,11 +189,7 @@ def _settings(recipe: vit_recipe.VitRecipe, data: LabelledImages) -> dict:
 
 
 def machine() -> str:
-    """Name the processor, or the GPU.
-
-    Returns:
-        a few words.
-    """
+    """Name the processor, or the GPU."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     cpus = Path("/proc/cpuinfo")

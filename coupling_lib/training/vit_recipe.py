@@ -15,40 +15,12 @@ from coupling_lib.inputs.labelled_images import LabelledImages
 
 @dataclass(frozen=True)
 class VitRecipe:
-    """Everything that decides a training run besides the images.
+    """Everything that decides a training run besides the images."""
 
-    The defaults are DeiT-Tiny's (Touvron and others, 2021; the arguments of its published code), which the paper
-    trains after; its width, depth and heads are the paper's. What the paper does not tell (patch, epochs, batch,
-    learning rate, augmentation) is DeiT's, except for the patch, which fits images of 32 pixels. DeiT's repeated
-    augmentation, colour jitter and moving average of the weights are left out.
-
-    Args:
-        width: width d of the residual stream (paper: 192).
-        blocks: number of transformer blocks L (paper: 12).
-        heads: attention heads (paper: 3).
-        patch: side of a patch in pixels.
-        epochs: passes through the training images.
-        batch: images per step.
-        learning_rate: peak of AdamW for 512 images per step; scaled by `batch` / 512.
-        warmup_epochs: linear warm-up from `warmup_rate`.
-        warmup_rate: learning rate of the first step.
-        final_rate: learning rate at which the cosine ends.
-        weight_decay: decoupled weight decay of matrices; biases, norms, class token and positions have none.
-        drop_path: rate of stochastic depth at the last block, growing linearly from 0 at the first.
-        label_smoothing: share of each target spread over all classes.
-        layers: operations of RandAugment per image.
-        magnitude: their mean strength, 0 to 10.
-        spread: standard deviation of the strength.
-        erasing: share of images with a rectangle of noise.
-        mixup: alpha of mixup; 0 turns it off.
-        cutmix: alpha of cutmix; 0 turns it off.
-        mixing: chance that a batch is mixed.
-        crop: pixels of padding for random crops.
-        flip: whether images are mirrored at random.
-        clip: largest norm of the gradient; 0 for no bound, as in DeiT.
-        spread_of_weights: standard deviation of the fresh weights.
-        seed: seed of initialisation, batches, augmentation and stochastic depth.
-    """
+    # The defaults are DeiT-Tiny's (Touvron and others, 2021; the arguments of its published code), which the paper
+    # trains after; its width, depth and heads are the paper's. What the paper does not tell (patch, epochs, batch,
+    # learning rate, augmentation) is DeiT's, except for the patch, which fits images of 32 pixels. DeiT's repeated
+    # augmentation, colour jitter and moving average of the weights are left out.
 
     width: int = 192
     blocks: int = 12
@@ -109,15 +81,7 @@ RECIPES = {
 
 
 def configuration(recipe: VitRecipe, data: LabelledImages) -> ViTConfig:
-    """Give the Hugging Face configuration of a recipe on a data set.
-
-    Args:
-        recipe: the recipe.
-        data: the images, whose size, channels, classes and normalisation the configuration records.
-
-    Returns:
-        the configuration.
-    """
+    """Give the Hugging Face configuration of a recipe on a data set."""
     mean, std = data.statistics()
     return ViTConfig(
         hidden_size=recipe.width,
@@ -137,31 +101,14 @@ def configuration(recipe: VitRecipe, data: LabelledImages) -> ViTConfig:
 
 
 def initialise(config: ViTConfig, seed: int) -> ViTForImageClassification:
-    """Build a vision transformer with fresh weights from a seed: step 0 of a run.
-
-    Args:
-        config: its configuration.
-        seed: seed of the initialisation.
-
-    Returns:
-        the model in float32.
-    """
+    """Build a vision transformer with fresh weights from a seed: step 0 of a run."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return ViTForImageClassification._from_config(config, dtype=torch.float32, attn_implementation="eager")
 
 
 def learning_rate(recipe: VitRecipe, step: int, per_epoch: int) -> float:
-    """Linear warm-up, then a cosine.
-
-    Args:
-        recipe: the recipe.
-        step: number of the step, from 0.
-        per_epoch: steps per epoch.
-
-    Returns:
-        the learning rate of that step.
-    """
+    """Linear warm-up, then a cosine."""
     peak = recipe.learning_rate * recipe.batch / 512
     warmup, total = recipe.warmup_epochs * per_epoch, recipe.epochs * per_epoch
     if step < warmup:
@@ -171,34 +118,14 @@ def learning_rate(recipe: VitRecipe, step: int, per_epoch: int) -> float:
 
 
 def steps_per_epoch(recipe: VitRecipe, data: LabelledImages) -> int:
-    """Count the full batches of an epoch; what is left over is seen in other epochs.
-
-    Args:
-        recipe: the recipe.
-        data: the images.
-
-    Returns:
-        the number of steps.
-
-    Raises:
-        ParameterError: if there are fewer images than a batch takes.
-    """
+    """Count the full batches of an epoch; what is left over is seen in other epochs."""
     if recipe.batch > len(data.train):
         raise ParameterError(f"batch is {recipe.batch}; {data.name} has {len(data.train)} training images; take fewer")
     return len(data.train) // recipe.batch
 
 
 def grid(weight_decays: tuple[float, ...], rates: tuple[float, ...], base: VitRecipe) -> Iterator[VitRecipe]:
-    """Give the recipes of a grid of weight decay by stochastic depth.
-
-    Args:
-        weight_decays: the weight decays.
-        rates: the rates of stochastic depth.
-        base: everything else.
-
-    Yields:
-        one recipe per pair, rate by rate within each weight decay.
-    """
+    """Give the recipes of a grid of weight decay by stochastic depth."""
     for weight_decay in weight_decays:
         for rate in rates:
             yield replace(base, weight_decay=weight_decay, drop_path=rate)
