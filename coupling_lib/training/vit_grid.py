@@ -21,7 +21,7 @@ images and over all ordered pairs of different blocks |
 | ... `_low`, `_high` | ends of its 95 % bootstrap interval over images |
 | ... `_all` | the same with the pairs of a block with itself |
 | ... `_null` | its mean for random orthogonal bases with the same singular values (`measures.random_bases.null_of`); \
-in `data/vit_grid.csv` derived, not retrained, and without `miscoupling` (`training.derived_nulls`) |
+in `data/vit_grid.csv` derived, not retrained, and without `miscoupling` (`workflow/derived_nulls.py`) |
 | ... `_untrained` | its mean before training, on the same images |
 | `machine`, `threads`, `versions` | what it was made on and with |
 

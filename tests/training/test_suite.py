@@ -13,9 +13,9 @@ import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.paths import CHECKPOINTS, DATA
 from coupling_lib.training import suite, suite_models, suite_table
-from coupling_lib.training.derived_nulls import LEFT_OUT
 from coupling_lib.training.grammar import grammar_text
 from coupling_lib.training.suite_models import BASE, SHIPPED, SUITE, TINY, build, drop_branches
+from workflow.derived_nulls import LEFT_OUT
 
 TABLE = suite_table.read(DATA / "suite.csv").set_index(["model", "step"])
 TRAINED = [name for name in SUITE if name.startswith("tiny-")]
