@@ -30,15 +30,15 @@ from coupling_lib.models.registry import Entry, entries
 
 OUT = paths.RESULTS / "book"
 
-# Rooms of the library in the order in which they are read, with what each is for.
+# Rooms of the library as a reader meets them: what each is called, and the folders and files in it.
 ROOMS = {
-    "Models": ("models", "registry", "sources", "hub", "architecture", "memory", "precision", "blocks", "prompts"),
-    "Traces and Jacobians": ("tracing", "jacobian", "svd"),
-    "Measures": ("measures",),
+    "Models and what they are given": ("models", "inputs"),
+    "Traces and Jacobians": ("blocks", "jacobian", "svd"),
+    "Measures": ("measures", "store"),
     "Mathematics": ("metrics",),
     "Figures": ("figures",),
     "Training": ("training",),
-    "Settings, files and errors": ("parameters", "provenance", "store", "paths", "errors"),
+    "Files and errors": ("provenance", "paths", "errors"),
 }
 
 
