@@ -46,3 +46,9 @@ def brute_force_jacobian(
 def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
     """Relative Frobenius distance."""
     return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+def dense_asymmetry(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+    """The mean of c(A B') and c(A' B), from the matrices themselves: what the regulariser's probes estimate."""
+    products = (A @ B.mT, A.mT @ B)
+    return torch.stack([(N - N.mT).square().sum() / (4 * N.square().sum()) for N in products]).mean()
