@@ -13,7 +13,7 @@ from coupling_lib.inputs.given import prompts_together
 from coupling_lib.jacobian.derivatives import prompts_jacobians
 from coupling_lib.jacobian.tracing import Trace, trace
 from coupling_lib.models.load import Model
-from coupling_lib.svd.heap import give_back
+from coupling_lib.svd.memory import give_back
 
 Measure = TypeVar("Measure", bound=Callable[..., Any])
 
