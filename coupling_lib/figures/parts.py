@@ -155,6 +155,22 @@ def _draw_break(axes: Axes, x: float, half: float) -> None:
         axes.plot(ends, [-0.02, 0.02], color=style.colour("text"), linewidth=0.8, zorder=6, **drawn)
 
 
+def rows_axis(axes: Axes, names: Sequence[str], places: Sequence[float] | None = None) -> None:
+    """Make the y axis one of named rows, read from top to bottom."""
+    places = range(len(names)) if places is None else places
+    axes.set_yticks(places, names)
+    axes.set_ylim(max(places) + 0.6, min(places) - 0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False, axis="y")
+    axes.grid(axis="x")
+
+
+def dots(axes: Axes, rows: ArrayLike, values: ArrayLike, ends: Sequence[ArrayLike], ink: str, **dot: object) -> None:
+    """Draw a dot in each row with its interval, a horizontal line."""
+    axes.hlines(rows, *ends, color=ink, linewidth=2.0, alpha=0.6)
+    axes.plot(values, rows, color=ink, **({"marker": "o", "linestyle": "none", "markersize": 4.5} | dot))
+
+
 def inks(data: xr.Dataset | xr.DataArray) -> dict[str, str]:
     """Give each network in the data its colour: its role's, or that of its place."""
     return {str(name): style.dataset_colour(name, place) for place, name in enumerate(data.network.values)}

@@ -18,8 +18,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.figures import parts, style
 from coupling_lib.figures.labels import coupling_label
 from coupling_lib.measures import effects
-from coupling_lib.metrics.correlation import Correlation, correlation
-from coupling_lib.metrics.statistics import linear_fit, mean_interval
+from coupling_lib.metrics.statistics import Correlation, correlation, linear_fit, mean_interval
 from coupling_lib.metrics.summaries import interval
 
 ALONE = "alone"

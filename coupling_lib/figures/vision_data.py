@@ -18,7 +18,7 @@ import pandas as pd
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.labelled_images import read_dataset
-from coupling_lib.metrics.fit_interval import fit_with_interval
+from coupling_lib.metrics.statistics import fit_with_interval
 
 NAMED_RATES = (0.0, 0.05, 0.1, 0.3)
 """Rates of stochastic depth whose correlations the paper states (figure 6a)."""
@@ -75,7 +75,7 @@ def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def null_error(reading: Reading) -> float:
-    """Gives how far the null of a reading in the grid may be from the exact one (`training.derived_nulls`)."""
+    """Gives how far the null of a reading in the grid may be from the exact one (`workflow/derived_nulls.py`)."""
     errors = pd.read_csv(paths.DATA / "null_errors.csv").set_index(["table", "variant", "k"])["error"]
     return float(errors.get(("grid", reading.variant, reading.k), np.nan))
 

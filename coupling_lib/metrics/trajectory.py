@@ -4,11 +4,23 @@ A trajectory is the sequence of states $x^0, x^1, \dots, x^L$ of one token: $x^0
 leaves block $l$. Every function takes `x` (L+1, d) or (L+1, n, d), depth first and width last, and gives one value
 per token. What stands first and last in `x` is the caller's choice (with or without the embedding state, before or
 after the final norm), and a figure says which it took.
+
+**Rival readings.** The paper defines line-shape score and expodistance by formulas and equidistance by a word. Its
+formulas leave open which states a trajectory is made of, and its words do not always say what its formulas do. Nothing
+here is blended:
+`STATES` names the choices of states, `READINGS` the choices of formula, and `measure_readings` gives every
+combination, so that a reader sees on a real model which choices matter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
 import torch
+from sklearn.decomposition import PCA
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
@@ -34,7 +46,7 @@ def line_shape_score(x: Tensor) -> Tensor:
       \qquad \delta^l = x^l - x^{l-1}.$$
 
     It is 1 for a straight line, about $\sqrt L$ for steps in unrelated directions, and larger for a path that turns
-    back. $L$ is the number of steps in `x`, so that a `window` of a path is measured on the same scale.
+    back. $L$ is the number of steps in `x`, so that a part of a path is measured on the same scale.
 
     Args:
         x: States (L+1, d) or (L+1, n, d).
@@ -54,8 +66,13 @@ def line_shape_score(x: Tensor) -> Tensor:
     """
     x = _states(x)
     steps, lengths = x.diff(dim=0), step_lengths(x)
-    directions = steps / _nonzero_steps(lengths).unsqueeze(-1)
-    travelled = torch.linalg.vector_norm(directions.sum(dim=0), dim=-1)
+    still = (lengths == 0).nonzero()
+    if len(still):
+        raise UntrustworthyResultError(
+            f"step {int(still[0, 0]) + 1} of a trajectory has length 0, so it has no direction; "
+            "a block that adds nothing cannot be scored"
+        )
+    travelled = torch.linalg.vector_norm((steps / lengths.unsqueeze(-1)).sum(dim=0), dim=-1)
     n_steps = len(steps)
     # Directions that cancel exactly on paper leave rounding behind, about one unit in the last place per step.
     if (travelled <= n_steps * torch.finfo(travelled.dtype).eps).any():
@@ -137,23 +154,6 @@ def equidistance(x: Tensor, correction: int = 0) -> Tensor:
     return divided(lengths.std(dim=0, correction=correction), lengths.mean(dim=0), "mean step length")
 
 
-def window(x: Tensor, centre: int, width: int = 11) -> Tensor:
-    """The part of a trajectory around one depth, to be scored on its own."""
-    # A window of `width` states holds `width - 1` steps; `line_shape_score` of it takes that number as its numerator,
-    # so a straight window scores 1.
-    if width < 3 or width % 2 == 0:
-        raise ParameterError(
-            f"width is {width!r}; expected an odd number of states, at least 3, so that it has a centre"
-        )
-    half = width // 2
-    if not half <= centre < len(x) - half:
-        raise ParameterError(
-            f"centre is {centre!r}; a window of {width} states in a trajectory of {len(x)} needs a centre "
-            f"from {half} to {len(x) - half - 1}; choose another centre or a smaller width"
-        )
-    return x[centre - half : centre + half + 1]
-
-
 def window_width(n_blocks: int, wanted: int = 0) -> int:
     """How many blocks a window of a trajectory covers."""
     # The paper takes 11 blocks of models with 32 and more. A shallower model gets the largest odd number that is at
@@ -171,9 +171,8 @@ def window_width(n_blocks: int, wanted: int = 0) -> int:
 
 def block_windows(x: Tensor, width: int) -> Tensor:
     """Every run of neighbouring blocks of a trajectory, each to be scored on its own."""
-    # A window of `width` blocks has `width` steps between `width + 1` states (`window` counts states instead: its 11
-    # states are 10 steps). Window number s holds the blocks s to s + width - 1, counted from 0, and is centred at
-    # block s + width // 2.
+    # A window of `width` blocks has `width` steps between `width + 1` states. Window number s holds the blocks s to
+    # s + width - 1, counted from 0, and is centred at block s + width // 2.
     if not 1 <= width < len(x):
         raise ParameterError(f"width is {width!r}; a trajectory of {len(x)} states has windows of 1 to {len(x) - 1}")
     return x.unfold(0, width + 1, 1).movedim(-1, 1)
@@ -200,11 +199,75 @@ def _spread(values: Tensor, correction: int) -> Tensor:
     return values
 
 
-def _nonzero_steps(lengths: Tensor) -> Tensor:
-    still = (lengths == 0).nonzero()
-    if len(still):
-        raise UntrustworthyResultError(
-            f"step {int(still[0, 0]) + 1} of a trajectory has length 0, so it has no direction; "
-            "a block that adds nothing cannot be scored"
+class PrincipalPaths(NamedTuple):
+    """Trajectories seen in the principal components of their last states."""
+
+    coordinates: Tensor  #: (L+1, n, components): where every token is at every depth.
+    share: Tensor  #: (components,): part of the variance of the last states along each component, from 0 to 1.
+
+
+def principal_paths(x: Tensor, components: int = 2) -> PrincipalPaths:
+    """Project trajectories onto the principal components of their last states."""
+    # The components are fitted on $X^L$ alone, the n states that leave the last block, and all states $x_i^l$ are
+    # projected onto them after the mean of $X^L$ is taken away. A component has no sign; it is chosen so that the
+    # last token ends on the positive side.
+    if x.ndim != 3 or not components < x.shape[1] or components > x.shape[2]:
+        raise ParameterError(
+            f"the states have shape {tuple(x.shape)!r}; {components} principal components need (L+1, n, d) with "
+            f"more than {components} tokens and at least {components} dimensions"
         )
-    return lengths
+    states = trustworthy(x, "states of the trajectories").detach().double().cpu().numpy()
+    fitted = PCA(n_components=components, svd_solver="full").fit(states[-1])
+    coordinates = fitted.transform(states.reshape(-1, states.shape[-1])).reshape(*states.shape[:2], components)
+    # A token that ends at the mean gives no sign; any will do.
+    sign = np.where(coordinates[-1, -1] < 0, -1.0, 1.0)
+    return PrincipalPaths(torch.from_numpy(coordinates * sign), torch.from_numpy(fitted.explained_variance_ratio_))
+
+
+STATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "default": lambda x, normed: x,
+    "without embedding": lambda x, normed: x[1:],
+    "normed end": lambda x, normed: torch.cat([x[:-1], normed[None]]),
+    "both": lambda x, normed: torch.cat([x[1:-1], normed[None]]),
+}
+r"""Which states make the trajectory, from $x^0 .. x^L$ and the last state after the final norm. The default of the
+library takes all of $x^0 .. x^L$ as the blocks leave them. `without embedding` drops $x^0$; `normed end` takes the
+last state after the final norm, as Hugging Face's `hidden_states` and with them the released code do; `both` does
+both."""
+
+READINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "line_shape_score": line_shape_score,
+    "expodistance": expodistance,
+    "expodistance_sample": partial(expodistance, correction=1),
+    "expodistance_root": lambda x: expodistance(x).sqrt(),
+    "equidistance": equidistance,
+    "equidistance_sample": partial(equidistance, correction=1),
+    "equidistance_squared": lambda x: equidistance(x) ** 2,
+}
+r"""Formulas by name. `expodistance` is the paper's formula, the square of a coefficient of variation with the
+population variance; `expodistance_root` is the coefficient of variation that the paper's text calls it.
+`equidistance` is a coefficient of variation, `equidistance_squared` its square; `_sample` takes the sample
+variance."""
+
+
+def score_or_nan(score: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    """Score a trajectory, or say by NaN that its score does not exist."""
+    # A part of a trajectory may have no net growth, or too few steps for a sample variance. Such a part is left out
+    # of medians; one among thousands must not end a measurement. States that hold NaN are refused all the same.
+    if len(x) < 2:
+        return float("nan")
+    norms(x)
+    try:
+        return float(score(x))
+    except UntrustworthyResultError:
+        return float("nan")
+
+
+def measure_readings(x: Tensor, normed: Tensor | None) -> Tensor:
+    """Score one trajectory in every reading."""
+    rows = []
+    for name, choose in STATES.items():
+        known = normed is not None or name in ("default", "without embedding")
+        path = choose(x, x[-1] if normed is None else normed)
+        rows.append([score_or_nan(score, path) if known else float("nan") for score in READINGS.values()])
+    return torch.tensor(rows, dtype=torch.float64)
