@@ -23,7 +23,7 @@ import coupling_lib as cl
 from coupling_lib import paths, provenance
 from coupling_lib.errors import CouplingError
 from coupling_lib.figures import nulls_data
-from coupling_lib.figures.display import csv_text
+from coupling_lib.figures.show import csv_text
 from coupling_lib.measures.generalization import DECISIVE_MODELS, figure_1a
 from coupling_lib.measures.nulls import measure_decisive
 

@@ -96,13 +96,14 @@ def named_couplings(summary: xr.Dataset, network: str, **groups: Sequence[str]) 
 def draw_grid(grid: xr.Dataset, null: float) -> Figure:
     """Draw coupling over pairs of tokens of one prompt, a row per network (the paper's figures 4 and 17 to 19)."""
     names, labels = grid.network.values, grid.tokens
-    height = 2.75 * len(names) + 0.066 * max(map(len, labels)) + 1.5
+    height = 2.95 * len(names) + 0.066 * max(map(len, labels)) + 1.5
     figure = Figure(figsize=(style.WIDTH, height), layout="compressed")
+    figure.get_layout_engine().set(wspace=0.06)
     figure.suptitle(grid.title, fontsize=9)
     left, right = figure.subplots(len(names), 2, squeeze=False).T
     same = grid.block == grid.other
     image, centres = parts.tiles(left, grid.entry, diagonal=not same)
-    bar = {"shrink": 0.95, "aspect": 30}
+    bar = {"shrink": 0.95, "aspect": 30, "pad": 0.04}
     parts.colour_bar(left, image, rf"$|A|\;/\;\sigma_1(J)$,  $K={grid.k}$", extend="max" if same else "neither", **bar)
     parts.maps(right, list(grid.mismatch.transpose("network", "token_jacobian", ...)), null, grid.label, **bar)
     for name, matrices, mismatches in zip(names, left, right, strict=True):
