@@ -48,21 +48,19 @@ def take_summary(comparisons: Mapping[str, xr.Dataset], variant: str, nulls: Map
     first = next(iter(comparisons.values()))
     along = pd.Index(comparisons, name="comparison")
     couplings = [1 - _mismatches(ds, variant).mean(["token_1", "token_2"]) for ds in comparisons.values()]
-    coupling = xr.concat(couplings, along).drop_vars("fixed_text", errors="ignore")
-    middle = interval(coupling)
+    coupling = xr.concat(couplings, along)
     chosen = [nulls[name] for name in comparisons]
     low, high = np.transpose([np.quantile(1 - null.draws.values, (0.025, 0.975)) for null in chosen])
-    chance = {
+    of_each = {
         "random_bases": [1 - float(null.value.mean()) for null in chosen],
         "random_bases_error": [float(null.error.mean()) for null in chosen],
         "random_bases_low": low,
         "random_bases_high": high,
+        "kind": [KIND_NAMES[ds.attrs["kind"]] for ds in comparisons.values()],
+        "blocks": [blocks_name(ds) for ds in comparisons.values()],
     }
-    variables = {"coupling": coupling, **middle} | {name: ("comparison", values) for name, values in chance.items()}
-    kinds = [KIND_NAMES[ds.attrs["kind"]] for ds in comparisons.values()]
-    blocks = [blocks_name(ds) for ds in comparisons.values()]
-    coords = {"kind": ("comparison", kinds), "blocks": ("comparison", blocks)}
-    return xr.Dataset(variables, coords, attrs={"label": coupling_label(variant, first.attrs["k"])})
+    variables = {"coupling": coupling, **interval(coupling)} | {name: ("comparison", x) for name, x in of_each.items()}
+    return xr.Dataset(variables, attrs={"label": coupling_label(variant, first.attrs["k"])})
 
 
 def summary_table(summary: xr.Dataset) -> pd.DataFrame:
