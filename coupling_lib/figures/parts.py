@@ -211,8 +211,9 @@ def maps(row: Sequence[Axes], mismatches: Sequence[ArrayLike], null: float, labe
     for axes, one in zip(row, mismatches, strict=True):
         axes.set_facecolor(style.colour("mask"))
         image = axes.imshow(one, **look)
-    bar = colour_bar(row, image, label, **bar)
+    # The mark stands in the room above the bar, which so is as high as one without a mark.
+    bar = colour_bar(row, image, label, **({"pad": 0.08} | bar))
     bar.ax.invert_xaxis()  # coupling grows to the right
-    bar.ax.plot([null, null], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False)
+    bar.ax.plot([null, null], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False, in_layout=False)
     place = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "annotation_clip": False}
-    bar.ax.annotate("random bases", (null, 1.7), fontsize=8, **place)
+    bar.ax.annotate("random bases", (null, 1.7), fontsize=8, in_layout=False, **place)
