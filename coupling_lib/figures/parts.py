@@ -166,4 +166,21 @@ def rows_axis(axes: Axes, names: Sequence[str], places: Sequence[float] | None =
 def dots(axes: Axes, rows: ArrayLike, values: ArrayLike, ends: Sequence[ArrayLike], ink: str, **dot: object) -> None:
     """Draw a dot in each row with its interval, a horizontal line."""
     axes.hlines(rows, *ends, color=ink, linewidth=2.0, alpha=0.6)
-    axes.plot(values, rows, color=ink, **({"marker": "o", "linestyle": "none", "markersize": 4.5} | dot))
+    points(axes, values, rows, ink, **dot)
+
+
+def points(axes: Axes, x: ArrayLike, y: ArrayLike, ink: str, **dot: object) -> None:
+    """Draw dots that no line joins."""
+    axes.plot(x, y, color=ink, **({"linestyle": "none", "marker": "o", "markersize": 4.5} | dot))
+
+
+def null_look(label: str = "") -> dict[str, object]:
+    """Give the look of a line that stands for random bases."""
+    return {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3), "label": label}
+
+
+def plain_log(axes: Axes, ticks: Sequence[int], base: int = 10) -> None:
+    """Make the x axis logarithmic, with plain numbers where there are values."""
+    axes.set_xscale("log", base=base)
+    axes.set_xticks(ticks, ticks)
+    axes.minorticks_off()
