@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from coupling_lib.metrics.statistics import width_curve
 
 from coupling_lib.figures import generalization as figures
 from coupling_lib.measures.regularised import difference_table, regularised
+from coupling_lib.metrics.statistics import width_curve
 
 VARIANTS = ("mismatch", "released_trace", "basis_vv")
 LABELS = {"one": ("coupling", "score"), "two": ("relative coupling", "minus loss")}
