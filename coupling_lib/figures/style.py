@@ -18,6 +18,8 @@ import numpy as np
 from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 
+from coupling_lib.models import registry
+
 Theme = Literal["light", "dark"]
 
 TRAINED, UNTRAINED, NULL = "trained", "untrained", "null"
@@ -112,6 +114,20 @@ def dataset_colour(name: str, position: int) -> str:
     return colour(name) if name in (TRAINED, UNTRAINED, NULL) else palette[position % len(palette)]
 
 
+def short_name(name: str) -> str:
+    """Give a model's name without the folders or the organisation before it."""
+    return name.rstrip("/").rsplit("/", 1)[-1]
+
+
+def model_look(name: str, position: int) -> tuple[str, str]:
+    """Give the colour and the marker of a model: its family's where it has one, else those of its place."""
+    entry = registry.lookup(name)
+    for family in (name, entry.family if entry else ""):
+        if family.split(" (")[0] in _FAMILIES:
+            return family_style(family)
+    return dataset_colour("", position), _FAMILY_MARKERS[position % len(_FAMILY_MARKERS)]
+
+
 def ink() -> Colormap:
     """Gives the sequential colour map of the current theme: none at all is the page, most is the strongest contrast."""
     colours = matplotlib.colormaps["magma"](np.linspace(0.0, 1.0, 256))
@@ -128,10 +144,10 @@ def save_svg(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def save_png(figure: Figure) -> bytes:
-    """Writes a figure as PNG at two pixels per CSS pixel."""
+def save_png(figure: Figure, dpi: int = 192) -> bytes:
+    """Writes a figure as PNG, by default at two pixels per CSS pixel."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=192, metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
     return buffer.getvalue()
 
 

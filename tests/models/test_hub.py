@@ -184,7 +184,7 @@ def test_pickled_weights_are_refused_and_never_downloaded(tmp_path):
 
 
 def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_downloaded(tmp_path, revisions):
-    little = "from coupling_lib import memory; memory.available = lambda device: 1000; "
+    little = "from coupling_lib.blocks import fits; fits.available = lambda device: 1000; "
     with Hub(revisions) as hub:
         line = last_line(run(little + LOAD.format(arguments="'llama3-8b'"), user(tmp_path, hub.endpoint)))
         assert line.startswith("'llama3-8b' needs 0.2 MB in float32, and 0.0 MB are free")

@@ -1,0 +1,153 @@
+"""What the figures share: panels in a row, bands, dots, the line of chance, a colour bar, axes of blocks and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import ArrayLike
+
+from coupling_lib.figures import style
+
+_MOST_LABELS = 9
+
+
+def panels(titles: Sequence[str], height: float, square: bool = False, **grid: object) -> tuple[Figure, list[Axes]]:
+    """Make a row of panels, each under its title, as wide as the book's column; square ones are as high as wide."""
+    height += 0.92 * min(style.WIDTH / len(titles), 4.5) if square else 0
+    figure = Figure(figsize=(style.WIDTH, height), layout="compressed" if square else "constrained")
+    row = list(figure.subplots(1, len(titles), squeeze=False, **grid)[0])
+    for axes, title in zip(row, titles, strict=True):
+        axes.set_title(title_of(title))
+        axes.grid(not square, axis="y")
+    return figure, row
+
+
+def title_of(name: str) -> str:
+    """Write a network as a title: roles begin with a capital letter, names of models stay."""
+    return name.capitalize() if name in (style.TRAINED, style.UNTRAINED) else name
+
+
+def band(axes: Axes, summary: xr.Dataset, along: str, ink: str, alpha: float = 0.22, **line: object) -> None:
+    """Draw the middle of a summary, and its interval or quartiles as a band where it has them."""
+    middle = summary["mean" if "mean" in summary else "median"]
+    axes.plot(summary[along], middle, color=ink, **line)
+    if np.isfinite(summary.low).any():
+        axes.fill_between(summary[along], summary.low, summary.high, color=ink, alpha=alpha, linewidth=0)
+
+
+def strip(axes: Axes, place: float, values: ArrayLike, ink: str) -> None:
+    """Draw one dot per prompt, a bar from quartile to quartile and a tick at the median."""
+    spread = np.random.default_rng(0).uniform(-0.16, 0.16, len(values))
+    axes.scatter(place + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+    axes.plot([place + 0.3] * 2, [low, high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
+    axes.plot([place + 0.22, place + 0.38], [middle] * 2, color=ink, linewidth=2)
+
+
+def chance(axes: Axes, null: float) -> None:
+    """Draw the coupling of random bases, 1 minus their mismatch, as a dashed line, on an axis that holds 0."""
+    label = style.null_label(null)
+    axes.axhline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=label)
+    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+
+
+def legend_under(figure: Figure, row: Sequence[Axes], columns: int | None = None, **legend: object) -> Legend:
+    """Put one legend under a row of panels, each label once, where no line can run into it."""
+    found = [axes.get_legend_handles_labels() for axes in row]
+    entries = {label: handle for pair in reversed(found) for handle, label in zip(*pair, strict=True)}
+    order = dict.fromkeys(label for _, labels in found for label in labels)
+    spacing = {"borderaxespad": 0.2, "columnspacing": 1.4, "handlelength": 1.8, "ncols": columns or len(order)}
+    handles = [entries[label] for label in order]
+    return figure.legend(handles, order, loc="outside lower center", **(spacing | legend))
+
+
+def colour_bar(row: Sequence[Axes], image: ScalarMappable, label: str, **bar: object) -> Colorbar:
+    """Put one colour bar under a row of panels."""
+    made = row[0].figure.colorbar(image, ax=list(row), location="bottom", shrink=0.5, aspect=50, **bar)
+    made.outline.set_visible(False)
+    made.set_label(label)
+    return made
+
+
+def pair_axes(row: Sequence[Axes], blocks: Sequence[int], places: Sequence[float] | None = None) -> None:
+    """Name the axes of pairs of blocks (rows the Jacobian) and number the blocks, as many as there is room for."""
+    step = -(-len(blocks) // 12)
+    at = (np.arange(len(blocks)) if places is None else np.asarray(places))[::step]
+    for axes in row:
+        axes.set(xticks=at, yticks=at, xticklabels=blocks[::step], yticklabels=blocks[::step])
+        axes.set_xlabel("block $l'$  (singular vectors)")
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+    row[0].set_ylabel("block $l$  (Jacobian)")
+
+
+def block_axis(axes: Axes, label: str = "block $l$") -> None:
+    """Name a horizontal axis of blocks and number it with whole numbers."""
+    axes.set_xlabel(label)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def shades(count: int) -> list[str]:
+    """Give colours for things in an order, such as blocks by depth: from a middle tone to the strongest."""
+    return [to_hex(style.ink()(place)) for place in np.linspace(0.38, 0.92, count)]
+
+
+def log_axis(axes: Axes) -> None:
+    """Make the y axis logarithmic, with plain numbers, and enough of them where little is covered."""
+    if not 0 < axes.dataLim.minposy < np.inf:
+        return
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    decades = np.log10(high / low)
+    subs = (1,) if decades > 2.5 else (1, 2, 5) if decades > 0.9 else (1, 1.5, 2, 3, 5, 7)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def step_axis(axes: Axes, steps: Sequence[int]) -> np.ndarray:
+    """Make the x axis one of training steps, logarithmic, with a place of its own for step 0; give the places."""
+    steps = np.asarray(steps)
+    places = np.log10(np.maximum(steps, 1))
+    positive = places[steps > 0]
+    gap = max(0.35, 0.16 * np.ptp(positive))
+    places[steps == 0] = positive[0] - gap
+    labelled = thinned(len(steps))
+    margin = 0.04 * np.ptp(places)
+    axes.set_xticks(places[labelled], [short_step(steps[at]) for at in labelled])
+    axes.set(xlim=(places[0] - margin, places[-1] + margin), xlabel="training step (log scale)")
+    if steps[0] == 0:
+        _draw_break(axes, positive[0] - gap / 2, 0.012 * np.ptp(places))
+    return places
+
+
+def short_step(step: int) -> str:
+    """Write a step as an axis does: thousands with a k."""
+    if step < 1000:
+        return str(step)
+    return f"{step / 1000:.1f}".removesuffix(".0") + "k" if step < 10_000 else f"{step / 1000:.0f}k"
+
+
+def thinned(count: int) -> list[int]:
+    """Choose which of many steps are labelled."""
+    stride = -(-count // _MOST_LABELS)
+    evenly = range(count - 1, -1, -stride)
+    return sorted({0, *(at for at in evenly if at >= stride or at == 0)})
+
+
+def _draw_break(axes: Axes, x: float, half: float) -> None:
+    """Interrupt the x axis, where step 0 is set apart from the logarithms."""
+    drawn = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+    axes.plot([x - half, x + half], [0, 0], color=style.colour("page"), linewidth=3, zorder=5, **drawn)
+    for place in (x - half, x + half):
+        ends = [place - half / 2, place + half / 2]
+        axes.plot(ends, [-0.02, 0.02], color=style.colour("text"), linewidth=0.8, zorder=6, **drawn)

@@ -1,0 +1,34 @@
+"""Summaries of labelled arrays over prompts: the one place where an interval or a quartile is taken for a figure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from coupling_lib.metrics.statistics import mean_interval
+
+
+def interval(values: xr.DataArray, over: str = "prompt") -> xr.Dataset:
+    """Give `mean`, `low` and `high`, the ends of its 95 % interval; NaN for a single prompt."""
+    values = values.transpose(over, ...).astype(float)
+    mean = values.mean(over)
+    # Prompts of an absent network or of pairs that do not exist have no interval, and no say in one.
+    known = np.isfinite(values).all(over)
+    low, high = xr.full_like(mean, np.nan), xr.full_like(mean, np.nan)
+    if values.sizes[over] > 1:
+        ends = mean_interval(values.where(known, 0.0).values)
+        low, high = (xr.where(known, mean.copy(data=end), np.nan) for end in (ends.low, ends.high))
+    return xr.Dataset({"mean": mean, "low": low, "high": high})
+
+
+def quartiles(values: xr.DataArray, over: str | list[str] = "prompt") -> xr.Dataset:
+    """Give `median`, `low` and `high`, the lower and the upper quartile."""
+    low, median, high = values.quantile([0.25, 0.5, 0.75], over).drop_vars("quantile").transpose("quantile", ...)
+    return xr.Dataset({"median": median, "low": low, "high": high})
+
+
+def side_by_side(**networks: xr.Dataset) -> xr.Dataset:
+    """Join measurements of several networks along a first dimension `network`; attributes they do not share go."""
+    names = pd.Index(networks, name="network")
+    return xr.concat(list(networks.values()), names, join="outer", combine_attrs="drop_conflicts")
