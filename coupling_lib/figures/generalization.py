@@ -14,7 +14,7 @@ from coupling_lib.figures import style
 from coupling_lib.figures.curves import legend_under, panel_row, shades
 from coupling_lib.measures.figure_1a import cleared
 from coupling_lib.metrics.regression import FITS, r_squared
-from coupling_lib.metrics.width import width_curve
+from coupling_lib.metrics.statistics import width_curve
 
 TASKS = ("ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande", "GSM8K")
 _K_LABELS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}

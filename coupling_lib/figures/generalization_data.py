@@ -10,8 +10,7 @@ import pandas as pd
 from coupling_lib.measures.effects import numbers
 from coupling_lib.measures.figure_1a import cleared
 from coupling_lib.metrics.regression import bootstrap_error, r_squared
-from coupling_lib.metrics.statistics import Effect
-from coupling_lib.metrics.width import beyond_width, width_curve
+from coupling_lib.metrics.statistics import Effect, beyond_width, width_curve
 
 
 def paper_table(points: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from coupling_lib.figures.nulls_data import (
     overview_table,
     surrogate_table,
 )
-from coupling_lib.metrics.width import width_curve
+from coupling_lib.metrics.statistics import width_curve
 
 CURVES = ("normalized_miscoupling", "released_norm", "released_trace")
 """Variants whose null is drawn against width; the table under the figure holds all."""

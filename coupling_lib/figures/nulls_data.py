@@ -15,8 +15,7 @@ import xarray as xr
 from coupling_lib.figures.curves import mean_interval
 from coupling_lib.figures.depth_data import Datasets
 from coupling_lib.metrics.nulls import gaussian_miscoupling
-from coupling_lib.metrics.statistics import linear_fit
-from coupling_lib.metrics.width import width_curve
+from coupling_lib.metrics.statistics import linear_fit, width_curve
 
 KINDS = ("measured", "permuted", "unpaired")
 """What the model itself and its surrogates are called; the surrogate `rotated` is a draw of the null, a check."""

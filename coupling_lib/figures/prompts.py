@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 from coupling_lib.figures import style
 from coupling_lib.figures.depth_data import Datasets, coupling_label
 from coupling_lib.figures.prompts_data import ALONE, correlations, prompt_table, prompts_alone, version_couplings
-from coupling_lib.metrics.correlation import Correlation
-from coupling_lib.metrics.statistics import linear_fit, mean_interval
+from coupling_lib.metrics.statistics import Correlation, linear_fit, mean_interval
 
 
 def prompt_scatter(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:

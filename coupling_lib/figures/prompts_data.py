@@ -13,8 +13,7 @@ import xarray as xr
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.figures.depth_data import Datasets, pair_mismatches
-from coupling_lib.metrics.correlation import Correlation, correlation
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.metrics.statistics import Correlation, correlation, mean_interval
 
 ALONE = "alone"
 """The version of a prompt to which nothing is added."""

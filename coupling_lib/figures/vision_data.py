@@ -18,7 +18,7 @@ import pandas as pd
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.labelled_images import read_dataset
-from coupling_lib.metrics.fit_interval import fit_with_interval
+from coupling_lib.metrics.statistics import fit_with_interval
 
 NAMED_RATES = (0.0, 0.05, 0.1, 0.3)
 """Rates of stochastic depth whose correlations the paper states (figure 6a)."""

@@ -24,7 +24,7 @@ Networks = Mapping[str, xr.Dataset]
 CONVENTIONS = {
     "default": "all", "without embedding": "no-embedding", "normed end": "normed-end", "both": "both",
 }  # fmt: skip
-"""The choices of states in `metrics.trajectory_readings`, and what their effects are called."""
+"""The choices of states in `metrics.trajectory`, and what their effects are called."""
 
 
 def numbers(effects: Mapping[str, Effect], prefix: str) -> dict[str, float]:

@@ -17,8 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from coupling_lib.metrics.regression import bootstrap_error, lead_over, r_squared
-from coupling_lib.metrics.statistics import Effect, linear_fit, partial_correlation
-from coupling_lib.metrics.width import beyond_width, width_curve
+from coupling_lib.metrics.statistics import Effect, beyond_width, linear_fit, partial_correlation, width_curve
 
 RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blocks": "blocks"}
 """What else could explain the score: label and column of `prepared`."""

@@ -17,13 +17,8 @@ import xarray as xr
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import prompt_inputs, prompt_name
 from coupling_lib.measures.frame import batched, check_k, jacobians_by_prompt, measurement
-from coupling_lib.metrics.nulls import (
-    closed_form_null,
-    expected_null,
-    filled_spectrum,
-    random_orthogonal_null,
-    relative_to_null,
-)
+from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
+from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum, relative_to_null
 from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
 from coupling_lib.models.load import Model

@@ -13,7 +13,8 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.nulls import DRAWS, expected_null, filled_spectrum, random_orthogonal_null
+from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
+from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
 from coupling_lib.metrics.variants import VARIANTS
 
 # A comparison of tokens has a Jacobian per token and prompt; this many of them stand for all.

@@ -4,7 +4,7 @@ Text, project page, released code and older code disagree on five points: how th
 formed and normalised (`metrics.variants.VARIANTS`), how a coupling is made of it (`TRANSFORMS`), whether pairs of a
 block with itself are in the mean, whether the last block includes the final norm (`boundary` of `measure_depth`), and
 how many singular vectors are compared. `measure_depth` holds all that is needed; the functions here set the readings
-side by side. `metrics.trajectory_readings` does the same for the scores of trajectories.
+side by side. `metrics.trajectory` does the same for the scores of trajectories.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures.frame import measurement, traces
 from coupling_lib.measures.logit_lens import logit_lens_entropies
 from coupling_lib.metrics import trajectory
-from coupling_lib.metrics.principal import principal_paths
-from coupling_lib.metrics.trajectory_readings import READINGS, STATES, measure_readings, score_or_nan
+from coupling_lib.metrics.trajectory import READINGS, STATES, measure_readings, principal_paths, score_or_nan
 from coupling_lib.models.load import Model, load_model
 from coupling_lib.provenance import provenance
 from coupling_lib.store.sweep import sweep
@@ -44,7 +43,7 @@ def measure_trajectories(
 
         - `line_shape_score`, `expodistance` and `equidistance` `(prompt,)`, from the embedding $x^0$ to the last
           block's own output $x^L$, and `readings` `(prompt, states, reading)`, the same in every reading of
-          `metrics.trajectory_readings`; NaN where a score does not exist, as the expodistance of a stream whose norm
+          `metrics.trajectory`; NaN where a score does not exist, as the expodistance of a stream whose norm
           is kept constant;
         - `norm` `(prompt, level)` of the states and `step_length` `(prompt, block)`, in units of the stream;
         - `window_line_shape_score`, `window_expodistance` and `window_equidistance` `(prompt, centre)`, of each run

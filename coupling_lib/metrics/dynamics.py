@@ -25,7 +25,7 @@ from torch import Tensor
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.coupling import divided, trustworthy, widened
-from coupling_lib.metrics.frames import random_frame
+from coupling_lib.metrics.subspaces import random_frame
 
 
 class Agreement(NamedTuple):

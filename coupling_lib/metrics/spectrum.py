@@ -8,8 +8,8 @@ from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.coupling import divided, miscoupling, trustworthy, widened
-from coupling_lib.metrics.frames import random_frames
 from coupling_lib.metrics.statistics import LinearFit, linear_fit
+from coupling_lib.metrics.subspaces import random_frames
 
 # Entries of the largest intermediate product.
 _MAX_ENTRIES = 2**21

@@ -1,4 +1,4 @@
-"""Intervals, fits and correlations for the numbers the figures show; SciPy does the work."""
+r"""Intervals, fits and correlations for the numbers the figures show; SciPy does the work."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 
@@ -175,3 +176,135 @@ def _finite(values: ArrayLike, name: str) -> NDArray[np.float64]:
             f"{name} holds {int((~np.isfinite(values)).sum())} NaN or infinite of {values.size} entries"
         )
     return values
+
+
+class FitInterval(NamedTuple):
+    """A least-squares line and how well it holds."""
+
+    slope: float
+    """Change of y per unit of x."""
+    intercept: float
+    """y at x = 0."""
+    r_squared: float
+    """Share of the variance of y that the line explains, 0 to 1."""
+    low: float
+    """Lower end of the bootstrap interval of `r_squared`."""
+    high: float
+    """Its upper end."""
+    p_value: float
+    """Two-sided p-value of the hypothesis that the slope is 0 (t test)."""
+    n: int
+    """Number of points."""
+
+
+def fit_with_interval(
+    x: ArrayLike, y: ArrayLike, level: float = 0.95, n_resamples: int = 4000, seed: int = 0
+) -> FitInterval:
+    """Fit a line and resample its points."""
+    # Pairs $(x_i, y_i)$ are drawn again with replacement; the interval holds the middle `level` of the $R^2$
+    # obtained. Its lower end lies above 0 even without any relation, because $R^2$ is never negative and no sample
+    # has a correlation of exactly 0: the p-value speaks about that. Below `statistics.FEW` points the percentile
+    # bootstrap is too narrow. The interval is then that of the correlation, Student's t on Fisher's scale, squared:
+    # from 0 if it contains 0.
+    if not 0 < level < 1:
+        raise ParameterError(f"level is {level!r}; expected a number between 0 and 1, for example 0.95")
+    fit = linear_fit(x, y)
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    drawn = np.random.default_rng(seed).integers(len(x), size=(n_resamples, len(x)))
+    dx, dy = (v[drawn] - v[drawn].mean(axis=1, keepdims=True) for v in (x, y))
+    spread = (dx**2).sum(axis=1) * (dy**2).sum(axis=1)
+    # A resample that drew a single point again and again has no line.
+    usable = spread > 1e-24 * max(np.ptp(x) * np.ptp(y), 1e-300) ** 2
+    r_squared = (dx * dy).sum(axis=1)[usable] ** 2 / spread[usable]
+    low, high = np.quantile(r_squared, ((1 - level) / 2, (1 + level) / 2)) if usable.any() else (np.nan, np.nan)
+    if 3 < len(x) < FEW:
+        low, high = _few(float(np.sign(fit.slope)) * fit.r_squared**0.5, len(x), level)
+    return FitInterval(fit.slope, fit.intercept, fit.r_squared, float(low), float(high), fit.p_value, len(x))
+
+
+def _few(r: float, n: int, level: float) -> tuple[float, float]:
+    """Interval of a squared correlation over few points."""
+    z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))
+    half = scipy.stats.t.ppf(0.5 + level / 2, n - 2) / np.sqrt(n - 3)
+    low, high = np.tanh([z - half, z + half])
+    return (0.0 if low <= 0 <= high else float(min(low**2, high**2))), float(max(low**2, high**2))
+
+
+METHODS = ("spearman", "pearson")
+
+
+class Correlation(NamedTuple):
+    """A coefficient of correlation with its bootstrap interval."""
+
+    r: float
+    """Coefficient, -1 to 1."""
+    low: float
+    """Lower end of the interval."""
+    high: float
+    """Upper end of the interval."""
+    n: int
+    """Number of pairs."""
+
+
+def correlation(
+    x: ArrayLike,
+    y: ArrayLike,
+    method: str = "spearman",
+    given: ArrayLike | None = None,
+    level: float = 0.95,
+    n_resamples: int = 2000,
+    seed: int = 0,
+) -> Correlation:
+    """Correlation of x and y, or their partial correlation with a third variable held fixed."""
+    # With z held fixed it is the correlation of what is left of x and y after their best linear prediction from z,
+    # $$r_{xy \cdot z} = \frac{r_{xy} - r_{xz} r_{yz}}{\sqrt{(1 - r_{xz}^2)(1 - r_{yz}^2)}}.$$
+    # Resamples in which a variable is constant have no coefficient and are left out.
+    if method not in METHODS or not 0 < level < 1:
+        raise ParameterError(
+            f"method is {method!r} and level {level!r}; expected spearman or pearson, and a number between 0 and 1"
+        )
+    variables = [np.asarray(variable, dtype=float) for variable in ((x, y) if given is None else (x, y, given))]
+    shapes = {variable.shape for variable in variables}
+    if len(shapes) > 1 or variables[0].ndim != 1 or len(variables[0]) < 4:
+        raise ParameterError(f"the variables have shapes {sorted(shapes)}; expected lists of one length, at least 4")
+    for name, variable in zip(("x", "y", "given"), variables, strict=False):
+        if not np.isfinite(variable).all() or np.ptp(variable) == 0:
+            raise ParameterError(f"{name} is constant or not finite; a correlation needs finite, different values")
+    n = len(variables[0])
+    drawn = np.random.default_rng(seed).integers(n, size=(n_resamples, n))
+    r = _coefficient([variable[None] for variable in variables], method)[0]
+    if np.isnan(r):
+        raise ParameterError("given predicts x or y exactly; nothing is left of it to correlate")
+    resampled = _coefficient([variable[drawn] for variable in variables], method)
+    low, high = np.nanquantile(resampled, ((1 - level) / 2, (1 + level) / 2))
+    return Correlation(float(r), float(low), float(high), n)
+
+
+def _coefficient(variables: list[NDArray[np.float64]], method: str) -> NDArray[np.float64]:
+    """Coefficients of many samples, variables (samples, n); not a number where one cannot be told."""
+    if method == "spearman":
+        variables = [rankdata(variable, axis=1) for variable in variables]
+    centred = [variable - variable.mean(axis=1, keepdims=True) for variable in variables]
+    x, y, *given = centred
+    r = _cosine(x, y)
+    if given:
+        r_x, r_y = _cosine(x, given[0]), _cosine(y, given[0])
+        left = (1 - r_x**2) * (1 - r_y**2)
+        # What is left of an exact prediction is rounding.
+        r = (r - r_x * r_y) / np.sqrt(np.where(left > 1e-12, left, np.nan))
+    return np.clip(r, -1, 1)
+
+
+def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return (a * b).sum(axis=1) / np.where(lengths > 0, lengths, np.nan)
+
+
+def width_curve(d: ArrayLike) -> NDArray[np.float64]:
+    r"""Coupling without any coupling, $1 - 1/\sqrt{\lfloor 0.1\,d \rfloor}$."""
+    return 1 - np.maximum(1, np.floor(np.asarray(d) / 10)) ** -0.5
+
+
+def beyond_width(coupling: ArrayLike, d: ArrayLike) -> NDArray[np.float64]:
+    r"""What is left of a coupling when the width has been divided out, $(1 - c)\sqrt{0.1\,d}$."""
+    return (1 - np.asarray(coupling)) * np.sqrt(0.1 * np.asarray(d))

@@ -1,19 +1,81 @@
-r"""How far apart two subspaces lie: principal angles, and what they are for subspaces drawn at random.
+r"""Random orthonormal frames, and how far apart two subspaces lie.
 
-The top $K$ singular vectors of a Jacobian are known up to a joint sign each, and where two singular values are close,
-hardly at all: the two vectors may mix. Their span is what is determined. Two spans of the same dimension are compared
-by their **principal angles** $0 \le \theta_1 \le \dots \le \theta_K \le \pi/2$: $\theta_1$ is the least angle between
-a vector of one and a vector of the other, $\theta_2$ the smallest among the vectors orthogonal to these, and so on. All
-are 0 where the spans are equal.
+**Frames.** A null of width $d$ meets a frame of $K$ vectors through few numbers: the $r$ coordinates that face singular
+values of their own, and what the other $d - r$ coordinates, which face equal ones, add up to. Both are drawn here
+without ever drawing $d$ coordinates. A frame is $Z R^{-1}$ with $Z$ Gaussian and $R^\top R = Z^\top Z$, and of the rows
+$H$ of $Z$ that are not looked at only $H^\top H$ enters. It is a Wishart matrix, whose triangular factor has
+independent entries: normal ones below the diagonal and the roots of $\chi^2_{m-i}$ on it (Bartlett 1933). With $H_1 = Q
+T^\top$ the product $H_1^\top H_2 = T\,(Q^\top H_2)$ needs a Gaussian matrix (K, K) more, and the rest of $H_2^\top H_2$
+is again Wishart, with $K$ rows fewer.
+
+**Angles.** The top $K$ singular vectors of a Jacobian are known up to a joint sign each, and where two singular values
+are close, hardly at all: the two vectors may mix. Their span is what is determined. Two spans of the same dimension are
+compared by their **principal angles** $0 \le \theta_1 \le \dots \le \theta_K \le \pi/2$: $\theta_1$ is the least angle
+between a vector of one and a vector of the other, $\theta_2$ the smallest among the vectors orthogonal to these, and so
+on. All are 0 where the spans are equal.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.frames import frame_pairs
+
+
+def random_frame(
+    d: int, k: int, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Draw orthonormal vectors of width d, uniformly distributed: the first k columns of a Haar orthogonal matrix."""
+    # The Q factor of a Gaussian matrix is Haar only after the signs of R's diagonal are moved into it.
+    Q, R = torch.linalg.qr(torch.randn(d, k, generator=generator, dtype=dtype))
+    return Q * R.diagonal().sign()
+
+
+def random_frames(n: int, d: int, k: int, generator: torch.Generator | None = None) -> Tensor:
+    """Draw n independent frames (n, d, k), each as `random_frame` does; float64."""
+    Q, R = torch.linalg.qr(_gaussian(n, d, k, generator))
+    return Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+
+
+class FramePairs(NamedTuple):
+    """Two independent random frames of K vectors, n draws of them."""
+
+    left: Tensor
+    """First r coordinates of the one (n, r, K)."""
+    right: Tensor
+    """First r coordinates of the other (n, r, K)."""
+    tail: Tensor
+    """Products of the other d - r coordinates of the two, (n, K, K); 0 if there are none."""
+
+
+def frame_pairs(n: int, d: int, r: int, k: int, generator: torch.Generator | None = None) -> FramePairs:
+    """Draw pairs of independent frames of k vectors, uniformly distributed; float64."""
+    m = d - r
+    if m < 2 * k:
+        left, right = (random_frames(n, d, k, generator) for _ in range(2))
+        return FramePairs(left[:, :r], right[:, :r], left[:, r:].mT @ right[:, r:])
+    heads = [_gaussian(n, r, k, generator) for _ in range(2)]
+    T, C, B = _bartlett(n, m, k, generator), _gaussian(n, k, k, generator), _bartlett(n, m - k, k, generator)
+    grams = [T @ T.mT, C.mT @ C + B @ B.mT]
+    # Upper triangular factors with a positive diagonal: the frame is then that of a QR factorisation with its signs.
+    R = [torch.linalg.cholesky(G.mT @ G + gram).mT for G, gram in zip(heads, grams, strict=True)]
+    left, right = (torch.linalg.solve_triangular(R_, G, upper=True, left=False) for G, R_ in zip(heads, R, strict=True))
+    tail = torch.linalg.solve_triangular(R[0].mT, T @ C, upper=False)
+    return FramePairs(left, right, torch.linalg.solve_triangular(R[1], tail, upper=True, left=False))
+
+
+def _gaussian(n: int, rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
+    return torch.randn(n, rows, columns, generator=generator, dtype=torch.float64)
+
+
+def _bartlett(n: int, m: int, k: int, generator: torch.Generator | None) -> Tensor:
+    """Lower triangular T (n, k, k) such that T T' has the distribution of H'H for Gaussian H (m, k), m at least k."""
+    freedom = torch.arange(m, m - k, -1, dtype=torch.float64).expand(n, k).contiguous()
+    chi = (2 * torch._standard_gamma(freedom / 2, generator=generator)).sqrt()
+    return _gaussian(n, k, k, generator).tril(-1) + torch.diag_embed(chi)
 
 
 def principal_angles(X: Tensor, Y: Tensor) -> Tensor:
@@ -34,7 +96,7 @@ def principal_angles(X: Tensor, Y: Tensor) -> Tensor:
 
 def random_angles(d: int, k: int, n_samples: int = 3000, generator: torch.Generator | None = None) -> Tensor:
     """Principal angles between independent, uniformly random subspaces."""
-    # Only $X^\top Y$ of the two frames enters, a (K, K) matrix; no more is drawn (`coupling_lib.metrics.frames`).
+    # Only $X^\top Y$ of the two frames enters, a (K, K) matrix; no more is drawn.
     # Where $2K$ exceeds $d$, the two spans share directions, whose angle is 0 up to rounding.
     # Of one frame all first K coordinates are 1 on the diagonal: the other's are then X'Y.
     cosine = torch.linalg.svdvals(frame_pairs(n_samples, d, k, k, generator).left).clamp(max=1)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.coupling import overlap_all_pairs, project_all_pairs, widened
-from coupling_lib.metrics.frames import random_frame
+from coupling_lib.metrics.subspaces import random_frame
 from coupling_lib.metrics.variants import PairProducts, checked_ks, chosen_variants, evaluated
 
 SURROGATES = ("rotated", "permuted", "unpaired")

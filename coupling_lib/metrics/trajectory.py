@@ -4,11 +4,22 @@ A trajectory is the sequence of states $x^0, x^1, \dots, x^L$ of one token: $x^0
 leaves block $l$. Every function takes `x` (L+1, d) or (L+1, n, d), depth first and width last, and gives one value
 per token. What stands first and last in `x` is the caller's choice (with or without the embedding state, before or
 after the final norm), and a figure says which it took.
+
+**Rival readings.** The paper defines line-shape score and expodistance by formulas and equidistance by a word. Its
+formulas leave open which states a trajectory is made of, and its words do not always say what its formulas do. Nothing
+here is blended:
+`STATES` names the choices of states, `READINGS` the choices of formula, and `measure_readings` gives every
+combination, so that a reader sees on a real model which choices matter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
 import torch
+from sklearn.decomposition import PCA
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
@@ -208,3 +219,80 @@ def _nonzero_steps(lengths: Tensor) -> Tensor:
             "a block that adds nothing cannot be scored"
         )
     return lengths
+
+
+class PrincipalPaths(NamedTuple):
+    """Trajectories seen in the principal components of their last states."""
+
+    coordinates: Tensor
+    """(L+1, n, components): where every token is at every depth."""
+    share: Tensor
+    """(components,): part of the variance of the last states along each component, from 0 to 1."""
+
+
+def principal_paths(x: Tensor, components: int = 2) -> PrincipalPaths:
+    """Project trajectories onto the principal components of their last states."""
+    # The components are fitted on $X^L$ alone, the n states that leave the last block, and all states $x_i^l$ are
+    # projected onto them after the mean of $X^L$ is taken away. A component has no sign; it is chosen so that the
+    # last token ends on the positive side.
+    if x.ndim != 3 or not components < x.shape[1] or components > x.shape[2]:
+        raise ParameterError(
+            f"the states have shape {tuple(x.shape)!r}; {components} principal components need (L+1, n, d) with "
+            f"more than {components} tokens and at least {components} dimensions"
+        )
+    states = trustworthy(x, "states of the trajectories").detach().double().cpu().numpy()
+    fitted = PCA(n_components=components, svd_solver="full").fit(states[-1])
+    coordinates = fitted.transform(states.reshape(-1, states.shape[-1])).reshape(*states.shape[:2], components)
+    sign = torch.from_numpy(coordinates[-1, -1]).sign()
+    # A token that ends at the mean gives no sign; any will do.
+    sign = torch.where(sign == 0, torch.ones_like(sign), sign)
+    return PrincipalPaths(torch.from_numpy(coordinates) * sign, torch.from_numpy(fitted.explained_variance_ratio_))
+
+
+STATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "default": lambda x, normed: x,
+    "without embedding": lambda x, normed: x[1:],
+    "normed end": lambda x, normed: torch.cat([x[:-1], normed[None]]),
+    "both": lambda x, normed: torch.cat([x[1:-1], normed[None]]),
+}
+r"""Which states make the trajectory, from $x^0 .. x^L$ and the last state after the final norm. The default of the
+library takes all of $x^0 .. x^L$ as the blocks leave them. `without embedding` drops $x^0$; `normed end` takes the
+last state after the final norm, as Hugging Face's `hidden_states` and with them the released code do; `both` does
+both."""
+
+READINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "line_shape_score": line_shape_score,
+    "expodistance": expodistance,
+    "expodistance_sample": partial(expodistance, correction=1),
+    "expodistance_root": lambda x: expodistance(x).sqrt(),
+    "equidistance": equidistance,
+    "equidistance_sample": partial(equidistance, correction=1),
+    "equidistance_squared": lambda x: equidistance(x) ** 2,
+}
+r"""Formulas by name. `expodistance` is the paper's formula, the square of a coefficient of variation with the
+population variance; `expodistance_root` is the coefficient of variation that the paper's text calls it.
+`equidistance` is a coefficient of variation, `equidistance_squared` its square; `_sample` takes the sample
+variance."""
+
+
+def score_or_nan(score: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    """Score a trajectory, or say by NaN that its score does not exist."""
+    # A part of a trajectory may have no net growth, or too few steps for a sample variance. Such a part is left out
+    # of medians; one among thousands must not end a measurement. States that hold NaN are refused all the same.
+    if len(x) < 2:
+        return float("nan")
+    norms(x)
+    try:
+        return float(score(x))
+    except UntrustworthyResultError:
+        return float("nan")
+
+
+def measure_readings(x: Tensor, normed: Tensor | None) -> Tensor:
+    """Score one trajectory in every reading."""
+    rows = []
+    for name, choose in STATES.items():
+        known = normed is not None or name in ("default", "without embedding")
+        path = choose(x, x[-1] if normed is None else normed)
+        rows.append([score_or_nan(score, path) if known else float("nan") for score in READINGS.values()])
+    return torch.tensor(rows, dtype=torch.float64)

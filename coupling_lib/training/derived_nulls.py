@@ -45,8 +45,8 @@ from coupling_lib.inputs import images
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import root_mean_square_spectra
-from coupling_lib.metrics.frames import random_frame
-from coupling_lib.metrics.nulls import expected_null
+from coupling_lib.metrics.expected_null import expected_null
+from coupling_lib.metrics.subspaces import random_frame
 from coupling_lib.metrics.variants import VARIANTS, PairProducts, evaluated
 from coupling_lib.models.checkpoints import choose_steps
 from coupling_lib.models.load import load_model

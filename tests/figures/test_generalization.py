@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from coupling_lib.figures import generalization as figures
 from coupling_lib.figures import generalization_data as data
 from coupling_lib.figures import style, training_sign
-from coupling_lib.metrics.width import width_curve
+from coupling_lib.metrics.statistics import width_curve
 from tests.figures.drawn import assert_repeats, assert_text_inside
 
 SCORES = {"minus validation loss": "negative_loss", "accuracy": "accuracy"}

@@ -12,9 +12,8 @@ from coupling_lib.figures import nulls as figures
 from coupling_lib.figures import nulls_data as data
 from coupling_lib.figures import style
 from coupling_lib.measures import nulls as measures
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.metrics.statistics import mean_interval, width_curve
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.metrics.width import width_curve
 from tests import tiny
 from tests.figures.drawn import assert_repeats, assert_text_inside
 

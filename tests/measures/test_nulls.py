@@ -10,7 +10,8 @@ from tiny import llama
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures import nulls
-from coupling_lib.metrics.nulls import closed_form_null, expected_null, filled_spectrum
+from coupling_lib.metrics.expected_null import expected_null
+from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum
 from coupling_lib.metrics.variants import VARIANTS
 
 IDS = [torch.tensor([[5, 17, 99, 3, 42]]), torch.tensor([[7, 8, 9]])]

@@ -11,7 +11,8 @@ import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures.random_bases import Chance, chance, null_draws
-from coupling_lib.metrics.nulls import expected_null, filled_spectrum, gaussian_miscoupling
+from coupling_lib.metrics.expected_null import expected_null
+from coupling_lib.metrics.nulls import filled_spectrum, gaussian_miscoupling
 from coupling_lib.metrics.variants import VARIANTS
 
 NAME = "normalized_miscoupling"

@@ -11,7 +11,7 @@ from tiny import save_bert, save_llama, tokenizer
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
-from coupling_lib.metrics.principal import principal_paths
+from coupling_lib.metrics.trajectory import principal_paths
 
 BEST = "It was the best of times"
 

@@ -8,7 +8,7 @@ import scipy.stats
 from sklearn.linear_model import LinearRegression
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.correlation import correlation
+from coupling_lib.metrics.statistics import correlation
 
 
 @pytest.fixture

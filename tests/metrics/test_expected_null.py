@@ -7,15 +7,9 @@ import math
 import pytest
 import torch
 
-from coupling_lib.metrics.frames import frame_pairs, random_frame
-from coupling_lib.metrics.nulls import (
-    closed_form_null,
-    diagonal_share_variance,
-    expected_null,
-    filled_spectrum,
-    gaussian_miscoupling,
-    random_orthogonal_null,
-)
+from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
+from coupling_lib.metrics.nulls import closed_form_null, diagonal_share_variance, filled_spectrum, gaussian_miscoupling
+from coupling_lib.metrics.subspaces import frame_pairs, random_frame
 from coupling_lib.metrics.variants import VARIANTS
 
 D, K, MANY = 16, 4, 100_000

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.fit_interval import fit_with_interval
+from coupling_lib.metrics.statistics import fit_with_interval
 
 
 def test_line_and_p_value_are_those_of_scipy():

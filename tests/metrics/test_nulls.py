@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.metrics.expected_null import random_orthogonal_null
 from coupling_lib.metrics.nulls import (
     closed_form_null,
     filled_spectrum,
     mean_absolute_coordinate,
     mean_absolute_entry,
-    random_frame,
-    random_orthogonal_null,
     relative_to_null,
 )
+from coupling_lib.metrics.subspaces import random_frame
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
 
 D = 96

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.principal import principal_paths
+from coupling_lib.metrics.trajectory import principal_paths
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.nulls import mean_absolute_coordinate, random_frame
+from coupling_lib.metrics.nulls import mean_absolute_coordinate
 from coupling_lib.metrics.spectrum import (
     decay_exponent,
     exchanged_miscoupling,
@@ -15,6 +15,7 @@ from coupling_lib.metrics.spectrum import (
     left_right_overlaps,
     stable_rank,
 )
+from coupling_lib.metrics.subspaces import random_frame
 
 
 def test_stable_rank_is_the_squared_frobenius_norm_over_the_squared_spectral_norm():

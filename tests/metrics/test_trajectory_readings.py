@@ -7,8 +7,14 @@ import pytest
 import torch
 
 from coupling_lib.errors import UntrustworthyResultError
-from coupling_lib.metrics.trajectory import expodistance, line_shape_score
-from coupling_lib.metrics.trajectory_readings import READINGS, STATES, measure_readings, score_or_nan
+from coupling_lib.metrics.trajectory import (
+    READINGS,
+    STATES,
+    expodistance,
+    line_shape_score,
+    measure_readings,
+    score_or_nan,
+)
 
 
 @pytest.fixture

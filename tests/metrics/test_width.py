@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from coupling_lib.metrics.nulls import closed_form_null
-from coupling_lib.metrics.width import beyond_width, width_curve
+from coupling_lib.metrics.statistics import beyond_width, width_curve
 
 
 @pytest.mark.parametrize("d", [96, 768, 1600, 4096])

@@ -1,0 +1,176 @@
+r"""What each variant is in the mean when there is no coupling, and draws of it.
+
+A measured value is a mean over pairs, so the mean of a variant under the null of `coupling_lib.metrics.nulls` is what
+it is set against: `expected_null`, with its standard error. It leans on the exact root mean square, and on draws of
+`random_orthogonal_null`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.coupling import divided, widened
+from coupling_lib.metrics.nulls import DRAWS, closed_form_null
+from coupling_lib.metrics.subspaces import frame_pairs
+from coupling_lib.metrics.variants import VARIANTS, PairProducts, Variant, checked_ks, chosen_variants, evaluated
+
+_CYCLIC = "old_off_over_diagonal"
+_TWINS = {"released_norm_vju": "released_norm", "released_trace_vju": "released_trace"}
+_TWINS |= {f"basis_{sides}": "basis_uu" for sides in ("vv", "uv", "vu")}
+# Draws below which a standard error is not believed, and entries of the largest intermediate product.
+_FEWEST, _MAX_ENTRIES = 200, 2**21
+
+
+def random_orthogonal_null(
+    S: Tensor,
+    d: int,
+    ks: Iterable[int],
+    n_samples: int = DRAWS,
+    generator: torch.Generator | None = None,
+    names: Iterable[str] | None = None,
+) -> dict[str, Tensor]:
+    """Draw values of every variant for random orthogonal bases with the same singular values."""
+    # One draw serves all spectra and all K. No matrix larger than (r, K) is drawn, with r the number of singular
+    # values before the last run of equal ones (`coupling_lib.metrics.subspaces`). Each value has the exact null
+    # distribution of its variant; values of different blocks in one sample share their bases and so are not
+    # independent.
+    S, ks = _checked(S, d, ks, n_samples)
+    variants = chosen_variants(names)
+    parts = [evaluated(variants, products, ks) for products in _null_products(S, d, ks, n_samples, generator, variants)]
+    joined = {v.name: torch.cat([part[v.name] for part in parts], dim=-1) for v in variants}
+    return {name: value.expand(-1, len(S), -1).permute(2, 0, 1) for name, value in joined.items()}
+
+
+class Expectation(NamedTuple):
+    """A mean under the null hypothesis, and how well it is known."""
+
+    value: Tensor
+    """The mean, (len(ks), L)."""
+    error: Tensor
+    """Its standard error (len(ks), L). All blocks share the draws, so that the error of a mean over blocks is at most
+    the mean of theirs."""
+    mean_square: Tensor
+    """The exact mean of the square (len(ks), L); not a number where it is not known."""
+    draws: int
+    """Number of draws, of the K that took most."""
+
+
+def expected_null(
+    S: Tensor,
+    d: int,
+    ks: Iterable[int],
+    names: Iterable[str] | None = None,
+    n_samples: int = DRAWS,
+    seed: int = 0,
+) -> dict[str, Expectation]:
+    """Mean of every variant for random orthogonal bases with the same singular values, with its standard error."""
+    # Draws alone would leave an error of the single value's spread over $\sqrt n$. But the mean square $q^2$ of all
+    # variants but one is known exactly (`closed_form_null`), and $m - (m^2 - q^2) / 2q = q - (m - q)^2 / 2q$ has the
+    # same mean as $m$ and hardly varies: 3,000 draws give it to about 1e-5. The mean of the one variant that is left,
+    # `old_off_over_diagonal`, does not change when the columns of A are permuted; so each draw counts with all K
+    # cyclic orders of them, whose fluctuations cancel to first order.
+    # Variants of the same distribution (`released_norm_vju` and `released_norm`, all `basis_*`) get the same value.
+    S, ks = _checked(S.double(), d, ks, n_samples)
+    names = [n for n in VARIANTS if 1 not in ks or n != _CYCLIC] if names is None else list(names)
+    variants = chosen_variants(names)
+    drawn = chosen_variants(dict.fromkeys(_TWINS.get(name, name) for name in names))
+    # Each K has draws of its own, so that a value does not depend on which other K are asked for.
+    each = [_expected(S, d, k, drawn, n_samples, torch.Generator().manual_seed(seed)) for k in ks]
+    means = {
+        v.name: Expectation(
+            *(torch.stack([getattr(found[v.name], part) for found in each]) for part in Expectation._fields[:3]),
+            max(found[v.name].draws for found in each),
+        )
+        for v in drawn
+    }
+    return {v.name: means[_TWINS.get(v.name, v.name)] for v in variants}
+
+
+def _expected(
+    S: Tensor, d: int, k: int, variants: Sequence[Variant], n_samples: int, generator: torch.Generator
+) -> dict[str, Expectation]:
+    """Means of variants at one K, each (L,)."""
+    known = {v.name: closed_form_null(v.name, S, d, k) for v in variants if v.name != _CYCLIC}
+    sums = {v.name: S.new_zeros(2, len(S)) for v in variants}
+    n = 0
+    for products in _null_products(S, d, [k], n_samples, generator, variants):
+        found = evaluated([v for v in variants if v.name != _CYCLIC], products, [k])
+        # Half the square of the distance from the known root mean square.
+        found = {name: (v[0] - known[name].unsqueeze(-1)).square() / 2 for name, v in found.items()}
+        if _CYCLIC in sums:
+            found[_CYCLIC] = _cyclic_mean(products.ujv)
+        for name, values in found.items():
+            sums[name] += torch.stack([values.sum(dim=-1), values.square().sum(dim=-1)])
+        n += next(iter(found.values())).shape[-1]
+        if (
+            known
+            and n >= _FEWEST
+            and all((_error(sums[name], n) <= 1e-6 * q.square()).all() for name, q in known.items())
+        ):
+            break
+    means = {}
+    for name, total in sums.items():
+        mean, error = total[0] / n, _error(total, n)
+        square = torch.full_like(mean, torch.nan)
+        if name in known:
+            q = known[name]
+            scale = torch.where(q > 0, q, 1)
+            mean, error, square = q - mean / scale, error / scale, q.square()
+        means[name] = Expectation(mean, error, square, n)
+    return means
+
+
+def _checked(S: Tensor, d: int, ks: Iterable[int], n_samples: int) -> tuple[Tensor, list[int]]:
+    (S,) = widened(S)
+    if S.ndim != 2 or S.shape[-1] > d or n_samples < 1:
+        raise ParameterError(
+            f"S has shape {tuple(S.shape)}, d is {d!r} and n_samples {n_samples!r}; expected S (L, r) with "
+            "r at most d, and at least one sample"
+        )
+    return S, checked_ks(ks, available=S.shape[-1])
+
+
+def _error(total: Tensor, n: int) -> Tensor:
+    """Standard error of a mean from the sums of n values and of their squares."""
+    return ((total[1] / n - (total[0] / n).square()).clamp(min=0) / max(1, n - 1)).sqrt()
+
+
+def _cyclic_mean(A: Tensor) -> Tensor:
+    """Value of `old_off_over_diagonal`, mean over the K cyclic orders of the columns: (..., K, K) to (...)."""
+    size, k = A.abs(), A.shape[-1]
+    if k == 1:
+        raise ParameterError(f"k is 1; {_CYCLIC} needs off-diagonal entries: k of at least 2, or other names")
+    place = torch.arange(k)
+    diagonals = size[..., place[:, None], (place[:, None] + place) % k].sum(dim=-2)
+    ratio = divided(diagonals.sum(dim=-1, keepdim=True), diagonals, "mean diagonal")
+    return (ratio.mean(dim=-1) - 1) / (k - 1)
+
+
+def _null_products(
+    S: Tensor, d: int, ks: Sequence[int], n_samples: int, generator: torch.Generator | None, variants: Sequence[Variant]
+) -> Iterator[PairProducts]:
+    """Products of blocks with spectra S (L, r) against random blocks, as (L, n, k, k), some n at a time."""
+    k, needed = max(ks), {product for variant in variants for product in variant.needs}
+    full = torch.cat([S, S.new_zeros(len(S), d - S.shape[-1])], dim=-1)
+    # Coordinates from the last change in any spectrum on are alike to all blocks.
+    changes = (full[:, 1:] != full[:, :-1]).any(dim=0).nonzero()
+    r = max(k, int(changes.max()) + 1 if len(changes) else 0)
+    head, flat = full[:, None, None, :r], full[:, -1, None, None, None] if r < d else 0
+    group = max(1, min(1000, _MAX_ENTRIES // (len(S) * k * r)))
+    for first in range(0, n_samples, group):
+        n = min(group, n_samples - first)
+        products = {}
+        # The second pair stands for U_1' V_2 and V_1' U_2; no variant sees both pairs.
+        for ujv, u, v in (("ujv", "uu", "vv"), ("vju", "vu", "uv")):
+            if not needed & {ujv, u, v}:
+                continue
+            left, right, tail = (x.to(S) for x in frame_pairs(n, d, r, k, generator))
+            products[ujv] = (left.mT * head) @ right + flat * tail if ujv in needed else None
+            products[u] = left[:, :k].mT.unsqueeze(0)
+            products[v] = right[:, :k].unsqueeze(0) if v == "vv" else right[:, :k].mT.unsqueeze(0)
+        yield PairProducts(s=S[:, None, :k], **products)
