@@ -18,7 +18,7 @@ from nbval.plugin import IPyNbCell
 # The text twins are scripts, and measure when they are imported.
 collect_ignore_glob = ["*.py"]
 
-RELATIVE, ABSOLUTE = 1e-3, 1e-6
+RELATIVE, ABSOLUTE = 1e-4, 1e-6
 """How far a number may be from the stored one; the second is for differences of numbers that are nearly equal."""
 
 _NUMBER = re.compile(r"((?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]))")
