@@ -18,7 +18,7 @@ from papermill.inspection import inspect_notebook
 
 from coupling_lib.paths import ROOT
 from coupling_lib.store import files
-from notebooks.conftest import _near
+from notebooks.conftest import near
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -91,7 +91,7 @@ def test_nbval_passes_again_and_fails_once_one_number_of_one_measurement_has_cha
     ],
 )
 def test_numbers_that_differ_in_their_last_digits_agree(fresh, stored):
-    assert _near(fresh, stored) == stored
+    assert near(fresh, stored) == stored
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_numbers_that_differ_in_their_last_digits_agree(fresh, stored):
     ],
 )
 def test_other_texts_do_not(fresh, stored):
-    assert _near(fresh, stored) != stored
+    assert near(fresh, stored) != stored

@@ -193,6 +193,7 @@ def test_twins_are_in_step(path):
 
 @each_notebook
 def test_notebooks_were_executed_from_top_to_bottom_without_errors_or_warnings(path):
+    nbformat.validate(nbformat.read(path, as_version=4))
     cells = code_cells(path)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert not [output for output in outputs(path) if output.output_type == "error" or output.get("name") == "stderr"]
