@@ -37,8 +37,9 @@ LANGUAGE_NOTEBOOKS := $(filter-out $(VISION_NOTEBOOKS) $(SUITE_NOTEBOOKS),$(NOTE
 EXECUTED := $(foreach model,$(LANGUAGE_MODELS),$(LANGUAGE_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
   $(foreach model,$(VISION_MODELS),$(VISION_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
   $(SUITE_NOTEBOOKS:%=results/suite/%.ipynb)
-# How many notebooks run at the same time, each on one core.
+# How many notebooks, or processes of tests, run at the same time, each on one core.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
 
 .PHONY: help book test bench golden suite regularised vit-grid notebooks lint clean unit browser executed
@@ -51,7 +52,11 @@ book: ## build the book into _build/html (open _build/html/index.html)
 	@$(MAKE) --no-print-directory _build/.complete
 	@echo "the book is in _build/html/index.html"
 
-test: lint unit book browser ## lint, run all tests, build the book and read it in a browser
+# While Sphinx works, on one core, so do the tests.
+test: lint ## lint, run all tests, build the book and read it in a browser
+	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed
+	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) unit _build/.complete
+	@$(MAKE) --no-print-directory browser
 
 lint: $(READY) ## check code, docstrings and formatting
 	@echo "== lint"
@@ -90,12 +95,12 @@ clean: ## remove everything that was built; the environment in .venv stays
 
 unit: $(READY)
 	@echo "== tests without a browser"
-	@$(BIN)/python -m pytest -m "not browser"
+	@$(PYTEST) -m "not browser" --dist worksteal
 
 browser: book
 	@echo "== tests of the built book"
 	@if command -v chromium || command -v chromium-browser || command -v google-chrome; then \
-	  $(BIN)/python -m pytest -m browser; \
+	  $(PYTEST) -m browser; \
 	elif [ -n "$(REQUIRE_BROWSER)" ]; then \
 	  echo "error: no Chromium found; the tests of the built book need it: apt-get install chromium" >&2; exit 1; \
 	else \
