@@ -125,7 +125,7 @@ LINES = {
 ALL = """
 import json, sys, time
 from coupling_lib.errors import ModelUnavailableError
-from coupling_lib.models import load_model
+from coupling_lib.models.load import load_model
 found = {}
 for mode in sys.argv[1:]:
     start = time.monotonic()
