@@ -99,7 +99,8 @@ def test_a_page_opens_without_an_error_draws_its_scheme_sets_its_mathematics_and
 
 
 FAULTY = """<!DOCTYPE html><html data-theme="light">
-<style>article {{ width: 3000px }} .grey {{ background: grey }}</style><article><h1>A</h1><p class="math">x</p><mjx-merror>y</mjx-merror><img src="data:image/png;base64,AAAA">
+<style>article {{ width: 3000px }} .grey {{ background: grey }}</style>
+<article><h1>A</h1><p class="math">x</p><mjx-merror>y</mjx-merror><img src="data:image/png;base64,AAAA">
 <figure class="tbc-figure"><img class="only-light" style="display: none" src="{picture}"><img class="only-dark"
 src="{picture}"></figure><div class="grey"><figure class="tbc-figure"><img class="only-light" style="filter: blur(1px)"
 src="{picture}"><figcaption>B</figcaption></figure></div></article></html>"""
