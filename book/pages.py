@@ -21,22 +21,24 @@ from structure import homogeneous_page, postnorm_page
 
 import coupling_lib
 from coupling_lib import paths, provenance
-from coupling_lib.figures import depth, depth_data, display
+from coupling_lib.figures import depth
+from coupling_lib.figures.show import show
 from coupling_lib.measures import random_bases
+from coupling_lib.metrics.summaries import side_by_side
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.registry import Entry, entries
 
 OUT = paths.RESULTS / "book"
 
-# Rooms of the library in the order in which they are read, with what each is for.
+# Rooms of the library as a reader meets them: what each is called, and the folders and files in it.
 ROOMS = {
-    "Models": ("models", "registry", "sources", "hub", "architecture", "memory", "precision", "blocks", "prompts"),
-    "Traces and Jacobians": ("tracing", "jacobian", "svd"),
-    "Measures": ("measures",),
+    "Models and what they are given": ("models", "inputs"),
+    "Traces and Jacobians": ("blocks", "jacobian", "svd"),
+    "Measures": ("measures", "store"),
     "Mathematics": ("metrics",),
     "Figures": ("figures",),
     "Training": ("training",),
-    "Settings, files and errors": ("parameters", "provenance", "store", "paths", "errors"),
+    "Files and errors": ("provenance", "paths", "errors"),
 }
 
 
@@ -192,18 +194,19 @@ def landing_page() -> str:
         the figure, with its data and its origin, as HTML in Markdown.
     """
     k, reading, prompts = 10, "normalized_miscoupling", coupling_lib.load_prompts(n=12)
-    both = {}
+    networks = {}
     for name in ("untrained", "trained"):
         model = coupling_lib.load_model("nano-neox", untrained=name == "untrained")
-        both[name] = coupling_lib.measure_depth(model, prompts, ks=(k,))
-    null = random_bases.chance(coupling_lib.null_of(both["trained"], reading))
-    figure = display.show(
-        lambda: depth.landing_figure(both, reading, k, null),
-        depth_data.adjacency_table(both, reading, k),
+        networks[name] = coupling_lib.measure_depth(model, prompts, ks=(k,))
+    figure = show(
+        depth.draw_graph,
+        depth.take_graph(side_by_side(**networks), reading, k),
+        null=random_bases.chance(coupling_lib.null_of(networks["trained"], reading)),
+        beyond=True,
         name="coupling-before-and-after-training",
         caption="The blocks of a small language model, before and after training. A line joins two blocks that share "
         f"their {k} strongest directions more than chance would have it; the wider, the more.",
-        provenance=provenance.line(*(ds.attrs for ds in both.values()), command="make book"),
+        provenance=provenance.line(*(ds.attrs for ds in networks.values()), command="make book"),
     )
     return f"```{{raw}} html\n{figure.data}\n```\n"
 

@@ -33,18 +33,18 @@ others: str = "nano-llama"  # further models to set beside this one, separated b
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
-from functools import partial
-
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import depth, depth_data, display, schematic
+from coupling_lib.figures import depth, schematic
+from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices, parameters
 from coupling_lib.measures import effects
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.random_bases import chance
+from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(globals(), declared=(*parameters.COMMON, "others"))
-p.command = provenance.papermill_command("depth", vars(p))
+command = provenance.papermill_command("depth", vars(p))
 
 # %% [markdown]
 # ## Measurement
@@ -56,9 +56,9 @@ p.command = provenance.papermill_command("depth", vars(p))
 # $$A_{ll'} = U_{l',K}^\top\, J_l\, V_{l',K}.$$
 
 # %% tags=["hide-input"]
-display.show(
-    schematic.construction,
-    schematic.example_table(),
+show(
+    schematic.draw_construction,
+    schematic.take_example(),
     name="depth-construction",
     caption="Above: the Jacobian of a block says how what it adds to a token's stream answers to that stream. Its "
     "singular vectors are put around the Jacobian of another block; the result is diagonal if the two share them. "
@@ -69,7 +69,7 @@ display.show(
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-p.drawn = choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+drawn = choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
 trained = cl.sweep(cl.measure_depth, loaded, texts, ks=(p.k,), token=p.token)
 
@@ -96,8 +96,9 @@ del loaded
 # %% tags=["hide-input"]
 reading = cl.VARIANTS["normalized_miscoupling"]
 null = chance(cl.null_of(trained, reading.name, seed=p.seed))
-both = {"untrained": untrained, "trained": trained}
-show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
+networks = {"untrained": untrained, "trained": trained}
+both = side_by_side(**networks)
+origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 
 # %% [markdown]
 # ## The matrices
@@ -108,11 +109,12 @@ show = partial(display.show, provenance=provenance.line(untrained.attrs, trained
 
 # %%
 show(
-    lambda: depth.matrix_grid(both, p.drawn, p.k),
-    depth_data.matrix_table(both, p.drawn, p.k),
+    depth.draw_matrices,
+    depth.take_matrices(both, drawn, p.k),
     name="depth-matrices",
     caption="Coupling matrices of pairs of blocks at one token of one prompt, relative to the largest singular value "
     "of the row's Jacobian. One scale for both models, ending at the largest entry between different blocks.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -123,11 +125,13 @@ show(
 
 # %%
 show(
-    lambda: depth.mismatch_map(both, reading.name, p.k, null=null),
-    depth_data.mismatch_table(both, reading.name, p.k),
+    depth.draw_map,
+    depth.take_pairs(both, reading.name, p.k),
+    null=null,
     name="depth-mismatch",
     caption="Normalised mis-coupling of every pair of blocks, mean over prompts. The more a square stands out "
     "from the page, the more coupling; a block with itself (grey) has none by construction.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -138,11 +142,13 @@ show(
 
 # %%
 show(
-    lambda: depth.adjacency_graph(both, reading.name, p.k, null=null),
-    depth_data.adjacency_table(both, reading.name, p.k),
+    depth.draw_graph,
+    depth.take_graph(both, reading.name, p.k),
+    null=null,
     name="depth-graph",
     caption="Blocks joined by their coupling. Width and opacity of a line grow in proportion to it, on one scale for "
     "both models.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -153,11 +159,13 @@ show(
 
 # %%
 show(
-    lambda: depth.coupling_distribution(both, reading.name, p.k, null=null),
-    depth_data.distribution_table(both, reading.name, p.k),
+    depth.draw_distribution,
+    depth.take_distribution(both, reading.name, p.k),
+    null=null,
     name="depth-distribution",
     caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
     "blocks, with 95 % intervals over prompts. Dashed: random directions.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -168,15 +176,17 @@ show(
 
 # %%
 names = other_models(p.others, besides=p.model)
-beside = {p.model: both} | cl.measure_models(names, choices.chosen_prompts(p), p.k, p.token, p.precision, p.seed)
+further = cl.measure_models(names, choices.chosen_prompts(p), p.k, p.token, p.precision, p.seed)
+beside = {p.model: networks} | further
 origins = [ds.attrs for states in beside.values() for ds in states.values()]
-display.show(
-    lambda: depth.models_figure(beside, reading.name, p.k, null),
-    depth_data.models_table(beside, reading.name, p.k),
+show(
+    depth.draw_models,
+    depth.take_models(beside, reading.name, p.k),
+    null=null,
     name="depth-models",
     caption="Above: normalised mis-coupling of every pair of blocks in trained models, mean over prompts. Below: mean "
     "coupling against the distance between blocks, with 95 % intervals over prompts; dotted: untrained.",
-    provenance=provenance.line(*origins, command=p.command),
+    provenance=provenance.line(*origins, command=command),
 )
 
 # %% [markdown]
@@ -186,21 +196,19 @@ display.show(
 # blocks alone.
 
 # %% tags=["nbval-check-output"]
-summaries = {name: cl.depth_summary(ds, reading.name) for name, ds in both.items()}
-summary = depth_data.summary_table(summaries, p.k, null)
+summaries = side_by_side(**{name: cl.depth_summary(ds, reading.name) for name, ds in networks.items()})
+summary = depth.take_summary(summaries, p.k, null)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-for network in both:
-    display.remember(f"depth-coupling-{network}", summary.loc[network, "all pairs"])
-    display.remember(f"depth-coupling-{network}-low", summary.loc[network, "low"])
-    display.remember(f"depth-coupling-{network}-high", summary.loc[network, "high"])
-    display.remember(f"depth-neighbours-{network}", summary.loc[network, "neighbours"])
-display.remember("depth-coupling-null", summary.loc["random bases", "all pairs"])
-display.remember("depth-coupling-null-error", null.error)
-display.remember("depth-prompts", trained.sizes["prompt"])
-_blocks = trained.sizes["block_1"]
-display.remember("depth-null-spread", effects.null_spread(p.k, _blocks * (_blocks - 1) // 2))
-display.remember("depth-neighbours-spread", effects.null_spread(p.k, _blocks - 1))
-for key, value in effects.numbers(effects.of_depth(both, reading.name, p.k), "depth").items():
-    display.remember(key, value)
+remember(
+    "depth",
+    depth.numbers_of(summary)
+    | effects.numbers(effects.of_depth(networks, reading.name, p.k), "")
+    | {
+        "coupling-null-error": null.error,
+        "prompts": trained.sizes["prompt"],
+        "null-spread": effects.null_spread(p.k, trained.sizes["block_1"] * (trained.sizes["block_1"] - 1) // 2),
+        "neighbours-spread": effects.null_spread(p.k, trained.sizes["block_1"] - 1),
+    },
+)

@@ -33,16 +33,15 @@ token: int = -1  # token position whose state is followed; -1 is the last
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
-from functools import partial
-
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import display, dynamics, dynamics_data
+from coupling_lib.figures import dynamics
+from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices
-from coupling_lib.measures import effects
+from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(globals(), declared=("model", "precision", "revision", "prompts", "k", "token", "seed"))
-p.command = provenance.papermill_command("dynamics", vars(p))
+command = provenance.papermill_command("dynamics", vars(p))
 
 # %% [markdown]
 # ## Measurement
@@ -66,8 +65,8 @@ untrained = cl.sweep(cl.measure_dynamics, loaded, texts, k=p.k, token=p.token, s
 del loaded
 
 # %% tags=["hide-input"]
-both = {"untrained": untrained, "trained": trained}
-show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
+both = side_by_side(untrained=untrained, trained=trained)
+origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 
 # %% [markdown]
 # ## How far the product carries
@@ -78,22 +77,24 @@ show = partial(display.show, provenance=provenance.line(untrained.attrs, trained
 
 # %%
 show(
-    lambda: dynamics.carried_states(both),
-    dynamics_data.carried_table(both),
+    dynamics.draw_carried,
+    dynamics.take_carried(both),
     name="dynamics-carried",
     caption="Direction: cosine between products of I + J applied to a state and the state that the network reaches. "
     "Means over prompts with 95 % intervals; dashed: random bases with the same singular values, 3,000 "
     "draws per prompt.",
+    provenance=origin,
 )
 
 # %%
 show(
-    lambda: dynamics.carried_states(both, "norm ratio"),
-    dynamics_data.carried_table(both),
+    dynamics.draw_carried,
+    dynamics.take_carried(both, "norm ratio"),
     name="dynamics-length",
     caption="Length: products of I + J applied to a state, relative to the state that the network reaches; 1 is right. "
     "Means over prompts with 95 % intervals; dashed: random bases with the same singular values, 3,000 "
     "draws per prompt.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -112,11 +113,12 @@ show(
 
 # %%
 show(
-    lambda: dynamics.readings(both),
-    dynamics_data.reading_table(both),
+    dynamics.draw_readings,
+    dynamics.take_readings(both),
     name="dynamics-readings",
     caption="Readings of the linearised network against the last state: direction and length. Means over prompts with "
     "95 % intervals; the line at 1 is agreement.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -131,12 +133,13 @@ show(
 
 # %%
 show(
-    lambda: dynamics.remainders(both),
-    dynamics_data.remainder_table(both),
+    dynamics.draw_remainders,
+    dynamics.take_remainders(both),
     name="dynamics-remainders",
     caption="Left: length of the linear part of a block's output relative to the output. Right: share of the last state"
     " that comes from the embedding (level 0) and from the remainder of each block, carried on by the product. "
     "Means over prompts with 95 % intervals.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -149,22 +152,24 @@ show(
 
 # %%
 show(
-    lambda: dynamics.growth(both),
-    dynamics_data.growth_table(both),
+    dynamics.draw_growth,
+    dynamics.take_growth(both),
     name="dynamics-growth",
     caption="Growth since the embedding along the first shared direction: predicted, of a small change in the "
     "linearised network, and of the state's own component. Medians over prompts with quartiles; grey: the "
     "linearised network with random bases of the same singular values, along its own first direction, one draw per "
     "prompt.",
+    provenance=origin,
 )
 
 # %%
 show(
-    lambda: dynamics.growth_of_directions(both),
-    dynamics_data.growth_table(both),
+    dynamics.draw_directions,
+    dynamics.take_directions(both),
     name="dynamics-directions",
     caption="Growth per block of every shared direction in the linearised network, against both predictions. Medians "
     "over prompts.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -175,12 +180,13 @@ show(
 
 # %%
 show(
-    lambda: dynamics.left_and_right(both),
-    dynamics_data.left_right_table(both),
+    dynamics.draw_left_right,
+    dynamics.take_left_right(both),
     name="dynamics-left-right",
     caption="Cosine of each left singular vector with its right one, mean over prompts; one dot per rank. Full coupling"
     " as in the paper's appendix has all at 1. Grey: plus and minus one over the root of the width, where two "
     "thirds of unrelated pairs lie.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -192,23 +198,7 @@ show(
 # linearised network.
 
 # %% tags=["nbval-check-output"]
-summary = dynamics_data.summary_table(both)
-print(summary.to_string(float_format="%.2f", na_rep=""))
+print(dynamics.summary(both).to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-for network in both:
-    line = summary.loc[network]
-    display.remember(f"dynamics-product-{network}", line["product"])
-    display.remember(f"dynamics-product-{network}-low", line["low"])
-    display.remember(f"dynamics-product-{network}-high", line["high"])
-    display.remember(f"dynamics-product-null-{network}", line["random"])
-    display.remember(f"dynamics-product-null-{network}-error", dynamics_data.null_error(both[network]))
-    display.remember(f"dynamics-released-{network}", line["released"])
-    display.remember(f"dynamics-embedding-share-{network}", line["share"])
-    display.remember(f"dynamics-left-right-{network}", line["u.v"])
-    display.remember(f"dynamics-growth-predicted-{network}", line["predicted"])
-    display.remember(f"dynamics-growth-{network}", line["growth"])
-    display.remember(f"dynamics-linear-part-{network}", both[network]["linear_norm_ratio"].median())
-display.remember("dynamics-prompts", trained.sizes["prompt"])
-for key, value in effects.numbers(effects.of_dynamics(trained), "dynamics").items():
-    display.remember(key, value)
+remember("dynamics", dynamics.numbers_of(both))

@@ -31,17 +31,16 @@ token: int = -1  # token position whose Jacobian is taken; -1 is the last
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
-from functools import partial
-
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import display, readings, readings_data
-from coupling_lib.inputs import choices
+from coupling_lib.figures import readings
+from coupling_lib.figures.show import remember, show
+from coupling_lib.inputs.choices import check_against_model, chosen_prompts
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.readings import several_ks
 
 p = cl.check_parameters(globals(), declared=("model", "precision", "revision", "prompts", "k", "token", "seed"))
-p.command = provenance.papermill_command("readings", vars(p))
+command = provenance.papermill_command("readings", vars(p))
 
 # %% [markdown]
 # ## Measurement
@@ -53,8 +52,8 @@ p.command = provenance.papermill_command("readings", vars(p))
 # %%
 boundaries = ("block", "hidden_states")
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
+check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = cl.inputs_for(loaded, chosen_prompts(p), seed=p.seed)
 settings = {"ks": several_ks(p.k, loaded.d_model), "token": p.token}
 trained = {at: cl.sweep(cl.measure_depth, loaded, texts, **settings, boundary=at) for at in boundaries}
 
@@ -76,8 +75,7 @@ agreement = cl.rank_agreement(trained["block"], p.k)
 choices = cl.compare_choices(measured, nulls, p.k)
 by_block = cl.coupling_by_block(measured, "normalized_miscoupling", p.k)
 null = chance(nulls["trained"].sel(variant="normalized_miscoupling", k=p.k))
-origins = (untrained["block"].attrs, trained["block"].attrs)
-show = partial(display.show, provenance=provenance.line(*origins, command=p.command))
+origin = provenance.line(untrained["block"].attrs, trained["block"].attrs, command=command)
 
 # %% [markdown]
 # ## Every variant as it is
@@ -89,12 +87,13 @@ show = partial(display.show, provenance=provenance.line(*origins, command=p.comm
 
 # %%
 show(
-    lambda: readings.values_by_k(means),
-    readings_data.means_table(means),
+    readings.draw_values,
+    means,
     name="readings-values",
     caption="Mean of each variant over pairs of different blocks and over prompts, against the number K of singular "
     "vectors, with 95 % intervals over prompts. Grey: random bases with the singular values of the untrained "
     "(dotted) and of the trained model (dashed).",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -106,11 +105,13 @@ show(
 
 # %%
 show(
-    lambda: readings.beyond_chance(means, p.k),
-    readings_data.means_table(means),
+    readings.draw_beyond_chance,
+    means,
+    k=p.k,
     name="readings-beyond-chance",
     caption="Share of the way from random bases to perfect coupling, mean over pairs of different blocks and prompts, "
     "with 95 % intervals over prompts. The scale is linear up to 5 per cent and logarithmic beyond.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -122,11 +123,12 @@ show(
 
 # %%
 show(
-    lambda: readings.agreement_matrix(agreement),
-    readings_data.agreement_table(agreement),
+    readings.draw_agreement,
+    agreement,
     name="readings-agreement",
     caption="Spearman's rank correlation between variants over ordered pairs of different blocks of the trained model, "
     "mean over prompts; intervals are in the data.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -139,12 +141,13 @@ show(
 
 # %%
 show(
-    lambda: readings.choices_figure(choices),
+    readings.draw_choices,
     choices,
     name="readings-choices",
     caption="Mean coupling by each choice, all else being equal within a group, with 95 % intervals over "
     "prompts; the data name the variant of each row. Ticks: random bases with each model's own singular values; the "
     "column gives those of the trained.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -155,11 +158,13 @@ show(
 
 # %%
 show(
-    lambda: readings.boundary_figure(by_block, null),
-    readings_data.boundary_table(by_block),
+    readings.draw_boundaries,
+    readings.take_boundaries(by_block),
+    null=null,
     name="readings-boundary",
     caption="Coupling, 1 minus the normalised mis-coupling, of each block with all others in both roles, for the two "
     "boundaries of the last block; mean over prompts with 95 % intervals.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -169,12 +174,8 @@ show(
 # values, and how far beyond those the trained model is (1 would be perfect coupling).
 
 # %% tags=["nbval-check-output"]
-summary = readings_data.summary_table(means, p.k)
+summary = readings.take_summary(means, p.k)
 print(summary.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-for name, value in readings_data.quotable(means, agreement, choices, p.k).items():
-    display.remember(f"readings-{name}", value)
-    if name.endswith("-beyond-chance"):
-        display.remember(f"readings-{name}-n", len(texts))
-display.remember("readings-prompts", len(texts))
+remember("readings", readings.numbers_of(means, agreement, choices, p.k, len(texts)))

@@ -1,203 +1,208 @@
-r"""Coupling across depth: every block's Jacobian against every block's singular vectors, drawn.
+r"""Coupling across depth. `take_...` selects labelled arrays from `measure_depth`, `draw_...` draws what was selected.
 
-All functions take a mapping from a name ("untrained", "trained", or any model's) to the data set that
-`coupling_lib.measures.depth.measure_depth` made, and draw one panel or colour per name. Blocks count from 1 in
-figures, from 0 in arguments. What each figure plots is a table of `coupling_lib.figures.depth_data`.
+    pairs = depth.take_pairs(both, "normalized_miscoupling", k=10)
+    show(depth.draw_map, pairs, null=0.95, name="depth-mismatch", caption="...")
 
-*Coupling* is 1 minus a normalised mismatch; the figure names which. Pairs of a block with itself are left out of
-means and scales: A is diagonal there by construction and says nothing about coupling.
+`both` is `side_by_side(untrained=..., trained=...)`. Blocks count from 1 in what is taken, from 0 in arguments.
+*Coupling* is 1 minus a normalised mismatch; a block with itself is left out of means and scales, because there A is
+diagonal by construction and says nothing about coupling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
-from coupling_lib.figures import style
-from coupling_lib.figures.circle import draw_circle, draw_edge_legend
-from coupling_lib.figures.depth_data import (
-    Datasets,
-    coupling_label,
-    distance_couplings,
-    distance_word,
-    pair_mismatches,
-    relative_matrices,
-    symbol_and_formula,
-    symmetric_coupling,
-)
-from coupling_lib.figures.panels import block_ticks, colour_bar, draw_grids, label_pairs, square_panels
-from coupling_lib.metrics.statistics import mean_interval
-from coupling_lib.models import registry
+from coupling_lib.errors import ParameterError
+from coupling_lib.figures import graph, parts, style
+from coupling_lib.figures.labels import coupling_label, mismatch_label
+from coupling_lib.metrics.summaries import interval, side_by_side
+
+PAIR = {"block_1": "block_jacobian", "block_2": "block_vectors"}
 
 
-def matrix_grid(datasets: Datasets, blocks: Sequence[int], k: int) -> Figure:
-    """Draws a grid of coupling matrices, one grid per data set (the paper's figure 3)."""
-    figure, panels = square_panels(datasets, bottom=1.1)
-    grids = [relative_matrices(dataset, blocks, k) for dataset in datasets.values()]
-    # A block with itself does not set the scale.
-    image, centres = draw_grids(panels, grids, scaled=~np.eye(len(blocks), dtype=bool))
-    for axes in panels:
-        block_ticks(axes, centres, blocks)
-    label_pairs(panels)
-    bar = colour_bar(figure, image, extend="max")
-    bar.set_label(rf"$|A_{{ll'}}|\;/\;\sigma_1(J_l)$  with  $A_{{ll'}}=U_{{l'}}^{{\top}}J_l\,V_{{l'}}$,  $K={k}$")
+def pair_mismatches(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
+    """Select each prompt's mismatch of all pairs of blocks, NaN where a block meets itself."""
+    label = mismatch_label(variant, k)
+    if k not in ds.k:
+        raise ParameterError(f"k is {k!r}; measured were {', '.join(map(str, ds.k.values))}; take one of them")
+    if ds.sizes["block_1"] < 2:
+        raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
+    pairs = ds[variant].sel(k=k, drop=True).where(ds.block_1 != ds.block_2).astype(float)
+    return _from_one(pairs).assign_attrs(label=label)
+
+
+def take_pairs(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
+    """Select the mismatch of all pairs of blocks, mean over prompts."""
+    return pair_mismatches(ds, variant, k).mean("prompt", keep_attrs=True)
+
+
+def take_graph(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
+    """Select the coupling of all pairs of blocks, each once: mean of both directions and over prompts."""
+    one_way = 1 - take_pairs(ds, variant, k).rename(block_jacobian="block_a", block_vectors="block_b")
+    both_ways = (one_way + one_way.rename(block_a="block_b", block_b="block_a")) / 2
+    chosen = both_ways.where(both_ways.block_a < both_ways.block_b)
+    return chosen.rename("coupling").assign_attrs(label=coupling_label(variant, k))
+
+
+def take_distribution(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
+    """Select each prompt's coupling: `all_pairs`, and by `distance` between blocks, with its interval over prompts."""
+    all_pairs = 1 - pair_mismatches(ds, variant, k).mean(PAIR.values())
+    apart = 1 - ds.by_distance.sel(variant=variant, k=k, drop=True).isel(distance=slice(1, None)).astype(float)
+    curves = {"all_pairs": all_pairs, "by_distance": apart, **interval(apart)}
+    return xr.Dataset(curves, attrs={"label": coupling_label(variant, k)})
+
+
+def take_models(models: Mapping[str, Mapping[str, xr.Dataset]], variant: str, k: int) -> dict[str, xr.Dataset]:
+    """Select pairs, and coupling by distance with its interval, of several models' untrained and trained networks."""
+    found = {}
+    for name, states in models.items():
+        both = side_by_side(**states)
+        curves = take_distribution(both, variant, k)
+        found[name] = curves[["mean", "low", "high"]].assign(mismatch=take_pairs(both, variant, k))
+    return found
+
+
+def take_matrices(ds: xr.Dataset, blocks: Sequence[int], k: int) -> xr.DataArray:
+    r"""Select the first prompt's $|A_{ll'}|/\sigma_1(J_l)$ of some blocks."""
+    if k > ds.sizes["row"]:
+        raise ParameterError(f"k is {k!r}; matrices were measured up to {ds.sizes['row']}; take a smaller k")
+    chosen = ds.matrix.isel(block_1=list(blocks), block_2=list(blocks), row=slice(k), column=slice(k))
+    relative = abs(chosen / ds.singular_values.isel(prompt=0, rank=0, drop=True)).rename("entry")
+    return _from_one(relative).assign_coords(row=np.arange(k) + 1, column=np.arange(k) + 1)
+
+
+def take_summary(summaries: xr.Dataset, k: int, null: float) -> pd.DataFrame:
+    """Tabulate coupling in a few numbers: networks of `depth_summary` side by side, and random bases."""
+    every, near = (summaries.sel(k=k, pairs=pairs).astype(float) for pairs in ("all pairs", "neighbours"))
+    columns = {"all pairs": every["mean"], "low": every.low, "high": every.high, "neighbours": near["mean"]}
+    table = pd.DataFrame({name: one.values for name, one in columns.items()}, index=list(summaries.network.values))
+    table.loc["random bases"] = [1 - null, np.nan, np.nan, 1 - null]
+    return table
+
+
+def numbers_of(summary: pd.DataFrame) -> dict[str, float]:
+    """Name the numbers of a summary as the book quotes them."""
+    found = {"coupling-null": summary.at["random bases", "all pairs"]}
+    for name, (every, low, high, near) in summary.drop(index="random bases").iterrows():
+        found |= {f"coupling-{name}": every, f"coupling-{name}-low": low, f"coupling-{name}-high": high}
+        found[f"neighbours-{name}"] = near
+    return found
+
+
+def draw_matrices(matrices: xr.DataArray) -> Figure:
+    """Draw grids of coupling matrices on one scale, which a block with itself does not set (the paper's figure 3)."""
+    figure, row = parts.panels(matrices.network.values, 1.0, square=True)
+    tile(row, matrices)
     return figure
 
 
-def mismatch_map(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
-    """Draws the mismatch of every pair of blocks, averaged over prompts, on one shared scale."""
-    figure, panels = square_panels(datasets, bottom=1.1)
-    image = _draw_maps(panels, datasets.values(), variant, k, null)
-    label_pairs(panels)
-    _label_mismatch(colour_bar(figure, image), variant, k, null)
+def tile(row: Sequence[Axes], matrices: xr.DataArray) -> None:
+    """Draw a grid of matrices per network, each grid as one image, with a colour bar under the panels."""
+    k, blocks = matrices.sizes["row"], matrices.block_vectors.values
+    pitch = k + max(1, round(k / 10))
+    off = matrices.where(matrices.block_jacobian != matrices.block_vectors)
+    top = float(np.nanmax(off, initial=0.0)) or 1.0
+    # Every matrix gets a transparent margin below and to its right; the last one's is cut off.
+    padded = matrices.pad(row=(0, pitch - k), column=(0, pitch - k))
+    padded = padded.transpose("network", "block_jacobian", "row", "block_vectors", "column")
+    for axes, grid in zip(row, padded.values.reshape(len(row), *[len(blocks) * pitch] * 2), strict=True):
+        shown = grid[: k - pitch, : k - pitch]
+        image = axes.imshow(shown, cmap=style.ink(), vmin=0, vmax=top, interpolation="none")
+    parts.pair_axes(row, blocks, np.arange(len(blocks)) * pitch + (k - 1) / 2)
+    label = rf"$|A_{{ll'}}|\;/\;\sigma_1(J_l)$  with  $A_{{ll'}}=U_{{l'}}^{{\top}}J_l\,V_{{l'}}$,  $K={k}$"
+    parts.colour_bar(row, image, label, extend="max")
+
+
+def draw_map(pairs: xr.DataArray, null: float) -> Figure:
+    """Draw the mismatch of every pair, mean over prompts, on one scale; more ink is more coupling."""
+    figure, row = parts.panels(pairs.network.values, 1.0, square=True)
+    _draw_maps(row, list(pairs), null, pairs.label)
     return figure
 
 
-def models_figure(models: Mapping[str, Datasets], variant: str, k: int, null: float) -> Figure:
-    """Draws several models side by side: the mismatch of every pair of blocks, and coupling against distance."""
+def draw_graph(coupling: xr.DataArray, null: float, beyond: bool = False) -> Figure:
+    """Draw blocks on a circle, joined by coupling, or by what of it is `beyond` chance (figures 1c to 1e)."""
+    weights = coupling.transpose("network", "block_b", "block_a").values - beyond * (1 - null)
+    top = max(float(np.nanmax(weights)), 1e-9)
+    figure, row = parts.panels(coupling.network.values, 0.7, square=True)
+    for position, (axes, name) in enumerate(zip(row, coupling.network.values, strict=True)):
+        graph.draw(axes, weights[position], top, style.dataset_colour(name, position))
+    samples = {} if beyond else {f"{1 - null:.2f} (random bases)": 1 - null}
+    samples |= {f"{share * top:{'+' * beyond}.2f}": share * top for share in (0.25, 0.5, 1.0)}
+    everything = f"{coupling.label}, mean of both directions and over prompts"
+    excess = "coupling of two transformer blocks, beyond that of random bases"
+    graph.legend(figure, samples, top, excess if beyond else everything)
+    return figure
+
+
+def draw_distribution(coupling: xr.Dataset, null: float) -> Figure:
+    """Draw coupling prompt by prompt, and against the distance between blocks with its 95 % interval."""
+    figure, (left, right) = parts.panels(["", ""], 3.1, sharey=True, width_ratios=(1, 1.9))
+    names = coupling.network.values
+    for position, name in enumerate(names):
+        ink, network = style.dataset_colour(name, position), coupling.sel(network=name)
+        parts.strip(left, position, network.all_pairs.values, ink)
+        parts.band(right, network, "distance", ink, marker="o", markersize=3.5, label=name)
+    for axes in (left, right):
+        parts.chance(axes, null)
+    left.set_xticks(range(len(names)), names)
+    left.set(xlim=(-0.6, len(names) - 0.4), xlabel="all pairs, one dot per prompt", ylabel=coupling.label)
+    parts.block_axis(right, "distance $|l-l'|$ between blocks")
+    right.legend()
+    return figure
+
+
+def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
+    """Draw trained models' pairs on one scale, and coupling against distance; dotted: untrained (figure 20)."""
     columns = min(len(models), 4)
     rows = -(-len(models) // columns)
-    left, gap, curves, bar_room = 0.62, 0.38, 2.35, 1.0
-    side = min(2.9, (style.WIDTH - left - 0.05 - gap * (columns - 1)) / columns)
-    height = curves + bar_room + rows * (side + 0.72)
-    figure = Figure(figsize=(style.WIDTH, height))
-    start = left + (style.WIDTH - left - 0.05 - columns * side - gap * (columns - 1)) / 2
-    panels = []
-    for index, name in enumerate(models):
-        row, column = divmod(index, columns)
-        x, y = start + column * (side + gap), height - 0.3 - side - row * (side + 0.72)
-        panels.append(figure.add_axes((x / style.WIDTH, y / height, side / style.WIDTH, side / height)))
-        panels[-1].set_title(_short(name), pad=6)
-        panels[-1].set_xlabel("block $l'$  (singular vectors)")
-        panels[-1].set_ylabel("" if column else "block $l$  (Jacobian)")
-    image = _draw_maps(panels, [datasets["trained"] for datasets in models.values()], variant, k, null)
-    _label_mismatch(colour_bar(figure, image, above=curves + 0.62), variant, k, null)
-    axes = figure.add_axes((0.085, 0.48 / height, 0.905, (curves - 0.5) / height))
-    for position, (name, datasets) in enumerate(models.items()):
-        ink, marker = _model_look(datasets["trained"], position)
-        _draw_band(axes, distance_couplings(datasets["trained"], variant, k), ink, _short(name), marker)
-        blank = distance_couplings(datasets["untrained"], variant, k).mean(axis=0)
-        axes.plot(np.arange(1, len(blank) + 1), blank, color=ink, linewidth=1.2, linestyle=":")
-    axes.axhline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=style.null_label(null))
+    height = rows * (0.92 * min(style.WIDTH / columns, 3.2) + 0.3) + 0.6
+    figure = Figure(figsize=(style.WIDTH, height + 2.4), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=(height, 2.4))
+    grid = list(above.subplots(rows, columns, squeeze=False).ravel())
+    for axes in grid[len(models) :]:
+        axes.remove()
+    shown, axes = grid[: len(models)], below.subplots()
+    label = next(iter(models.values())).mismatch.label
+    _draw_maps(shown, [both.mismatch.sel(network="trained") for both in models.values()], null, label)
+    for position, (name, both) in enumerate(models.items()):
+        shown[position].set_title(style.short_name(name))
+        ink, marker = style.model_look(name, position)
+        look = {"marker": marker, "markersize": 3.5, "label": style.short_name(name)}
+        parts.band(axes, both.sel(network="trained"), "distance", ink, **look)
+        axes.plot(both.distance, both["mean"].sel(network="untrained"), color=ink, linewidth=1.2, linestyle=":")
+    parts.chance(axes, null)
     axes.plot([], [], color=style.colour("text"), linewidth=1.2, linestyle=":", label="untrained")
-    axes.set_xlabel("distance $|l-l'|$ between blocks")
-    axes.set_ylabel(coupling_label(variant, k))
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+    parts.block_axis(axes, "distance $|l-l'|$ between blocks")
+    axes.set_ylabel(next(iter(models.values())).label)
     axes.grid(axis="y")
     axes.legend()
     return figure
 
 
-def adjacency_graph(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
-    """Draws blocks on a circle, joined by their coupling (the paper's figures 1c to 1e)."""
-    graphs = [symmetric_coupling(dataset, variant, k) for dataset in datasets.values()]
-    top = float(np.nanmax(graphs))
-    figure, panels = square_panels(datasets, left=0.1, bottom=0.65, gap=0.2)
-    for position, (axes, name, values) in enumerate(zip(panels, datasets, graphs, strict=True)):
-        draw_circle(axes, values, top, style.dataset_colour(name, position))
-    samples = {} if null is None else {f"{1 - null:.2f} (random bases)": 1 - null}
-    samples |= {f"{share * top:.2f}": share * top for share in (0.25, 0.5, 1.0)}
-    draw_edge_legend(figure, samples, top, f"{coupling_label(variant, k)}, mean of both directions and over prompts")
-    return figure
-
-
-def landing_figure(datasets: Datasets, variant: str, k: int, null: float) -> Figure:
-    """Draws the adjacency graph as a frontispiece: only what exceeds chance, almost no labels."""
-    graphs = [symmetric_coupling(dataset, variant, k) - (1 - null) for dataset in datasets.values()]
-    top = max(float(np.nanmax(graphs)), 1e-9)
-    figure, panels = square_panels(datasets, left=0.1, bottom=0.65, gap=0.2)
-    for position, (axes, name, values) in enumerate(zip(panels, datasets, graphs, strict=True)):
-        draw_circle(axes, values, top, style.dataset_colour(name, position))
-    samples = {f"+{share * top:.2f}": share * top for share in (0.25, 0.5, 1.0)}
-    draw_edge_legend(figure, samples, top, "coupling of two transformer blocks, beyond that of random bases")
-    return figure
-
-
-def coupling_distribution(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
-    """Draws coupling over prompts, and against the distance between blocks."""
-    figure = Figure(figsize=(style.WIDTH, 3.1))
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1, 1.9))
-    figure.subplots_adjust(left=0.085, right=0.99, top=0.93, bottom=0.155, wspace=0.07)
-    for position, (name, dataset) in enumerate(datasets.items()):
-        ink = style.dataset_colour(name, position)
-        coupling = 1 - pair_mismatches(dataset, variant, k)
-        _draw_strip(left, position, np.nanmean(coupling, axis=(1, 2)), ink)
-        _draw_band(right, distance_couplings(dataset, variant, k), ink, name)
-    left.set_xticks(range(len(datasets)), list(datasets))
-    left.set_xlim(-0.6, len(datasets) - 0.4)
-    left.set_ylabel(coupling_label(variant, k))
-    left.set_xlabel("all pairs, one dot per prompt")
-    right.set_xlabel("distance $|l-l'|$ between blocks")
-    right.xaxis.get_major_locator().set_params(integer=True)
-    for axes in (left, right):
-        axes.grid(axis="y")
-        if null is not None:
-            axes.axhline(
-                1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=style.null_label(null)
-            )
-    left.set_ylim(bottom=min(0, left.get_ylim()[0]))
-    right.legend()
-    return figure
-
-
-def _draw_maps(
-    panels: Sequence[Axes], datasets: Iterable[xr.Dataset], variant: str, k: int, null: float | None
-) -> AxesImage:
-    """Mismatch of every pair of blocks, a panel per measurement, on one scale that holds the null."""
-    maps = [pair_mismatches(dataset, variant, k).mean(axis=0) for dataset in datasets]
-    ends = [end(values) for values in maps for end in (np.nanmin, np.nanmax)] + ([] if null is None else [null])
-    for axes, values in zip(panels, maps, strict=True):
+def _draw_maps(row: Sequence[Axes], maps: Sequence[xr.DataArray], null: float, label: str) -> None:
+    """Draw the mismatch of every pair of blocks, a panel per map, on one scale that holds the null and marks it."""
+    ends = [null, *(float(end) for one in maps for end in (one.min(), one.max()))]
+    look = {"cmap": style.ink().reversed(), "vmin": min(ends), "vmax": max(ends), "interpolation": "none"}
+    for axes, one in zip(row, maps, strict=True):
         axes.set_facecolor(style.colour("mask"))
-        image = axes.imshow(values, cmap=style.ink().reversed(), vmin=min(ends), vmax=max(ends), interpolation="none")
-        block_ticks(axes, np.arange(len(values)), range(len(values)))
-    return image
+        image = axes.imshow(one.transpose(*PAIR.values()), **look)
+        parts.pair_axes([axes], one.block_vectors.values)
+        axes.set_ylabel(axes.get_ylabel() if axes is row[0] else "")
+    bar = parts.colour_bar(row, image, f"{label},  mean over prompts")
+    bar.ax.invert_xaxis()  # coupling grows to the right
+    bar.ax.plot([null, null], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False)
+    place = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "annotation_clip": False}
+    bar.ax.annotate("random bases", (null, 1.7), fontsize=8, **place)
 
 
-def _label_mismatch(bar: Colorbar, variant: str, k: int, null: float | None) -> None:
-    """Names what a colour bar shows, turns it round so that coupling grows to the right, and marks the null."""
-    symbol, formula = symbol_and_formula(variant)
-    bar.set_label(f"{distance_word(variant)} ${symbol}={formula}$,  $K={k}$,  mean over prompts")
-    bar.ax.invert_xaxis()
-    if null is not None:
-        bar.ax.plot([null, null], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False)
-        offset = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
-        bar.ax.annotate("random bases", (null, 1.7), annotation_clip=False, **offset)
-
-
-def _short(name: str) -> str:
-    """A model's name without the folders or the organisation before it."""
-    return name.rstrip("/").rsplit("/", 1)[-1]
-
-
-def _model_look(dataset: xr.Dataset, position: int) -> tuple[str, str]:
-    """Colour and marker of a model: its family's where it has one, else those of its place."""
-    name = str(dataset.attrs.get("model", ""))
-    entry = registry.lookup(name)
-    for family in (name, entry.family if entry else ""):
-        ink, marker = style.family_style(family)
-        if ink != style.colour(style.NULL):
-            return ink, marker
-    return style.dataset_colour("", position), "osD^vP"[position % 6]
-
-
-def _draw_strip(axes: Axes, place: float, values: np.ndarray, ink: str) -> None:
-    spread = np.random.default_rng(0).uniform(-0.16, 0.16, len(values))
-    axes.scatter(place + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
-    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
-    axes.plot([place + 0.3] * 2, [low, high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
-    axes.plot([place + 0.22, place + 0.38], [middle, middle], color=ink, linewidth=2)
-
-
-def _draw_band(axes: Axes, values: np.ndarray, ink: str, name: str, marker: str = "o") -> None:
-    distance = np.arange(1, values.shape[1] + 1)
-    axes.plot(distance, values.mean(axis=0), color=ink, marker=marker, markersize=3.5, label=name)
-    if len(values) > 1:
-        interval = mean_interval(values)
-        axes.fill_between(distance, interval.low, interval.high, color=ink, alpha=0.25, linewidth=0)
+def _from_one(values: xr.DataArray) -> xr.DataArray:
+    """Name the two roles of a pair, and count blocks from 1."""
+    named = values.rename(PAIR)
+    return named.assign_coords({role: named[role] + 1 for role in PAIR.values()})

@@ -1,174 +1,219 @@
-r"""Linear dynamics drawn: what products of $I + J_l$ carry, what they leave out, and growth along shared directions.
+r"""Linear dynamics: what products of $I + J_l$ carry, what they leave out, and growth along shared directions.
 
-All functions take a mapping from a name ("untrained", "trained", or any model's) to the data set that
-`coupling_lib.measures.dynamics.measure_dynamics` made. Level l is the state $x^l$, 0 the embedding; blocks count
-from 1. What each figure plots is a table of `coupling_lib.figures.dynamics_data`.
+`both` is `side_by_side(untrained=..., trained=...)` of what `measure_dynamics` made. `take_...` selects labelled arrays
+from it, intervals included; `draw_...` draws what was selected. Level l is the state $x^l$, 0 the embedding; blocks,
+ranks and directions count from 1.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 from matplotlib.figure import Figure
 
-from coupling_lib.figures import style
-from coupling_lib.figures.axes import log_axis
-from coupling_lib.figures.curves import Summary, block_axis, draw_band, legend_under, panel_row
-from coupling_lib.figures.dynamics_data import (
-    GROWTH,
-    Datasets,
-    carried_table,
-    growth_table,
-    left_right_table,
-    reading_table,
-    remainder_table,
-)
+from coupling_lib.figures import parts, style
+from coupling_lib.measures import effects
+from coupling_lib.metrics.summaries import interval, quartiles
 
-_LINES = {"singular": (5, 1.5), "along": (1.2, 1.2), "response": (), "state": (6, 1.5, 1, 1.5), "null": (4, 3)}
+GROWTH = {
+    "singular": (r"$\prod(1+\sigma)$: predicted from singular values", {"dashes": (5, 1.5)}),
+    "along": (r"$\prod|1+u^\top J\,u|$: predicted along $u$", {"dashes": (1.2, 1.2)}),
+    "response": (r"$|u^\top\prod(I+J)\,u|$: linearised network", {}),
+    "state": (r"$|u^\top x^l|\,/\,|u^\top x^0|$: the state itself", {"dashes": (6, 1.5, 1, 1.5)}),
+    "null": ("linearised network, random bases", {"dashes": (4, 3)}),
+}
+"""Kinds of growth along a direction, how figures name them and how they dash them."""
+
+_BOOK = {
+    "product": "product-{}", "low": "product-{}-low", "high": "product-{}-high", "random": "product-null-{}",
+    "released": "released-{}", "share": "embedding-share-{}", "u.v": "left-right-{}",
+    "predicted": "growth-predicted-{}", "growth": "growth-{}",
+}  # fmt: skip
+"""Under which name the book quotes a column of the summary, for a network."""
 
 
-def carried_states(datasets: Datasets, quantity: str = "cosine") -> Figure:
-    """Draws how well products of I + J_l give the states that the network reaches."""
+def take_carried(both: xr.Dataset, quantity: str = "cosine") -> xr.Dataset:
+    """Select how products of I + J_l carry states (cosine or norm ratio): from the embedding on, and to the last."""
+    name = quantity.replace(" ", "_")
+    carried = both[f"carried_{name}"]
+    routes = {
+        "from embedding": carried.isel(start=0, drop=True),
+        "to last": carried.isel(level=-1, drop=True).rename(start="level").assign_coords(level=both.level),
+        "random bases": both[f"null_{name}"],
+    }
+    return interval(_joined(routes, "route")).assign_attrs(quantity=quantity)
+
+
+def take_readings(both: xr.Dataset) -> xr.Dataset:
+    """Select how each reading of the linearised network agrees with the last state, in direction and in length."""
+    return interval(_joined({"cosine": both.end_cosine, "norm ratio": both.end_norm_ratio}, "quantity"))
+
+
+def take_remainders(both: xr.Dataset) -> xr.Dataset:
+    """Select how much of a block is linear, and where the last state comes from (level 0 is the embedding)."""
+    linear = both.linear_norm_ratio.rename(block="level").assign_coords(level=both.block.values + 1)
+    return interval(_joined({"linear part": linear, "share of last state": both.contribution}, "quantity"))
+
+
+def take_growth(both: xr.Dataset) -> xr.Dataset:
+    """Select growth along every shared direction, as natural logarithms."""
+    growth = _joined({kind: both[f"growth_{kind}"] for kind in GROWTH}, "kind").astype(float)
+    return quartiles(growth.assign_coords(direction=np.arange(growth.sizes["direction"]) + 1))
+
+
+def take_directions(both: xr.Dataset) -> xr.DataArray:
+    """Select the growth per block along every shared direction, predicted twice and measured: medians, as factors."""
+    final = take_growth(both)["median"].isel(level=-1, drop=True).sel(kind=["singular", "along", "response"])
+    return np.exp(final / both.sizes["block"]).rename("growth_per_block")
+
+
+def take_left_right(both: xr.Dataset) -> xr.Dataset:
+    """Select the cosine of each left singular vector with its right one, with its sign, and its mean over ranks."""
+    cosine = both.left_right_cosine.mean("prompt")
+    cosine = cosine.assign_coords(block=both.block.values + 1, rank=np.arange(cosine.sizes["rank"]) + 1)
+    return xr.Dataset({"cosine": cosine, "mean_over_ranks": cosine.mean("rank")}, attrs={"width": both.attrs["width"]})
+
+
+def draw_carried(carried: xr.Dataset) -> Figure:
+    """Draw how well products of I + J_l give the states that the network reaches."""
     titles = {"from embedding": "From the embedding to level $l$", "to last": "From level $l$ to the last"}
-    figure, panels = panel_row(list(titles.values()))
-    table = carried_table(datasets)
-    table = table[table.quantity == quantity]
-    for axes, route in zip(panels, titles, strict=True):
-        axes.title.set_fontweight("normal")
-        for position, name in enumerate(datasets):
-            rows, ink = table[(table.network == name) & (table.route == route)], style.dataset_colour(name, position)
-            draw_band(axes, rows.level, _summary(rows), ink, marker="o", markersize=3, label=name)
-        block_axis(axes, "level $l$")
-    for position, name in enumerate(datasets):
-        rows = table[(table.network == name) & (table.route == "random bases")]
+    figure, row = parts.panels([*titles.values()], 3.5, plain=True, sharey=True)
+    for axes, route in zip(row, titles, strict=True):
+        parts.bands(axes, carried.sel(route=route), "level", marker="o", markersize=3)
+        parts.block_axis(axes, "level $l$")
+    for name, ink in parts.inks(carried).items():
         line = {"linewidth": 1.2, "dashes": (4, 3), "label": f"{name}, random bases"}
-        draw_band(panels[0], rows.level, _summary(rows), _faded(style.dataset_colour(name, position)), 0.12, **line)
-    if quantity == "cosine":
-        panels[0].set_ylim(top=1.05)
-        panels[0].set_ylabel("cosine with the true state")
+        parts.band(row[0], carried.sel(network=name, route="random bases"), "level", (ink, 0.75), 0.12, **line)
+    if carried.quantity == "cosine":
+        row[0].set(ylim=(None, 1.05), ylabel="cosine with the true state")
     else:
-        log_axis(panels[0])
-        panels[0].set_ylabel("length relative to the true state")
-    legend_under(figure, panels)
+        parts.log_axis(row[0])
+        row[0].set_ylabel("length relative to the true state")
+    parts.legend_under(figure, row, columns=4)
     return figure
 
 
-def readings(datasets: Datasets) -> Figure:
-    """Draws how each reading of the linearised network agrees with the last state: direction left, length right."""
-    table = reading_table(datasets)
-    names = list(dict.fromkeys(table.reading))
-    figure, panels = panel_row(
-        ["Cosine with the last state", "Length relative to it"], height=1.9, share=False, gap=0.3
-    )
-    # Names of readings stand where other figures have the numbers of an axis.
-    for axes, quantity, left in zip(panels, ("cosine", "norm ratio"), (0.23, 0.63), strict=True):
-        place = axes.get_position()
-        axes.set_position((left, place.y0, 0.36, place.height))
-        axes.title.set_fontweight("normal")
-        for position, name in enumerate(datasets):
-            rows = table[(table.network == name) & (table.quantity == quantity)]
-            height = np.arange(len(names)) + 0.22 * (position - (len(datasets) - 1) / 2)
-            ink = style.dataset_colour(name, position)
-            axes.plot(rows["mean"], height, "o", color=ink, markersize=4.5, label=name)
-            axes.hlines(height, rows.low, rows.high, color=ink, linewidth=1.6)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_yticks(range(len(names)), names if axes is panels[0] else [])
+def draw_readings(readings: xr.Dataset) -> Figure:
+    """Draw how each reading of the linearised network agrees with the last state: direction left, length right."""
+    titles = {"cosine": "Cosine with the last state", "norm ratio": "Length relative to it"}
+    figure, row = parts.panels([*titles.values()], 2.9, plain=True, sharey=True)
+    names, inks = readings.reading.values, parts.inks(readings)
+    for axes, quantity in zip(row, titles, strict=True):
+        for position, (name, ink) in enumerate(inks.items()):
+            one = readings.sel(network=name, quantity=quantity)
+            height = np.arange(len(names)) + 0.22 * (position - (len(inks) - 1) / 2)
+            axes.plot(one["mean"], height, "o", color=ink, markersize=4.5, label=name)
+            axes.hlines(height, one.low, one.high, color=ink, linewidth=1.6)
         axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", visible=False)
+        axes.grid(False, axis="y")
         axes.grid(axis="x")
         axes.axvline(1, color=style.colour("text"), linewidth=0.8)
-    panels[1].set_xscale("log")
-    legend_under(figure, panels)
+    row[0].set(ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), yticklabels=names)
+    row[1].set_xscale("log")
+    parts.legend_under(figure, row)
     return figure
 
 
-def remainders(datasets: Datasets) -> Figure:
-    """Draws how little of each block is linear in its input, and where the last state comes from."""
+def draw_remainders(remainders: xr.Dataset) -> Figure:
+    """Draw how little of each block is linear in its input, and where the last state comes from."""
     titles = {
         "linear part": r"$\Vert J_l\,x^{l-1}\Vert\,/\,\Vert f^l(x^{l-1})\Vert$",
         "share of last state": "Share of the last state",
     }
-    figure, panels = panel_row(list(titles.values()), share=False, gap=0.6)
-    table = remainder_table(datasets)
-    for axes, quantity in zip(panels, titles, strict=True):
-        axes.title.set_fontweight("normal")
-        for position, name in enumerate(datasets):
-            rows = table[(table.network == name) & (table.quantity == quantity)]
-            ink = style.dataset_colour(name, position)
-            draw_band(axes, rows.level, _summary(rows), ink, marker="o", markersize=3, label=name)
-    panels[0].axhline(1, color=style.colour("text"), linewidth=0.9)
-    panels[0].set_yscale("log")
-    block_axis(panels[0])
-    panels[1].axhline(0, color=style.colour("text"), linewidth=0.7)
-    block_axis(panels[1], "level: 0 the embedding, $l$ the remainder of block $l$")
-    legend_under(figure, panels)
+    figure, row = parts.panels([*titles.values()], 3.5, plain=True)
+    for axes, quantity in zip(row, titles, strict=True):
+        parts.bands(axes, remainders.sel(quantity=quantity), "level", marker="o", markersize=3)
+    row[0].axhline(1, color=style.colour("text"), linewidth=0.9)
+    row[0].set_yscale("log")
+    parts.block_axis(row[0])
+    row[1].axhline(0, color=style.colour("text"), linewidth=0.7)
+    parts.block_axis(row[1], "level: 0 the embedding, $l$ the remainder of block $l$")
+    parts.legend_under(figure, row)
     return figure
 
 
-def growth(datasets: Datasets, direction: int = 1) -> Figure:
-    """Draws growth along a shared direction, measured and predicted."""
-    figure, panels = panel_row(list(datasets), height=2.8, legend=3)
-    table = growth_table(datasets)
-    table = table[table.direction == direction]
-    for position, (axes, name) in enumerate(zip(panels, datasets, strict=True)):
-        for kind, label in GROWTH.items():
-            rows = table[(table.network == name) & (table.kind == kind)]
-            ink = style.colour(style.NULL) if kind == "null" else style.dataset_colour(name, position)
-            band = Summary(*(np.exp(rows[column].values) for column in ("median", "low", "high")))
-            line = {"dashes": _LINES[kind]} if _LINES[kind] else {}
-            draw_band(axes, rows.level, band, ink, 0.13, linewidth=1.5, label=label, **line)
+def draw_growth(growth: xr.Dataset, direction: int = 1) -> Figure:
+    """Draw growth along a shared direction, measured and predicted, as factors."""
+    inks = parts.inks(growth)
+    figure, row = parts.panels(list(inks), 4.3, sharey=True)
+    for axes, (name, own) in zip(row, inks.items(), strict=True):
+        for kind, (label, line) in GROWTH.items():
+            ink = style.colour(style.NULL) if kind == "null" else own
+            factors = np.exp(growth.sel(network=name, kind=kind, direction=direction))
+            parts.band(axes, factors, "level", ink, 0.13, linewidth=1.5, label=label, **line)
         axes.set_yscale("log")
-        block_axis(axes, "level $l$")
-    panels[0].set_ylabel(f"growth along direction {direction}")
-    legend_under(figure, panels[-1:], columns=2)
+        parts.block_axis(axes, "level $l$")
+    row[0].set_ylabel(f"growth along direction {direction}")
+    parts.legend_under(figure, row[-1:], columns=2)
     return figure
 
 
-def growth_of_directions(datasets: Datasets) -> Figure:
-    """Draws, for every shared direction, its growth in the linearised network against the two predictions."""
-    titles = {"singular": r"Predicted from singular values", "along": r"Predicted along the direction"}
-    figure, panels = panel_row(list(titles.values()), share=False, gap=0.5)
-    table = growth_table(datasets)
-    last = table.level.max()
-    factors = np.exp(
-        table[table.level == last].set_index(["network", "kind", "direction"])["median"] / last
-    ).sort_index()
-    for axes, kind in zip(panels, titles, strict=True):
-        axes.title.set_fontweight("normal")
-        for position, name in enumerate(datasets):
-            ink = style.dataset_colour(name, position)
-            axes.plot(factors[name, kind], factors[name, "response"], "o", color=ink, markersize=4, label=name)
-        both = factors[factors.index.isin([kind, "response"], level="kind")]
-        ends = [both.min() - 0.02, both.max() + 0.02]
+def draw_directions(growth: xr.DataArray) -> Figure:
+    """Draw, for every shared direction, its growth in the linearised network against the two predictions."""
+    titles = {"singular": "Predicted from singular values", "along": "Predicted along the direction"}
+    figure, row = parts.panels([*titles.values()], 3.5, plain=True)
+    for axes, kind in zip(row, titles, strict=True):
+        shown = growth.sel(kind=[kind, "response"])
+        for name, ink in parts.inks(growth).items():
+            axes.plot(*shown.sel(network=name).transpose("kind", ...).values, "o", color=ink, markersize=4, label=name)
+        ends = [shown.min() - 0.02, shown.max() + 0.02]
         axes.plot(ends, ends, color=style.colour("text"), linewidth=0.9, label="prediction is right")
         axes.set_xlabel("predicted growth per block")
-    panels[0].set_ylabel("growth per block")
-    legend_under(figure, panels)
+    row[0].set_ylabel("growth per block")
+    parts.legend_under(figure, row)
     return figure
 
 
-def left_and_right(datasets: Datasets) -> Figure:
-    """Draws the cosine of every left singular vector with its right one, with its sign."""
-    figure, panels = panel_row(list(datasets))
-    table = left_right_table(datasets)
-    for position, (axes, (name, dataset)) in enumerate(zip(panels, datasets.items(), strict=True)):
-        rows, ink = table[table.network == name], style.dataset_colour(name, position)
-        axes.plot(rows.block, rows.cosine, "o", color=ink, markersize=3.2, alpha=0.55, label="one rank")
-        mean = rows.groupby("block").cosine.mean()
-        axes.plot(mean.index, mean, color=ink, label="mean over ranks")
-        spread = int(dataset.attrs["width"]) ** -0.5
+def draw_left_right(cosines: xr.Dataset) -> Figure:
+    """Draw the cosine of every left singular vector with its right one, with its sign."""
+    inks, spread = parts.inks(cosines), int(cosines.attrs["width"]) ** -0.5
+    figure, row = parts.panels(list(inks), 3.5, sharey=True)
+    for axes, (name, ink) in zip(row, inks.items(), strict=True):
+        one = cosines.sel(network=name)
+        blocks, values = xr.broadcast(one.block, one.cosine)
+        dots = {"color": ink, "markersize": 3.2, "alpha": 0.55, "label": "one rank"}
+        axes.plot(blocks.values.ravel(), values.values.ravel(), "o", **dots)
+        axes.plot(one.block, one.mean_over_ranks, color=ink, label="mean over ranks")
         null = {"color": style.colour(style.NULL), "alpha": 0.2, "linewidth": 0}
         axes.axhspan(-spread, spread, label="random bases: two thirds of pairs", **null)
         axes.axhline(0, color=style.colour("text"), linewidth=0.7)
-        block_axis(axes)
-    panels[0].set_ylabel(r"$u_i^\top v_i$", labelpad=0)  # values near 0 have long tick labels
-    legend_under(figure, panels[-1:])
+        parts.block_axis(axes)
+    row[0].set_ylabel(r"$u_i^\top v_i$")
+    parts.legend_under(figure, row[-1:])
     return figure
 
 
-def _faded(ink: str) -> tuple[str, float]:
-    return ink, 0.75
+def summary(both: xr.Dataset) -> pd.DataFrame:
+    """Condense linear dynamics to a few numbers: means over prompts, and medians of growth per block."""
+    product = interval(both.end_cosine.sel(reading="product"))
+    logs = {kind: both[f"growth_{kind}"].isel(level=-1, direction=0) for kind in ("singular", "response")}
+    growth = {kind: np.exp(values.median("prompt") / both.sizes["block"]) for kind, values in logs.items()}
+    columns = {
+        "product": product["mean"],
+        "low": product.low,
+        "high": product.high,
+        "random": both.null_cosine.isel(level=-1).mean("prompt"),
+        "released": both.end_cosine.sel(reading="released").mean("prompt"),
+        "share": both.contribution.isel(level=0).mean("prompt"),
+        "u.v": both.left_right_cosine.mean(("prompt", "block", "rank")),
+        "predicted": growth["singular"],
+        "growth": growth["response"],
+    }
+    return pd.DataFrame({name: values.values for name, values in columns.items()}, index=both.network.values)
 
 
-def _summary(rows: pd.DataFrame) -> Summary:
-    return Summary(rows["mean"].values, rows.low.values, rows.high.values)
+def numbers_of(both: xr.Dataset) -> dict[str, float]:
+    """Name the numbers that the book quotes."""
+    found = {"prompts": both.sizes["prompt"]} | effects.numbers(effects.of_dynamics(both.sel(network="trained")), "")
+    for network, line in summary(both).iterrows():
+        one = both.sel(network=network)
+        found |= {name.format(network): line[column] for column, name in _BOOK.items()}
+        errors = one.null_cosine_error.isel(level=-1).values
+        found[f"product-null-{network}-error"] = np.sqrt(np.sum(errors**2)) / len(errors)
+        found[f"linear-part-{network}"] = one.linear_norm_ratio.median().item()
+    return found
+
+
+def _joined(arrays: dict[str, xr.DataArray], dimension: str) -> xr.DataArray:
+    return xr.concat(list(arrays.values()), pd.Index(arrays, name=dimension), join="outer")

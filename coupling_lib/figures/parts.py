@@ -20,13 +20,15 @@ from coupling_lib.figures import style
 _MOST_LABELS = 9
 
 
-def panels(titles: Sequence[str], height: float, square: bool = False, **grid: object) -> tuple[Figure, list[Axes]]:
-    """Make a row of panels, each under its title, as wide as the book's column; square ones are as high as wide."""
+def panels(
+    titles: Sequence[str], height: float, square: bool = False, plain: bool = False, **grid: object
+) -> tuple[Figure, list[Axes]]:
+    """Make a row of panels as wide as the book's column; square: as high as wide; plain: titles are quantities."""
     height += 0.92 * min(style.WIDTH / len(titles), 4.5) if square else 0
     figure = Figure(figsize=(style.WIDTH, height), layout="compressed" if square else "constrained")
     row = list(figure.subplots(1, len(titles), squeeze=False, **grid)[0])
     for axes, title in zip(row, titles, strict=True):
-        axes.set_title(title_of(title))
+        axes.set_title(title_of(title), **({"fontweight": "normal"} if plain else {}))
         axes.grid(not square, axis="y")
     return figure, row
 
@@ -151,3 +153,30 @@ def _draw_break(axes: Axes, x: float, half: float) -> None:
     for place in (x - half, x + half):
         ends = [place - half / 2, place + half / 2]
         axes.plot(ends, [-0.02, 0.02], color=style.colour("text"), linewidth=0.8, zorder=6, **drawn)
+
+
+def rows_axis(axes: Axes, names: Sequence[str], places: Sequence[float] | None = None) -> None:
+    """Make the y axis one of named rows, read from top to bottom."""
+    places = range(len(names)) if places is None else places
+    axes.set_yticks(places, names)
+    axes.set_ylim(max(places) + 0.6, min(places) - 0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False, axis="y")
+    axes.grid(axis="x")
+
+
+def dots(axes: Axes, rows: ArrayLike, values: ArrayLike, ends: Sequence[ArrayLike], ink: str, **dot: object) -> None:
+    """Draw a dot in each row with its interval, a horizontal line."""
+    axes.hlines(rows, *ends, color=ink, linewidth=2.0, alpha=0.6)
+    axes.plot(values, rows, color=ink, **({"marker": "o", "linestyle": "none", "markersize": 4.5} | dot))
+
+
+def inks(data: xr.Dataset | xr.DataArray) -> dict[str, str]:
+    """Give each network in the data its colour: its role's, or that of its place."""
+    return {str(name): style.dataset_colour(name, place) for place, name in enumerate(data.network.values)}
+
+
+def bands(axes: Axes, summaries: xr.Dataset, along: str, **line: object) -> None:
+    """Draw the band of every network in its colour, under its name."""
+    for name, ink in inks(summaries).items():
+        band(axes, summaries.sel(network=name), along, ink, **({"label": name} | line))

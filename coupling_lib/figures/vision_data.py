@@ -75,7 +75,7 @@ def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def null_error(reading: Reading) -> float:
-    """Gives how far the null of a reading in the grid may be from the exact one (`training.derived_nulls`)."""
+    """Gives how far the null of a reading in the grid may be from the exact one (`workflow/derived_nulls.py`)."""
     errors = pd.read_csv(paths.DATA / "null_errors.csv").set_index(["table", "variant", "k"])["error"]
     return float(errors.get(("grid", reading.variant, reading.k), np.nan))
 

@@ -17,15 +17,14 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.measures.generalization import RIVALS, coupling_columns
 from coupling_lib.metrics.regression import (
     FITS,
-    bootstrap_correlation,
     bootstrap_error,
-    bootstrap_r_squared,
     corrected,
     correlation_over,
     given_all_others,
     held_out_r_squared,
     held_out_squares,
     lead_over,
+    r_squared_over,
 )
 from coupling_lib.metrics.statistics import Effect, effect_of, linear_fit
 
@@ -55,13 +54,13 @@ def variant_table(table: pd.DataFrame, score: str, group: str = "width", n_resam
     for column in coupling_columns(table):
         variant, _, label = column.rpartition("_k")
         x = -table[column].to_numpy(dtype=float)
-        explained = bootstrap_r_squared(x, y, n_resamples=n_resamples)
+        explained = r_squared_over(x, y, n_resamples=n_resamples)
         signed = _correlated(x, y, np.arange(len(y)))
         rows.append(
             {
                 "variant": variant, "k": label, "n": len(y), "r": signed["r"], "r_low": signed["low"],
                 "r_high": signed["high"], "error": signed["error"],
-                "r_squared": explained.r_squared, "low": explained.low, "high": explained.high,
+                "r_squared": explained.value, "low": explained.low, "high": explained.high,
                 "p": linear_fit(x, y).p_value, "held_out": held_out_r_squared(x, y, table[group]),
                 "r_relative": float(np.corrcoef(table[f"{column}_relative"], y)[0, 1]),
             }
@@ -79,13 +78,13 @@ def rival_table(table: pd.DataFrame, score: str, coupling: str, group: str = "wi
     partial = given_all_others(variables, y) if len(y) > len(variables) + 2 else {}
     rows = []
     for name, x in variables.items():
-        explained = bootstrap_r_squared(x, y)
+        explained = r_squared_over(x, y, n_resamples=1000)
         r, p = partial.get(name, (np.nan, np.nan))
-        signed = bootstrap_correlation(x, y)
+        signed = correlation_over(x, y, n_resamples=1000, fewest=3)
         rows.append(
             {
-                "predictor": name, "r": signed.r, "r_low": signed.low, "r_high": signed.high,
-                "r_squared": explained.r_squared, "low": explained.low, "high": explained.high,
+                "predictor": name, "r": signed.value, "r_low": signed.low, "r_high": signed.high,
+                "r_squared": explained.value, "low": explained.low, "high": explained.high,
                 "p": linear_fit(x, y).p_value,
                 "held_out": held_out_r_squared(x, y, table[group]), "partial": r, "partial_p": p,
             }
@@ -142,15 +141,15 @@ def within_models(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFram
 def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) -> dict[str, float]:
     """Correlate coupling and score over all checkpoints of all models, and say what that hides."""
     y, x = table[score].to_numpy(dtype=float), table[coupling].to_numpy(dtype=float)
-    signed = bootstrap_correlation(x, y, table["model"])
-    tokens = bootstrap_correlation(table["log_tokens"], x, table["model"])
+    signed = correlation_over(x, y, table["model"], n_resamples=1000, fewest=3)
+    tokens = correlation_over(table["log_tokens"], x, table["model"], n_resamples=1000, fewest=3)
     within = within_models(table, score, coupling)["r"]
     return {
         "checkpoints": float(len(table)),
-        "r": signed.r,
+        "r": signed.value,
         "low": signed.low,
         "high": signed.high,
-        "tokens-r": tokens.r,
+        "tokens-r": tokens.value,
         "tokens-low": tokens.low,
         "tokens-high": tokens.high,
         "within-median": float(within.median()),

@@ -81,6 +81,14 @@ def coupling_matrices(J: Tensor | Sequence[Any], U: Tensor, Vh: Tensor) -> Tenso
 
     Returns:
         (L1, L2, K, K): first the block whose Jacobian it is, then the block whose vectors are used.
+
+    Example:
+        >>> import torch
+        >>> J = torch.stack([torch.diag(torch.tensor([3.0, 2.0])), torch.diag(torch.tensor([5.0, 4.0]))])
+        >>> U, _, Vh = torch.linalg.svd(J)
+        >>> coupling_matrices(J, U, Vh)[1, 0]  # the second block's Jacobian, the first one's vectors
+        tensor([[5., 0.],
+                [0., 4.]])
     """
     J, U, Vh = widened(J, U, Vh)
     return project_all_pairs(J, left=U, right=Vh.mT)

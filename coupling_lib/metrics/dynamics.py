@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.coupling import divided, trustworthy, widened
@@ -31,25 +32,19 @@ from coupling_lib.metrics.subspaces import random_frame
 class Agreement(NamedTuple):
     """How well a computed state agrees with the true one; every field has the same shape."""
 
-    cosine: Tensor
-    """Cosine of the angle between the two, -1 to 1."""
-    norm_ratio: Tensor
-    """Length of the computed state over that of the true one; 1 is right."""
-    relative_error: Tensor
-    """Length of their difference over that of the true one; 0 is right."""
+    cosine: Tensor  #: Cosine of the angle between the two, -1 to 1.
+    norm_ratio: Tensor  #: Length of the computed state over that of the true one; 1 is right.
+    relative_error: Tensor  #: Length of their difference over that of the true one; 0 is right.
 
 
 class Growth(NamedTuple):
     """Natural logarithms of growth factors since the embedding, each (L+1, K), 0 at level 0."""
 
-    state: Tensor
-    r"""Of the state's component along a direction, $\ln |u^\top x^l / u^\top x^0|$."""
-    response: Tensor
-    r"""Of a small change along it, carried by the product: $\ln |u^\top (I+J_l)\cdots(I+J_1)\,u|$."""
-    along: Tensor
-    r"""Predicted from what each block does to the direction: $\sum_{j \le l} \ln |1 + u^\top J_j\,u|$."""
+    state: Tensor  #: Of the state's component along a direction, $\ln |u^\top x^l / u^\top x^0|$.
+    response: Tensor  #: Of a small change along it, carried by the product: $\ln |u^\top (I+J_l)\cdots(I+J_1)\,u|$.
+    along: Tensor  #: Predicted from what each block does to the direction: $\sum_{j \le l} \ln |1 + u^\top J_j\,u|$.
+    #: Predicted from the blocks' singular values, $\sum_{j \le l} \ln(1 + \sigma_k^j)$ (paper, after equation 24).
     singular: Tensor
-    r"""Predicted from the blocks' singular values, $\sum_{j \le l} \ln(1 + \sigma_k^j)$ (paper, after equation 24)."""
 
 
 def agreement(computed: Tensor, true: Tensor) -> Agreement:
@@ -130,11 +125,9 @@ def growth(J: Tensor, x: Tensor, U: Tensor, S: Tensor) -> Growth:
 def randomised(J: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Give every block random singular vectors and leave its singular values: $Q_l J_l R_l$."""
     (J,) = widened(J)
-
-    def turn() -> Tensor:
-        return random_frame(J.shape[-1], J.shape[-1], generator, J.dtype).to(J)
-
-    return torch.stack([turn() @ matrix @ turn() for matrix in J])
+    d = J.shape[-1]
+    turns = (random_frame(d, d, generator, J.dtype).to(J) for _ in range(2 * len(J)))
+    return torch.stack([next(turns) @ matrix @ next(turns) for matrix in J])
 
 
 def random_steps(S: Tensor, start: Tensor, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
@@ -146,16 +139,11 @@ def random_steps(S: Tensor, start: Tensor, n_samples: int, generator: torch.Gene
     y = start.expand(n_samples, S.shape[-1])
     states = [y]
     for spectrum in S:
-        g, h = (_directions(n_samples, len(spectrum), generator).to(y) for _ in range(2))
+        g, h = (normalize(torch.randn(n_samples, len(spectrum), generator=generator), eps=0).to(y) for _ in range(2))
         stretch = torch.linalg.vector_norm(spectrum * g, dim=-1) * torch.linalg.vector_norm(y, dim=-1)
         y = y + stretch[:, None] * h
         states.append(y)
     return torch.stack(states, dim=1)
-
-
-def _directions(count: int, width: int, generator: torch.Generator | None) -> Tensor:
-    drawn = torch.randn(count, width, generator=generator)
-    return drawn / torch.linalg.vector_norm(drawn, dim=-1, keepdim=True)
 
 
 def _stepped(rows: Tensor, matrix: Tensor) -> Tensor:
@@ -172,5 +160,4 @@ def _checked(J: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         raise ParameterError(
             f"J has shape {tuple(J.shape)} and x {tuple(x.shape)}; expected Jacobians (L, d, d) and states (L+1, d)"
         )
-    J, x = widened(J, x)
-    return J, x
+    return widened(J, x)

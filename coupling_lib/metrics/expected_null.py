@@ -17,7 +17,16 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.coupling import divided, widened
 from coupling_lib.metrics.nulls import DRAWS, closed_form_null
 from coupling_lib.metrics.subspaces import frame_pairs
-from coupling_lib.metrics.variants import VARIANTS, PairProducts, Variant, checked_ks, chosen_variants, evaluated
+from coupling_lib.metrics.variants import (
+    PairProducts,
+    Variant,
+    checked_ks,
+    chosen_variants,
+    evaluated,
+    names_at,
+    needed,
+    several,
+)
 
 _CYCLIC = "old_off_over_diagonal"
 _TWINS = {"released_norm_vju": "released_norm", "released_trace_vju": "released_trace"}
@@ -47,26 +56,18 @@ def random_orthogonal_null(
 
 
 class Expectation(NamedTuple):
-    """A mean under the null hypothesis, and how well it is known."""
+    """A mean under the null hypothesis, and how well it is known; tensors (len(ks), L)."""
 
-    value: Tensor
-    """The mean, (len(ks), L)."""
-    error: Tensor
-    """Its standard error (len(ks), L). All blocks share the draws, so that the error of a mean over blocks is at most
-    the mean of theirs."""
-    mean_square: Tensor
-    """The exact mean of the square (len(ks), L); not a number where it is not known."""
-    draws: int
-    """Number of draws, of the K that took most."""
+    # All blocks share the draws, so that the error of a mean over blocks is at most the mean of theirs.
+
+    value: Tensor  #: The mean.
+    error: Tensor  #: Its standard error.
+    mean_square: Tensor  #: The exact mean of the square; not a number where it is not known.
+    draws: int  #: Number of draws, of the K that took most.
 
 
 def expected_null(
-    S: Tensor,
-    d: int,
-    ks: Iterable[int],
-    names: Iterable[str] | None = None,
-    n_samples: int = DRAWS,
-    seed: int = 0,
+    S: Tensor, d: int, ks: Iterable[int], names: Iterable[str] | None = None, n_samples: int = DRAWS, seed: int = 0
 ) -> dict[str, Expectation]:
     """Mean of every variant for random orthogonal bases with the same singular values, with its standard error."""
     # Draws alone would leave an error of the single value's spread over $\sqrt n$. But the mean square $q^2$ of all
@@ -76,7 +77,7 @@ def expected_null(
     # cyclic orders of them, whose fluctuations cancel to first order.
     # Variants of the same distribution (`released_norm_vju` and `released_norm`, all `basis_*`) get the same value.
     S, ks = _checked(S.double(), d, ks, n_samples)
-    names = [n for n in VARIANTS if 1 not in ks or n != _CYCLIC] if names is None else list(names)
+    names = names_at(ks) if names is None else list(names)
     variants = chosen_variants(names)
     drawn = chosen_variants(dict.fromkeys(_TWINS.get(name, name) for name in names))
     # Each K has draws of its own, so that a value does not depend on which other K are asked for.
@@ -99,7 +100,7 @@ def _expected(
     sums = {v.name: S.new_zeros(2, len(S)) for v in variants}
     n = 0
     for products in _null_products(S, d, [k], n_samples, generator, variants):
-        found = evaluated([v for v in variants if v.name != _CYCLIC], products, [k])
+        found = evaluated([v for v in variants if v.name in known], products, [k])
         # Half the square of the distance from the known root mean square.
         found = {name: (v[0] - known[name].unsqueeze(-1)).square() / 2 for name, v in found.items()}
         if _CYCLIC in sums:
@@ -107,11 +108,8 @@ def _expected(
         for name, values in found.items():
             sums[name] += torch.stack([values.sum(dim=-1), values.square().sum(dim=-1)])
         n += next(iter(found.values())).shape[-1]
-        if (
-            known
-            and n >= _FEWEST
-            and all((_error(sums[name], n) <= 1e-6 * q.square()).all() for name, q in known.items())
-        ):
+        settled = (bool((_error(sums[name], n) <= 1e-6 * q.square()).all()) for name, q in known.items())
+        if known and n >= _FEWEST and all(settled):
             break
     means = {}
     for name, total in sums.items():
@@ -142,9 +140,7 @@ def _error(total: Tensor, n: int) -> Tensor:
 
 def _cyclic_mean(A: Tensor) -> Tensor:
     """Value of `old_off_over_diagonal`, mean over the K cyclic orders of the columns: (..., K, K) to (...)."""
-    size, k = A.abs(), A.shape[-1]
-    if k == 1:
-        raise ParameterError(f"k is 1; {_CYCLIC} needs off-diagonal entries: k of at least 2, or other names")
+    size, k = A.abs(), several(A.shape[-1])
     place = torch.arange(k)
     diagonals = size[..., place[:, None], (place[:, None] + place) % k].sum(dim=-2)
     ratio = divided(diagonals.sum(dim=-1, keepdim=True), diagonals, "mean diagonal")
@@ -155,7 +151,7 @@ def _null_products(
     S: Tensor, d: int, ks: Sequence[int], n_samples: int, generator: torch.Generator | None, variants: Sequence[Variant]
 ) -> Iterator[PairProducts]:
     """Products of blocks with spectra S (L, r) against random blocks, as (L, n, k, k), some n at a time."""
-    k, needed = max(ks), {product for variant in variants for product in variant.needs}
+    k, wanted = max(ks), needed(variants)
     full = torch.cat([S, S.new_zeros(len(S), d - S.shape[-1])], dim=-1)
     # Coordinates from the last change in any spectrum on are alike to all blocks.
     changes = (full[:, 1:] != full[:, :-1]).any(dim=0).nonzero()
@@ -167,10 +163,10 @@ def _null_products(
         products = {}
         # The second pair stands for U_1' V_2 and V_1' U_2; no variant sees both pairs.
         for ujv, u, v in (("ujv", "uu", "vv"), ("vju", "vu", "uv")):
-            if not needed & {ujv, u, v}:
+            if not wanted & {ujv, u, v}:
                 continue
             left, right, tail = (x.to(S) for x in frame_pairs(n, d, r, k, generator))
-            products[ujv] = (left.mT * head) @ right + flat * tail if ujv in needed else None
+            products[ujv] = (left.mT * head) @ right + flat * tail if ujv in wanted else None
             products[u] = left[:, :k].mT.unsqueeze(0)
             products[v] = right[:, :k].unsqueeze(0) if v == "vv" else right[:, :k].mT.unsqueeze(0)
         yield PairProducts(s=S[:, None, :k], **products)

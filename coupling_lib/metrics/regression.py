@@ -1,13 +1,12 @@
 r"""What one quantity says about another over a few dozen models: fits, cross-validation, intervals, corrections.
 
 Models of a suite are not independent draws: checkpoints come from one run, sizes from one family. So everything here
-takes *groups*: whole groups are left out in `held_out_r_squared` and drawn in `bootstrap_r_squared`.
+takes *groups*: whole groups are left out in `held_out_r_squared` and drawn in `correlation_over` and its like.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 import scipy.optimize
@@ -21,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.statistics import Effect, partial_correlation
+from coupling_lib.metrics.statistics import Effect, bootstrap_error, cleared, partial_correlation, pearson
 
 
 class ExponentialRegression(RegressorMixin, BaseEstimator):
@@ -70,28 +69,6 @@ FITS: dict[str, BaseEstimator] = {
 """Shapes of a dependence; each is fitted by least squares."""
 
 
-class Explained(NamedTuple):
-    """A share of variance with its bootstrap interval."""
-
-    r_squared: float
-    """Of the fit to all points."""
-    low: float
-    """Lower end of the interval."""
-    high: float
-    """Upper end."""
-
-
-class Correlated(NamedTuple):
-    """A correlation with its bootstrap interval."""
-
-    r: float
-    """Of all points."""
-    low: float
-    """Lower end of the interval."""
-    high: float
-    """Upper end."""
-
-
 def r_squared(X: ArrayLike, y: ArrayLike) -> float:
     """Share of the variance of y that a linear fit to X explains."""
     X, y = _columns(X, y)
@@ -103,11 +80,8 @@ def held_out_squares(
 ) -> NDArray[np.float64]:
     """Squared errors of predictions for points that the fit has not seen, in folds drawn at random, several times."""
     X, y = _columns(X, y)
-    found = []
-    for seed in range(n_seeds):
-        folds = KFold(min(n_folds, len(y)), shuffle=True, random_state=seed)
-        found.append(np.square(y - cross_val_predict(_estimator(fit), X, y, cv=folds)))
-    return np.array(found)
+    folds = [KFold(min(n_folds, len(y)), shuffle=True, random_state=seed) for seed in range(n_seeds)]
+    return np.array([np.square(y - cross_val_predict(_estimator(fit), X, y, cv=cv)) for cv in folds])
 
 
 def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike, fit: str = "linear") -> float:
@@ -121,47 +95,24 @@ def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike, fit: str =
     return float(r2_score(y, cross_val_predict(_estimator(fit), X, y, cv=LeaveOneGroupOut(), groups=groups)))
 
 
-def bootstrap_r_squared(
-    X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, n_resamples: int = 1000, seed: int = 0
-) -> Explained:
-    """R² of a linear fit with its 95 % percentile interval over resampled groups."""
-    X, y = _columns(X, y)
-    low, high = _percentiles(_plain_r_squared, X, y, groups, n_resamples, seed)
-    return Explained(r_squared(X, y), low, high)
-
-
-def bootstrap_correlation(
-    x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, n_resamples: int = 1000, seed: int = 0
-) -> Correlated:
-    """Pearson correlation with its 95 % percentile interval over resampled groups."""
-    X, y = _columns(x, y)
-    low, high = _percentiles(_correlation, X, y, groups, n_resamples, seed)
-    return Correlated(_correlation(X, y), low, high)
-
-
-def bootstrap_error(
-    statistic: Callable[[NDArray[np.int64]], float], groups: ArrayLike, n_resamples: int = 2000, seed: int = 0
-) -> tuple[float, float, float]:
-    """95 % percentile interval and standard error of any statistic over resampled groups."""
-    groups = np.asarray(groups)
-    members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
-    generator = np.random.default_rng(seed)
-    drawn = (generator.integers(len(members), size=len(members)) for _ in range(n_resamples))
-    found = np.array([statistic(np.concatenate([members[i] for i in chosen])) for chosen in drawn])
-    found = found[np.isfinite(found)]
-    low, high = np.quantile(found, (0.025, 0.975))
-    return float(low), float(high), float(found.std(ddof=1))
-
-
-def correlation_over(x: ArrayLike, y: ArrayLike, groups: ArrayLike) -> Effect:
+def correlation_over(
+    x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, n_resamples: int = 2000, fewest: int = 1
+) -> Effect:
     """Pearson correlation with interval and standard error over whole groups, which are what counts as independent."""
-    a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    return _over(lambda rows: pearson(x[rows], y[rows]), len(x), groups, n_resamples, fewest)
 
-    def r(rows: NDArray[np.int64]) -> float:
-        constant = np.ptp(a[rows]) == 0 or np.ptp(b[rows]) == 0
-        return np.nan if constant else float(np.corrcoef(a[rows], b[rows])[0, 1])
 
-    return Effect(r(np.arange(len(a))), *bootstrap_error(r, groups), len(np.unique(np.asarray(groups))))
+def r_squared_over(X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, n_resamples: int = 2000) -> Effect:
+    """R² of a linear fit with interval and standard error over whole groups."""
+    X, y = _columns(X, y)
+
+    def explained(rows: NDArray[np.int64]) -> float:
+        varies = np.ptp(X[rows], axis=0).all() and np.ptp(y[rows]) > 0
+        return float(1 - cleared(y[rows], X[rows]).var() / y[rows].var()) if varies else np.nan
+
+    # A resample of a few equal points is fitted perfectly and says nothing.
+    return _over(explained, len(y), groups, n_resamples, fewest=X.shape[1] + 2)
 
 
 def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike, signed: bool = False) -> Effect:
@@ -174,34 +125,20 @@ def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike,
         r = np.corrcoef(table[:, rows])[2, :2]
         return float((np.sign(r[0]) if signed else 1) * r[0] ** 2 - r[1] ** 2)
 
-    return Effect(lead(np.arange(table.shape[1])), *bootstrap_error(lead, groups), len(np.unique(np.asarray(groups))))
+    return _over(lead, table.shape[1], groups)
 
 
-def _percentiles(
-    statistic: Callable[[NDArray[np.float64], NDArray[np.float64]], float],
-    X: NDArray[np.float64],
-    y: NDArray[np.float64],
+def _over(
+    statistic: Callable[[NDArray[np.int64]], float],
+    n: int,
     groups: ArrayLike | None,
-    n_resamples: int,
-    seed: int,
-) -> tuple[float, float]:
-    """Ends of the middle 95 % of a statistic over resampled groups."""
-    members = [np.flatnonzero(np.asarray(groups) == g) for g in np.unique(groups)] if groups is not None else None
-    members = members or [np.array([i]) for i in range(len(y))]
-    generator = np.random.default_rng(seed)
-    found = []
-    for _ in range(n_resamples):
-        chosen = generator.integers(len(members), size=len(members))
-        drawn = np.concatenate([members[i] for i in chosen])
-        # A resample of a few equal points is fitted perfectly and says nothing.
-        if len(set(chosen.tolist())) > X.shape[1] + 1 and np.ptp(X[drawn], axis=0).all() and np.ptp(y[drawn]) > 0:
-            found.append(statistic(X[drawn], y[drawn]))
-    low, high = np.quantile(found, (0.025, 0.975))
-    return float(low), float(high)
-
-
-def _correlation(X: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    return float(np.corrcoef(X[:, 0], y)[0, 1])
+    n_resamples: int = 2000,
+    fewest: int = 1,
+) -> Effect:
+    """A statistic of n rows as an effect over groups, by default every row on its own."""
+    groups = np.arange(n) if groups is None else np.asarray(groups)
+    ends = bootstrap_error(statistic, groups, n_resamples, fewest=fewest)
+    return Effect(statistic(np.arange(n)), *ends, len(np.unique(groups)))
 
 
 def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, tuple[float, float]]:
@@ -222,21 +159,13 @@ def corrected(p_values: ArrayLike, method: str = "holm") -> NDArray[np.float64]:
         raise ParameterError(f"method is {method!r}; expected 'holm' or 'bh'")
     order = np.argsort(p)
     stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    out = np.empty_like(p)
-    out[order] = np.minimum(stepped, 1)
-    return out
+    return np.minimum(stepped, 1)[np.argsort(order)]
 
 
 def _estimator(fit: str) -> BaseEstimator:
     if fit not in FITS:
         raise ParameterError(f"fit is {fit!r}; expected one of {', '.join(FITS)}")
     return clone(FITS[fit])
-
-
-def _plain_r_squared(X: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    design = np.column_stack([np.ones(len(y)), X])
-    residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
-    return float(1 - residual @ residual / np.square(y - y.mean()).sum())
 
 
 def _columns(X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -27,7 +27,6 @@ With p probes all ordered pairs of them are used, so that p products with each m
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError
@@ -60,13 +59,3 @@ def asymmetry(a: Tensor, b: Tensor) -> Tensor:
     # estimates it is itself unbiased only in the limit of many probes or samples.
     numerator, denominator = asymmetry_terms(a, b)
     return divided(numerator.sum(), denominator.sum(), "mean square of the products")
-
-
-def dense_asymmetry(A: Tensor, B: Tensor) -> Tensor:
-    r"""The mean of $c(A B^\top)$ and $c(A^\top B)$, from the matrices themselves: what the probes estimate."""
-    A, B = widened(A, B)
-    values = []
-    for product in (A @ B.mT, A.mT @ B):
-        difference = (product - product.mT).square().sum()
-        values.append(divided(difference, 4 * product.square().sum(), "norm of the product"))
-    return torch.stack(values).mean()

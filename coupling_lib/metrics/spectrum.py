@@ -62,19 +62,14 @@ def first_block_of_fit(n_blocks: int) -> int:
     return 9 if n_blocks >= 20 else min(n_blocks // 4, n_blocks - 3)
 
 
-def left_right_overlaps(U: Tensor, Vh: Tensor) -> Tensor:
-    r"""Cosines between left and right singular vectors of one Jacobian, $|U^\top V|$ entry by entry."""
-    # The identity means that each singular direction is written to where it is read from, up to sign, as the paper's
-    # dynamical reading assumes.
-    U, Vh = widened(U, Vh)
-    return trustworthy((Vh @ U).mT.abs(), "overlap of left and right vectors")
-
-
 def left_right_alignment(U: Tensor, Vh: Tensor) -> Tensor:
     r"""Mean cosine $\frac1K \sum_i |u_i^\top v_i|$ between left and right vectors of the same rank."""
-    # It is 1 if the Jacobian acts on its top directions as a symmetric matrix (either sign), and about $\sqrt{2 / \pi
-    # d}$ for unrelated vectors.
-    return left_right_overlaps(U, Vh).diagonal(dim1=-2, dim2=-1).mean(dim=-1)
+    # It is 1 if the Jacobian acts on its top directions as a symmetric matrix (either sign): each singular direction
+    # is then written to where it is read from, as the paper's dynamical reading assumes. For unrelated vectors it is
+    # about $\sqrt{2 / \pi d}$.
+    U, Vh = widened(U, Vh)
+    cosines = (Vh @ U).diagonal(dim1=-2, dim2=-1).abs()
+    return trustworthy(cosines, "overlap of left and right vectors").mean(dim=-1)
 
 
 def exchanged_miscoupling(J: Tensor, U: Tensor, Vh: Tensor) -> Tensor:

@@ -1,63 +1,74 @@
-r"""Intervals, fits and correlations for the numbers the figures show; SciPy does the work."""
+r"""Intervals, fits and correlations for the numbers that figures show and verdicts rest on; SciPy does the work.
+
+Prompts, and models of a suite, are what counts as independent; checkpoints of one run and sizes of one family are
+not. So whatever is resampled comes in *groups*: whole groups are drawn with replacement and the statistic is computed
+anew, ranks included (the percentile bootstrap). Below `FEW` values an interval is Student's t.
+
+What the width of a model alone does to a coupling is the curve that the paper's figure 1a lies on: the released code's
+`trace` normalisation divides a distance by the sum of K singular values, and for a flat spectrum and random bases it is
+about $1/\sqrt K$ (`coupling_lib.metrics.nulls`). With $K = \lfloor 0.1\,d \rfloor$, one of the numbers of vectors in
+the pre-release code, 1 minus it grows with the width $d$ although nothing is coupled.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 
+FEW = 10
+"""Below so many values an interval is Student's t: the percentile bootstrap of a few values is too narrow."""
+
 
 class Interval(NamedTuple):
-    """A mean with its interval."""
+    """A mean and the ends of its interval, arrays of one shape."""
 
     mean: NDArray[np.float64]
-    """The mean."""
     low: NDArray[np.float64]
-    """Lower end, of the same shape."""
     high: NDArray[np.float64]
-    """Upper end, of the same shape."""
 
 
 class Effect(NamedTuple):
     """A measured effect with all that a verdict needs to know of it."""
 
-    value: float
-    """The estimate."""
-    low: float
-    """Lower end of its 95 % interval."""
-    high: float
-    """Upper end."""
-    error: float
-    """Its standard error."""
-    n: int
-    """Number of independent values behind it: prompts, models, or groups of models."""
+    value: float  #: The estimate.
+    low: float  #: Lower end of its 95 % interval.
+    high: float  #: Upper end.
+    error: float  #: Its standard error.
+    n: int  #: Number of independent values behind it: prompts, models, or groups of models.
 
 
 class LinearFit(NamedTuple):
-    """A least-squares line."""
+    """A least-squares line, and how well it holds."""
 
-    slope: float
-    """Change of y per unit of x."""
-    intercept: float
-    """y at x = 0."""
-    r_squared: float
-    """Share of the variance of y that the line explains, 0 to 1."""
-    p_value: float
-    """Two-sided p-value of the hypothesis that the slope is 0 (t test with n - 2 degrees of freedom)."""
+    slope: float  #: Change of y per unit of x.
+    intercept: float  #: y at x = 0.
+    r_squared: float  #: Share of the variance of y that the line explains, 0 to 1.
+    p_value: float  #: Two-sided p-value of the hypothesis that the slope is 0 (t test with n - 2 degrees of freedom).
+    n: int  #: Number of points.
+    low: float = np.nan  #: Lower end of the 95 % interval of `r_squared`; `fit_with_interval` gives it.
+    high: float = np.nan  #: Its upper end.
 
 
 class PartialCorrelation(NamedTuple):
     """A correlation with other variables held fixed."""
 
-    r: float
-    """Pearson correlation of the residuals, -1 to 1."""
-    p_value: float
-    """Two-sided p-value of r = 0 (t test with n - 2 - q degrees of freedom)."""
+    r: float  #: Pearson correlation of the residuals, -1 to 1.
+    p_value: float  #: Two-sided p-value of r = 0 (t test with n - 2 - q degrees of freedom).
+
+
+class Correlation(NamedTuple):
+    """A coefficient of correlation with its bootstrap interval."""
+
+    r: float  #: Coefficient, -1 to 1.
+    low: float  #: Lower end of the 95 % interval.
+    high: float  #: Upper end.
+    n: int  #: Number of pairs.
 
 
 def bootstrap_interval(
@@ -72,24 +83,11 @@ def bootstrap_interval(
         raise ParameterError(f"values have shape {values.shape!r}; an interval over axis {axis} needs at least two")
     if not 0 < level < 1:
         raise ParameterError(f"level is {level!r}; expected a number between 0 and 1, for example 0.95")
-    result = scipy.stats.bootstrap(
-        (values,),
-        np.mean,
-        axis=axis,
-        confidence_level=level,
-        n_resamples=n_resamples,
-        method="percentile",
-        vectorized=True,
-        # SciPy holds a whole batch of resamples at once: about 32 MB, whatever the number of block pairs.
-        batch=max(1, 2**22 // values.size),
-        rng=np.random.default_rng(seed),
-    )
-    low, high = result.confidence_interval
+    # SciPy holds a whole batch of resamples at once: about 32 MB, whatever the number of block pairs.
+    drawing = {"n_resamples": n_resamples, "batch": max(1, 2**22 // values.size), "rng": np.random.default_rng(seed)}
+    taking = {"axis": axis, "confidence_level": level, "method": "percentile", "vectorized": True}
+    low, high = scipy.stats.bootstrap((values,), np.mean, **drawing, **taking).confidence_interval
     return Interval(values.mean(axis=axis), np.asarray(low), np.asarray(high))
-
-
-FEW = 10
-"""Below so many values an interval is Student's t: the percentile bootstrap of a few values is too narrow."""
 
 
 def mean_interval(values: ArrayLike, axis: int = 0) -> Interval:
@@ -99,9 +97,23 @@ def mean_interval(values: ArrayLike, axis: int = 0) -> Interval:
     values = _finite(values, "values")
     if values.ndim == 0 or not 2 <= values.shape[axis] < FEW:
         return bootstrap_interval(values, axis=axis)
-    n = values.shape[axis]
-    mean, half = values.mean(axis=axis), scipy.stats.t.ppf(0.975, n - 1) * scipy.stats.sem(values, axis=axis)
-    return Interval(mean, np.asarray(mean - half), np.asarray(mean + half))
+    return _student(values, axis)
+
+
+def paired_interval(changed: ArrayLike, unchanged: ArrayLike) -> Interval:
+    """Mean difference of pairs with its 95 % interval by Student's t, which is right for few pairs."""
+    changed, unchanged = _finite(changed, "changed"), _finite(unchanged, "unchanged")
+    if changed.ndim != 1 or changed.shape != unchanged.shape or len(changed) < 2:
+        raise ParameterError(
+            f"the sides have shapes {changed.shape!r} and {unchanged.shape!r}; two lists of one length, at least 2, fit"
+        )
+    return _student(changed - unchanged, 0)
+
+
+def _student(values: NDArray[np.float64], axis: int) -> Interval:
+    mean = values.mean(axis=axis)
+    half = scipy.stats.t.ppf(0.975, values.shape[axis] - 1) * scipy.stats.sem(values, axis=axis)
+    return Interval(np.asarray(mean), np.asarray(mean - half), np.asarray(mean + half))
 
 
 def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
@@ -120,17 +132,31 @@ def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
     return Effect(*map(float, mean_interval(values)), float(scipy.stats.sem(values)), n)
 
 
-def paired_interval(changed: ArrayLike, unchanged: ArrayLike, level: float = 0.95) -> Interval:
-    """Mean difference of pairs with its interval by Student's t, which is right for few pairs."""
-    changed, unchanged = _finite(changed, "changed"), _finite(unchanged, "unchanged")
-    if changed.ndim != 1 or changed.shape != unchanged.shape or len(changed) < 2:
-        raise ParameterError(
-            f"the sides have shapes {changed.shape!r} and {unchanged.shape!r}; two lists of one length, at least 2, fit"
-        )
-    differences = changed - unchanged
-    half = scipy.stats.t.ppf(0.5 + level / 2, len(differences) - 1) * scipy.stats.sem(differences)
-    mean = differences.mean()
-    return Interval(np.asarray(mean), np.asarray(mean - half), np.asarray(mean + half))
+def bootstrap_error(
+    statistic: Callable[[NDArray[np.int64]], float],
+    groups: ArrayLike,
+    n_resamples: int = 2000,
+    seed: int = 0,
+    fewest: int = 1,
+) -> tuple[float, float, float]:
+    """95 % percentile interval and standard error of any statistic of rows over resampled groups."""
+    # Resamples of fewer than `fewest` different groups, and those whose statistic is NaN, say nothing and are left out.
+    groups = np.asarray(groups)
+    members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    generator = np.random.default_rng(seed)
+    drawn = (generator.integers(len(members), size=len(members)) for _ in range(n_resamples))
+    rows = (np.concatenate([members[i] for i in chosen]) for chosen in drawn if len(set(chosen.tolist())) >= fewest)
+    found = np.array([statistic(chosen) for chosen in rows])
+    found = found[np.isfinite(found)]
+    if not len(found):
+        return np.nan, np.nan, np.nan
+    low, high = np.quantile(found, (0.025, 0.975))
+    return float(low), float(high), float(found.std(ddof=1))
+
+
+def pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    """Pearson's correlation, NaN where a variable is constant."""
+    return np.nan if np.ptp(x) == 0 or np.ptp(y) == 0 else float(np.corrcoef(x, y)[0, 1])
 
 
 def linear_fit(x: ArrayLike, y: ArrayLike) -> LinearFit:
@@ -141,7 +167,78 @@ def linear_fit(x: ArrayLike, y: ArrayLike) -> LinearFit:
     if np.ptp(x) == 0:
         raise ParameterError(f"x is {x[0]!r} at all {len(x)} points; a line needs different abscissae")
     fit = scipy.stats.linregress(x, y)
-    return LinearFit(float(fit.slope), float(fit.intercept), float(fit.rvalue**2), float(fit.pvalue))
+    return LinearFit(float(fit.slope), float(fit.intercept), float(fit.rvalue**2), float(fit.pvalue), len(x))
+
+
+def fit_with_interval(x: ArrayLike, y: ArrayLike, n_resamples: int = 4000, seed: int = 0) -> LinearFit:
+    """Fit a line, and give its R² the 95 % interval over resampled points."""
+    # The lower end lies above 0 even without any relation, because $R^2$ is never negative and no sample has a
+    # correlation of exactly 0: the p-value speaks about that. Below `FEW` points the percentile bootstrap is too
+    # narrow. The interval is then that of the correlation, Student's t on Fisher's scale, squared: from 0 if it
+    # contains 0.
+    fit = linear_fit(x, y)
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    if 3 < fit.n < FEW:
+        ends = fisher_interval(np.sign(fit.slope) * fit.r_squared**0.5, fit.n, scipy.stats.t.ppf(0.975, fit.n - 2))
+        low, high = sorted(end**2 for end in ends)
+        return fit._replace(low=0.0 if ends[0] <= 0 <= ends[1] else low, high=high)
+    every = np.arange(fit.n)
+    low, high, _ = bootstrap_error(lambda rows: pearson(x[rows], y[rows]) ** 2, every, n_resamples, seed)
+    return fit._replace(low=low, high=high)
+
+
+def fisher_interval(r: float, n: int, quantile: float, largest: float = 1 - 1e-12) -> tuple[float, float]:
+    """Interval of a correlation of n pairs on Fisher's scale, `quantile` standard errors to each side."""
+    z, half = np.arctanh(np.clip(r, -largest, largest)), quantile / np.sqrt(n - 3) if n > 3 else np.nan
+    return float(np.tanh(z - half)), float(np.tanh(z + half))
+
+
+def correlation(
+    x: ArrayLike,
+    y: ArrayLike,
+    method: str = "spearman",
+    given: ArrayLike | None = None,
+    n_resamples: int = 2000,
+    seed: int = 0,
+) -> Correlation:
+    """Correlation of x and y, or their partial correlation with a third variable held fixed, over resampled pairs."""
+    # Spearman's coefficient is Pearson's of the ranks, ties sharing their mean rank. With z held fixed it is the
+    # correlation of what is left of x and y after their best linear prediction from z,
+    # $$r_{xy \cdot z} = \frac{r_{xy} - r_{xz} r_{yz}}{\sqrt{(1 - r_{xz}^2)(1 - r_{yz}^2)}}.$$
+    if method not in ("spearman", "pearson"):
+        raise ParameterError(f"method is {method!r}; expected spearman or pearson")
+    variables = [np.asarray(variable, dtype=float) for variable in ((x, y) if given is None else (x, y, given))]
+    shapes = {variable.shape for variable in variables}
+    if len(shapes) > 1 or variables[0].ndim != 1 or len(variables[0]) < 4:
+        raise ParameterError(f"the variables have shapes {sorted(shapes)}; expected lists of one length, at least 4")
+    for name, variable in zip(("x", "y", "given"), variables, strict=False):
+        if not np.isfinite(variable).all() or np.ptp(variable) == 0:
+            raise ParameterError(f"{name} is constant or not finite; a correlation needs finite, different values")
+    table = np.array(variables)
+
+    def coefficient(rows: NDArray[np.int64]) -> float:
+        chosen = table[:, rows]
+        if (np.ptp(chosen, axis=1) == 0).any():
+            return np.nan
+        r = np.corrcoef(scipy.stats.rankdata(chosen, axis=1) if method == "spearman" else chosen)
+        if given is None:
+            return r[0, 1]
+        left = (1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)
+        # What is left of an exact prediction is rounding.
+        return np.clip((r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt(left), -1, 1) if left > 1e-12 else np.nan
+
+    every = np.arange(table.shape[1])
+    if np.isnan(r := coefficient(every)):
+        raise ParameterError("given predicts x or y exactly; nothing is left of it to correlate")
+    low, high, _ = bootstrap_error(coefficient, every, n_resamples, seed)
+    return Correlation(float(r), low, high, len(every))
+
+
+def cleared(values: ArrayLike, given: ArrayLike) -> NDArray[np.float64]:
+    """Take the best linear prediction from `given` out of a variable."""
+    y = np.asarray(values, dtype=float)
+    design = np.column_stack([np.ones(len(y)), np.asarray(given, dtype=float)])
+    return y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
 
 
 def partial_correlation(x: ArrayLike, y: ArrayLike, given: ArrayLike) -> PartialCorrelation:
@@ -154,150 +251,14 @@ def partial_correlation(x: ArrayLike, y: ArrayLike, given: ArrayLike) -> Partial
             f"x has shape {x.shape!r}, y {y.shape!r} and given {given.shape!r}; expected one length, "
             f"at least {q + 3} with {q} variable(s) held fixed"
         )
-    design = np.column_stack([np.ones(n), given])
-    residuals = []
-    for name, variable in (("x", x), ("y", y)):
-        residual = variable - design @ np.linalg.lstsq(design, variable, rcond=None)[0]
+    a, b = cleared(x, given), cleared(y, given)
+    for name, variable, residual in (("x", x, a), ("y", y, b)):
         # What is left of an exact prediction is rounding, and rounding correlates with anything.
         if np.linalg.norm(residual) <= 1e-10 * np.linalg.norm(variable):
             raise UntrustworthyResultError(f"given predicts {name} exactly; nothing is left of it to correlate")
-        residuals.append(residual)
-    a, b = residuals
-    r = float(np.clip(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)), -1, 1))
-    freedom = n - 2 - q
+    r, freedom = float(np.clip(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)), -1, 1)), n - 2 - q
     t = np.inf if abs(r) == 1 else abs(r) * np.sqrt(freedom / (1 - r**2))
     return PartialCorrelation(r, float(2 * scipy.stats.t.sf(t, freedom)))
-
-
-def _finite(values: ArrayLike, name: str) -> NDArray[np.float64]:
-    values = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise UntrustworthyResultError(
-            f"{name} holds {int((~np.isfinite(values)).sum())} NaN or infinite of {values.size} entries"
-        )
-    return values
-
-
-class FitInterval(NamedTuple):
-    """A least-squares line and how well it holds."""
-
-    slope: float
-    """Change of y per unit of x."""
-    intercept: float
-    """y at x = 0."""
-    r_squared: float
-    """Share of the variance of y that the line explains, 0 to 1."""
-    low: float
-    """Lower end of the bootstrap interval of `r_squared`."""
-    high: float
-    """Its upper end."""
-    p_value: float
-    """Two-sided p-value of the hypothesis that the slope is 0 (t test)."""
-    n: int
-    """Number of points."""
-
-
-def fit_with_interval(
-    x: ArrayLike, y: ArrayLike, level: float = 0.95, n_resamples: int = 4000, seed: int = 0
-) -> FitInterval:
-    """Fit a line and resample its points."""
-    # Pairs $(x_i, y_i)$ are drawn again with replacement; the interval holds the middle `level` of the $R^2$
-    # obtained. Its lower end lies above 0 even without any relation, because $R^2$ is never negative and no sample
-    # has a correlation of exactly 0: the p-value speaks about that. Below `statistics.FEW` points the percentile
-    # bootstrap is too narrow. The interval is then that of the correlation, Student's t on Fisher's scale, squared:
-    # from 0 if it contains 0.
-    if not 0 < level < 1:
-        raise ParameterError(f"level is {level!r}; expected a number between 0 and 1, for example 0.95")
-    fit = linear_fit(x, y)
-    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    drawn = np.random.default_rng(seed).integers(len(x), size=(n_resamples, len(x)))
-    dx, dy = (v[drawn] - v[drawn].mean(axis=1, keepdims=True) for v in (x, y))
-    spread = (dx**2).sum(axis=1) * (dy**2).sum(axis=1)
-    # A resample that drew a single point again and again has no line.
-    usable = spread > 1e-24 * max(np.ptp(x) * np.ptp(y), 1e-300) ** 2
-    r_squared = (dx * dy).sum(axis=1)[usable] ** 2 / spread[usable]
-    low, high = np.quantile(r_squared, ((1 - level) / 2, (1 + level) / 2)) if usable.any() else (np.nan, np.nan)
-    if 3 < len(x) < FEW:
-        low, high = _few(float(np.sign(fit.slope)) * fit.r_squared**0.5, len(x), level)
-    return FitInterval(fit.slope, fit.intercept, fit.r_squared, float(low), float(high), fit.p_value, len(x))
-
-
-def _few(r: float, n: int, level: float) -> tuple[float, float]:
-    """Interval of a squared correlation over few points."""
-    z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))
-    half = scipy.stats.t.ppf(0.5 + level / 2, n - 2) / np.sqrt(n - 3)
-    low, high = np.tanh([z - half, z + half])
-    return (0.0 if low <= 0 <= high else float(min(low**2, high**2))), float(max(low**2, high**2))
-
-
-METHODS = ("spearman", "pearson")
-
-
-class Correlation(NamedTuple):
-    """A coefficient of correlation with its bootstrap interval."""
-
-    r: float
-    """Coefficient, -1 to 1."""
-    low: float
-    """Lower end of the interval."""
-    high: float
-    """Upper end of the interval."""
-    n: int
-    """Number of pairs."""
-
-
-def correlation(
-    x: ArrayLike,
-    y: ArrayLike,
-    method: str = "spearman",
-    given: ArrayLike | None = None,
-    level: float = 0.95,
-    n_resamples: int = 2000,
-    seed: int = 0,
-) -> Correlation:
-    """Correlation of x and y, or their partial correlation with a third variable held fixed."""
-    # With z held fixed it is the correlation of what is left of x and y after their best linear prediction from z,
-    # $$r_{xy \cdot z} = \frac{r_{xy} - r_{xz} r_{yz}}{\sqrt{(1 - r_{xz}^2)(1 - r_{yz}^2)}}.$$
-    # Resamples in which a variable is constant have no coefficient and are left out.
-    if method not in METHODS or not 0 < level < 1:
-        raise ParameterError(
-            f"method is {method!r} and level {level!r}; expected spearman or pearson, and a number between 0 and 1"
-        )
-    variables = [np.asarray(variable, dtype=float) for variable in ((x, y) if given is None else (x, y, given))]
-    shapes = {variable.shape for variable in variables}
-    if len(shapes) > 1 or variables[0].ndim != 1 or len(variables[0]) < 4:
-        raise ParameterError(f"the variables have shapes {sorted(shapes)}; expected lists of one length, at least 4")
-    for name, variable in zip(("x", "y", "given"), variables, strict=False):
-        if not np.isfinite(variable).all() or np.ptp(variable) == 0:
-            raise ParameterError(f"{name} is constant or not finite; a correlation needs finite, different values")
-    n = len(variables[0])
-    drawn = np.random.default_rng(seed).integers(n, size=(n_resamples, n))
-    r = _coefficient([variable[None] for variable in variables], method)[0]
-    if np.isnan(r):
-        raise ParameterError("given predicts x or y exactly; nothing is left of it to correlate")
-    resampled = _coefficient([variable[drawn] for variable in variables], method)
-    low, high = np.nanquantile(resampled, ((1 - level) / 2, (1 + level) / 2))
-    return Correlation(float(r), float(low), float(high), n)
-
-
-def _coefficient(variables: list[NDArray[np.float64]], method: str) -> NDArray[np.float64]:
-    """Coefficients of many samples, variables (samples, n); not a number where one cannot be told."""
-    if method == "spearman":
-        variables = [rankdata(variable, axis=1) for variable in variables]
-    centred = [variable - variable.mean(axis=1, keepdims=True) for variable in variables]
-    x, y, *given = centred
-    r = _cosine(x, y)
-    if given:
-        r_x, r_y = _cosine(x, given[0]), _cosine(y, given[0])
-        left = (1 - r_x**2) * (1 - r_y**2)
-        # What is left of an exact prediction is rounding.
-        r = (r - r_x * r_y) / np.sqrt(np.where(left > 1e-12, left, np.nan))
-    return np.clip(r, -1, 1)
-
-
-def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    return (a * b).sum(axis=1) / np.where(lengths > 0, lengths, np.nan)
 
 
 def width_curve(d: ArrayLike) -> NDArray[np.float64]:
@@ -308,3 +269,12 @@ def width_curve(d: ArrayLike) -> NDArray[np.float64]:
 def beyond_width(coupling: ArrayLike, d: ArrayLike) -> NDArray[np.float64]:
     r"""What is left of a coupling when the width has been divided out, $(1 - c)\sqrt{0.1\,d}$."""
     return (1 - np.asarray(coupling)) * np.sqrt(0.1 * np.asarray(d))
+
+
+def _finite(values: ArrayLike, name: str) -> NDArray[np.float64]:
+    values = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise UntrustworthyResultError(
+            f"{name} holds {int((~np.isfinite(values)).sum())} NaN or infinite of {values.size} entries"
+        )
+    return values

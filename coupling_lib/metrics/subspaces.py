@@ -20,21 +20,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from coupling_lib.errors import ParameterError
 
 
-def random_frame(
-    d: int, k: int, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float32
-) -> Tensor:
+def random_frame(d: int, k: int, generator: Generator | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
     """Draw orthonormal vectors of width d, uniformly distributed: the first k columns of a Haar orthogonal matrix."""
     # The Q factor of a Gaussian matrix is Haar only after the signs of R's diagonal are moved into it.
     Q, R = torch.linalg.qr(torch.randn(d, k, generator=generator, dtype=dtype))
     return Q * R.diagonal().sign()
 
 
-def random_frames(n: int, d: int, k: int, generator: torch.Generator | None = None) -> Tensor:
+def random_frames(n: int, d: int, k: int, generator: Generator | None = None) -> Tensor:
     """Draw n independent frames (n, d, k), each as `random_frame` does; float64."""
     Q, R = torch.linalg.qr(_gaussian(n, d, k, generator))
     return Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
@@ -43,15 +41,12 @@ def random_frames(n: int, d: int, k: int, generator: torch.Generator | None = No
 class FramePairs(NamedTuple):
     """Two independent random frames of K vectors, n draws of them."""
 
-    left: Tensor
-    """First r coordinates of the one (n, r, K)."""
-    right: Tensor
-    """First r coordinates of the other (n, r, K)."""
-    tail: Tensor
-    """Products of the other d - r coordinates of the two, (n, K, K); 0 if there are none."""
+    left: Tensor  #: First r coordinates of the one (n, r, K).
+    right: Tensor  #: First r coordinates of the other (n, r, K).
+    tail: Tensor  #: Products of the other d - r coordinates of the two, (n, K, K); 0 if there are none.
 
 
-def frame_pairs(n: int, d: int, r: int, k: int, generator: torch.Generator | None = None) -> FramePairs:
+def frame_pairs(n: int, d: int, r: int, k: int, generator: Generator | None = None) -> FramePairs:
     """Draw pairs of independent frames of k vectors, uniformly distributed; float64."""
     m = d - r
     if m < 2 * k:
@@ -67,11 +62,11 @@ def frame_pairs(n: int, d: int, r: int, k: int, generator: torch.Generator | Non
     return FramePairs(left, right, torch.linalg.solve_triangular(R[1], tail, upper=True, left=False))
 
 
-def _gaussian(n: int, rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
+def _gaussian(n: int, rows: int, columns: int, generator: Generator | None) -> Tensor:
     return torch.randn(n, rows, columns, generator=generator, dtype=torch.float64)
 
 
-def _bartlett(n: int, m: int, k: int, generator: torch.Generator | None) -> Tensor:
+def _bartlett(n: int, m: int, k: int, generator: Generator | None) -> Tensor:
     """Lower triangular T (n, k, k) such that T T' has the distribution of H'H for Gaussian H (m, k), m at least k."""
     freedom = torch.arange(m, m - k, -1, dtype=torch.float64).expand(n, k).contiguous()
     chi = (2 * torch._standard_gamma(freedom / 2, generator=generator)).sqrt()
@@ -94,7 +89,7 @@ def principal_angles(X: Tensor, Y: Tensor) -> Tensor:
     return torch.where(cosine**2 >= 0.5, sine.asin(), cosine.acos())
 
 
-def random_angles(d: int, k: int, n_samples: int = 3000, generator: torch.Generator | None = None) -> Tensor:
+def random_angles(d: int, k: int, n_samples: int = 3000, generator: Generator | None = None) -> Tensor:
     """Principal angles between independent, uniformly random subspaces."""
     # Only $X^\top Y$ of the two frames enters, a (K, K) matrix; no more is drawn.
     # Where $2K$ exceeds $d$, the two spans share directions, whose angle is 0 up to rounding.

@@ -21,15 +21,12 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.coupling import overlap_all_pairs, project_all_pairs, widened
+from coupling_lib.metrics.coupling import widened
 from coupling_lib.metrics.subspaces import random_frame
-from coupling_lib.metrics.variants import PairProducts, checked_ks, chosen_variants, evaluated
+from coupling_lib.metrics.variants import block_products, checked_ks, chosen_variants, evaluated
 
 SURROGATES = ("rotated", "permuted", "unpaired")
 """What can be done to the singular vectors of block l'."""
-
-# Entries of the largest intermediate product; blocks are taken in groups that stay below it.
-_MAX_ENTRIES = 2**23
 
 
 def surrogate_vectors(U: Tensor, V: Tensor, kind: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -61,24 +58,13 @@ def mean_over_pairs(
     """Mean of variants over all ordered pairs of different blocks, the other block's vectors given separately."""
     # With `U2 = U` and `V2 = V` these are the means of `measure_variants` off its diagonal.
     J, U, S, V, U2, V2 = widened(J, U, S, V, U2, V2)
-    n_blocks, d, k = U.shape
+    n_blocks, _, k = U.shape
     if n_blocks < 2:
         raise ParameterError("the model has 1 block; coupling needs pairs of different blocks, take a deeper model")
     ks, variants = checked_ks(ks, available=k), chosen_variants(names)
     different = ~torch.eye(n_blocks, dtype=torch.bool, device=U.device)
-    group = max(1, _MAX_ENTRIES // (n_blocks * k * max(d, k)))
     totals = {variant.name: torch.zeros(len(ks), dtype=torch.float64, device=U.device) for variant in variants}
-    for first in range(0, n_blocks, group):
-        rows = slice(first, first + group)
-        products = PairProducts(
-            s=S[rows, None],
-            ujv=project_all_pairs(J[rows], left=U2, right=V2),
-            vju=project_all_pairs(J[rows], left=V2, right=U2),
-            uu=overlap_all_pairs(U2, U[rows]),
-            vv=overlap_all_pairs(V2, V[rows]).mT,
-            uv=overlap_all_pairs(U2, V[rows]),
-            vu=overlap_all_pairs(V2, U[rows]),
-        )
+    for rows, products in block_products(J, U, S, V, U2, V2, variants):
         for name, values in evaluated(variants, products, ks).items():
             totals[name] += values[:, different[rows]].sum(dim=-1)
     return {name: total / (n_blocks * (n_blocks - 1)) for name, total in totals.items()}

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from sklearn.decomposition import PCA
 from torch import Tensor
@@ -45,7 +46,7 @@ def line_shape_score(x: Tensor) -> Tensor:
       \qquad \delta^l = x^l - x^{l-1}.$$
 
     It is 1 for a straight line, about $\sqrt L$ for steps in unrelated directions, and larger for a path that turns
-    back. $L$ is the number of steps in `x`, so that a `window` of a path is measured on the same scale.
+    back. $L$ is the number of steps in `x`, so that a part of a path is measured on the same scale.
 
     Args:
         x: States (L+1, d) or (L+1, n, d).
@@ -65,8 +66,13 @@ def line_shape_score(x: Tensor) -> Tensor:
     """
     x = _states(x)
     steps, lengths = x.diff(dim=0), step_lengths(x)
-    directions = steps / _nonzero_steps(lengths).unsqueeze(-1)
-    travelled = torch.linalg.vector_norm(directions.sum(dim=0), dim=-1)
+    still = (lengths == 0).nonzero()
+    if len(still):
+        raise UntrustworthyResultError(
+            f"step {int(still[0, 0]) + 1} of a trajectory has length 0, so it has no direction; "
+            "a block that adds nothing cannot be scored"
+        )
+    travelled = torch.linalg.vector_norm((steps / lengths.unsqueeze(-1)).sum(dim=0), dim=-1)
     n_steps = len(steps)
     # Directions that cancel exactly on paper leave rounding behind, about one unit in the last place per step.
     if (travelled <= n_steps * torch.finfo(travelled.dtype).eps).any():
@@ -148,23 +154,6 @@ def equidistance(x: Tensor, correction: int = 0) -> Tensor:
     return divided(lengths.std(dim=0, correction=correction), lengths.mean(dim=0), "mean step length")
 
 
-def window(x: Tensor, centre: int, width: int = 11) -> Tensor:
-    """The part of a trajectory around one depth, to be scored on its own."""
-    # A window of `width` states holds `width - 1` steps; `line_shape_score` of it takes that number as its numerator,
-    # so a straight window scores 1.
-    if width < 3 or width % 2 == 0:
-        raise ParameterError(
-            f"width is {width!r}; expected an odd number of states, at least 3, so that it has a centre"
-        )
-    half = width // 2
-    if not half <= centre < len(x) - half:
-        raise ParameterError(
-            f"centre is {centre!r}; a window of {width} states in a trajectory of {len(x)} needs a centre "
-            f"from {half} to {len(x) - half - 1}; choose another centre or a smaller width"
-        )
-    return x[centre - half : centre + half + 1]
-
-
 def window_width(n_blocks: int, wanted: int = 0) -> int:
     """How many blocks a window of a trajectory covers."""
     # The paper takes 11 blocks of models with 32 and more. A shallower model gets the largest odd number that is at
@@ -182,9 +171,8 @@ def window_width(n_blocks: int, wanted: int = 0) -> int:
 
 def block_windows(x: Tensor, width: int) -> Tensor:
     """Every run of neighbouring blocks of a trajectory, each to be scored on its own."""
-    # A window of `width` blocks has `width` steps between `width + 1` states (`window` counts states instead: its 11
-    # states are 10 steps). Window number s holds the blocks s to s + width - 1, counted from 0, and is centred at
-    # block s + width // 2.
+    # A window of `width` blocks has `width` steps between `width + 1` states. Window number s holds the blocks s to
+    # s + width - 1, counted from 0, and is centred at block s + width // 2.
     if not 1 <= width < len(x):
         raise ParameterError(f"width is {width!r}; a trajectory of {len(x)} states has windows of 1 to {len(x) - 1}")
     return x.unfold(0, width + 1, 1).movedim(-1, 1)
@@ -211,23 +199,11 @@ def _spread(values: Tensor, correction: int) -> Tensor:
     return values
 
 
-def _nonzero_steps(lengths: Tensor) -> Tensor:
-    still = (lengths == 0).nonzero()
-    if len(still):
-        raise UntrustworthyResultError(
-            f"step {int(still[0, 0]) + 1} of a trajectory has length 0, so it has no direction; "
-            "a block that adds nothing cannot be scored"
-        )
-    return lengths
-
-
 class PrincipalPaths(NamedTuple):
     """Trajectories seen in the principal components of their last states."""
 
-    coordinates: Tensor
-    """(L+1, n, components): where every token is at every depth."""
-    share: Tensor
-    """(components,): part of the variance of the last states along each component, from 0 to 1."""
+    coordinates: Tensor  #: (L+1, n, components): where every token is at every depth.
+    share: Tensor  #: (components,): part of the variance of the last states along each component, from 0 to 1.
 
 
 def principal_paths(x: Tensor, components: int = 2) -> PrincipalPaths:
@@ -243,10 +219,9 @@ def principal_paths(x: Tensor, components: int = 2) -> PrincipalPaths:
     states = trustworthy(x, "states of the trajectories").detach().double().cpu().numpy()
     fitted = PCA(n_components=components, svd_solver="full").fit(states[-1])
     coordinates = fitted.transform(states.reshape(-1, states.shape[-1])).reshape(*states.shape[:2], components)
-    sign = torch.from_numpy(coordinates[-1, -1]).sign()
     # A token that ends at the mean gives no sign; any will do.
-    sign = torch.where(sign == 0, torch.ones_like(sign), sign)
-    return PrincipalPaths(torch.from_numpy(coordinates) * sign, torch.from_numpy(fitted.explained_variance_ratio_))
+    sign = np.where(coordinates[-1, -1] < 0, -1.0, 1.0)
+    return PrincipalPaths(torch.from_numpy(coordinates * sign), torch.from_numpy(fitted.explained_variance_ratio_))
 
 
 STATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -16,9 +16,8 @@ Every variant is a distance: 0 for perfect coupling. What the paper plots as *co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,58 +29,38 @@ from coupling_lib.metrics.coupling import divided, miscoupling, mismatch, overla
 _MAX_ENTRIES = 2**23
 
 
-@dataclass(frozen=True)
-class PairProducts:
+class PairProducts(NamedTuple):
     """The small matrices that all variants are read off, for L1 Jacobians and the vectors of L2 blocks."""
 
-    # A product that no requested variant needs is None. `top(k)` gives the same for a smaller number of vectors.
+    # Each product has the shape (L1, L2, K, K); one that no requested variant needs is None.
 
-    s: Tensor
-    r"""Top singular values of block $l$ (L1, 1, K): of the Jacobian, not of the vectors' block."""
-    ujv: Tensor | None = None
-    r"""$U_{l'}^\top J_l V_{l'}$ (L1, L2, K, K)."""
-    vju: Tensor | None = None
-    r"""$V_{l'}^\top J_l U_{l'}$ (L1, L2, K, K)."""
-    uu: Tensor | None = None
-    r"""$U_{l'}^\top U_l$ (L1, L2, K, K)."""
-    vv: Tensor | None = None
-    r"""$V_l^\top V_{l'}$ (L1, L2, K, K)."""
-    uv: Tensor | None = None
-    r"""$U_{l'}^\top V_l$ (L1, L2, K, K)."""
-    vu: Tensor | None = None
-    r"""$V_{l'}^\top U_l$ (L1, L2, K, K)."""
+    s: Tensor  #: Top singular values of block $l$ (L1, 1, K): of the Jacobian, not of the vectors' block.
+    ujv: Tensor | None = None  #: $U_{l'}^\top J_l V_{l'}$.
+    vju: Tensor | None = None  #: $V_{l'}^\top J_l U_{l'}$.
+    uu: Tensor | None = None  #: $U_{l'}^\top U_l$.
+    vv: Tensor | None = None  #: $V_l^\top V_{l'}$.
+    uv: Tensor | None = None  #: $U_{l'}^\top V_l$.
+    vu: Tensor | None = None  #: $V_{l'}^\top U_l$.
 
     def top(self, k: int) -> PairProducts:
         """Products of the k strongest vectors alone."""
-        blocks = {name: getattr(self, name) for name in PRODUCTS}
-        return PairProducts(
-            s=self.s[..., :k], **{name: None if m is None else m[..., :k, :k] for name, m in blocks.items()}
-        )
+        s, *products = self
+        return PairProducts(s[..., :k], *(None if m is None else m[..., :k, :k] for m in products))
 
 
-PRODUCTS = ("ujv", "vju", "uu", "vv", "uv", "vu")
-
-
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """One reading of coupling, 0 when the two blocks are perfectly coupled."""
 
-    name: str
-    """Name in `VARIANTS`, in data sets and in captions."""
-    formula: str
-    """Definition in LaTeX; subscript 1 is the Jacobian's block, 2 the vectors' block, all cut to the top K."""
-    source: str
-    """Where it stands: "paper text", "project page", "released code", "pre-release code" or "old code"."""
-    absolute: bool
-    """Whether the entries' absolute values are taken; a signed variant sees the sign of the diagonal."""
-    needs: tuple[str, ...]
-    """Fields of `PairProducts` that it is read off."""
-    function: Callable[[PairProducts], Tensor]
-    """Products (L1, L2, K, K) to values (L1, L2); K is that of the products."""
-
-
-def _rank_k(p: PairProducts) -> Tensor:
-    return (p.uu * p.s.unsqueeze(-2)) @ p.vv
+    name: str  #: Name in `VARIANTS`, in data sets and in captions.
+    source: str  #: Where it stands: "paper text", "project page", "released code", "pre-release code" or "old code".
+    formula: (
+        str  #: Definition in LaTeX; subscript 1 is the Jacobian's block, 2 the vectors' block, all cut to the top K.
+    )
+    needs: tuple[str, ...]  #: Fields of `PairProducts` that it is read off.
+    function: Callable[
+        [PairProducts], Tensor
+    ]  #: Products (L1, L2, K, K) to values (L1, L2); K is that of the products.
+    absolute: bool = True  #: Whether the entries' absolute values are taken; a signed variant sees the diagonal's sign.
 
 
 def _from_identity(M: Tensor) -> Tensor:
@@ -89,83 +68,82 @@ def _from_identity(M: Tensor) -> Tensor:
 
 
 def _diagonal_only(p: PairProducts) -> Tensor:
-    diagonal = p.ujv.diagonal(dim1=-2, dim2=-1).abs()
-    distance = torch.linalg.vector_norm(diagonal - p.s, dim=-1)
+    distance = torch.linalg.vector_norm(p.ujv.diagonal(dim1=-2, dim2=-1).abs() - p.s, dim=-1)
     return divided(distance, torch.linalg.vector_norm(p.s, dim=-1), "norm of the singular values")
 
 
 def _off_over_diagonal(p: PairProducts) -> Tensor:
-    size = p.ujv.abs()
-    k = size.shape[-1]
-    if k == 1:
-        raise ParameterError(
-            "k is 1; old_off_over_diagonal needs off-diagonal entries: k of at least 2, or other names"
-        )
+    k, size = several(p.ujv.shape[-1]), p.ujv.abs()
     diagonal = size.diagonal(dim1=-2, dim2=-1)
     off_diagonal = size - torch.diag_embed(diagonal)
     return divided(off_diagonal.sum(dim=(-2, -1)) / (k * (k - 1)), diagonal.mean(dim=-1), "mean diagonal")
 
 
+def several(k: int) -> int:
+    """Refuse a single vector to the variant that compares off-diagonal entries with the diagonal."""
+    if k == 1:
+        raise ParameterError(
+            "k is 1; old_off_over_diagonal needs off-diagonal entries: k of at least 2, or other names"
+        )
+    return k
+
+
+def _normalised(
+    names: str,
+    source: str,
+    matrix: str,
+    needs: tuple[str, ...],
+    product: Callable[[PairProducts], Tensor],
+    **sign: bool,
+) -> list[Variant]:
+    """The two ways to normalise the distance of a product from the singular values, under two names."""
+    return [
+        Variant(
+            name, source, rf"\lVert {matrix} - S_1 \rVert_F \,/\, \lVert s_1 \rVert_{p}", needs,
+            lambda found, p=p: mismatch(product(found), found.s, norm=p, **{"absolute": True} | sign), **sign,
+        )
+        for name, p in zip(names.split(), (2, 1), strict=True)
+    ]  # fmt: skip
+
+
 _TEXT, _PAGE, _RELEASE, _PRE, _OLD = "paper text", "project page", "released code", "pre-release code", "old code"
-_A, _M_UJV, _M_VJU = r"U_2^\top J_1 V_2", r"|U_2^\top J_1 V_2|", r"|V_2^\top J_1 U_2|"
-_M_RANK_K = r"|U_2^\top U_1 S_1 V_1^\top V_2|"
-
-
-def _norm(matrix: str, p: int) -> str:
-    return rf"\lVert {matrix} - S_1 \rVert_F \,/\, \lVert s_1 \rVert_{p}"
-
-
-def _identity(matrix: str) -> str:
-    return rf"\lVert |{matrix}| - I \rVert_F"
-
+_A = r"U_2^\top J_1 V_2"
+_OFF = r"\lVert A - \mathrm{Diag} A \rVert_F"
 
 _TABLE = (
+    Variant("miscoupling", _TEXT, rf"{_OFF},\; A = {_A}", ("ujv",), lambda p: miscoupling(p.ujv), absolute=False),
     Variant(
-        "miscoupling", r"\lVert A - \mathrm{Diag} A \rVert_F,\; A = " + _A, _TEXT, False, ("ujv",),
-        lambda p: miscoupling(p.ujv),
+        "normalized_miscoupling", _TEXT, rf"{_OFF} \,/\, \lVert A \rVert_F", ("ujv",),
+        lambda p: miscoupling(p.ujv, normalized=True), absolute=False,
+    ),
+    *_normalised("mismatch mismatch_trace", _PAGE, _A, ("ujv",), lambda p: p.ujv, absolute=False),
+    *_normalised("released_norm released_trace", _RELEASE, f"|{_A}|", ("ujv",), lambda p: p.ujv),
+    *_normalised(
+        "released_norm_vju released_trace_vju", _RELEASE, r"|V_2^\top J_1 U_2|", ("vju",), lambda p: p.vju
+    ),
+    *_normalised(
+        "released_norm_k released_trace_k", _PRE, r"|U_2^\top U_1 S_1 V_1^\top V_2|", ("uu", "vv"),
+        lambda p: (p.uu * p.s.unsqueeze(-2)) @ p.vv,
     ),
     Variant(
-        "normalized_miscoupling", r"\lVert A - \mathrm{Diag} A \rVert_F \,/\, \lVert A \rVert_F", _TEXT, False,
-        ("ujv",), lambda p: miscoupling(p.ujv, normalized=True),
-    ),
-    Variant("mismatch", _norm(_A, 2), _PAGE, False, ("ujv",), lambda p: mismatch(p.ujv, p.s)),
-    Variant("mismatch_trace", _norm(_A, 1), _PAGE, False, ("ujv",), lambda p: mismatch(p.ujv, p.s, norm="trace")),
-    Variant("released_norm", _norm(_M_UJV, 2), _RELEASE, True, ("ujv",), lambda p: mismatch(p.ujv, p.s, absolute=True)),
-    Variant(
-        "released_trace", _norm(_M_UJV, 1), _RELEASE, True, ("ujv",),
-        lambda p: mismatch(p.ujv, p.s, absolute=True, norm="trace"),
-    ),
-    Variant(
-        "released_norm_vju", _norm(_M_VJU, 2), _RELEASE, True, ("vju",), lambda p: mismatch(p.vju, p.s, absolute=True)
-    ),
-    Variant(
-        "released_trace_vju", _norm(_M_VJU, 1), _RELEASE, True, ("vju",),
-        lambda p: mismatch(p.vju, p.s, absolute=True, norm="trace"),
-    ),
-    Variant(
-        "released_norm_k", _norm(_M_RANK_K, 2), _PRE, True, ("uu", "vv"),
-        lambda p: mismatch(_rank_k(p), p.s, absolute=True),
-    ),
-    Variant(
-        "released_trace_k", _norm(_M_RANK_K, 1), _PRE, True, ("uu", "vv"),
-        lambda p: mismatch(_rank_k(p), p.s, absolute=True, norm="trace"),
-    ),
-    Variant(
-        "released_diag", _identity(r"U_2^\top U_1 V_1^\top V_2"), _PRE, True, ("uu", "vv"),
+        "released_diag", _PRE, r"\lVert |U_2^\top U_1 V_1^\top V_2| - I \rVert_F", ("uu", "vv"),
         lambda p: _from_identity(p.uu @ p.vv),
     ),
     Variant(
-        "old_norm_diagonal", r"\lVert\, |\mathrm{diag} A| - s_1 \rVert_2 \,/\, \lVert s_1 \rVert_2", _OLD, True,
-        ("ujv",), _diagonal_only,
+        "old_norm_diagonal", _OLD, r"\lVert\, |\mathrm{diag} A| - s_1 \rVert_2 \,/\, \lVert s_1 \rVert_2", ("ujv",),
+        _diagonal_only,
     ),
     Variant(
-        "old_off_over_diagonal", r"\mathrm{mean}_{i \ne j} |a_{ij}| \,/\, \mathrm{mean}_i |a_{ii}|", _OLD, True,
-        ("ujv",), _off_over_diagonal,
+        "old_off_over_diagonal", _OLD, r"\mathrm{mean}_{i \ne j} |a_{ij}| \,/\, \mathrm{mean}_i |a_{ii}|", ("ujv",),
+        _off_over_diagonal,
     ),
-    Variant("basis_uu", _identity(r"U_2^\top U_1"), _OLD, True, ("uu",), lambda p: _from_identity(p.uu)),
-    Variant("basis_vv", _identity(r"V_2^\top V_1"), _OLD, True, ("vv",), lambda p: _from_identity(p.vv)),
-    Variant("basis_uv", _identity(r"U_2^\top V_1"), _OLD, True, ("uv",), lambda p: _from_identity(p.uv)),
-    Variant("basis_vu", _identity(r"V_2^\top U_1"), _OLD, True, ("vu",), lambda p: _from_identity(p.vu)),
+    *(
+        Variant(
+            f"basis_{a}{b}", _OLD, rf"\lVert |{a.upper()}_2^\top {b.upper()}_1| - I \rVert_F", (a + b,),
+            lambda p, bases=a + b: _from_identity(getattr(p, bases)),
+        )
+        for a, b in ("uu", "vv", "uv", "vu")
+    ),
 )  # fmt: skip
 
 VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _TABLE}
@@ -177,6 +155,12 @@ TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "one_minus_square": lambda m: 1 - m**2,
 }
 """Ways to turn a distance $m$ into a coupling: $-m$ (text), $1 - m$ (figures, inferred), $1 - m^2$ (demo notebook)."""
+
+
+def names_at(ks: Iterable[int]) -> list[str]:
+    """Names of all variants that exist at these K."""
+    # With one singular vector there are no off-diagonal entries to set against the diagonal.
+    return [name for name in VARIANTS if 1 not in ks or name != "old_off_over_diagonal"]
 
 
 def chosen_variants(names: Iterable[str] | None) -> list[Variant]:
@@ -209,12 +193,7 @@ def checked_ks(ks: Iterable[int], available: int) -> list[int]:
 
 
 def measure_variants(
-    J: Tensor | Sequence[Any],
-    U: Tensor,
-    S: Tensor,
-    Vh: Tensor,
-    ks: Iterable[int],
-    names: Iterable[str] | None = None,
+    J: Tensor | Sequence[Any], U: Tensor, S: Tensor, Vh: Tensor, ks: Iterable[int], names: Iterable[str] | None = None
 ) -> dict[str, Tensor]:
     r"""Every variant for all pairs of blocks and several K, from shared products.
 
@@ -250,32 +229,34 @@ def measure_variants(
             f"U, S, Vh have shapes {tuple(U.shape)}, {tuple(S.shape)}, {tuple(Vh.shape)} for {n_blocks} Jacobians; "
             "expected (L, d, K), (L, K), (L, K, d)"
         )
-    ks = checked_ks(ks, available=min(U.shape[-1], S.shape[-1], Vh.shape[-2]))
-    variants = chosen_variants(names)
-    needed = {product for variant in variants for product in variant.needs}
-    k, d = max(ks), U.shape[1]
-    U, S, V = U[..., :k], S[..., :k], Vh[:, :k].mT
-    group = max(1, _MAX_ENTRIES // (n_blocks * k * max(d, k)))
-    parts = [
-        evaluated(variants, _products(J[i : i + group], U, S, V, slice(i, i + group), needed), ks)
-        for i in range(0, n_blocks, group)
-    ]
+    ks, variants = checked_ks(ks, available=min(U.shape[-1], S.shape[-1], Vh.shape[-2])), chosen_variants(names)
+    U, S, V = U[..., : max(ks)], S[..., : max(ks)], Vh[:, : max(ks)].mT
+    parts = [evaluated(variants, products, ks) for _, products in block_products(J, U, S, V, U, V, variants)]
     return {variant.name: torch.cat([part[variant.name] for part in parts], dim=1) for variant in variants}
 
 
-def _products(
-    J: Tensor | Sequence[Any], U: Tensor, S: Tensor, V: Tensor, rows: slice, needed: set[str]
-) -> PairProducts:
-    """The products of the Jacobians `J` of blocks `rows` with the vectors of all blocks, those needed only."""
-    formulas: dict[str, Callable[[], Tensor]] = {
-        "ujv": lambda: project_all_pairs(J, left=U, right=V),
-        "vju": lambda: project_all_pairs(J, left=V, right=U),
-        "uu": lambda: overlap_all_pairs(U, U[rows]),
-        "vv": lambda: overlap_all_pairs(V, V[rows]).mT,
-        "uv": lambda: overlap_all_pairs(U, V[rows]),
-        "vu": lambda: overlap_all_pairs(V, U[rows]),
+def needed(variants: Iterable[Variant]) -> set[str]:
+    """Products that at least one of the variants is read off."""
+    return {product for variant in variants for product in variant.needs}
+
+
+def block_products(
+    J: Tensor | Sequence[Any], U: Tensor, S: Tensor, V: Tensor, U2: Tensor, V2: Tensor, variants: Iterable[Variant]
+) -> Iterator[tuple[slice, PairProducts]]:
+    """Products of blocks J, U, S, V with the vectors U2, V2 of all blocks, some blocks at a time."""
+    n_blocks, d, k = U.shape
+    group = max(1, _MAX_ENTRIES // (n_blocks * k * max(d, k)))
+    formulas: dict[str, Callable[[slice], Tensor]] = {
+        "ujv": lambda rows: project_all_pairs(J[rows], left=U2, right=V2),
+        "vju": lambda rows: project_all_pairs(J[rows], left=V2, right=U2),
+        "uu": lambda rows: overlap_all_pairs(U2, U[rows]),
+        "vv": lambda rows: overlap_all_pairs(V2, V[rows]).mT,
+        "uv": lambda rows: overlap_all_pairs(U2, V[rows]),
+        "vu": lambda rows: overlap_all_pairs(V2, U[rows]),
     }
-    return PairProducts(s=S[rows, None], **{name: formulas[name]() for name in PRODUCTS if name in needed})
+    for first in range(0, n_blocks, group):
+        rows = slice(first, first + group)
+        yield rows, PairProducts(S[rows, None], **{name: formulas[name](rows) for name in needed(variants)})
 
 
 def locality(values: Tensor) -> Tensor:

@@ -10,8 +10,6 @@ from scipy.sparse.linalg import LinearOperator
 
 from coupling_lib.errors import ParameterError
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
 
 def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
     """Present a Jacobian to scipy as a `LinearOperator`: J v, J^T u, J V and J^T U over numpy arrays.
@@ -34,16 +32,15 @@ def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
         >>> svds(as_linear_operator(torch.diag(torch.tensor([3.0, 2.0, 1.0]))), k=1, return_singular_vectors=False)
         array([3.])
     """
-    if dtype not in _DTYPES:
+    if dtype not in ("float32", "float64"):
         raise ParameterError(f"dtype is {dtype!r}; 'float64' or 'float32' is expected")
     if not _is_operator(J):
         raise ParameterError(f"J is a {type(J).__name__}; a matrix or an object with `shape`, `@` and `.T` is expected")
 
     def product(operator: Any, factor: np.ndarray) -> np.ndarray:
         columns = torch.from_numpy(np.array(factor, dtype=dtype))
-        if isinstance(operator, torch.Tensor):
-            columns = columns.to(operator)
-        return (operator @ columns).detach().cpu().to(_DTYPES[dtype]).numpy()
+        columns = columns.to(operator) if isinstance(operator, torch.Tensor) else columns
+        return (operator @ columns).detach().cpu().to(getattr(torch, dtype)).numpy()
 
     return LinearOperator(
         shape=tuple(J.shape),
@@ -86,8 +83,7 @@ class _FromNumpy:
     device = torch.device("cpu")
 
     def __init__(self, operator: Any):
-        self._operator = operator
-        self.shape = tuple(operator.shape)
+        self._operator, self.shape = operator, tuple(operator.shape)
         self.dtype = torch.float32 if operator.dtype == np.float32 else torch.float64
 
     @property

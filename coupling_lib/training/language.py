@@ -1,6 +1,6 @@
 """The recipe of the embedded language models: a causal transformer on any text, one command.
 
-    python -m coupling_lib.training.language nano-neox TEXT --run runs/nano-neox --ship data/checkpoints
+    python -m coupling_lib.training language nano-neox TEXT --run runs/nano-neox --ship data/checkpoints
 
 `TEXT` is a text file or a folder of `.txt` files. The run folder holds the tokenised corpus, the state
 of the optimiser (written every few minutes and at every checkpoint) and the log; starting the same
@@ -10,24 +10,86 @@ Step 0 is never stored: it is the initialisation that the recorded seed gives.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import torch
 from torch.nn import functional
 from tqdm import tqdm
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel
 
-from coupling_lib.errors import CouplingError
+from coupling_lib.errors import ParameterError
 from coupling_lib.training import run_files, text
-from coupling_lib.training.card import ship
-from coupling_lib.training.recipe import RECIPES, Recipe, configuration, initialise, learning_rate
 
 # Keeps the random draws of different seeds apart: a seed's steps never reach the next seed's.
 _MIX = 1_000_003
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides a training run besides the text; recorded in the model's card."""
+
+    architecture: str
+    width: int = 96
+    blocks: int = 12
+    heads: int = 4
+    kv_heads: int = 4
+    mlp_width: int = 384
+    vocabulary: int = 1536
+    context: int = 128
+    windows: int = 32
+    steps: int = 10_000
+    checkpoints: tuple[int, ...] = (10_000,)
+    learning_rate: float = 2e-3
+    warmup: int = 100
+    weight_decay: float = 0.1
+    held_out: float = 0.05
+    seed: int = 0
+
+
+RECIPES = {
+    "nano-neox": Recipe("neox", checkpoints=(10, 32, 100, 316, 1_000, 3_162, 10_000)),
+    "nano-llama": Recipe("llama", heads=6, kv_heads=2, mlp_width=256),
+}
+
+
+def configuration(recipe: Recipe) -> PreTrainedConfig:
+    """Give the Hugging Face configuration of a recipe."""
+    common = dict(
+        vocab_size=recipe.vocabulary,
+        hidden_size=recipe.width,
+        num_hidden_layers=recipe.blocks,
+        num_attention_heads=recipe.heads,
+        intermediate_size=recipe.mlp_width,
+        max_position_embeddings=4 * recipe.context,
+        bos_token_id=0,
+        eos_token_id=0,
+        tie_word_embeddings=True,
+    )
+    if recipe.architecture == "neox":
+        return GPTNeoXConfig(**common)
+    if recipe.architecture == "llama":
+        return LlamaConfig(**common, num_key_value_heads=recipe.kv_heads)
+    raise ParameterError(f"architecture is {recipe.architecture!r}; it must be 'neox' or 'llama'")
+
+
+def initialise(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
+    """Build a causal language model with fresh weights from a seed: step 0 of a run."""
+    torch.manual_seed(seed)
+    # Plain attention: the fused kernel's backward pass is twice as slow on a CPU at heads this narrow.
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+
+
+def learning_rate(recipe: Recipe, step: int) -> float:
+    """Linear warm-up, then a cosine to a tenth of the peak."""
+    if step < recipe.warmup:
+        return recipe.learning_rate * (step + 1) / recipe.warmup
+    done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
+    return recipe.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
 def loss(model: PreTrainedModel, ids: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -52,17 +114,8 @@ def validation_loss(model: PreTrainedModel, corpus: text.Corpus, context: int, w
     return sum(float(loss(model, part.to(device))) * len(part) for part in ids.split(32)) / len(ids)
 
 
-def _optimiser(model: PreTrainedModel, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only."""
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), fused=True)
-
-
 def train(recipe: Recipe, source: Path, run: Path, every_seconds: float = 120.0) -> Path:
     """Train a model by a recipe; call it again to resume."""
-    run = Path(run)
     run_files.claim(run, recipe)
     corpus = text.prepare(source, run / "tokens", recipe.vocabulary, recipe.held_out, recipe.seed)
     fit(recipe, initialise(configuration(recipe), recipe.seed), corpus, run, every_seconds)
@@ -80,13 +133,11 @@ def fit(
     """Train a freshly initialised model to the end of its recipe, or go on where its run folder stands."""
     # Batches, and what is dropped in training, are functions of the recipe's seed and of the step alone, so that a
     # resumed run is the uninterrupted one.
-    optimiser = _optimiser(model, recipe)
+    optimiser = run_files.adamw(model, recipe.learning_rate, recipe.weight_decay, betas=(0.9, 0.95))
     state = run / "state.safetensors"
     start = run_files.load_state(state, model, optimiser) if state.exists() else 0
     log = run_files.read_log(run / "log.csv", start) or [_log_row(recipe, corpus, model, 0, float("nan"))]
-
-    saved = time.monotonic()
-    running = float("nan")
+    saved, running = time.monotonic(), float("nan")
     progress = tqdm(range(start, recipe.steps), initial=start, total=recipe.steps, unit="step", mininterval=5)
     for step in progress:
         for group in optimiser.param_groups:
@@ -121,27 +172,5 @@ def _log_row(recipe: Recipe, corpus: text.Corpus, model: PreTrainedModel, step: 
     return {"step": step, "tokens": tokens, "train_loss": train_loss, "validation_loss": nats, "bits_per_byte": bits}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Train an embedded model and ship its checkpoints: the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m coupling_lib.training.language", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("name", choices=RECIPES, help="the recipe")
-    parser.add_argument("text", type=Path, help="a text file or a folder of .txt files")
-    parser.add_argument("--run", type=Path, help="folder of the run (default: runs/NAME); the same folder resumes")
-    parser.add_argument("--ship", type=Path, help="folder to copy the checkpoints and the card to when done")
-    parser.add_argument("--data", help="what the text is, for the card (default: the name of the file or folder)")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
-    options = parser.parse_args(arguments)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    try:
-        run = train(RECIPES[options.name], options.text, options.run or Path("runs") / options.name)
-    except (CouplingError, FileNotFoundError) as error:
-        parser.exit(1, f"{error}\n")
-    if options.ship:
-        ship(options.name, run, options.ship / options.name, options.data or options.text.name)
-
-
 if __name__ == "__main__":
-    main()
+    import_module("coupling_lib.training.__main__").main(command="language")

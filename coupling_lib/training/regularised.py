@@ -1,6 +1,6 @@
 """Does encouraging coupling change what a model learns? Pairs of runs, with `coupling_loss` and without.
 
-    python -m coupling_lib.training.regularised TEXT --run runs/regularised --table data/regulariser.csv
+    python -m coupling_lib.training regularised TEXT --run runs/regularised --table data/regulariser.csv
 
 Both runs of a pair have the same seed: the same initialisation and the same batches. The regulariser is added to the
 cross-entropy with a weight, its strength, that rises linearly from 0 between a quarter and a half of the training:
@@ -10,24 +10,21 @@ should first learn to predict. Each run is measured like a model of the suite. A
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
-from coupling_lib.errors import CouplingError
 from coupling_lib.jacobian.regulariser import coupling_loss
 from coupling_lib.measures.regularised import difference_table, regularised
 from coupling_lib.models.load import wrap_model
 from coupling_lib.training import run_files, suite_table, text
 from coupling_lib.training.language import fit, loss, validation_windows
-from coupling_lib.training.suite import prepare_corpus, weights
-from coupling_lib.training.suite_models import SuiteRecipe, build
+from coupling_lib.training.suite import SuiteRecipe, build, prepare_corpus, weights
 
 
 @dataclass(frozen=True)
@@ -83,23 +80,18 @@ def _pieces(ids: torch.Tensor, recipe: RegularisedRecipe) -> torch.Tensor:
 
 def train_one(name: str, recipe: RegularisedRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
     """Train one run and measure it."""
-    kept = run / "rows.json"
     run_files.claim(run, recipe)
-    if kept.exists():
-        return json.loads(kept.read_text())
+    if rows := run_files.kept_rows(run):
+        return rows
     fit(recipe, build(recipe), corpus, run, every_seconds=60.0, objective=partial(objective, recipe=recipe))
     held_out = validation_windows(corpus, recipe.piece, windows=64)
-    rows = []
     for step in (recipe.steps,) if recipe.strength else (0, recipe.steps):
         hf = weights(recipe, run, step)
         hf.set_attn_implementation("eager")
         value = coupling_loss(hf, held_out, range(recipe.blocks), generator=torch.Generator().manual_seed(0)).item()
         model = wrap_model(hf, corpus.tokenizer, name=name)
         rows.append(suite_table.timed_row(name, recipe, model, corpus, text_name, step) | {"coupling_loss": value})
-    part = kept.with_suffix(".part")
-    part.write_text(json.dumps(rows, indent=1))
-    part.rename(kept)
-    return rows
+    return run_files.keep_rows(run, rows)
 
 
 def run_pairs(
@@ -107,8 +99,7 @@ def run_pairs(
 ) -> None:
     """Train and measure runs, one after the other, and keep the table up to date."""
     for number, (name, recipe) in enumerate(chosen.items(), start=1):
-        start = time.monotonic()
-        corpus = prepare_corpus(recipe, source, run)
+        start, corpus = time.monotonic(), prepare_corpus(recipe, source, run)
         rows = train_one(name, recipe, corpus, run / name, text_name or (source.name if source else ""))
         suite_table.write(table, rows, list(chosen), HEADER)
         last = rows[-1]
@@ -120,27 +111,14 @@ def run_pairs(
         )
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the experiment: the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m coupling_lib.training.regularised", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("text", type=Path, help="a text file or a folder of .txt files")
-    parser.add_argument("--run", type=Path, default=Path("runs/regularised"), help="folder of the runs, to resume from")
-    parser.add_argument("--table", type=Path, default=Path("data/regulariser.csv"), help="the table to merge rows into")
-    parser.add_argument("--data", default="", help="what the text is, for the table (default: its name)")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
-    options = parser.parse_args(arguments)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    try:
-        run_pairs(options.text, options.run, options.table, recipes(), options.data)
-    except (CouplingError, FileNotFoundError) as error:
-        parser.exit(1, f"{error}\n")
-    for row in difference_table(regularised(options.table)).itertuples():
+def differences(table: Path) -> list[str]:
+    """Say what the regulariser changes, one line per strength and column."""
+    lines = []
+    for row in difference_table(regularised(table)).itertuples():
         span = f"95 % interval {row.low:+.4f} to {row.high:+.4f}, {row.pairs} pairs"
-        print(f"strength {row.strength:g}: {row.column} changes by {row.difference:+.4f} ({span})")
+        lines.append(f"strength {row.strength:g}: {row.column} changes by {row.difference:+.4f} ({span})")
+    return lines
 
 
 if __name__ == "__main__":
-    main()
+    import_module("coupling_lib.training.__main__").main(command="regularised")

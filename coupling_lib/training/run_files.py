@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
-import csv
 import json
+import platform
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.training.recipe import Recipe
 
 
-def claim(run: Path, recipe: Recipe) -> None:
+def claim(run: Path, recipe: Any, **more: str) -> None:
     """Make a folder that of one recipe, and refuse a folder that is another's."""
     run.mkdir(parents=True, exist_ok=True)
-    written = run / "recipe.json"
-    as_json = json.dumps(asdict(recipe), indent=1)
+    written, as_json = run / "recipe.json", json.dumps(asdict(recipe) | more, indent=1)
     if written.exists() and written.read_text() != as_json:
         raise ParameterError(f"{str(run)!r} holds a run of another recipe; give another folder or remove it")
     written.write_text(as_json)
 
 
+def write_whole(path: Path, content: str) -> None:
+    """Write a file beside its place, then rename: a killed run never leaves half a file."""
+    part = path.with_suffix(".part")
+    part.write_text(content, encoding="utf-8", newline="")
+    part.rename(path)
+
+
+def adamw(
+    model: PreTrainedModel, rate: float, weight_decay: float, spared: tuple[str, ...] = (), **settings: Any
+) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices only, but for those whose names end in a spared one."""
+    groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
+    for name, parameter in model.named_parameters():
+        groups[parameter.ndim >= 2 and not name.endswith(spared)].append(parameter)
+    decays = {True: weight_decay, False: 0.0}
+    named = [{"params": groups[kind], "weight_decay": decay} for kind, decay in decays.items()]
+    return torch.optim.AdamW(named, lr=rate, fused=True, **settings)
+
+
 def save_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW, step: int) -> None:
-    """Write weights and moments beside their place, then rename: a killed run never leaves half a file."""
+    """Write weights and moments whole or not at all."""
     state = {"step": torch.tensor(step)}
     for name, parameter in model.named_parameters():
         moments = optimiser.state[parameter]
@@ -38,25 +57,12 @@ def save_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW,
 
 def load_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW) -> int:
     """Restore what `save_state` wrote."""
-    state = load_file(path)
+    state, kinds = load_file(path), {"step": "count", "exp_avg": "first", "exp_avg_sq": "second"}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(state[f"weight.{name}"])
-            optimiser.state[parameter] = {
-                "step": state[f"count.{name}"],
-                "exp_avg": state[f"first.{name}"],
-                "exp_avg_sq": state[f"second.{name}"],
-            }
+            optimiser.state[parameter] = {moment: state[f"{kind}.{name}"] for moment, kind in kinds.items()}
     return int(state["step"])
-
-
-def read_log(path: Path, until: int) -> list[dict]:
-    """Read the log of an earlier part of a run, without what lies after the restored step."""
-    if not path.exists():
-        return []
-    with path.open() as file:
-        rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
-    return [row for row in rows if row["step"] <= until]
 
 
 def save_checkpoint(model: PreTrainedModel, folder: Path) -> None:
@@ -66,11 +72,34 @@ def save_checkpoint(model: PreTrainedModel, folder: Path) -> None:
     half.save_pretrained(folder)
 
 
+def read_log(path: Path, until: int) -> list[dict]:
+    """Read the log of an earlier part of a run, without what lies after the restored step."""
+    if not path.exists():
+        return []
+    log = pd.read_csv(path, float_precision="round_trip")
+    return log[log["step"] <= until].to_dict("records")
+
+
 def write_log(path: Path, rows: list[dict]) -> None:
-    """Write the whole log beside its place, then rename."""
-    part = path.with_suffix(".part")
-    with part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    part.rename(path)
+    """Write the whole log."""
+    write_whole(path, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+
+
+def kept_rows(run: Path) -> list[dict]:
+    """Give the rows of a run that was measured before; none of another."""
+    kept = run / "rows.json"
+    return json.loads(kept.read_text()) if kept.exists() else []
+
+
+def keep_rows(run: Path, rows: list[dict]) -> list[dict]:
+    """Write down the rows of a run, so that it is not repeated."""
+    write_whole(run / "rows.json", json.dumps(rows, indent=1))
+    return rows
+
+
+def processor() -> str:
+    """Name the processor."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,67 +1,151 @@
 """The suite: many small language models by one recipe, trained, measured at every checkpoint, written to a table.
 
-    python -m coupling_lib.training.suite TEXT --run runs/suite --table data/suite.csv
+    python -m coupling_lib.training suite TEXT --run runs/suite --table data/suite.csv
 
 `TEXT` is a text file or a folder of `.txt` files. One model is trained after the other; a model that is done is
 never repeated and a half-trained one goes on where it stood, so that the same command resumes. After each model
 its rows go into the table: settings, losses, every reading of coupling with its null, and the trajectories.
+
+The models are one base setting, varied one thing at a time, and width crossed with depth. Every model sees the same
+held-out split and reads the same tokenizer as `nano-neox`; seeds change the initialisation and the batches. Three tiny
+models are trained on the text of the grammar of `training.text`, which needs no corpus, so that whoever has the library
+can repeat them.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import re
 import time
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.errors import ParameterError
 from coupling_lib.models.load import load_model, wrap_model
 from coupling_lib.paths import CHECKPOINTS
 from coupling_lib.training import run_files, suite_table, text
-from coupling_lib.training.grammar import grammar_text
-from coupling_lib.training.language import fit, loss
-from coupling_lib.training.recipe import Recipe
-from coupling_lib.training.suite_models import SHIPPED, SUITE, SuiteRecipe, build
+from coupling_lib.training.language import Recipe, configuration, fit, initialise, loss
 
 _PARAGRAPHS = 4000
 
 
+@dataclass(frozen=True)
+class SuiteRecipe(Recipe):
+    """A recipe with what the suite varies besides."""
+
+    dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    corpus: str = "given"
+    precision: str = "bfloat16"
+
+
+_SHORT = dict(vocabulary=1536, context=128, windows=8, warmup=50)
+BASE = SuiteRecipe(
+    "neox", width=64, blocks=8, heads=2, kv_heads=2, mlp_width=256,
+    steps=600, checkpoints=(32, 100, 300, 600), **_SHORT,
+)  # fmt: skip
+TINY = SuiteRecipe(
+    "neox", width=32, blocks=3, heads=2, kv_heads=2, mlp_width=128, vocabulary=320, context=64, windows=8,
+    steps=60, checkpoints=(20, 60), learning_rate=3e-3, warmup=10, corpus="grammar", precision="float32",
+)  # fmt: skip
+_VARIED = {
+    "seed": "seed", "sd": "stochastic_depth", "wd": "weight_decay", "lr": "learning_rate", "drop": "dropout"
+}  # fmt: skip
+
+
+def _sized(base: SuiteRecipe, width: int, blocks: int, architecture: str = "neox") -> SuiteRecipe:
+    """Change a recipe's size, with an MLP of the architecture's usual width: 4 d, or 8 d / 3 where it is gated."""
+    inner = 4 * width if architecture == "neox" else 8 * round(width / 3)
+    return replace(base, architecture=architecture, width=width, blocks=blocks, mlp_width=inner)
+
+
+def _changed(names: str) -> dict[str, SuiteRecipe]:
+    """Read changes of the base setting from their names: `sd0.2-wd1` has stochastic depth 0.2 and weight decay 1."""
+    found = {}
+    for name in names.split():
+        given = re.findall(r"([a-z]+)([\d.]+(?:e-\d)?)", name)
+        values = {_VARIED[short]: int(value) if short == "seed" else float(value) for short, value in given}
+        found[f"neox-w64-d8-{name}"] = replace(BASE, **values)
+    return found
+
+
+def _suite() -> dict[str, SuiteRecipe]:
+    """All recipes by name, in the order of training: the sooner a run is cut short, the coarser the suite."""
+    models = {"tiny-neox-w32-d3": TINY, "tiny-neox-w48-d4": _sized(TINY, 48, 4)}
+    models |= {"tiny-llama-w32-d3": _sized(TINY, 32, 3, "llama"), "neox-w64-d8": BASE}
+    grid = [(32, 4), (96, 4), (32, 12), (48, 8), (64, 4), (32, 8), (96, 8), (48, 4), (64, 12), (48, 12), (96, 12)]
+    models |= {f"neox-w{width}-d{blocks}": _sized(BASE, width, blocks) for width, blocks in grid}
+    models |= _changed("seed1 sd0.2 wd1 lr5e-4 drop0.1 seed2 wd0 sd0.1 lr6e-3")
+    gated = [(64, 8), (32, 8), (64, 4), (96, 8)]
+    models |= {f"llama-w{width}-d{blocks}": _sized(BASE, width, blocks, "llama") for width, blocks in gated}
+    return models | _changed("wd3 sd0.4 drop0.2 lr1e-3 seed3 sd0.2-wd1 sd0.2-wd0")
+
+
+SUITE = _suite()
+"""Recipes of the models that the suite trains, by name."""
+
+SHIPPED = ("nano-neox", "nano-llama")
+"""Embedded models that the suite measures beside its own; their weights come with the project."""
+
+
+def build(recipe: SuiteRecipe) -> PreTrainedModel:
+    """Build a model of the suite at step 0, with its dropout and stochastic depth in place."""
+    config = configuration(recipe)
+    if recipe.dropout:
+        if recipe.architecture != "neox":
+            raise ParameterError(f"dropout is {recipe.dropout!r}; the architecture {recipe.architecture!r} has none")
+        config.hidden_dropout = config.attention_dropout = recipe.dropout
+    model = initialise(config, recipe.seed)
+    if recipe.stochastic_depth:
+        drop_branches(model, recipe.stochastic_depth)
+    return model.train()
+
+
+def drop_branches(model: PreTrainedModel, probability: float) -> None:
+    """Leave out whole residual branches at random while training (Huang et al., 2016)."""
+    # A block $x + f(x)$ becomes $x + \frac{b}{1 - p} f(x)$ with $b = 0$ with probability $p$ and 1 otherwise, drawn
+    # for each sequence and each block. The factor keeps the mean. In evaluation mode nothing is dropped.
+    if not 0 <= probability < 1:
+        raise ParameterError(f"stochastic_depth is {probability!r}; expected a probability from 0 to below 1")
+    for block in model.base_model.layers:
+        block.register_forward_hook(_branch_dropper(probability))
+
+
+def _branch_dropper(probability: float):
+    """Make the forward hook of one block."""
+
+    def drop(block: nn.Module, arguments: tuple, output: torch.Tensor) -> torch.Tensor | None:
+        if not block.training:
+            return None
+        stream = arguments[0]
+        kept = torch.rand(len(stream), 1, 1, device=stream.device) >= probability
+        return stream + (output - stream) * (kept / (1 - probability)).to(stream.dtype)
+
+    return drop
+
+
 def train_one(name: str, recipe: SuiteRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
     """Train a model of the suite and measure it at step 0 and at every checkpoint."""
-    kept = run / "rows.json"
     run_files.claim(run, recipe)
-    if kept.exists():
-        return json.loads(kept.read_text())
-    model = build(recipe)
-    done = _steps_done(run)
-    start = time.monotonic()
-    dtype = getattr(torch, recipe.precision)
-    fit(recipe, model, corpus, run, every_seconds=60.0, objective=lambda model, ids, _: loss(model, ids, dtype))
+    if rows := run_files.kept_rows(run):
+        return rows
+    state, start, dtype = run / "state.safetensors", time.monotonic(), getattr(torch, recipe.precision)
+    done = int(load_file(state)["step"]) if state.exists() else 0
+    fit(recipe, build(recipe), corpus, run, every_seconds=60.0, objective=lambda model, ids, _: loss(model, ids, dtype))
     # A resumed run knows the time of its last part alone, so the time of a step is what is kept.
     per_step = (time.monotonic() - start) / max(1, recipe.steps - done)
     log = {int(row["step"]): row["train_loss"] for row in run_files.read_log(run / "log.csv", recipe.steps)}
-    rows = []
     for step in (0, *recipe.checkpoints):
         loaded = wrap_model(weights(recipe, run, step), corpus.tokenizer, name=name)
         row = suite_table.timed_row(name, recipe, loaded, corpus, text_name, step)
         rows.append(row | {"train_loss": log.get(step), "train_seconds": round(per_step * step, 1)})
-    part = kept.with_suffix(".part")
-    part.write_text(json.dumps(rows, indent=1))
-    part.rename(kept)
-    return rows
-
-
-def _steps_done(run: Path) -> int:
-    """Read from a run's state how many steps were taken before."""
-    state = run / "state.safetensors"
-    if not state.exists():
-        return 0
-    with safe_open(state, "pt") as file:
-        return int(file.get_tensor("step"))
+    return run_files.keep_rows(run, rows)
 
 
 def weights(recipe: SuiteRecipe, run: Path, step: int) -> PreTrainedModel:
@@ -73,37 +157,28 @@ def weights(recipe: SuiteRecipe, run: Path, step: int) -> PreTrainedModel:
 
 def measure_shipped(name: str, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
     """Measure an embedded model at every checkpoint that ships with the project."""
-    record = json.loads((CHECKPOINTS / name / "training.json").read_text())
-    recipe = Recipe(**record["recipe"])
-    kept = run / "rows.json"
-    if kept.exists():
-        return json.loads(kept.read_text())
     run.mkdir(parents=True, exist_ok=True)
-    rows = []
+    if rows := run_files.kept_rows(run):
+        return rows
+    record = json.loads((CHECKPOINTS / name / "training.json").read_text())
     for step in (point["step"] for point in record["checkpoints"]):
         model = load_model(name, revision=f"step{step}", device="cpu")
+        recipe = SuiteRecipe(**record["recipe"])
         rows.append(suite_table.timed_row(name, recipe, model, corpus, text_name, step))
-    kept.write_text(json.dumps(rows, indent=1))
-    return rows
+    return run_files.keep_rows(run, rows)
 
 
 def run_suite(names: list[str], source: Path | None, run: Path, table: Path, text_name: str = "") -> None:
     """Train and measure models of the suite, one after the other, and keep the table up to date."""
-    unknown = [name for name in names if name not in (*SUITE, *SHIPPED)]
-    if unknown:
-        raise ParameterError(
-            f"the model {unknown[0]!r} is not in the suite; choose from {', '.join((*SUITE, *SHIPPED))}"
-        )
     order = [*SUITE, *SHIPPED]
+    if unknown := [name for name in names if name not in order]:
+        raise ParameterError(f"the model {unknown[0]!r} is not in the suite; choose from {', '.join(order)}")
+    label = text_name or (source.name if source else "")
     for number, name in enumerate(names, start=1):
-        start = time.monotonic()
-        recipe = SUITE.get(name)
+        start, recipe = time.monotonic(), SUITE.get(name)
         corpus = prepare_corpus(recipe or SuiteRecipe("neox"), source, run)
-        label = text_name or (source.name if source else "")
-        if recipe:
-            rows = train_one(name, recipe, corpus, run / name, label)
-        else:
-            rows = measure_shipped(name, corpus, run / name, label)
+        where = (corpus, run / name, label)
+        rows = train_one(name, recipe, *where) if recipe else measure_shipped(name, *where)
         suite_table.write(table, rows, order)
         last = rows[-1]
         print(
@@ -121,31 +196,11 @@ def prepare_corpus(recipe: SuiteRecipe, source: Path | None, run: Path) -> text.
         folder, source = run / "tokens-grammar", run / "grammar.txt"
         if not source.exists():
             run.mkdir(parents=True, exist_ok=True)
-            source.write_text(grammar_text(_PARAGRAPHS))
+            source.write_text(text.grammar_text(_PARAGRAPHS))
     if source is None:
         raise ParameterError("there is no text; give a text file or a folder of .txt files, as the first argument")
     return text.prepare(source, folder, recipe.vocabulary, recipe.held_out, seed=0)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Train and measure the suite: the command line."""
-    parser = argparse.ArgumentParser(prog="python -m coupling_lib.training.suite", description=__doc__.split("\n")[0])
-    parser.add_argument("text", type=Path, nargs="?", help="a text file or a folder of .txt files")
-    parser.add_argument("--run", type=Path, default=Path("runs/suite"), help="folder of the runs, to resume from")
-    parser.add_argument(
-        "--table", type=Path, default=Path("data/suite.csv"), help="the table that rows are merged into"
-    )
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="names of models (default: all)")
-    parser.add_argument("--data", default="", help="what the text is, for the table (default: its name)")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
-    options = parser.parse_args(arguments)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    try:
-        run_suite(options.only or [*SUITE, *SHIPPED], options.text, options.run, options.table, options.data)
-    except (CouplingError, FileNotFoundError) as error:
-        parser.exit(1, f"{error}\n")
-
-
 if __name__ == "__main__":
-    main()
+    import_module("coupling_lib.training.__main__").main(command="suite")

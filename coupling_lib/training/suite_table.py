@@ -7,17 +7,15 @@ into the table. The comment lines at the head of the file say what the columns m
 
 from __future__ import annotations
 
-import itertools
 import math
-import platform
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
-import xarray as xr
 from torch.nn import functional
 from transformers import PreTrainedModel
 
@@ -28,9 +26,12 @@ from coupling_lib.measures.trajectories import SCORES, measure_trajectories
 from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.load import Model
+from coupling_lib.training import run_files
 from coupling_lib.training.language import validation_windows
-from coupling_lib.training.recipe import Recipe
 from coupling_lib.training.text import Corpus
+
+if TYPE_CHECKING:
+    from coupling_lib.training.suite import SuiteRecipe
 
 N_PROMPTS = 8
 KS = {"5": 5, "10": 10, "tenth": None}
@@ -40,7 +41,7 @@ HEADER = f"""\
 Models of the suite (python -m coupling_lib.training.suite), one row per model and checkpoint. Step 0 is the
 initialisation that the seed gives: the untrained model. Weights from step 1 on are rounded to float16, as they are
 kept; everything is measured in float32, at the last token of each prompt of load_prompts(n={N_PROMPTS}).
-text: what was trained on ("grammar": training.grammar, "given": see text_name). train_loss: running mean.
+text: what was trained on ("grammar": training.text, "given": see text_name). train_loss: running mean.
 validation_loss: nats per token; bits_per_byte: the same in bits per byte of held-out text; accuracy: share of
 held-out tokens whose most probable prediction is right; 256 windows, context tokens each.
 line_shape_score, expodistance, equidistance: mean over prompts, with x^0; *_median: median over prompts.
@@ -59,14 +60,13 @@ def ks_of(width: int) -> dict[str, int]:
 
 def measure(model: Model) -> dict[str, float | int | str]:
     """Measure coupling, its null and the trajectories of one checkpoint on the suite's prompts."""
-    prompts = load_prompts(n=N_PROMPTS)
-    ks = ks_of(model.d_model)
+    prompts, ks = load_prompts(n=N_PROMPTS), ks_of(model.d_model)
     depth = measure_depth(model, prompts, ks=tuple(ks.values()))
     columns: dict[str, float | int | str] = {"k_tenth": ks["tenth"]}
     trajectories = measure_trajectories(model, prompts)
     for name in SCORES:
         columns |= {name: float(trajectories[name].mean()), f"{name}_median": float(trajectories[name].median())}
-    nulls = null_means(depth)
+    nulls = null_of(depth)["value"].mean("block_1")
     different = ~np.eye(model.n_blocks, dtype=bool)
     for variant in VARIANTS:
         for label, k in ks.items():
@@ -74,16 +74,10 @@ def measure(model: Model) -> dict[str, float | int | str]:
             of_prompts = values[:, different].mean(axis=1)
             column = f"{variant}_k{label}"
             columns |= {column: float(of_prompts.mean()), f"{column}_all": float(values.mean())}
-            columns |= {f"{column}_sd": float(of_prompts.std(ddof=1)), f"{column}_null": nulls[variant, k]}
+            columns |= {f"{column}_sd": float(of_prompts.std(ddof=1))}
+            columns |= {f"{column}_null": float(nulls.sel(variant=variant, k=k))}
     columns |= {"n_prompts": N_PROMPTS, "prompts_sha256": str(depth.attrs["prompts_sha256"])}
     return columns | {"versions": str(depth.attrs["versions"])}
-
-
-def null_means(depth: xr.Dataset) -> dict[tuple[str, int], float]:
-    """Average `null_of` over blocks, for every variant at once."""
-    means = null_of(depth)["value"].mean("block_1")
-    places = itertools.product(means["variant"].values.tolist(), means["k"].values.tolist())
-    return {(name, k): float(means.sel(variant=name, k=k)) for name, k in places}
 
 
 @torch.no_grad()
@@ -100,33 +94,22 @@ def held_out(hf: PreTrainedModel, corpus: Corpus, context: int) -> dict[str, flo
     return {"validation_loss": nats / count, "bits_per_byte": bits, "accuracy": right / count}
 
 
-def settings(name: str, recipe: Recipe, hf: PreTrainedModel, text_name: str) -> dict[str, float | int | str]:
+def settings(name: str, recipe: SuiteRecipe, hf: PreTrainedModel, text_name: str) -> dict[str, float | int | str]:
     """Give the columns that say what a model is and how it was trained."""
-    fields = asdict(recipe)
-    for left_out in ("checkpoints", "held_out", "corpus"):
-        fields.pop(left_out, None)
-    extra = {"dropout": 0.0, "stochastic_depth": 0.0, "precision": "bfloat16"}
-    corpus = getattr(recipe, "corpus", "given")
+    fields = {key: value for key, value in asdict(recipe).items() if key not in ("checkpoints", "held_out", "corpus")}
+    texts = {"text": recipe.corpus, "text_name": text_name if recipe.corpus == "given" else recipe.corpus}
+    varied = {key: fields[key] for key in ("dropout", "stochastic_depth", "precision")}
     parameters = sum(parameter.numel() for parameter in hf.parameters())
-    texts = {"text": corpus, "text_name": text_name if corpus == "given" else corpus}
-    return {"model": name, **texts, **extra, **fields, "parameters": parameters}
+    return {"model": name, **texts, **varied, **fields, "parameters": parameters}
 
 
-def processor() -> str:
-    """Name the processor."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def timed_row(name: str, recipe: Recipe, model: Model, corpus: Corpus, text_name: str, step: int) -> dict:
+def timed_row(name: str, recipe: SuiteRecipe, model: Model, corpus: Corpus, text_name: str, step: int) -> dict:
     """Measure one checkpoint and give its row, without what only the training knows."""
     start = time.monotonic()
     row = settings(name, recipe, model.hf, text_name)
     row |= {"step": step, "tokens": step * recipe.windows * recipe.context}
     row |= held_out(model.hf, corpus, recipe.context) | measure(model)
-    where = {"cpu": processor(), "threads": torch.get_num_threads()}
+    where = {"cpu": run_files.processor(), "threads": torch.get_num_threads()}
     return row | where | {"measure_seconds": round(time.monotonic() - start, 2)}
 
 
@@ -140,13 +123,9 @@ def write(path: Path, rows: list[dict], order: list[str], header: str = HEADER) 
     """Merge rows into a table; a row takes the place of an earlier one of the same model and step."""
     table = pd.concat([read(path), pd.DataFrame(rows)], ignore_index=True)
     table = table.drop_duplicates(["model", "step"], keep="last")
-    rank = {name: number for number, name in enumerate(order)}
     table = table.sort_values(
-        ["model", "step"], key=lambda column: column.map(rank) if column.name == "model" else column
+        ["model", "step"], key=lambda column: pd.Categorical(column, order) if column.name == "model" else column
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    with part.open("w", newline="") as file:
-        file.writelines(f"# {line}\n" for line in header.splitlines())
-        table.to_csv(file, index=False, float_format="%.6g", lineterminator="\n")
-    part.rename(path)
+    head = "".join(f"# {line}\n" for line in header.splitlines())
+    run_files.write_whole(path, head + table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))

@@ -5,11 +5,17 @@ tokens, and a held-out stream that shares no text with it. Whole files are held 
 several, so that no sentence of a validation novel is ever trained on; the tail is held out where there
 is one. Batches are a pure function of `(seed, step)`: a resumed run sees exactly the windows that an
 uninterrupted one would have seen.
+
+Where there is no corpus, a seeded grammar writes one, the same on every machine, so that training on it can be repeated
+anywhere. Its sentences have a subject and a verb that agree in number across a clause that comes between them, and a
+later sentence of a paragraph speaks of what an earlier one named. Only `random.Random.random` is used, whose values for
+a seed are fixed across versions of Python.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +25,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 END_OF_TEXT = "<|endoftext|>"
+
+_NOUNS = ("dog", "bird", "sailor", "teacher", "river", "lantern", "gardener", "cousin", "engine", "letter")
+_ADJECTIVES = ("old", "quiet", "red", "hungry", "distant", "clever", "broken", "northern")
+_VERBS = ("see", "follow", "remember", "answer", "leave", "want", "hear", "paint")
+_PLACES = ("near the harbour", "behind the mill", "before noon", "in the long winter", "without a word")
+_OPENINGS = ("Then", "Later", "After all", "Once more", "At last")
 
 
 @dataclass(frozen=True)
@@ -45,12 +57,9 @@ def read_texts(source: Path, held_out: float, seed: int) -> tuple[dict[str, str]
         return {name: text[:cut]}, {f"{name} (last {held_out:.0%})": text[cut:]}
     names = sorted(texts)
     random.Random(seed).shuffle(names)
-    n_held = max(1, round(len(names) * held_out))
-    held = set(names[:n_held])
-    return (
-        {name: text for name, text in texts.items() if name not in held},
-        {name: text for name, text in texts.items() if name in held},
-    )
+    held = set(names[: max(1, round(len(names) * held_out))])
+    train = {name: text for name, text in texts.items() if name not in held}
+    return train, {name: text for name, text in texts.items() if name in held}
 
 
 def train_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -72,11 +81,8 @@ def train_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFas
 
 def _encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
     """Concatenate the texts as token ids, with an end-of-text token after each."""
-    end = np.array([tokenizer.eos_token_id], dtype=np.uint16)
-    pieces = []
-    for encoding in tokenizer.backend_tokenizer.encode_batch(texts):
-        pieces += [np.array(encoding.ids, dtype=np.uint16), end]
-    return np.concatenate(pieces)
+    encodings = tokenizer.backend_tokenizer.encode_batch(texts)
+    return np.concatenate([np.array([*one.ids, tokenizer.eos_token_id], dtype=np.uint16) for one in encodings])
 
 
 def prepare(source: Path, cache: Path, vocabulary: int, held_out: float, seed: int) -> Corpus:
@@ -107,3 +113,44 @@ def batch(stream: np.ndarray, step: int, seed: int, n_windows: int, context: int
     generator = np.random.default_rng([seed, step])
     starts = generator.integers(0, len(stream) - context, size=n_windows)
     return torch.from_numpy(np.stack([stream[s : s + context] for s in starts]).astype(np.int64))
+
+
+def grammar_text(paragraphs: int, seed: int = 0) -> str:
+    """Write paragraphs of invented sentences."""
+    source = random.Random(seed)
+    return "".join(_paragraph(source) + "\n" for _ in range(paragraphs))
+
+
+def _paragraph(source: random.Random) -> str:
+    """Four sentences about two things, the second half in the order the first half named them."""
+    first, second = _noun_phrase(source), _noun_phrase(source)
+    sentences = [_sentence(source, *first), _sentence(source, *second)]
+    for phrase in (first, second):
+        sentences.append(f"{_one(source, _OPENINGS)} {_sentence(source, *phrase)}")
+    return " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
+
+
+def _sentence(source: random.Random, noun: str, plural: bool) -> str:
+    """A subject, perhaps a clause about it, and a verb that agrees with the subject."""
+    clause = ""
+    if source.random() < 0.5:
+        other, many = _noun_phrase(source)
+        clause = f" that {other} {_agreeing(source, many)}"
+    target, _ = _noun_phrase(source)
+    return f"{noun}{clause} {_agreeing(source, plural)} {target} {_one(source, _PLACES)}."
+
+
+def _noun_phrase(source: random.Random) -> tuple[str, bool]:
+    """An article, an adjective and a noun, and whether the noun is plural."""
+    plural = source.random() < 0.5
+    return f"the {_one(source, _ADJECTIVES)} {_one(source, _NOUNS)}{'s' * plural}", plural
+
+
+def _agreeing(source: random.Random, plural: bool) -> str:
+    """A verb in the form that the number asks for."""
+    return _one(source, _VERBS) + "s" * (not plural)
+
+
+def _one(source: random.Random, words: Sequence[str]) -> str:
+    """Choose a word with equal chances."""
+    return words[int(source.random() * len(words))]

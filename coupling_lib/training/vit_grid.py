@@ -21,7 +21,7 @@ images and over all ordered pairs of different blocks |
 | ... `_low`, `_high` | ends of its 95 % bootstrap interval over images |
 | ... `_all` | the same with the pairs of a block with itself |
 | ... `_null` | its mean for random orthogonal bases with the same singular values (`measures.random_bases.null_of`); \
-in `data/vit_grid.csv` derived, not retrained, and without `miscoupling` (`training.derived_nulls`) |
+in `data/vit_grid.csv` derived, not retrained, and without `miscoupling` (`workflow/derived_nulls.py`) |
 | ... `_untrained` | its mean before training, on the same images |
 | `machine`, `threads`, `versions` | what it was made on and with |
 
@@ -33,14 +33,15 @@ from __future__ import annotations
 import csv
 import functools
 import io
-import platform
+import itertools
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from tqdm import tqdm
 from transformers import ViTForImageClassification
@@ -56,7 +57,8 @@ from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.load import wrap_model
 from coupling_lib.provenance import versions
 from coupling_lib.svd.triplets import IllDefinedSubspaceWarning
-from coupling_lib.training import vit, vit_recipe
+from coupling_lib.training import run_files, vit
+from coupling_lib.training.vit import VitRecipe
 
 WEIGHT_DECAYS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2)
 """The paper's eight weight decays."""
@@ -76,24 +78,23 @@ IMAGES = 12
 _SHAPES = ("line_shape_score", "expodistance")
 
 
-def paper_grid(base: vit_recipe.VitRecipe, more_seeds: Sequence[int] = (1, 2)) -> list[vit_recipe.VitRecipe]:
+def grid(weight_decays: Sequence[float], rates: Sequence[float], base: VitRecipe) -> list[VitRecipe]:
+    """Give the recipes of a grid of weight decay by stochastic depth."""
+    return [replace(base, weight_decay=decay, drop_path=rate) for decay in weight_decays for rate in rates]
+
+
+def paper_grid(base: VitRecipe, more_seeds: Sequence[int] = (1, 2)) -> list[VitRecipe]:
     """Give the recipes of the whole grid, in an order that makes sense of a part of it."""
     # The row of several seeds comes first, then the rates that the paper names, then the others.
     named = (0.0, 0.05, 0.1, 0.3)
-    others = tuple(rate for rate in DROP_PATHS if rate not in named)
-    rest = tuple(decay for decay in WEIGHT_DECAYS if decay != SEEDED_DECAY)
-    order = [
-        *vit_recipe.grid((SEEDED_DECAY,), DROP_PATHS, base),
-        *vit_recipe.grid(rest, named, base),
-        *vit_recipe.grid(rest, others, base),
-    ]
-    return order + [
-        r for seed in more_seeds for r in vit_recipe.grid((SEEDED_DECAY,), DROP_PATHS, replace(base, seed=seed))
-    ]
+    others = [rate for rate in DROP_PATHS if rate not in named]
+    rest = [decay for decay in WEIGHT_DECAYS if decay != SEEDED_DECAY]
+    order = grid([SEEDED_DECAY], DROP_PATHS, base) + grid(rest, named, base) + grid(rest, others, base)
+    return order + [r for seed in more_seeds for r in grid([SEEDED_DECAY], DROP_PATHS, replace(base, seed=seed))]
 
 
 def run_grid(
-    recipes: Sequence[vit_recipe.VitRecipe], data: LabelledImages, run: Path, table: Path, n_images: int = IMAGES
+    recipes: Sequence[VitRecipe], data: LabelledImages, run: Path, table: Path, n_images: int = IMAGES
 ) -> None:
     """Train and measure every model that has no line in the table yet."""
     done = _done(table, recipes[0], data)
@@ -103,7 +104,7 @@ def run_grid(
         _append(table, measured_line(recipe, data, folder, n_images))
 
 
-def measured_line(recipe: vit_recipe.VitRecipe, data: LabelledImages, folder: Path, n_images: int) -> dict:
+def measured_line(recipe: VitRecipe, data: LabelledImages, folder: Path, n_images: int) -> dict:
     """Measure a trained model: one line of the table."""
     began = time.monotonic()
     model = ViTForImageClassification.from_pretrained(folder / "model", attn_implementation="eager")
@@ -111,16 +112,11 @@ def measured_line(recipe: vit_recipe.VitRecipe, data: LabelledImages, folder: Pa
     test_accuracy, test_loss = vit.evaluate(model, data.test, data.test_labels)
     # All models of a seed start from the same weights.
     start = untrained_values(replace(recipe, weight_decay=0.0, drop_path=0.0), data, n_images)
-    values = measured_values(model, data, n_images) | {
-        f"{name}_untrained": value
-        for name, value in start.items()
-        if not name.endswith(("_low", "_high", "_all", "_null"))
-    }
+    told = [name for name in start if not name.endswith(("_low", "_high", "_all", "_null"))]
+    values = measured_values(model, data, n_images) | {f"{name}_untrained": start[name] for name in told}
     return {
         "model": recipe.name,
-        "weight_decay": recipe.weight_decay,
-        "drop_path": recipe.drop_path,
-        "seed": recipe.seed,
+        **{name: getattr(recipe, name) for name in ("weight_decay", "drop_path", "seed")},
         **_settings(recipe, data),
         "train_accuracy": train_accuracy,
         "test_accuracy": test_accuracy,
@@ -130,16 +126,16 @@ def measured_line(recipe: vit_recipe.VitRecipe, data: LabelledImages, folder: Pa
         "measuring_seconds": round(time.monotonic() - began, 1),
         "images": n_images,
         **values,
-        "machine": machine(),
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else run_files.processor(),
         "threads": torch.get_num_threads(),
         "versions": versions(),
     }
 
 
 @functools.lru_cache(maxsize=2)
-def untrained_values(recipe: vit_recipe.VitRecipe, data: LabelledImages, n_images: int) -> dict[str, float]:
+def untrained_values(recipe: VitRecipe, data: LabelledImages, n_images: int) -> dict[str, float]:
     """Measure the fresh weights of a seed, once for all models that start from them."""
-    model = vit_recipe.initialise(vit_recipe.configuration(recipe, data), recipe.seed)
+    model = vit.initialise(vit.configuration(recipe, data), recipe.seed)
     accuracy, _ = vit.evaluate(model, data.test, data.test_labels)
     return {"test_accuracy": accuracy, **measured_values(model, data, n_images)}
 
@@ -151,57 +147,47 @@ def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_image
     # The third is 10 % of the width, rounded down as in the released code.
     ks = sorted({k for k in (5, 10, width // 10) if 2 <= k <= width})
     model = wrap_model(hf)
-    out = {}
+    different = ~np.eye(model.n_blocks, dtype=bool)
+    out: dict[str, float] = {}
     for token, position in TOKENS.items():
         with warnings.catch_warnings():
             # Singular values that coincide are a property of a fresh model, and expected there.
             warnings.simplefilter("ignore", IllDefinedSubspaceWarning)
             ds = measure_depth(model, pixels, ks=ks, token=position)
         nulls = null_of(ds, list(VARIANTS))["value"].mean("block_1")
-        for name in VARIANTS:
-            for k in ks:
-                column = f"{token}.k{k}.{name}"
-                out |= _summarised(column, ds[name].sel(k=k).values) | {
-                    f"{column}_null": float(nulls.sel(variant=name, k=k))
-                }
+        for name, k in itertools.product(VARIANTS, ks):
+            column, values = f"{token}.k{k}.{name}", ds[name].sel(k=k).values
+            out |= _with_interval(column, values[:, different].mean(axis=1))
+            out |= {f"{column}_all": float(values.mean()), f"{column}_null": float(nulls.sel(variant=name, k=k))}
         shape = measure_trajectories(model, pixels, token=position)
         for name in _SHAPES:
-            mean, low, high = bootstrap_interval(shape[name].values, n_resamples=500)
-            column = f"{token}.{name}"
-            out |= {column: float(mean), f"{column}_low": float(low), f"{column}_high": float(high)}
+            out |= _with_interval(f"{token}.{name}", shape[name].values)
     return out
 
 
-def _summarised(column: str, values: np.ndarray) -> dict[str, float]:
-    """Average `(image, block_1, block_2)` over pairs of different blocks, with an interval over images."""
-    different = ~np.eye(values.shape[-1], dtype=bool)
-    mean, low, high = bootstrap_interval(values[:, different].mean(axis=1), n_resamples=500)
-    ends = {f"{column}_low": float(low), f"{column}_high": float(high)}
-    return {column: float(mean), **ends, f"{column}_all": float(values.mean())}
+def _with_interval(column: str, values: np.ndarray) -> dict[str, float]:
+    """Average values of images, with an interval over images."""
+    mean, low, high = map(float, bootstrap_interval(values, n_resamples=500))
+    return {column: mean, f"{column}_low": low, f"{column}_high": high}
 
 
-def _settings(recipe: vit_recipe.VitRecipe, data: LabelledImages) -> dict:
+def _settings(recipe: VitRecipe, data: LabelledImages) -> dict:
     """Give the settings that all models of a table share."""
     common = {name: getattr(recipe, name) for name in ("width", "blocks", "heads", "patch", "epochs", "batch")}
-    steps = recipe.epochs * vit_recipe.steps_per_epoch(recipe, data)
-    rate = recipe.learning_rate * recipe.batch / 512
-    return {"data": data.name, **common, "steps": steps, "learning_rate": rate}
+    steps = recipe.epochs * vit.steps_per_epoch(recipe, data)
+    return {"data": data.name, **common, "steps": steps, "learning_rate": recipe.peak}
 
 
-def machine() -> str:
-    """Name the processor, or the GPU."""
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    cpus = Path("/proc/cpuinfo")
-    names = [line.partition(":")[2].strip() for line in cpus.read_text().splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _done(table: Path, recipe: vit_recipe.VitRecipe, data: LabelledImages) -> set[str]:
+def _done(table: Path, recipe: VitRecipe, data: LabelledImages) -> set[str]:
     """Read which models have their line, and refuse a table of other settings."""
     if not table.exists():
         return set()
-    lines = list(_lines(table))
+    text = table.read_text(encoding="utf-8")
+    # A line without its end was being written when the run was killed.
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        table.write_text(whole, encoding="utf-8")
+    lines = list(csv.DictReader(io.StringIO(whole)))
     wanted = {name: _written(value) for name, value in _settings(recipe, data).items()}
     for line in lines:
         if other := [name for name, value in wanted.items() if line[name] != value]:
@@ -212,25 +198,12 @@ def _done(table: Path, recipe: vit_recipe.VitRecipe, data: LabelledImages) -> se
     return {line["model"] for line in lines}
 
 
-def _lines(table: Path) -> Iterator[dict[str, str]]:
-    text = table.read_text(encoding="utf-8")
-    # A line without its end was being written when the run was killed.
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        table.write_text(whole, encoding="utf-8")
-    return csv.DictReader(io.StringIO(whole))
-
-
 def _append(table: Path, line: dict) -> None:
     """Add a line, with the header if it is the first."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, fieldnames=list(line), lineterminator="\n")
-    if not table.exists() or not table.read_text(encoding="utf-8"):
-        table.parent.mkdir(parents=True, exist_ok=True)
-        writer.writeheader()
-    writer.writerow({name: _written(value) for name, value in line.items()})
-    with table.open("a", encoding="utf-8", newline="") as file:
-        file.write(buffer.getvalue())
+    table.parent.mkdir(parents=True, exist_ok=True)
+    first = not table.exists() or not table.read_text(encoding="utf-8")
+    written = pd.DataFrame([{name: _written(value) for name, value in line.items()}])
+    written.to_csv(table, mode="a", header=first, index=False, lineterminator="\n")
 
 
 def _written(value: object) -> str:

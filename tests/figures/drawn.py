@@ -26,15 +26,20 @@ def assert_repeats(draw: Callable[[], Figure], theme: str) -> None:
 def assert_text_inside(draw: Callable[[], Figure], theme: str = "light", tick_labels: str = "") -> None:
     """Draw, and look for text beyond the edge: titles, labels, annotations, legends, and tick labels of an axis."""
     with style.theme(theme):
-        figure = draw()
-        FigureCanvasAgg(figure).draw()
+        assert_text_is_inside(draw(), tick_labels)
+
+
+def assert_text_is_inside(figure: Figure, tick_labels: str = "xy") -> None:
+    """Look for text beyond the edge of a figure: titles, labels, annotations, legends, and tick labels of an axis."""
+    FigureCanvasAgg(figure).draw()
     texts = [t for axes in figure.axes for t in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]]
-    texts += [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+    texts += [*figure.texts, *(t for legend in legends for t in [*legend.get_texts(), legend.get_title()])]
     for axes in figure.axes:
-        for name in tick_labels:
+        for name in tick_labels if axes.axison else "":
             texts += [label for label in getattr(axes, f"get_{name}ticklabels")() if _is_drawn(axes, label, name)]
     for text in texts:
-        if text.get_text():
+        if text.get_text() and text.get_visible():
             box = text.get_window_extent()
             assert box.x0 >= -_EDGE and box.x1 <= figure.bbox.width + _EDGE, (text, box)
             assert box.y0 >= -_EDGE and box.y1 <= figure.bbox.height + _EDGE, (text, box)

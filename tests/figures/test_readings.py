@@ -1,4 +1,4 @@
-"""Figures of rival readings: what is drawn is what was compared, in both themes."""
+"""Figures of rival readings: what is drawn is what was compared."""
 
 from __future__ import annotations
 
@@ -6,30 +6,15 @@ import numpy as np
 import pytest
 
 from coupling_lib.figures import readings, style
+from coupling_lib.figures.show import frame
 from coupling_lib.metrics.variants import VARIANTS
-from tests.figures.drawn import assert_repeats, assert_text_inside
 
-from .readings_example import make_agreement, make_by_block, make_choices, make_means
-
-FIGURES = {
-    "values_by_k": lambda: readings.values_by_k(make_means()),
-    "beyond_chance": lambda: readings.beyond_chance(make_means(), 10),
-    "agreement_matrix": lambda: readings.agreement_matrix(make_agreement()),
-    "choices_figure": lambda: readings.choices_figure(make_choices()),
-    "boundary_figure": lambda: readings.boundary_figure(make_by_block(), 0.95),
-}
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("figure", FIGURES)
-def test_every_figure_repeats_byte_for_byte_and_keeps_its_text_inside(figure, theme):
-    assert_repeats(FIGURES[figure], theme)
-    assert_text_inside(FIGURES[figure], theme, tick_labels="y")
+from .cases_readings import make_agreement, make_by_block, make_choices, make_means
 
 
 def test_each_variant_has_a_panel_of_its_own_with_both_networks_and_their_nulls():
     means = make_means()
-    panels = [axes for axes in readings.values_by_k(means).axes if axes.get_title(loc="left")]
+    panels = [axes for axes in readings.draw_values(means).axes if axes.get_title(loc="left")]
     assert [axes.get_title(loc="left") for axes in panels] == list(VARIANTS)
     chosen = means.sel(variant="released_trace")
     drawn = [line.get_ydata() for line in panels[list(VARIANTS).index("released_trace")].lines]
@@ -39,7 +24,7 @@ def test_each_variant_has_a_panel_of_its_own_with_both_networks_and_their_nulls(
 
 def test_beyond_chance_shows_shares_in_per_cent_with_intervals_and_the_other_ks_small():
     means = make_means()
-    axes = readings.beyond_chance(means, 10).axes[0]
+    axes = readings.draw_beyond_chance(means, 10).axes[0]
     trained = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 17][1]
     np.testing.assert_allclose(trained.get_xdata(), 100 * means.share.sel(network="trained", k=10))
     assert sum(line.get_marker() == "." for line in axes.lines) == 2 * 2
@@ -50,7 +35,7 @@ def test_agreement_is_written_in_every_cell_in_an_ink_that_stands_out_from_it():
     agreement = make_agreement()
     for theme in ("light", "dark"):
         with style.theme(theme):
-            axes = readings.agreement_matrix(agreement).axes[0]
+            axes = readings.draw_agreement(agreement).axes[0]
             page, text = style.colour("page"), style.colour("text")
         cells = axes.texts
         assert len(cells) == 17**2 and cells[0].get_text() == "1"
@@ -61,7 +46,7 @@ def test_agreement_is_written_in_every_cell_in_an_ink_that_stands_out_from_it():
 
 def test_choices_show_each_value_its_interval_its_chance_and_its_number():
     choices = make_choices()
-    axes = readings.choices_figure(choices).axes[0]
+    axes = readings.draw_choices(choices).axes[0]
     dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 3]
     for values, network in zip(dots, ("untrained", "trained"), strict=True):
         np.testing.assert_allclose(values, choices[choices.network == network].coupling)
@@ -73,7 +58,7 @@ def test_choices_show_each_value_its_interval_its_chance_and_its_number():
 
 def test_boundaries_are_told_apart_by_line_and_networks_by_colour():
     by_block = make_by_block()
-    axes = readings.boundary_figure(by_block, 0.95).axes[0]
+    axes = readings.draw_boundaries(readings.take_boundaries(by_block), 0.95).axes[0]
     lines = {line.get_label(): line for line in axes.lines}
     own, after = lines["trained, the block's own output"], lines["trained, after the final norm"]
     np.testing.assert_allclose(own.get_ydata(), by_block["mean"].sel(network="trained", boundary="block"))
@@ -86,3 +71,49 @@ def test_a_number_is_shortened_without_losing_its_sign_or_showing_a_negative_zer
     assert [readings._short(value) for value in (1, 0.999, 0.256, -0.256, -0.001, -1)] == [
         "1", "1", ".26", "−.26", ".00", "−1",
     ]  # fmt: skip
+
+
+def test_means_table_has_a_line_per_network_variant_and_k():
+    means = make_means()
+    table = frame(means).set_index(["network", "variant", "k"])
+    assert len(table) == 2 * 17 * 3
+    chosen = means.sel(network="trained", variant="mismatch", k=30)
+    assert table.loc[("trained", "mismatch", 30), "share_high"] == chosen.share_high.item()
+    assert table.loc[("trained", "mismatch", 30), "null"] == chosen.null.item()
+
+
+def test_agreement_table_has_a_line_per_ordered_pair_of_variants():
+    table = frame(make_agreement()).set_index(["variant", "other"])
+    wanted = make_agreement().low.sel(variant="basis_uu", other="mismatch").item()
+    assert len(table) == 17**2 and table.loc[("basis_uu", "mismatch"), "low"] == wanted
+
+
+def test_boundary_table_counts_blocks_from_one():
+    table = frame(readings.take_boundaries(make_by_block()))
+    assert sorted(set(table.block)) == [1, 2, 3, 4, 5, 6]
+    row = table[(table.boundary == "hidden_states") & (table.network == "trained") & (table.block == 6)]
+    assert row["mean"].item() == make_by_block()["mean"].values[1, 1, 5]
+
+
+def test_summary_has_a_line_per_variant_in_two_decimals_without_negative_zeros():
+    means = make_means()
+    means["share"][1, 3] = -0.001
+    table = readings.take_summary(means, k=10)
+    assert list(table.index) == list(VARIANTS)
+    wanted = means["mean"].sel(network="untrained", variant="released_norm", k=10).item()
+    assert table.loc["released_norm", "untrained"] == pytest.approx(wanted, abs=0.005)
+    assert str(table["beyond chance"].iloc[3]) == "0.0"
+
+
+def test_quotable_names_values_intervals_chance_agreement_and_choices():
+    means, agreement, choices = make_means(), make_agreement(), make_choices()
+    found = readings.numbers_of(means, agreement, choices, k=5, prompts=7)
+    chosen = means.sel(network="trained", variant="mismatch", k=5)
+    assert found["mismatch-trained"] == chosen["mean"].item() and found["mismatch-trained-low"] == chosen.low.item()
+    assert found["mismatch-random-bases"] == chosen.null.item()
+    assert found["mismatch-beyond-chance"] == chosen.share.item()
+    assert found["mismatch-beyond-chance-error"] == pytest.approx((chosen.share_high - chosen.share_low).item() / 3.92)
+    assert found["prompts"] == found["mismatch-beyond-chance-n"] == 7
+    wanted = agreement["mean"].sel(variant="basis_vv", other="normalized_miscoupling").item()
+    assert found["agreement-basis_vv"] == wanted
+    assert found["choice-2-untrained"] == pytest.approx(0.1) and found["choice-3-trained-null"] == pytest.approx(0.06)

@@ -69,7 +69,6 @@ def test_interval_repeats_and_survives_constant_resamples():
         (dict(x=[1, 2, 3, 4], y=[1, np.nan, 3, 4]), "y is constant or not finite"),
         (dict(x=[1, 2, 3, 4], y=[1, 3, 2, 4], given=[2, 4, 6, 8]), "predicts x or y exactly"),
         (dict(x=[1, 2, 3, 4], y=[1, 3, 2, 4], method="kendall"), "method is 'kendall'"),
-        (dict(x=[1, 2, 3, 4], y=[1, 3, 2, 4], level=95), "level 95"),
     ],
 )
 def test_what_has_no_correlation_is_refused(arguments, message):

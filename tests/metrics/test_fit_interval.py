@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.statistics import fit_with_interval
 
 
@@ -52,6 +51,11 @@ def test_few_points_without_relation_have_an_interval_from_0():
     assert fit.low == 0 and fit.high > 0.3
 
 
-def test_a_level_outside_0_to_1_is_refused():
-    with pytest.raises(ParameterError, match=r"level is 95; expected a number between 0 and 1"):
-        fit_with_interval([0, 1, 2], [0, 1, 1], level=95)
+def test_values_that_never_vary_have_no_interval():
+    fit = fit_with_interval(np.arange(12.0), np.ones(12), n_resamples=20)
+    assert fit.slope == 0 and np.isnan([fit.low, fit.high]).all()
+
+
+def test_three_points_are_resampled_and_hold_a_whole_line():
+    fit = fit_with_interval([0, 1, 2], [0, 1, 1])
+    assert (fit.r_squared, fit.high, fit.n) == (pytest.approx(0.75), pytest.approx(1), 3) and 0 <= fit.low <= 0.75

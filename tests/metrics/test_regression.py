@@ -77,11 +77,11 @@ def test_the_exponential_fit_finds_its_own_parameters():
 def test_bootstrap_draws_whole_groups():
     # Within a group all points are the same, so six copies must not narrow the interval of the five groups.
     x, y = X[:5, 0], Y[:5]
-    alone = regression.bootstrap_r_squared(x, y, n_resamples=400)
-    copied = regression.bootstrap_r_squared(np.repeat(x, 6), np.repeat(y, 6), GROUPS, n_resamples=400)
-    assert copied.r_squared == pytest.approx(alone.r_squared, rel=1e-10)
+    alone = regression.r_squared_over(x, y, n_resamples=400)
+    copied = regression.r_squared_over(np.repeat(x, 6), np.repeat(y, 6), GROUPS, n_resamples=400)
+    assert copied.value == pytest.approx(alone.value, rel=1e-10)
     assert (copied.low, copied.high) == pytest.approx((alone.low, alone.high), abs=1e-9)
-    loose = regression.bootstrap_r_squared(np.repeat(x, 6), np.repeat(y, 6), n_resamples=400)
+    loose = regression.r_squared_over(np.repeat(x, 6), np.repeat(y, 6), n_resamples=400)
     assert loose.high - loose.low < alone.high - alone.low
 
 
@@ -91,7 +91,7 @@ def test_bootstrap_interval_has_the_coverage_of_the_percentiles_of_a_loop():
     for _ in range(300):
         drawn = generator.integers(30, size=30)
         values.append(share(Y[drawn], design(X[drawn]) @ solved(X[drawn], Y[drawn])))
-    found = regression.bootstrap_r_squared(X, Y, n_resamples=300)
+    found = regression.r_squared_over(X, Y, n_resamples=300)
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(values, (0.025, 0.975))), rel=1e-9)
 
 
@@ -102,8 +102,8 @@ def test_the_correlation_has_the_interval_of_a_loop_over_groups():
         drawn = np.concatenate([np.flatnonzero(GROUPS == "abcde"[i]) for i in generator.integers(5, size=5)])
         if len(set(GROUPS[drawn])) > 2:
             values.append(np.corrcoef(X[drawn, 0], Y[drawn])[0, 1])
-    found = regression.bootstrap_correlation(X[:, 0], Y, GROUPS, n_resamples=200)
-    assert found.r == pytest.approx(np.corrcoef(X[:, 0], Y)[0, 1])
+    found = regression.correlation_over(X[:, 0], Y, GROUPS, n_resamples=200, fewest=3)
+    assert found.value == pytest.approx(np.corrcoef(X[:, 0], Y)[0, 1])
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(values, (0.025, 0.975))), rel=1e-9)
 
 

@@ -13,7 +13,6 @@ from coupling_lib.metrics.trajectory import (
     logit_entropy,
     norms,
     step_lengths,
-    window,
     window_width,
 )
 
@@ -53,20 +52,11 @@ def test_one_token_alone_scores_what_it_scores_among_others(x):
         torch.testing.assert_close(score(x[:, 2]), score(x)[..., 2], rtol=1e-13, atol=0)
 
 
-def test_a_window_takes_its_own_number_of_steps_as_numerator(x):
-    straight = torch.arange(20.0)[:, None] * torch.ones(3)
-    assert line_shape_score(window(straight, centre=9)).item() == pytest.approx(1, abs=1e-6)
-    part = window(x, centre=6, width=5)
-    assert torch.equal(part, x[4:9])
+def test_a_part_of_a_path_takes_its_own_number_of_steps_as_numerator(x):
+    part = x[4:9]
     directions = (part[1:] - part[:-1]) / torch.linalg.vector_norm(part[1:] - part[:-1], dim=-1, keepdim=True)
     expected = 4 / torch.linalg.vector_norm(directions.sum(0), dim=-1)
     torch.testing.assert_close(line_shape_score(part), expected, rtol=1e-13, atol=0)
-
-
-@pytest.mark.parametrize(("centre", "width"), [(4, 11), (8, 11), (6, 10), (6, 1), (-1, 3)])
-def test_a_window_without_centre_or_over_the_end_is_refused(x, centre, width):
-    with pytest.raises(ParameterError, match=r"expected an odd number|needs a centre from"):
-        window(x, centre, width)
 
 
 def test_block_windows_are_every_run_of_neighbouring_blocks_and_score_one_where_straight(x):

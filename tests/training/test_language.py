@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -13,8 +11,8 @@ from safetensors.torch import load_file
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.training import language
-from coupling_lib.training.card import ship
-from coupling_lib.training.recipe import RECIPES, Recipe, configuration, digest, initialise, learning_rate
+from coupling_lib.training.cards import digest, ship_language
+from coupling_lib.training.language import RECIPES, Recipe, configuration, initialise, learning_rate
 from coupling_lib.training.run_files import read_log
 
 TINY = Recipe(
@@ -99,7 +97,7 @@ def test_llama_recipe_shares_its_keys_and_values():
 
 def test_shipped_folder_is_complete_and_its_step_0_can_be_regenerated(run, tmp_path):
     target = tmp_path / "tiny"
-    ship("tiny", run, target, "five made-up texts")
+    ship_language("tiny", run, target, "five made-up texts")
     record = json.loads((target / "training.json").read_text())
     fresh = initialise(configuration(TINY), record["seed"])
     assert digest(fresh) == record["digest_step0"]
@@ -113,19 +111,4 @@ def test_shipped_folder_is_complete_and_its_step_0_can_be_regenerated(run, tmp_p
 def test_an_unfinished_run_is_not_shipped(run, tmp_path):
     (tmp_path / "recipe.json").write_text((run / "recipe.json").read_text())
     with pytest.raises(ParameterError, match="has not reached step 12"):
-        ship("tiny", tmp_path, tmp_path / "target", "")
-
-
-def test_command_line_ends_in_one_line_when_there_is_no_text(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "coupling_lib.training.language",
-        "nano-neox",
-        "missing",
-        "--run",
-        tmp_path / "run",
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1] == "no text at 'missing'; give a text file or a folder of .txt files"
+        ship_language("tiny", tmp_path, tmp_path / "target", "")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 import torch
 
+from coupling_lib.paths import DATA
 from coupling_lib.training import regularised
 from coupling_lib.training.regularised import RegularisedRecipe, ramp, recipes, run_pairs, train_one
+from coupling_lib.training.suite import build
 
 TINY = RegularisedRecipe(
     "neox", width=16, blocks=2, heads=2, kv_heads=2, mlp_width=32, vocabulary=300, context=32, windows=4,
@@ -54,8 +57,6 @@ def test_a_finished_run_is_not_repeated(finished, monkeypatch):
 
 
 def test_strength_zero_minimises_the_cross_entropy_alone(monkeypatch):
-    from coupling_lib.training.suite_models import build
-
     model, ids = build(TINY), torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(0))
     plain = regularised.loss(model, ids)
     assert torch.equal(regularised.objective(model, ids, 11, TINY), plain)
@@ -63,7 +64,7 @@ def test_strength_zero_minimises_the_cross_entropy_alone(monkeypatch):
     assert regularised.objective(model, ids, 11, replace(TINY, strength=1.0)) > plain
 
 
-def test_the_command_says_what_it_lacks_in_one_line(tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        regularised.main([str(tmp_path / "none"), "--run", str(tmp_path / "run"), "--table", str(tmp_path / "t.csv")])
-    assert stop.value.code == 1 and str(tmp_path / "none") in capsys.readouterr().err
+def test_the_differences_of_the_shipped_runs_are_told_one_to_a_line():
+    lines = regularised.differences(DATA / "regulariser.csv")
+    assert {line.split(":")[0] for line in lines} == {"strength 0.3", "strength 0.03"}
+    assert all(re.search(r"changes by [+-]\d\.\d{4} \(95 % interval .* 5 pairs\)$", line) for line in lines)

@@ -12,10 +12,11 @@ import torch
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.paths import CHECKPOINTS, DATA
-from coupling_lib.training import suite, suite_models, suite_table
-from coupling_lib.training.derived_nulls import LEFT_OUT
-from coupling_lib.training.grammar import grammar_text
-from coupling_lib.training.suite_models import BASE, SHIPPED, SUITE, TINY, build, drop_branches
+from coupling_lib.training import suite, suite_table
+from coupling_lib.training.__main__ import main
+from coupling_lib.training.suite import BASE, SHIPPED, SUITE, TINY, build, drop_branches
+from coupling_lib.training.text import grammar_text
+from workflow.derived_nulls import LEFT_OUT
 
 TABLE = suite_table.read(DATA / "suite.csv").set_index(["model", "step"])
 TRAINED = [name for name in SUITE if name.startswith("tiny-")]
@@ -44,7 +45,7 @@ def repeated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("suite")
     where = ["--run", str(folder / "run"), "--table", str(folder / "table.csv"), "--threads", "1"]
     threads = torch.get_num_threads()
-    suite.main([*where, "--only", *TRAINED])
+    main(["suite", *where, "--only", *TRAINED])
     torch.set_num_threads(threads)
     return suite_table.read(folder / "table.csv").set_index(["model", "step"])
 
@@ -140,21 +141,15 @@ def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, monkey
     monkeypatch.setattr(suite.text, "batch", interrupted)
     names = ["--only", "one", "two"]
     with pytest.raises(KeyboardInterrupt):
-        suite.main([*arguments, *names])
+        main(["suite", *arguments, *names])
     assert set(suite_table.read(folder / "table.csv").model) == {"one"}
-    suite.main([*arguments, *names])
+    main(["suite", *arguments, *names])
     assert steps == [0, 1, 2, 3, 0, 1, 2, 3, 2, 3]  # killed in the second model's last step, resumed at its checkpoint
     table = suite_table.read(folder / "table.csv")
     assert table[["model", "step"]].values.tolist() == [[m, s] for m in ("one", "two") for s in (0, 2, 4)]
     assert set(table.text_name) == {"own.txt"}
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
     assert [line.split(":")[0] for line in lines] == ["[1/2] one", "[1/2] one", "[2/2] two"]
-
-
-def test_a_model_that_needs_a_text_says_so_in_one_line(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        suite.main(["--run", str(tmp_path), "--table", str(tmp_path / "t.csv"), "--only", "neox-w32-d4"])
-    assert capsys.readouterr().err.splitlines()[-1].startswith("there is no text; give a text file or a folder")
 
 
 def test_an_unknown_model_is_named(tmp_path):
@@ -196,7 +191,7 @@ def test_dropout_and_probabilities_out_of_range_are_refused():
 def test_dropout_is_in_the_model_that_asks_for_it():
     drops = [module.p for module in build(replace(TINY, dropout=0.1)).modules() if isinstance(module, torch.nn.Dropout)]
     assert drops and set(drops) == {0.1}
-    assert suite_models.SUITE["neox-w64-d8-drop0.1"].dropout == 0.1
+    assert SUITE["neox-w64-d8-drop0.1"].dropout == 0.1
 
 
 def test_text_of_the_grammar_agrees_in_number():

@@ -15,10 +15,10 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import images
 from coupling_lib.inputs.labelled_images import read_dataset
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.training import vit, vit_grid, vit_recipe
+from coupling_lib.training import vit, vit_grid
 
-TINY = replace(vit_recipe.RECIPES["digits"], width=12, blocks=2, heads=2, patch=4, epochs=2, batch=256)
-RECIPES = list(vit_recipe.grid((0.01, 0.1), (0.0, 0.5), TINY))
+TINY = replace(vit.RECIPES["digits"], width=12, blocks=2, heads=2, patch=4, epochs=2, batch=256)
+RECIPES = vit_grid.grid((0.01, 0.1), (0.0, 0.5), TINY)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def lines(table):
 
 
 def test_the_papers_grid_has_64_models_and_further_seeds_of_one_row():
-    recipes = vit_grid.paper_grid(vit_recipe.RECIPES["digits"])
+    recipes = vit_grid.paper_grid(vit.RECIPES["digits"])
     assert len({recipe.name for recipe in recipes}) == len(recipes) == 64 + 16
     first = [recipe for recipe in recipes if recipe.seed == 0]
     assert {(r.weight_decay, r.drop_path) for r in first} == {
@@ -112,7 +112,7 @@ def test_a_table_of_other_settings_is_refused(made, data):
 
 def test_the_projects_table_holds_the_papers_grid():
     table = lines(paths.DATA / "vit_grid.csv")
-    wanted = {r.name for r in vit_grid.paper_grid(vit_recipe.RECIPES["digits"])}
+    wanted = {r.name for r in vit_grid.paper_grid(vit.RECIPES["digits"])}
     assert {line["model"] for line in table} == wanted
     assert (paths.DATA / "vit_grid.csv").stat().st_size < 1_000_000
     assert all(float(line["test_accuracy"]) > 0.8 for line in table)

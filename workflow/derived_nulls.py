@@ -1,9 +1,9 @@
 r"""Nulls of tables that were measured with few draws, derived anew without training again.
 
-    python -m coupling_lib.training.derived_nulls suite data/suite.csv
-    python -m coupling_lib.training.derived_nulls suite data/regulariser.csv
-    python -m coupling_lib.training.derived_nulls grid data/vit_grid.csv
-    python -m coupling_lib.training.derived_nulls check data/null_errors.csv
+    python workflow/derived_nulls.py suite data/suite.csv
+    python workflow/derived_nulls.py suite data/regulariser.csv
+    python workflow/derived_nulls.py grid data/vit_grid.csv
+    python workflow/derived_nulls.py check data/null_errors.csv
 
 The first tables held, as null of every variant, the mean of 20 random draws (10 for vision transformers). The draws had
 a fixed seed, so that every row of one width and K met the *same* random frames, and all nulls erred in the same way.
@@ -75,7 +75,7 @@ DRAWS = {"suite": 20, "grid": 10}
 
 _FITTED = tuple(name for name in VARIANTS if name not in (LEFT_OUT, "released_diag") and not name.startswith("basis_"))
 NOTE = """\
-The _null columns are derived, not retrained (python -m coupling_lib.training.derived_nulls): recorded means of few
+The _null columns are derived, not retrained (python workflow/derived_nulls.py): recorded means of few
 draws, cleared of these draws' luck; remaining errors by variant in data/null_errors.csv. miscoupling has none."""
 
 # Step of the embedded models after 1.3 million tokens; their step 100 is before the suite's end, 0.6 million.

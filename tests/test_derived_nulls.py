@@ -13,7 +13,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.nulls import closed_form_null, gaussian_miscoupling
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.paths import DATA
-from coupling_lib.training import derived_nulls
+from workflow import derived_nulls
 
 SUITE = pd.read_csv(DATA / "suite.csv", comment="#")
 GRID = pd.read_csv(DATA / "vit_grid.csv")

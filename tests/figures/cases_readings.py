@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from coupling_lib.figures import readings
 from coupling_lib.metrics.variants import VARIANTS
 
-NETWORKS, KS = ["untrained", "trained"], [5, 10, 30]
+NETWORKS, KS = ["untrained", "trained", "nano-llama"], [5, 10, 30]
 
 
 def _with_interval(rng: np.random.Generator, shape: tuple[int, ...], low: float, high: float) -> list[np.ndarray]:
@@ -16,14 +17,14 @@ def _with_interval(rng: np.random.Generator, shape: tuple[int, ...], low: float,
     return [mean, mean - 0.01, mean + 0.02]
 
 
-def make_means() -> xr.Dataset:
+def make_means(n: int = 2) -> xr.Dataset:
     rng = np.random.default_rng(0)
-    shape = (2, len(VARIANTS), len(KS))
+    shape = (n, len(VARIANTS), len(KS))
     parts = dict(zip(("mean", "low", "high"), _with_interval(rng, shape, 0.3, 1.1), strict=True))
     parts |= dict(zip(("share", "share_low", "share_high"), _with_interval(rng, shape, -0.1, 0.3), strict=True))
     parts["null"] = rng.uniform(0.8, 1, shape)
     parts["null_error"] = np.full(shape, 1e-5)
-    coords = {"network": NETWORKS, "variant": list(VARIANTS), "k": KS}
+    coords = {"network": NETWORKS[:n], "variant": list(VARIANTS), "k": KS}
     return xr.Dataset({name: (("network", "variant", "k"), part) for name, part in parts.items()}, coords)
 
 
@@ -36,7 +37,7 @@ def make_agreement() -> xr.Dataset:
     return xr.Dataset({k: (("variant", "other"), v) for k, v in parts.items()}, coords, attrs={"k": 10})
 
 
-def make_choices() -> pd.DataFrame:
+def make_choices(n: int = 2) -> pd.DataFrame:
     rows = [
         (point, reading, "released_norm", network, value + 0.1 * i, value, value + 0.2, 0.05 + 0.01 * i, 1e-5)
         for point, reading, value in (
@@ -44,15 +45,28 @@ def make_choices() -> pd.DataFrame:
             ("coupling", "1 − m", 0.1),
             ("last block", "its own", 0.2),
         )
-        for i, network in enumerate(NETWORKS)
+        for i, network in enumerate(NETWORKS[:n])
     ]
     columns = ["point", "reading", "variant", "network", "coupling", "low", "high", "null", "null_error"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def make_by_block() -> xr.Dataset:
+def make_by_block(n: int = 2) -> xr.Dataset:
     rng = np.random.default_rng(2)
-    parts = zip(("mean", "low", "high"), _with_interval(rng, (2, 2, 6), 0.05, 0.3), strict=True)
-    coords = {"boundary": ["block", "hidden_states"], "network": NETWORKS, "block": range(6)}
+    parts = zip(("mean", "low", "high"), _with_interval(rng, (2, n, 6), 0.05, 0.3), strict=True)
+    coords = {"boundary": ["block", "hidden_states"], "network": NETWORKS[:n], "block": range(6)}
     attrs = {"variant": "normalized_miscoupling", "k": 10}
     return xr.Dataset({name: (("boundary", "network", "block"), part) for name, part in parts}, coords, attrs)
+
+
+CASES = {
+    "draw_values": (readings.draw_values, make_means),
+    "draw_beyond_chance": (lambda means: readings.draw_beyond_chance(means, 10), make_means),
+    "draw_agreement": (readings.draw_agreement, lambda n: make_agreement()),
+    "draw_choices": (readings.draw_choices, make_choices),
+    "draw_boundaries": (
+        lambda by_block: readings.draw_boundaries(by_block, 0.95),
+        lambda n: readings.take_boundaries(make_by_block(n)),
+    ),
+}
+"""Each figure: how it is drawn, and what of, for a number of networks."""

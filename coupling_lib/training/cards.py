@@ -1,0 +1,232 @@
+"""Shipping a finished run: a Hugging Face folder in half precision, a machine-readable record and a model card.
+
+The shipped folder is a complete Hugging Face folder of the last step; each earlier checkpoint of a language model is a
+folder `stepN` inside it. `training.json` holds what a program needs (steps, seed, losses or accuracies, the fingerprint
+of step 0), `README.md` the same for a reader, of a language model with a sample of its text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, ViTForImageClassification
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.labelled_images import LabelledImages
+from coupling_lib.training import language, vit
+from coupling_lib.training.run_files import read_log
+
+_SAMPLE_PROMPT = "It was a dark and stormy night, and"
+_ARCHITECTURES = {
+    "neox": "GPT-NeoX, as Pythia (rotary positions, parallel attention and MLP, LayerNorm, GELU)",
+    "llama": "Llama (rotary positions, RMSNorm, SwiGLU, grouped-query attention)",
+}
+_IMAGES = {
+    "digits": "handwritten digits of scikit-learn (UCI optical recognition, 8 x 8 pixels, grey)",
+    "cifar10": "CIFAR-10 (32 x 32 pixels, colour)",
+}
+
+
+def digest(model: PreTrainedModel) -> str:
+    """Fingerprint a model's weights, so that a regenerated initialisation can be checked."""
+    sha = hashlib.sha256()
+    for _, parameter in sorted(model.named_parameters()):
+        sha.update(parameter.detach().half().numpy().tobytes())
+    return sha.hexdigest()
+
+
+def ship_language(name: str, run: Path, target: Path, data: str) -> None:
+    """Copy a finished run's checkpoints to where they are shipped from, with record and card."""
+    recipe = json.loads((run / "recipe.json").read_text())
+    last = recipe["steps"]
+    if not (run / f"step{last}" / "model.safetensors").exists():
+        raise ParameterError(f"the run in {str(run)!r} has not reached step {last}; start its command again to resume")
+    if target.exists():
+        shutil.rmtree(target)
+    shutil.copytree(run / f"step{last}", target)
+    PreTrainedTokenizerFast.from_pretrained(run / "tokens").save_pretrained(target)
+    for step in recipe["checkpoints"]:
+        if step != last:
+            shutil.copytree(run / f"step{step}", target / f"step{step}")
+    record = _record_of_language(name, run, recipe, target, data)
+    _describe(target, record, _card_of_language(record))
+
+
+def ship_vision(name: str, run: Path, target: Path, data: LabelledImages) -> None:
+    """Write a finished run of a vision transformer to where it is shipped from, with record and card."""
+    if not (run / "model" / "model.safetensors").exists():
+        raise ParameterError(f"the run in {str(run)!r} is not finished; start its command again to resume")
+    recipe = vit.VitRecipe(**{k: v for k, v in json.loads((run / "recipe.json").read_text()).items() if k != "data"})
+    model = ViTForImageClassification.from_pretrained(run / "model", dtype=torch.float16)
+    # Nothing reads the rate from here but whoever wants to know how the model was trained.
+    model.config.drop_path_rate = recipe.drop_path
+    if target.exists():
+        shutil.rmtree(target)
+    model.save_pretrained(target)
+    record = _record_of_vision(name, recipe, model.float(), data)
+    _describe(target, record, _card_of_vision(record))
+
+
+def _describe(target: Path, record: dict, card: str) -> None:
+    """Write record and card beside the weights."""
+    (target / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    (target / "README.md").write_text(card)
+
+
+def _facts(name: str, seed: int, steps: int, step0: PreTrainedModel, command: str, **more: int) -> dict:
+    """Give what stands first in every record."""
+    parameters = sum(parameter.numel() for parameter in step0.parameters())
+    first = {"name": name, "seed": seed, "steps": steps, **more, "parameters": parameters}
+    return {**first, "digest_step0": digest(step0), "command": f"python -m coupling_lib.training.{command}"}
+
+
+def _versions() -> dict[str, str]:
+    return {package: version(package) for package in ("torch", "transformers")}
+
+
+def sample(folder: Path, prompt: str = _SAMPLE_PROMPT, tokens: int = 120, seed: int = 0) -> str:
+    """Let a shipped model continue a text, at temperature 0.8."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        choice = {"max_new_tokens": tokens, "do_sample": True, "temperature": 0.8, "pad_token_id": 0}
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), **choice)
+    return tokenizer.decode(out[0], skip_special_tokens=True)
+
+
+def _record_of_language(name: str, run: Path, recipe: dict, target: Path, data: str) -> dict:
+    """Gather the facts of a run, each read from a file it left."""
+    last, tokens = recipe["steps"], recipe["windows"] * recipe["context"]
+    log = read_log(run / "log.csv", until=last)
+    step0 = language.initialise(language.configuration(language.Recipe(**recipe)), recipe["seed"])
+    size, *held_out = (run / "tokens" / "held_out.txt").read_text().splitlines()
+    command = f"language {name} TEXT --data {shlex.quote(data)} --ship data/checkpoints"
+    return {
+        **_facts(name, recipe["seed"], last, step0, command, tokens=last * tokens),
+        "recipe": recipe,
+        "data": {"text": data, "held_out_files": held_out, "held_out_bytes": int(size)},
+        "checkpoints": [
+            {column: int(row[column]) for column in ("step", "tokens")}
+            | {column: round(row[column], 4) for column in ("validation_loss", "bits_per_byte")}
+            for row in log
+            if int(row["step"]) in (0, *recipe["checkpoints"])
+        ],
+        "versions": _versions(),
+        "sample": sample(target),
+    }
+
+
+def _card_of_language(record: dict) -> str:
+    """Write the model card from the record."""
+    recipe = record["recipe"]
+    heads = f"{recipe['heads']} heads"
+    if recipe["kv_heads"] != recipe["heads"]:
+        heads += f" sharing {recipe['kv_heads']} key-value heads"
+    rows = "\n".join(
+        f"| step{row['step']}{' (from its seed, not stored)' * (row['step'] == 0)} | {row['tokens']:,} "
+        f"| {row['validation_loss']:.3f} | {row['bits_per_byte']:.3f} |"
+        for row in record["checkpoints"]
+    )
+    held_out = ", ".join(name.removesuffix(".txt").replace("_", " ") for name in record["data"]["held_out_files"])
+    quoted = "\n".join(f"> {line}" for line in record["sample"].splitlines())
+    return f"""# {record["name"]}
+
+A small English language model, trained for this project so that everything in it runs without a network.
+It is an object of study, not a source of facts.
+
+| | |
+| --- | --- |
+| architecture | {_ARCHITECTURES[recipe["architecture"]]} |
+| size | {record["parameters"]:,} parameters; {recipe["blocks"]} blocks, width {recipe["width"]}, {heads}, \
+MLP width {recipe["mlp_width"]}, embedding tied to the output |
+| tokenizer | byte-level BPE, {recipe["vocabulary"]:,} tokens, trained on the same text |
+| data | {record["data"]["text"]} |
+| held out | {held_out} |
+| training | {record["steps"]:,} steps of {recipe["windows"]} x {recipe["context"]} tokens = {record["tokens"]:,} \
+tokens; AdamW, learning rate {recipe["learning_rate"]:g} with {recipe["warmup"]} steps of warm-up and a cosine, \
+weight decay {recipe["weight_decay"]:g}, bfloat16 autocast |
+| seed | {record["seed"]} (initialisation, split and batches) |
+| stored as | float16, safetensors |
+| made with | torch {record["versions"]["torch"]}, transformers {record["versions"]["transformers"]} |
+| command | `{record["command"]}` |
+
+| checkpoint | tokens seen | validation loss (nats per token) | bits per byte |
+| --- | --- | --- | --- |
+{rows}
+
+A sample at temperature 0.8 (the beginning is given):
+
+{quoted}
+"""
+
+
+def _record_of_vision(name: str, recipe: vit.VitRecipe, model: ViTForImageClassification, data: LabelledImages) -> dict:
+    """Gather the facts of a run; accuracies are those of the weights as they are shipped."""
+    step0 = vit.initialise(vit.configuration(recipe, data), recipe.seed)
+    train, test = (
+        vit.evaluate(model, x, y) for x, y in ((data.train, data.train_labels), (data.test, data.test_labels))
+    )
+    steps = recipe.epochs * vit.steps_per_epoch(recipe, data)
+    command = (
+        f"vit one {data.name} --weight-decay {recipe.weight_decay:g} --drop-path {recipe.drop_path:g} "
+        f"--seed {recipe.seed} --epochs {recipe.epochs} --ship data/checkpoints/{name}"
+    )
+    return {
+        **_facts(name, recipe.seed, steps, step0, command),
+        "recipe": vars(recipe),
+        "data": {"name": data.name, "train": len(data.train), "test": len(data.test)},
+        "train_accuracy": round(train[0], 4),
+        "train_loss": round(train[1], 4),
+        "test_accuracy": round(test[0], 4),
+        "test_loss": round(test[1], 4),
+        "untrained_test_accuracy": round(vit.evaluate(step0, data.test, data.test_labels)[0], 4),
+        "versions": _versions(),
+    }
+
+
+def _card_of_vision(record: dict) -> str:
+    """Write the model card from the record."""
+    recipe = record["recipe"]
+    augmentation = (
+        f"RandAugment ({recipe['layers']} operation(s), magnitude {recipe['magnitude']:g}), random erasing "
+        f"{recipe['erasing']:g}, mixup {recipe['mixup']:g} and cutmix {recipe['cutmix']:g} on a share of "
+        f"{recipe['mixing']:g} of the batches, label smoothing {recipe['label_smoothing']:g}"
+    )
+    peak = vit.VitRecipe(**recipe).peak
+    depth = "none" if recipe["drop_path"] == 0 else f"rate {recipe['drop_path']:g} at the last block, linear in depth"
+    return f"""# {record["name"]}
+
+A small vision transformer, trained for this project so that everything in it runs without a network.
+It is an object of study, not a reader of digits.
+
+| | |
+| --- | --- |
+| architecture | ViT (pre-norm, class token, learnt positions), as DeiT without distillation |
+| size | {record["parameters"]:,} parameters; {recipe["blocks"]} blocks, width {recipe["width"]}, {recipe["heads"]} \
+heads, MLP width {4 * recipe["width"]}, patches of {recipe["patch"]} x {recipe["patch"]} pixels |
+| data | {_IMAGES[record["data"]["name"]]}; {record["data"]["train"]:,} images trained on, \
+{record["data"]["test"]:,} held out |
+| training | {record["steps"]:,} steps ({recipe["epochs"]} epochs) of {recipe["batch"]} images; AdamW, learning rate \
+{peak:g} with {recipe["warmup_epochs"]} epochs of warm-up and a cosine, weight decay {recipe["weight_decay"]:g} |
+| stochastic depth | {depth} |
+| augmentation | {augmentation} |
+| seed | {record["seed"]} (initialisation, batches, augmentation, stochastic depth) |
+| stored as | float16, safetensors |
+| made with | torch {record["versions"]["torch"]}, transformers {record["versions"]["transformers"]} |
+| command | `{record["command"]}` |
+
+| | accuracy | loss (nats) |
+| --- | --- | --- |
+| training images | {record["train_accuracy"]:.1%} | {record["train_loss"]:.3f} |
+| held-out images | {record["test_accuracy"]:.1%} | {record["test_loss"]:.3f} |
+| held-out images, untrained (revision `step0`, from its seed, not stored) | \
+{record["untrained_test_accuracy"]:.1%} | |
+"""

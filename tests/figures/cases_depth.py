@@ -1,0 +1,31 @@
+"""What the figures of coupling across depth, and of its construction, are drawn from in the tests of all figures."""
+
+from coupling_lib.figures import depth, schematic
+from coupling_lib.measures.random_bases import Chance
+from coupling_lib.metrics.summaries import side_by_side
+from tests.figures.conftest import make_depth
+
+NAME, NULL = "normalized_miscoupling", {"null": Chance(0.95, 9e-6)}
+
+
+def networks(n):
+    """Made-up networks: two are the untrained and the trained one, others have names."""
+    names = ["untrained", "trained"] if n == 2 else [f"model {i}" for i in range(n)]
+    return side_by_side(**{name: make_depth((0.06, 0.4, 0.2)[i], seed=i + 1) for i, name in enumerate(names)})
+
+
+def models(n):
+    """Several models, each before and after training."""
+    states = {"untrained": make_depth(0.06, seed=1), "trained": make_depth(0.4, seed=2)}
+    return depth.take_models({f"model {i}": states for i in range(n)}, NAME, 4)
+
+
+CASES = {
+    "draw_matrices": (depth.draw_matrices, lambda n: depth.take_matrices(networks(n), [0, 2, 3], 4)),
+    "draw_map": (depth.draw_map, lambda n: depth.take_pairs(networks(n), NAME, 4), NULL),
+    "draw_graph": (depth.draw_graph, lambda n: depth.take_graph(networks(n), NAME, 4), NULL),
+    "draw_graph beyond": (depth.draw_graph, lambda n: depth.take_graph(networks(n), NAME, 4), NULL | {"beyond": True}),
+    "draw_distribution": (depth.draw_distribution, lambda n: depth.take_distribution(networks(n), NAME, 4), NULL),
+    "draw_models": (depth.draw_models, models, NULL),
+    "draw_construction": (schematic.draw_construction, lambda n: schematic.take_example()),
+}

@@ -1,0 +1,73 @@
+"""What holds for every figure: the same bytes each time, all text inside, for one to three networks, on both pages.
+
+Each `cases_X.py` beside this file has `CASES`: by the name of a `draw_...` function (and a word, where it has several)
+the function, what makes its data from a number of networks, and its options where it takes some.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from functools import cache
+from importlib import import_module
+
+import pytest
+from matplotlib.figure import Figure
+
+import coupling_lib.figures
+import tests.figures
+from coupling_lib.figures import show, style
+from tests.figures.drawn import assert_text_is_inside
+
+FILES = [found.name for found in pkgutil.iter_modules(tests.figures.__path__) if found.name.startswith("cases_")]
+CASES = {
+    f"{file.removeprefix('cases_')}.{name}": case
+    for file in FILES
+    for name, case in import_module(f"tests.figures.{file}").CASES.items()
+}
+
+
+@cache
+def data_of(case: str, n: int) -> show.Data:
+    """What a case draws; nothing changes it."""
+    return CASES[case][1](n)
+
+
+def drawn(case: str, n: int) -> Figure:
+    draw, _, *options = CASES[case]
+    return draw(data_of(case, n), **dict(*options))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_all_text_lies_inside(case, n, theme):
+    with style.theme(theme):
+        assert_text_is_inside(drawn(case, n))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_it_repeats_byte_for_byte_and_is_small_enough_for_a_page(case, n, theme):
+    with style.theme(theme):
+        first, second = (style.save_svg(drawn(case, n)) for _ in range(2))
+        assert first == second
+        # Larger ones are shown as pixels.
+        assert len(first) < show.LARGEST_SVG or len(style.save_png(drawn(case, n))) < show.LARGEST_SVG
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_table_has_numbers(case):
+    table = show.frame(data_of(case, 2))
+    assert len(table) and "numbers" in show.fingerprint(table)
+
+
+def test_every_function_that_draws_a_figure_has_a_case():
+    tried = {case[0] for case in CASES.values()}
+    for found in pkgutil.iter_modules(coupling_lib.figures.__path__):
+        module = import_module(f"coupling_lib.figures.{found.name}")
+        for name, thing in inspect.getmembers(module, inspect.isfunction):
+            # What draws into a panel, as many parts do, returns none.
+            makes_one = name.startswith("draw_") and inspect.signature(thing).return_annotation == "Figure"
+            assert not makes_one or thing in tried, f"{name} has no case in tests/figures/cases_{found.name}.py"
