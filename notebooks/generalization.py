@@ -262,7 +262,7 @@ show(
 # on the prompts of the chapters: `trace` is 1 - `released_trace` with $K = 0.1\,d$, to be compared with the digitised
 # value; `normalized` is $1 - \tilde m$ at $K = 10$. Where a model has not been measured, the last column says how to.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 models = generalization.measured_models()
 print(generalization_numbers.measured_sentence(models))
 models.round(4)

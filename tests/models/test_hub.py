@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import tiny
 import torch
@@ -59,8 +60,7 @@ def user(home, endpoint, **settings):
 
 
 def run(code, environment, *arguments):
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    return forked.run(code, environment, *arguments, cwd=ROOT)
 
 
 def closed_port():
