@@ -154,8 +154,8 @@ def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
     columns = min(len(models), 4)
     rows = -(-len(models) // columns)
     height = rows * (0.92 * min(style.WIDTH / columns, 3.2) + 0.3) + 0.6
-    figure = Figure(figsize=(style.WIDTH, height + 2.4), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(height, 2.4))
+    figure = Figure(figsize=(style.WIDTH, height + 2.8), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=(height, 2.8))
     grid = list(above.subplots(rows, columns, squeeze=False).ravel())
     for axes in grid[len(models) :]:
         axes.remove()
@@ -173,7 +173,7 @@ def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
     parts.block_axis(axes, "distance $|l-l'|$ between blocks")
     axes.set_ylabel(next(iter(models.values())).label)
     axes.grid(axis="y")
-    axes.legend()
+    parts.legend_under(below, [axes], columns=min(len(models) + 2, 4))
     return figure
 
 
@@ -181,7 +181,7 @@ def _draw_maps(row: Sequence[Axes], maps: Sequence[xr.DataArray], null: float, l
     """Draw the mismatch of every pair of blocks, a panel per map, on one scale that holds the null and marks it."""
     for axes, one in zip(row, maps, strict=True):
         parts.pair_axes([axes], one.block_vectors.values)
-        axes.set_ylabel(axes.get_ylabel() if axes is row[0] else "")
+        axes.set_ylabel(axes.get_ylabel() if axes.get_subplotspec().is_first_col() else "")
     parts.maps(row, [one.transpose(*PAIR.values()) for one in maps], null, f"{label},  mean over prompts")
 
 
