@@ -146,7 +146,7 @@ def draw_locality(locality: xr.Dataset) -> Figure:
         places = _draw_steps(right, one, style.dataset_colour(name, position), name)
     right.plot(places, locality.random_bases, **parts.null_look("random bases"))
     right.set_ylim(bottom=min(0, right.get_ylim()[0]))
-    right.legend(loc="upper right")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside upper right", ncols=3)
     _step_bar([left, right], locality.step.values)
     return figure
 
@@ -180,8 +180,9 @@ def draw_scores(scores: xr.Dataset) -> Figure:
         above.grid(axis="y")
         below.grid(axis="y")
     parts.log_axis(grid[0, 1])
-    grid[0, 0].legend()
-    grid[1, 0].legend()
+    for axes in grid[:, 0]:
+        if axes.get_legend_handles_labels()[0]:  # without step 0 there is nothing to name above
+            axes.legend()
     return figure
 
 

@@ -147,7 +147,7 @@ def draw_surrogates(surrogates: xr.Dataset) -> Figure:
         _write_beyond(axes, surrogates.coupling.sel(network=network, kind="measured").values, ink)
         axes.set_xlabel(f"relative coupling  $(K={surrogates.k})$")
         parts.rows_axis(axes, variants)
-    parts.legend_under(figure, row)
+    parts.legend_under(figure, row, columns=4)
     return figure
 
 

@@ -40,4 +40,4 @@ CASES = {
     for name in TAKE
     for case in MEASUREMENTS
 }
-"""Each figure with any steps; emergence is of one model, whatever the number of networks."""
+"""Each figure, what draws it and what makes its data, with any steps; emergence is always of one model."""

@@ -84,19 +84,13 @@ RUNS = regularised()
 CHANGES = difference_table(RUNS)
 CASES = {
     "draw_paper": (figures.draw_paper, lambda n: figures.take_paper(make_points())),
-    "draw_suite": (
-        lambda table: figures.draw_suite(table, "m3"),
-        lambda n: figures.take_suite(make_suite(), "coupling"),
-    ),
+    "draw_suite": (figures.draw_suite, lambda n: figures.take_suite(make_suite(), "coupling"), {"marked": "m3"}),
     "draw_sign": (figures.draw_sign, lambda n: figures.take_sign(*make_sign(), "c")),
     "draw_variants": (figures.draw_variants, lambda n: make_variants()),
     "draw_rivals": (figures.draw_rivals, lambda n: figures.take_rivals(make_rivals())),
     "draw_sizes": (figures.draw_sizes, lambda n: figures.take_suite(make_suite(), "coupling")),
-    "draw_shapes": (lambda table: figures.draw_shapes(table, LABELS), lambda n: figures.take_shapes(make_shapes())),
-    "draw_leaderboard": (
-        lambda board: figures.draw_leaderboard(board, "b1"),
-        lambda n: figures.take_leaderboard(make_board()),
-    ),
-    "draw_regularised": (lambda runs: figures.draw_regularised(runs, CHANGES), lambda n: RUNS),
+    "draw_shapes": (figures.draw_shapes, lambda n: figures.take_shapes(make_shapes()), {"labels": LABELS}),
+    "draw_leaderboard": (figures.draw_leaderboard, lambda n: figures.take_leaderboard(make_board()), {"marked": "b1"}),
+    "draw_regularised": (figures.draw_regularised, lambda n: RUNS, {"changes": CHANGES}),
 }
-"""Each figure: how it is drawn, and what of; these compare models, whatever the number of networks."""
+"""Each figure: what draws it, what makes its data, and its options; the number of networks changes nothing here."""
