@@ -162,8 +162,8 @@ def draw_coupling(means: xr.Dataset, untrained: float, null: float) -> Figure:
         if place:
             right.vlines(place, one.difference_low, one.difference_high, color=ink, linewidth=3, alpha=0.5)
             right.plot(place, one.difference, marker, color=ink, markersize=5.5)
-    parts.chance(left, null)
     left.axhline(untrained, color=style.colour(style.UNTRAINED), linewidth=1.2, label="untrained, float32")
+    parts.chance(left, null)
     left.set_ylabel(rf"mean coupling $1-\tilde m$  $(K={means.attrs['k']})$")
     left.legend(loc="lower left")
     right.axhline(0, color=style.colour("text"), linewidth=0.8)

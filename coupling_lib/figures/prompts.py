@@ -143,10 +143,12 @@ def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
                     parts.band(axes, one, "block", style.dataset_colour(version, position), 0.2, **look)
             axes.grid(axis="y")
         column[0].set_title(parts.title_of(name))
-        if null is not None:
-            parts.chance(column[0], null)
         column[1].axhline(0, color=style.colour("text"), linewidth=0.7)
         parts.block_axis(column[1])
+    # After all bands: what ends an axis at 0 also ends its growing with what is drawn.
+    if null is not None:
+        for axes in grid[0]:
+            parts.chance(axes, null)
     grid[0, 0].set_ylabel(f"{versions.label}\nof block $l$ with all others")
     grid[0, 0].set_ylim(bottom=min(0, grid[0, 0].get_ylim()[0]))
     grid[1, 0].set_ylabel("difference from\nquestion alone")

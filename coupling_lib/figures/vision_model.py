@@ -40,7 +40,7 @@ def take_drop_path(dropped: xr.Dataset) -> xr.Dataset:
 def draw_image(matrices: xr.DataArray, picture: np.ndarray, patch: tuple[int, int, int, int] | None = None) -> Figure:
     """Draw an image, and beside it the coupling matrices of pairs of blocks (figure 3, for an image)."""
     names = [str(name) for name in matrices.network.values]
-    figure, (image, *row) = parts.panels(["Image", *names], 1.0, square=True, width_ratios=[0.5] + [1] * len(names))
+    figure, (image, *row) = parts.panels(["Image", *names], 1.4, square=True, width_ratios=[0.5] + [1] * len(names))
     image.imshow(picture, cmap="gray" if picture.ndim == 2 else None, vmin=0, vmax=1, interpolation="none")
     image.set(xticks=[], yticks=[], anchor="N")
     if patch is not None:
@@ -54,19 +54,18 @@ def draw_image(matrices: xr.DataArray, picture: np.ndarray, patch: tuple[int, in
 def draw_relations(relations: xr.Dataset) -> Figure:
     """Draw coupling at single tokens and between tokens in both orders."""
     figure, (axes,) = parts.panels([""], 3.4)
-    networks, names = relations.network.values, relations.relation.values
-    shifts = np.linspace(-0.2, 0.2, len(networks)) if len(networks) > 1 else [0.0]
-    for shift, network in zip(shifts, networks, strict=True):
+    inks, names = parts.inks(relations), relations.relation.values
+    shifts = np.linspace(-0.2, 0.2, len(inks)) if len(inks) > 1 else [0.0]
+    for shift, (network, ink) in zip(shifts, inks.items(), strict=True):
         for place, relation in enumerate(names):
-            one = relations.sel(network=network, relation=relation)
-            _draw_strip(axes, place + shift, one, style.dataset_colour(network, 0))
+            _draw_strip(axes, place + shift, relations.sel(network=network, relation=relation), ink)
     grey = {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3)}
     for place, chance in enumerate(relations.random_bases.values):
         axes.plot([place - 0.42, place + 0.42], [chance, chance], **grey)
     axes.set_xticks(range(len(names)), [name.replace(" to ", r" $\to$ ") for name in names])
     axes.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, None))
     axes.set(xlabel=r"token, or $t_1\to t_2$", ylabel=relations.label)
-    handles = [Line2D([], [], color=style.dataset_colour(n, 0), marker="o", markersize=4, label=n) for n in networks]
+    handles = [Line2D([], [], color=ink, marker="o", markersize=4, label=name) for name, ink in inks.items()]
     label = f"random bases ± {style.one_digit(relations.random_bases_error.max().item())}"
     handles.append(Line2D([], [], label=label, **grey))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))

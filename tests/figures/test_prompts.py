@@ -104,6 +104,7 @@ def test_profiles_show_the_mean_over_questions_and_its_paired_difference():
     for line, version in zip(above.lines, found.version.values, strict=False):
         assert np.allclose(line.get_ydata(), found.sel(version=version).mean("question")), version
         assert line.get_xdata().tolist() == [1, 2, 3, 4]
+        assert above.get_ylim()[0] <= 0 and line.get_ydata().max() < above.get_ylim()[1]
     changed = [version for version in found.version.values if version != "alone"]
     for line, version in zip(below.lines, changed, strict=False):
         assert np.allclose(line.get_ydata(), (found.sel(version=version) - found.sel(version="alone")).mean("question"))
