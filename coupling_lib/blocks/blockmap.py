@@ -85,8 +85,9 @@ def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: Tensor)
     (name,) = calls[0].keys_values
     layer = block.get_submodule(name)
     constants = [_constants(call, block, layer, name) for call in calls]
-    few, frozen_at, padding = _few(calls[0], positions), constants[0], None
-    if len(calls) > 1:
+    if len(calls) == 1:
+        few, frozen_at, padding = _few(calls[0], positions), constants[0], None
+    else:
         few = _joined([_few(call, own[None]) for call, own in zip(calls, positions, strict=True)])
         frozen_at, padding = _padded(constants)
 

@@ -1,9 +1,8 @@
 """Finding a model's blocks, and recording how each is called: the one place that touches nnsight.
 
-A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by
-name: the blocks are the list of modules as long as the configuration says the model is deep, one nnsight
-trace records what each is called with and what it returns. Whether they behave as the definitions of the
-paper need is `validate`'s business.
+A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by name: the
+blocks are the list of modules as long as the configuration says the model is deep, one nnsight trace records what each
+is called with and what it returns. Whether they behave as the definitions of the paper need is `validate`'s business.
 """
 
 from __future__ import annotations

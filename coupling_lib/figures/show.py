@@ -91,6 +91,10 @@ def frame(data: Data) -> pd.DataFrame:
     plain = plain.reset_coords(drop=True)
     if "prompt" in plain.dims:
         plain = plain.assign_coords(prompt=np.arange(plain.sizes["prompt"]) + 1)
+    # A matrix keeps its columns side by side.
+    for name in [name for name, values in plain.data_vars.items() if "column" in values.dims]:
+        wide = plain[name].to_dataset("column")
+        plain = plain.drop_vars(name).merge(wide.rename({column: f"{name}_{column}" for column in wide}))
     alike: dict[tuple, list[str]] = {}
     for name, values in plain.data_vars.items():
         alike.setdefault(values.dims, []).append(name)

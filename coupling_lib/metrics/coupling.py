@@ -20,6 +20,7 @@ All functions take leading batch dimensions, are differentiable, and compute in 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -189,10 +190,7 @@ def mismatch(A: Tensor, s1: Tensor, absolute: bool = False, norm: float | str = 
 
 def widened(*arguments: Any) -> tuple[Any, ...]:
     """Tensors in their common data type, float32 at least; anything that is not a tensor comes back as it is."""
-    dtype = torch.float32
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            dtype = torch.promote_types(dtype, argument.dtype)
+    dtype = reduce(torch.promote_types, (a.dtype for a in arguments if isinstance(a, Tensor)), torch.float32)
     return tuple(a.to(dtype) if isinstance(a, Tensor) else a for a in arguments)
 
 
