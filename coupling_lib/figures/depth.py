@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.figures import graph, parts, style
+from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label, mismatch_label
 from coupling_lib.metrics.summaries import interval, side_by_side
 
@@ -123,12 +123,12 @@ def draw_graph(coupling: xr.DataArray, null: float, beyond: bool = False) -> Fig
     top = max(float(np.nanmax(weights)), 1e-9)
     figure, row = parts.panels(coupling.network.values, 0.7, square=True)
     for position, (axes, name) in enumerate(zip(row, coupling.network.values, strict=True)):
-        graph.draw(axes, weights[position], top, style.dataset_colour(name, position))
+        circle.draw(axes, weights[position], top, style.dataset_colour(name, position))
     samples = {} if beyond else {f"{1 - null:.2f} (random bases)": 1 - null}
     samples |= {f"{share * top:{'+' * beyond}.2f}": share * top for share in (0.25, 0.5, 1.0)}
     everything = f"{coupling.label}, mean of both directions and over prompts"
     excess = "coupling of two transformer blocks, beyond that of random bases"
-    graph.legend(figure, samples, top, excess if beyond else everything)
+    circle.legend(figure, samples, top, excess if beyond else everything)
     return figure
 
 

@@ -21,7 +21,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
-from coupling_lib.figures import graph, parts, style
+from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label
 from coupling_lib.metrics.summaries import interval, quartiles
 
@@ -157,10 +157,10 @@ def draw_graphs(graphs: xr.DataArray) -> Figure:
     top = graphs.max().item()
     for axes, title, weights in zip(row, graphs.step.values, graphs.values, strict=True):
         ink = style.colour(style.UNTRAINED if title == "step 0" else style.TRAINED)
-        graph.draw(axes, weights.T, top, ink)
+        circle.draw(axes, weights.T, top, ink)
     samples = {f"{graphs.null:.2f} (random bases)": graphs.null}
     samples |= {f"{share * top:.2f}": share * top for share in (0.25, 0.5, 1.0)}
-    graph.legend(figure, samples, top, f"{graphs.label}, mean of both directions and over prompts")
+    circle.legend(figure, samples, top, f"{graphs.label}, mean of both directions and over prompts")
     return figure
 
 
