@@ -47,7 +47,7 @@ CELLS = (
     "mismatch = open_file(next(Path('measured').rglob('*.safetensors')))[1]['mismatch']",
     "from matplotlib.figure import Figure\nfrom coupling_lib.figures.show import remember, show\n"
     "show(lambda data: Figure((1, 1)), mismatch.mean('prompt'), name='demo', caption='Mismatch.')",
-    "remember('demo', {'mean': float(mismatch.mean())})",
+    "remember('demo', {'coupling': 1 - float(mismatch.mean())})",
     "print(f'{float(mismatch.mean()):.3f} over {mismatch.sizes[\"prompt\"]} prompts')",
 )
 
