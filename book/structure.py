@@ -17,7 +17,8 @@ from transformers import BertConfig, BertModel
 import coupling_lib
 from coupling_lib import provenance
 from coupling_lib.errors import PostNormWarning
-from coupling_lib.figures import display, postnorm
+from coupling_lib.figures import postnorm
+from coupling_lib.figures.show import show
 from coupling_lib.measures.frame import traced_jacobians
 from coupling_lib.models.load import Model
 
@@ -101,8 +102,8 @@ def postnorm_page() -> str:
     trained = installed_encoder()
     models = {"untrained": untrained_encoder()} | ({"trained": trained} if trained else {})
     table, records = coupling_table(models, coupling_lib.load_prompts(n=PROMPTS))
-    figure = display.show(
-        lambda: postnorm.coupling_of_maps(table),
+    figure = show(
+        postnorm.draw_maps,
         table,
         name="coupling-of-post-norm-blocks",
         caption="Coupling of post-norm blocks under the two maps that can be differentiated, in networks of MiniLM's "

@@ -31,17 +31,17 @@ token: int = -1  # token position whose Jacobian is taken; -1 is the last
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
-from functools import partial
-
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import display, nulls, nulls_data
-from coupling_lib.inputs import choices
-from coupling_lib.measures import effects, generalization
-from coupling_lib.measures import nulls as measures
+from coupling_lib.figures import nulls
+from coupling_lib.figures.show import remember, show
+from coupling_lib.inputs.choices import check_against_model, chosen_prompts
+from coupling_lib.measures import generalization
+from coupling_lib.measures.nulls import ladder, measure_decisive, measure_nulls, null_by_spectrum, null_curves
+from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(globals(), declared=("model", "precision", "revision", "prompts", "k", "token", "seed"))
-p.command = provenance.papermill_command("nulls", vars(p))
+command = provenance.papermill_command("nulls", vars(p))
 
 # %% [markdown]
 # ## Width, number of vectors, spectrum
@@ -59,15 +59,14 @@ p.command = provenance.papermill_command("nulls", vars(p))
 # falls as models grow wider, and 1 minus it rises, although nothing is coupled.
 
 # %%
-curves = measures.null_curves(seed=p.seed)
-by_spectrum = measures.null_by_spectrum(p.k, seed=p.seed)
-display.show(
-    lambda: nulls.null_curves(curves),
-    nulls_data.curve_table(curves),
+curves = null_curves(seed=p.seed)
+show(
+    nulls.draw_curves,
+    nulls.take_curves(curves),
     name="nulls-curves",
     caption="Three readings without any coupling against the width, for three decays of the spectrum. Lines: closed "
     "form (root mean square). Dots: simulation, with its standard error. The table under the figure has all readings.",
-    provenance=" · ".join([f"simulation, seed {p.seed}", curves.attrs["versions"], p.command]),
+    provenance=" · ".join([f"simulation, seed {p.seed}", curves.attrs["versions"], command]),
 )
 
 # %% [markdown]
@@ -77,6 +76,7 @@ display.show(
 # from the least width there is, $d = K$, and from a flat spectrum to a Jacobian of rank one.
 
 # %%
+by_spectrum = null_by_spectrum(p.k, seed=p.seed)
 print(by_spectrum.to_string(index=False, float_format="%.5f"))
 
 # %% [markdown]
@@ -97,30 +97,31 @@ print(by_spectrum.to_string(index=False, float_format="%.5f"))
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
-ks = measures.ladder(p.k, loaded.d_model)
-settings = {"ks": ks, "token": p.token, "seed": p.seed}
-trained = cl.sweep(measures.measure_nulls, loaded, texts, **settings)
-decisive = {"trained": cl.sweep(measures.measure_decisive, loaded, texts[:2], token=p.token)}
+check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+texts = cl.inputs_for(loaded, chosen_prompts(p), seed=p.seed)
+settings = {"ks": ladder(p.k, loaded.d_model), "token": p.token, "seed": p.seed}
+trained = cl.sweep(measure_nulls, loaded, texts, **settings)
+trained_decisive = cl.sweep(measure_decisive, loaded, texts[:2], token=p.token)
 
 # %%
 del loaded
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
-untrained = cl.sweep(measures.measure_nulls, loaded, texts, **settings)
-decisive["untrained"] = cl.sweep(measures.measure_decisive, loaded, texts[:2], token=p.token)
+untrained = cl.sweep(measure_nulls, loaded, texts, **settings)
+untrained_decisive = cl.sweep(measure_decisive, loaded, texts[:2], token=p.token)
 del loaded
 
 # %% tags=["hide-input"]
-both = {"untrained": untrained, "trained": trained}
-show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
+both = side_by_side(untrained=untrained, trained=trained)
+surrogates = nulls.take_surrogates(both, p.k)
+origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 show(
-    lambda: nulls.surrogates(both, p.k),
-    nulls_data.surrogate_table(both, p.k),
+    nulls.draw_surrogates,
+    surrogates,
     name="nulls-surrogates",
     caption="Every reading, as a share of the way from random bases (0) to perfect coupling (1), mean over pairs of "
     "different blocks and over prompts, with 95 % intervals over prompts; the data give each null with its "
     "standard error. Hollow: surrogates. Negative: further from perfect coupling than random bases are.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -134,11 +135,12 @@ show(
 
 # %%
 show(
-    lambda: nulls.across_k(both),
-    nulls_data.k_table(both),
+    nulls.draw_across_k,
+    nulls.take_across_k(both),
     name="nulls-across-k",
     caption="Coupling relative to random bases against the number of singular vectors, mean over pairs of different "
     "blocks and over prompts, with 95 % intervals over prompts.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -156,25 +158,25 @@ show(
 # shows the width of the models.
 
 # %%
-points = generalization.figure_1a()[["model", "width", "coupling"]]
-digitised = points.set_index("model")["coupling"].to_dict()
+points = generalization.figure_1a()
+decisive = side_by_side(untrained=untrained_decisive, trained=trained_decisive)
 measured = {p.model: decisive}
-display.show(
-    lambda: nulls.against_figure_1a(points, measured),
-    nulls_data.overview_table(points, measured),
+show(
+    nulls.draw_figure_1a,
+    nulls.take_figure_1a(points, measured),
     name="nulls-figure-1a",
     caption="Crosses: the horizontal axis of the paper's figure 1a (error of reading 0.0003), against the width of "
     "each model. Line: no coupling. Coloured: the model of this notebook, means over pairs of different blocks and the "
-    f"first {decisive['trained'].sizes['prompt']} of the prompts.",
-    provenance=provenance.line(*(ds.attrs for ds in decisive.values()), command=p.command),
+    f"first {decisive.sizes['prompt']} of the prompts.",
+    provenance=provenance.line(untrained_decisive.attrs, trained_decisive.attrs, command=command),
 )
 
 # %%
-table = nulls_data.decisive_table(measured, digitised)
-table.round(4)
+digitised = points.set_index("model")["coupling"].to_dict()
+nulls.take_decisive(measured, digitised).round(4)
 
 # %%
-nulls_data.missing_table(generalization.DECISIVE_MODELS, measured, digitised)
+nulls.take_missing(generalization.DECISIVE_MODELS, measured, digitised)
 
 # %% [markdown]
 # ## In numbers
@@ -182,14 +184,8 @@ nulls_data.missing_table(generalization.DECISIVE_MODELS, measured, digitised)
 # Coupling relative to random bases, mean over pairs of different blocks and over prompts.
 
 # %% tags=["nbval-check-output"]
-summary = nulls_data.summary_table(both, p.k)
+summary = nulls.take_summary(surrogates)
 print((summary.round(2) + 0.0).to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-for key, value in nulls_data.records(curves, both, p.k, table, by_spectrum).items():
-    display.remember(f"nulls-{key}", value)
-_blocks = trained.sizes["block_1"]
-display.remember("nulls-decisive-prompts", decisive["trained"].sizes["prompt"])
-display.remember("nulls-spread", effects.null_spread(p.k, _blocks * (_blocks - 1) // 2))
-for key, value in effects.numbers(effects.of_nulls(trained, p.k, nulls_data.REPORTED), "nulls").items():
-    display.remember(key, value)
+remember("nulls", nulls.numbers_of(curves, by_spectrum, both, decisive, p.k))

@@ -35,18 +35,17 @@ token: int = -1  # token position that is perturbed and followed; -1 is the last
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the noise
 
 # %% tags=["hide-input"]
-from functools import partial
-
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import display, perturbation, perturbation_data
+from coupling_lib.figures import perturbation
+from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices, parameters
-from coupling_lib.measures import effects
+from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(
     globals(), declared=("model", "precision", "revision", "prompts", "noise", "draws", "token", "seed")
 )
-p.command = provenance.papermill_command("perturbation", vars(p))
+command = provenance.papermill_command("perturbation", vars(p))
 
 # %% [markdown]
 # ## Measurement
@@ -59,8 +58,8 @@ p.command = provenance.papermill_command("perturbation", vars(p))
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
 texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
-p.levels = parameters.parse_levels(p.noise)
-trained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=p.levels, draws=p.draws, token=p.token, seed=p.seed)
+levels = parameters.parse_levels(p.noise)
+trained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=levels, draws=p.draws, token=p.token, seed=p.seed)
 
 # %% [markdown]
 # The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
@@ -69,12 +68,12 @@ trained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=p.levels, draws
 # %%
 del loaded
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
-untrained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=p.levels, draws=p.draws, token=p.token, seed=p.seed)
+untrained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=levels, draws=p.draws, token=p.token, seed=p.seed)
 del loaded
 
 # %% tags=["hide-input"]
-both = {"untrained": untrained, "trained": trained}
-show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
+both = side_by_side(untrained=untrained, trained=trained)
+origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 
 # %% [markdown]
 # ## Through the depth
@@ -85,12 +84,13 @@ show = partial(display.show, provenance=provenance.line(untrained.attrs, trained
 
 # %%
 show(
-    lambda: perturbation.cosine_by_depth(both),
-    perturbation_data.level_table(both, "cosine"),
+    perturbation.draw_depth,
+    perturbation.take_depth(both),
     name="perturbation-depth",
     caption="Cosine of the perturbed with the clean state at every level: the network (solid) and its linearisation "
     "(dashed). Marks: after the first and after the last block. Means over prompts and draws with 95 % "
     "intervals.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -101,12 +101,13 @@ show(
 
 # %%
 show(
-    lambda: perturbation.first_and_last(both),
-    perturbation_data.first_and_last_table(both),
+    perturbation.draw_ends,
+    perturbation.take_ends(both),
     name="perturbation-first-last",
     caption="Cosine of the perturbed with the clean state against the noise level, after the first and after the last "
     "block: network, linearisation, and linearisation with random bases of the same singular values. Means over"
     " prompts and draws with 95 % intervals.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -119,12 +120,13 @@ show(
 
 # %%
 show(
-    lambda: perturbation.amplification_and_error(both),
-    perturbation_data.amplification_and_error_table(both),
+    perturbation.draw_error,
+    perturbation.take_error(both),
     name="perturbation-error",
     caption="Left: length of the change relative to the noise, at the smallest noise level. Right: distance between the"
     " changes of network and linearisation after the last block, relative to the network's. Means over prompts "
     "and draws with 95 % intervals.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -134,23 +136,8 @@ show(
 # latter, at the middle one of the noise levels.
 
 # %% tags=["nbval-check-output"]
-summary = perturbation_data.summary_table(both, p.levels[len(p.levels) // 2])
-print(summary.to_string(float_format="%.2f", na_rep=""))
+middle = levels[len(levels) // 2]
+print(perturbation.summary(both, middle).to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-errors = perturbation_data.error_table(both).set_index("network")
-for network, carrier in summary.index:
-    line = summary.loc[network, carrier]
-    display.remember(f"perturbation-first-{carrier}-{network}", line["first block"])
-    display.remember(f"perturbation-last-{carrier}-{network}", line["last block"])
-    display.remember(f"perturbation-last-{carrier}-{network}-low", line["low"])
-    display.remember(f"perturbation-last-{carrier}-{network}-high", line["high"])
-for network in both:
-    display.remember(f"perturbation-error-{network}", errors.loc[[network], "mean"].iloc[0])
-display.remember("perturbation-noise", f"{p.levels[len(p.levels) // 2]:g}")
-display.remember("perturbation-noise-smallest", f"{p.levels[0]:g}")
-display.remember("perturbation-prompts", trained.sizes["prompt"])
-for key, value in effects.numbers(
-    effects.of_perturbation(trained, p.levels[len(p.levels) // 2]), "perturbation"
-).items():
-    display.remember(key, value)
+remember("perturbation", perturbation.numbers_of(both, middle))

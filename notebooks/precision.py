@@ -33,18 +33,16 @@ token: int = -1  # token position whose Jacobian is taken; -1 is the last
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of everything drawn at random
 
 # %% tags=["hide-input"]
-from functools import partial
-
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import display, precision, precision_data
+from coupling_lib.figures import precision
+from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices
-from coupling_lib.measures import effects
 from coupling_lib.measures.precision import chosen_precisions
 from coupling_lib.measures.random_bases import Chance
 
 p = cl.check_parameters(globals(), declared=("model", "precisions", "revision", "prompts", "k", "token", "seed"))
-p.command = provenance.papermill_command("precision", vars(p))
+command = provenance.papermill_command("precision", vars(p))
 
 # %% [markdown]
 # ## Measurement
@@ -76,7 +74,7 @@ print(measured.attrs["left_out"] or "All of these precisions were measured.")
 # %% tags=["hide-input"]
 blank = cl.depth_summary(untrained, "normalized_miscoupling")["mean"].sel(pairs="all pairs", k=p.k).item()
 null = Chance(*(measured[name].sel(precision="float32").item() for name in ("null", "null_error")))
-show = partial(display.show, provenance=provenance.line(untrained.attrs, measured.attrs, command=p.command))
+origin = provenance.line(untrained.attrs, measured.attrs, command=command)
 
 # %% [markdown]
 # ## Singular values
@@ -86,11 +84,12 @@ show = partial(display.show, provenance=provenance.line(untrained.attrs, measure
 
 # %%
 show(
-    lambda: precision.value_errors(measured),
-    precision_data.value_table(measured),
+    precision.draw_values,
+    precision.take_values(measured),
     name="precision-values",
     caption="Relative error of the singular values of block Jacobians against float32 weights. Lines are medians and "
     "bands quartiles: on the left over prompts and blocks, on the right over prompts and ranks.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -102,12 +101,13 @@ show(
 
 # %%
 show(
-    lambda: precision.vector_errors(measured),
-    precision_data.angle_table(measured),
+    precision.draw_vectors,
+    precision.take_vectors(measured),
     name="precision-vectors",
     caption="Left: principal angles between the spaces of the top K singular vectors in a precision and in float32, "
     "left and right vectors pooled, median and quartiles over prompts and blocks. Right: share of these directions "
     "kept, by block. Dashed: spaces drawn at random.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -118,11 +118,13 @@ show(
 
 # %%
 show(
-    lambda: precision.pair_scatter(measured, null),
-    precision_data.pair_table(measured),
+    precision.draw_pairs,
+    precision.take_pairs(measured),
+    null=null,
     name="precision-pairs",
     caption="Coupling, 1 minus the normalised mis-coupling, of each ordered pair of different blocks, mean over "
     "prompts, against its value in float32. Dashed: random bases with the same singular values.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -133,11 +135,14 @@ show(
 
 # %%
 show(
-    lambda: precision.mean_coupling(measured, blank, null),
-    precision_data.coupling_table(measured),
+    precision.draw_coupling,
+    precision.take_coupling(measured),
+    untrained=blank,
+    null=null,
     name="precision-coupling",
     caption="Left: mean coupling, 1 minus the normalised mis-coupling, over pairs of different blocks. Right: its "
     "difference from float32 on the same prompt. Bars: 95 % intervals over prompts.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -149,11 +154,12 @@ show(
 
 # %%
 show(
-    lambda: precision.error_sources(measured),
-    precision_data.source_table(measured),
+    precision.draw_sources,
+    precision.take_sources(measured),
     name="precision-sources",
     caption="Errors by where they come from, medians with quartiles: of singular values over prompts, blocks and "
     "ranks, of principal angles over prompts, blocks and order, of coupling over prompts and pairs of blocks.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -166,7 +172,7 @@ show(
 # model in question.
 
 # %% tags=["hide-input"]
-summary = precision_data.summary_table(measured, null)
+summary = precision.summary(measured, null)
 print(summary.to_string(float_format="%.3f"))
 
 # %% [markdown]
@@ -176,11 +182,4 @@ print(summary.to_string(float_format="%.3f"))
 print(summary["coupling"].to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-for name, value in precision_data.quotable(summary).items():
-    display.remember(f"precision-{name}", value)
-display.remember("precision-coupling-untrained", blank)
-display.remember("precision-coupling-null", 1 - null)
-display.remember("precision-coupling-null-error", null.error)
-display.remember("precision-prompts", measured.sizes["prompt"])
-for key, value in effects.numbers(effects.of_precision(measured), "precision").items():
-    display.remember(key, value)
+remember("precision", precision.numbers_of(measured, blank, null))

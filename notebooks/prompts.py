@@ -30,20 +30,18 @@ token: int = -1  # token position whose Jacobian is taken; -1 is the last
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
-from functools import partial
-
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import display, prompts_data
-from coupling_lib.figures import prompts as draw
+from coupling_lib.figures import prompts as by_prompt
+from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices
-from coupling_lib.measures import effects
 from coupling_lib.measures.random_bases import chance
+from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(
     globals(), declared=("model", "precision", "revision", "prompts", "questions", "k", "token", "seed")
 )
-p.command = provenance.papermill_command("prompts", vars(p))
+command = provenance.papermill_command("prompts", vars(p))
 
 # %% [markdown]
 # ## Measurement
@@ -56,8 +54,8 @@ p.command = provenance.papermill_command("prompts", vars(p))
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
 choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-p.asked = [*choices.chosen_prompts(p), *cl.prompt_versions(loaded, choices.chosen_questions(p))]
-trained = cl.measure_prompts(loaded, p.asked, ks=(p.k,), token=p.token)
+asked = [*choices.chosen_prompts(p), *cl.prompt_versions(loaded, choices.chosen_questions(p))]
+trained = cl.measure_prompts(loaded, asked, ks=(p.k,), token=p.token)
 
 # %% [markdown]
 # The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
@@ -66,7 +64,7 @@ trained = cl.measure_prompts(loaded, p.asked, ks=(p.k,), token=p.token)
 # %%
 del loaded
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
-untrained = cl.measure_prompts(loaded, p.asked, ks=(p.k,), token=p.token)
+untrained = cl.measure_prompts(loaded, asked, ks=(p.k,), token=p.token)
 del loaded
 
 # %% [markdown]
@@ -78,9 +76,8 @@ del loaded
 # %% tags=["hide-input"]
 reading = cl.VARIANTS["normalized_miscoupling"]
 null = chance(cl.null_of(trained, reading.name, seed=p.seed))
-both = {"untrained": untrained, "trained": trained}
-table = prompts_data.prompt_table(both, reading.name, p.k)
-show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
+both = side_by_side(untrained=untrained, trained=trained)
+origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 
 # %% [markdown]
 # ## Difficulty, length, data set
@@ -95,16 +92,18 @@ show = partial(display.show, provenance=provenance.line(untrained.attrs, trained
 
 # %%
 show(
-    lambda: draw.prompt_scatter(both, reading.name, p.k, null=null),
-    prompts_data.prompts_alone(table),
+    by_prompt.draw_prompts,
+    by_prompt.take_prompts(both, reading.name, p.k),
+    null=null,
     name="prompts-difficulty",
     caption="Coupling of single prompts (one minus normalised mis-coupling, mean over pairs of blocks) against "
     "reasoning steps, length and data set. Lines: least squares. Bars: 95 % intervals of the mean. Dashed: "
     "random directions.",
+    provenance=origin,
 )
 
 # %% tags=["hide-input"]
-prompts_data.correlation_table(table).round(2)
+by_prompt.correlation_table(by_prompt.take_prompts(both, reading.name, p.k)).round(2)
 
 # %% [markdown]
 # ## With and without an instruction
@@ -116,12 +115,14 @@ prompts_data.correlation_table(table).round(2)
 
 # %%
 show(
-    lambda: draw.version_profiles(both, reading.name, p.k, null=null),
-    prompts_data.version_table(both, reading.name, p.k),
+    by_prompt.draw_versions,
+    by_prompt.take_versions(both, reading.name, p.k),
+    null=null,
     name="prompts-instruction",
     caption="Coupling of each block with all others (one minus normalised mis-coupling), for questions alone and with "
     "a sentence added: mean over questions with 95 % interval. Below: paired differences. Dashed: random "
-    f"directions. {prompts_data.versions_caption(trained)}",
+    f"directions. {by_prompt.versions_caption(trained)}",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -130,13 +131,8 @@ show(
 # Mean coupling over the questions in each version.
 
 # %% tags=["nbval-check-output"]
-summary = prompts_data.summary_table(both, reading.name, p.k, null)
+summary = by_prompt.summary(both, reading.name, p.k, null)
 print(summary[["alone", "step by step", "control sentence"]].to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-for _key, _value in prompts_data.remembered(table, summary, null.error).items():
-    display.remember(_key, _value)
-for key, value in effects.numbers(
-    effects.of_prompts(prompts_data.version_couplings(trained, reading.name, p.k), prompts_data.ALONE), "prompts"
-).items():
-    display.remember(key, value)
+remember("prompts", by_prompt.numbers_of(both, reading.name, p.k, null))

@@ -32,18 +32,18 @@ fit_from: int = 0  # first block of the line through 1/s_1, from 1; 0 for 10, or
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
-from functools import partial
-
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import display, spectra, spectra_data
+from coupling_lib.figures import spectra
+from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices
 from coupling_lib.measures import effects
+from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(
     globals(), declared=("model", "precision", "revision", "prompts", "k", "blocks", "token", "fit_from", "seed")
 )
-p.command = provenance.papermill_command("spectra", vars(p))
+command = provenance.papermill_command("spectra", vars(p))
 
 # %% [markdown]
 # ## Measurement
@@ -53,9 +53,9 @@ p.command = provenance.papermill_command("spectra", vars(p))
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-p.whole = choices.spread_blocks(p, loaded.n_blocks, loaded.d_model, loaded.name)
+whole = choices.spread_blocks(p, loaded.n_blocks, loaded.d_model, loaded.name)
 texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
-trained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whole=tuple(p.whole))
+trained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whole=tuple(whole))
 
 # %% [markdown]
 # The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
@@ -64,14 +64,15 @@ trained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whol
 # %%
 del loaded
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
-untrained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whole=tuple(p.whole))
+untrained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whole=tuple(whole))
 del loaded
 
 # %% tags=["hide-input"]
-both = {"untrained": untrained, "trained": trained}
-fits = {name: cl.spectra_fits(dataset, p.fit_from - 1 if p.fit_from else None) for name, dataset in both.items()}
-nulls = {name: cl.spectra_null(dataset, seed=p.seed) for name, dataset in both.items()}
-show = partial(display.show, provenance=provenance.line(untrained.attrs, trained.attrs, command=p.command))
+networks = {"untrained": untrained, "trained": trained}
+lines = {name: cl.spectra_fits(ds, p.fit_from - 1 if p.fit_from else None) for name, ds in networks.items()}
+both, fits = side_by_side(**networks), side_by_side(**lines)
+nulls = side_by_side(**{name: cl.spectra_null(ds, seed=p.seed) for name, ds in networks.items()})
+origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 
 # %% [markdown]
 # ## The largest singular values
@@ -83,11 +84,12 @@ show = partial(display.show, provenance=provenance.line(untrained.attrs, trained
 
 # %%
 show(
-    lambda: spectra.top_values(both),
-    spectra_data.top_table(both),
+    spectra.draw_top,
+    spectra.take_top(both),
     name="spectra-top",
     caption="Largest singular values of each block's Jacobian: medians over prompts, with quartiles. The first ten in "
     "the network's colour, the next ones in another.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -100,12 +102,13 @@ show(
 
 # %%
 show(
-    lambda: spectra.inverse_top_value(both, fits),
-    spectra_data.inverse_table(both, fits),
+    spectra.draw_inverse,
+    spectra.take_inverse(both, fits),
     name="spectra-inverse",
     caption="Inverse of the largest singular value against depth: means over prompts with 95 % intervals, and"
     " the least-squares line over the blocks that it spans. R² is the mean over prompts, each with a line of "
     "its own, with its interval.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -117,11 +120,12 @@ show(
 
 # %%
 show(
-    lambda: spectra.whole_spectrum(both),
-    spectra_data.whole_table(both),
+    spectra.draw_whole,
+    spectra.take_whole(both),
     name="spectra-whole",
     caption="All singular values of a few blocks: medians over prompts, with quartiles. The panel ends under the 2 % "
     "weakest values. The exponent a is that of the power law through the stronger half, mean over prompts.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -135,13 +139,14 @@ show(
 
 # %%
 show(
-    lambda: spectra.left_and_right(both, nulls),
-    spectra_data.alignment_table(both, nulls),
+    spectra.draw_alignment,
+    spectra.take_alignment(both, nulls),
     name="spectra-alignment",
     caption="Stable rank; mean absolute cosine of left with right singular vectors; normalised coupling of a block with"
     " itself, left and right vectors exchanged (variant normalized_miscoupling of V'JU). Means over prompts "
     "with 95 % intervals; dashed: random bases with the same singular values, in closed form (middle) and "
     "from 3,000 draws with their standard error (right).",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -151,26 +156,9 @@ show(
 # line through $1/\sigma_1$ with its interval.
 
 # %% tags=["nbval-check-output"]
-summary = spectra_data.summary_table(both, fits, nulls)
+summary = spectra.summary_table(both, fits, nulls)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-for network in both:
-    line = summary.loc[network]
-    display.remember(f"spectra-stable-rank-{network}", line["stable rank"])
-    display.remember(f"spectra-alignment-{network}", line["alignment"])
-    display.remember(f"spectra-alignment-{network}-low", line["low"])
-    display.remember(f"spectra-alignment-{network}-high", line["high"])
-    display.remember(f"spectra-exchanged-{network}", line["exchanged"])
-    display.remember(f"spectra-r2-{network}", line["R2"])
-    display.remember(f"spectra-r2-{network}-low", line["R2 low"])
-    display.remember(f"spectra-r2-{network}-high", line["R2 high"])
-    display.remember(f"spectra-decay-{network}", both[network]["decay_exponent"].mean())
-display.remember("spectra-alignment-null", summary.loc["random bases", "alignment"])
-display.remember("spectra-alignment-null-error", 0.0)  # closed form
-display.remember("spectra-exchanged-null", summary.loc["random bases", "exchanged"])
-display.remember("spectra-exchanged-null-error", spectra_data.exchanged_errors(nulls["trained"]).mean())
-display.remember("spectra-fit-from", f"{fits['trained'].attrs['first_block'] + 1}")
-display.remember("spectra-prompts", trained.sizes["prompt"])
-for key, value in effects.numbers(effects.of_spectra(both, fits), "spectra").items():
-    display.remember(key, value)
+found = effects.numbers(effects.of_spectra(networks, lines), "")
+remember("spectra", spectra.numbers_of(summary, both, fits, nulls) | found)

@@ -34,23 +34,19 @@ token_out: int = -1  # position of the fixed output token; -1 is the last
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
-from functools import partial
-
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import display, tokens_data
-from coupling_lib.figures import tokens as draw
+from coupling_lib.figures import tokens as figures
+from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices
 from coupling_lib.measures import effects
+from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.tokens import token_comparisons, token_reports
+from coupling_lib.metrics.summaries import side_by_side
 
-p = cl.check_parameters(
-    globals(),
-    declared=(
-        "model", "precision", "revision", "example", "prompts", "pair", "k", "tokens", "token_in", "token_out", "seed",
-    ),
-)  # fmt: skip
-p.command = provenance.papermill_command("tokens", vars(p))
+compared = ("example", "prompts", "pair", "k", "tokens", "token_in", "token_out", "seed")
+p = cl.check_parameters(globals(), declared=("model", "precision", "revision", *compared))
+command = provenance.papermill_command("tokens", vars(p))
 
 # %% [markdown]
 # ## Three comparisons
@@ -70,11 +66,13 @@ p.command = provenance.papermill_command("tokens", vars(p))
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
 choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-p.blocks = choices.chosen_pair(p, loaded.n_blocks, loaded.name)
-p.compared = token_comparisons(p.blocks, p.token_in, p.token_out)
-p.texts = cl.inputs_for(loaded, [p.example, *choices.chosen_prompts(p)], seed=p.seed)
-measure = partial(cl.sweep, cl.measure_tokens, prompts=p.texts, k=p.k, tokens=p.tokens)
-trained = {name: measure(model=loaded, **chosen) for name, chosen in p.compared.items()}
+blocks = choices.chosen_pair(p, loaded.n_blocks, loaded.name)
+comparisons = token_comparisons(blocks, p.token_in, p.token_out)
+texts = cl.inputs_for(loaded, [p.example, *choices.chosen_prompts(p)], seed=p.seed)
+trained = {
+    name: cl.sweep(cl.measure_tokens, loaded, texts, k=p.k, tokens=p.tokens, **chosen)
+    for name, chosen in comparisons.items()
+}
 
 # %% [markdown]
 # The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
@@ -83,7 +81,10 @@ trained = {name: measure(model=loaded, **chosen) for name, chosen in p.compared.
 # %%
 del loaded
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
-untrained = {name: measure(model=loaded, **chosen) for name, chosen in p.compared.items()}
+untrained = {
+    name: cl.sweep(cl.measure_tokens, loaded, texts, k=p.k, tokens=p.tokens, **chosen)
+    for name, chosen in comparisons.items()
+}
 del loaded
 
 # %% [markdown]
@@ -93,15 +94,13 @@ del loaded
 
 # %% tags=["hide-input"]
 reading = cl.VARIANTS["normalized_miscoupling"]
-both = {"untrained": untrained, "trained": trained}
-grids = {name: {network: report[name] for network, report in both.items()} for name in p.compared}
+both = {name: side_by_side(untrained=untrained[name], trained=trained[name]) for name in comparisons}
 nulls = {
     name: cl.null_of(ds, reading.name, seed=p.seed).assign(draws=cl.tokens_null(ds, reading.name, seed=p.seed))
     for name, ds in trained.items()
 }
-p.between, p.within = token_reports(p.compared)
-first = grids[p.between[0]].values()
-show = partial(display.show, provenance=provenance.line(*[ds.attrs for ds in first], command=p.command))
+between, within = token_reports(comparisons)
+origin = provenance.line(untrained[between[0]].attrs, trained[between[0]].attrs, command=command)
 
 # %% [markdown]
 # ## Self-coupling
@@ -112,10 +111,12 @@ show = partial(display.show, provenance=provenance.line(*[ds.attrs for ds in fir
 
 # %%
 show(
-    lambda: draw.token_grids(grids[p.between[0]], reading.name, null=nulls[p.between[0]]["value"].mean().item()),
-    tokens_data.matrix_table(grids[p.between[0]], reading.name),
+    figures.draw_grid,
+    figures.take_grid(both[between[0]], reading.name),
+    null=chance(nulls[between[0]]),
     name="tokens-self",
-    caption=tokens_data.grid_caption(trained[p.between[0]]),
+    caption=figures.grid_caption(trained[between[0]]),
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -126,10 +127,12 @@ show(
 
 # %%
 show(
-    lambda: draw.token_grids(grids[p.within[0]], reading.name, null=nulls[p.within[0]]["value"].mean().item()),
-    tokens_data.matrix_table(grids[p.within[0]], reading.name),
+    figures.draw_grid,
+    figures.take_grid(both[within[0]], reading.name),
+    null=chance(nulls[within[0]]),
     name="tokens-within",
-    caption=tokens_data.grid_caption(trained[p.within[0]]),
+    caption=figures.grid_caption(trained[within[0]]),
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -140,18 +143,22 @@ show(
 
 # %%
 show(
-    lambda: draw.token_grids(grids[p.between[1]], reading.name, null=nulls[p.between[1]]["value"].mean().item()),
-    tokens_data.matrix_table(grids[p.between[1]], reading.name),
+    figures.draw_grid,
+    figures.take_grid(both[between[1]], reading.name),
+    null=chance(nulls[between[1]]),
     name="tokens-input",
-    caption=tokens_data.grid_caption(trained[p.between[1]]),
+    caption=figures.grid_caption(trained[between[1]]),
+    provenance=origin,
 )
 
 # %%
 show(
-    lambda: draw.token_grids(grids[p.between[2]], reading.name, null=nulls[p.between[2]]["value"].mean().item()),
-    tokens_data.matrix_table(grids[p.between[2]], reading.name),
+    figures.draw_grid,
+    figures.take_grid(both[between[2]], reading.name),
+    null=chance(nulls[between[2]]),
     name="tokens-output",
-    caption=tokens_data.grid_caption(trained[p.between[2]]),
+    caption=figures.grid_caption(trained[between[2]]),
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -162,28 +169,31 @@ show(
 # single draw and may lie anywhere in it, however narrow its interval over prompts.
 
 # %%
+summary = figures.take_summary(both, reading.name, nulls)
 show(
-    lambda: draw.token_summary(both, reading.name, nulls),
-    tokens_data.prompt_table(both, reading.name),
+    figures.draw_summary,
+    summary,
     name="tokens-summary",
     caption="Coupling between tokens, mean over all pairs of different tokens, for each kind of comparison; normalised "
     "mis-coupling taken from 1. Dots are prompts, bars 95 % intervals of their mean. Dashed: random "
     "directions, with the middle 95 % of single draws.",
+    provenance=origin,
 )
 
 # %% [markdown]
 # ## In numbers
 
 # %% tags=["nbval-check-output"]
-summary = tokens_data.summary_table(both, reading.name, nulls)
-print(summary[["untrained", "trained", "random bases"]].to_string(float_format="%.2f"))
+table = figures.summary_table(summary)
+print(table[["untrained", "trained", "random bases"]].to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-for _key, _value in tokens_data.remembered(summary, between=p.between, within=p.within).items():
-    display.remember(_key, _value)
-display.remember("tokens-null-spread", effects.null_spread(p.k, 1))
-_coupled = [
-    tokens_data.named_couplings(report, reading.name, between=p.between, within=p.within) for report in both.values()
-]
-for _key, _value in effects.numbers(effects.of_tokens(*reversed(_coupled)), "tokens").items():
-    display.remember(_key, _value)
+coupled_untrained, coupled = (
+    figures.named_couplings(summary, network, between=between, within=within) for network in ("untrained", "trained")
+)
+remember(
+    "tokens",
+    figures.numbers_of(table, between=between, within=within)
+    | {"null-spread": effects.null_spread(p.k, 1)}
+    | effects.numbers(effects.of_tokens(coupled, coupled_untrained), ""),
+)

@@ -31,19 +31,19 @@ window: int = 0  # blocks in a window, odd; 0 for the paper's 11, or about half 
 seed: int = 0  # seed of the untrained weights and of the selection of prompts
 
 # %% tags=["hide-input"]
-from functools import partial
-
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import display, trajectories, trajectories_data
+from coupling_lib.figures import trajectories
+from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices
 from coupling_lib.measures import effects
 from coupling_lib.measures.depth import other_models
+from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(
     globals(), declared=("model", "others", "precision", "revision", "prompts", "token", "window", "seed")
 )
-p.command = provenance.papermill_command("trajectories", vars(p))
+command = provenance.papermill_command("trajectories", vars(p))
 
 # %% [markdown]
 # ## Measurement
@@ -63,10 +63,9 @@ models = cl.compare_trajectories(
 )
 
 # %% tags=["hide-input"]
-both = models[p.model]
-width = both["trained"].attrs["window"]
+both = side_by_side(**models[p.model])
 records = [dataset.attrs for networks in models.values() for dataset in networks.values()]
-show = partial(display.show, provenance=provenance.line(*records, command=p.command))
+origin = provenance.line(*records, command=command)
 
 # %% [markdown]
 # ## Straight, exponential, even
@@ -83,12 +82,14 @@ show = partial(display.show, provenance=provenance.line(*records, command=p.comm
 # long before training.
 
 # %%
+scores = trajectories.take_scores(models)
 show(
-    lambda: trajectories.scores_by_model(models),
-    trajectories_data.score_table(models),
+    trajectories.draw_scores,
+    scores,
     name="trajectories-scores",
     caption="Scores of the last token's path from the embedding to the last block's output, one dot per prompt, with "
     "median and quartiles. Variances are the population's; expodistance is a squared coefficient of variation.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -100,10 +101,11 @@ show(
 
 # %%
 show(
-    lambda: trajectories.profiles(both, width),
-    trajectories_data.profile_table(both),
+    trajectories.draw_profiles,
+    trajectories.take_profiles(both),
     name="trajectories-profiles",
-    caption=trajectories_data.profile_caption(both),
+    caption=trajectories.profile_caption(both),
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -115,12 +117,13 @@ show(
 
 # %%
 show(
-    lambda: trajectories.principal_components(both),
-    trajectories_data.path_table(both),
+    trajectories.draw_paths,
+    trajectories.take_paths(both),
     name="trajectories-paths",
     caption="Tokens of one prompt in the principal components of the states that leave the last block, before the "
     "final norm. Paths end in a dot; the last token is the strong line in the colour of the text. A special token "
     "that begins the prompt is left out.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -133,10 +136,10 @@ show(
 # First the trained model, then the untrained one.
 
 # %% tags=["nbval-check-output"]
-print(trajectories_data.readings_table(both["trained"]).to_string(float_format="%.2f", na_rep=""))
+print(trajectories.readings_table(models[p.model]["trained"]).to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["nbval-check-output"]
-print(trajectories_data.readings_table(both["untrained"]).to_string(float_format="%.2f", na_rep=""))
+print(trajectories.readings_table(models[p.model]["untrained"]).to_string(float_format="%.2f", na_rep=""))
 
 # %% [markdown]
 # ## In numbers
@@ -144,13 +147,12 @@ print(trajectories_data.readings_table(both["untrained"]).to_string(float_format
 # Medians over prompts, in the default reading.
 
 # %% tags=["nbval-check-output"]
-print(trajectories_data.summary_table(models).to_string(float_format="%.2f", na_rep=""))
+summary = trajectories.summary_table(scores)
+print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-for name, value in trajectories_data.quoted(both).items():
-    display.remember(f"trajectories-{name}", value)
-display.remember("trajectories-prompts", both["trained"].sizes["prompt"])
-for key, value in effects.numbers(
-    effects.of_trajectories(both, ("line_shape_score", "expodistance", "equidistance")), "trajectories"
-).items():
-    display.remember(key, value)
+changes = effects.of_trajectories(models[p.model], tuple(trajectories.SCORES))
+remember(
+    "trajectories",
+    trajectories.numbers_of(summary, p.model) | {"prompts": both.sizes["prompt"]} | effects.numbers(changes, ""),
+)

@@ -36,36 +36,24 @@ draws: int = 2  # how often branches are drawn for each image to show it
 seed: int = 0  # seed of the untrained weights, of the choice of images and of the random directions
 
 # %% tags=["hide-input"]
-from functools import partial
-
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import (
-    depth,
-    depth_data,
-    display,
-    style,
-    trajectories,
-    trajectories_data,
-    vision_data,
-    vision_model,
-    vision_model_data,
-)
-from coupling_lib.figures import vision as draw
+from coupling_lib.figures import depth, style, trajectories, vision, vision_model
+from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices
 from coupling_lib.inputs.images import patch_box
-from coupling_lib.measures import effects
+from coupling_lib.measures import vit_grid_table
 from coupling_lib.measures.generalization import paper_figures
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.vision import measure_network
+from coupling_lib.metrics.summaries import side_by_side
 
+# %% tags=["hide-input"]
 p = cl.check_parameters(
     globals(),
-    declared=(
-        "model", "precision", "revision", "pictures", "images", "k", "blocks", "token", "rate", "draws", "seed",
-    ),
-)  # fmt: skip
-p.command = provenance.papermill_command("vision", vars(p))
+    declared=("model", "precision", "revision", "pictures", "images", "k", "blocks", "token", "rate", "draws", "seed"),
+)
+command = provenance.papermill_command("vision", vars(p))
 
 # %% [markdown]
 # ## A grid of trained models
@@ -82,11 +70,11 @@ p.command = provenance.papermill_command("vision", vars(p))
 
 # %%
 reading = cl.VARIANTS["normalized_miscoupling"]
-grid = vision_data.read_grid()
-of_grid = vision_data.nearest_reading(grid, p.token, p.k, reading.name)
-both_tokens = [vision_data.Reading(name, of_grid.k, reading.name) for name in ("class", "patch")]
-paper = vision_data.stated_r_squared(paper_figures())
-show_grid = partial(display.show, provenance=vision_data.grid_provenance(grid, p.command))
+grid = vit_grid_table.read_grid()
+of_grid = vit_grid_table.nearest_reading(grid, p.token, p.k, reading.name)
+paper = vit_grid_table.stated_r_squared(paper_figures())
+null_error = style.one_digit(vit_grid_table.null_error(of_grid))
+origin_of_grid = vit_grid_table.grid_provenance(grid, command)
 
 # %% [markdown]
 # ### Does coupling go with accuracy?
@@ -98,25 +86,27 @@ show_grid = partial(display.show, provenance=vision_data.grid_provenance(grid, p
 # weight decay alone. In a short training that can be a matter of a few held-out images, in which accuracy is counted.
 
 # %%
-show_grid(
-    lambda: draw.accuracy_against_coupling(grid, of_grid, paper),
-    vision_data.fits_by_rate(grid, of_grid, paper),
+show(
+    vision.draw_accuracy,
+    vision.take_accuracy(grid, of_grid, paper, vit_grid_table.NAMED_RATES),
     name="vision-accuracy",
     caption="Test accuracy against coupling of trained ViTs that differ in weight decay, for four rates of stochastic "
     "depth, with least-squares lines; in brackets the 95 % interval of R² over models, and the R² that the "
     "paper states for CIFAR-10. Bars: 95 % intervals over images.",
+    provenance=origin_of_grid,
 )
 
 # %% [markdown]
 # All eight rates, one by one.
 
 # %%
-show_grid(
-    lambda: draw.accuracy_by_rate(grid, of_grid),
-    vision_data.first_seed(vision_data.coupling_table(grid, of_grid)),
+show(
+    vision.draw_accuracy_rates,
+    vision.take_accuracy(grid, of_grid),
     name="vision-accuracy-rates",
     caption="Test accuracy against coupling, a panel per rate of stochastic depth and a dot per weight decay; R² with "
     "its 95 % interval over models.",
+    provenance=origin_of_grid,
 )
 
 # %% [markdown]
@@ -127,22 +117,24 @@ show_grid(
 # much of a difference another initialisation makes, the band how much another choice of images.
 
 # %%
-show_grid(
-    lambda: draw.coupling_against_rate(grid, both_tokens),
-    vision_data.seeds_table(grid, both_tokens),
+show(
+    vision.draw_rates,
+    vision.take_rates(grid, of_grid),
     name="vision-rate",
     caption="Coupling against the rate of stochastic depth at one weight decay, for the class token and the last "
     "patch. Line: mean over seeds (small dots); band: 95 % interval over images. Random bases: known to "
-    f"within {style.one_digit(vision_data.null_error(of_grid))}, derived from the recorded nulls.",
+    f"within {null_error}, derived from the recorded nulls.",
+    provenance=origin_of_grid,
 )
 
 # %%
-show_grid(
-    lambda: draw.coupling_by_decay(grid, of_grid),
-    vision_data.first_seed(vision_data.coupling_table(grid, of_grid)),
+show(
+    vision.draw_decays,
+    vision.take_decays(grid, of_grid),
     name="vision-rate-decays",
     caption="Coupling against the rate of stochastic depth, a panel per weight decay. Bands: 95 % intervals "
-    f"over images. Random bases: known to within {style.one_digit(vision_data.null_error(of_grid))}.",
+    f"over images. Random bases: known to within {null_error}.",
+    provenance=origin_of_grid,
 )
 
 # %% [markdown]
@@ -150,8 +142,8 @@ show_grid(
 # coupling and of accuracy with the rate.
 
 # %% tags=["nbval-check-output"]
-fits = vision_data.fits_by_rate(grid, of_grid, paper)
-trends = vision_data.trend_table(grid, of_grid)
+fits = vit_grid_table.fits_by_rate(grid, of_grid, paper)
+trends = vit_grid_table.trend_table(grid, of_grid)
 columns = ["drop_path", "models", "slope", "r_squared", "low", "high", "paper"]
 print(fits[columns].to_string(index=False, float_format="%.2f", na_rep=""))
 print(trends.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
@@ -165,10 +157,10 @@ print(trends.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-p.drawn = choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
+drawn = choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 chosen = cl.load_images(p.pictures, loaded.hf.config, p.images, p.seed)
 pixels = [picture.pixels for picture in chosen]
-p.patch = patch_box(loaded.hf.config, p.token, chosen[0].shown.shape)
+patch = patch_box(loaded.hf.config, p.token, chosen[0].shown.shape)
 trained = measure_network(loaded, pixels, p.k, p.token)
 dropped = cl.sweep(cl.measure_drop_path, loaded, pixels, rate=p.rate, draws=p.draws, k=p.k, token=p.token, seed=p.seed)
 del loaded
@@ -177,13 +169,12 @@ untrained = measure_network(loaded, pixels, p.k, p.token)
 del loaded
 
 # %% tags=["hide-input"]
-both = {name: {"untrained": untrained[name], "trained": trained[name]} for name in trained}
+depths, relations, paths = (
+    side_by_side(untrained=untrained[part], trained=trained[part]) for part in ("depth", "relations", "path")
+)
 null = chance(cl.null_of(trained["depth"], reading.name, seed=p.seed))
 nulls = cl.null_of(trained["relations"], reading.name, seed=p.seed)
-show = partial(
-    display.show,
-    provenance=provenance.line(untrained["depth"].attrs, trained["depth"].attrs, command=p.command),
-)
+origin = provenance.line(untrained["depth"].attrs, trained["depth"].attrs, command=command)
 
 # %% [markdown]
 # ### The matrices, beside the image
@@ -193,22 +184,27 @@ show = partial(
 
 # %%
 show(
-    lambda: vision_model.image_and_matrices(chosen[0].shown, both["depth"], p.drawn, p.k, p.patch),
-    depth_data.matrix_table(both["depth"], p.drawn, p.k),
+    vision_model.draw_image,
+    depth.take_matrices(depths, drawn, p.k),
+    picture=chosen[0].shown,
+    patch=patch,
     name="vision-matrices",
     caption=f"Coupling matrices of pairs of blocks for the image on the left ({chosen[0].name}), relative to the "
     f"largest singular value of the row's Jacobian; token position {p.token}"
-    f"{' (framed)' if p.patch else ''}. One scale, ending at the largest entry between different blocks.",
+    f"{' (framed)' if patch else ''}. One scale, ending at the largest entry between different blocks.",
+    provenance=origin,
 )
 
 # %%
 show(
-    lambda: depth.mismatch_map(both["depth"], reading.name, p.k, null=null),
-    depth_data.mismatch_table(both["depth"], reading.name, p.k),
+    depth.draw_map,
+    depth.take_pairs(depths, reading.name, p.k),
+    null=null,
     name="vision-mismatch",
     caption=f"Normalised mis-coupling of every pair of blocks at token position {p.token}, mean over {p.images} "
     "images. The more a square stands out from the page, the more coupling; a block with itself (grey) has none by "
     "construction.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -221,12 +217,13 @@ show(
 
 # %%
 show(
-    lambda: vision_model.relations(both["relations"], nulls, reading.name, p.k),
-    vision_model_data.relations_table(both["relations"], reading.name),
+    vision_model.draw_relations,
+    vision_model.take_relations(relations, nulls, reading.name, p.k),
     name="vision-relations",
     caption="Coupling between blocks at single tokens and from one token to another, both orders. One dot per image, "
     "mean over pairs of different blocks; bars are 95 % intervals of the mean over images. Dashed: random "
     "directions with the same singular values.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -238,11 +235,13 @@ show(
 
 # %%
 show(
-    lambda: vision_model.drop_path_effect(dropped, null),
-    vision_model_data.drop_path_table(dropped),
+    vision_model.draw_drop_path,
+    vision_model.take_drop_path(dropped),
+    null=null,
     name="vision-drop-path",
     caption="Coupling of the trained model with stochastic depth off, as everywhere else, and left on. One dot per "
     "image, or per image and draw; bars are 95 % intervals over images.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -254,20 +253,22 @@ show(
 
 # %%
 show(
-    lambda: trajectories.scores_by_model({trained["path"].attrs["model"]: both["path"]}),
-    trajectories_data.score_table({trained["path"].attrs["model"]: both["path"]}),
+    trajectories.draw_scores,
+    trajectories.take_scores({paths.attrs["model"]: {"untrained": untrained["path"], "trained": trained["path"]}}),
     name="vision-trajectories",
     caption=f"Line-shape score, expodistance and equidistance of the path of token {p.token}, one dot per image; bar "
     "and tick are quartiles and median.",
+    provenance=origin,
 )
 
 # %%
 show(
-    lambda: trajectories.profiles(both["path"], int(trained["path"].attrs["window"])),
-    trajectories_data.profile_table(both["path"]),
+    trajectories.draw_profiles,
+    trajectories.take_profiles(paths),
     name="vision-profiles",
     caption=f"Norm, step length and line-shape score in windows against depth, token {p.token}: medians with "
     "quartiles over images.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -276,15 +277,14 @@ show(
 # Mean coupling over all pairs of different blocks with its 95 % interval over images.
 
 # %% tags=["nbval-check-output"]
-summary = vision_model_data.summary_table(both["depth"], reading.name, p.k, null)
+summary = vision_model.summary(depths, reading.name, p.k, null)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-quoted = vision_data.quoted(grid, of_grid, both_tokens, fits)
-for _name in ("class", "patch"):
-    _table = vision_data.coupling_table(grid, vision_data.Reading(_name, of_grid.k, reading.name))
-    quoted |= effects.numbers(effects.of_grid(_table, _name), "")
-quoted |= vision_data.circumstances(grid, p.model, quoted["accuracy-spread"])
-quoted |= vision_model_data.quoted(summary, both["relations"], nulls, dropped, reading.name, null.error)
-for name, value in quoted.items():
-    display.remember(f"vision-{name}", value)
+of_model = vision_model.numbers_of(
+    summary,
+    vision_model.take_relations(relations, nulls, reading.name, p.k),
+    vision_model.take_drop_path(dropped),
+    null,
+)
+remember("vision", vit_grid_table.numbers_of(grid, of_grid, p.model) | of_model)

@@ -8,11 +8,15 @@ library is expected to find by itself.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from coupling_lib.errors import PostNormWarning
+from coupling_lib.models.load import Model, wrap_model
 
 BASE = dict(
     vocab_size=64,
@@ -208,14 +212,7 @@ FAMILIES = [
         route="cache",
     ),
     Family("bert", "BertConfig", BASE, bidirectional=True, model="BertModel"),
-    Family(
-        "vit",
-        "ViTConfig",
-        VISION,
-        bidirectional=True,
-        narrow=True,
-        model="ViTModel",
-    ),
+    Family("vit", "ViTConfig", VISION, bidirectional=True, narrow=True, model="ViTModel"),
     Family("deit", "DeiTConfig", VISION, bidirectional=True, narrow=True, model="DeiTModel"),
     Family("dinov2", "Dinov2Config", VISION, bidirectional=True, narrow=True, model="Dinov2Model"),
     Family("roberta", "RobertaConfig", BASE, bidirectional=True, narrow=True, model="RobertaModel"),
@@ -261,3 +258,21 @@ FAMILIES = [
         narrow=True,
     ),
 ]
+
+
+def named(name: str) -> Family:
+    """Give the family of a name."""
+    return next(family for family in FAMILIES if family.name == name)
+
+
+_LOADED: dict[tuple[str, torch.dtype], Model] = {}
+
+
+def loaded(family: Family, dtype: torch.dtype = torch.float64) -> Model:
+    """Give a family's model, built and checked once for all tests; for those that leave it as it is."""
+    key = family.name, dtype
+    if key not in _LOADED:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PostNormWarning)
+            _LOADED[key] = wrap_model(family.build().to(dtype), name=family.name)
+    return _LOADED[key]

@@ -8,12 +8,13 @@ from transformers import PreTrainedModel
 
 
 def brute_force_jacobian(
-    hf: PreTrainedModel, block: nn.Module, inputs: dict, token_in: int, token_out: int
+    hf: PreTrainedModel, block: nn.Module, inputs: dict, token_in: int, token_out: int, ends: tuple[str, ...] = ()
 ) -> torch.Tensor:
     """Differentiate one block inside a whole forward pass of the model, row by row.
 
     Plain forward hooks put a leaf in the place of the block's input and read its output; nothing of the
-    library is used. Returns the residual Jacobian (identity subtracted where the tokens agree).
+    library is used. Returns the residual Jacobian (identity subtracted where the tokens agree); or, where `ends`
+    names layers inside the block, the derivative of the sum of what these give.
     """
     leaf, seen = [], []
 
@@ -25,22 +26,24 @@ def brute_force_jacobian(
         return args, {**kwargs, "hidden_states": leaf[0]}
 
     def leave(module, args, kwargs, output):
-        seen.append(output if isinstance(output, torch.Tensor) else output[0])
+        seen.append((output if isinstance(output, torch.Tensor) else output[0]).reshape(leaf[0].shape))
 
-    handles = [
-        block.register_forward_pre_hook(enter, with_kwargs=True),
-        block.register_forward_hook(leave, with_kwargs=True),
-    ]
+    read = [block.get_submodule(name) for name in ends] or [block]
+    handles = [block.register_forward_pre_hook(enter, with_kwargs=True)]
+    handles += [module.register_forward_hook(leave, with_kwargs=True) for module in read]
     try:
         with torch.enable_grad():
             hf(**inputs)
     finally:
         for handle in handles:
             handle.remove()
-    read = seen[0][0, token_out]
-    rows = [torch.autograd.grad(value, leaf[0], retain_graph=True)[0][0, token_in] for value in read]
-    J = torch.stack(rows)
-    return J - torch.eye(len(J), dtype=J.dtype) if token_in == token_out else J
+    J = rows(sum(seen)[0, token_out], leaf[0])[:, token_in]
+    return J - torch.eye(len(J), dtype=J.dtype) if token_in == token_out and not ends else J
+
+
+def rows(y: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:
+    """Differentiate each entry of `y` `(d,)` by a stream `(1, n, d)`, one at a time: `(d, n, d)`."""
+    return torch.stack([torch.autograd.grad(value, stream, retain_graph=True)[0][0] for value in y])
 
 
 def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:

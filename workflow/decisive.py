@@ -22,10 +22,11 @@ import pandas as pd
 import coupling_lib as cl
 from coupling_lib import paths, provenance
 from coupling_lib.errors import CouplingError
-from coupling_lib.figures import nulls_data
-from coupling_lib.figures.display import csv_text
+from coupling_lib.figures import nulls
+from coupling_lib.figures.show import csv_text
 from coupling_lib.measures.generalization import DECISIVE_MODELS, figure_1a
 from coupling_lib.measures.nulls import measure_decisive
+from coupling_lib.metrics.summaries import side_by_side
 
 
 def measure(name: str, n_prompts: int, precision: str, seed: int = 0) -> dict:
@@ -53,7 +54,7 @@ def printed(table: pd.DataFrame) -> str:
     """Set the table of one model in plain text.
 
     Args:
-        table: what `nulls_data.decisive_table` made.
+        table: what `nulls.take_decisive` made.
 
     Returns:
         one line per number of vectors and choice of pairs.
@@ -71,7 +72,7 @@ def conclusion(table: pd.DataFrame) -> str:
     """Say in a line what lies beside what, where K is a tenth of the width.
 
     Args:
-        table: what `nulls_data.decisive_table` made, of one model.
+        table: what `nulls.take_decisive` made, of one model.
 
     Returns:
         the measured, the chance and the digitised value of 1 - `released_trace`.
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"  not measured here: {error}\n  {value}; measure with: python workflow/decisive.py {name}\n")
             continue
         measured += 1
-        table = nulls_data.decisive_table({name: found}, digitised)
+        table = nulls.take_decisive({name: side_by_side(**found)}, digitised)
         print(printed(table), conclusion(table), sep="\n", end="\n\n", flush=True)
         target = paths.RESULTS / Path(name).name / "decisive.csv"
         target.parent.mkdir(parents=True, exist_ok=True)

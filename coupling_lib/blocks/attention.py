@@ -1,41 +1,42 @@
-"""Attention that can be told to hold all tokens fixed but a few.
+"""Frozen attention: a few tokens differentiated, all others held fixed.
 
-transformers lets a function be registered under a name and chosen as a model's attention. The one below
-computes exactly what the family's own plain attention computes. During a trace it also records every
-layer's keys and values; later, within `frozen`, it answers the queries of a few chosen tokens against
-those recorded constants, with the chosen tokens' own keys and values put into their places. The work per
-query does not grow with the prompt beyond the products with the keys themselves, and what a cotangent costs does not
-grow with it at all.
+transformers lets a function be registered under a name and chosen as a model's attention. The one below computes
+exactly what the family's own plain attention computes. During a trace it also records every layer's keys and values;
+later, within `frozen`, it answers the queries of a few chosen tokens against those recorded constants, with the chosen
+tokens' own keys and values put into their places. The work per query does not grow with the prompt beyond the products
+with the keys themselves, and what a cotangent costs does not grow with it at all.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.utils import logging
 
-from coupling_lib.blocks.functions import Function
+from coupling_lib.blocks.rules import Function, TimesConstant
 
 NAME = "coupling_lib"
+# Numbers that an intermediate tensor of attention may have, unless one token's has more.
+_LARGEST = 2**22
 
 
 class KeysValues(NamedTuple):
     """Keys and values of one attention layer, for one prompt or for T."""
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    keys: Tensor
+    values: Tensor
 
-    def with_tokens(self, own: KeysValues, positions: torch.Tensor) -> KeysValues:
+    def with_tokens(self, own: KeysValues, positions: Tensor) -> KeysValues:
         """Put the chosen tokens' own keys and values into their places among the constants."""
 
-        def place(constants: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        def place(constants: Tensor, new: Tensor) -> Tensor:
             index = positions[:, None, :, None].expand(new.shape)
             return constants.to(new.dtype).expand(len(new), -1, -1, -1).scatter(2, index, new)
 
@@ -44,7 +45,7 @@ class KeysValues(NamedTuple):
 
 # What the registered function consults: transformers calls it with a module and tensors, nothing else.
 _record: dict[nn.Module, KeysValues] | None = None
-_constants: dict[nn.Module, tuple[KeysValues, torch.Tensor, torch.Tensor | None]] = {}
+_constants: dict[nn.Module, tuple[KeysValues, Tensor, Tensor | None]] = {}
 
 
 @contextmanager
@@ -60,7 +61,7 @@ def recording() -> Generator[dict[nn.Module, KeysValues]]:
 
 @contextmanager
 def frozen(
-    module: nn.Module, constants: KeysValues, positions: torch.Tensor, padding: torch.Tensor | None = None
+    module: nn.Module, constants: KeysValues, positions: Tensor, padding: Tensor | None = None
 ) -> Generator[None]:
     """Let one attention layer answer a few tokens' queries against constants, inside the context."""
     _constants[module] = (constants, positions, padding)
@@ -83,13 +84,8 @@ def use(hf: PreTrainedModel) -> None:
 
 
 def _attention(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    **options: Any,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor | None]:
     """Attend as the family's own plain attention does; see the module's text."""
     eager = sys.modules[type(module).__module__].eager_attention_forward
     own = KeysValues(key, value)
@@ -109,38 +105,22 @@ def _attention(
     return _attend_to_constants(query, own, constants, positions, attention_mask, options["scaling"]), None
 
 
-def _alone(x: torch.Tensor) -> torch.Tensor:
+def _alone(x: Tensor) -> Tensor:
     """Copy what is a part of something larger, such as one product for queries, keys and values, which can then go."""
     return x.clone() if x.untyped_storage().nbytes() > x.nbytes else x
 
 
-# Numbers that an intermediate tensor of attention may have, unless one token's has more.
-_LARGEST = 2**22
-
-
-class _RowsTimesConstant(Function):
-    """Multiply `x` `(..., g, a)` by constants `C` `(g, a, b)`, all leading dimensions folded into rows."""
-
-    # Under `torch.vmap` a plain product would first repeat the constants for every column of the Jacobian; here the
-    # columns become more rows of one matrix product.
-
-    @staticmethod
-    def forward(x: torch.Tensor, C: torch.Tensor) -> torch.Tensor:
-        rows = x.reshape(-1, *x.shape[-2:]).transpose(0, 1)
-        return torch.bmm(rows, C).transpose(0, 1).reshape(*x.shape[:-1], C.shape[-1])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (C,) = ctx.saved_tensors
-        return _RowsTimesConstant.apply(gradient, C.mT), None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple, x: torch.Tensor, C: torch.Tensor) -> tuple[torch.Tensor, int]:
-        return _RowsTimesConstant.apply(x.movedim(in_dims[0], 0), C), 0
+def _attend_to_constants(
+    query: Tensor, own: KeysValues, constants: KeysValues, positions: Tensor, mask: Tensor | None, scaling: float
+) -> Tensor:
+    """Attend with the constants kept out of the graph."""
+    groups = own.keys.shape[1]
+    q = query.unflatten(1, (groups, -1))
+    mask = query.new_zeros(1, 1, 1, 1) if mask is None else mask
+    # A mask of its own for every head belongs to the heads of a group; one for all heads to all of them.
+    mask = mask.unflatten(1, (groups, -1)) if mask.shape[1] > 1 else mask.unsqueeze(1)
+    out = _Attend.apply(q, *own, constants, positions, mask, scaling)[0]
+    return out.flatten(1, 2).transpose(1, 2)
 
 
 class _Attend(Function):
@@ -152,55 +132,46 @@ class _Attend(Function):
 
     @staticmethod
     def forward(
-        query: torch.Tensor,
-        own_keys: torch.Tensor,
-        own_values: torch.Tensor,
+        query: Tensor,
+        own_keys: Tensor,
+        own_values: Tensor,
         constants: KeysValues,
-        positions: torch.Tensor,
-        mask: torch.Tensor,
+        positions: Tensor,
+        mask: Tensor,
         scaling: float,
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> tuple[Tensor, ...]:
         """Take queries `(T, groups, r, s, width)`, r heads to a group, and what `_attend_to_constants` takes."""
         q = query * scaling
         given = (q, own_keys, own_values, *constants, positions, mask)
-        # As many tokens at once as leave the intermediate tensors small.
-        each = q[0, ..., 0].numel() * constants.values[0, 0].numel()
-        found = [_linearised(*part) for part in _parts(given, max(1, _LARGEST // each))]
+        # As many tokens at once as leave the intermediate tensors small; what has a leading 1 belongs to each.
+        size = max(1, _LARGEST // (q[0, ..., 0].numel() * constants.values[0, 0].numel()))
+        found = [
+            _linearised(*(x[first : first + size] if len(x) > 1 else x for x in given))
+            for first in range(0, len(q), size)
+        ]
         o, to_query, p_own = (torch.cat(parts) for parts in zip(*found, strict=True))
         apart = own_values[:, :, None, None] - o.unsqueeze(-2)  # v_j - o_i: (T, groups, r, s_i, s_j, width)
         to_keys = (apart * p_own.unsqueeze(-1)).mT.unsqueeze(-1) * q[..., None, None, :]
         return o, torch.cat([scaling * to_query, to_keys.flatten(-2)], dim=-1), p_own
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(*output[1:])
 
     @staticmethod
-    def backward(ctx: Any, g: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         M, p_own = ctx.saved_tensors
-        product = _RowsTimesConstant.apply(g.flatten(0, 3), M.flatten(0, 3))
+        product = TimesConstant.apply(g.flatten(0, 3), M.flatten(0, 3))
         product = product.reshape(*g.shape[:4], -1, M.shape[-1] // (1 + p_own.shape[-1]))
         to_query, to_keys = product[..., 0, :], product[..., 1:, :]
         to_values = g.unsqueeze(-2) * p_own.unsqueeze(-1)
         return to_query, _over_queries(to_keys), _over_queries(to_values), None, None, None, None
 
 
-def _parts(given: tuple[torch.Tensor, ...], size: int) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Cut tensors with a leading T into parts of a size; what has a leading 1 belongs to each."""
-    for first in range(0, len(given[0]), size):
-        yield tuple(x[first : first + size] if len(x) > 1 else x for x in given)
-
-
 def _linearised(
-    q: torch.Tensor,
-    own_keys: torch.Tensor,
-    own_values: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    positions: torch.Tensor,
-    mask: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q: Tensor, own_keys: Tensor, own_values: Tensor, keys: Tensor, values: Tensor, positions: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Give o, sum_t p_t (v_t - o) k_t^T and the weights p_j of the chosen tokens, for scaled queries."""
     K, V = KeysValues(keys, values).with_tokens(KeysValues(own_keys, own_values), positions)
     heads = q.shape[2:4]
@@ -211,28 +182,10 @@ def _linearised(
     return o, to_query, p.gather(-1, positions[:, None, None, None].expand(*p.shape[:-1], -1))
 
 
-def _over_queries(x: torch.Tensor) -> torch.Tensor:
+def _over_queries(x: Tensor) -> Tensor:
     """Add up what the queries of a group's heads give to its keys or values, `(T, groups, r, s, ...)`."""
     # A sum over one query would copy all that the cotangents brought.
     return x[:, :, 0, 0] if x.shape[2:4] == (1, 1) else x.sum((2, 3))
-
-
-def _attend_to_constants(
-    query: torch.Tensor,
-    own: KeysValues,
-    constants: KeysValues,
-    positions: torch.Tensor,
-    mask: torch.Tensor | None,
-    scaling: float,
-) -> torch.Tensor:
-    """Attend with the constants kept out of the graph."""
-    groups = own.keys.shape[1]
-    q = query.unflatten(1, (groups, -1))
-    mask = query.new_zeros(1, 1, 1, 1) if mask is None else mask
-    # A mask of its own for every head belongs to the heads of a group; one for all heads to all of them.
-    mask = mask.unflatten(1, (groups, -1)) if mask.shape[1] > 1 else mask.unsqueeze(1)
-    out = _Attend.apply(q, *own, constants, positions, mask, scaling)[0]
-    return out.flatten(1, 2).transpose(1, 2)
 
 
 AttentionInterface.register(NAME, _attention)

@@ -1,8 +1,8 @@
 """One block as a function of a few tokens alone, all other tokens held fixed.
 
-J_{t1 t2} needs the block at positions t1 and t2 only. The other tokens enter through their keys and
-values, which are constants; with those frozen, a column of the Jacobian costs one token's work instead of
-the whole sequence's. Three routes give the same map:
+J_{t1 t2} needs the block at positions t1 and t2 only. The other tokens enter through their keys and values, which are
+constants; with those frozen, a column of the Jacobian costs one token's work instead of the whole sequence's. Three
+routes give the same map:
 
 `attention`  the family calls its attention through transformers' interface, and `coupling_lib.blocks.attention`
              answers against the constants recorded in the trace;
@@ -11,8 +11,7 @@ the whole sequence's. Three routes give the same map:
 `sequence`   the block mixes tokens in some other way (state-space models), and the whole sequence is
              evaluated.
 
-The route is chosen at load, by what the family's blocks call, and then put to the test: a row and a column
-of every block's Jacobian must be those of the whole sequence.
+The route is chosen at load, by what the family's blocks call, and then put to the test, see `validate`.
 """
 
 from __future__ import annotations
@@ -24,16 +23,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import DynamicCache
 
 from coupling_lib.blocks.attention import KeysValues, frozen, recording
 from coupling_lib.blocks.record import BlockCall
 
-ROUTES = ("attention", "cache", "sequence")
-
 # A map of the chosen tokens' states, (T, s, d), to their states after the block.
-TokenMap = Callable[[torch.Tensor], torch.Tensor]
+TokenMap = Callable[[Tensor], Tensor]
 
 _CACHE_NAMES = ("past_key_values", "past_key_value", "layer_past")
 
@@ -43,7 +40,7 @@ class _RecordingCache(DynamicCache):
 
     written: KeysValues | None = None
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> KeysValues:
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> KeysValues:
         if self.written is not None:
             raise ValueError("the block writes to its cache more than once")
         self.written = KeysValues(key_states.detach(), value_states.detach())
@@ -56,11 +53,11 @@ class _RecordingCache(DynamicCache):
 class _FrozenCache(DynamicCache):
     """A cache of constants, in which the tokens that are written take their own places."""
 
-    def __init__(self, constants: KeysValues, positions: torch.Tensor):
+    def __init__(self, constants: KeysValues, positions: Tensor):
         super().__init__()
         self.constants, self.positions = constants, positions
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> KeysValues:
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> KeysValues:
         return self.constants.with_tokens(KeysValues(key_states, value_states), self.positions)
 
     def get_seq_length(self, *_: Any) -> int:
@@ -76,16 +73,14 @@ def choose_route(call: BlockCall, block: nn.Module) -> str:
     return "sequence"
 
 
-def token_map(call: BlockCall, block: nn.Module, route: str, positions: torch.Tensor) -> TokenMap:
+def token_map(call: BlockCall, block: nn.Module, route: str, positions: Tensor) -> TokenMap:
     """Give a block as a function of the states at a few positions."""
     if route == "attention":
         return prompts_map([call], block, positions)
-    if route == "cache":
-        return _cache_map(call, block, positions)
-    return _sequence_map(call, block, positions)
+    return (_cache_map if route == "cache" else _sequence_map)(call, block, positions)
 
 
-def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: torch.Tensor) -> TokenMap:
+def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: Tensor) -> TokenMap:
     """Give a block as a map of the states at a few positions of each of several prompts, on the attention route."""
     (name,) = calls[0].keys_values
     layer = block.get_submodule(name)
@@ -96,7 +91,7 @@ def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: torch.T
         few = _joined([_few(call, own[None]) for call, own in zip(calls, positions, strict=True)])
         frozen_at, padding = _padded(constants)
 
-    def apply(x: torch.Tensor) -> torch.Tensor:
+    def apply(x: Tensor) -> Tensor:
         with frozen(layer, frozen_at, positions, padding):
             return few.replay(block, x)
 
@@ -114,7 +109,7 @@ def _alike(name: str, one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(partial(_alike, name), one, other))
     if isinstance(one, Mapping):
         return one is other  # none of the families passes one with something per position
-    if not isinstance(one, torch.Tensor):
+    if not isinstance(one, Tensor):
         return type(one) is type(other) and (one is other or one == other)
     return _belongs_to_positions(name, one) or (one.shape == other.shape and torch.equal(one, other))
 
@@ -128,11 +123,11 @@ def _constants(call: BlockCall, block: nn.Module, layer: nn.Module, name: str) -
     return recorded[layer]
 
 
-def _few(call: BlockCall, positions: torch.Tensor) -> BlockCall:
-    return call.with_arguments(lambda name, value: _rows(name, value, positions, call.n_tokens))
+def _few(call: BlockCall, positions: Tensor) -> BlockCall:
+    return call.with_arguments(lambda name, value: _rows(name, value, positions, call.input.shape[1]))
 
 
-def _padded(constants: Sequence[KeysValues]) -> tuple[KeysValues, torch.Tensor]:
+def _padded(constants: Sequence[KeysValues]) -> tuple[KeysValues, Tensor]:
     """Bring several prompts' keys and values to one length, and give the mask of what is beyond a prompt's end."""
     lengths = torch.tensor([each.keys.shape[2] for each in constants], device=constants[0].keys.device)
     keys, values = (_to_one_length(parts, 2) for parts in zip(*constants, strict=True))
@@ -146,7 +141,7 @@ def _joined(calls: Sequence[BlockCall]) -> BlockCall:
     def join(name: str, *values: Any) -> Any:
         if isinstance(values[0], tuple | list):
             return type(values[0])(map(partial(join, name), *values))
-        if not isinstance(values[0], torch.Tensor) or not _belongs_to_positions(name, values[0]):
+        if not isinstance(values[0], Tensor) or not _belongs_to_positions(name, values[0]):
             return values[0]
         return _to_one_length(values, 3) if name == "attention_mask" else torch.cat(values)
 
@@ -154,7 +149,7 @@ def _joined(calls: Sequence[BlockCall]) -> BlockCall:
     return replace(calls[0], arguments=arguments)
 
 
-def _to_one_length(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+def _to_one_length(parts: Sequence[Tensor], dim: int) -> Tensor:
     """Set tensors of four dimensions under each other, filled up with zeros to the longest along one of the others."""
     longest = max(part.shape[dim] for part in parts)
     return torch.cat([nn.functional.pad(part, (0, 0) * (3 - dim) + (0, longest - part.shape[dim])) for part in parts])
@@ -170,47 +165,40 @@ def _cached(call: BlockCall, block: nn.Module) -> KeysValues | None:
     """Let the block write its keys and values into a cache, once."""
     cache = _RecordingCache()
     dtype = next(p.dtype for p in block.parameters() if p.is_floating_point())
-    name = _cache_name(block)
     try:
-        call.with_argument(name, cache).replay(block, call.input.to(dtype))
+        call.with_argument(_cache_name(block), cache).replay(block, call.input.to(dtype))
     except (AttributeError, TypeError, ValueError):
         return None
     return cache.written
 
 
-def _cache_map(call: BlockCall, block: nn.Module, positions: torch.Tensor) -> TokenMap:
+def _cache_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
     # Later tokens do not matter to a causal block, and leaving them out puts the token that is read last,
     # where families that slice a causal mask of their own by length (GPT-Neo) expect the query to be.
     end = int(positions[0, -1]) + 1
-    constants = KeysValues(*(part[:, :, :end] for part in _cached(call, block)))
-    few = call.with_arguments(
-        lambda name, value: _keys(name, _rows(name, value, positions, call.n_tokens), end, call.n_tokens)
-    ).with_argument(_cache_name(block), _FrozenCache(constants, positions))
+    constants, n = KeysValues(*(part[:, :, :end] for part in _cached(call, block))), call.input.shape[1]
+    few = _few(call, positions).with_arguments(lambda name, value: _keys(name, value, end, n))
+    few = few.with_argument(_cache_name(block), _FrozenCache(constants, positions))
     return lambda x: few.replay(block, x)
 
 
-def _sequence_map(call: BlockCall, block: nn.Module, positions: torch.Tensor) -> TokenMap:
+def _sequence_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
     index = positions[0]
-
-    def apply(x: torch.Tensor) -> torch.Tensor:
-        stream = call.input.to(x.dtype).index_copy(1, index, x)
-        return call.replay(block, stream)[:, index]
-
-    return apply
+    return lambda x: call.replay(block, call.input.to(x.dtype).index_copy(1, index, x))[:, index]
 
 
-def _belongs_to_positions(name: str, value: torch.Tensor) -> bool:
+def _belongs_to_positions(name: str, value: Tensor) -> bool:
     """Tell what has an entry per query position: rotary tables, position ids, masks."""
     if name == "attention_mask":
         return value.ndim == 4
     return name.startswith("position_embeddings") or name in ("position_ids", "cache_position")
 
 
-def _rows(name: str, value: Any, positions: torch.Tensor, n: int) -> Any:
+def _rows(name: str, value: Any, positions: Tensor, n: int) -> Any:
     """Keep, of what belongs to query positions (rotary tables, position ids, mask rows), the chosen rows."""
     if isinstance(value, tuple | list):
         return type(value)(_rows(name, part, positions, n) for part in value)
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, Tensor):
         return value
     if name == "attention_mask" and value.ndim == 4 and value.shape[2] == n:
         return value[0].transpose(0, 1)[positions].transpose(1, 2)
@@ -223,6 +211,6 @@ def _rows(name: str, value: Any, positions: torch.Tensor, n: int) -> Any:
 
 def _keys(name: str, value: Any, end: int, n: int) -> Any:
     """Keep, of what belongs to key positions (mask columns, ALiBi), those before `end`."""
-    if name in ("attention_mask", "alibi") and isinstance(value, torch.Tensor) and value.shape[-1] == n:
+    if name in ("attention_mask", "alibi") and isinstance(value, Tensor) and value.shape[-1] == n:
         return value[..., :end]
     return value

@@ -31,8 +31,7 @@ def needed(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict
     """Compute what the weights of a model need, without making them."""
     # bitsandbytes quantises the linear layers of the blocks; embeddings and the output layer stay in float32.
     hf = skeleton(model_class, config)
-    total = sum(parameter.numel() for parameter in hf.parameters())
-    head = hf.get_output_embeddings()
+    total, head = sum(parameter.numel() for parameter in hf.parameters()), hf.get_output_embeddings()
     linear = sum(m.weight.numel() for m in hf.modules() if isinstance(m, nn.Linear) and m is not head)
     need = {name: int(size * total) for name, size in _PLAIN.items()}
     return need | {name: int(size * linear + 4 * (total - linear)) for name, size in _LINEAR.items()}
@@ -65,10 +64,8 @@ def parse(budget: str | int | None) -> int | None:
     """Read an amount of memory."""
     if budget is None:
         return None
-    size = 0
-    if isinstance(budget, int) and not isinstance(budget, bool):
-        size = budget
-    elif isinstance(budget, str) and (found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", budget)):
+    size = budget if isinstance(budget, int) and not isinstance(budget, bool) else 0
+    if isinstance(budget, str) and (found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", budget)):
         size = int(float(found[1]) * _UNITS.get(found[2], 0))
     if size <= 0:
         raise ParameterError(
@@ -79,13 +76,7 @@ def parse(budget: str | int | None) -> int | None:
 
 
 def check(
-    need: dict[str, int],
-    precision: str,
-    device: torch.device,
-    name: str,
-    *,
-    untrained: bool,
-    offloaded: int | None = None,
+    need: dict[str, int], precision: str, device: torch.device, name: str, *, untrained: bool, offloaded: int | None
 ) -> None:
     """Refuse a model that does not fit, before anything large is downloaded or made."""
     if untrained and need["float32"] > (free := available(torch.device("cpu"))):

@@ -1,10 +1,10 @@
 """A model larger than memory: its blocks stay in their files, and one at a time is read when it is needed.
 
-Everything outside the blocks (embeddings, final norm, output layer) is held in memory. In a forward pass a
-hook of accelerate reads a block's weights before the block runs and drops them after it; where a block is
-differentiated, `precision.dense_copy` reads them into a copy of its own. The files are the model's own
-safetensors. Only what transformers builds anew from several stored tensors, such as the fused experts of a
-mixture-of-experts layer, is written to a temporary folder that lives as long as the model.
+Everything outside the blocks (embeddings, final norm, output layer) is held in memory. In a forward pass a hook of
+accelerate reads a block's weights before the block runs and drops them after it; where a block is differentiated,
+`precision.dense_copy` reads them into a copy of its own. The files are the model's own safetensors. Only what
+transformers builds anew from several stored tensors, such as the fused experts of a mixture-of-experts layer, is
+written to a temporary folder that lives as long as the model.
 
 Tensors are read, not mapped: a mapped file counts towards the limits on a process's memory that batch systems set
 and is resident as far as it has been touched. The operating system keeps pages of files it has read in whatever
@@ -28,7 +28,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, modeling_utils
 
 from coupling_lib.blocks import fits as memory
-from coupling_lib.blocks import record as blocks
+from coupling_lib.blocks.record import find_blocks
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Plan:
 def plan(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Plan:
     """Divide a model into its blocks and the rest, without making its weights."""
     hf = memory.skeleton(model_class, config)
-    found = blocks.find_blocks(hf)
+    found = find_blocks(hf)
     sizes = [_size(block) for block in found.modules]
     others = []
     owner, prefix = hf, ""
     for part in found.path.split("."):
-        here = [name for name, _ in owner.named_children() if name != part]
-        here += [name for name, _ in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))]
-        others += [prefix + name for name in here]
+        # All that stands directly here: modules, parameters and buffers, but for what leads to the blocks.
+        here = (*owner.named_children(), *owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))
+        others += [prefix + name for name, _ in here if name != part]
         owner, prefix = owner.get_submodule(part), f"{prefix}{part}."
     return Plan(found.path, _size(hf) - sum(sizes), max(sizes), len(sizes), tuple(others))
 
@@ -107,8 +107,7 @@ def load(read: Callable[..., PreTrainedModel], division: Plan, device: torch.dev
     # accelerate hooks every layer. One hook per block reads the block as a whole, which also serves families
     # whose layers use each other's weights, and leaves everything outside the blocks as plain modules.
     modules = hf.get_submodule(division.path)
-    hooks = [hook for module in modules.modules() if (hook := _hook(module)) is not None]
-    index = hooks[0].weights_map.dataset.index
+    index = next(hook for module in modules.modules() if (hook := _hook(module))).weights_map.dataset.index
     remove_hook_from_submodules(hf)
     for number, block in enumerate(modules):
         stored = StoredWeights(index, f"{division.path}.{number}.")
@@ -145,11 +144,9 @@ class StoredWeights(Mapping[str, torch.Tensor]):
             return memory.aligned(file.get_tensor(at["weight_name"]).to(getattr(torch, at["dtype"])))
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the names."""
         return iter(self._entries)
 
     def __len__(self) -> int:
-        """Count the weights."""
         return len(self._entries)
 
 

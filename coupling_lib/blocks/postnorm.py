@@ -18,13 +18,13 @@ thousand times as large and stand where what a sub-layer gave has just been adde
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coupling_lib.blocks.record import BlockCall
 from coupling_lib.errors import UnsupportedModelError
@@ -38,14 +38,13 @@ _LET_THROUGH = 0.1
 _SAME, _AS_NORMED = 1e-4, 0.1
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(NamedTuple):
     """One call of a module inside a block: its name, the one tensor that it was given (if one), and what it gave."""
 
     name: str
     module: nn.Module
-    given: torch.Tensor | None
-    gave: torch.Tensor
+    given: Tensor | None
+    gave: Tensor
 
 
 @torch.no_grad()
@@ -76,13 +75,13 @@ def stream_norms(call: BlockCall, block: nn.Module) -> tuple[str, ...]:
     path: list[str] = []
     stream = y
     while True:
-        last = next((each for each in reversed(norms) if _same(each.gave, stream)), None)
+        last = next((at for at in reversed(range(len(norms))) if _same(norms[at].gave, stream)), None)
         if last is not None:
-            path.insert(0, last.name)
-            norms = norms[: norms.index(last)]
-            stream = last.given
-            if modules.count(last.module) > 1:
+            norm, norms = norms[last], norms[:last]
+            if modules.count(norm.module) > 1:
                 return ()
+            path.insert(0, norm.name)
+            stream = norm.given
         if _same(stream, x) or _is_sum(stream, x, seen):
             return tuple(path)
         before = next((each for each in reversed(norms) if _is_sum(stream, each.gave, seen)), None)
@@ -94,10 +93,10 @@ def stream_norms(call: BlockCall, block: nn.Module) -> tuple[str, ...]:
 @contextmanager
 def without_norms(block: nn.Module, names: tuple[str, ...]) -> Generator[None]:
     """Let a block give, inside the context, its input plus what its sub-layers add to it."""
-    changes: list[torch.Tensor] = []
+    changes: list[Tensor] = []
 
-    def keep(_: nn.Module, args: tuple, kwargs: dict[str, Any], gave: torch.Tensor) -> None:
-        changes.append(gave - _first(args, kwargs))
+    def keep(_: nn.Module, args: tuple, kwargs: dict[str, Any], gave: Tensor) -> None:
+        changes.append(gave - (args[0] if args else next(iter(kwargs.values()))))
 
     def take_back(_: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
         y = output[0] if isinstance(output, tuple | list) else output
@@ -106,37 +105,29 @@ def without_norms(block: nn.Module, names: tuple[str, ...]) -> Generator[None]:
         changes.clear()
         return (y, *output[1:]) if isinstance(output, tuple | list) else y
 
-    handles = [block.get_submodule(name).register_forward_hook(keep, with_kwargs=True) for name in names]
-    handles.append(block.register_forward_hook(take_back, with_kwargs=True))
-    try:
+    with ExitStack() as hooks:
+        for name in names:
+            hooks.enter_context(block.get_submodule(name).register_forward_hook(keep, with_kwargs=True))
+        hooks.enter_context(block.register_forward_hook(take_back, with_kwargs=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def _replayed(call: BlockCall, block: nn.Module, x: torch.Tensor) -> tuple[list[_Seen], torch.Tensor]:
+def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_Seen], Tensor]:
     """Replay a block and note every module inside it that gives a tensor of the stream's size, in order of its end."""
     seen: list[_Seen] = []
 
-    def note(name: str) -> Any:
-        def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-            gave = output[0] if isinstance(output, tuple | list) and output else output
-            if _fits(gave, x):
-                tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-                alone = len(tensors) == 1 and _fits(tensors[0], x)
-                seen.append(_Seen(name, module, tensors[0].reshape(x.shape) if alone else None, gave.reshape(x.shape)))
+    def note(name: str, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        gave = output[0] if isinstance(output, tuple | list) and output else output
+        if _fits(gave, x):
+            tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+            alone = len(tensors) == 1 and _fits(tensors[0], x)
+            seen.append(_Seen(name, module, tensors[0].reshape(x.shape) if alone else None, gave.reshape(x.shape)))
 
-        return hook
-
-    handles = [
-        module.register_forward_hook(note(name), with_kwargs=True) for name, module in block.named_modules() if name
-    ]
-    try:
+    with ExitStack() as hooks:
+        for name, module in block.named_modules():
+            if name:
+                hooks.enter_context(module.register_forward_hook(partial(note, name), with_kwargs=True))
         return seen, call.replay(block, x)
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _is_norm(seen: _Seen) -> bool:
@@ -147,7 +138,7 @@ def _is_norm(seen: _Seen) -> bool:
     return _near(once, more, _AS_NORMED) and _near(once, seen.gave, _AS_NORMED)
 
 
-def _is_sum(total: torch.Tensor, stream: torch.Tensor, seen: list[_Seen]) -> bool:
+def _is_sum(total: Tensor, stream: Tensor, seen: list[_Seen]) -> bool:
     """Tell whether a state is the stream plus what one of the modules gave, or two of them."""
     added = total - stream
     given = [each.gave for each in seen]
@@ -156,22 +147,18 @@ def _is_sum(total: torch.Tensor, stream: torch.Tensor, seen: list[_Seen]) -> boo
     )
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _same(a: Tensor, b: Tensor) -> bool:
     return a is b or _near(a, b, _SAME)
 
 
-def _near(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
+def _near(a: Tensor, b: Tensor, tolerance: float) -> bool:
     return bool((a - b).norm() <= tolerance * b.norm()) and bool(b.norm() > 0)
 
 
-def _fits(value: Any, stream: torch.Tensor) -> bool:
+def _fits(value: Any, stream: Tensor) -> bool:
     """Tell what has the stream's size; some families fold batch and tokens into one dimension."""
-    return isinstance(value, torch.Tensor) and value.shape[-1:] == stream.shape[-1:] and value.numel() == stream.numel()
+    return isinstance(value, Tensor) and value.shape[-1:] == stream.shape[-1:] and value.numel() == stream.numel()
 
 
-def _first(args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
-    return args[0] if args else next(iter(kwargs.values()))
-
-
-def _wide(state: torch.Tensor, block: nn.Module) -> torch.Tensor:
+def _wide(state: Tensor, block: nn.Module) -> Tensor:
     return state.to(next(block.parameters()).dtype)

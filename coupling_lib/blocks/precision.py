@@ -31,7 +31,7 @@ import bitsandbytes as bnb  # ruff: ignore[module-import-not-at-top-of-file]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PRECISIONS = (*_DTYPES, "nf4", "fp4", "int8")
-
+_QUANTISED = bnb.nn.Linear4bit | bnb.nn.Linear8bitLt
 # What nnsight (its controller) and accelerate (its hook) put in the place of a module's own `forward`; a copy runs
 # the class's own.
 _REPLACED = ("forward", "_hf_hook", "_old_forward")
@@ -41,14 +41,12 @@ def loading_arguments(precision: str) -> dict[str, Any]:
     """Give the arguments of `from_pretrained` that load weights in a precision."""
     if precision in _DTYPES:
         return {"dtype": _DTYPES[precision]}
-    if precision in ("nf4", "fp4"):
-        quantisation = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type=precision, bnb_4bit_compute_dtype=torch.float32
-        )
-        return {"dtype": torch.float32, "quantization_config": quantisation}
-    if precision == "int8":
-        return {"dtype": torch.float32, "quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
-    raise ParameterError(f"precision is {precision!r}; it must be one of {', '.join(PRECISIONS)}")
+    if precision not in PRECISIONS:
+        raise ParameterError(f"precision is {precision!r}; it must be one of {', '.join(PRECISIONS)}")
+    # Said in full, because transformers takes fp4 where no type is named.
+    in_4_bits = dict(load_in_4bit=True, bnb_4bit_quant_type=precision, bnb_4bit_compute_dtype=torch.float32)
+    quantisation = BitsAndBytesConfig(**{"load_in_8bit": True} if precision == "int8" else in_4_bits)
+    return {"dtype": torch.float32, "quantization_config": quantisation}
 
 
 def prepare(hf: PreTrainedModel) -> None:
@@ -62,7 +60,7 @@ def prepare(hf: PreTrainedModel) -> None:
 
 def is_quantised(module: nn.Module) -> bool:
     """Tell whether a module holds bitsandbytes weights."""
-    return any(isinstance(part, bnb.nn.Linear4bit | bnb.nn.Linear8bitLt) for part in module.modules())
+    return any(isinstance(part, _QUANTISED) for part in module.modules())
 
 
 def arithmetic(hf: PreTrainedModel) -> torch.dtype:
@@ -77,11 +75,9 @@ def dense_copy(block: nn.Module, dtype: torch.dtype) -> nn.Module:
         return block
     memo: dict[int, Any] = {}
     for module in block.modules():
-        if isinstance(module, bnb.nn.Linear4bit | bnb.nn.Linear8bitLt):
+        if isinstance(module, _QUANTISED):
             memo[id(module)] = _dequantised(module, dtype)
-        for name in _REPLACED:
-            if name in module.__dict__:
-                memo[id(module.__dict__[name])] = None
+        memo |= {id(module.__dict__[name]): None for name in _REPLACED if name in module.__dict__}
     duplicate = copy.deepcopy(block, memo)
     if on_disk:
         offload.fill(duplicate, block, dtype)

@@ -1,9 +1,8 @@
 """Finding a model's blocks, and recording how each is called: the one place that touches nnsight.
 
-A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by
-name: the blocks are the list of modules as long as the configuration says the model is deep, one nnsight
-trace records what each is called with and what it returns. Whether they behave as the definitions of the
-paper need is `validate.validate`'s business.
+A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by name: the
+blocks are the list of modules as long as the configuration says the model is deep, one nnsight trace records what each
+is called with and what it returns. Whether they behave as the definitions of the paper need is `validate`'s business.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 from nnsight import NNsight
-from torch import nn
+from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
 from coupling_lib.blocks.attention import KeysValues, recording
@@ -34,7 +33,6 @@ class Blocks:
     post_norm: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Give the number of blocks L."""
         return len(self.modules)
 
     @property
@@ -50,16 +48,11 @@ class BlockCall:
     """One call of one block, as the model made it."""
 
     block: nn.Module
-    input: torch.Tensor
-    output: torch.Tensor
+    input: Tensor
+    output: Tensor
     stream: str
     arguments: dict[str, Any]
     keys_values: dict[str, KeysValues] = field(default_factory=dict)
-
-    @property
-    def n_tokens(self) -> int:
-        """Give the number of token positions n."""
-        return self.input.shape[1]
 
     def with_arguments(self, change: Callable[[str, Any], Any]) -> BlockCall:
         """Change every argument but the residual stream."""
@@ -69,7 +62,7 @@ class BlockCall:
         """Set one argument."""
         return replace(self, arguments={**self.arguments, name: value})
 
-    def replay(self, block: nn.Module, stream: torch.Tensor) -> torch.Tensor:
+    def replay(self, block: nn.Module, stream: Tensor) -> Tensor:
         """Call a block as the model did, on another residual stream."""
         arguments = {name: _as_dtype(value, stream.dtype) for name, value in self.arguments.items()}
         return residual_stream(block(**{self.stream: stream}, **arguments), stream.shape)
@@ -77,7 +70,7 @@ class BlockCall:
 
 def _as_dtype(value: Any, dtype: torch.dtype) -> Any:
     """Cast the floating-point tensors of an argument (masks, rotary tables), leaving the rest as it is."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, tuple | list):
         return type(value)(_as_dtype(part, dtype) for part in value)
@@ -86,22 +79,27 @@ def _as_dtype(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def residual_stream(returned: Any, shape: torch.Size) -> torch.Tensor:
+def _form(value: Any) -> tuple[int, ...] | str:
+    """Say what was seen where a tensor of some shape was expected."""
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+
+
+def residual_stream(returned: Any, shape: torch.Size) -> Tensor:
     """Take the residual stream out of what a block returns: a bare tensor or a tuple that starts with it."""
     # Indexing a bare tensor with `[0]` would silently take batch element 0, so the shape is checked.
     stream = returned[0] if isinstance(returned, tuple | list) and returned else returned
-    if not isinstance(stream, torch.Tensor) or stream.shape != shape:
-        seen = tuple(stream.shape) if isinstance(stream, torch.Tensor) else type(stream).__name__
-        raise UnsupportedModelError(f"a block returned {seen}; a residual stream of shape {tuple(shape)} was expected")
+    if not isinstance(stream, Tensor) or stream.shape != shape:
+        raise UnsupportedModelError(
+            f"a block returned {_form(stream)}; a residual stream of shape {tuple(shape)} was expected"
+        )
     return stream
 
 
 def find_blocks(hf: PreTrainedModel) -> Blocks:
     """Find the list of transformer blocks of a model, whatever its family calls it."""
     lists = [(name, module) for name, module in hf.named_modules() if isinstance(module, nn.ModuleList) and len(module)]
-    depth = getattr(hf.config.get_text_config(), "num_hidden_layers", None) or max(
-        (len(m) for _, m in lists), default=0
-    )
+    depth = getattr(hf.config.get_text_config(), "num_hidden_layers", None)
+    depth = depth or max((len(module) for _, module in lists), default=0)
     fitting = [(name.count("."), name, module) for name, module in lists if len(module) == depth]
     if not fitting:
         raise UnsupportedModelError(
@@ -113,7 +111,7 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
 
 
 @torch.no_grad()
-def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, torch.Tensor]) -> list[BlockCall]:
+def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor]) -> list[BlockCall]:
     """Run a model once, in one nnsight trace, and record the call of every block."""
     # Without a cache a block is a function of its input alone; replaying one with a filled cache attends to
     # every token twice and gives a wrong Jacobian without any error.
@@ -151,29 +149,20 @@ def _block_call(
     rest = next((name for name, p in signature.parameters.items() if p.kind is p.VAR_KEYWORD), None)
     arguments = {name: value for name, value in list(bound.items())[1:] if name != rest} | bound.get(rest, {})
     stream, first = next(iter(arguments.items()), ("", None))
-    if not isinstance(first, torch.Tensor) or first.ndim != 3 or len(first) != 1 or not first.is_floating_point():
-        seen = tuple(first.shape) if isinstance(first, torch.Tensor) else type(first).__name__
+    if not isinstance(first, Tensor) or first.ndim != 3 or len(first) != 1 or not first.is_floating_point():
         raise UnsupportedModelError(
-            f"a block was called with {seen}; a residual stream of shape (1, n, d) was expected"
+            f"a block was called with {_form(first)}; a residual stream of shape (1, n, d) was expected"
         )
-    return BlockCall(
-        block=block,
-        input=first.detach(),
-        output=residual_stream(output, first.shape).detach(),
-        stream=stream,
-        arguments={
-            name: None if isinstance(value, Cache) else value for name, value in arguments.items() if name != stream
-        },
-        keys_values={name: keys_values[part] for name, part in block.named_modules() if part in keys_values},
-    )
+    others = {name: None if isinstance(value, Cache) else value for name, value in arguments.items() if name != stream}
+    recorded = {name: keys_values[part] for name, part in block.named_modules() if part in keys_values}
+    return BlockCall(block, first.detach(), residual_stream(output, first.shape).detach(), stream, others, recorded)
 
 
-def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int) -> torch.Tensor:
+def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int) -> Tensor:
     """Make a valid input for a model: uniform token ids, or an image of standard normal noise."""
     config = hf.config
     if hf.main_input_name == "pixel_values":
         size = config.image_size
         height, width = (size, size) if isinstance(size, int) else size
         return torch.randn(1, config.num_channels, height, width, generator=generator).to(hf.device, hf.dtype)
-    vocabulary = config.get_text_config().vocab_size
-    return torch.randint(0, vocabulary, (1, n_tokens), generator=generator).to(hf.device)
+    return torch.randint(0, config.get_text_config().vocab_size, (1, n_tokens), generator=generator).to(hf.device)

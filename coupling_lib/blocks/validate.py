@@ -1,21 +1,24 @@
 """What a model must satisfy before it is measured, tested once, at load.
 
-The definitions of the paper need blocks that add to one residual stream, and a Jacobian taken at one token
-needs the other tokens to enter as constants. Neither is taken on trust from a family's name.
+The definitions of the paper need blocks that add to one residual stream, and a Jacobian taken at one token needs the
+other tokens to enter as constants. Neither is taken on trust from a family's name. Weights that are no numbers are said
+to be that, before they show as something else: a NaN differs from itself, so a model that holds one seems to answer
+differently each time it is asked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import attention, finite, postnorm, precision
+from coupling_lib.blocks import attention, postnorm, precision
 from coupling_lib.blocks.blockmap import choose_route, token_map
 from coupling_lib.blocks.record import BlockCall, Blocks, find_blocks, random_input, record
-from coupling_lib.errors import UnsupportedModelError
+from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 
 # Relative error between two ways to compute the same derivative in float32 or wider.
 _TOLERANCE = 1e-3
@@ -34,8 +37,8 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
     blocks = find_blocks(hf)
     inputs = {hf.main_input_name: random_input(hf, torch.Generator().manual_seed(0), n_tokens=7)}
     first, second = record(hf, blocks, inputs), record(hf, blocks, inputs)
-    finite.check_outputs(hf, blocks, first, name or type(hf).__name__)
-    routes = set()
+    _check_finite(hf, blocks, first, name or type(hf).__name__)
+    routes, post_norm = set(), {}
     for number, (call, again, module) in enumerate(zip(first, second, blocks.modules, strict=True), start=1):
         if number > 1 and not torch.equal(call.input, first[number - 2].output):
             raise UnsupportedModelError(f"block {number} of {family} does not read what block {number - 1} wrote")
@@ -50,26 +53,18 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
         routes.add(choose_route(call, module))
     # A model whose blocks differ in kind takes the one route that serves them all.
     route = routes.pop() if len(routes) == 1 else "sequence"
-    post_norm = {}
-    for number, (call, module) in enumerate(zip(first, blocks.modules, strict=True), start=1):
-        error, norms = _examined(call, module, route, precision.arithmetic(hf))
+    dtype = precision.arithmetic(hf)
+    for number, (call, module) in enumerate(zip(first, blocks.modules, strict=True)):
+        wide = precision.dense_copy(module, dtype)  # made once for both questions
+        error = 0.0 if route == "sequence" else route_error(call, wide, route, dtype)
         if not error <= _TOLERANCE:
             raise UnsupportedModelError(
-                f"block {number} of {family}: the {route} route gives a Jacobian that differs by {error:.1e} from "
+                f"block {number + 1} of {family}: the {route} route gives a Jacobian that differs by {error:.1e} from "
                 "that of the whole sequence; this family cannot be measured by it, please report it"
             )
-        if norms is not None:
-            post_norm[number - 1] = norms
+        if postnorm.is_post_norm(call, wide):
+            post_norm[number] = postnorm.stream_norms(call, wide)
     return replace(blocks, route=route, post_norm=post_norm)
-
-
-def _examined(
-    call: BlockCall, module: nn.Module, route: str, dtype: torch.dtype
-) -> tuple[float, tuple[str, ...] | None]:
-    """Give a block's `route_error`, and the norms of its stream if it is post-norm, with one copy made for both."""
-    block = precision.dense_copy(module, dtype)
-    error = 0.0 if route == "sequence" else route_error(call, block, route, dtype)
-    return error, postnorm.stream_norms(call, block) if postnorm.is_post_norm(call, block) else None
 
 
 def route_error(call: BlockCall, module: nn.Module, route: str, dtype: torch.dtype) -> float:
@@ -81,15 +76,14 @@ def route_error(call: BlockCall, module: nn.Module, route: str, dtype: torch.dty
     for positions in ([n // 2], [n // 4, n - 2] if n > 2 else [0]):
         index = torch.tensor([positions], device=call.input.device)
         u, v = torch.randn(2, d, generator=generator, dtype=torch.float64).to(call.input.device, dtype)
-        wanted = _row_and_column(call, block, "sequence", index, u, v)
-        found = _row_and_column(call, block, route, index, u, v)
+        wanted, found = (_row_and_column(call, block, way, index, u, v) for way in ("sequence", route))
         worst = max(worst, *(float((a - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True)))
     return worst
 
 
 def _row_and_column(
-    call: BlockCall, block: nn.Module, route: str, positions: torch.Tensor, u: torch.Tensor, v: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+    call: BlockCall, block: nn.Module, route: str, positions: Tensor, u: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor]:
     """Compute u^T J and J v of the whole block (skip path included) by reverse mode."""
     u = u.clone().requires_grad_(True)
     states = call.input[0][positions].to(u.dtype)
@@ -100,3 +94,36 @@ def _row_and_column(
         (row,) = torch.autograd.grad(y, x, u, create_graph=True)
         (column,) = torch.autograd.grad(row, u, v)
     return row.detach(), column
+
+
+def _check_finite(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall], name: str) -> None:
+    """Refuse a model whose blocks gave values that are not finite, and name the weights that do it."""
+    # Weights are read only after that was seen, so a sound model costs one look at its states.
+    bad = [number for number, call in enumerate(calls, start=1) if not bool(call.output.isfinite().all())]
+    if not bad:
+        return
+    wrong = [(place, weight) for place, weight in _weights(hf, blocks) if not bool(weight.isfinite().all())]
+    if not wrong:
+        raise UnsupportedModelError(
+            f"model {name!r}: block {bad[0]} gives values that are not finite, and all weights are finite: they are "
+            "too large for the number format; take precision='float32'"
+        )
+    place, weight = wrong[0]
+    counts = {"NaN": int(weight.isnan().sum()), "infinite": int(weight.isinf().sum())}
+    seen = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+    others = f" (and {len(wrong) - 1} other tensors are not finite)" if len(wrong) > 1 else ""
+    raise ModelUnavailableError(
+        f"model {name!r}: weights {place} hold {seen} of {weight.numel():,} entries{others}; "
+        "fetch it again or choose another revision"
+    )
+
+
+def _weights(hf: PreTrainedModel, blocks: Blocks) -> Iterator[tuple[str, Tensor]]:
+    """Give all weights as plain numbers by their names; blocks that are quantised or on disk one at a time."""
+    within = tuple(f"{blocks.path}.{number}." for number in range(len(blocks)))
+    for name, weight in hf.named_parameters():
+        if not name.startswith(within) and weight.is_floating_point() and weight.device.type != "meta":
+            yield name, weight
+    for prefix, module in zip(within, blocks.modules, strict=True):
+        for name, weight in precision.dense_copy(module, precision.arithmetic(hf)).named_parameters():
+            yield prefix + name, weight

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.figures import graph, parts, style
+from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label, mismatch_label
 from coupling_lib.metrics.summaries import interval, side_by_side
 
@@ -103,20 +103,11 @@ def draw_matrices(matrices: xr.DataArray) -> Figure:
 
 
 def tile(row: Sequence[Axes], matrices: xr.DataArray) -> None:
-    """Draw a grid of matrices per network, each grid as one image, with a colour bar under the panels."""
-    k, blocks = matrices.sizes["row"], matrices.block_vectors.values
-    pitch = k + max(1, round(k / 10))
-    off = matrices.where(matrices.block_jacobian != matrices.block_vectors)
-    top = float(np.nanmax(off, initial=0.0)) or 1.0
-    # Every matrix gets a transparent margin below and to its right; the last one's is cut off.
-    padded = matrices.pad(row=(0, pitch - k), column=(0, pitch - k))
-    padded = padded.transpose("network", "block_jacobian", "row", "block_vectors", "column")
-    for axes, grid in zip(row, padded.values.reshape(len(row), *[len(blocks) * pitch] * 2), strict=True):
-        shown = grid[: k - pitch, : k - pitch]
-        image = axes.imshow(shown, cmap=style.ink(), vmin=0, vmax=top, interpolation="none")
-    parts.pair_axes(row, blocks, np.arange(len(blocks)) * pitch + (k - 1) / 2)
-    label = rf"$|A_{{ll'}}|\;/\;\sigma_1(J_l)$  with  $A_{{ll'}}=U_{{l'}}^{{\top}}J_l\,V_{{l'}}$,  $K={k}$"
-    parts.colour_bar(row, image, label, extend="max")
+    """Draw a grid of matrices per network, and a colour bar under the panels."""
+    image, places = parts.tiles(row, matrices)
+    parts.pair_axes(row, matrices.block_vectors.values, places)
+    label = r"$|A_{ll'}|\;/\;\sigma_1(J_l)$  with  $A_{ll'}=U_{l'}^{\top}J_l\,V_{l'}$"
+    parts.colour_bar(row, image, f"{label},  $K={matrices.sizes['row']}$", extend="max")
 
 
 def draw_map(pairs: xr.DataArray, null: float) -> Figure:
@@ -132,12 +123,12 @@ def draw_graph(coupling: xr.DataArray, null: float, beyond: bool = False) -> Fig
     top = max(float(np.nanmax(weights)), 1e-9)
     figure, row = parts.panels(coupling.network.values, 0.7, square=True)
     for position, (axes, name) in enumerate(zip(row, coupling.network.values, strict=True)):
-        graph.draw(axes, weights[position], top, style.dataset_colour(name, position))
+        circle.draw(axes, weights[position], top, style.dataset_colour(name, position))
     samples = {} if beyond else {f"{1 - null:.2f} (random bases)": 1 - null}
     samples |= {f"{share * top:{'+' * beyond}.2f}": share * top for share in (0.25, 0.5, 1.0)}
     everything = f"{coupling.label}, mean of both directions and over prompts"
     excess = "coupling of two transformer blocks, beyond that of random bases"
-    graph.legend(figure, samples, top, excess if beyond else everything)
+    circle.legend(figure, samples, top, excess if beyond else everything)
     return figure
 
 
@@ -188,18 +179,10 @@ def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
 
 def _draw_maps(row: Sequence[Axes], maps: Sequence[xr.DataArray], null: float, label: str) -> None:
     """Draw the mismatch of every pair of blocks, a panel per map, on one scale that holds the null and marks it."""
-    ends = [null, *(float(end) for one in maps for end in (one.min(), one.max()))]
-    look = {"cmap": style.ink().reversed(), "vmin": min(ends), "vmax": max(ends), "interpolation": "none"}
     for axes, one in zip(row, maps, strict=True):
-        axes.set_facecolor(style.colour("mask"))
-        image = axes.imshow(one.transpose(*PAIR.values()), **look)
         parts.pair_axes([axes], one.block_vectors.values)
         axes.set_ylabel(axes.get_ylabel() if axes is row[0] else "")
-    bar = parts.colour_bar(row, image, f"{label},  mean over prompts")
-    bar.ax.invert_xaxis()  # coupling grows to the right
-    bar.ax.plot([null, null], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False)
-    place = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "annotation_clip": False}
-    bar.ax.annotate("random bases", (null, 1.7), fontsize=8, **place)
+    parts.maps(row, [one.transpose(*PAIR.values()) for one in maps], null, f"{label},  mean over prompts")
 
 
 def _from_one(values: xr.DataArray) -> xr.DataArray:

@@ -30,7 +30,8 @@ def coupling_label(variant: str, k: int) -> str:
     return rf"coupling $1-{symbol_and_formula(variant)[0]}$  $(K={k})$"
 
 
-def mismatch_label(variant: str, k: int) -> str:
-    """Give the label of an axis of a mismatch: its name, symbol and formula."""
-    symbol, formula = symbol_and_formula(variant)
-    return f"{'mis-coupling' if 'miscoupling' in variant else 'mismatch'} ${symbol}={formula}$,  $K={k}$"
+def mismatch_label(variant: str, k: int, formula: bool = True) -> str:
+    """Give the label of an axis of a mismatch: its name, its symbol and, unless there is no room, its formula."""
+    symbol, written = symbol_and_formula(variant)
+    name = "mis-coupling" if "miscoupling" in variant else "mismatch"
+    return f"{name} ${symbol}{f'={written}' if formula else ''}$,  $K={k}$"

@@ -1,8 +1,16 @@
-"""What every reading of coupling is with no coupling, drawn; the tables behind it are in `figures.nulls_data`."""
+r"""What every reading of coupling is with no coupling. `take_...` selects from `measures.nulls`, `draw_...` draws that.
+
+    surrogates = nulls.take_surrogates(side_by_side(untrained=untrained, trained=trained), k=10)
+    show(nulls.draw_surrogates, surrogates, name="nulls-surrogates", caption="...")
+
+Coupling is *relative* to random bases here, (null - value) / null: 0 is chance, 1 is perfect coupling. The decisive
+test takes models under their names, each with its networks side by side as `measure_decisive` measured them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -10,167 +18,226 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from coupling_lib.figures import style
-from coupling_lib.figures.curves import Summary, draw_band, legend_under, panel_row, shades
-from coupling_lib.figures.depth_data import MISMATCHES, Datasets
-from coupling_lib.figures.nulls_data import (
-    KINDS,
-    REPORTED,
-    k_table,
-    overview_table,
-    surrogate_table,
-)
-from coupling_lib.metrics.statistics import width_curve
+from coupling_lib.figures import parts, style
+from coupling_lib.figures.labels import MISMATCHES
+from coupling_lib.measures import effects
+from coupling_lib.metrics.nulls import gaussian_miscoupling
+from coupling_lib.metrics.statistics import linear_fit, width_curve
+from coupling_lib.metrics.summaries import interval
 
+KINDS = {
+    "measured": ("the model", {}),
+    "permuted": ("coordinates permuted", {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"}),
+    "unpaired": ("partners exchanged", {"marker": "^", "markersize": 3.8, "markerfacecolor": "none"}),
+}
+"""The model and its surrogates, and how they are drawn; the surrogate `rotated` is a draw of the null, a check."""
+REPORTED = ("normalized_miscoupling", "mismatch", "released_norm", "basis_vv")
+"""Variants drawn against K: one for each of the paper, its project page, its code, and the bases alone."""
 CURVES = ("normalized_miscoupling", "released_norm", "released_trace")
 """Variants whose null is drawn against width; the table under the figure holds all."""
+_TENTH = {"variant": "released_trace", "rule": "0.1 d", "pairs": "different"}
+_WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
-_SYMBOLS = {name: f"${symbol}$" for name, (symbol, _) in MISMATCHES.items()}
-_MARKS = {"measured": "o", "permuted": "s", "unpaired": "^"}
+
+def take_curves(curves: xr.Dataset) -> xr.Dataset:
+    """Select the null of every variant over width, rule for K and decay of the spectrum."""
+    return xr.broadcast(curves[["k", "closed_form", "simulated", "error"]])[0]
 
 
-def null_curves(curves: xr.Dataset) -> Figure:
-    """Draws what variants are with no coupling, against the width, for several decays of the spectrum."""
-    rules, decays = [str(rule) for rule in curves["rule"].values], curves["decay"].values
-    figure = Figure(figsize=(style.WIDTH, 1.75 * len(rules) + 0.9))
+def take_surrogates(both: xr.Dataset, k: int) -> xr.Dataset:
+    """Select each variant's value, its null, and its coupling relative to it, of networks and of their surrogates."""
+    at = both.sel(k=k, kind=list(KINDS), drop=True)
+    means = at[["value", "null", "null_error", "closed_form"]].mean("prompt")
+    found = xr.broadcast(xr.merge([means, interval(at.relative).rename(mean="coupling")]))[0]
+    return found.transpose("network", "variant", "kind").assign_attrs(k=k)
+
+
+def take_across_k(both: xr.Dataset) -> xr.Dataset:
+    """Select relative coupling against the number of singular vectors, with its interval over prompts."""
+    return interval(both.relative.sel(kind="measured", variant=list(REPORTED), drop=True))
+
+
+def take_figure_1a(points: pd.DataFrame, measured: Mapping[str, xr.Dataset]) -> pd.DataFrame:
+    """Select 1 - `released_trace` at K = 10 % of the width, or what may be that, of all models at hand."""
+    rows = [(point.model, point.width, "digitised", point.coupling) for point in points.itertuples()]
+    for model, both in measured.items():
+        width, means = int(both.attrs["width"]), 1 - both[["value", "null"]].sel(_TENTH).mean("prompt")
+        rows += [(model, width, name, means.value.sel(network=name).item()) for name in both.network.values]
+        rows.append((model, width, "random bases", means.null.sel(network="trained").item()))
+    table = pd.DataFrame(rows, columns=["model", "width", "network", "coupling"])
+    flat = table.drop_duplicates("model").assign(network="flat", coupling=lambda one: width_curve(one.width))
+    return pd.concat([table, flat], ignore_index=True)
+
+
+def take_decisive(measured: Mapping[str, xr.Dataset], digitised: Mapping[str, float]) -> pd.DataFrame:
+    """Set couplings beside the digitised ones: one line per model, number of vectors and choice of pairs."""
+    rows = []
+    for model, both in measured.items():
+        means, width = both.mean("prompt"), int(both.attrs["width"])
+        for rule, pairs in product(both.rule.values, ("different", "all")):
+            at, tenth = means.sel(rule=rule, pairs=pairs), rule == "0.1 d"
+            trained = at.sel(network="trained")
+            written = f"{trained.k.item()} (0.1 d)" if tenth else str(rule)
+            row = {"model": model, "width": width, "K": written, "pairs": pairs}
+            for short in ("norm", "trace"):
+                one = {"variant": f"released_{short}"}
+                row |= {f"c_{short}_{n}": 1 - at.value.sel(network=n, **one).item() for n in ("trained", "untrained")}
+                row[f"c_{short}_null"] = 1 - trained.null.sel(one).item()
+                row[f"c_{short}_null_error"] = trained.null_error.sel(one).item()
+            flat = float(width_curve(width)) if tenth else np.nan
+            rows.append(row | {"c_digitised": digitised.get(model, np.nan), "c_flat": flat})
+    return pd.DataFrame(rows)
+
+
+def take_missing(
+    wanted: Sequence[str], measured: Mapping[str, xr.Dataset], digitised: Mapping[str, float]
+) -> pd.DataFrame:
+    """Name the models of the decisive test that have not been measured, and what measures them."""
+    table = pd.DataFrame({"model": [model for model in wanted if model not in measured]})
+    command = "python workflow/decisive.py " + table.model
+    return table.assign(c_digitised=table.model.map(digitised), measured="not measured here", command=command)
+
+
+def take_summary(surrogates: xr.Dataset) -> pd.DataFrame:
+    """Sum up relative coupling: the model with its interval over prompts, and what its surrogates keep."""
+    chosen = surrogates.sel(variant=list(REPORTED))
+    own = chosen[["coupling", "low", "high"]].sel(kind="measured", drop=True).to_dataframe()
+    return own.join(chosen.coupling.to_series().unstack("kind")[["permuted", "unpaired"]])
+
+
+def draw_curves(curves: xr.Dataset) -> Figure:
+    """Draw what variants are with no coupling, against the width, for several decays of the spectrum."""
+    rules, widths = curves.rule.values, curves.width.values
+    figure = Figure(figsize=(style.WIDTH, 1.75 * len(rules) + 0.9), layout="constrained")
     grid = figure.subplots(len(rules), len(CURVES), sharex=True, sharey="col", squeeze=False)
-    height = figure.get_figheight()
-    figure.subplots_adjust(left=0.11, right=0.985, top=1 - 0.3 / height, bottom=0.85 / height, wspace=0.28, hspace=0.16)
-    widths = curves["width"].values
-    for rule, row in zip(rules, grid, strict=True):
-        for variant, axes in zip(CURVES, row, strict=True):
-            chosen = curves.sel(rule=rule, variant=variant)
-            for decay, colour in zip(decays, shades(len(decays)), strict=True):
-                at = chosen.sel(decay=decay)
-                label = "flat spectrum" if decay == 0 else rf"$\sigma_i \sim i^{{-{decay:g}}}$"
-                axes.plot(widths, at["closed_form"], color=colour, linewidth=1.2, label=label)
-                axes.errorbar(widths, at["simulated"], at["error"], color=colour, fmt="o", markersize=3.5)
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(widths, [str(width) for width in widths])
-            axes.minorticks_off()
-            axes.grid(axis="y")
+    for (rule, variant), axes in zip(product(rules, CURVES), grid.flat, strict=True):
+        for decay, ink in zip(curves.decay.values, parts.shades(curves.sizes["decay"]), strict=True):
+            at = curves.sel(rule=rule, variant=variant, decay=decay)
+            label = "flat spectrum" if decay == 0 else rf"$\sigma_i \sim i^{{-{decay:g}}}$"
+            axes.plot(widths, at.closed_form, color=ink, linewidth=1.2, label=label)
+            axes.errorbar(widths, at.simulated, at.error, color=ink, fmt="o", markersize=3.5)
+        parts.plain_log(axes, widths, base=2)
+        axes.grid(axis="y")
+    for rule, axes in zip(rules, grid[:, 0], strict=True):
         written = "$K = 0.1\\,d$" if rule == "0.1 d" else f"$K = {rule}$"
-        row[0].set_ylabel(f"{written}\nvalue without coupling", fontsize=9)
-    for variant, axes in zip(CURVES, grid[0], strict=True):
-        axes.set_title(f"{_SYMBOLS[variant]}  {variant}", fontsize=9)
-    for axes in grid[-1]:
-        axes.set_xlabel("width $d$")
-    legend_under(figure, grid[0][:1])
+        axes.set_ylabel(f"{written}\nvalue without coupling")
+    for variant, above, below in zip(CURVES, grid[0], grid[-1], strict=True):
+        above.set_title(_title(variant), fontsize=9)
+        below.set_xlabel("width $d$")
+    parts.legend_under(figure, grid[0][:1])
     return figure
 
 
-def surrogates(datasets: Datasets, k: int) -> Figure:
-    """Draws every variant relative to its null, for a model and its surrogates."""
-    table = surrogate_table(datasets, k)
-    variants = list(dict.fromkeys(table["variant"]))
-    ends = _ends(table)
-    figure = Figure(figsize=(style.WIDTH, 0.245 * len(variants) + 1.25))
-    height = figure.get_figheight()
-    panels = figure.subplots(1, len(datasets), sharey=True, sharex=True, squeeze=False)[0]
-    figure.subplots_adjust(left=0.215, right=0.985, top=1 - 0.3 / height, bottom=0.85 / height, wspace=0.06)
-    for position, (network, axes) in enumerate(zip(datasets, panels, strict=True)):
-        axes.set_xlim(*ends)
-        _draw_surrogates(axes, table[table["network"] == network], variants, style.dataset_colour(network, position))
-        axes.set_title(network.capitalize(), pad=6)
-        axes.set_xlabel(f"coupling relative to random bases  $(K={k})$")
-    panels[0].set_yticks(range(len(variants)), variants, fontsize=8)
-    panels[0].set_ylim(len(variants) - 0.4, -0.6)
-    legend_under(figure, panels)
+def draw_surrogates(surrogates: xr.Dataset) -> Figure:
+    """Draw every variant relative to its null, for a model and its surrogates, on the scale of what is normalised."""
+    variants, networks = surrogates["variant"].values, surrogates.network.values
+    figure, row = parts.panels(networks, 0.245 * len(variants) + 1.25, sharex=True, sharey=True)
+    # The unnormalised mis-coupling may lie beyond.
+    normalised = surrogates[["coupling", "low", "high"]].drop_sel(variant="miscoupling").to_array()
+    low, high = min(0.0, float(normalised.min())), max(0.0, float(normalised.max()))
+    for position, (axes, network) in enumerate(zip(row, networks, strict=True)):
+        axes.axvline(0, **parts.null_look())
+        axes.set_xlim(low - 0.08 * (high - low), high + 0.08 * (high - low))
+        ink, places = style.dataset_colour(network, position), np.arange(len(variants))
+        for offset, (kind, (label, look)) in zip((0.0, -0.22, 0.22), KINDS.items(), strict=True):
+            one, own = surrogates.sel(network=network, kind=kind), kind == "measured"
+            dot = {"label": f"{label} ({network})" if own else label} | look
+            colour = ink if own else style.colour(style.NULL)
+            parts.dots(axes, places + offset, one.coupling, (one.low, one.high), colour, **dot)
+        _write_beyond(axes, surrogates.coupling.sel(network=network, kind="measured").values, ink)
+        axes.set_xlabel(f"relative coupling  $(K={surrogates.k})$")
+        parts.rows_axis(axes, variants)
+    parts.legend_under(figure, row)
     return figure
 
 
-def _ends(table: pd.DataFrame) -> tuple[float, float]:
-    """Ends of the scale: all that is normalised fits; the unnormalised mis-coupling may lie beyond."""
-    normalised = table[table["variant"] != "miscoupling"]
-    values = normalised[["coupling", "low", "high"]].to_numpy()
-    low, high = min(0.0, np.nanmin(values)), max(0.0, np.nanmax(values))
-    margin = 0.08 * (high - low)
-    return low - margin, high + margin
+def _write_beyond(axes: Axes, values: np.ndarray, ink: str) -> None:
+    """Write values that lie beyond a scale at its edge."""
+    low, high = axes.get_xlim()
+    for row, value in enumerate(values):
+        if not low <= value <= high:
+            edge, side, text = (0.01, "left", f"← {value:.2f}") if value < low else (0.99, "right", f"{value:.2f} →")
+            where = {"xycoords": axes.get_yaxis_transform(), "ha": side, "va": "center"}
+            axes.annotate(text, (edge, row), color=ink, fontsize=8, **where)
 
 
-def _draw_surrogates(axes: Axes, table: pd.DataFrame, variants: list[str], ink: str) -> None:
-    """One network's variants from top to bottom; the model itself in its colour, surrogates in the null's."""
-    axes.axvline(0, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3))
-    labels = {
-        "measured": f"the model ({table['network'].iloc[0]})",
-        "permuted": "coordinates permuted",
-        "unpaired": "partners exchanged",
-    }
-    for offset, kind in zip((0.0, -0.22, 0.22), KINDS, strict=True):
-        rows = table[table["kind"] == kind].set_index("variant").loc[variants]
-        y = np.arange(len(variants)) + offset
-        colour = ink if kind == "measured" else style.colour(style.NULL)
-        if np.isfinite(rows["low"]).all():
-            axes.hlines(y, rows["low"], rows["high"], color=colour, linewidth=1.4)
-        face = colour if kind == "measured" else "none"
-        axes.plot(
-            rows["coupling"], y, linestyle="none", marker=_MARKS[kind], markersize=4.5 if kind == "measured" else 3.8,
-            color=colour, markerfacecolor=face, label=labels[kind],
-        )  # fmt: skip
-        for at, value in zip(y, rows["coupling"], strict=True):
-            if kind == "measured" and not axes.get_xlim()[0] <= value <= axes.get_xlim()[1]:
-                edge, side = (0.01, "left") if value < 0 else (0.99, "right")
-                written = f"← {value:.2f}" if value < 0 else f"{value:.2f} →"
-                place = {"xycoords": axes.get_yaxis_transform(), "ha": side, "va": "center"}
-                axes.annotate(written, (edge, at), color=colour, fontsize=8, **place)
-    axes.grid(axis="x")
-    axes.tick_params(axis="y", length=0)
-
-
-def across_k(datasets: Datasets) -> Figure:
-    """Draws relative coupling against the number of singular vectors, with 95 % intervals over prompts."""
-    table = k_table(datasets)
-    figure, panels = panel_row([_SYMBOLS.get(name, "") + "  " + name for name in REPORTED], height=2.1)
-    for variant, axes in zip(REPORTED, panels, strict=True):
+def draw_across_k(couplings: xr.Dataset) -> Figure:
+    """Draw relative coupling against the number of singular vectors, with 95 % intervals over prompts."""
+    figure, row = parts.panels([_title(variant) for variant in REPORTED], 2.9, sharey=True)
+    for variant, axes in zip(REPORTED, row, strict=True):
         axes.title.set_fontsize(7.8)
-        for position, network in enumerate(datasets):
-            rows = table[(table["network"] == network) & (table["variant"] == variant)]
-            band = Summary(*(rows[name].to_numpy() for name in ("coupling", "low", "high")))
-            colour = style.dataset_colour(network, position)
-            draw_band(axes, rows["k"], band, colour, marker="o", markersize=3.5, label=network)
-        axes.axhline(0, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label="random bases")
+        for position, network in enumerate(couplings.network.values):
+            look = {"marker": "o", "markersize": 3.5, "label": network}
+            one = couplings.sel(network=network, variant=variant)
+            parts.band(axes, one, "k", style.dataset_colour(network, position), **look)
+        axes.axhline(0, **parts.null_look("random bases"))
         axes.set_xlabel("$K$")
-    panels[0].set_ylabel("coupling relative to random bases")
-    legend_under(figure, panels)
+    row[0].set_ylabel("coupling relative to random bases")
+    parts.legend_under(figure, row)
     return figure
 
 
-def against_figure_1a(points: pd.DataFrame, measured: Mapping[str, Datasets]) -> Figure:
-    """Draws the coupling of the paper's figure 1a against width, beside the value of no coupling at all."""
-    table = overview_table(points, measured)
-    figure = Figure(figsize=(style.WIDTH, 3.4))
-    axes = figure.add_axes((0.09, 0.145, 0.9, 0.825))
-    widths = np.unique(np.geomspace(table["width"].min() * 0.85, table["width"].max() * 1.15, 2000).astype(int))
-    axes.plot(
-        widths, width_curve(widths), color=style.colour(style.NULL), linewidth=1.2,
-        label=r"no coupling, flat spectrum: $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$",
-    )  # fmt: skip
-    shown = table[table["network"] == "digitised"]
-    axes.plot(
-        shown["width"], shown["coupling"], linestyle="none", marker="x", markersize=5, color=style.colour("text"),
-        label="the paper's figure 1a, digitised",
-    )  # fmt: skip
-    for name, marker in (("trained", "o"), ("untrained", "o"), ("random bases", "_")):
-        rows = table[table["network"] == name]
-        colour = style.colour(style.NULL if name == "random bases" else name)
-        size = 12 if marker == "_" else 6
-        label = f"{name}, measured here" if marker == "o" else "random bases with the trained spectra"
-        axes.plot(
-            rows["width"], rows["coupling"], linestyle="none", marker=marker, markersize=size, color=colour,
-            markeredgewidth=1.6, label=label,
-        )  # fmt: skip
-    for model in measured:
-        rows = table[(table["model"] == model) & table["network"].isin(("trained", "untrained"))]
-        axes.annotate(
-            model, (rows["width"].iloc[0], rows["coupling"].mean()), xytext=(9, -9), textcoords="offset points",
-            ha="left", fontsize=8,
-        )  # fmt: skip
-    axes.set_xscale("log")
-    ticks = [w for w in (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192) if widths[0] <= w <= widths[-1]]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel("width $d$")
-    axes.set_ylabel(r"coupling $c = 1 - m_\mathrm{trace}$  $(K = 0.1\,d)$")
-    axes.grid(axis="y")
+def draw_figure_1a(table: pd.DataFrame) -> Figure:
+    """Draw the coupling of the paper's figure 1a against width, beside the value of no coupling at all."""
+    figure, (axes,) = parts.panels([""], 3.4)
+    widths = np.unique(np.geomspace(table.width.min() * 0.85, table.width.max() * 1.15, 2000).astype(int))
+    grey, label = style.colour(style.NULL), r"no coupling, flat spectrum: $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$"
+    axes.plot(widths, width_curve(widths), color=grey, linewidth=1.2, label=label)
+    looks = {
+        "digitised": ("the paper's figure 1a, digitised", style.colour("text"), {"marker": "x", "markersize": 5}),
+        "trained": ("trained, measured here", style.colour(style.TRAINED), {"markersize": 6}),
+        "untrained": ("untrained, measured here", style.colour(style.UNTRAINED), {"markersize": 6}),
+        "random bases": ("random bases with the trained spectra", grey, {"marker": "_", "markersize": 12}),
+    }
+    for name, (label, ink, look) in looks.items():
+        one = table[table.network == name]
+        edge = 1.0 if name == "digitised" else 1.6
+        parts.points(axes, one.width, one.coupling, ink, markeredgewidth=edge, label=label, **look)
+    for model, both in table[table.network.isin(("trained", "untrained"))].groupby("model"):
+        place = (both.width.iloc[0], both.coupling.mean())
+        axes.annotate(model, place, xytext=(9, -9), textcoords="offset points", fontsize=8)
+    parts.plain_log(axes, [width for width in _WIDTHS if widths[0] <= width <= widths[-1]])
+    axes.set(xlabel="width $d$", ylabel=r"coupling $c = 1 - m_\mathrm{trace}$  $(K = 0.1\,d)$")
     axes.legend(loc="lower right")
     return figure
+
+
+def _title(variant: str) -> str:
+    return f"${MISMATCHES[variant][0]}$  {variant}" if variant in MISMATCHES else variant
+
+
+def closed_form_errors(curves: xr.Dataset) -> pd.Series:
+    """Compare the closed forms with the simulation, variant by variant."""
+    return abs(curves.simulated / curves.closed_form - 1).max(["rule", "width", "decay"]).to_series()
+
+
+def spectrum_decay(ds: xr.Dataset, k: int) -> float:
+    r"""Give the exponent a with which the top K singular values decay, $\sigma_i \sim i^{-a}$."""
+    logs = np.log(ds.singular_values.isel(rank=slice(k)).values).reshape(-1, k)
+    return float(np.median([-linear_fit(np.log(np.arange(1, k + 1)), row).slope for row in logs]))
+
+
+def numbers_of(
+    curves: xr.Dataset, spectra: pd.DataFrame, both: xr.Dataset, decisive: xr.Dataset, k: int
+) -> dict[str, float]:
+    """Collect the numbers that the book quotes."""
+    trained, blocks = both.sel(network="trained"), both.sizes["block_1"]
+    found = {"prompts": both.sizes["prompt"], "k": k, "decisive-prompts": decisive.sizes["prompt"]}
+    found["spread"] = effects.null_spread(k, blocks * (blocks - 1) // 2)
+    chance = trained.sel(k=k, variant="normalized_miscoupling").mean("prompt")
+    found |= {"coupling-null": 1 - chance.null, "coupling-null-error": chance.null_error}
+    found |= {"coupling-null-least": spectra.coupling.min(), "coupling-null-largest": spectra.coupling.max()}
+    found |= {"coupling-null-gaussian": 1 - gaussian_miscoupling(k), "coupling-null-root": 1 - (1 - 1 / k) ** 0.5}
+    for (network, variant), row in take_summary(take_surrogates(both, k)).iterrows():
+        stem = f"{variant}-{network}"
+        found |= {f"{kind}-{stem}": row[kind] for kind in ("permuted", "unpaired")}
+        found |= {f"relative-{stem}": row.coupling, f"relative-{stem}-low": row.low, f"relative-{stem}-high": row.high}
+    found |= {f"closed-form-error-{variant}": error for variant, error in closed_form_errors(curves).items()}
+    table = take_decisive({"": decisive}, {})
+    tenth = table[table.K.str.endswith("(0.1 d)") & (table.pairs == "different")].iloc[0]
+    for part in ("trained", "untrained", "null", "null_error"):
+        name = part.replace("_", "-")
+        found |= {f"decisive-{short}-{name}": tenth[f"c_{short}_{part}"] for short in ("trace", "norm")}
+    found |= {"decisive-flat": tenth.c_flat, "decay": spectrum_decay(trained, k)}
+    found |= effects.numbers(effects.of_nulls(trained, k, REPORTED), "")
+    return {name: float(value) for name, value in found.items()}

@@ -11,6 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.legend import Legend
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
@@ -46,13 +47,17 @@ def band(axes: Axes, summary: xr.Dataset, along: str, ink: str, alpha: float = 0
         axes.fill_between(summary[along], summary.low, summary.high, color=ink, alpha=alpha, linewidth=0)
 
 
-def strip(axes: Axes, place: float, values: ArrayLike, ink: str) -> None:
-    """Draw one dot per prompt, a bar from quartile to quartile and a tick at the median."""
-    spread = np.random.default_rng(0).uniform(-0.16, 0.16, len(values))
+def strip(axes: Axes, place: float, values: ArrayLike, ink: str, width: float = 1.0) -> None:
+    """Draw one dot per prompt that has a value, a bar from quartile to quartile and a tick at the median."""
+    values = np.asarray(values)
+    spread = np.random.default_rng(0).uniform(-0.16, 0.16, len(values)) * width
     axes.scatter(place + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
-    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
-    axes.plot([place + 0.3] * 2, [low, high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
-    axes.plot([place + 0.22, place + 0.38], [middle] * 2, color=ink, linewidth=2)
+    there = values[np.isfinite(values)]
+    if there.size:
+        low, middle, high = np.quantile(there, (0.25, 0.5, 0.75))
+        x = place + 0.3 * width
+        axes.plot([x, x], [low, high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
+        axes.plot([x - 0.08 * width, x + 0.08 * width], [middle] * 2, color=ink, linewidth=2)
 
 
 def chance(axes: Axes, null: float) -> None:
@@ -74,7 +79,7 @@ def legend_under(figure: Figure, row: Sequence[Axes], columns: int | None = None
 
 def colour_bar(row: Sequence[Axes], image: ScalarMappable, label: str, **bar: object) -> Colorbar:
     """Put one colour bar under a row of panels."""
-    made = row[0].figure.colorbar(image, ax=list(row), location="bottom", shrink=0.5, aspect=50, **bar)
+    made = row[0].figure.colorbar(image, ax=list(row), location="bottom", **({"shrink": 0.5, "aspect": 50} | bar))
     made.outline.set_visible(False)
     made.set_label(label)
     return made
@@ -168,7 +173,7 @@ def rows_axis(axes: Axes, names: Sequence[str], places: Sequence[float] | None =
 def dots(axes: Axes, rows: ArrayLike, values: ArrayLike, ends: Sequence[ArrayLike], ink: str, **dot: object) -> None:
     """Draw a dot in each row with its interval, a horizontal line."""
     axes.hlines(rows, *ends, color=ink, linewidth=2.0, alpha=0.6)
-    axes.plot(values, rows, color=ink, **({"marker": "o", "linestyle": "none", "markersize": 4.5} | dot))
+    points(axes, values, rows, ink, **dot)
 
 
 def inks(data: xr.Dataset | xr.DataArray) -> dict[str, str]:
@@ -180,3 +185,52 @@ def bands(axes: Axes, summaries: xr.Dataset, along: str, **line: object) -> None
     """Draw the band of every network in its colour, under its name."""
     for name, ink in inks(summaries).items():
         band(axes, summaries.sel(network=name), along, ink, **({"label": name} | line))
+
+
+def tiles(row: Sequence[Axes], matrices: xr.DataArray, diagonal: bool = False) -> tuple[AxesImage, np.ndarray]:
+    """Draw grids of matrices, each grid one image, on one scale, which the `diagonal` sets or not."""
+    # Dimensions: the network, whose Jacobian, whose singular vectors, and those of a matrix.
+    values = matrices.transpose("network", ..., "row", "column").values
+    count, k = values.shape[2:4]
+    others = values if diagonal else values[:, ~np.eye(count, dtype=bool)]
+    top = float(np.nanmax(others, initial=0.0)) or 1.0
+    # Every matrix gets a transparent margin below and to its right; the last one's is cut off.
+    pitch = k + max(1, round(k / 10))
+    margin = ((0, 0), (0, 0), (0, 0), (0, pitch - k), (0, pitch - k))
+    padded = np.pad(values, margin, constant_values=np.nan).swapaxes(2, 3).reshape(len(row), *[count * pitch] * 2)
+    for axes, grid in zip(row, padded, strict=True):
+        shown = grid[: k - pitch, : k - pitch]
+        image = axes.imshow(shown, cmap=style.ink(), vmin=0, vmax=top, interpolation="none")
+    return image, np.arange(count) * pitch + (k - 1) / 2
+
+
+def maps(row: Sequence[Axes], mismatches: Sequence[ArrayLike], null: float, label: str, **bar: object) -> None:
+    """Draw matrices of mismatches on one scale that holds the null, which the colour bar marks; grey where NaN."""
+    ends = [null, *(end for one in mismatches for end in (np.nanmin(one), np.nanmax(one)))]
+    look = {"cmap": style.ink().reversed(), "vmin": min(ends), "vmax": max(ends), "interpolation": "none"}
+    for axes, one in zip(row, mismatches, strict=True):
+        axes.set_facecolor(style.colour("mask"))
+        image = axes.imshow(one, **look)
+    # The mark stands in the room above the bar, which so is as high as one without a mark.
+    bar = colour_bar(row, image, label, **({"pad": 0.08} | bar))
+    bar.ax.invert_xaxis()  # coupling grows to the right
+    bar.ax.plot([null, null], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False, in_layout=False)
+    place = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "annotation_clip": False}
+    bar.ax.annotate("random bases", (null, 1.7), fontsize=8, in_layout=False, **place)
+
+
+def points(axes: Axes, x: ArrayLike, y: ArrayLike, ink: str, **dot: object) -> None:
+    """Draw dots that no line joins."""
+    axes.plot(x, y, color=ink, **({"linestyle": "none", "marker": "o", "markersize": 4.5} | dot))
+
+
+def null_look(label: str = "") -> dict[str, object]:
+    """Give the look of a line that stands for random bases."""
+    return {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3), "label": label}
+
+
+def plain_log(axes: Axes, ticks: Sequence[int], base: int = 10) -> None:
+    """Make the x axis logarithmic, with plain numbers where there are values."""
+    axes.set_xscale("log", base=base)
+    axes.set_xticks(ticks, ticks)
+    axes.minorticks_off()

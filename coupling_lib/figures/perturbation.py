@@ -1,98 +1,128 @@
-r"""Perturbations drawn: noise on an embedding, followed through the network and through its linearisation.
+r"""Perturbations: noise on an embedding, followed through the network and through its linearisation.
 
-All functions take a mapping from a name ("untrained", "trained", or any model's) to the data set that
-`coupling_lib.measures.perturbation.measure_perturbation` made. Level l is the state after block l, 0 the embedding.
-What each figure plots is a table of `coupling_lib.figures.perturbation_data`.
+`both` is `side_by_side(untrained=..., trained=...)` of what `measure_perturbation` made. `take_...` selects labelled
+arrays, `draw_...` draws what was selected. Draws are averaged within each prompt, and intervals cover prompts and draws
+together: prompts are drawn again with replacement, and each brings its draws along. Level l is the state after block l,
+0 the embedding.
 """
 
 from __future__ import annotations
 
 import pandas as pd
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from coupling_lib.figures import style
-from coupling_lib.figures.axes import log_axis
-from coupling_lib.figures.curves import Summary, block_axis, draw_band, legend_under, panel_row, shades
-from coupling_lib.figures.perturbation_data import CARRIERS, Datasets, error_table, first_and_last_table, level_table
+from coupling_lib.figures import parts, style
+from coupling_lib.measures import effects
+from coupling_lib.metrics.summaries import interval
 
-_DASHES = {"network": {}, "linear": {"dashes": (4, 1.6)}, "random": {"dashes": (1.2, 1.6)}}
+CARRIERS = {
+    "network": ("network", {}),
+    "linear": ("linearised", {"dashes": (4, 1.6)}),
+    "random": ("linearised, random bases", {"dashes": (1.2, 1.6)}),
+}
+"""What carries a perturbation, how figures name it and how they dash it."""
 
 
-def cosine_by_depth(datasets: Datasets) -> Figure:
-    """Draws the cosine of perturbed with clean states against depth, one colour per noise level."""
-    figure, panels = panel_row(list(datasets), height=2.9, legend=2)
-    table = level_table(datasets, "cosine")
-    levels = sorted(table.noise.unique())
-    for axes, name in zip(panels, datasets, strict=True):
-        for noise, ink in zip(levels, shades(len(levels)), strict=True):
-            for carrier in ("network", "linear"):
-                rows = table[(table.network == name) & (table.noise == noise) & (table.carrier == carrier)]
-                label = f"noise {noise:g}" if carrier == "network" else None
-                marks = {"marker": "o" if carrier == "network" else "D", "markersize": 4.5}
-                marks |= {"markevery": [1, len(rows) - 1], "label": label, "linewidth": 1.4}
-                draw_band(axes, rows.level, _summary(rows), ink, 0.16, **marks, **_DASHES[carrier])
-        for carrier in ("network", "linear"):
-            axes.plot([], [], color=style.colour("text"), label=CARRIERS[carrier], linewidth=1.4, **_DASHES[carrier])
-        block_axis(axes, "level $l$: 0 the embedding, $l$ after block $l$")
-    panels[0].set_ylabel("cosine with the clean state")
-    legend_under(figure, panels[:1], columns=max(3, len(levels)))
+def take_depth(both: xr.Dataset) -> xr.Dataset:
+    """Select the cosine of perturbed with clean states at every level, in the network and linearised."""
+    return interval(both.cosine.sel(carrier=["network", "linear"]).mean("draw"))
+
+
+def take_ends(both: xr.Dataset) -> xr.Dataset:
+    """Select the cosine with the clean state after the first and after the last block, by noise level."""
+    ends = both.cosine.isel(level=[1, -1]).rename(level="block").assign_coords(block=["first", "last"])
+    return interval(ends.mean("draw"))
+
+
+def take_error(both: xr.Dataset) -> xr.Dataset:
+    """Select amplification at the smallest noise, and the linearisation's error after the last block."""
+    amplification = interval(both.amplification.sel(noise=[both.noise.min()]).mean("draw"))
+    error = interval(both.linear_error.isel(level=[-1]).mean("draw")).expand_dims(carrier=["linear"])
+    quantities = pd.Index(["amplification", "error"], name="quantity")
+    return xr.concat([amplification, error], quantities, join="outer")
+
+
+def draw_depth(cosines: xr.Dataset) -> Figure:
+    """Draw the cosine of perturbed with clean states against depth, one colour per noise level (figure 32)."""
+    figure, row = parts.panels([str(name) for name in cosines.network.values], 4.2, sharey=True)
+    for axes, name in zip(row, cosines.network.values, strict=True):
+        for noise, ink in zip(cosines.noise.values, parts.shades(cosines.sizes["noise"]), strict=True):
+            for carrier, marker, label in (("network", "o", f"noise {noise:g}"), ("linear", "D", None)):
+                marks = {"marker": marker, "markersize": 4.5, "markevery": [1, cosines.sizes["level"] - 1]}
+                look = marks | {"linewidth": 1.4, "label": label} | CARRIERS[carrier][1]
+                parts.band(axes, cosines.sel(network=name, noise=noise, carrier=carrier), "level", ink, 0.16, **look)
+        for carrier in cosines.carrier.values:
+            label, dashes = CARRIERS[carrier]
+            axes.plot([], [], color=style.colour("text"), label=label, linewidth=1.4, **dashes)
+        parts.block_axis(axes, "level $l$ (0 is the embedding)")
+    row[0].set_ylabel("cosine with the clean state")
+    parts.legend_under(figure, row[:1], columns=max(3, cosines.sizes["noise"]))
     return figure
 
 
-def first_and_last(datasets: Datasets) -> Figure:
-    """Draws the cosine with the clean state against the noise level, after the first and after the last block."""
-    figure, panels = panel_row(list(datasets), legend=2)
-    table = first_and_last_table(datasets)
-    for position, (axes, name) in enumerate(zip(panels, datasets, strict=True)):
-        own = style.dataset_colour(name, position)
-        for carrier, title in CARRIERS.items():
+def draw_ends(cosines: xr.Dataset) -> Figure:
+    """Draw the cosine with the clean state against the noise level, after the first and after the last block."""
+    inks = parts.inks(cosines)
+    figure, row = parts.panels(list(inks), 3.8, sharey=True)
+    for axes, (name, own) in zip(row, inks.items(), strict=True):
+        for carrier, (title, dashes) in CARRIERS.items():
             ink = style.colour(style.NULL) if carrier == "random" else own
             for block, marker, fill in (("first", "s", "none"), ("last", "o", "full")):
-                rows = table[(table.network == name) & (table.block == block) & (table.carrier == carrier)]
-                line = {"marker": marker, "markersize": 4, "fillstyle": fill, "linewidth": 1.3, **_DASHES[carrier]}
-                draw_band(axes, rows.noise, _summary(rows), ink, 0.13, label=f"{block} block, {title}", **line)
-        _noise_axis(axes, rows.noise)
-    panels[0].set_ylabel("cosine with the clean state")
-    legend_under(figure, panels[-1:], columns=3)
+                look = {"marker": marker, "markersize": 4, "fillstyle": fill, "linewidth": 1.3} | dashes
+                one = cosines.sel(network=name, carrier=carrier, block=block)
+                parts.band(axes, one, "noise", ink, 0.13, label=f"{block} block, {title}", **look)
+        _noise_axis(axes, cosines.noise)
+    row[0].set_ylabel("cosine with the clean state")
+    parts.legend_under(figure, row[-1:], columns=3)
     return figure
 
 
-def amplification_and_error(datasets: Datasets) -> Figure:
-    """Draws how blocks amplify the smallest noise, and where the linearisation stops to hold."""
-    table, errors = level_table(datasets, "amplification"), error_table(datasets)
-    smallest = table.noise.min()
-    titles = [f"Amplification of noise {smallest:g}", "Error of the linearisation, last block"]
-    figure, panels = panel_row(titles, share=False, gap=0.6, legend=2)
-    left, right = panels
-    table = table[table.noise == smallest]
-    inks = {name: style.dataset_colour(name, position) for position, name in enumerate(datasets)}
-    for carrier, title in CARRIERS.items():
-        for name, ink in inks.items():
-            rows = table[(table.network == name) & (table.carrier == carrier)]
-            line = {"linewidth": 1.5, "label": f"{name}, {title}"} | _DASHES[carrier]
-            draw_band(left, rows.level, _summary(rows), ink, 0.13, **line)
-    for name, ink in inks.items():
-        rows = errors[errors.network == name]
-        draw_band(right, rows.noise, _summary(rows), ink, marker="o", markersize=4)
-    for axes in panels:
-        axes.title.set_fontweight("normal")
-        log_axis(axes)
-    left.set_ylabel(r"$\Vert\delta^l\Vert\,/\,\Vert\delta^0\Vert$")
-    right.set_ylabel("relative error")
-    block_axis(left, "level $l$")
-    _noise_axis(right, rows.noise)
-    legend_under(figure, panels, columns=3)
+def draw_error(quantities: xr.Dataset) -> Figure:
+    """Draw how blocks amplify the smallest noise, and where the linearisation stops to hold."""
+    noise, last = quantities.noise.min().item(), quantities.level.max().item()
+    titles = [f"Amplification of noise {noise:g}", "Error of the linearisation, last block"]
+    figure, row = parts.panels(titles, 3.8, plain=True)
+    amplification = quantities.sel(quantity="amplification", noise=noise)
+    for carrier, (title, dashes) in CARRIERS.items():
+        for name, ink in parts.inks(quantities).items():
+            look = {"linewidth": 1.5, "label": f"{name}, {title}"} | dashes
+            parts.band(row[0], amplification.sel(carrier=carrier, network=name), "level", ink, 0.13, **look)
+    errors = quantities.sel(quantity="error", carrier="linear", level=last)
+    parts.bands(row[1], errors, "noise", marker="o", markersize=4, label=None)
+    for axes, label in zip(row, (r"$\Vert\delta^l\Vert\,/\,\Vert\delta^0\Vert$", "relative error"), strict=True):
+        parts.log_axis(axes)
+        axes.set_ylabel(label)
+    parts.block_axis(row[0], "level $l$")
+    _noise_axis(row[1], quantities.noise)
+    parts.legend_under(figure, row, columns=3)
     return figure
 
 
-def _noise_axis(axes: Axes, noise: pd.Series) -> None:
-    axes.set_xscale("log")
-    axes.set_xticks(noise, [f"{level:g}" for level in noise])
+def summary(both: xr.Dataset, noise: float) -> pd.DataFrame:
+    """Condense one noise level to the cosine at the embedding and after the first and the last block."""
+    cosine = interval(both.cosine.sel(noise=noise, method="nearest", drop=True).mean("draw"))
+    places = {"embedding": ("mean", 0), "first block": ("mean", 1), "last block": ("mean", -1)}
+    places |= {"low": ("low", -1), "high": ("high", -1)}
+    columns = {name: cosine[part].isel(level=level, drop=True) for name, (part, level) in places.items()}
+    return xr.Dataset(columns).to_dataframe(dim_order=["network", "carrier"])[list(places)]
+
+
+def numbers_of(both: xr.Dataset, noise: float) -> dict[str, float | str]:
+    """Name the numbers that the book quotes, at one noise level."""
+    found = {"noise": f"{noise:g}", "noise-smallest": f"{both.noise.min().item():g}", "prompts": both.sizes["prompt"]}
+    for (network, carrier), line in summary(both, noise).iterrows():
+        found[f"first-{carrier}-{network}"] = line["first block"]
+        key = f"last-{carrier}-{network}"
+        found |= {key: line["last block"], f"{key}-low": line["low"], f"{key}-high": line["high"]}
+    smallest = take_error(both)["mean"].sel(quantity="error", carrier="linear").isel(level=-1, noise=0)
+    found |= {f"error-{name}": smallest.sel(network=name).item() for name in both.network.values}
+    return found | effects.numbers(effects.of_perturbation(both.sel(network="trained"), noise), "")
+
+
+def _noise_axis(axes: Axes, noise: xr.DataArray) -> None:
+    axes.set(xscale="log", xlabel="noise, relative to the embedding")
+    axes.set_xticks(noise, [f"{level:g}" for level in noise.values])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("noise, relative to the embedding")
-
-
-def _summary(rows: pd.DataFrame) -> Summary:
-    return Summary(rows["mean"].values, rows.low.values, rows.high.values)

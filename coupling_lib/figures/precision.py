@@ -1,212 +1,255 @@
-"""Errors of narrow weights and narrow arithmetic, drawn: of singular values, of vectors, of coupling.
+"""Errors of narrow weights and narrow arithmetic: of singular values, of singular vectors, of coupling.
 
-All functions take the data set that `coupling_lib.measures.precision.measure_precision` makes; its first precision is
-the reference. A precision keeps its colour and marker through all figures. What each figure plots is a table of
-`coupling_lib.figures.precision_data`.
+`take_...` selects labelled arrays from what `measure_precision` made, intervals and quartiles included; `draw_...`
+draws what was selected. The first precision is the reference; a precision keeps its colour and marker through all
+figures. Blocks, ranks and orders count from 1. *Coupling* is 1 minus the normalised mis-coupling of different blocks.
 """
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from coupling_lib.figures import style
-from coupling_lib.figures.precision_data import (
-    QUANTITIES,
-    all_value_errors,
-    coupling_table,
-    kept_share,
-    narrow_precisions,
-    pair_table,
-    source_table,
-)
+from coupling_lib.figures import parts, style
+from coupling_lib.measures import effects
+from coupling_lib.metrics.summaries import interval, quartiles
+
+QUANTITIES = {
+    "value_error": "singular values: relative error",
+    "angle": "vectors: principal angle (degrees)",
+    "coupling_error": "coupling: absolute error",
+}
+"""Errors that are told apart by their source, with their labels."""
 
 _LOOKS = {"bfloat16": (0, "o"), "int8": (1, "s"), "nf4": (2, "D"), "fp4": (3, "^"), "float16": (4, "v")}
 _SMALLEST = 1e-7
 """Errors are drawn from here on; below lies the rounding of float32 itself."""
 
 
-def value_errors(ds: xr.Dataset) -> Figure:
-    """Draws the relative error of singular values, against their rank and against depth."""
-    figure, (left, right) = _two_panels()
-    errors = all_value_errors(ds)
-    for name in narrow_precisions(ds):
-        chosen = errors.sel(precision=name).transpose("prompt", "block", "rank").values
-        by_rank = chosen.reshape(-1, chosen.shape[-1])
-        by_block = np.moveaxis(chosen, 1, 2).reshape(-1, chosen.shape[1])
-        for axes, values in ((left, by_rank), (right, by_block)):
-            _draw_band(axes, np.arange(1, values.shape[1] + 1), values, name)
-    left.set_ylabel(r"relative error $|\sigma_i^{\prime}/\sigma_i-1|$")
-    left.set_xlabel("rank $i$ of the singular value")
-    right.set_xlabel("block $l$")
-    left.set_yscale("log")
-    # From one power of ten to another, so that the axis has numbers however narrow the errors' range is.
-    left.set_ylim(
-        *(10.0 ** end(np.log10(limit)) for end, limit in zip((np.floor, np.ceil), left.get_ylim(), strict=True))
+def take_values(ds: xr.Dataset) -> xr.Dataset:
+    """Select the relative error of singular values from narrow weights, against rank and against depth: quartiles."""
+    errors = _narrow(_value_errors(ds))
+    by_rank = quartiles(errors, ["prompt", "block"]).rename(rank="place")
+    by_block = quartiles(errors, ["prompt", "rank"]).rename(block="place")
+    against = [_counted(one, "place") for one in (by_rank, by_block)]
+    return xr.concat(against, pd.Index(["rank", "block"], name="against"), join="outer")
+
+
+def take_vectors(ds: xr.Dataset) -> xr.Dataset:
+    """Select how far top singular spaces turn: principal angles by order, and the share of directions kept by block."""
+    angles = _counted(quartiles(_narrow(ds.angle.sel(source="weights")), ["side", "example", "block"]), "order")
+    chance = _counted(ds.random_angle, "order")
+    kept = _counted(_narrow(_kept(ds)).mean("example"), "block")
+    return angles.assign(random_angle=chance, kept=kept, random_kept=(np.cos(np.deg2rad(chance)) ** 2).mean("order"))
+
+
+def take_pairs(ds: xr.Dataset) -> xr.Dataset:
+    """Select the coupling of every ordered pair of different blocks, mean over prompts, beside the reference's."""
+    pairs = _coupling(ds).mean("prompt").rename(block_1="block_jacobian", block_2="block_vectors")
+    coupling = _counted(_narrow(pairs), "block_jacobian", "block_vectors")
+    reference = xr.zeros_like(coupling) + pairs.isel(precision=0, drop=True).values
+    return xr.Dataset({"reference": reference, "coupling": coupling})
+
+
+def take_coupling(ds: xr.Dataset) -> xr.Dataset:
+    """Select the mean coupling in every precision, its difference from the reference, and how alike their pairs are."""
+    coupling = _coupling(ds)
+    each = coupling.mean(["block_1", "block_2"])
+    own, change = interval(each), interval(each - each.isel(precision=0, drop=True))
+    pairs = coupling.mean("prompt").stack(pair=["block_1", "block_2"]).dropna("pair")
+    alike = [np.corrcoef(pairs[0], row)[0, 1] for row in pairs.values]
+    change = change.rename(mean="difference", low="difference_low", high="difference_high")
+    return (
+        xr.merge([own.rename(mean="coupling"), change])
+        .assign(correlation=("precision", alike))
+        .assign_attrs(k=ds.attrs["k"])
     )
-    left.yaxis.set_minor_formatter(NullFormatter())
-    _finish(left, right)
+
+
+def take_sources(ds: xr.Dataset) -> xr.Dataset:
+    """Select typical errors by where they come from, narrow weights or narrow arithmetic: quartiles."""
+    errors = [ds.value_error, ds.angle, ds.coupling_error.where(ds.block_1 != ds.block_2)]
+    with warnings.catch_warnings():
+        # An arithmetic that a precision does not have stays a gap.
+        warnings.filterwarnings("ignore", message="All-NaN slice")
+        found = [quartiles(one, [dim for dim in one.dims if dim not in ("precision", "source")]) for one in errors]
+    return xr.concat(found, pd.Index(QUANTITIES, name="quantity"))
+
+
+def draw_values(errors: xr.Dataset) -> Figure:
+    """Draw the relative error of singular values, against their rank and against depth."""
+    figure, row = parts.panels(["", ""], 3.1, sharey=True)
+    for axes, against, label in zip(
+        row, ("rank", "block"), ("rank $i$ of the singular value", "block $l$"), strict=True
+    ):
+        for name in errors.precision.values:
+            one = errors.sel(against=against, precision=name).dropna("place")
+            _draw_band(axes, one.clip(min=_SMALLEST), "place", name)
+        parts.block_axis(axes, label)
+    row[0].set(ylabel=r"relative error $|\sigma_i^{\prime}/\sigma_i-1|$", yscale="log")
+    # From one power of ten to another, so that the axis has numbers however narrow the errors' range is.
+    low, high = np.log10(row[0].get_ylim())
+    row[0].set_ylim(10.0 ** np.floor(low), 10.0 ** np.ceil(high))
+    row[0].yaxis.set_minor_formatter(NullFormatter())
+    parts.legend_under(figure, row)
     return figure
 
 
-def vector_errors(ds: xr.Dataset) -> Figure:
-    """How far the top singular spaces turn: principal angles by order, and the share of directions kept by depth."""
-    figure, (left, right) = _two_panels(sharey=False)
-    figure.subplots_adjust(wspace=0.2)
-    k = ds.sizes["order"]
-    for name in narrow_precisions(ds):
-        angles = ds["angle"].sel(precision=name, source="weights")
-        pooled = angles.transpose("side", "example", "block", "order").values.reshape(-1, k)
-        _draw_band(left, np.arange(1, k + 1), pooled, name)
+def draw_vectors(spaces: xr.Dataset) -> Figure:
+    """Draw how far the top singular spaces turn, beside spaces drawn at random."""
+    figure, (left, right) = parts.panels(["", ""], 3.1)
+    grey = {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3)}
+    for name in spaces.precision.values:
+        _draw_band(left, spaces.sel(precision=name).clip(min=_SMALLEST), "order", name)
         for side, pattern in (("U", "-"), ("V", ":")):
-            kept = kept_share(ds).sel(precision=name, side=side).mean("example").values
             ink, marker = _look(name)
-            look = {"color": ink, "marker": marker, "markersize": 3.5, "linestyle": pattern}
-            right.plot(np.arange(1, len(kept) + 1), 100 * kept, **look)
-    grey = {"color": style.colour(style.NULL), "linewidth": 1.2}
-    left.plot(np.arange(1, k + 1), ds["random_angle"], dashes=(4, 3), label="random spaces", **grey)
-    right.axhline(100 * float(np.mean(np.cos(np.deg2rad(ds["random_angle"].values)) ** 2)), dashes=(4, 3), **grey)
-    left.set_ylabel("principal angle (degrees)")
-    left.set_xlabel("order of the angle")
-    left.set_ylim(0, 90)
-    left.set_yticks(range(0, 91, 15))
-    right.set_ylabel(f"top-{k} directions kept (%)")
-    right.set_xlabel("block $l$    (solid: $U$, dotted: $V$)")
-    right.set_ylim(0, 103)
-    _finish(left, right)
+            shares = 100 * spaces.kept.sel(precision=name, side=side)
+            right.plot(spaces.block, shares, color=ink, marker=marker, markersize=3.5, linestyle=pattern)
+    left.plot(spaces.order, spaces.random_angle, label="random spaces", **grey)
+    right.axhline(100 * spaces.random_kept, **grey)
+    left.set(ylabel="principal angle (degrees)", ylim=(0, 90), yticks=range(0, 91, 15))
+    right.set(ylabel=f"top-{spaces.sizes['order']} directions kept (%)", ylim=(0, 103))
+    parts.block_axis(left, "order of the angle")
+    parts.block_axis(right, "block $l$    (solid: $U$, dotted: $V$)")
+    parts.legend_under(figure, [left])
     return figure
 
 
-def pair_scatter(ds: xr.Dataset, null: float) -> Figure:
-    """Draws the coupling of every pair of blocks in each precision against that in the reference."""
-    names = narrow_precisions(ds)
-    table = pair_table(ds)
+def draw_pairs(pairs: xr.Dataset, null: float) -> Figure:
+    """Draw the coupling of every pair of blocks in each precision against that in the reference."""
+    names = pairs.precision.values
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
-    side = min(2.6, (style.WIDTH - 0.75) / columns - 0.12)
-    height = rows * (side + 0.3) + 0.5
-    figure = Figure(figsize=(style.WIDTH, height))
-    low, high = min(table["reference"].min(), table["coupling"].min()), table[["reference", "coupling"]].max().max()
-    room = 0.06 * (high - low) or 0.01
-    start = 0.62 + (style.WIDTH - 0.7 - columns * (side + 0.12)) / 2
-    for position, name in enumerate(names):
-        row, column = divmod(position, columns)
-        x, y = start + column * (side + 0.12), height - (row + 1) * (side + 0.3)
-        axes = figure.add_axes((x / style.WIDTH, y / height, side / style.WIDTH, side / height))
-        part = table[table["precision"] == name]
-        for draw in (axes.axhline, axes.axvline):
-            draw(1 - null, color=style.colour(style.NULL), linewidth=1, dashes=(4, 3))
-        axes.plot([low, high], [low, high], color=style.colour("text"), linewidth=0.7)
-        axes.scatter(part["reference"], part["coupling"], s=9, color=_look(name)[0], alpha=0.6, linewidths=0)
-        axes.set(xlim=(low - room, high + room), ylim=(low - room, high + room))
-        axes.set_title(name, pad=5)
-        axes.xaxis.get_major_locator().set_params(nbins=4)
-        axes.yaxis.get_major_locator().set_params(nbins=4)
-        if column:
-            axes.tick_params(labelleft=False)
-        else:
-            axes.set_ylabel(r"coupling $1-\tilde m$")
-        if row == rows - 1:
-            axes.set_xlabel("coupling in float32")
-        if not position:
-            axes.annotate(
-                "random bases", (high + room, 1 - null), xytext=(-2, -2), textcoords="offset points",
-                ha="right", va="top", fontsize=7, color=style.colour(style.NULL),
-            )  # fmt: skip
+    figure = Figure(
+        figsize=(style.WIDTH, rows * (min(2.7, style.WIDTH / columns - 0.1) + 0.25) + 0.4), layout="compressed"
+    )
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False, subplot_kw={"aspect": "equal"})
+    ends = [float(end) for end in (pairs.to_array().min(), pairs.to_array().max())]
+    room = 0.06 * (ends[1] - ends[0]) or 0.01
+    grey = style.colour(style.NULL)
+    for axes, name in zip(grid.flat, names, strict=False):
+        for line in (axes.axhline, axes.axvline):
+            line(1 - null, color=grey, linewidth=1, dashes=(4, 3))
+        one = pairs.sel(precision=name)
+        axes.plot(ends, ends, color=style.colour("text"), linewidth=0.7)
+        axes.scatter(one.reference, one.coupling, s=9, color=_look(name)[0], alpha=0.6, linewidths=0)
+        axes.set(xlim=(ends[0] - room, ends[1] + room), ylim=(ends[0] - room, ends[1] + room), title=name)
+        axes.set(xlabel="coupling in float32", ylabel=r"coupling $1-\tilde m$")
+        axes.locator_params(nbins=4)
+        axes.label_outer()
+    for axes in grid.flat[len(names) :]:
+        axes.remove()
+    place = {"xytext": (-2, -2), "textcoords": "offset points", "ha": "right", "va": "top", "fontsize": 7}
+    grid[0, 0].annotate("random bases", (ends[1] + room, 1 - null), color=grey, **place)
     return figure
 
 
-def mean_coupling(ds: xr.Dataset, untrained: float, null: float) -> Figure:
-    """Draws the mean coupling in every precision, and its difference from the reference prompt by prompt."""
-    figure, (left, right) = _two_panels(sharey=False)
-    figure.subplots_adjust(wspace=0.26)
-    table = coupling_table(ds)
-    places = np.arange(len(table))
-    for axes, columns in (
-        (left, ("coupling", "low", "high")),
-        (right, ("difference", "difference_low", "difference_high")),
-    ):
-        for place, row in zip(places, table[list(columns)].values, strict=True):
-            if axes is right and place == 0:
-                continue
-            ink, marker = _look(table["precision"][place]) if place else (style.colour(style.TRAINED), "o")
-            axes.vlines(place, row[1], row[2], color=ink, linewidth=3, alpha=0.5)
-            axes.plot(place, row[0], marker, color=ink, markersize=5.5)
-    grey = style.colour(style.NULL)
-    left.axhline(1 - null, color=grey, linewidth=1.2, dashes=(4, 3), label=style.null_label(null))
+def draw_coupling(means: xr.Dataset, untrained: float, null: float) -> Figure:
+    """Draw the mean coupling in every precision, and its difference from the reference prompt by prompt."""
+    figure, (left, right) = parts.panels(["", ""], 3.1)
+    for place, name in enumerate(means.precision.values):
+        one = means.sel(precision=name)
+        ink, marker = _look(name) if place else (style.colour(style.TRAINED), "o")
+        left.vlines(place, one.low, one.high, color=ink, linewidth=3, alpha=0.5)
+        left.plot(place, one.coupling, marker, color=ink, markersize=5.5)
+        if place:
+            right.vlines(place, one.difference_low, one.difference_high, color=ink, linewidth=3, alpha=0.5)
+            right.plot(place, one.difference, marker, color=ink, markersize=5.5)
+    parts.chance(left, null)
     left.axhline(untrained, color=style.colour(style.UNTRAINED), linewidth=1.2, label="untrained, float32")
-    left.set_ylim(bottom=0)
-    left.set_ylabel(rf"mean coupling $1-\tilde m$  $(K={ds.attrs['k']})$")
+    left.set_ylabel(rf"mean coupling $1-\tilde m$  $(K={means.attrs['k']})$")
     left.legend(loc="lower left")
     right.axhline(0, color=style.colour("text"), linewidth=0.8)
     right.set_ylabel("difference from float32")
-    for axes, shown in ((left, places), (right, places[1:])):
-        axes.set_xticks(shown, table["precision"].iloc[shown])
-        axes.set_xlim(shown[0] - 0.6, shown[-1] + 0.6)
-        axes.grid(axis="y")
+    for axes, first in ((left, 0), (right, 1)):
+        axes.set_xticks(range(first, means.sizes["precision"]), means.precision.values[first:])
+        axes.set_xlim(first - 0.6, means.sizes["precision"] - 0.4)
     return figure
 
 
-def error_sources(ds: xr.Dataset) -> Figure:
-    """Draws typical errors by where they come from: narrow weights, or narrow arithmetic at the same weights."""
-    names = [str(name) for name in ds["precision"].values]
-    sources = [str(name) for name in ds["source"].values]
-    table = source_table(ds)
-    figure = Figure(figsize=(style.WIDTH, 0.42 * len(names) + 1.25))
-    panels = figure.subplots(1, len(QUANTITIES), sharey=True)
-    height = figure.get_figheight()
-    figure.subplots_adjust(left=0.115, right=0.985, top=1 - 0.4 / height, bottom=0.62 / height, wspace=0.1)
-    for axes, (quantity, label) in zip(panels, QUANTITIES.items(), strict=True):
-        part = table[table["quantity"] == quantity]
+def draw_sources(errors: xr.Dataset) -> Figure:
+    """Draw typical errors by where they come from: narrow weights, or narrow arithmetic at the same weights."""
+    names, sources = errors.precision.values, errors.source.values
+    figure, row = parts.panels([""] * len(QUANTITIES), 0.42 * len(names) + 1.1, sharey=True)
+    for axes, (quantity, label) in zip(row, QUANTITIES.items(), strict=True):
         for number, source in enumerate(sources):
-            chosen = part[(part["source"] == source) & (part["median"] > 0)]
-            if source == sources[0]:
-                chosen = chosen[chosen["precision"] != names[0]]  # the reference against itself
+            one = errors.sel(quantity=quantity, source=source)
+            # The reference's weights against themselves have no error.
+            places = np.flatnonzero((one["median"] > 0) & ((source != sources[0]) | (names != names[0])))
             ink, marker = _look(source)
-            rows = np.array([names.index(name) for name in chosen["precision"]]) + 0.22 * (number - 1)
-            lower = np.maximum(chosen["lower_quartile"], _SMALLEST)
-            axes.hlines(rows, lower, chosen["upper_quartile"], color=ink, linewidth=2.4, alpha=0.45)
-            axes.plot(chosen["median"], rows, marker, color=ink, markersize=4.5, label=source)
-        axes.set_xscale("log")
+            shown, heights = one.isel(precision=places), places + 0.22 * (number - 1)
+            axes.hlines(heights, shown.low.clip(min=_SMALLEST), shown.high, color=ink, linewidth=2.4, alpha=0.45)
+            axes.plot(shown["median"], heights, marker, color=ink, markersize=4.5, label=source)
+        axes.set(xscale="log", xlabel=label)
         axes.xaxis.set_major_locator(LogLocator(numticks=6))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel(label)
+        axes.grid(False, axis="y")
         axes.grid(axis="x")
         axes.tick_params(axis="y", length=0)
-    panels[0].set_yticks(range(len(names)), names)
-    panels[0].set_ylim(len(names) - 0.5, -0.5)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="upper center", ncols=len(sources), frameon=False)
+    row[0].set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+    parts.legend_under(figure, row[:1])
     return figure
 
 
-def _two_panels(sharey: bool = True) -> tuple[Figure, tuple[Axes, Axes]]:
-    figure = Figure(figsize=(style.WIDTH, 3.1))
-    panels = figure.subplots(1, 2, sharey=sharey)
-    figure.subplots_adjust(left=0.095, right=0.99, top=0.9, bottom=0.15, wspace=0.08)
-    return figure, tuple(panels)
+def summary(ds: xr.Dataset, null: float) -> pd.DataFrame:
+    """Condense a measurement to one line per precision."""
+    table = take_coupling(ds).to_dataframe()
+    values = 100 * _value_errors(ds).median(("prompt", "block", "rank")).to_series()
+    kept = 100 * _kept(ds).mean(("side", "example", "block")).to_series()
+    lost = -100 * table["difference"] / (table["coupling"].iloc[0] - (1 - null))
+    columns = ["coupling", "difference", "difference_low", "difference_high"]
+    found = {"values %": values, "kept %": kept, **{name: table[name] for name in columns}, "lost %": lost}
+    return pd.concat({**found, "correlation": table["correlation"]}, axis=1)
 
 
-def _finish(left: Axes, right: Axes) -> None:
-    for axes in (left, right):
-        axes.grid(axis="y")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    handles, labels = left.get_legend_handles_labels()
-    left.figure.legend(handles, labels, loc="upper center", ncols=len(labels), frameon=False)
+def numbers_of(ds: xr.Dataset, untrained: float, null: float) -> dict[str, float]:
+    """Name the numbers that the book quotes."""
+    table = summary(ds, null)
+    found = {"coupling-untrained": untrained, "coupling-null": 1 - null, "coupling-null-error": null.error}
+    for column in table.columns:
+        quantity, _, end = column.removesuffix(" %").partition("_")
+        for row in table.index:
+            found["-".join(part for part in (quantity, row, end) if part)] = float(table.loc[row, column])
+    return found | {"prompts": ds.sizes["prompt"]} | effects.numbers(effects.of_precision(ds), "")
 
 
-def _draw_band(axes: Axes, places: np.ndarray, values: np.ndarray, name: str) -> None:
-    """Median and quartiles over the first axis."""
-    low, middle, high = np.maximum(np.quantile(values, (0.25, 0.5, 0.75), axis=0), _SMALLEST)
+def _narrow(values: xr.DataArray) -> xr.DataArray:
+    return values.isel(precision=slice(1, None))
+
+
+def _counted(values: Any, *dimensions: str) -> Any:
+    """Count from 1 along dimensions of an array or a dataset."""
+    return values.assign_coords({name: np.arange(values.sizes[name]) + 1 for name in dimensions})
+
+
+def _value_errors(ds: xr.Dataset) -> xr.DataArray:
+    values = ds.singular_values.astype(float)
+    return abs(values / values.isel(precision=0, drop=True) - 1)
+
+
+def _kept(ds: xr.Dataset) -> xr.DataArray:
+    """Give the share of the reference's top directions that a precision's top directions span."""
+    return (np.cos(np.deg2rad(ds.angle.sel(source="weights"))) ** 2).mean("order")
+
+
+def _coupling(ds: xr.Dataset) -> xr.DataArray:
+    return 1 - ds.normalized_miscoupling.astype(float).where(ds.block_1 != ds.block_2)
+
+
+def _draw_band(axes: Axes, summary: xr.Dataset, along: str, name: str) -> None:
     ink, marker = _look(name)
-    axes.fill_between(places, low, high, color=ink, alpha=0.2, linewidth=0)
-    axes.plot(places, middle, color=ink, marker=marker, markersize=3.5, label=name)
+    parts.band(axes, summary, along, ink, 0.2, marker=marker, markersize=3.5, label=name)
 
 
 def _look(name: str) -> tuple[str, str]:
-    """Colour and marker of a precision, or of where an error comes from; narrow arithmetic looks like its type."""
+    """Give colour and marker of a precision, or of an error's source; narrow arithmetic looks like its type."""
     if name.split()[0] not in _LOOKS:
         return style.colour("text"), "X"
     position, marker = _LOOKS[name.split()[0]]

@@ -1,93 +1,210 @@
-r"""Coupling prompt by prompt, drawn: against difficulty, length and data set; with and without an instruction.
+r"""Coupling prompt by prompt: against difficulty, length and data set; with and without an instruction.
 
-All functions take a mapping from a name ("untrained", "trained", or any model's) to the data set that
-`coupling_lib.measures.prompts.measure_prompts` made. What each figure plots is a table of
-`coupling_lib.figures.prompts_data`. Blocks count from 1.
+`both` is `side_by_side(untrained=..., trained=...)` of what `measure_prompts` made. `take_...` selects from it,
+`draw_...` draws what was selected. *Coupling* is 1 minus a normalised mismatch, averaged over pairs of different
+blocks; that of one block is the mean over its pairs with all others, its Jacobian with their vectors and theirs with
+its. Blocks count from 1.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from coupling_lib.figures import style
-from coupling_lib.figures.depth_data import Datasets, coupling_label
-from coupling_lib.figures.prompts_data import ALONE, correlations, prompt_table, prompts_alone, version_couplings
-from coupling_lib.metrics.statistics import Correlation, linear_fit, mean_interval
+from coupling_lib.errors import ParameterError
+from coupling_lib.figures import parts, style
+from coupling_lib.figures.labels import coupling_label
+from coupling_lib.measures import effects
+from coupling_lib.metrics.statistics import Correlation, correlation, linear_fit, mean_interval
+from coupling_lib.metrics.summaries import interval
 
+ALONE = "alone"
+"""The version of a prompt to which nothing is added."""
 
-def prompt_scatter(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
-    """Coupling of every prompt against its reasoning steps, its length and its data set (the paper's figure 9)."""
-    table = prompt_table(datasets, variant, k)
-    alone = prompts_alone(table)
-    figure = Figure(figsize=(style.WIDTH, 5.6))
-    grid = figure.add_gridspec(2, 2, left=0.085, right=0.99, top=0.985, bottom=0.125, wspace=0.07, hspace=0.25)
-    left = figure.add_subplot(grid[0, 0])
-    right, below = figure.add_subplot(grid[0, 1], sharey=left), figure.add_subplot(grid[1, :], sharey=left)
-    right.tick_params(labelleft=False)
-    for position, name in enumerate(datasets):
-        ink = style.dataset_colour(name, position)
-        of_name = alone[alone["network"] == name]
-        found = correlations(table, name)
-        for axes, x, quantity in ((left, "steps", "steps"), (right, "tokens", "length")):
-            _draw_relation(axes, of_name[of_name[x].notna()], x, ink)
-            axes.text(0.99, 0.99 - 0.075 * position, _written(name, found[quantity]), color=ink, va="top", ha="right",
-                      transform=axes.transAxes, fontsize=8)  # fmt: skip
-        _draw_sets(below, of_name, sorted(alone["dataset"].unique()), ink, (position + 0.5) / len(datasets) - 0.5, name)
-    left.set_xlabel("reasoning steps of the solution")
-    left.xaxis.get_major_locator().set_params(integer=True)
-    right.set_xlabel("length of the prompt (tokens)")
-    for axes in (left, below):
-        axes.set_ylabel(coupling_label(variant, k))
-    for axes in (left, right, below):
-        axes.grid(axis="y")
-        if null is not None:
-            axes.axhline(
-                1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=style.null_label(null)
-            )
-    # Room for a line of text per network above the highest dot.
-    low, high = min(0.0, alone["coupling"].min()), max(alone["coupling"].max(), 1 - (1 if null is None else null))
-    left.set_ylim(low, high + (high - low) * (0.06 + 0.09 * len(datasets)))
-    figure.legend(*below.get_legend_handles_labels(), loc="lower center", ncols=len(datasets) + 1)
-    return figure
+QUANTITIES = {
+    "steps": "reasoning steps",
+    "steps at equal length": "reasoning steps, length held fixed",
+    "length": "length in tokens",
+    "length within sets": "length in tokens, within data sets",
+}
+"""What coupling is correlated with, by the short name used in tables and keys."""
 
-
-def version_profiles(datasets: Datasets, variant: str, k: int, null: float | None = None) -> Figure:
-    """Draws coupling per block for questions alone and with a sentence added (the paper's figure 15)."""
-    figure = Figure(figsize=(style.WIDTH, 5.2))
-    panels = figure.subplots(2, len(datasets), sharex="col", sharey="row", squeeze=False, height_ratios=(1.25, 1))
-    figure.subplots_adjust(left=0.125, right=0.99, top=0.94, bottom=0.15, wspace=0.06, hspace=0.1)
-    for column, (name, dataset) in enumerate(datasets.items()):
-        above, below = panels[:, column]
-        couplings = version_couplings(dataset, variant, k)
-        for position, (version, values) in enumerate(couplings.items()):
-            ink = style.dataset_colour(version, position)
-            label = "question alone" if version == ALONE else f"with {_ADDED.get(version, version)}"
-            _draw_band(above, values, ink, label, position)
-            if version != ALONE:
-                _draw_band(below, values - couplings[ALONE], ink, label, position)
-        below.axhline(0, color=style.colour("text"), linewidth=0.7)
-        if null is not None:
-            above.axhline(
-                1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=style.null_label(null)
-            )
-        above.set_title(name.capitalize() if name in (style.TRAINED, style.UNTRAINED) else name, pad=6)
-        below.set_xlabel("block $l$")
-        below.xaxis.get_major_locator().set_params(integer=True)
-        for axes in (above, below):
-            axes.grid(axis="y")
-    panels[0, 0].set_ylabel(coupling_label(variant, k) + "\nof block $l$ with all others")
-    panels[1, 0].set_ylabel("difference from\nquestion alone")
-    panels[0, 0].set_ylim(bottom=min(0, panels[0, 0].get_ylim()[0]))
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=len(labels))
-    return figure
-
-
-_ADDED = {"step by step": "“step by step”", "control sentence": "control sentence"}
+_ADDED = {ALONE: "question alone", "step by step": "with “step by step”"}
 _MARKERS = "osD"
+_FEWEST = 4
+
+
+def take_prompts(both: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
+    """Tabulate every prompt to which nothing was added: what it is like, and its mean coupling over all pairs."""
+    alone = both.isel(prompt=np.flatnonzero(both.version == ALONE)).reset_coords()
+    notes = alone[["id", "question", "version", "dataset", "steps", "n_tokens"]].rename(n_tokens="tokens")
+    coupling = _block_couplings(alone, variant, k).mean("block")
+    table = notes.assign(coupling=coupling).to_dataframe(dim_order=["network", "prompt"]).reset_index()
+    table = table[["network", *notes.data_vars, "coupling"]]
+    table.attrs["label"] = coupling_label(variant, k)
+    return table
+
+
+def take_versions(both: xr.Dataset, variant: str, k: int) -> xr.Dataset:
+    """Select coupling per block in every version of the questions, and its difference from the question alone."""
+    couplings = version_couplings(both, variant, k)
+    changes = (couplings - couplings.sel(version=ALONE)).where(couplings.version != ALONE)
+    shown = {"coupling": interval(couplings, "question"), "difference": interval(changes, "question")}
+    found = xr.concat(list(shown.values()), pd.Index(shown, name="quantity"))
+    return found.assign_attrs(label=coupling_label(variant, k))
+
+
+def version_couplings(both: xr.Dataset, variant: str, k: int) -> xr.DataArray:
+    """Give coupling per block of all questions that were measured in every version, in one order."""
+    values = _block_couplings(both, variant, k)
+    names = list(dict.fromkeys(both.version.values))
+    by_name = [values.isel(prompt=np.flatnonzero(both.version == name)) for name in names]
+    by_name = [part.reset_coords(drop=True).assign_coords(prompt=part.question.values) for part in by_name]
+    shared = [question for question in by_name[0].prompt.values if all(question in part.prompt for part in by_name)]
+    if len(names) < 2 or not shared:
+        raise ParameterError("no prompt was measured in several versions; measure those of prompt_versions as well")
+    joined = xr.concat([part.sel(prompt=shared) for part in by_name], pd.Index(names, name="version"))
+    return joined.rename(prompt="question")
+
+
+def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | None]:
+    """Correlate coupling with what prompts are like: Spearman's coefficient with its 95 % interval."""
+    alone = table[table["network"] == network]
+    counted = alone[alone["steps"].notna()]
+    within = alone[["tokens", "coupling"]] - alone.groupby("dataset")[["tokens", "coupling"]].transform("mean")
+    cases = [(counted, "steps", None), (counted, "steps", "tokens"), (alone, "tokens", None)]
+    found: dict[str, Correlation | None] = dict.fromkeys(QUANTITIES)
+    for name, (frame, x, given) in zip(QUANTITIES, [*cases, (within.round(12), "tokens", None)], strict=True):
+        if len(frame) >= _FEWEST:
+            try:
+                found[name] = correlation(frame[x], frame["coupling"], given=None if given is None else frame[given])
+            except ParameterError:  # nothing varies
+                pass
+    return found
+
+
+def correlation_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Tabulate `correlations` of all networks."""
+    rows = []
+    for network in table["network"].unique():
+        for name, found in correlations(table, network).items():
+            r, low, high, n = found or (np.nan, np.nan, np.nan, 0)
+            rows.append((network, QUANTITIES[name], n, r, low, high))
+    return pd.DataFrame(rows, columns=["network", "quantity", "n", "spearman", "low", "high"])
+
+
+def draw_prompts(table: pd.DataFrame, null: float | None = None) -> Figure:
+    """Draw the coupling of every prompt against its reasoning steps, its length and its data set (figure 9)."""
+    networks = table["network"].unique()
+    figure = Figure(figsize=(style.WIDTH, 5.6), layout="constrained")
+    axes = figure.subplot_mosaic([["steps", "tokens"], ["sets", "sets"]], sharey=True)
+    for position, name in enumerate(networks):
+        ink, rows, found = (
+            style.dataset_colour(name, position),
+            table[table["network"] == name],
+            correlations(table, name),
+        )
+        for x, quantity in (("steps", "steps"), ("tokens", "length")):
+            _draw_relation(axes[x], rows[rows[x].notna()], x, ink)
+            place = {"ha": "right", "va": "top", "transform": axes[x].transAxes, "fontsize": 8}
+            axes[x].text(0.99, 0.99 - 0.075 * position, _written(name, found[quantity]), color=ink, **place)
+        _draw_sets(axes["sets"], rows, sorted(table["dataset"].unique()), ink, (position + 0.5) / len(networks) - 0.5)
+    parts.block_axis(axes["steps"], "reasoning steps of the solution")
+    axes["tokens"].set_xlabel("length of the prompt (tokens)")
+    axes["tokens"].tick_params(labelleft=False)
+    for one in axes.values():
+        one.grid(axis="y")
+        if null is not None:
+            parts.chance(one, null)
+    for name in ("steps", "sets"):
+        axes[name].set_ylabel(table.attrs["label"])
+    # Room for a line of text per network above the highest dot.
+    low, high = min(0.0, table["coupling"].min()), max(table["coupling"].max(), 1 - (1 if null is None else null))
+    axes["steps"].set_ylim(low, high + (high - low) * (0.06 + 0.09 * len(networks)))
+    parts.legend_under(figure, [axes["sets"]])
+    return figure
+
+
+def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
+    """Draw coupling per block for questions alone and with a sentence added (figure 15)."""
+    names = versions.network.values
+    figure = Figure(figsize=(style.WIDTH, 5.2), layout="constrained")
+    grid = figure.subplots(2, len(names), sharex="col", sharey="row", squeeze=False, height_ratios=(1.25, 1))
+    for column, name in zip(grid.T, names, strict=True):
+        for axes, quantity in zip(column, ("coupling", "difference"), strict=True):
+            for position, version in enumerate(versions.version.values):
+                one = versions.sel(network=name, quantity=quantity, version=version)
+                if one["mean"].notnull().any():
+                    look = {"marker": _MARKERS[position % len(_MARKERS)], "markersize": 3.5}
+                    look["label"] = _ADDED.get(version, f"with {version}")
+                    parts.band(axes, one, "block", style.dataset_colour(version, position), 0.2, **look)
+            axes.grid(axis="y")
+        column[0].set_title(parts.title_of(name))
+        if null is not None:
+            parts.chance(column[0], null)
+        column[1].axhline(0, color=style.colour("text"), linewidth=0.7)
+        parts.block_axis(column[1])
+    grid[0, 0].set_ylabel(f"{versions.label}\nof block $l$ with all others")
+    grid[0, 0].set_ylim(bottom=min(0, grid[0, 0].get_ylim()[0]))
+    grid[1, 0].set_ylabel("difference from\nquestion alone")
+    parts.legend_under(figure, grid[0, :1])
+    return figure
+
+
+def summary(both: xr.Dataset, variant: str, k: int, null: float) -> pd.DataFrame:
+    """Condense coupling to means over the questions that were measured in every version, and paired differences."""
+    means = version_couplings(both, variant, k).mean("block")
+    added = [version for version in means.version.values if version != ALONE]
+    change = interval(means - means.sel(version=ALONE), "question")
+    columns = {version: means.sel(version=version).mean("question") for version in means.version.values}
+    for version in added:
+        for end, name in (("", "mean"), (" low", "low"), (" high", "high")):
+            columns[f"{version} difference{end}"] = change[name].sel(version=version)
+    table = pd.DataFrame({name: values.values for name, values in columns.items()}, index=both.network.values)
+    table.loc["random bases", [ALONE, *added]] = 1 - null
+    return table
+
+
+def numbers_of(both: xr.Dataset, variant: str, k: int, null: float) -> dict[str, float]:
+    """Name the numbers that the book quotes."""
+    table, means = take_prompts(both, variant, k), summary(both, variant, k, null)
+    found = {"null": 1 - null, "null-error": null.error}
+    for network in both.network.values:
+        for name, one in correlations(table, network).items():
+            if one is not None:
+                key = f"{name.replace(' ', '-')}-{network}"
+                found |= {key: one.r, f"{key}-low": one.low, f"{key}-high": one.high, f"{key}-n": one.n}
+                found[f"{key}-error"] = (one.high - one.low) / (2 * 1.96)
+        for column, value in means.loc[network].items():
+            end = column.rsplit(" ", 1)[-1]
+            name = column.removesuffix(f" {end}") if end in ("low", "high") else column
+            found[f"{name.replace(' ', '-')}-{network}{f'-{end}' if name != column else ''}"] = float(value)
+    versions = version_couplings(both.sel(network="trained"), variant, k)
+    by_name = {name: versions.sel(version=name).values for name in versions.version.values}
+    return found | effects.numbers(effects.of_prompts(by_name, ALONE), "")
+
+
+def versions_caption(dataset: xr.Dataset) -> str:
+    """Say which sentences were added to the questions."""
+    words = " The model has no tokenizer; each word stands for one token."
+    return (
+        f"The instruction adds {dataset.attrs['instruction_tokens']} tokens, the control sentence "
+        f"(“{dataset.attrs['control']}”) {dataset.attrs['control_tokens']}."
+        f"{words if dataset.attrs.get('words_as_tokens') else ''}"
+    )
+
+
+def _block_couplings(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
+    coupling = 1 - ds[variant].sel(k=k, drop=True).astype(float).where(ds.block_1 != ds.block_2)
+    jacobian, vectors = (
+        coupling.mean("block_2").rename(block_1="block"),
+        coupling.mean("block_1").rename(block_2="block"),
+    )
+    mean = (vectors + jacobian) / 2
+    return mean.assign_coords(block=np.arange(mean.sizes["block"]) + 1)
 
 
 def _draw_relation(axes: Axes, table: pd.DataFrame, x: str, ink: str) -> None:
@@ -101,30 +218,20 @@ def _draw_relation(axes: Axes, table: pd.DataFrame, x: str, ink: str) -> None:
         axes.plot(ends, fit.intercept + fit.slope * ends, color=ink, linewidth=1.2)
 
 
-def _draw_sets(axes: Axes, table: pd.DataFrame, sets: list[str], ink: str, offset: float, name: str) -> None:
+def _draw_sets(axes: Axes, table: pd.DataFrame, sets: list[str], ink: str, offset: float) -> None:
     for place, dataset in enumerate(sets):
         values = table.loc[table["dataset"] == dataset, "coupling"].to_numpy()
         centre = place + 0.7 * offset
         spread = np.random.default_rng(0).uniform(-0.06, 0.06, len(values))
         axes.scatter(centre - 0.05 + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
-        label = name if place == 0 else None
+        label = None if place else table["network"].iloc[0]
         axes.plot([centre + 0.06, centre + 0.14], [values.mean()] * 2, color=ink, linewidth=2, label=label)
         if len(values) > 1:
-            interval = mean_interval(values)
-            ends = [float(interval.low), float(interval.high)]
+            ends = mean_interval(values)[1:]
             axes.plot([centre + 0.1] * 2, ends, color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
-    crowded = len(sets) > 7
-    axes.set_xticks(range(len(sets)), sets, rotation=20 if crowded else 0, ha="right" if crowded else "center")
+    crowded = {"rotation": 20, "ha": "right"} if len(sets) > 7 else {}
+    axes.set_xticks(range(len(sets)), sets, **crowded)
     axes.set_xlim(-0.6, len(sets) - 0.4)
-
-
-def _draw_band(axes: Axes, values: np.ndarray, ink: str, label: str, position: int) -> None:
-    blocks = np.arange(1, values.shape[1] + 1)
-    marker = _MARKERS[position % len(_MARKERS)]
-    axes.plot(blocks, values.mean(axis=0), color=ink, marker=marker, markersize=3.5, label=label)
-    if len(values) > 1:
-        interval = mean_interval(values)
-        axes.fill_between(blocks, interval.low, interval.high, color=ink, alpha=0.2, linewidth=0)
 
 
 def _written(name: str, found: Correlation | None) -> str:

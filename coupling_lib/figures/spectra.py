@@ -1,8 +1,8 @@
-r"""Spectra drawn: singular values against depth, the whole spectrum of a block, and agreement of left and right.
+r"""Spectra: singular values against depth, the whole spectrum of a block, and agreement of left and right.
 
-All functions take a mapping from a name ("untrained", "trained", or any model's) to the data set that
-`coupling_lib.measures.spectra.measure_spectra` made. Blocks count from 1. What each figure plots is a table of
-`coupling_lib.figures.spectra_data`.
+`take_...` selects labelled arrays, `draw_...` draws what was selected. `both`, `fits` and `nulls` are what
+`measure_spectra`, `spectra_fits` and `spectra_null` give, networks `side_by_side(untrained=..., trained=...)`. Blocks
+and ranks count from 1 in what is taken.
 """
 
 from __future__ import annotations
@@ -12,126 +12,184 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from coupling_lib.figures import style
-from coupling_lib.figures.axes import log_axis
-from coupling_lib.figures.curves import (
-    Summary,
-    block_axis,
-    draw_band,
-    legend_under,
-    mean_interval,
-    panel_row,
-    shades,
-)
-from coupling_lib.figures.spectra_data import Datasets, alignment_table, inverse_table, top_table, whole_table
+from coupling_lib.figures import parts, style
+from coupling_lib.metrics.summaries import interval, quartiles
 
 FIRST = 10
 """How many of the largest singular values are drawn in a network's own colour, as in the paper's figures."""
 
+_COLUMNS = {
+    "stable rank": "stable-rank-{}",
+    "alignment": "alignment-{}", "low": "alignment-{}-low", "high": "alignment-{}-high",
+    "exchanged": "exchanged-{}",
+    "R2": "r2-{}", "R2 low": "r2-{}-low", "R2 high": "r2-{}-high",
+}  # fmt: skip
+"""Columns of the summary, and what the book calls their numbers."""
 
-def top_values(datasets: Datasets) -> Figure:
-    """Draws the largest singular values of every block against depth (the paper's figures 33 and 34, right)."""
-    figure, panels = panel_row(list(datasets), height=3.0)
-    table = top_table(datasets)
-    last = table["rank"].max()
-    own = [style.dataset_colour(name, position) for position, name in enumerate(datasets)]
+
+def take_top(both: xr.Dataset) -> xr.Dataset:
+    """Select the largest singular values against depth, medians with quartiles."""
+    return _from_one(quartiles(both.singular_values))
+
+
+def take_inverse(both: xr.Dataset, fits: xr.Dataset) -> xr.Dataset:
+    r"""Select $1/\sigma_1$ against depth with its interval, the line through it, and how well lines fit."""
+    inverse = _from_one(interval(1 / both.singular_values.isel(rank=0)))
+    lines = fits.intercept.mean("prompt") + fits.slope.mean("prompt") * inverse.block
+    shown = lines.where(inverse.block > fits.attrs["first_block"])
+    r_squared = interval(fits.r_squared).rename(mean="r_squared", low="r_squared_low", high="r_squared_high")
+    taken = inverse.assign(line=shown.transpose("network", "block"), slope=fits.slope.mean("prompt"), **r_squared)
+    return taken.assign_attrs(first_block=fits.attrs["first_block"] + 1)
+
+
+def take_whole(both: xr.Dataset) -> xr.Dataset:
+    """Select the spectra of the blocks that were measured in full, and the exponent of each one's power law."""
+    spectrum = both.spectrum.rename(whole="block", index="rank")
+    exponent = both.decay_exponent.mean("prompt").rename(whole="block")
+    return _from_one(quartiles(spectrum).assign(exponent=exponent))
+
+
+def take_alignment(both: xr.Dataset, nulls: xr.Dataset) -> xr.Dataset:
+    """Select stable rank and agreement of left and right vectors against depth, beside random bases."""
+    exchanged = 1 - nulls.exchanged_miscoupling.mean("sample")
+    closed = xr.zeros_like(exchanged) + nulls.left_right_alignment
+    chance = [xr.full_like(exchanged, np.nan), closed, exchanged]
+    errors = [xr.full_like(exchanged, np.nan), xr.zeros_like(exchanged), exchanged_errors(nulls)]
+    quantities = pd.Index(["stable rank", "alignment", "exchanged coupling"], name="quantity")
+    measured = xr.concat(list(_agreement(both).values()), quantities)
+    null = {"null": xr.concat(chance, quantities), "null_error": xr.concat(errors, quantities)}
+    taken = interval(measured).transpose("network", "quantity", "block").assign(null)
+    return _from_one(taken).assign_attrs(k=both.sizes["rank"])
+
+
+def exchanged_errors(nulls: xr.Dataset) -> xr.DataArray:
+    """Give the standard error of each block's mean exchanged mis-coupling of random bases."""
+    draws = nulls.exchanged_miscoupling
+    return draws.std("sample", ddof=1) / draws.sizes["sample"] ** 0.5
+
+
+def summary_table(both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> pd.DataFrame:
+    """Tabulate spectra in a few numbers: means over blocks, then over prompts."""
+    rank, alignment, exchanged = (values.mean("block") for values in _agreement(both).values())
+    aligned, r_squared = interval(alignment), interval(fits.r_squared)
+    ends = "mean", "low", "high"
+    columns = [rank.mean("prompt"), *(aligned[end] for end in ends), exchanged.mean("prompt")]
+    columns += [r_squared[end] for end in ends]
+    values = {name: one.values for name, one in zip(_COLUMNS, columns, strict=True)}
+    table = pd.DataFrame(values, index=list(both.network.values))
+    last = nulls.isel(network=-1)
+    chance = {"alignment": float(last.left_right_alignment), "exchanged": 1 - float(last.exchanged_miscoupling.mean())}
+    table.loc["random bases"] = pd.Series(chance).reindex(table.columns)
+    return table
+
+
+def numbers_of(summary: pd.DataFrame, both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> dict[str, float | str]:
+    """Name the numbers of a summary, and a few more, as the book quotes them."""
+    found: dict[str, float | str] = {}
+    for name, line in summary.drop(index="random bases").iterrows():
+        found |= {quoted.format(name): line[column] for column, quoted in _COLUMNS.items()}
+        found[f"decay-{name}"] = both.decay_exponent.sel(network=name).mean().item()
+    chance = summary.loc["random bases"]
+    return found | {
+        "alignment-null": chance["alignment"],
+        "alignment-null-error": 0.0,  # closed form
+        "exchanged-null": chance["exchanged"],
+        "exchanged-null-error": exchanged_errors(nulls).isel(network=-1).mean().item(),
+        "fit-from": f"{fits.attrs['first_block'] + 1}",
+        "prompts": both.sizes["prompt"],
+    }
+
+
+def draw_top(values: xr.Dataset) -> Figure:
+    """Draw the largest singular values of every block against depth (the paper's figures 33 and 34, right)."""
+    names, last = list(values.network.values), int(values["rank"].max())
+    figure, row = parts.panels(names, 3.9, sharey=True)
+    own = [style.dataset_colour(name, position) for position, name in enumerate(names)]
     other = next(ink for ink in (style.dataset_colour("other", i) for i in range(len(own) + 1)) if ink not in own)
-    for axes, name, ink in zip(panels, datasets, own, strict=True):
+    for axes, name, ink in zip(row, names, own, strict=True):
         labels = {1: f"{name}, ranks 1 to {min(FIRST, last)}"}
-        if axes is panels[-1]:
+        if axes is row[-1]:
             labels[FIRST + 1] = f"ranks {FIRST + 1} to {last}"
-        for rank, rows in table[table.network == name].groupby("rank"):
-            band = _summary(rows, "median")
-            draw_band(
-                axes, rows.block, band, other if rank > FIRST else ink, 0.12, linewidth=1.1, label=labels.get(rank)
-            )
-        block_axis(axes)
-    log_axis(panels[0])
-    panels[0].set_ylabel(r"singular value $\sigma_i(J_l)$")
-    legend_under(figure, panels)
+        for rank in values["rank"].values:
+            one, shade = values.sel(network=name, rank=rank), other if rank > FIRST else ink
+            parts.band(axes, one, "block", shade, 0.12, linewidth=1.1, label=labels.get(rank))
+        parts.block_axis(axes)
+    parts.log_axis(row[0])
+    row[0].set_ylabel(r"singular value $\sigma_i(J_l)$")
+    parts.legend_under(figure, row)
     return figure
 
 
-def inverse_top_value(datasets: Datasets, fits: Datasets) -> Figure:
-    r"""Draws $1/\sigma_1$ against depth with its least-squares line (the paper's figures 33 and 34, left)."""
-    narrow = len(datasets) > 2
-    figure, panels = panel_row(list(datasets), above=0.34 if narrow else 0.18)
-    table = inverse_table(datasets, fits)
-    for position, (axes, name) in enumerate(zip(panels, datasets, strict=True)):
-        rows, ink = table[table.network == name], style.dataset_colour(name, position)
-        axes.plot(rows.block, rows["mean"], "o", markersize=4, color=ink, label=f"{name}, mean over prompts")
-        axes.vlines(rows.block, rows.low, rows.high, color=ink, linewidth=1.2)
-        axes.plot(rows.block, rows.line, color=style.colour("text"), linewidth=1.3, label="least-squares line")
-        axes.text(
-            0.5,
-            1.03,
-            _fit_text(fits[name], "\n" if narrow else " "),
-            transform=axes.transAxes,
-            ha="center",
-            fontsize=8.5,
-        )
-        block_axis(axes)
-    panels[0].set_ylabel(r"$1\,/\,\sigma_1(J_l)$")
-    panels[0].set_ylim(bottom=0)
-    legend_under(figure, panels)
+def draw_inverse(inverse: xr.Dataset) -> Figure:
+    r"""Draw $1/\sigma_1$ against depth with its least-squares line (the paper's figures 33 and 34, left)."""
+    names = list(inverse.network.values)
+    narrow = len(names) > 2
+    figure, row = parts.panels(names, 3.7, sharey=True)
+    for position, (axes, name) in enumerate(zip(row, names, strict=True)):
+        one, ink = inverse.sel(network=name), style.dataset_colour(name, position)
+        axes.plot(one.block, one["mean"], "o", markersize=4, color=ink, label=f"{name}, mean over prompts")
+        axes.vlines(one.block, one.low, one.high, color=ink, linewidth=1.2)
+        axes.plot(one.block, one.line, color=style.colour("text"), linewidth=1.3, label="least-squares line")
+        ends = "" if np.isnan(one.r_squared_low) else f"  [{one.r_squared_low:.2f}, {one.r_squared_high:.2f}]"
+        fit = f"from block {inverse.first_block}: slope {one.slope:.3f},", f"$R^2={one.r_squared:.2f}${ends}"
+        text = ("\n" if narrow else " ").join(fit)
+        axes.text(0.5, 1.03, text, transform=axes.transAxes, ha="center", fontsize=8.5)
+        axes.set_title(parts.title_of(name), pad=30 if narrow else 19)
+        parts.block_axis(axes)
+    row[0].set_ylabel(r"$1\,/\,\sigma_1(J_l)$")
+    row[0].set_ylim(bottom=0)
+    parts.legend_under(figure, row)
     return figure
 
 
-def whole_spectrum(datasets: Datasets) -> Figure:
-    """Draws all singular values of a few blocks, both axes logarithmic: a power law is a straight line."""
-    figure, panels = panel_row(list(datasets), height=3.0, legend=0)
-    table = whole_table(datasets)
-    for axes, (name, dataset) in zip(panels, datasets.items(), strict=True):
-        blocks = dataset["whole"].values
-        exponents = dataset["decay_exponent"].mean("prompt").values
-        for block, exponent, ink in zip(blocks, exponents, shades(len(blocks)), strict=True):
-            rows = table[(table.network == name) & (table.block == block + 1)]
-            draw_band(
-                axes, rows["rank"], _summary(rows, "median"), ink, label=f"block {block + 1}  ($a={exponent:.2f}$)"
-            )
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlabel("rank $i$")
+def draw_whole(spectra: xr.Dataset) -> Figure:
+    """Draw all singular values of a few blocks, both axes logarithmic: a power law is a straight line."""
+    figure, row = parts.panels(spectra.network.values, 3.7, sharey=True)
+    for axes, name in zip(row, spectra.network.values, strict=True):
+        for block, ink in zip(spectra.block.values, parts.shades(spectra.sizes["block"]), strict=True):
+            one = spectra.sel(network=name, block=block)
+            parts.band(axes, one, "rank", ink, label=f"block {block}  ($a={one.exponent:.2f}$)")
+        axes.set(xscale="log", yscale="log", xlabel="rank $i$")
         axes.legend(loc="lower left")
-    panels[0].set_ylim(0.5 * table["median"].quantile(0.02), 1.6 * table.high.max())
-    panels[0].set_ylabel(r"singular value $\sigma_i(J_l)$")
+    row[0].set_ylim(0.5 * spectra["median"].quantile(0.02), 1.6 * spectra.high.max())
+    row[0].set_ylabel(r"singular value $\sigma_i(J_l)$")
     return figure
 
 
-def left_and_right(datasets: Datasets, nulls: Datasets) -> Figure:
-    """Draws stable rank and agreement of left with right singular vectors against depth."""
-    count = next(iter(datasets.values())).sizes["rank"]
+def draw_alignment(alignment: xr.Dataset) -> Figure:
+    """Draw stable rank and agreement of left with right singular vectors against depth, beside random bases."""
     titles = {
         "stable rank": "Stable rank",
-        "alignment": rf"Mean $|u_i^\top v_i|$, $i \leq {count}$",
-        "exchanged coupling": rf"$1-\tilde m$ of $V^\top J\,U$, $K={count}$",
+        "alignment": rf"Mean $|u_i^\top v_i|$, $i \leq {alignment.k}$",
+        "exchanged coupling": rf"$1-\tilde m$ of $V^\top J\,U$, $K={alignment.k}$",
     }
-    figure, panels = panel_row(list(titles.values()), share=False, gap=0.45)
-    table = alignment_table(datasets, nulls)
-    for axes, quantity in zip(panels, titles, strict=True):
+    figure, row = parts.panels(list(titles.values()), 3.3)
+    for axes, quantity in zip(row, titles, strict=True):
         axes.title.set_fontweight("normal")
-        for position, name in enumerate(datasets):
-            rows = table[(table.network == name) & (table.quantity == quantity)]
-            ink = style.dataset_colour(name, position)
-            draw_band(axes, rows.block, _summary(rows, "mean"), ink, marker="o", markersize=3, label=name)
-        ink = style.colour(style.NULL)
-        axes.plot(rows.block, rows.null, color=ink, linewidth=1.2, dashes=(4, 3), label="random bases")
-        axes.fill_between(
-            rows.block, rows.null - rows.null_error, rows.null + rows.null_error, color=ink, alpha=0.25, linewidth=0
-        )
+        here = alignment.sel(quantity=quantity)
+        for position, name in enumerate(alignment.network.values):
+            look = {"marker": "o", "markersize": 3, "label": name}
+            parts.band(axes, here.sel(network=name), "block", style.dataset_colour(name, position), **look)
+        chance, ink = here.isel(network=-1), style.colour(style.NULL)
+        axes.plot(here.block, chance.null, color=ink, linewidth=1.2, dashes=(4, 3), label="random bases")
+        ends = chance.null - chance.null_error, chance.null + chance.null_error
+        axes.fill_between(here.block, *ends, color=ink, alpha=0.25, linewidth=0)
         axes.set_ylim(bottom=0)
-        block_axis(axes)
-    legend_under(figure, panels)
+        parts.block_axis(axes)
+    parts.legend_under(figure, row)
     return figure
 
 
-def _fit_text(fit: xr.Dataset, separator: str) -> str:
-    r_squared = mean_interval(fit["r_squared"].values)
-    interval = "" if np.isnan(r_squared.low) else f"  [{r_squared.low:.2f}, {r_squared.high:.2f}]"
-    slope = float(fit["slope"].mean())
-    start = f"from block {fit.attrs['first_block'] + 1}: slope {slope:.3f},"
-    return f"{start}{separator}$R^2={r_squared.middle:.2f}${interval}"
+def _agreement(both: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Select what stands for agreement of left and right, of each prompt and block."""
+    return {
+        "stable rank": both.stable_rank.astype(float),
+        "alignment": both.left_right_alignment.astype(float),
+        "exchanged coupling": 1 - both.exchanged_miscoupling.astype(float),
+    }
 
 
-def _summary(rows: pd.DataFrame, middle: str) -> Summary:
-    return Summary(rows[middle].values, rows.low.values, rows.high.values)
+def _from_one(ds: xr.Dataset) -> xr.Dataset:
+    """Count blocks and ranks from 1."""
+    counted = ds.assign_coords(block=ds.block + 1)
+    return counted.assign_coords(rank=np.arange(ds.sizes["rank"]) + 1) if "rank" in ds.dims else counted

@@ -1,171 +1,225 @@
-r"""Coupling across tokens, drawn: grids of matrices beside maps of mismatch, and the mean over prompts.
+"""Coupling across tokens. `take_...` selects labelled arrays from `measure_tokens`, `draw_...` draws what was taken.
 
-What each figure plots is a table or an array of `coupling_lib.figures.tokens_data`. Blocks and positions count from 1.
+A *comparison* is one data set of `measure_tokens`, its networks `side_by_side(untrained=..., trained=...)`. Blocks and
+positions of tokens count from 1 in what is taken. *Coupling* is 1 minus a normalised mismatch; its means are over pairs
+of different tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
+import pandas as pd
 import xarray as xr
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
+from matplotlib.ft2font import FT2Font
 
-from coupling_lib.figures import style
-from coupling_lib.figures.depth_data import Datasets, coupling_label, distance_word, symbol_and_formula
-from coupling_lib.figures.panels import draw_grids
-from coupling_lib.figures.tokens_data import (
-    KIND_NAMES,
-    Reports,
-    blocks_name,
-    comparison_name,
-    mean_and_interval,
-    null_coupling,
-    prompt_couplings,
-    relative_token_matrices,
-    token_labels,
-    token_mismatches,
-)
+from coupling_lib.figures import parts, style
+from coupling_lib.figures.labels import coupling_label, mismatch_label
+from coupling_lib.metrics.summaries import interval
 
-# Inches: panels, and what lies around them.
-_SIDE, _LEFT, _GAP, _ROW_GAP, _TOP, _BOTTOM = 2.9, 1.05, 0.3, 0.42, 0.58, 1.2
+KIND_NAMES = {"self": "self", "input": "fixed input", "output": "fixed output"}
+"""Each kind of comparison, as figures and captions write it."""
+
+_LONGEST = 9
+_MOST_LABELS = 23
 
 
-def token_grids(datasets: Datasets, variant: str, null: float | None = None) -> Figure:
-    """Draws coupling over pairs of tokens of one prompt, one row per network (the paper's figures 4 and 17 to 19)."""
-    first = next(iter(datasets.values()))
-    labels = token_labels(first)
-    # What the longest label takes, standing on its side.
-    room = 0.066 * max(len(label) for label in labels) + 0.06
-    height = room + _TOP + len(datasets) * _SIDE + (len(datasets) - 1) * _ROW_GAP + _BOTTOM
-    figure = Figure(figsize=(style.WIDTH, height))
-    start = _LEFT + (style.WIDTH - _LEFT - 2 * _SIDE - _GAP) / 2
-    rows = []
-    for row, name in enumerate(datasets):
-        bottom = height - _TOP - _SIDE - row * (_SIDE + _ROW_GAP)
-        boxes = [(start + column * (_SIDE + _GAP), bottom, _SIDE, _SIDE) for column in range(2)]
-        rows.append([_axes_at(figure, box) for box in boxes])
-        rows[-1][0].set_title(name.capitalize() if name in (style.TRAINED, style.UNTRAINED) else name, pad=6)
-    grids = [relative_token_matrices(dataset) for dataset in datasets.values()]
-    same = first.attrs["block"] == first.attrs["other"]
-    scaled = ~np.eye(len(grids[0]), dtype=bool) if same else np.ones(grids[0].shape[:2], dtype=bool)
-    image, centres = draw_grids([left for left, _ in rows], grids, scaled)
-    maps = [token_mismatches(dataset, variant)[0, : len(scaled), : len(scaled)] for dataset in datasets.values()]
-    shown = _draw_maps([right for _, right in rows], maps, null)
-    for row, (left, right) in enumerate(rows):
-        lowest = row == len(rows) - 1
-        _token_ticks(left, centres, labels, on_x=lowest, on_y=True)
-        _token_ticks(right, np.arange(len(labels)), labels, on_x=lowest, on_y=False)
-        left.set_ylabel(f"token $t$  (Jacobian, block {first.attrs['block'] + 1})")
-        if lowest:
-            for axes in (left, right):
-                axes.set_xlabel(f"token $t'$  (vectors, block {first.attrs['other'] + 1})")
-                # All labels of tokens end at the same height, whatever their length.
-                axes.xaxis.set_label_coords(0.5, -room / _SIDE)
-    middle = (start + _SIDE + _GAP / 2) / style.WIDTH
-    figure.text(middle, 1 - 0.1 / height, comparison_name(first), ha="center", va="top")
-    _bar(figure, image, (start, 0.52), rf"$|A|\;/\;\sigma_1(J)$,  $K={first.attrs['k']}$", "max" if same else "neither")
-    symbol, _ = symbol_and_formula(variant)
-    _bar(
-        figure,
-        shown,
-        (start + _SIDE + _GAP, 0.52),
-        f"{distance_word(variant)} ${symbol}$,  $K={first.attrs['k']}$",
-        mark=null,
+def take_grid(ds: xr.Dataset, variant: str) -> xr.Dataset:
+    r"""Select the first prompt's $|A|/\sigma_1(J)$ and mismatch of all pairs of tokens, by the tokens' positions."""
+    first = ds.isel(prompt=0, network=0)
+    count, k = int((first.position >= 0).sum()), ds.attrs["k"]
+    relative = abs(ds.matrix / ds.singular_values.isel(prompt=0, rank=0))
+    mismatch = _mismatches(ds, variant, itself=ds.attrs["block"] != ds.attrs["other"]).isel(prompt=0)
+    taken = xr.Dataset({"entry": relative, "mismatch": mismatch}).isel(token_1=slice(count), token_2=slice(count))
+    places, labels = first.position.values[:count] + 1, token_labels(first.isel(token_1=slice(count)))
+    named = taken.rename(token_1="token_jacobian", token_2="token_vectors").drop_vars("prompt", errors="ignore")
+    coords = {"token_jacobian": places, "token_vectors": places, "row": np.arange(k) + 1, "column": np.arange(k) + 1}
+    words = {"title": comparison_name(first), "label": mismatch_label(variant, k, formula=False), "tokens": labels}
+    return named.assign_coords(coords).assign_attrs(words | {name: ds.attrs[name] for name in ("block", "other", "k")})
+
+
+def take_summary(comparisons: Mapping[str, xr.Dataset], variant: str, nulls: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Select each prompt's coupling in every comparison, its interval over prompts, and what random bases give."""
+    first = next(iter(comparisons.values()))
+    along = pd.Index(comparisons, name="comparison")
+    couplings = [1 - _mismatches(ds, variant).mean(["token_1", "token_2"]) for ds in comparisons.values()]
+    coupling = xr.concat(couplings, along)
+    chosen = [nulls[name] for name in comparisons]
+    low, high = np.transpose([np.quantile(1 - null.draws.values, (0.025, 0.975)) for null in chosen])
+    of_each = {
+        "random_bases": [1 - float(null.value.mean()) for null in chosen],
+        "random_bases_error": [float(null.error.mean()) for null in chosen],
+        "random_bases_low": low,
+        "random_bases_high": high,
+        "kind": [KIND_NAMES[ds.attrs["kind"]] for ds in comparisons.values()],
+        "blocks": [blocks_name(ds) for ds in comparisons.values()],
+    }
+    variables = {"coupling": coupling, **interval(coupling)} | {name: ("comparison", x) for name, x in of_each.items()}
+    return xr.Dataset(variables, attrs={"label": coupling_label(variant, first.attrs["k"])})
+
+
+def summary_table(summary: xr.Dataset) -> pd.DataFrame:
+    """Tabulate coupling in a few numbers: a line per comparison."""
+    table = pd.DataFrame(index=list(summary.comparison.values))
+    for network in summary.network.values:
+        for end, word in (("mean", ""), ("low", " low"), ("high", " high")):
+            table[f"{network}{word}"] = summary[end].sel(network=network).values
+    table["random bases"], table["random bases error"] = summary.random_bases, summary.random_bases_error
+    return table
+
+
+def numbers_of(table: pd.DataFrame, **groups: Sequence[str]) -> dict[str, float]:
+    """Name the numbers of a summary as the book quotes them."""
+    return {
+        f"{group}-{name.split()[0]}-{column.replace(' ', '-')}": float(table.loc[name, column])
+        for group, names in groups.items()
+        for name in names
+        for column in table.columns
+    }
+
+
+def named_couplings(summary: xr.Dataset, network: str, **groups: Sequence[str]) -> dict[str, np.ndarray]:
+    """Give a network's coupling in each comparison, one value per prompt, by what the book calls the comparison."""
+    chosen = summary.coupling.sel(network=network)
+    return {
+        f"{g}-{name.split()[0]}": chosen.sel(comparison=name).values for g, names in groups.items() for name in names
+    }
+
+
+def draw_grid(grid: xr.Dataset, null: float) -> Figure:
+    """Draw coupling over pairs of tokens of one prompt, a row per network (the paper's figures 4 and 17 to 19)."""
+    names, labels = grid.network.values, grid.tokens
+    height = 2.95 * len(names) + 0.066 * max(map(len, labels)) + 1.5
+    figure = Figure(figsize=(style.WIDTH, height), layout="compressed")
+    figure.get_layout_engine().set(wspace=0.06)
+    figure.suptitle(grid.title, fontsize=9)
+    left, right = figure.subplots(len(names), 2, squeeze=False).T
+    same = grid.block == grid.other
+    image, centres = parts.tiles(left, grid.entry, diagonal=not same)
+    bar = {"shrink": 0.95, "aspect": 30, "pad": 0.04}
+    parts.colour_bar(left, image, rf"$|A|\;/\;\sigma_1(J)$,  $K={grid.k}$", extend="max" if same else "neither", **bar)
+    parts.maps(right, list(grid.mismatch.transpose("network", "token_jacobian", ...)), null, grid.label, **bar)
+    for name, matrices, mismatches in zip(names, left, right, strict=True):
+        matrices.set_title(parts.title_of(name))
+        matrices.set_ylabel(f"token $t$  (Jacobian, block {grid.block + 1})")
+        lowest = name == names[-1]
+        _token_ticks(matrices, centres, labels, on_x=lowest, on_y=True)
+        _token_ticks(mismatches, np.arange(len(labels)), labels, on_x=lowest, on_y=False)
+    for axes in (left[-1], right[-1]):
+        axes.set_xlabel(f"token $t'$  (vectors, block {grid.other + 1})")
+    figure.align_xlabels([left[-1], right[-1]])
+    return figure
+
+
+def draw_summary(summary: xr.Dataset) -> Figure:
+    """Draw mean coupling over pairs of different tokens, for every kind of comparison, beside random bases."""
+    blocks = list(dict.fromkeys(summary.blocks.values))
+    figure, row = parts.panels([name.capitalize() for name in blocks], 3.2)
+    error = f"random bases ± {style.one_digit(float(summary.random_bases_error.max()))}"
+    width = 0.8 / summary.sizes["network"]
+    for axes, name in zip(row, blocks, strict=True):
+        here = summary.isel(comparison=np.flatnonzero(summary.blocks == name))
+        for position, network in enumerate(here.network.values):
+            ink, one = style.dataset_colour(network, position), here.sel(network=network)
+            for place in range(one.sizes["comparison"]):
+                centre = place + (position - (summary.sizes["network"] - 1) / 2) * width
+                _draw_prompts(axes, centre, width, one.isel(comparison=place), ink, "" if place else network)
+        for place in range(here.sizes["comparison"]):
+            chance, ends = here.isel(comparison=place), [place - 0.45, place + 0.45]
+            grey = style.colour(style.NULL)
+            axes.fill_between(
+                ends, chance.random_bases_low, chance.random_bases_high, color=grey, alpha=0.15, linewidth=0
+            )
+            look = {"color": grey, "linewidth": 1.2, "dashes": (4, 3), "label": "" if place else error}
+            axes.plot(ends, [chance.random_bases] * 2, **look)
+        axes.set_xticks(range(here.sizes["comparison"]), here.kind.values)
+        axes.set_ylim(bottom=min(0, 1.05 * float(here.coupling.min())))
+    row[0].set_ylabel(summary.label)
+    parts.legend_under(figure, row)
+    return figure
+
+
+def token_label(text: str) -> str:
+    """Write a token so that every character of it can be seen."""
+    shown = "".join(_visible(character) for character in text)
+    if len(shown) > _LONGEST:
+        shown = shown[: _LONGEST - 1] + "…"
+    return shown.replace("$", r"\$")
+
+
+def token_labels(first: xr.Dataset) -> list[str]:
+    """Label a prompt's tokens by their texts, or their positions where they have none."""
+    both = zip(first.text.values.astype(str), first.position.values, strict=True)
+    return [token_label(text) or str(position + 1) for text, position in both]
+
+
+def comparison_name(first: xr.Dataset) -> str:
+    """Say what a comparison compares, its fixed token that of the prompt."""
+    kind = str(first.attrs["kind"])
+    if kind == "self":
+        return f"{KIND_NAMES[kind]}: each token's $J_{{tt}}$"
+    text = token_label(str(first.fixed_text.values))
+    token = f"token {int(first.fixed_position) + 1}" + (f" ({text})" if text else "")
+    return f"{KIND_NAMES[kind]}: {token}, " + {"input": "$J_{t_1t}$", "output": "$J_{tt_2}$"}[kind]
+
+
+def blocks_name(ds: xr.Dataset) -> str:
+    """Say which blocks a comparison compares."""
+    first, second = ds.attrs["block"] + 1, ds.attrs["other"] + 1
+    return f"block {first}" if first == second else f"blocks {first} and {second}"
+
+
+def grid_caption(ds: xr.Dataset) -> str:
+    """Caption the figure that `draw_grid` draws of a comparison."""
+    kind = str(ds.attrs["kind"])
+    what = "Self-coupling" if kind == "self" else f"Context coupling with a {KIND_NAMES[kind]} token"
+    return (
+        f"{what}, {blocks_name(ds)}. Left: coupling matrices of pairs of tokens of one prompt, relative to the "
+        "largest singular value of the row's Jacobian. Right: normalised mis-coupling of the same pairs. One scale for "
+        "all models on each side."
     )
-    return figure
 
 
-def token_summary(reports: Reports, variant: str, nulls: Mapping[str, xr.Dataset]) -> Figure:
-    """Draws mean coupling over pairs of different tokens, for every kind of comparison."""
-    first = next(iter(reports.values()))
-    pairs = list(dict.fromkeys((dataset.attrs["block"], dataset.attrs["other"]) for dataset in first.values()))
-    figure = Figure(figsize=(style.WIDTH, 3.2))
-    panels = figure.subplots(1, len(pairs), squeeze=False)[0]
-    figure.subplots_adjust(left=0.085, right=0.99, top=0.9, bottom=0.2, wspace=0.16)
-    for axes, pair in zip(panels, pairs, strict=True):
-        kinds = {
-            dataset.attrs["kind"]: name
-            for name, dataset in first.items()
-            if (dataset.attrs["block"], dataset.attrs["other"]) == pair
-        }
-        _draw_kinds(axes, reports, kinds, variant, nulls)
-        axes.set_title(blocks_name(first[next(iter(kinds.values()))]).capitalize())
-    panels[0].set_ylabel(coupling_label(variant, next(iter(first.values())).attrs["k"]))
-    handles, names = panels[-1].get_legend_handles_labels()
-    figure.legend(handles, names, loc="lower center", ncols=len(names), bbox_to_anchor=(0.5, -0.015))
-    return figure
+def _mismatches(ds: xr.Dataset, variant: str, itself: bool = False) -> xr.DataArray:
+    """Select one mismatch, where a token does not meet itself or everywhere."""
+    mismatch_label(variant, ds.attrs["k"])  # refuses what is no mismatch
+    return ds[variant].astype(float).where((ds.token_1 != ds.token_2) | itself)
 
 
-def _draw_kinds(
-    axes: Axes, reports: Reports, kinds: Mapping[str, str], variant: str, nulls: Mapping[str, xr.Dataset]
-) -> None:
-    width, lowest = 0.8 / len(reports), 0.0
-    for position, (network, report) in enumerate(reports.items()):
-        ink = style.dataset_colour(network, position)
-        for place, name in enumerate(kinds.values()):
-            values = prompt_couplings(report[name], variant)
-            centre = place + (position - (len(reports) - 1) / 2) * width
-            spread = np.random.default_rng(0).uniform(-0.12, 0.12, len(values)) * width
-            axes.scatter(centre - 0.14 * width + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
-            mean, low, high = mean_and_interval(values)
-            lowest = min(lowest, values.min())
-            x = centre + 0.2 * width
-            axes.plot([x, x], [low, high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
-            label = network if place == 0 else None
-            axes.plot([x - 0.12 * width, x + 0.12 * width], [mean, mean], color=ink, linewidth=2, label=label)
-    for place, name in enumerate(kinds.values()):
-        worst = max(float(null["error"].mean()) for null in nulls.values())
-        label = f"random bases ± {style.one_digit(worst)}" if place == 0 else None
-        ends = [place - 0.45, place + 0.45]
-        mean, low, high = null_coupling(nulls[name])
-        axes.fill_between(ends, low, high, color=style.colour(style.NULL), alpha=0.15, linewidth=0)
-        axes.plot(ends, [mean, mean], color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=label)
-    axes.set_xticks(range(len(kinds)), [KIND_NAMES[kind] for kind in kinds])
-    axes.set_ylim(bottom=min(0, 1.05 * lowest))
-    axes.grid(axis="y")
-
-
-def _draw_maps(panels: Sequence[Axes], maps: Sequence[np.ndarray], null: float | None) -> AxesImage:
-    marks = [] if null is None else [null]
-    low, high = min(np.nanmin(maps), *marks, np.inf), max(np.nanmax(maps), *marks, -np.inf)
-    for axes, values in zip(panels, maps, strict=True):
-        axes.set_facecolor(style.colour("mask"))
-        image = axes.imshow(values, cmap=style.ink().reversed(), vmin=low, vmax=high, interpolation="none")
-    return image
+def _draw_prompts(axes: Axes, centre: float, width: float, one: xr.Dataset, ink: str, label: str) -> None:
+    """Draw one dot per prompt, a bar over the interval and a tick at the mean."""
+    spread = np.random.default_rng(0).uniform(-0.12, 0.12, one.sizes["prompt"]) * width
+    axes.scatter(centre - 0.14 * width + spread, one.coupling, s=14, color=ink, alpha=0.65, linewidths=0)
+    x = centre + 0.2 * width
+    axes.plot([x, x], [one.low, one.high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
+    axes.plot([x - 0.12 * width, x + 0.12 * width], [one["mean"]] * 2, color=ink, linewidth=2, label=label)
 
 
 def _token_ticks(axes: Axes, places: np.ndarray, labels: Sequence[str], on_x: bool, on_y: bool) -> None:
-    # One label needs an eighth of an inch.
-    step = -(-len(labels) // int(8 * _SIDE))
-    axes.set_xticks(places[::step], labels[::step] if on_x else [""] * len(labels[::step]), rotation=90)
-    axes.set_yticks(places[::step], labels[::step] if on_y else [""] * len(labels[::step]))
+    """Write tokens at their places, as many as there is room for."""
+    step = -(-len(labels) // _MOST_LABELS)
+    shown = labels[::step]
+    axes.set_xticks(places[::step], shown if on_x else [""] * len(shown), rotation=90)
+    axes.set_yticks(places[::step], shown if on_y else [""] * len(shown))
     axes.tick_params(length=0, pad=3, labelsize=7)
     axes.spines[:].set_visible(False)
 
 
-def _bar(
-    figure: Figure,
-    image: AxesImage,
-    corner: tuple[float, float],
-    label: str,
-    extend: str = "neither",
-    mark: float | None = None,
-) -> None:
-    axes = _axes_at(figure, (*corner, _SIDE, 0.1))
-    bar = figure.colorbar(image, cax=axes, orientation="horizontal", extend=extend)
-    bar.outline.set_visible(False)
-    bar.set_label(label)
-    if mark is not None:
-        axes.invert_xaxis()
-        axes.plot([mark, mark], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False)
-        offset = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
-        axes.annotate("random bases", (mark, 1.7), annotation_clip=False, **offset)
+@cache
+def _font() -> FT2Font:
+    """Load the font of the figures."""
+    return font_manager.get_font(font_manager.findfont("DejaVu Sans"))
 
 
-def _axes_at(figure: Figure, inches: tuple[float, float, float, float]) -> Axes:
-    width, height = figure.get_size_inches()
-    x, y, w, h = inches
-    return figure.add_axes((x / width, y / height, w / width, h / height))
+def _visible(character: str) -> str:
+    """Write a character that has a shape, or its escape sequence."""
+    if character == " ":
+        return "␣"
+    if character.isprintable() and _font().get_char_index(ord(character)):
+        return character
+    return character.encode("unicode_escape").decode("ascii")

@@ -1,137 +1,214 @@
-r"""Trajectories: how straight, how even and how exponential a token's path through the stream is, drawn.
+"""Trajectories: how straight, how even and how exponential a token's path through the stream is.
 
-*Models* and *networks* are what `coupling_lib.figures.trajectories_data` says; what each figure plots is a table
-there. Trained and untrained keep their colours.
+`take_...` selects labelled arrays from `measure_trajectories`, `draw_...` draws what was selected. *Models* map a name
+to its untrained and trained measurement, as `compare_trajectories` gives them; `both` is one model's, side by side.
+Medians and quartiles are over prompts; prompts for which a score does not exist are left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from coupling_lib.figures import style
-from coupling_lib.figures.axes import log_axis
-from coupling_lib.figures.trajectories_data import (
-    SCORES,
-    Models,
-    Networks,
-    path_ranges,
-    profile_table,
-    quartiles,
-    score_table,
-)
+from coupling_lib.figures import parts, style
+from coupling_lib.metrics.summaries import quartiles, side_by_side
+
+Models = Mapping[str, Mapping[str, xr.Dataset]]
+
+SCORES = {
+    "line_shape_score": "line-shape score",
+    "expodistance": "expodistance",
+    "equidistance": "CoV of step lengths",
+}
+"""Scores of a whole trajectory, and how an axis says them."""
+
+_PROFILES = {
+    "norm": ("level", "level", r"norm $\Vert x^l\Vert_2$"),
+    "relative_step": ("block", "block", "step length / mean step length"),
+    "window_line_shape_score": ("centre", "middle block", "line-shape score of {window} blocks"),
+    "entropy_normed": ("level", "level", "entropy of the next token (nats)"),
+    "entropy": ("level", "", ""),
+}
+"""Quantities that are drawn against depth: the dimension that depth is, the names of the axis and of the panel."""
 
 _LOGARITHMIC = ("expodistance", "norm", "relative_step")
 
 
-def scores_by_model(models: Models) -> Figure:
-    """Draws the scores of whole trajectories, model by model (the paper's figures 5a and 5b)."""
-    table = score_table(models)
-    upright = len(models) > 2
-    height = 4.5 if upright else 3.4
-    figure = Figure(figsize=(style.WIDTH, height))
-    panels = figure.subplots(1, len(SCORES))
-    top, bottom = 1 - 0.6 / height, (1.4 if upright else 0.35) / height
-    figure.subplots_adjust(left=0.065, right=0.99, top=top, bottom=bottom, wspace=0.25)
-    for axes, (score, label) in zip(panels, SCORES.items(), strict=True):
-        for place, (model, networks) in enumerate(models.items()):
+def take_scores(models: Models) -> dict[str, xr.Dataset]:
+    """Select every prompt's scores, and the number of blocks, of several models."""
+    found = {name: side_by_side(**networks) for name, networks in models.items()}
+    return {name: both[list(SCORES)].astype(float).assign(blocks=both.sizes["block"]) for name, both in found.items()}
+
+
+def take_profiles(both: xr.Dataset) -> xr.Dataset:
+    """Select quantities against depth, medians with quartiles; steps relative to their mean."""
+    given = both.assign(relative_step=both.step_length / both.step_length.mean("block"))
+    found = {}
+    for name, (dimension, *_) in _PROFILES.items():
+        if name in given:
+            # Levels count what has been added, blocks and the middles of windows from 1.
+            depth = given[dimension].values + (dimension != "level")
+            values = given[name].astype(float).rename({dimension: "depth"}).assign_coords(depth=depth)
+            found[name] = quartiles(values)
+    joined = xr.concat(list(found.values()), pd.Index(found, name="quantity"), join="outer")
+    return joined.transpose("network", "quantity", "depth").assign_attrs(window=both.attrs["window"])
+
+
+def take_paths(both: xr.Dataset) -> xr.Dataset:
+    """Select where the first prompt's tokens are at each level, in the components of their last states."""
+    if "path" not in both:
+        nowhere = (("network", "level", "token"), np.empty((0, 0, 0)))
+        return xr.Dataset(dict.fromkeys(("text", "component_1", "component_2"), nowhere))
+    path = both.path.rename(position="token").transpose("network", "level", "token", "component")
+    text = both.path_token.rename(position="token").broadcast_like(path.isel(component=0)).transpose(*path.dims[:3])
+    variables = {"text": text, "component_1": path[..., 0], "component_2": path[..., 1], "share": both.path_share}
+    coords = {"token": np.arange(path.sizes["token"]) + 1, "component": [1, 2]}
+    return xr.Dataset(variables, attrs={"blocks": both.sizes["block"]}).assign_coords(coords)
+
+
+def path_ranges(n_blocks: int) -> dict[str, range]:
+    """Split a model's depth as the panels of its principal components do."""
+    half = n_blocks // 2
+    ranges = {"all blocks": range(n_blocks + 1)}
+    if half:
+        ranges[f"shallow: blocks 1-{half}"] = range(half + 1)
+        ranges[f"deep: blocks {half + 1}-{n_blocks}"] = range(half, n_blocks + 1)
+    return ranges
+
+
+def readings_table(ds: xr.Dataset) -> pd.DataFrame:
+    """Tabulate the scores in every reading: how much depends on which states and which formula are taken."""
+    medians = ds.readings.median("prompt").transpose("reading", "states")
+    return medians.to_pandas().loc[ds.reading.values, ds.states.values].rename_axis(index=None, columns=None)
+
+
+def summary_table(scores: Mapping[str, xr.Dataset]) -> pd.DataFrame:
+    """Tabulate the scores in a few numbers."""
+    lines = {
+        (model, network, label): {
+            end: float(value) for end, value in quartiles(both[name].sel(network=network)).items()
+        }
+        for model, both in scores.items()
+        for network in both.network.values
+        for name, label in SCORES.items()
+    }
+    return pd.DataFrame.from_dict(lines, orient="index").rename_axis(["model", "network", "score"])
+
+
+def numbers_of(summary: pd.DataFrame, model: str) -> dict[str, float]:
+    """Name a model's numbers as the book quotes them."""
+    names = {label: name.replace("_", "-") for name, label in SCORES.items()}
+    return {
+        f"{names[score]}-{network}{'' if end == 'median' else f'-{end}'}": value
+        for (network, score), line in summary.loc[model].iterrows()
+        for end, value in line.items()
+    }
+
+
+def profile_caption(both: xr.Dataset) -> str:
+    """Say what `draw_profiles` shows, and why a panel is missing where one is."""
+    text = (
+        "Medians over prompts against depth, with quartiles. Level 0 is the embedding, level l what leaves block l. "
+        f"Line-shape scores are of {both.attrs['window']} neighbouring blocks, with that number as numerator. "
+    )
+    if both.attrs["entropy_missing"]:
+        return f"{text}Entropy is left out: {both.attrs['entropy_missing']}."
+    return text + (
+        "Entropy is that of softmax(W x) with the unembedding W: solid lines take the state x after the model's final "
+        "norm, dashed lines as it is."
+    )
+
+
+def draw_scores(scores: Mapping[str, xr.Dataset]) -> Figure:
+    """Draw the scores of whole trajectories, model by model (the paper's figures 5a and 5b)."""
+    upright = {"rotation": 90} if len(scores) > 2 else {}
+    figure, row = parts.panels(list(SCORES.values()), 4.5 if upright else 3.4)
+    grey = {"color": style.colour(style.NULL), "linewidth": 1.2}
+    for axes, score in zip(row, SCORES, strict=True):
+        for place, both in enumerate(scores.values()):
+            networks = both.network.values
             shift = np.linspace(-0.2, 0.2, len(networks)) if len(networks) > 1 else [0.0]
             for offset, network in zip(shift, networks, strict=True):
-                values = table[(table.model == model) & (table.network == network)][score].to_numpy()
-                _draw_strip(axes, place + offset, values, style.dataset_colour(network, 0))
-        axes.set_title(label)
-        axes.set_xlim(-0.5, len(models) - 0.5)
-        rotation = {"rotation": 90} if upright else {}
-        axes.set_xticks(range(len(models)), [_short_name(name) for name in models], **rotation)
-        axes.grid(axis="y")
-        if table[score].isna().all():
+                values = both[score].sel(network=network).values
+                parts.strip(axes, place + offset, values, style.dataset_colour(network, 0), width=0.44)
+        axes.set_xticks(range(len(scores)), [_cut(style.short_name(name)) for name in scores], **upright)
+        axes.set_xlim(-0.5, len(scores) - 0.5)
+        if not any(np.isfinite(both[score]).any() for both in scores.values()):
             axes.set_yticks([])
             axes.text(0.5, 0.5, "does not exist:\nno net growth", transform=axes.transAxes, ha="center", va="center")
         if score in _LOGARITHMIC:
-            log_axis(axes)
-    grey = style.colour(style.NULL)
-    for place, networks in enumerate(models.values()):
-        root = np.sqrt(next(iter(networks.values())).sizes["block"])
-        panels[0].plot([place - 0.42, place + 0.42], [root, root], color=grey, linewidth=1.2, dashes=(4, 3))
-    panels[0].axhline(1, color=grey, linewidth=1.2, dashes=(1, 1.5))
-    handles = [*_network_handles(models), *_reference_handles(grey)]
-    figure.legend(handles=handles, loc="upper center", ncols=len(handles))
+            parts.log_axis(axes)
+    for place, both in enumerate(scores.values()):
+        row[0].plot([place - 0.42, place + 0.42], [np.sqrt(both.blocks.item())] * 2, dashes=(4, 3), **grey)
+    row[0].axhline(1, dashes=(1, 1.5), **grey)
+    references = {r"$\sqrt{L}$: unrelated steps": (4, 3), "1: straight line": (1, 1.5)}
+    lines = [Line2D([], [], dashes=dashes, label=label, **grey) for label, dashes in references.items()]
+    _legend_above(figure, [network for both in scores.values() for network in both.network.values], lines)
     return figure
 
 
-def profiles(networks: Networks, window: int) -> Figure:
-    """Norm, step length, line-shape score in windows and entropy against depth (the paper's figures 24 and 26)."""
-    table = profile_table(networks)
-    titles = {
-        "norm": r"norm $\Vert x^l\Vert_2$",
-        "relative_step": "step length / mean step length",
-        "window_line_shape_score": f"line-shape score of {window} blocks",
-        "entropy_normed": "entropy of the next token (nats)",
-    }
-    shown = [name for name in titles if (table.quantity == name).any()]
-    figure, panels = _grid(len(shown))
-    for axes, quantity in zip(panels, shown, strict=True):
-        _draw_profiles(axes, table[table.quantity == quantity], "-")
-        axes.set_title(titles[quantity], fontsize=10 if len(shown) == 4 else 9)
-        axes.set_xlabel({"relative_step": "block", "window_line_shape_score": "middle block"}.get(quantity, "level"))
-        if quantity in _LOGARITHMIC:
-            log_axis(axes)
-        if quantity == "relative_step":
+def draw_profiles(profiles: xr.Dataset) -> Figure:
+    """Draw norm, step length, line-shape score in windows and entropy against depth (the paper's figures 24 and 26)."""
+    shown = [name for name, (*_, title) in _PROFILES.items() if title and name in profiles.quantity]
+    rows, columns = (2, 2) if len(shown) == 4 else (1, len(shown))
+    figure = Figure(figsize=(style.WIDTH, 2.35 * rows + 0.45), layout="constrained")
+    for axes, name in zip(figure.subplots(rows, columns, squeeze=False).flat, shown, strict=True):
+        _, depth, title = _PROFILES[name]
+        _draw_profile(axes, profiles.sel(quantity=name), "-")
+        axes.set_title(title.format(window=profiles.window), fontsize=10 if rows == 2 else 9)
+        parts.block_axis(axes, depth)
+        axes.grid(axis="y")
+        if name in _LOGARITHMIC:
+            parts.log_axis(axes)
+        if name == "relative_step":
             axes.axhline(1, color=style.colour(style.NULL), linewidth=1.2, dashes=(1, 1.5))
-        if quantity == "entropy_normed":
-            _draw_profiles(axes, table[table.quantity == "entropy"], (0, (4, 2)))
+        if name == "entropy_normed":
+            _draw_profile(axes, profiles.sel(quantity="entropy"), (0, (4, 2)))
             axes.set_ylim(bottom=0)
             ink = style.colour("text")
             lines = [Line2D([], [], color=ink), Line2D([], [], color=ink, dashes=(4, 2))]
             axes.legend(lines, ["final norm first", "state as it is"], loc="best")
-    figure.legend(handles=_network_handles({"": networks}), loc="upper center", ncols=len(networks))
+    _legend_above(figure, profiles.network.values, [])
     return figure
 
 
-def principal_components(networks: Networks) -> Figure:
-    """Draws the paths of the tokens of one prompt in the plane of their last states (the paper's figures 12 to 14)."""
-    if any("path" not in dataset for dataset in networks.values()):
+def draw_paths(paths: xr.Dataset) -> Figure:
+    """Draw the paths of the tokens of one prompt in the plane of their last states (the paper's figures 12 to 14)."""
+    if not paths.sizes["token"]:
         figure = Figure(figsize=(style.WIDTH, 0.6))
         figure.text(0.5, 0.5, "no principal components: the first prompt has fewer than three tokens", ha="center")
         return figure
-    ranges = path_ranges(next(iter(networks.values())).sizes["block"])
-    rows, columns = len(networks), len(ranges)
-    figure = Figure(figsize=(style.WIDTH, 0.35 + 2.35 * rows))
-    panels = figure.subplots(rows, columns, squeeze=False)
-    height = figure.get_figheight()
-    figure.subplots_adjust(left=0.1, right=0.99, top=1 - 0.3 / height, bottom=0.5 / height, wspace=0.27, hspace=0.25)
-    for row, (network, dataset) in zip(panels, networks.items(), strict=True):
-        path = dataset["path"].transpose("position", "level", "component").values
-        share = dataset["path_share"].values
+    ranges, networks = path_ranges(paths.blocks), paths.network.values
+    figure = Figure(figsize=(style.WIDTH, 0.35 + 2.35 * len(networks)), layout="constrained")
+    panels = figure.subplots(len(networks), len(ranges), squeeze=False)
+    for row, network in zip(panels, networks, strict=True):
+        one = paths.sel(network=network)
+        ways = np.stack([one.component_1.T, one.component_2.T], axis=-1)
         for axes, levels in zip(row, ranges.values(), strict=True):
-            _draw_paths(axes, path[:, list(levels)], style.dataset_colour(network, 0))
-        row[0].set_ylabel(f"{network}\ncomponent 2 ({share[1]:.0%})")
-        row[columns // 2].set_xlabel(f"component 1  ({share[0]:.0%} of the variance of last states)")
+            _draw_paths(axes, ways[:, list(levels)], style.dataset_colour(network, 0))
+        row[0].set_ylabel(f"{network}\ncomponent 2 ({one.share[1]:.0%})")
+        row[len(row) // 2].set_xlabel(f"component 1  ({one.share[0]:.0%} of the variance of last states)")
     for axes, name in zip(panels[0], ranges, strict=True):
         axes.set_title(name)
     return figure
 
 
-def _draw_strip(axes: Axes, place: float, values: np.ndarray, ink: str) -> None:
-    spread = np.random.default_rng(0).uniform(-0.07, 0.07, len(values))
-    axes.scatter(place + spread, values, s=12, color=ink, alpha=0.5, linewidths=0)
-    middle, low, high = quartiles(values).values()
-    axes.plot([place + 0.13] * 2, [low, high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
-    axes.plot([place + 0.07, place + 0.19], [middle, middle], color=ink, linewidth=2)
-
-
-def _draw_profiles(axes: Axes, table: pd.DataFrame, dashes: object) -> None:
-    for network, lines in table.groupby("network", sort=False):
-        ink = style.dataset_colour(network, 0)
-        axes.plot(lines.depth, lines["median"], color=ink, linestyle=dashes, marker="o", markersize=2.5, linewidth=1.4)
-        axes.fill_between(lines.depth, lines.low, lines.high, color=ink, alpha=0.2, linewidth=0)
+def _draw_profile(axes: Axes, profile: xr.Dataset, dashes: object) -> None:
+    """Draw one quantity of every network against depth."""
+    for name in profile.network.values:
+        one = profile.sel(network=name).dropna("depth")
+        look = {"linestyle": dashes, "marker": "o", "markersize": 2.5, "linewidth": 1.4}
+        parts.band(axes, one, "depth", style.dataset_colour(name, 0), alpha=0.2, **look)
 
 
 def _draw_paths(axes: Axes, path: np.ndarray, ink: str) -> None:
-    """Paths of tokens; the last one on top."""
+    """Draw paths of tokens, the last one on top."""
     for token, way in enumerate(path):
         last = token == len(path) - 1
         shown = {"color": style.colour("text"), "zorder": 4} if last else {"color": ink, "alpha": 0.55}
@@ -142,39 +219,14 @@ def _draw_paths(axes: Axes, path: np.ndarray, ink: str) -> None:
     axes.locator_params(nbins=5)
 
 
-def _grid(count: int) -> tuple[Figure, list[Axes]]:
-    """Two rows of two panels, or one row of three."""
-    rows, columns = (2, 2) if count == 4 else (1, count)
-    height = 2.35 * rows + 0.45
-    figure = Figure(figsize=(style.WIDTH, height))
-    panels = figure.subplots(rows, columns, squeeze=False)
-    figure.subplots_adjust(
-        left=0.065,
-        right=0.99,
-        top=1 - 0.55 / height,
-        bottom=0.45 / height,
-        wspace=0.17 if rows == 2 else 0.25,
-        hspace=0.5,
-    )
-    for axes in panels.flat:
-        axes.grid(axis="y")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    return figure, list(panels.flat)
+def _cut(name: str) -> str:
+    """Cut a name where it is long."""
+    return name if len(name) <= 18 else f"{name[:17]}…"
 
 
-def _short_name(name: str) -> str:
-    """The last part of a hub id or a path, cut where it is long."""
-    last = name.rstrip("/").rpartition("/")[2]
-    return last if len(last) <= 18 else f"{last[:17]}…"
-
-
-def _network_handles(models: Models) -> list[Line2D]:
-    names = dict.fromkeys(network for networks in models.values() for network in networks)
-    return [Line2D([], [], color=style.dataset_colour(name, 0), marker="o", markersize=4, label=name) for name in names]
-
-
-def _reference_handles(grey: str) -> list[Line2D]:
-    return [
-        Line2D([], [], color=grey, linewidth=1.2, dashes=(4, 3), label=r"$\sqrt{L}$: unrelated steps"),
-        Line2D([], [], color=grey, linewidth=1.2, dashes=(1, 1.5), label="1: straight line"),
-    ]
+def _legend_above(figure: Figure, networks: np.ndarray | list[str], lines: list[Line2D]) -> None:
+    """Put one legend above all panels: networks, each once, and further lines."""
+    look = {"marker": "o", "markersize": 4}
+    names = dict.fromkeys(networks)
+    handles = [Line2D([], [], color=style.dataset_colour(name, 0), label=name, **look) for name in names] + lines
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))

@@ -1,126 +1,128 @@
-r"""One vision transformer on images, drawn: matrices beside the image, pairs of tokens, stochastic depth left on.
+r"""One vision transformer on images: matrices beside the image, pairs of tokens, stochastic depth left on.
 
-What each figure plots is a table of `coupling_lib.figures.vision_model_data`.
+`take_...` selects labelled arrays, intervals included, from what `measure_relations` and `measure_drop_path` made;
+`draw_...` draws what was selected. *Coupling* is 1 minus a normalised mismatch, mean over pairs of different blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from coupling_lib.figures import style
-from coupling_lib.figures.curves import mean_interval
-from coupling_lib.figures.depth_data import coupling_label, relative_matrices
-from coupling_lib.figures.panels import block_ticks, colour_bar, draw_grids
-from coupling_lib.figures.vision_model_data import drop_path_table, relations_table
-
-_DASHES = (4, 3)
+from coupling_lib.figures import depth, parts, style
+from coupling_lib.figures.labels import coupling_label
+from coupling_lib.metrics.summaries import interval
 
 
-def image_and_matrices(
-    picture: np.ndarray,
-    networks: Mapping[str, xr.Dataset],
-    blocks: Sequence[int],
-    k: int,
-    patch: tuple[int, int, int, int] | None = None,
-) -> Figure:
-    """Draws an image and beside it the coupling matrices of pairs of blocks (the paper's figure 3, for an image)."""
-    count = len(networks)
-    image_side, left, gap, bottom, top = 1.35, 0.5, 0.42, 1.12, 0.3
-    side = min(4.2, (style.WIDTH - image_side - left - gap * (count - 1) - 0.25) / count)
-    height = bottom + side + top
-    figure = Figure(figsize=(style.WIDTH, height))
+def take_relations(both: xr.Dataset, nulls: xr.Dataset, variant: str, k: int) -> xr.Dataset:
+    """Select each image's coupling at single tokens and between tokens, its mean with interval, and random bases."""
+    coupling = (1 - both[variant]).where(both.block_1 != both.block_2).mean(["block_1", "block_2"])
+    chance = nulls.mean([dim for dim in nulls.dims if dim != "relation"])
+    found = xr.Dataset({"coupling": coupling, **interval(coupling)}, attrs={"label": coupling_label(variant, k)})
+    return found.assign(random_bases=1 - chance["value"], random_bases_error=chance["error"])
 
-    def placed(x: float, y: float, extent: float) -> Axes:
-        return figure.add_axes((x / style.WIDTH, y / height, extent / style.WIDTH, extent / height))
 
-    axes = placed(0.05, bottom + side - image_side, image_side)
-    axes.imshow(picture, cmap="gray" if picture.ndim == 2 else None, vmin=0, vmax=1, interpolation="none")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_title("Image", pad=6)
+def take_drop_path(dropped: xr.Dataset) -> xr.Dataset:
+    """Select coupling with stochastic depth off and left on, by image and draw, and its mean over images."""
+    states = pd.Index(["off", "on"], name="drop_path")
+    off, on = 1 - dropped.off, 1 - dropped.on.assign_coords(draw=np.arange(dropped.sizes["draw"]) + 1)
+    coupling = xr.concat([off.expand_dims(draw=[0]), on], states, join="outer")
+    label = coupling_label(dropped.attrs["variant"], int(dropped.attrs["k"]))
+    means = interval(xr.concat([off, on.mean("draw")], states))
+    return xr.Dataset({"coupling": coupling, **means}, attrs={"label": label, "rate": dropped.attrs["rate"]})
+
+
+def draw_image(matrices: xr.DataArray, picture: np.ndarray, patch: tuple[int, int, int, int] | None = None) -> Figure:
+    """Draw an image, and beside it the coupling matrices of pairs of blocks (figure 3, for an image)."""
+    names = [str(name) for name in matrices.network.values]
+    figure, (image, *row) = parts.panels(["Image", *names], 1.0, square=True, width_ratios=[0.5] + [1] * len(names))
+    image.imshow(picture, cmap="gray" if picture.ndim == 2 else None, vmin=0, vmax=1, interpolation="none")
+    image.set(xticks=[], yticks=[], anchor="N")
     if patch is not None:
-        x, y, wide, high = patch
+        x, y, *size = patch
         edge = style.dataset_colour("", 0)
-        axes.add_patch(Rectangle((x - 0.5, y - 0.5), wide, high, fill=False, edgecolor=edge, linewidth=2))
-    panels = [placed(0.05 + image_side + left + i * (side + gap), bottom, side) for i in range(count)]
-    image, centres = draw_grids(
-        panels,
-        [relative_matrices(dataset, blocks, k) for dataset in networks.values()],
-        scaled=~np.eye(len(blocks), dtype=bool),
-    )
-    for name, panel in zip(networks, panels, strict=True):
-        block_ticks(panel, centres, blocks)
-        panel.set_title(name.capitalize() if name in (style.TRAINED, style.UNTRAINED) else name, pad=6)
-        panel.set_xlabel("block $l'$  (singular vectors)")
-    panels[0].set_ylabel("block $l$  (Jacobian)")
-    bar = colour_bar(figure, image, extend="max")
-    bar.set_label(rf"$|A_{{ll'}}|\;/\;\sigma_1(J_l)$  with  $A_{{ll'}}=U_{{l'}}^{{\top}}J_l\,V_{{l'}}$,  $K={k}$")
+        image.add_patch(Rectangle((x - 0.5, y - 0.5), *size, fill=False, edgecolor=edge, linewidth=2))
+    depth.tile(row, matrices)
     return figure
 
 
-def relations(networks: Mapping[str, xr.Dataset], nulls: xr.Dataset, variant: str, k: int) -> Figure:
-    """Draws coupling at single tokens and between tokens in both orders."""
-    table = relations_table(networks, variant)
-    names = list(nulls.relation.values)
-    figure = Figure(figsize=(style.WIDTH, 3.4))
-    axes = figure.add_axes((0.085, 0.235, 0.905, 0.735))
+def draw_relations(relations: xr.Dataset) -> Figure:
+    """Draw coupling at single tokens and between tokens in both orders."""
+    figure, (axes,) = parts.panels([""], 3.4)
+    networks, names = relations.network.values, relations.relation.values
     shifts = np.linspace(-0.2, 0.2, len(networks)) if len(networks) > 1 else [0.0]
     for shift, network in zip(shifts, networks, strict=True):
-        ink = style.dataset_colour(network, 0)
         for place, relation in enumerate(names):
-            chosen = table[(table.network == network) & (table.relation == relation)]
-            _draw_strip(axes, place + shift, chosen.coupling.to_numpy(), ink)
-    grey = style.colour(style.NULL)
-    for place, relation in enumerate(names):
-        chance = 1 - float(nulls["value"].sel(relation=relation).mean())
-        axes.plot([place - 0.42, place + 0.42], [chance, chance], color=grey, linewidth=1.2, dashes=_DASHES)
+            one = relations.sel(network=network, relation=relation)
+            _draw_strip(axes, place + shift, one, style.dataset_colour(network, 0))
+    grey = {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3)}
+    for place, chance in enumerate(relations.random_bases.values):
+        axes.plot([place - 0.42, place + 0.42], [chance, chance], **grey)
     axes.set_xticks(range(len(names)), [name.replace(" to ", r" $\to$ ") for name in names])
-    axes.set_xlim(-0.55, len(names) - 0.45)
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel(coupling_label(variant, k))
-    axes.set_xlabel(r"token, or $t_1\to t_2$")
-    axes.grid(axis="y")
+    axes.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, None))
+    axes.set(xlabel=r"token, or $t_1\to t_2$", ylabel=relations.label)
     handles = [Line2D([], [], color=style.dataset_colour(n, 0), marker="o", markersize=4, label=n) for n in networks]
-    label = f"random bases ± {style.one_digit(float(nulls['error'].max()))}"
-    handles.append(Line2D([], [], color=grey, linewidth=1.2, dashes=_DASHES, label=label))
-    figure.legend(handles=handles, loc="lower center", ncols=len(handles))
+    label = f"random bases ± {style.one_digit(relations.random_bases_error.max().item())}"
+    handles.append(Line2D([], [], label=label, **grey))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 
-def drop_path_effect(dataset: xr.Dataset, null: float) -> Figure:
-    """Draws coupling measured with stochastic depth off and left on."""
-    table = drop_path_table(dataset)
-    figure = Figure(figsize=(style.WIDTH, 2.2))
-    axes = figure.add_axes((0.21, 0.22, 0.77, 0.74))
-    rate = dataset.attrs["rate"]
-    for place, (state, part) in enumerate(table.groupby("drop_path", sort=False)):
-        ink = style.colour(style.TRAINED) if state == "off" else style.dataset_colour("", 1)
-        spread = np.random.default_rng(0).uniform(-0.14, 0.14, len(part))
-        axes.scatter(part.coupling, place + spread, s=12, color=ink, alpha=0.55, linewidths=0)
-        summary = mean_interval(part.groupby("image").coupling.mean().to_numpy())
-        axes.plot([summary.low, summary.high], [place + 0.26] * 2, color=ink, linewidth=4, alpha=0.6)
-        axes.plot([summary.middle] * 2, [place + 0.18, place + 0.34], color=ink, linewidth=2)
-    axes.axvline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=_DASHES)
+def draw_drop_path(states: xr.Dataset, null: float) -> Figure:
+    """Draw coupling measured with stochastic depth off and left on."""
+    figure, (axes,) = parts.panels([""], 2.2)
+    inks = {"off": style.colour(style.TRAINED), "on": style.dataset_colour("", 1)}
+    for place, (state, ink) in enumerate(inks.items()):
+        one = states.sel(drop_path=state)
+        values = one.coupling.transpose("prompt", "draw").values.ravel()
+        values = values[np.isfinite(values)]
+        spread = np.random.default_rng(0).uniform(-0.14, 0.14, len(values))
+        axes.scatter(values, place + spread, s=12, color=ink, alpha=0.55, linewidths=0)
+        axes.plot([one.low, one.high], [place + 0.26] * 2, color=ink, linewidth=4, alpha=0.6)
+        axes.plot([one["mean"]] * 2, [place + 0.18, place + 0.34], color=ink, linewidth=2)
+    grey = style.colour(style.NULL)
+    axes.axvline(1 - null, color=grey, linewidth=1.2, dashes=(4, 3))
     place = {"xytext": (4, 0), "textcoords": "offset points", "va": "top", "fontsize": 8}
-    axes.annotate(style.null_label(null), (1 - null, 1.5), color=style.colour(style.NULL), **place)
-    axes.set_yticks([0, 1], ["drop path off", f"left on, rate {rate:g}"])
-    axes.set_ylim(-0.4, 1.55)
-    axes.set_xlim(left=0)
-    axes.set_xlabel(coupling_label(dataset.attrs["variant"], int(dataset.attrs["k"])))
+    axes.annotate(style.null_label(null), (1 - null, 1.5), color=grey, **place)
+    axes.set_yticks([0, 1], ["drop path off", f"left on, rate {states.rate:g}"])
+    axes.set(xlim=(0, None), ylim=(-0.4, 1.55), xlabel=states.label)
+    axes.grid(False, axis="y")
     axes.grid(axis="x")
     return figure
 
 
-def _draw_strip(axes: Axes, place: float, values: np.ndarray, ink: str) -> None:
-    spread = np.random.default_rng(0).uniform(-0.07, 0.07, len(values))
-    axes.scatter(place + spread, values, s=12, color=ink, alpha=0.5, linewidths=0)
-    summary = mean_interval(values)
-    axes.plot([place + 0.13] * 2, [summary.low, summary.high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
-    axes.plot([place + 0.07, place + 0.19], [summary.middle] * 2, color=ink, linewidth=2)
+def summary(both: xr.Dataset, variant: str, k: int, null: float) -> pd.DataFrame:
+    """Condense the coupling of a single model to means over images, of each one's mean over pairs."""
+    each = 1 - both[variant].sel(k=k).astype(float).where(both.block_1 != both.block_2)
+    table = interval(each.mean(["block_1", "block_2"])).to_dataframe()[["mean", "low", "high"]]
+    table = table.rename(columns={"mean": "coupling"}).rename_axis(None)
+    table.loc["random bases"] = [1 - null, np.nan, np.nan]
+    return table
+
+
+def numbers_of(table: pd.DataFrame, relations: xr.Dataset, dropped: xr.Dataset, null: float) -> dict[str, float]:
+    """Name the numbers of the summary, of relations and of stochastic depth as the book quotes them."""
+    found = {"model-null": 1 - null, "model-null-error": null.error}
+    for network in relations.network.values:
+        row = table.loc[network]
+        found |= {f"model-{network}": row.coupling, f"model-{network}-low": row.low, f"model-{network}-high": row.high}
+    for relation in relations.relation.values:
+        one, key = relations.sel(relation=relation), relation.replace(" ", "-")
+        found |= {f"{key}-null": one.random_bases, f"{key}-null-error": one.random_bases_error}
+        found |= {f"{key}-{network}": one["mean"].sel(network=network) for network in relations.network.values}
+    for state in dropped.drop_path.values:
+        one, key = dropped.sel(drop_path=state), f"drop-path-{state}"
+        found |= {key: one["mean"], f"{key}-low": one.low, f"{key}-high": one.high}
+    return {name: float(value) for name, value in found.items()}
+
+
+def _draw_strip(axes: Axes, place: float, one: xr.Dataset, ink: str) -> None:
+    spread = np.random.default_rng(0).uniform(-0.07, 0.07, one.sizes["prompt"])
+    axes.scatter(place + spread, one.coupling, s=12, color=ink, alpha=0.5, linewidths=0)
+    axes.plot([place + 0.13] * 2, [one.low, one.high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
+    axes.plot([place + 0.07, place + 0.19], [one["mean"]] * 2, color=ink, linewidth=2)

@@ -3,9 +3,6 @@
 A column of the Jacobian costs one token's work, see `blockmap`; d of them are pulled back together, in batches that
 fit a memory budget. Several positions of one prompt, or one position in each of several prompts, are further rows of
 the same matrix products.
-
-    block_jacobians(trace, 8, [(t, t) for t in range(trace.n_tokens)])    # J_tt at every token of a prompt
-    prompts_jacobians(traces, 8, [(t, t) for t in lengths - 1])           # at the last token of every prompt
 """
 
 from __future__ import annotations
@@ -15,13 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from coupling_lib.blocks.blockmap import joinable, prompts_map, token_map
-from coupling_lib.blocks.pointwise import linearised
 from coupling_lib.blocks.postnorm import without_norms
-from coupling_lib.blocks.unit_cotangents import picking_rows
+from coupling_lib.blocks.rules import linearised, picking_rows
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.svd.heap import budget
+from coupling_lib.svd.memory import budget
 
 if TYPE_CHECKING:
     from coupling_lib.jacobian.tracing import Trace
@@ -29,19 +26,15 @@ if TYPE_CHECKING:
 # Bytes that the intermediate tensors of one batch of cotangents may take. Fewer and larger batches are faster, because
 # each of them reads all of a block's weights; beside large results they take half as much.
 _BATCH_BYTES = {"cpu": 10 * 2**22, "cuda": 2**32}
-
 # More cotangents than this at once give the matrix products nothing.
 _LARGEST_BATCH = 1024
-
 # How closely a replayed block must give what it gave inside the model, relative to the norm of its
 # output. Weights narrower than float32 run in their own arithmetic inside the model and in float32 here.
 _REPLAY_TOLERANCE = {"bfloat16": 5e-2, "float16": 1e-2, "int8": 1e-1}
 
 
-def block_jacobians(
-    trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundary: str = "block"
-) -> torch.Tensor:
-    """Form the Jacobians of one block at several pairs of token positions, batched.
+def block_jacobians(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundary: str = "block") -> Tensor:
+    """Form the residual Jacobians of one block at several pairs of token positions, batched (paper, section 2).
 
     Args:
         trace: the trace at whose states the block is linearised.
@@ -50,12 +43,18 @@ def block_jacobians(
         boundary: see `Trace.jacobian`.
 
     Returns:
-        the Jacobians, shape `(len(pairs), d, d)`.
+        J^l_{t1 t2}, shape `(len(pairs), d, d)`; rows are outputs.
 
     Raises:
         ParameterError: if pairs with and without t1 = t2 are mixed.
         UntrustworthyResultError: if one is all zero or not finite, or the block, replayed on its own, does
             not give what it gave inside the model.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> trace = cl.trace(cl.load_model("nano-neox"), "It was the best of times")
+        >>> cl.block_jacobians(trace, 3, [(0, 0), (2, 2)]).shape
+        torch.Size([2, 96, 96])
     """
     return _formed([trace], block, pairs, boundary, _memory(trace, len(pairs)))
 
@@ -65,8 +64,8 @@ def prompts_jacobians(
     block: int,
     pairs: Sequence[tuple[int, int]],
     boundary: str = "block",
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
+    out: Tensor | None = None,
+) -> Tensor:
     """Form the Jacobians of one block at one pair of token positions in each of several prompts, batched.
 
     The numbers are those of `block_jacobians` for each prompt, up to rounding: no prompt enters another's. Narrow
@@ -105,13 +104,11 @@ def prompts_jacobians(
     return J
 
 
-def _memory(trace: Trace, count: int) -> torch.Tensor:
+def _memory(trace: Trace, count: int) -> Tensor:
     return torch.empty(count, trace.d_model, trace.d_model, dtype=trace.dtype, device=trace.device)
 
 
-def _formed(
-    traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str, J: torch.Tensor
-) -> torch.Tensor:
+def _formed(traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str, J: Tensor) -> Tensor:
     """Form Jacobians at several pairs of one prompt, or at one pair of each of several, in `J` `(len(pairs), d, d)`."""
     if len({start == end for start, end in pairs}) > 1:
         raise ParameterError("pairs mixes t1 = t2 with t1 != t2; form the two kinds in two calls")
@@ -122,12 +119,10 @@ def _formed(
     for first in range(0, len(pairs), together):
         some = slice(first, first + together)
         x, y = evaluate(traces[some] if len(traces) > 1 else traces, block, pairs[some], boundary)
-        rows = J[some].transpose(0, 1)
+        rows, place = J[some].transpose(0, 1), 0
         # Parts of one size: a small last one would leave the matrix products idle.
         batch = batch_size(trace, len(x), beside=J.untyped_storage().nbytes())
-        parts = rows.tensor_split(-(-len(rows) // batch))
-        place = 0
-        for part in parts:
+        for part in rows.tensor_split(-(-len(rows) // batch)):
             units = x.new_zeros(len(part), trace.d_model)
             units.diagonal(place).fill_(1)
             part.copy_(pulled_back(y, x, units[:, None].expand(-1, len(x), -1)))
@@ -136,23 +131,20 @@ def _formed(
         J.diagonal(dim1=1, dim2=2).sub_(1)
     # One pass over each matrix; what is not a number shows in its least and largest entries.
     for extremes, pair in zip([torch.stack(matrix.aminmax()).tolist() for matrix in J], pairs, strict=True):
+        named = f"the Jacobian of {position_name(trace, block, pair)}"
         if not all(map(math.isfinite, extremes)):
-            raise UntrustworthyResultError(
-                f"the Jacobian of {position_name(trace, block, pair)} holds NaN or infinite entries; "
-                "try precision='float32'"
-            )
+            raise UntrustworthyResultError(f"{named} holds NaN or infinite entries; try precision='float32'")
         if not any(extremes):
             raise UntrustworthyResultError(
-                f"the Jacobian of {position_name(trace, block, pair)} is zero: position {pair[1]} does not attend to "
-                f"position {pair[0]} in this block (a later or masked token), or its weights dropped out of "
-                "differentiation"
+                f"{named} is zero: position {pair[1]} does not attend to position {pair[0]} in this block (a later or "
+                "masked token), or its weights dropped out of differentiation"
             )
     return J
 
 
 def evaluate(
     traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Evaluate a block with a graph: the varied states x_{t1} and the read states at t2, both `(T, d)`."""
     trace, calls = traces[0], [trace.calls[block] for trace in traces]
     module = trace.block(block)
@@ -178,7 +170,7 @@ def evaluate(
         return x, y
 
 
-def _at(streams: Sequence[torch.Tensor], positions: torch.Tensor) -> torch.Tensor:
+def _at(streams: Sequence[Tensor], positions: Tensor) -> Tensor:
     """Take the states at positions `(T, ...)` of one prompt's stream `(1, n, d)`, or row by row of T prompts'."""
     if len(streams) == 1:
         return streams[0][0][positions]
@@ -186,7 +178,7 @@ def _at(streams: Sequence[torch.Tensor], positions: torch.Tensor) -> torch.Tenso
 
 
 def _check_replay(
-    trace: Trace, block: int, pairs: Sequence[tuple[int, int]], replayed: torch.Tensor, recorded: torch.Tensor
+    trace: Trace, block: int, pairs: Sequence[tuple[int, int]], replayed: Tensor, recorded: Tensor
 ) -> None:
     """Refuse to differentiate a map that is not the one the model evaluated."""
     recorded = recorded.to(replayed.dtype)
@@ -208,16 +200,16 @@ def batch_size(trace: Trace, n_pairs: int, beside: int = 0) -> int:
     return min(_LARGEST_BATCH, max(1, budget(_BATCH_BYTES, trace.device.type, beside) // each))
 
 
-def batched_gradient(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor, batch: int) -> torch.Tensor:
+def batched_gradient(y: Tensor, x: Tensor, cotangents: Tensor, batch: int) -> Tensor:
     """Pull many cotangents back through one graph: entry i is the gradient of <cotangents_i, y> by x."""
     parts = cotangents.tensor_split(-(-len(cotangents) // batch))
     return torch.cat([pulled_back(y, x, part) for part in parts])
 
 
-def pulled_back(y: torch.Tensor, x: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
+def pulled_back(y: Tensor, x: Tensor, cotangents: Tensor) -> Tensor:
     """Pull one batch of cotangents back through a graph."""
 
-    def pull(cotangent: torch.Tensor) -> torch.Tensor:
+    def pull(cotangent: Tensor) -> Tensor:
         return torch.autograd.grad(y, x, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
 
     return torch.vmap(pull)(cotangents).detach()

@@ -10,7 +10,7 @@ takes the mean and the standard deviation for constants. Blocks are therefore ru
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import combinations
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from coupling_lib.blocks.attention import NAME
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.regulariser import asymmetry
@@ -72,7 +73,7 @@ def coupling_loss(
     hf = model.hf if isinstance(model, Model) else model
     attention = hf.config.get_text_config()._attn_implementation
     # The library's own attention, which a measured model carries, is plain attention while it trains.
-    if attention not in ("eager", "coupling_lib"):
+    if attention not in ("eager", NAME):
         raise ParameterError(
             f"the attention is {attention!r}, whose derivative cannot be differentiated again; "
             "call model.set_attn_implementation('eager') first"
@@ -100,10 +101,9 @@ def coupling_loss(
 def _chosen(blocks: int | Sequence[int], depth: int, generator: torch.Generator | None) -> list[int]:
     """Blocks by number: those given, or as many as are asked for, drawn without replacement."""
     if isinstance(blocks, int):
-        chosen = torch.randperm(depth, generator=generator)[: max(0, blocks)].sort().values.tolist()
-        wanted = blocks
+        wanted, chosen = blocks, torch.randperm(depth, generator=generator)[: max(0, blocks)].sort().values.tolist()
     else:
-        chosen, wanted = sorted({block for block in blocks if 0 <= block < depth}), len(blocks)
+        wanted, chosen = len(blocks), sorted({block for block in blocks if 0 <= block < depth})
     if len(chosen) != wanted or wanted < 2:
         raise ParameterError(
             f"blocks is {blocks!r}; expected at least two different blocks from 0 to {depth - 1}, or how many to draw"
@@ -124,10 +124,10 @@ def _streams(hf: PreTrainedModel, modules: Sequence[nn.Module], inputs: Tensor) 
         kept.append((arguments[0], output if isinstance(output, Tensor) else output[0]))
 
     with ExitStack() as stack, torch.enable_grad(), torch.autocast(inputs.device.type, enabled=False):
-        stack.enter_context(_written_out(norm for module in modules for norm in module.modules()))
         for module in modules:
-            stack.callback(module.register_forward_pre_hook(differentiable).remove)
-            stack.callback(module.register_forward_hook(keep).remove)
+            stack.enter_context(_written_out(module))
+            stack.enter_context(module.register_forward_pre_hook(differentiable))
+            stack.enter_context(module.register_forward_hook(keep))
         if inputs.is_floating_point():
             hf(pixel_values=inputs)
         else:
@@ -136,9 +136,9 @@ def _streams(hf: PreTrainedModel, modules: Sequence[nn.Module], inputs: Tensor) 
 
 
 @contextmanager
-def _written_out(modules: Iterable[nn.Module]) -> Generator[None]:
-    """Run the layer norms among some modules as elementary operations, which any order of derivative is right for."""
-    norms = [module for module in modules if type(module) is nn.LayerNorm]
+def _written_out(block: nn.Module) -> Generator[None]:
+    """Run a block's layer norms as elementary operations, which any order of derivative is right for."""
+    norms = [module for module in block.modules() if type(module) is nn.LayerNorm]
     for norm in norms:
         norm.forward = partial(_layer_norm, norm)
     try:
@@ -153,8 +153,7 @@ def _layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
     axes = tuple(range(-len(norm.normalized_shape), 0))
     centred = x - x.mean(dim=axes, keepdim=True)
     scaled = centred * (centred.square().mean(dim=axes, keepdim=True) + norm.eps).rsqrt()
-    if norm.weight is not None:
-        scaled = scaled * norm.weight
+    scaled = scaled if norm.weight is None else scaled * norm.weight
     return scaled if norm.bias is None else scaled + norm.bias
 
 

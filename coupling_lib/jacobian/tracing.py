@@ -4,8 +4,7 @@
     trace.hidden                       # X^0 .. X^L, at the blocks' own boundaries
     J = trace.jacobian(block=8)        # of the residual branch f^9, at the last token
 
-The states are recorded in the precision the model runs in; everything derived from them is float32 or
-wider.
+The states are recorded in the precision the model runs in; everything derived from them is float32 or wider.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coupling_lib.blocks import precision
-from coupling_lib.blocks import record as block_access
-from coupling_lib.blocks.record import BlockCall
+from coupling_lib.blocks.record import BlockCall, record
 from coupling_lib.errors import ParameterError, UnsupportedModelError
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.load import Model
@@ -39,7 +37,7 @@ class Trace:
     """
 
     model: Model
-    inputs: dict[str, torch.Tensor]
+    inputs: dict[str, Tensor]
     calls: list[BlockCall]
     tokens: list[str] | None
     _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
@@ -80,28 +78,18 @@ class Trace:
         return precision.arithmetic(self.model.hf)
 
     @cached_property
-    def hidden(self) -> torch.Tensor:
-        """Stack the residual stream at the blocks' own boundaries.
+    def hidden(self) -> Tensor:
+        """Stack X^0 .. X^L `(L + 1, n, d)` at the blocks' own boundaries, float32 or float64.
 
-        The last state is the last block's output, *before* the final norm; Hugging Face's
-        `hidden_states[-1]` is after it.
-
-        Returns:
-            X^0 .. X^L, shape `(L + 1, n, d)`, float32 or float64.
+        The last state is the last block's output, *before* the final norm; Hugging Face's `hidden_states[-1]` is after
+        it.
         """
-        states = [self.calls[0].input, *(call.output for call in self.calls)]
-        return torch.cat(states).to(self.dtype)
+        return torch.cat([self.calls[0].input, *(call.output for call in self.calls)]).to(self.dtype)
 
     def block(self, index: int) -> nn.Module:
-        """Give a block as a map with plain, wide weights, on which it can be differentiated.
-
-        Args:
-            index: which block, from 0; negative counts from the end.
-
-        Returns:
-            the block itself, or a dense copy of it where its weights are narrow, quantised or on disk. The last
-            one is kept, and no other: a copy takes as much memory as the block in float32.
-        """
+        """Give a block, from 0, as a map with plain, wide weights, on which it can be differentiated."""
+        # Itself, or a dense copy where its weights are narrow, quantised or on disk. The last one is kept, and no
+        # other: a copy takes as much memory as the block in float32.
         index %= self.n_blocks
         if index not in self._copies:
             self._copies.clear()
@@ -110,17 +98,9 @@ class Trace:
 
     @cached_property
     def final_norm(self) -> nn.Module:
-        """Find the norm between the last block and the last entry of Hugging Face's `hidden_states`.
-
-        Only the boundary of the released code needs it. It is found by what it does: applied to the last
-        block's output, it gives that last entry.
-
-        Returns:
-            the module, in the dtype of the Jacobians; the identity where there is no norm.
-
-        Raises:
-            UnsupportedModelError: if no module of the model does this.
-        """
+        """Find the norm between the last block and the last of Hugging Face's `hidden_states`; the identity if none."""
+        # Only the boundary of the released code needs it. It is found by what it does: applied to the last block's
+        # output, it gives that last entry.
         hf = self.model.hf
         with torch.no_grad():
             wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1]
@@ -136,30 +116,14 @@ class Trace:
         raise UnsupportedModelError(f"{type(hf).__name__} has no final norm that gives the last of its hidden_states")
 
     def forget(self, block: int) -> None:
-        """Let go of what was recorded for a block: its states, keys and values.
-
-        A trace that is only there for its Jacobians takes less memory block by block as they are formed. What needs
-        a forgotten block fails afterwards; the last one, which says how many tokens there are, is kept.
-
-        Args:
-            block: which block, from 0.
-        """
+        """Let go of what was recorded for a block, from 0: its states, keys and values."""
+        # A trace that is only there for its Jacobians takes less memory block by block as they are formed. What needs
+        # a forgotten block fails afterwards; the last one, which says how many tokens there are, is kept.
         if block != self.n_blocks - 1:
             self.calls[block] = None
 
     def position(self, token: int, name: str = "token") -> int:
-        """Turn a token position, possibly counted from the end, into one from 0 to n - 1.
-
-        Args:
-            token: the position; -1 is the last.
-            name: what to call it in the error.
-
-        Returns:
-            the position, from 0.
-
-        Raises:
-            ParameterError: if there is no such token.
-        """
+        """Turn a token position, possibly counted from the end, into one from 0 to n - 1; `name` is for the error."""
         if not _is_whole(token) or not -self.n_tokens <= token < self.n_tokens:
             raise ParameterError(
                 f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}; give one as a "
@@ -168,14 +132,7 @@ class Trace:
         return int(token) % self.n_tokens
 
     def check_boundary(self, boundary: str) -> None:
-        """Refuse a boundary that is unknown, or that this model's blocks do not have.
-
-        Args:
-            boundary: see `jacobian`.
-
-        Raises:
-            ParameterError: if there is no such boundary.
-        """
+        """Refuse a boundary that is unknown, or that this model's blocks do not have."""
         if boundary not in BOUNDARIES:
             raise ParameterError(f"boundary is {boundary!r}; it must be {', '.join(map(repr, BOUNDARIES))}")
         if boundary != "branch":
@@ -229,7 +186,7 @@ def _is_whole(number: object) -> bool:
     return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
-def trace(model: Model, given: str | torch.Tensor) -> Trace:
+def trace(model: Model, given: str | Tensor) -> Trace:
     """Run a model once and record every block's input, output and call.
 
     Args:
@@ -246,31 +203,28 @@ def trace(model: Model, given: str | torch.Tensor) -> Trace:
         >>> cl.trace(model, "It was a dark and stormy night").hidden.shape[0]
         13
     """
-    inputs = _inputs(model, given)
-    calls = block_access.record(model.hf, model.blocks, inputs)
-    ids = inputs.get("input_ids")
-    tokens = None
-    if ids is not None and model.tokenizer is not None:
-        tokens = [model.tokenizer.decode([token]) for token in ids[0].tolist()]
+    inputs, tokens = _inputs(model, given), None
+    calls = record(model.hf, model.blocks, inputs)
+    if "input_ids" in inputs and model.tokenizer is not None:
+        tokens = [model.tokenizer.decode([token]) for token in inputs["input_ids"][0].tolist()]
     return Trace(model, inputs, calls, tokens)
 
 
-def _inputs(model: Model, given: str | torch.Tensor) -> dict[str, torch.Tensor]:
+def _inputs(model: Model, given: str | Tensor) -> dict[str, Tensor]:
     """Turn what the user gave into what the model takes, or say in one line why not."""
-    hf = model.hf
-    wanted = hf.main_input_name
+    hf, wanted = model.hf, model.hf.main_input_name
+    pixels = wanted == "pixel_values"
     if isinstance(given, str):
         if model.tokenizer is None:
             raise ParameterError(f"{model.name} has no tokenizer and was given a text; give {wanted} as a tensor")
         given = torch.tensor([model.tokenizer(given)["input_ids"]], dtype=torch.long)
-    if not isinstance(given, torch.Tensor):
+    if not isinstance(given, Tensor):
         raise ParameterError(f"the input is a {type(given).__name__}; give a text or a tensor of {wanted}")
-    axes = 4 if wanted == "pixel_values" else 2
-    kind_fits = given.is_floating_point() == (wanted == "pixel_values")
-    if given.ndim != axes or len(given) != 1 or not kind_fits or given.numel() == 0:
-        form = "(1, channels, height, width), floating point" if axes == 4 else "(1, n) with n >= 1, integer"
+    fits = given.ndim == (4 if pixels else 2) and given.is_floating_point() == pixels
+    if not fits or len(given) != 1 or given.numel() == 0:
+        form = "(1, channels, height, width), floating point" if pixels else "(1, n) with n >= 1, integer"
         raise ParameterError(f"the input has shape {tuple(given.shape)} and dtype {given.dtype}; {wanted} is {form}")
-    if wanted == "pixel_values":
+    if pixels:
         return {wanted: given.to(hf.device, hf.dtype)}
     config = hf.config.get_text_config()
     longest = getattr(config, "max_position_embeddings", None)

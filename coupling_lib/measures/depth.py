@@ -3,41 +3,31 @@
 For one token position t of one prompt, the blocks have Jacobians J^1 .. J^L and singular vectors
 U_l, V_l. The coupling matrix A_{l l'} = U_{l',K}^T J^l V_{l',K} is diagonal where the top singular vectors
 of block l' diagonalise the Jacobian of block l. `measure_depth` gives every variant of the distance from
-diagonal for all pairs; `depth_null` draws what the same numbers are when there is no coupling at all;
-`depth_summary` condenses a measurement to a mean with its interval; `measure_models` repeats it for further models.
+diagonal for all pairs; `depth_summary` condenses a measurement to a mean with its interval; `measure_models` repeats
+it for further models. What the same numbers are with no coupling at all is said by `measures.random_bases`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
-from coupling_lib.measures.frame import batched, check_k, jacobians_by_prompt, measurement
-from coupling_lib.measures.random_bases import null_draws
+from coupling_lib.inputs.given import inputs_for, prompt_inputs
+from coupling_lib.measures import frame
 from coupling_lib.metrics.coupling import coupling_matrices
-from coupling_lib.metrics.nulls import DRAWS
-from coupling_lib.metrics.statistics import mean_interval
-from coupling_lib.metrics.variants import VARIANTS, locality, measure_variants
-from coupling_lib.models.load import Model, load_model
-from coupling_lib.provenance import provenance
+from coupling_lib.metrics.variants import locality
+from coupling_lib.models.load import Model
 from coupling_lib.store.sweep import sweep
-from coupling_lib.svd.triplets import top_triplets_stacked
 
 
-@measurement(version=2)
-@batched
+@frame.measurement(version=2)
+@frame.batched
 def measure_depth(
-    model: Model,
-    prompts: str | torch.Tensor | Iterable[Any],
-    ks: Sequence[int] = (10, 30, 50),
-    token: int = -1,
-    boundary: str = "block",
+    model: Model, prompts: frame.Prompts, ks: Sequence[int] = (10, 30, 50), token: int = -1, boundary: str = "block"
 ) -> xr.Dataset:
     """Measure coupling between all pairs of blocks at one token position (paper, sections 2 and 3).
 
@@ -69,50 +59,27 @@ def measure_depth(
         >>> dict(ds.normalized_miscoupling.sizes)
         {'prompt': 1, 'k': 1, 'block_1': 12, 'block_2': 12}
     """
-    given = prompt_inputs(prompts)
-    ks = sorted(set(ks))
-    check_k(model, ks[0])
-    check_k(model, ks[-1])
-    per_prompt = []
-    for number, J in enumerate(jacobians_by_prompt(model, given, token, boundary)):
-        triplets = top_triplets_stacked(J, max(ks))
-        # With one singular vector there are no off-diagonal entries to set against the diagonal.
-        names = [name for name in VARIANTS if 1 not in ks or name != "old_off_over_diagonal"]
-        values = measure_variants(J, triplets.U, triplets.S, triplets.Vh, ks, names)
-        variables = {name: (("k", "block_1", "block_2"), value.cpu().numpy()) for name, value in values.items()}
-        apart = locality(torch.stack(list(values.values())))
-        variables["by_distance"] = (("variant", "k", "distance"), apart.cpu().numpy())
-        variables["singular_values"] = (("block_1", "rank"), triplets.S.cpu().numpy())
-        variables["frobenius_norm"] = (("block_1",), torch.linalg.matrix_norm(J).cpu().numpy())
-        variables["residual"] = (("block_1",), triplets.residual.amax(dim=1).cpu().numpy())
-        per_prompt.append(xr.Dataset(variables))
-        if number == 0:
-            matrix = coupling_matrices(J, triplets.U, triplets.Vh).cpu().numpy()
-    ds = xr.concat(per_prompt, dim="prompt")
-    ds["matrix"] = (("block_1", "block_2", "row", "column"), matrix)
-    blocks = range(model.n_blocks)
-    ds = ds.assign_coords(k=ks, block_1=blocks, block_2=blocks, prompt=[prompt_name(prompt) for prompt in given])
-    ds = ds.assign_coords(variant=names, distance=blocks)
-    ds.attrs = provenance(model, given, measure="depth", token=token, boundary=boundary, route=model.blocks.route)
-    return ds
+    given, ks, blocks = prompt_inputs(prompts), sorted(set(ks)), range(model.n_blocks)
+    frame.check_k(model, *ks)
+    jacobians = frame.jacobians_by_prompt(model, given, token, boundary)
+    each = (_of_one_prompt(J, ks, first=number == 0) for number, J in enumerate(jacobians))
+    coords = {"k": ks, "block_1": blocks, "block_2": blocks, "variant": frame.variant_names(ks), "distance": blocks}
+    details = {"measure": "depth", "token": token, "boundary": boundary}
+    return frame.over_prompts(model, given, each, coords, shared=["matrix"], **details)
 
 
-def depth_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
-    """Draw what a variant is for single pairs of blocks that share no directions but keep their singular values.
-
-    This is the spread of single pairs. The mean, which a mean over pairs is to be set against, is known far better
-    than from draws: `null_of`.
-
-    Args:
-        ds: a dataset of `measure_depth`.
-        variant: a name of `metrics.variants.VARIANTS`.
-        n_samples: number of random draws.
-        seed: seed of the draws.
-
-    Returns:
-        the values, dimensions `(sample, k, block_1)`.
-    """
-    return null_draws(ds, variant, n_samples, seed)
+def _of_one_prompt(J: torch.Tensor, ks: list[int], first: bool) -> frame.Variables:
+    found, values = frame.coupled(J, ks)
+    variables: frame.Variables = {name: (("k", "block_1", "block_2"), value) for name, value in values.items()}
+    variables |= {
+        "by_distance": (("variant", "k", "distance"), locality(torch.stack(list(values.values())))),
+        "singular_values": (("block_1", "rank"), found.S),
+        "frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J)),
+        "residual": (("block_1",), found.residual.amax(dim=1)),
+    }
+    if first:
+        variables["matrix"] = (("block_1", "block_2", "row", "column"), coupling_matrices(J, found.U, found.Vh))
+    return variables
 
 
 def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
@@ -130,20 +97,20 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
 
     Raises:
         ParameterError: if the model has a single block.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
+        >>> summary = depth_summary(ds, "normalized_miscoupling")
+        >>> bool(summary["mean"].sel(pairs="neighbours", k=10) > summary["mean"].sel(pairs="all pairs", k=10))
+        True
     """
     if ds.sizes["block_1"] < 2:
         raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
-    everywhere = ds[variant].where(ds["block_1"] != ds["block_2"]).mean(("block_1", "block_2"))
-    neighbours = ds["by_distance"].sel(variant=variant, distance=1)
-    values = 1 - np.stack([part.transpose("prompt", "k").values for part in (everywhere, neighbours)], axis=1)
-    mean = values.mean(axis=0)
-    absent = np.full_like(mean, np.nan)
-    ends = mean_interval(values)[1:] if len(values) > 1 else (absent, absent)
-    variables = {
-        name: (("pairs", "k"), part) for name, part in zip(("mean", "low", "high"), (mean, *ends), strict=True)
-    }
-    coords = {"pairs": ["all pairs", "neighbours"], "k": ds["k"].values}
-    return xr.Dataset(variables, coords, attrs=ds.attrs | {"variant": variant})
+    neighbours = ds["by_distance"].sel(variant=variant, distance=1, drop=True)
+    both = 1 - xr.concat([frame.between_blocks(ds[variant]), neighbours], dim="pairs")
+    summary = frame.interval(both.transpose("prompt", "pairs", "k").assign_coords(pairs=["all pairs", "neighbours"]))
+    return summary.assign_attrs(ds.attrs | {"variant": variant})
 
 
 def other_models(others: str, besides: str) -> list[str]:
@@ -153,12 +120,7 @@ def other_models(others: str, besides: str) -> list[str]:
 
 
 def measure_models(
-    names: Sequence[str],
-    prompts: Sequence[Any],
-    k: int,
-    token: int = -1,
-    precision: str = "float32",
-    seed: int = 0,
+    names: Sequence[str], prompts: Sequence[Any], k: int, token: int = -1, precision: str = "float32", seed: int = 0
 ) -> dict[str, dict[str, xr.Dataset]]:
     """Measure coupling across depth in several models, one in memory at a time (paper, figure 20).
 
@@ -175,18 +137,19 @@ def measure_models(
 
     Raises:
         ParameterError: if K exceeds the width of a model.
+
+    Example:
+        >>> found = measure_models(["nano-llama"], ["It was the best of times"], k=10)
+        >>> {state: dict(ds.mismatch.sizes)["block_1"] for state, ds in found["nano-llama"].items()}
+        {'untrained': 12, 'trained': 12}
     """
-    found: dict[str, dict[str, xr.Dataset]] = {}
-    for name in names:
-        found[name] = {}
-        for state in ("untrained", "trained"):
-            model = load_model(name, precision=precision, untrained=state == "untrained", seed=seed)
-            if k > model.d_model:
-                raise ParameterError(
-                    f"k is {k}, and {name!r}, one of the other models, has width {model.d_model}; "
-                    f"leave it out of 'others' or take k up to {model.d_model}"
-                )
-            inputs = inputs_for(model, prompts, seed=seed)
-            found[name][state] = sweep(measure_depth, model, inputs, ks=(k,), token=token)
-            del model
+    found: dict[str, dict[str, xr.Dataset]] = {name: {} for name in names}
+    for name, state, model in frame.networks(names, precision, seed):
+        if k > model.d_model:
+            raise ParameterError(
+                f"k is {k}, and {name!r}, one of the other models, has width {model.d_model}; "
+                f"leave it out of 'others' or take k up to {model.d_model}"
+            )
+        found[name][state] = sweep(measure_depth, model, inputs_for(model, prompts, seed=seed), ks=(k,), token=token)
+        del model  # before the next one is loaded
     return found

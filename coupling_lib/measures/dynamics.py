@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 import xarray as xr
 
-from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace
-from coupling_lib.measures.frame import batched, check_k, measurement, traced_jacobians
+from coupling_lib.measures import frame
 from coupling_lib.metrics import dynamics
 from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
 from coupling_lib.models.load import Model
-from coupling_lib.provenance import prompts_hash, provenance
+from coupling_lib.provenance import prompts_hash
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets, top_triplets_stacked
 
 READINGS = ("embedding", "product", "released", "product with final norm", "affine")
@@ -24,18 +23,11 @@ READINGS = ("embedding", "product", "released", "product with final norm", "affi
 # Entries of random states held at once.
 _MAX_ENTRIES = 2**23
 
-Variables = dict[str, tuple[tuple[str, ...], torch.Tensor]]
 
-
-@measurement(version=2)
-@batched
+@frame.measurement(version=2)
+@frame.batched
 def measure_dynamics(
-    model: Model,
-    prompts: str | torch.Tensor | Iterable[Any],
-    k: int = 10,
-    token: int = -1,
-    seed: int = 0,
-    n_samples: int = DRAWS,
+    model: Model, prompts: frame.Prompts, k: int = 10, token: int = -1, seed: int = 0, n_samples: int = DRAWS
 ) -> xr.Dataset:
     r"""Measure how far products of I + J_l carry one token's state (paper, section 6.1 and appendix A.5).
 
@@ -87,36 +79,32 @@ def measure_dynamics(
         >>> round(float(ds.end_cosine.sel(reading="affine")[0]), 4)
         1.0
     """
-    given = prompt_inputs(prompts)
-    check_k(model, k)
-    per_prompt = []
-    for (traced, J), prompt in zip(traced_jacobians(model, given, token), given, strict=True):
-        # Seeded by the prompt as well, so that a prompt gives the same numbers alone and among others.
-        generator = torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
-        x = traced.hidden[:, traced.position(token)]
-        found = top_triplets_stacked(J, k)
-        variables = (
-            _carried(J, x)
-            | _random(J, x, found, n_samples, generator)
-            | _ends(traced, token, J, x)
-            | _growth(J, x, found, generator)
-        )
-        variables["left_right_cosine"] = (("block", "rank"), torch.einsum("ldk,lkd->lk", found.U, found.Vh))
-        variables["singular_values"] = (("block", "rank"), found.S)
-        per_prompt.append(xr.Dataset({name: (dims, value.cpu().numpy()) for name, (dims, value) in variables.items()}))
-    levels = range(model.n_blocks + 1)
-    ds = xr.concat(per_prompt, dim="prompt").assign_coords(
-        block=range(model.n_blocks),
-        level=levels,
-        start=levels,
-        reading=list(READINGS),
-        prompt=[prompt_name(prompt) for prompt in given],
-    )
-    ds.attrs = provenance(model, given, measure="dynamics", k=k, token=token, bases_seed=seed, route=traced.route)
-    return ds
+    given, levels = prompt_inputs(prompts), range(model.n_blocks + 1)
+    frame.check_k(model, k)
+
+    def each() -> Iterator[frame.Variables]:
+        for (traced, J), prompt in zip(frame.traced_jacobians(model, given, token), given, strict=True):
+            # Seeded by the prompt as well, so that a prompt gives the same numbers alone and among others.
+            generator = torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
+            yield _of_one_prompt(traced, J, token, k, n_samples, generator)
+
+    coords = {"block": range(model.n_blocks), "level": levels, "start": levels, "reading": list(READINGS)}
+    details = {"measure": "dynamics", "k": k, "token": token, "bases_seed": seed}
+    return frame.over_prompts(model, given, each(), coords, **details)
 
 
-def _carried(J: torch.Tensor, x: torch.Tensor) -> Variables:
+def _of_one_prompt(
+    traced: Trace, J: torch.Tensor, token: int, k: int, n_samples: int, generator: torch.Generator
+) -> frame.Variables:
+    x, found = traced.hidden[:, traced.position(token)], top_triplets_stacked(J, k)
+    variables = _carried(J, x) | _random(J, x, found, n_samples, generator)
+    variables |= _ends(traced, token, J, x) | _growth(J, x, found, generator)
+    variables["left_right_cosine"] = (("block", "rank"), torch.einsum("ldk,lkd->lk", found.U, found.Vh))
+    variables["singular_values"] = (("block", "rank"), found.S)
+    return variables
+
+
+def _carried(J: torch.Tensor, x: torch.Tensor) -> frame.Variables:
     """What products of I + J carry from every level to every later one, block by block and in total."""
     out = {f"carried_{name}": (("start", "level"), v) for name, v in dynamics.carried_states(J, x)._asdict().items()}
     out["linear_norm_ratio"] = (("block",), dynamics.linear_part(J, x).norm_ratio)
@@ -126,7 +114,7 @@ def _carried(J: torch.Tensor, x: torch.Tensor) -> Variables:
 
 def _random(
     J: torch.Tensor, x: torch.Tensor, found: SingularTriplets, n_samples: int, generator: torch.Generator
-) -> Variables:
+) -> frame.Variables:
     """The embedding carried through blocks with the same singular values and random singular vectors."""
     S = filled_spectrum(found.S, x.shape[-1], torch.linalg.matrix_norm(J))
     group, parts = max(1, _MAX_ENTRIES // x.numel()), []
@@ -134,14 +122,14 @@ def _random(
         states = dynamics.random_steps(S, x[0], min(group, n_samples - first), generator)
         null = dynamics.agreement(states, x.expand_as(states))
         parts.append(torch.stack([null.cosine, null.norm_ratio]))
-    found: Variables = {}
+    found: frame.Variables = {}
     for name, values in zip(("cosine", "norm_ratio"), torch.cat(parts, dim=1), strict=True):
         found[f"null_{name}"] = (("level",), values.mean(dim=0))
         found[f"null_{name}_error"] = (("level",), values.std(dim=0) / n_samples**0.5)
     return found
 
 
-def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> Variables:
+def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> frame.Variables:
     """Compare each reading's last state with the true one."""
     position, last = traced.position(token), traced.n_blocks - 1
     with torch.no_grad():
@@ -164,7 +152,7 @@ def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> Variab
     return {f"end_{name}": (("reading",), value) for name, value in found._asdict().items()}
 
 
-def _growth(J: torch.Tensor, x: torch.Tensor, found: SingularTriplets, generator: torch.Generator) -> Variables:
+def _growth(J: torch.Tensor, x: torch.Tensor, found: SingularTriplets, generator: torch.Generator) -> frame.Variables:
     """Growth along the directions that the blocks share most, and the same for blocks that share none."""
     k = found.S.shape[1]
     growth = dynamics.growth(J, x, top_triplets(J.mean(dim=0), k).U, found.S)

@@ -103,19 +103,15 @@ def _partial(table: pd.DataFrame, x: str, given: pd.DataFrame, root: pd.Series) 
         size = np.linalg.norm(a) * np.linalg.norm(b)
         return float(a @ b / size) if size > 1e-9 else np.nan
 
-    found = partial_correlation(values, score, given)
+    found, families = partial_correlation(values, score, given), np.unique(root)
     low, high, error = bootstrap_error(r, root)
-    without = [r(np.flatnonzero(root != family)) for family in np.unique(root)]
-    return {
-        "n": len(table), "r": found.r, "p": found.p_value, "low": low, "high": high, "error": error,
-        "families": len(np.unique(root)), "least": min(without), "most": max(without),
-    }  # fmt: skip
+    without = [r(np.flatnonzero(root != family)) for family in families]
+    line = {"n": len(table), "r": found.r, "p": found.p_value, "low": low, "high": high, "error": error}
+    return line | {"families": len(families), "least": min(without), "most": max(without)}
 
 
 def gains(points: pd.DataFrame) -> dict[str, Effect]:
     """Say by how much coupling explains the score better than each rival: the difference of two R²."""
     table = prepared(points)
-    return {
-        label: lead_over(table["coupling"], table[column], table["score"], table["root"])
-        for label, column in RIVALS.items()
-    }
+    own, score, root = table["coupling"], table["score"], table["root"]
+    return {label: lead_over(own, table[column], score, root) for label, column in RIVALS.items()}

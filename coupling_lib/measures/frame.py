@@ -1,21 +1,37 @@
-"""What every measurement shares: prompts in any form, progress, Jacobians stacked over blocks."""
+"""What every measurement shares: prompts traced with progress, Jacobians stacked over blocks, one data set over them.
+
+A measure is a function of one prompt's trace or Jacobians, which gives variables by name: their dimensions, and a
+tensor. `over_prompts` puts the variables of all prompts behind one another and notes where they come from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+import xarray as xr
 from tqdm import tqdm
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompts_together
+from coupling_lib.inputs.given import prompt_name, prompts_together
 from coupling_lib.jacobian.derivatives import prompts_jacobians
 from coupling_lib.jacobian.tracing import Trace, trace
-from coupling_lib.models.load import Model
-from coupling_lib.svd.heap import give_back
+from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.metrics.variants import VARIANTS, measure_variants
+from coupling_lib.models.load import Model, load_model
+from coupling_lib.provenance import provenance
+from coupling_lib.svd.memory import give_back
+from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
 
 Measure = TypeVar("Measure", bound=Callable[..., Any])
+
+Prompts = str | torch.Tensor | Iterable[Any]
+"""What a measure is given: texts, tensors of `input_ids` or `pixel_values`, or `Prompt` objects; or a single one."""
+
+Variables = dict[str, Any]
+"""Variables of one prompt by name: dimensions with a tensor or a list, or a single number or text."""
 
 # What is measured together has so many tokens, with padding.
 _TOKENS_TOGETHER = 1024
@@ -79,10 +95,74 @@ def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]
         yield trace(model, prompt)
 
 
-def check_k(model: Model, k: int) -> None:
-    """Refuse a number of singular vectors that a model's Jacobians do not have, before anything is measured."""
-    if not 1 <= k <= model.d_model:
-        raise ParameterError(f"k is {k}; {model.name} has width {model.d_model}, so k is from 1 to {model.d_model}")
+def check_k(model: Model, *ks: int) -> None:
+    """Refuse numbers of singular vectors that a model's Jacobians do not have, before anything is measured."""
+    for k in ks:
+        if not 1 <= k <= model.d_model:
+            raise ParameterError(f"k is {k}; {model.name} has width {model.d_model}, so k is from 1 to {model.d_model}")
+
+
+def over_prompts(
+    model: Model,
+    given: Sequence[Any],
+    each: Iterable[Variables | xr.Dataset],
+    coords: Mapping[str, Any],
+    shared: Sequence[str] = (),
+    **details: Any,
+) -> xr.Dataset:
+    """Put the variables of each prompt into one data set; what is `shared` is the first prompt's alone."""
+    per_prompt = [one if isinstance(one, xr.Dataset) else plain(one) for one in each]
+    apart = [ds.drop_vars(shared, errors="ignore") for ds in per_prompt]
+    first = per_prompt[0].drop_vars(list(apart[0].data_vars))
+    ds = xr.concat(apart, dim="prompt").assign(first.data_vars)
+    ds = ds.assign_coords({**coords, "prompt": [prompt_name(prompt) for prompt in given]})
+    return ds.assign_attrs(provenance(model, given, **details, route=model.blocks.route))
+
+
+def plain(variables: Variables) -> xr.Dataset:
+    """Make a data set of one prompt's variables, in numpy's arrays."""
+    tensors = {name: value for name, value in variables.items() if isinstance(value, tuple)}
+    arrays = {name: (dims, x.cpu().numpy()) for name, (dims, x) in tensors.items() if isinstance(x, torch.Tensor)}
+    return xr.Dataset(variables | arrays)
+
+
+def variant_names(ks: Sequence[int]) -> list[str]:
+    """Name the variants that exist at these K: a single vector has no entries to set against the diagonal."""
+    return [name for name in VARIANTS if 1 not in ks or name != "old_off_over_diagonal"]
+
+
+def coupled(
+    J: torch.Tensor, ks: Sequence[int], names: Sequence[str] | None = None
+) -> tuple[SingularTriplets, dict[str, torch.Tensor]]:
+    """Decompose Jacobians, and measure variants between all pairs of them at several K: each (K, L, L)."""
+    found = top_triplets_stacked(J, max(ks))
+    return found, measure_variants(J, found.U, found.S, found.Vh, ks, names or variant_names(ks))
+
+
+def between_blocks(values: xr.DataArray) -> xr.DataArray:
+    """Average over ordered pairs of different blocks."""
+    return values.where(values["block_1"] != values["block_2"]).mean(("block_1", "block_2"))
+
+
+def interval(values: xr.DataArray) -> xr.Dataset:
+    """Give `mean`, `low` and `high` over prompts, the ends of the 95 % interval: NaN where there is a single prompt."""
+    values = values.transpose("prompt", ...).astype(float)
+    one = values.isel(prompt=0, drop=True)
+    absent = np.full(one.shape, np.nan)
+    parts = mean_interval(values.values) if values.sizes["prompt"] > 1 else (one.values, absent, absent)
+    found = {name: (one.dims, part) for name, part in zip(("mean", "low", "high"), parts, strict=True)}
+    return xr.Dataset(found, one.coords)
+
+
+def networks(
+    names: Sequence[str], precision: str, seed: int, revision: str | None = None
+) -> Iterator[tuple[str, str, Model]]:
+    """Load models one after the other, each "untrained" and "trained"; only the first is of the given revision."""
+    for number, name in enumerate(names):
+        for state in ("untrained", "trained"):
+            chosen = None if number else revision
+            untrained = state == "untrained"
+            yield name, state, load_model(name, precision=precision, revision=chosen, untrained=untrained, seed=seed)
 
 
 def traced_jacobians(

@@ -7,22 +7,21 @@ normalisations of the released code at the numbers of vectors that the paper's h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_inputs, prompt_name
-from coupling_lib.measures.frame import batched, check_k, jacobians_by_prompt, measurement
+from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.measures import frame
 from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
 from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum, relative_to_null
 from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
-from coupling_lib.metrics.variants import VARIANTS, measure_variants
+from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.load import Model
-from coupling_lib.provenance import provenance, versions
+from coupling_lib.provenance import versions
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 DECISIVE = ("released_norm", "released_trace")
@@ -50,9 +49,7 @@ def null_curves(
 ) -> xr.Dataset:
     """Simulate every variant without coupling, beside its closed form (`coupling_lib.metrics.nulls`)."""
     # The spectrum is $\sigma_i = i^{-a}$ over the whole width; $a = 0$ is flat.
-    ks = list(ks)
-    generator = torch.Generator().manual_seed(seed)
-    names = list(VARIANTS)
+    generator, names, dims = torch.Generator().manual_seed(seed), list(VARIANTS), ("rule", "decay", "variant")
     per_width = []
     for d in widths:
         # One singular vector has no off-diagonal entries, which two of the variants need.
@@ -64,16 +61,12 @@ def null_curves(
         root = squares.mean(dim=0).sqrt()
         error = squares.std(dim=0) / (2 * root * n_samples**0.5)
         closed = torch.stack([torch.stack([closed_form_null(n, S, d, k) for n in names], dim=-1) for k in chosen])
-        dims = ("rule", "decay", "variant")
-        found = {"simulated": root, "error": error, "closed_form": closed}
-        per_width.append(
-            xr.Dataset({name: (dims, value.numpy()) for name, value in found.items()} | {"k": (("rule",), chosen)})
-        )
+        found = {"simulated": (dims, root), "error": (dims, error), "closed_form": (dims, closed)}
+        per_width.append(frame.plain(found | {"k": ("rule", chosen)}))
     ds = xr.concat(per_width, dim="width").transpose("rule", "width", "decay", "variant", missing_dims="ignore")
     rules = [*map(str, ks), "0.1 d"]
     ds = ds.assign_coords(width=list(widths), decay=list(decays), variant=names, rule=rules)
-    ds.attrs = {"measure": "null_curves", "n_samples": n_samples, "seed": seed, "versions": versions()}
-    return ds
+    return ds.assign_attrs(measure="null_curves", n_samples=n_samples, seed=seed, versions=versions())
 
 
 def null_by_spectrum(
@@ -89,14 +82,19 @@ def null_by_spectrum(
     return pd.DataFrame(rows, columns=["width", "spectrum", "coupling", "error"])
 
 
-@measurement(version=2)
-@batched
+def _random_bases(J: torch.Tensor, S: torch.Tensor, ks: Sequence[int], names: Sequence[str], seed: int = 0) -> tuple:
+    """Full spectra of Jacobians, and with random bases each variant's mean and its standard error, (variant, k)."""
+    # The spectrum beyond the measured head enters the null through its norm, and hardly through its shape.
+    spectrum = filled_spectrum(S, J.shape[-1], torch.linalg.matrix_norm(J)).cpu()
+    found = expected_null(spectrum, J.shape[-1], ks, names, seed=seed)
+    parts = (torch.stack([getattr(found[name], part).mean(dim=-1) for name in names]) for part in ("value", "error"))
+    return spectrum, *parts
+
+
+@frame.measurement(version=2)
+@frame.batched
 def measure_nulls(
-    model: Model,
-    prompts: str | torch.Tensor | Iterable[Any],
-    ks: Sequence[int] = (10, 30),
-    token: int = -1,
-    seed: int = 0,
+    model: Model, prompts: frame.Prompts, ks: Sequence[int] = (10, 30), token: int = -1, seed: int = 0
 ) -> xr.Dataset:
     """Measure all variants of coupling across depth, and the same against surrogates of the model itself."""
     # Every value is the mean over ordered pairs of different blocks. What each surrogate keeps and what it takes away
@@ -105,60 +103,39 @@ def measure_nulls(
     # with the expectation for random bases and the same singular values as null (`measures.random_bases.null_of`),
     # prompt by prompt: 0 without coupling, 1 at perfect coupling. The surrogate `rotated` is one draw of that null
     # for each pair of blocks, and stands beside it as a check.
-    given = prompt_inputs(prompts)
-    ks = sorted(set(ks))
+    given, ks, names = prompt_inputs(prompts), sorted(set(ks)), list(VARIANTS)
     if ks[0] < 2:
         raise ParameterError(f"ks is {ks!r}; some variants need off-diagonal entries, so K is at least 2")
-    check_k(model, ks[-1])
-    names = list(VARIANTS)
-    per_prompt = []
-    for J in jacobians_by_prompt(model, given, token):
+    frame.check_k(model, ks[-1])
+
+    def of_one_prompt(J: torch.Tensor) -> frame.Variables:
         U, S, Vh, _ = top_triplets_stacked(J, ks[-1])
-        V = Vh.mT
-        generator = torch.Generator().manual_seed(seed)
-        kinds = {"measured": (U, V)} | {kind: surrogate_vectors(U, V, kind, generator) for kind in SURROGATES}
-        # The spectrum beyond the measured head enters the null through its norm, and hardly through its shape.
-        spectrum = filled_spectrum(S, model.d_model, torch.linalg.matrix_norm(J)).cpu()
-        values = torch.stack(
-            [_table(mean_over_pairs(J, U, S, V, U2, V2, ks, names), names) for U2, V2 in kinds.values()]
-        )
-        closed = torch.stack(
-            [torch.stack([closed_form_null(n, spectrum, model.d_model, k).mean() for k in ks]) for n in names]
-        )
-        expected = expected_null(spectrum, model.d_model, ks, names, seed=seed)
-        null, error = (
-            torch.stack([getattr(expected[name], part).mean(dim=-1) for name in names]) for part in ("value", "error")
-        )
-        relative = torch.stack([relative_to_null(value, null) for value in values.cpu()])
+        V, generator = Vh.mT, torch.Generator().manual_seed(seed)
+        sides = [(U, V), *(surrogate_vectors(U, V, kind, generator) for kind in SURROGATES)]
+        found = [mean_over_pairs(J, U, S, V, U2, V2, ks, names) for U2, V2 in sides]
+        values = torch.stack([torch.stack([of[name] for name in names]) for of in found])
+        spectrum, null, error = _random_bases(J, S, ks, names, seed)
+        closed = [torch.stack([closed_form_null(n, spectrum, model.d_model, k).mean() for k in ks]) for n in names]
         dims = ("kind", "variant", "k")
-        per_prompt.append(
-            xr.Dataset(
-                {
-                    "value": (dims, values.cpu().numpy()),
-                    "relative": (dims, relative.cpu().numpy()),
-                    "null": (dims[1:], null.numpy()),
-                    "null_error": (dims[1:], error.numpy()),
-                    "closed_form": (dims[1:], closed.numpy()),
-                    "singular_values": (("block_1", "rank"), S.cpu().numpy()),
-                }
-            )
-        )
-    ds = xr.concat(per_prompt, dim="prompt")
-    ds = ds.assign_coords(k=ks, variant=names, kind=list(kinds), prompt=[prompt_name(prompt) for prompt in given])
-    ds.attrs = provenance(model, given, measure="nulls", token=token, surrogate_seed=seed, route=model.blocks.route)
-    return ds
+        return {
+            "value": (dims, values),
+            "relative": (dims, torch.stack([relative_to_null(value, null) for value in values.cpu()])),
+            "null": (dims[1:], null),
+            "null_error": (dims[1:], error),
+            "closed_form": (dims[1:], torch.stack(closed)),
+            "singular_values": (("block_1", "rank"), S),
+        }
+
+    each = map(of_one_prompt, frame.jacobians_by_prompt(model, given, token))
+    coords = {"k": ks, "variant": names, "kind": ["measured", *SURROGATES]}
+    return frame.over_prompts(model, given, each, coords, measure="nulls", token=token, surrogate_seed=seed)
 
 
-def _table(values: dict[str, torch.Tensor], names: Sequence[str]) -> torch.Tensor:
-    """Values by name as one tensor (variant, k)."""
-    return torch.stack([values[name] for name in names])
-
-
-@measurement(version=2)
-@batched
+@frame.measurement(version=2)
+@frame.batched
 def measure_decisive(
     model: Model,
-    prompts: str | torch.Tensor | Iterable[Any],
+    prompts: frame.Prompts,
     ks: Sequence[int] = (10, 30, 50),
     token: int = -1,
     boundary: str = "hidden_states",
@@ -167,41 +144,24 @@ def measure_decisive(
     # The paper's final figure 1a plots values that agree with $1 - 1/\sqrt{\lfloor 0.1 d \rfloor}$, the value of 1 -
     # `released_trace` with K = 10 % of the width, a flat spectrum and no coupling. Whether they are that, or
     # coupling, is decided by measuring the same models.
-    given = prompt_inputs(prompts)
-    d, n_blocks = model.d_model, model.n_blocks
+    given, n_blocks = prompt_inputs(prompts), model.n_blocks
     if n_blocks < 2:
         raise ParameterError("the model has 1 block; coupling needs pairs of different blocks, take a deeper model")
-    fixed = [k for k in ks if k <= d]
-    chosen = [*fixed, tenth_of_width(d)]
+    fixed = [k for k in ks if k <= model.d_model]
+    chosen = [*fixed, tenth_of_width(model.d_model)]
     # What the mean over different pairs becomes when the n_blocks zeros of the diagonal are counted as well.
     with_diagonal = (n_blocks - 1) / n_blocks
     different = ~torch.eye(n_blocks, dtype=torch.bool)
-    per_prompt = []
-    for J in jacobians_by_prompt(model, given, token, boundary):
-        U, S, Vh, _ = top_triplets_stacked(J, max(chosen))
-        found = measure_variants(J, U, S, Vh, chosen, DECISIVE)
+
+    def of_one_prompt(J: torch.Tensor) -> frame.Variables:
+        triplets, found = frame.coupled(J, chosen, DECISIVE)
         value = torch.stack([found[name].cpu()[:, different].mean(dim=-1) for name in DECISIVE])
-        spectrum = filled_spectrum(S, d, torch.linalg.matrix_norm(J)).cpu()
-        expected = expected_null(spectrum, d, chosen, DECISIVE)
-        null, error = (
-            torch.stack([getattr(expected[name], part).mean(dim=-1) for name in DECISIVE])
-            for part in ("value", "error")
-        )
+        _, null, error = _random_bases(J, triplets.S, chosen, DECISIVE)
         both = {"value": value, "null": null, "null_error": error}
-        per_prompt.append(
-            xr.Dataset(
-                {
-                    name: (("variant", "rule", "pairs"), torch.stack([x, x * with_diagonal], dim=-1).numpy())
-                    for name, x in both.items()
-                }
-            )
-        )
-    ds = xr.concat(per_prompt, dim="prompt").assign_coords(
-        variant=list(DECISIVE),
-        rule=[*map(str, fixed), "0.1 d"],
-        pairs=["different", "all"],
-        prompt=[prompt_name(prompt) for prompt in given],
-    )
-    ds["k"] = (("rule",), chosen)
-    ds.attrs = provenance(model, given, measure="decisive", token=token, boundary=boundary, route=model.blocks.route)
-    return ds
+        dims = ("variant", "rule", "pairs")
+        return {name: (dims, torch.stack([x, x * with_diagonal], dim=-1)) for name, x in both.items()}
+
+    each = map(of_one_prompt, frame.jacobians_by_prompt(model, given, token, boundary))
+    coords = {"variant": list(DECISIVE), "rule": [*map(str, fixed), "0.1 d"], "pairs": ["different", "all"]}
+    ds = frame.over_prompts(model, given, each, coords, measure="decisive", token=token, boundary=boundary)
+    return ds.assign(k=("rule", chosen))

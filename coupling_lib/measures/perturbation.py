@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import Any
 
 import torch
 import xarray as xr
@@ -13,13 +12,13 @@ from nnsight import NNsight
 
 from coupling_lib.blocks.record import residual_stream
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
-from coupling_lib.measures.frame import batched, measurement, traced_jacobians
+from coupling_lib.measures import frame
 from coupling_lib.metrics.dynamics import random_steps
 from coupling_lib.metrics.nulls import filled_spectrum
 from coupling_lib.models.load import Model
-from coupling_lib.provenance import prompts_hash, provenance
+from coupling_lib.provenance import prompts_hash
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 CARRIERS = ("network", "linear", "random")
@@ -32,11 +31,11 @@ _BATCH_BYTES = 2**28
 _LARGEST = 10
 
 
-@measurement(version=2)
-@batched
+@frame.measurement(version=2)
+@frame.batched
 def measure_perturbation(
     model: Model,
-    prompts: str | torch.Tensor | Iterable[Any],
+    prompts: frame.Prompts,
     noise: Sequence[float] = (0.03, 0.1, 0.3, 1.0),
     draws: int = 4,
     token: int = -1,
@@ -84,35 +83,40 @@ def measure_perturbation(
         >>> bool(ds.cosine.sel(carrier="network", level=0).min() > 0.999)
         True
     """
-    given = prompt_inputs(prompts)
-    noise = [float(level) for level in noise]
+    given, noise = prompt_inputs(prompts), [float(level) for level in noise]
     if not noise or not all(level > 0 for level in noise):
         raise ParameterError(f"noise is {noise!r}; it must be relative noise levels above 0, such as (0.1, 1.0)")
     if draws < 1:
         raise ParameterError(f"draws is {draws!r}; it must be a whole number from 1")
-    per_prompt = []
-    for (traced, J), prompt in zip(traced_jacobians(model, given, token), given, strict=True):
-        # Seeded by the prompt as well, so that a prompt gives the same numbers alone and among others.
-        generator = torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
-        position = traced.position(token)
-        x = traced.hidden[:, position]
-        directions = torch.randn(draws, traced.d_model, generator=generator).to(x)
-        directions = directions / directions.norm(dim=-1, keepdim=True)
-        added = (torch.tensor(noise).to(x)[:, None, None] * directions * x[0].norm()).flatten(0, 1)
-        states, moved = perturbed_states(traced, position, added)
-        changes = torch.stack([states - x, _linear_changes(J, added), _random_changes(J, added, generator)])
-        changes = changes.unflatten(1, (len(noise), draws))
-        per_prompt.append(_compared(x, changes, moved))
-    ds = xr.concat(per_prompt, dim="prompt").assign_coords(
-        carrier=list(CARRIERS),
-        noise=noise,
-        level=range(model.n_blocks + 1),
-        prompt=[prompt_name(prompt) for prompt in given],
-    )
-    ds.attrs = provenance(
-        model, given, measure="perturbation", draws=draws, token=token, noise_seed=seed, route=traced.route
-    )
-    return ds
+
+    def each() -> Iterator[frame.Variables]:
+        for (traced, J), prompt in zip(frame.traced_jacobians(model, given, token), given, strict=True):
+            # Seeded by the prompt as well, so that a prompt gives the same numbers alone and among others.
+            generator = torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
+            yield _of_one_prompt(traced, J, traced.position(token), noise, draws, generator)
+
+    coords = {"carrier": list(CARRIERS), "noise": noise, "level": range(model.n_blocks + 1)}
+    details = {"measure": "perturbation", "draws": draws, "token": token, "noise_seed": seed}
+    return frame.over_prompts(model, given, each(), coords, **details)
+
+
+def _of_one_prompt(
+    traced: Trace, J: torch.Tensor, position: int, noise: list[float], draws: int, generator: torch.Generator
+) -> frame.Variables:
+    x = traced.hidden[:, position]
+    directions = torch.randn(draws, traced.d_model, generator=generator).to(x)
+    directions = directions / directions.norm(dim=-1, keepdim=True)
+    added = (torch.tensor(noise).to(x)[:, None, None] * directions * x[0].norm()).flatten(0, 1)
+    states, moved = perturbed_states(traced, position, added)
+    changes = torch.stack([states - x, _linear_changes(J, added), _random_changes(J, added, generator)])
+    changes = changes.unflatten(1, (len(noise), draws))  # (carrier, noise, draw, level, d)
+    dims, lengths = ("carrier", "noise", "draw", "level"), changes.norm(dim=-1)
+    return {
+        "cosine": (dims, torch.cosine_similarity(x + changes, x.expand_as(changes), dim=-1)),
+        "amplification": (dims, lengths / lengths[..., :1]),
+        "linear_error": (dims[1:], (changes[0] - changes[1]).norm(dim=-1) / lengths[0]),
+        "earlier_moved": moved,
+    }
 
 
 @torch.no_grad()
@@ -165,19 +169,3 @@ def _random_changes(J: torch.Tensor, added: torch.Tensor, generator: torch.Gener
     width = J.shape[-1]
     largest = top_triplets_stacked(J, min(_LARGEST, width)).S
     return random_steps(filled_spectrum(largest, width, torch.linalg.matrix_norm(J)), added, len(added), generator)
-
-
-def _compared(x: torch.Tensor, changes: torch.Tensor, moved: float) -> xr.Dataset:
-    """Condense changes (carrier, noise, draw, level, d) of one prompt."""
-    dims = ("carrier", "noise", "draw", "level")
-    cosine = torch.cosine_similarity(x + changes, x.expand_as(changes), dim=-1)
-    lengths = changes.norm(dim=-1)
-    error = (changes[0] - changes[1]).norm(dim=-1) / lengths[0]
-    return xr.Dataset(
-        {
-            "cosine": (dims, cosine.cpu().numpy()),
-            "amplification": (dims, (lengths / lengths[..., :1]).cpu().numpy()),
-            "linear_error": (dims[1:], error.cpu().numpy()),
-            "earlier_moved": moved,
-        }
-    )

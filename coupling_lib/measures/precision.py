@@ -11,7 +11,7 @@ What an int8 or a 4-bit block is taken to be is said in `coupling_lib.blocks.pre
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -21,17 +21,14 @@ import xarray as xr
 
 from coupling_lib.blocks.precision import PRECISIONS, is_quantised
 from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError, UntrustworthyResultError
-from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
+from coupling_lib.inputs.given import inputs_for, prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
+from coupling_lib.measures import frame
 from coupling_lib.measures.depth import measure_depth
-from coupling_lib.measures.frame import check_k, depth_jacobians, measurement, traces
-from coupling_lib.measures.random_bases import null_of
+from coupling_lib.measures.random_bases import chance, null_of
 from coupling_lib.metrics.subspaces import principal_angles, random_angles
-from coupling_lib.metrics.variants import measure_variants
 from coupling_lib.models.load import Model, load_model
-from coupling_lib.provenance import provenance
 from coupling_lib.store.sweep import sweep
-from coupling_lib.svd.triplets import top_triplets_stacked
 
 REFERENCE = "float32"
 """The precision, and the arithmetic, that all others are compared with."""
@@ -68,13 +65,9 @@ def chosen_precisions(text: str) -> list[str]:
     return narrow
 
 
-@measurement(version=2)
+@frame.measurement(version=2)
 def measure_triplets(
-    model: Model,
-    prompts: str | torch.Tensor | Iterable[Any],
-    k: int = 10,
-    token: int = -1,
-    arithmetic: str = REFERENCE,
+    model: Model, prompts: frame.Prompts, k: int = 10, token: int = -1, arithmetic: str = REFERENCE
 ) -> xr.Dataset:
     """Measure the top singular triplets of every block's Jacobian J_tt, vectors included, and their coupling.
 
@@ -102,25 +95,21 @@ def measure_triplets(
         {'prompt': 1, 'block': 12, 'component': 96, 'rank': 4}
     """
     given = prompt_inputs(prompts)
-    check_k(model, k)
+    frame.check_k(model, k)
     if arithmetic not in ARITHMETIC:
         raise ParameterError(f"arithmetic is {arithmetic!r}; it must be one of {', '.join(ARITHMETIC)}")
-    per_prompt = []
-    for traced in traces(model, given):
-        J = depth_jacobians(_in_arithmetic(traced, arithmetic), token).float()
-        triplets = top_triplets_stacked(J, k)
-        values = measure_variants(J, triplets.U, triplets.S, triplets.Vh, [k], [VARIANT])
-        variables = {
-            "U": (("block", "component", "rank"), triplets.U.cpu().numpy()),
-            "V": (("block", "component", "rank"), triplets.Vh.mT.cpu().numpy()),
-            "singular_values": (("block", "rank"), triplets.S.cpu().numpy()),
-            VARIANT: (("block_1", "block_2"), values[VARIANT][0].cpu().numpy()),
-        }
-        per_prompt.append(xr.Dataset(variables))
-    ds = xr.concat(per_prompt, dim="prompt").assign_coords(prompt=[prompt_name(prompt) for prompt in given])
-    details = {"k": k, "token": token, "arithmetic": arithmetic, "route": traced.route}
-    ds.attrs = provenance(model, given, measure="triplets", **details)
-    return ds
+    each = (_of_one_prompt(_in_arithmetic(traced, arithmetic), token, k) for traced in frame.traces(model, given))
+    return frame.over_prompts(model, given, each, {}, measure="triplets", k=k, token=token, arithmetic=arithmetic)
+
+
+def _of_one_prompt(traced: Trace, token: int, k: int) -> frame.Variables:
+    found, values = frame.coupled(frame.depth_jacobians(traced, token).float(), [k], [VARIANT])
+    return {
+        "U": (("block", "component", "rank"), found.U),
+        "V": (("block", "component", "rank"), found.Vh.mT),
+        "singular_values": (("block", "rank"), found.S),
+        VARIANT: (("block_1", "block_2"), values[VARIANT][0]),
+    }
 
 
 def measure_precision(
@@ -163,6 +152,12 @@ def measure_precision(
 
     Raises:
         ParameterError: if K exceeds the width, a token does not exist, or there is no prompt.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_precision("nano-neox", ["It was the best of times"], ["bfloat16"], k=4)
+        >>> ds.precision.values.tolist(), float(ds.value_error.sel(precision="float32", source="weights").max())
+        (['float32', 'bfloat16'], 0.0)
     """
     model = load_model(name, precision=REFERENCE, revision=revision)
     inputs = inputs_for(model, prompts, seed=seed)
@@ -181,22 +176,14 @@ def measure_precision(
             left_out.append(f"{precision} is left out: {error}")
     ds = xr.concat([_compared(one, reference) for one in found], dim="precision", combine_attrs="override")
     ds = ds.assign_coords(precision=[one["depth"].attrs["precision"] for one in found], source=list(SOURCES))
-    width = int(ds.attrs["width"])
     generator = torch.Generator().manual_seed(seed)
-    nulls = [null_of(one["depth"], VARIANT, seed=seed).mean() for one in found]
-    ds["null"] = ("precision", [float(null["value"]) for null in nulls])
-    ds["null_error"] = ("precision", [float(null["error"]) for null in nulls])
-    angles = torch.rad2deg(random_angles(width, k, generator=generator))
+    nulls = [chance(null_of(one["depth"], VARIANT, seed=seed)) for one in found]
+    angles = torch.rad2deg(random_angles(int(ds.attrs["width"]), k, generator=generator))
+    ds["null"], ds["null_error"] = ("precision", list(map(float, nulls))), ("precision", [null.error for null in nulls])
     ds["random_angle"] = ("order", angles.mean(dim=0).numpy())
     ds["random_angle_error"] = ("order", (angles.std(dim=0) / len(angles) ** 0.5).numpy())
-    ds.attrs |= {
-        "measure": "precision",
-        "k": k,
-        "precision": ", ".join(ds["precision"].values),
-        "n_vectors": len(examples),
-    }
-    ds.attrs["left_out"] = "\n".join(left_out)
-    return ds
+    named = {"precision": ", ".join(ds["precision"].values), "left_out": "\n".join(left_out)}
+    return ds.assign_attrs({"measure": "precision", "k": k, "n_vectors": len(examples)} | named)
 
 
 def _measured(model: Model, inputs: Sequence[Any], examples: Sequence[Any], settings: dict[str, int]) -> dict[str, Any]:
@@ -229,17 +216,12 @@ def _errors(narrow: xr.Dataset | None, wide: xr.Dataset) -> xr.Dataset:
         return xr.full_like(_errors(wide, wide), np.nan)
     angles = [principal_angles(_frames(narrow, side), _frames(wide, side)).rad2deg().numpy() for side in "UV"]
     value_error = np.abs(narrow["singular_values"] / wide["singular_values"] - 1)
-    return xr.Dataset(
-        {
-            "value_error": (("example", "block", "rank"), value_error.transpose("prompt", "block", "rank").values),
-            "angle": (("side", "example", "block", "order"), np.stack(angles)),
-            "coupling_error": (
-                ("example", "block_1", "block_2"),
-                np.abs(narrow[VARIANT].values - wide[VARIANT].values),
-            ),
-        },
-        coords={"side": ["U", "V"]},
-    )
+    variables = {
+        "value_error": (("example", "block", "rank"), value_error.transpose("prompt", "block", "rank").values),
+        "angle": (("side", "example", "block", "order"), np.stack(angles)),
+        "coupling_error": (("example", "block_1", "block_2"), np.abs(narrow[VARIANT].values - wide[VARIANT].values)),
+    }
+    return xr.Dataset(variables, {"side": ["U", "V"]})
 
 
 def _frames(ds: xr.Dataset, side: str) -> torch.Tensor:
@@ -260,8 +242,7 @@ def _in_arithmetic(traced: Trace, arithmetic: str) -> Trace:
 
 def _check_quantised(model: Model) -> None:
     """Refuse a quantised model whose blocks were left as they are, which would look like an exact quantisation."""
-    quantised = model.precision in ("int8", "nf4", "fp4")
-    if quantised and not is_quantised(model.blocks.modules):
+    if model.precision in ("int8", "nf4", "fp4") and not is_quantised(model.blocks.modules):
         raise UnsupportedModelError(
             f"bitsandbytes finds no linear layer to quantise in the blocks of {type(model.hf).__name__}"
         )

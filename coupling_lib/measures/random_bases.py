@@ -1,7 +1,9 @@
 """The null beside every measured coupling: what it is where blocks share no direction.
 
 One rule for all measurements. `null_of` takes the singular values out of a dataset and gives the expectation of a
-reading for uniformly random singular vectors, with its standard error, block by block and for every K.
+reading for uniformly random singular vectors, with its standard error, block by block and for every K. It is what a
+mean over pairs is set against. `depth_null` (`tokens_null` and `relations_null` are other names of it) draws single
+pairs, which spread.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
+from coupling_lib.metrics import nulls
 from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
 from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
+from coupling_lib.metrics.spectrum import exchanged_null
 from coupling_lib.metrics.variants import VARIANTS
 
 # A comparison of tokens has a Jacobian per token and prompt; this many of them stand for all.
@@ -71,14 +75,14 @@ def null_of(
     """
     single = isinstance(variant, str)
     names = [variant] if single else [name for name in VARIANTS if name in ds] if variant is None else list(variant)
-    S, width, ks, dims, coords = _spectra(ds)
-    found = expected_null(S.flatten(0, -2), width, ks, names, n_samples, seed)
-    shape = S.shape[:-1] if "k" not in dims else (len(ks), *S.shape[:-1])
+    S, width, ks, blank = _at_hand(ds)
+    found = expected_null(S, width, ks, names, n_samples, seed)
     parts = {
-        part: np.stack([getattr(found[name], part).numpy().reshape(shape) for name in names])
+        part: np.stack([getattr(found[name], part).numpy().reshape(blank.shape) for name in names])
         for part in ("value", "error", "mean_square")
     }
-    null = xr.Dataset({part: (("variant", *dims), x) for part, x in parts.items()}, {"variant": names, **coords})
+    dims = ("variant", *blank.dims)
+    null = xr.Dataset({part: (dims, x) for part, x in parts.items()}, {"variant": names, **blank.coords})
     draws = found[names[0]].draws
     note = f"closed form of the mean square and {draws:,} draws"
     return (null.isel(variant=0, drop=True) if single else null).assign_attrs(draws=draws, seed=seed, note=note)
@@ -89,13 +93,91 @@ def chance(null: xr.Dataset) -> Chance:
     return Chance(float(null["value"].mean()), float(null["error"].mean()))
 
 
-def null_draws(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
-    """Draw what a reading is for single pairs of blocks that share no directions: the spread, not the mean."""
-    S, width, ks, dims, coords = _spectra(ds)
+def depth_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
+    """Draw what a variant is for single pairs that share no directions but keep their singular values.
+
+    This is the spread of single pairs, of blocks or of tokens. The mean, which a mean over pairs is to be set against,
+    is known far better than from draws: `null_of`. `tokens_null` and `relations_null` are the same function.
+
+    Args:
+        ds: a dataset of `measure_depth`, `measure_tokens` or `measure_relations`.
+        variant: a name of `metrics.variants.VARIANTS`.
+        n_samples: number of random draws.
+        seed: seed of the draws.
+
+    Returns:
+        the values, dimensions `(sample, k, block_1)` for depth, `(relation, sample, block_1)` for relations, and
+        `(sample, jacobian)` for tokens: each measured Jacobian, or an even selection of them where there are many.
+
+    Raises:
+        ParameterError: if the dataset has no singular values, or the variant is unknown.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
+        >>> dict(depth_null(ds, "mismatch", n_samples=20).sizes)
+        {'sample': 20, 'k': 1, 'block_1': 12}
+    """
+    S, width, ks, blank = _at_hand(ds)
     generator = torch.Generator().manual_seed(seed)
-    values = random_orthogonal_null(S.flatten(0, -2), width, ks, n_samples, generator, [variant])[variant]
-    shape = S.shape[:-1] if "k" not in dims else (len(ks), *S.shape[:-1])
-    return xr.DataArray(values.numpy().reshape(n_samples, *shape), dims=("sample", *dims), coords=coords)
+    values = random_orthogonal_null(S, width, ks, n_samples, generator, [variant])[variant].numpy()
+    drawn = xr.DataArray(values.reshape(n_samples, *blank.shape), blank.coords, ("sample", *blank.dims))
+    return drawn.transpose("relation", ..., missing_dims="ignore")
+
+
+tokens_null = relations_null = depth_null
+
+
+def readings_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Dataset:
+    """Give every variant for random orthogonal bases with the same singular values: `null_of` of all.
+
+    Args:
+        ds: a dataset of `measure_depth`.
+        n_samples: number of draws.
+        seed: seed of the draws.
+
+    Returns:
+        `value`, `error` and `mean_square` `(variant, k, block_1)`.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
+        >>> dict(readings_null(ds, n_samples=20).sizes)
+        {'variant': 17, 'k': 1, 'block_1': 12}
+    """
+    return null_of(ds, None, n_samples, seed)
+
+
+def spectra_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Dataset:
+    """Give what agreement of left and right vectors is where they are random, with the same singular values.
+
+    Args:
+        ds: a dataset of `measure_spectra` with K from 2 to half of the width.
+        n_samples: number of random draws.
+        seed: seed of the draws.
+
+    Returns:
+        `left_right_alignment` `()`, in closed form, and `exchanged_miscoupling` `(sample, block)`, drawn for each
+        block's singular values (root mean square over prompts). All blocks share the draws, so that the error of a
+        mean over blocks is the standard error of the draws' means.
+
+    Raises:
+        ParameterError: if K is out of that range.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_spectra(cl.load_model("nano-neox"), ["It was the best of times"], k=4)
+        >>> round(float(spectra_null(ds, n_samples=20).left_right_alignment), 3)
+        0.082
+    """
+    width, k = int(ds.attrs["width"]), ds.sizes["rank"]
+    if not 2 <= k <= width // 2:
+        raise ParameterError(f"k is {k}; random bases of width {width} need k from 2 to {width // 2}")
+    values = exchanged_null(root_mean_square_spectra(ds), k, n_samples, torch.Generator().manual_seed(seed))
+    exchanged = xr.DataArray(values.numpy(), {"block": ds.block}, ("sample", "block"))
+    return xr.Dataset(
+        {"left_right_alignment": nulls.mean_absolute_coordinate(width), "exchanged_miscoupling": exchanged}
+    )
 
 
 def root_mean_square_spectra(ds: xr.Dataset) -> torch.Tensor:
@@ -105,28 +187,29 @@ def root_mean_square_spectra(ds: xr.Dataset) -> torch.Tensor:
         torch.tensor(ds[name].transpose("prompt", ...).values, dtype=torch.float64).square().mean(0).sqrt()
         for name in ("singular_values", "frobenius_norm")
     )
-    width = int(ds.attrs["width"])
+    return _whole(S, int(ds.attrs["width"]), frobenius)
+
+
+def _whole(S: torch.Tensor, width: int, frobenius: torch.Tensor) -> torch.Tensor:
     return S if S.shape[-1] == width else filled_spectrum(S, width, frobenius)
 
 
-def _spectra(ds: xr.Dataset) -> tuple[torch.Tensor, int, list[int], tuple[str, ...], dict[str, np.ndarray]]:
-    """Spectra of a dataset, its width and numbers of vectors, and the dimensions of its null."""
+def _at_hand(ds: xr.Dataset) -> tuple[torch.Tensor, int, list[int], xr.DataArray]:
+    """Spectra (L, r) of a dataset, its width, its numbers of vectors, and an array with the dimensions of its null."""
     if "singular_values" not in ds or "frobenius_norm" not in ds:
         raise ParameterError(
             "the dataset has no singular_values and frobenius_norm; expected one of measure_depth, measure_relations "
             "or measure_tokens"
         )
-    width = int(ds.attrs["width"])
-    if "token_1" in ds["frobenius_norm"].dims:
-        frobenius = torch.tensor(ds["frobenius_norm"].values, dtype=torch.float64).flatten()
-        S = torch.tensor(ds["singular_values"].values, dtype=torch.float64).flatten(0, 1)
-        at_hand = torch.isfinite(frobenius).nonzero().flatten()
-        some = at_hand[torch.linspace(0, len(at_hand) - 1, min(len(at_hand), _MOST_SPECTRA)).round().long()]
-        S = S[some] if S.shape[1] == width else filled_spectrum(S[some], width, frobenius[some])
-        return S, width, [int(ds.attrs["k"])], ("jacobian",), {}
-    dims = tuple(name for name in ds["frobenius_norm"].dims if name != "prompt")
-    S = root_mean_square_spectra(ds[["singular_values", "frobenius_norm"]].transpose("prompt", *dims, ...))
-    coords = {name: ds[name].values for name in dims if name in ds.coords}
+    width, both = int(ds.attrs["width"]), ds[["singular_values", "frobenius_norm"]]
+    if "token_1" in both["frobenius_norm"].dims:
+        S, frobenius = (torch.tensor(both[name].values, dtype=torch.float64).flatten(0, 1) for name in both)
+        known = torch.isfinite(frobenius).nonzero().flatten()
+        some = known[torch.linspace(0, len(known) - 1, min(len(known), _MOST_SPECTRA)).round().long()]
+        blank = xr.DataArray(np.empty(len(some)), dims="jacobian")
+        return _whole(S[some], width, frobenius[some]), width, [int(ds.attrs["k"])], blank
+    blank = both["frobenius_norm"].isel(prompt=0, drop=True).reset_coords(drop=True)
+    S = root_mean_square_spectra(both.transpose("prompt", *blank.dims, ...)).flatten(0, -2)
     if "k" not in ds.dims:
-        return S, width, [int(ds.attrs["k"])], dims, coords
-    return S, width, ds["k"].values.tolist(), ("k", *dims), {"k": ds["k"].values, **coords}
+        return S, width, [int(ds.attrs["k"])], blank
+    return S, width, ds["k"].values.tolist(), blank.expand_dims(k=ds["k"].values)

@@ -9,7 +9,7 @@ side by side. `metrics.trajectory` does the same for the scores of trajectories.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +19,8 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.random_bases import null_of
-from coupling_lib.metrics.nulls import DRAWS, relative_to_null
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.measures.frame import interval
+from coupling_lib.metrics.nulls import relative_to_null
 from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS
 
 SEVERAL_KS = (5, 10, 30, 50)
@@ -65,28 +64,11 @@ CHOICES = (
 """Points of disagreement, one after the other, all else being equal within a point."""
 
 
-_NULL = ("value", "error")
-
-
 def several_ks(k: int, width: int) -> tuple[int, ...]:
     """Choose the numbers of singular vectors at which readings are compared."""
     if not 2 <= k <= width:
         raise ParameterError(f"k is {k}; readings are compared at k from 2 to {width}, the width; pass -p k 10")
     return tuple(sorted({k, *(other for other in SEVERAL_KS if other <= width)}))
-
-
-def readings_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Dataset:
-    """Give every variant for random orthogonal bases with the same singular values: `null_of` of all.
-
-    Args:
-        ds: a dataset of `measure_depth`.
-        n_samples: number of draws.
-        seed: seed of the draws.
-
-    Returns:
-        `value`, `error` and `mean_square` `(variant, k, block_1)`.
-    """
-    return null_of(ds, _variants(ds), n_samples, seed)
 
 
 def mean_readings(datasets: Mapping[str, xr.Dataset], nulls: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -101,9 +83,16 @@ def mean_readings(datasets: Mapping[str, xr.Dataset], nulls: Mapping[str, xr.Dat
         single one), `null` of the variant itself and its standard error `null_error`; and `share`, `share_low`,
         `share_high` of $(\text{value} - \text{null}) / (\text{best} - \text{null})$, 0 at chance and 1 at perfect
         coupling.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
+        >>> means = mean_readings({"trained": ds}, {"trained": cl.readings_null(ds, n_samples=20)})
+        >>> dict(means.share.sizes), bool((means.share.sel(variant="normalized_miscoupling") > 0).all())
+        ({'network': 1, 'variant': 17, 'k': 1}, True)
     """
-    means = xr.concat([_means(ds, nulls[name]) for name, ds in datasets.items()], dim="network")
-    return means.assign_coords(network=list(datasets))
+    means = [_means(ds, nulls[name]) for name, ds in datasets.items()]
+    return xr.concat(means, dim="network").assign_coords(network=list(datasets))
 
 
 def rank_agreement(ds: xr.Dataset, k: int) -> xr.Dataset:
@@ -119,6 +108,12 @@ def rank_agreement(ds: xr.Dataset, k: int) -> xr.Dataset:
 
     Raises:
         ParameterError: if there are fewer than three blocks, or K was not measured.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
+        >>> round(float(rank_agreement(ds, k=10)["mean"].sel(variant="mismatch", other="mismatch")), 6)
+        1.0
     """
     if ds.sizes["block_1"] < 3:
         raise ParameterError(f"the model has {ds.sizes['block_1']} blocks; ranks of pairs need at least three")
@@ -127,12 +122,8 @@ def rank_agreement(ds: xr.Dataset, k: int) -> xr.Dataset:
     names = _variants(ds)
     values = np.stack([_pairs(ds, name).sel(k=k).values for name in names], axis=-1)
     rho = np.stack([scipy.stats.spearmanr(prompt, axis=0).statistic for prompt in values])
-    found = dict(zip(("mean", "low", "high"), _interval(rho), strict=True))
-    return xr.Dataset(
-        {name: (("variant", "other"), part) for name, part in found.items()},
-        coords={"variant": names, "other": names},
-        attrs=ds.attrs | {"k": k},
-    )
+    labelled = xr.DataArray(rho, {"variant": names, "other": names}, ("prompt", "variant", "other"))
+    return interval(labelled).assign_attrs(ds.attrs | {"k": k})
 
 
 def compare_choices(
@@ -148,13 +139,23 @@ def compare_choices(
     Returns:
         columns point, reading, variant, network, coupling, low, high (95 % interval over prompts, NaN for a
         single one), null, the same for random orthogonal bases, and null_error, its standard error.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> model, texts = cl.load_model("nano-neox"), ["It was the best of times"]
+        >>> ours, theirs = (cl.measure_depth(model, texts, (10,), boundary=at) for at in ("block", "hidden_states"))
+        >>> nulls = {"trained": cl.readings_null(ours, n_samples=20)}
+        >>> table = compare_choices({"block": {"trained": ours}, "hidden_states": {"trained": theirs}}, nulls, k=10)
+        >>> len(table) == len(CHOICES)
+        True
     """
     rows = []
     for choice in CHOICES:
         for network, ds in measured[choice.boundary].items():
-            mean, low, high = _interval(_coupling(ds, choice, k))
+            found = interval(xr.DataArray(_coupling(ds, choice, k), dims="prompt"))
             null = _null_coupling(nulls[network], choice, k)
-            rows.append((choice.point, choice.reading, choice.variant, network, *map(float, (mean, low, high)), *null))
+            ends = (found[name].item() for name in ("mean", "low", "high"))
+            rows.append((choice.point, choice.reading, choice.variant, network, *ends, *null))
     columns = ["point", "reading", "variant", "network", "coupling", "low", "high", "null", "null_error"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -170,15 +171,19 @@ def coupling_by_block(measured: Mapping[str, Mapping[str, xr.Dataset]], variant:
     Returns:
         `mean`, `low` and `high` `(boundary, network, block)`: mean over the other blocks, in both roles (the block's
         Jacobian against their vectors, and the reverse), and over prompts; 95 % interval over prompts.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
+        >>> dict(coupling_by_block({"block": {"trained": ds}}, "mismatch", k=10)["mean"].sizes)
+        {'boundary': 1, 'network': 1, 'block': 12}
     """
-    networks: Sequence[str] = list(next(iter(measured.values())))
-    parts = np.array([[_by_block(sets[name], variant, k) for name in networks] for sets in measured.values()])
-    dims = ("boundary", "network", "block")
-    return xr.Dataset(
-        {name: (dims, parts[:, :, i]) for i, name in enumerate(("mean", "low", "high"))},
-        coords={"boundary": list(measured), "network": networks, "block": np.arange(parts.shape[-1])},
-        attrs={"variant": variant, "k": k},
-    )
+    networks = list(next(iter(measured.values())))
+    each = [
+        xr.concat([_by_block(sets[name], variant, k) for name in networks], "network") for sets in measured.values()
+    ]
+    found = xr.concat(each, dim="boundary").assign_coords(boundary=list(measured), network=networks)
+    return found.assign_attrs(variant=variant, k=k)
 
 
 def _variants(ds: xr.Dataset) -> list[str]:
@@ -187,31 +192,20 @@ def _variants(ds: xr.Dataset) -> list[str]:
 
 def _pairs(ds: xr.Dataset, variant: str) -> xr.DataArray:
     """One variant at all ordered pairs of different blocks, (prompt, k, pair)."""
-    values = ds[variant].transpose("prompt", "k", "block_1", "block_2")
+    values = ds[variant].transpose("prompt", "k", "block_1", "block_2").values.astype(float)
     different = ~np.eye(values.shape[-1], dtype=bool)
-    return xr.DataArray(
-        values.values[..., different].astype(float), dims=("prompt", "k", "pair"), coords={"k": ds["k"]}
-    )
-
-
-def _interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean over the first axis and its bootstrap interval, NaN where a single value gives none."""
-    if len(values) > 1:
-        return tuple(mean_interval(values))
-    absent = np.full_like(values[0], np.nan)
-    return values[0], absent, absent
+    return xr.DataArray(values[..., different], {"k": ds["k"]}, ("prompt", "k", "pair"))
 
 
 def _means(ds: xr.Dataset, null: xr.Dataset) -> xr.Dataset:
     names = _variants(ds)
-    values = np.stack([_pairs(ds, name).mean("pair").values for name in names], axis=1)  # prompt, variant, k
-    chance, error = (null[part].sel(variant=names).mean("block_1").transpose("variant", "k").values for part in _NULL)
-    share = relative_to_null(torch.from_numpy(values), torch.from_numpy(chance).expand(values.shape)).numpy()
-    parts = dict(zip(("mean", "low", "high"), _interval(values), strict=True)) | {"null": chance, "null_error": error}
-    parts |= dict(zip(("share", "share_low", "share_high"), _interval(share), strict=True))
-    return xr.Dataset(
-        {name: (("variant", "k"), part) for name, part in parts.items()}, coords={"variant": names, "k": ds["k"]}
-    )
+    values = xr.concat([_pairs(ds, name).mean("pair") for name in names], dim="variant").assign_coords(variant=names)
+    values = values.transpose("prompt", "variant", "k")
+    chance = null.sel(variant=names).mean("block_1").transpose("variant", "k")
+    against = torch.from_numpy(chance["value"].values).expand(values.shape)
+    share = values.copy(data=relative_to_null(torch.from_numpy(values.values), against).numpy())
+    ends = interval(share).rename(mean="share", low="share_low", high="share_high")
+    return interval(values).assign(null=chance["value"], null_error=chance["error"], **ends.data_vars)
 
 
 def _coupling(ds: xr.Dataset, choice: Choice, k: int) -> np.ndarray:
@@ -234,8 +228,7 @@ def _null_coupling(null: xr.Dataset, choice: Choice, k: int) -> tuple[float, flo
     return coupling, error
 
 
-def _by_block(ds: xr.Dataset, variant: str, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    values = 1 - ds[variant].sel(k=k).where(ds["block_1"] != ds["block_2"])
-    rows = values.mean("block_2").transpose("prompt", "block_1").values
-    columns = values.mean("block_1").transpose("prompt", "block_2").values
-    return _interval((rows + columns).astype(float) / 2)
+def _by_block(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
+    values = 1 - ds[variant].sel(k=k, drop=True).where(ds["block_1"] != ds["block_2"])
+    rows, columns = values.mean("block_2").rename(block_1="block"), values.mean("block_1").rename(block_2="block")
+    return interval((rows + columns).astype(float) / 2)

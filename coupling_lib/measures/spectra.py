@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_inputs, prompt_name
-from coupling_lib.measures.frame import batched, check_k, jacobians_by_prompt, measurement
-from coupling_lib.measures.random_bases import root_mean_square_spectra
-from coupling_lib.metrics.nulls import DRAWS, mean_absolute_coordinate
-from coupling_lib.metrics.spectrum import (
-    decay_exponent,
-    exchanged_miscoupling,
-    exchanged_null,
-    first_block_of_fit,
-    inverse_sigma_fit,
-    left_right_alignment,
-)
+from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.measures import frame
+from coupling_lib.metrics import spectrum
 from coupling_lib.models.load import Model
-from coupling_lib.provenance import provenance
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 
-@measurement(version=2)
-@batched
+@frame.measurement(version=2)
+@frame.batched
 def measure_spectra(
-    model: Model,
-    prompts: str | torch.Tensor | Iterable[Any],
-    k: int = 15,
-    token: int = -1,
-    whole: Sequence[int] = (),
+    model: Model, prompts: frame.Prompts, k: int = 15, token: int = -1, whole: Sequence[int] = ()
 ) -> xr.Dataset:
     r"""Measure the singular values of every block's Jacobian J_tt (paper, figures 33 and 34).
 
@@ -65,37 +50,34 @@ def measure_spectra(
         >>> dict(ds.singular_values.sizes), dict(ds.spectrum.sizes)
         ({'prompt': 1, 'block': 12, 'rank': 5}, {'prompt': 1, 'whole': 2, 'index': 96})
     """
-    given = prompt_inputs(prompts)
-    check_k(model, k)
-    whole = list(whole)
+    given, whole = prompt_inputs(prompts), list(whole)
+    frame.check_k(model, k)
     for block in whole:
         if not 0 <= block < model.n_blocks:
             raise ParameterError(f"whole names block {block!r}; {model.name} has {model.n_blocks}, counted from 0")
-    per_prompt = []
-    for J in jacobians_by_prompt(model, given, token):
-        found = top_triplets_stacked(J, k)
-        frobenius = torch.linalg.matrix_norm(J)
-        exchanged = exchanged_miscoupling(J, found.U, found.Vh) if k > 1 else torch.full_like(frobenius, torch.nan)
-        variables = {
-            "singular_values": (("block", "rank"), found.S),
-            "frobenius_norm": (("block",), frobenius),
-            "stable_rank": (("block",), (frobenius / found.S[:, 0]) ** 2),
-            "left_right_alignment": (("block",), left_right_alignment(found.U, found.Vh)),
-            "exchanged_miscoupling": (("block",), exchanged),
-        }
-        if whole:
-            # A log scale shows the small ones too, and float32 would lose them below an outlying first.
-            spectrum = torch.linalg.svdvals(J[whole].double())
-            variables["spectrum"] = (("whole", "index"), spectrum)
-            variables["decay_exponent"] = (("whole",), decay_exponent(spectrum[:, : max(2, model.d_model // 2)]))
-        per_prompt.append(xr.Dataset({name: (dims, value.cpu().numpy()) for name, (dims, value) in variables.items()}))
-    ds = xr.concat(per_prompt, dim="prompt").assign_coords(
-        block=range(model.n_blocks), prompt=[prompt_name(prompt) for prompt in given]
-    )
+    coords = {"block": range(model.n_blocks)} | ({"whole": whole} if whole else {})
+    each = (_of_one_prompt(J, k, whole) for J in frame.jacobians_by_prompt(model, given, token))
+    return frame.over_prompts(model, given, each, coords, measure="spectra", k=k, token=token)
+
+
+def _of_one_prompt(J: torch.Tensor, k: int, whole: list[int]) -> frame.Variables:
+    found, frobenius = top_triplets_stacked(J, k), torch.linalg.matrix_norm(J)
+    nothing = torch.full_like(frobenius, torch.nan)
+    exchanged = spectrum.exchanged_miscoupling(J, found.U, found.Vh) if k > 1 else nothing
+    variables = {
+        "singular_values": (("block", "rank"), found.S),
+        "frobenius_norm": (("block",), frobenius),
+        "stable_rank": (("block",), (frobenius / found.S[:, 0]) ** 2),
+        "left_right_alignment": (("block",), spectrum.left_right_alignment(found.U, found.Vh)),
+        "exchanged_miscoupling": (("block",), exchanged),
+    }
     if whole:
-        ds = ds.assign_coords(whole=whole)
-    ds.attrs = provenance(model, given, measure="spectra", k=k, token=token, route=model.blocks.route)
-    return ds
+        # A log scale shows the small ones too, and float32 would lose them below an outlying first.
+        S = torch.linalg.svdvals(J[whole].double())
+        stronger = S[:, : max(2, J.shape[-1] // 2)]
+        variables["spectrum"] = (("whole", "index"), S)
+        variables["decay_exponent"] = (("whole",), spectrum.decay_exponent(stronger))
+    return variables
 
 
 def spectra_fits(ds: xr.Dataset, first_block: int | None = None) -> xr.Dataset:
@@ -112,48 +94,21 @@ def spectra_fits(ds: xr.Dataset, first_block: int | None = None) -> xr.Dataset:
 
     Raises:
         ParameterError: if fewer than three blocks are left to fit.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_spectra(cl.load_model("nano-neox"), ["It was the best of times"], k=2)
+        >>> spectra_fits(ds).attrs["first_block"], bool(spectra_fits(ds).r_squared <= 1)
+        (3, True)
     """
     n_blocks = ds.sizes["block"]
-    first = first_block_of_fit(n_blocks) if first_block is None else first_block
+    first = spectrum.first_block_of_fit(n_blocks) if first_block is None else first_block
     if not 0 <= first <= n_blocks - 3:
         raise ParameterError(
             f"the line would start at block {first + 1} of {n_blocks}; it needs three blocks, so start at block 1 to "
             f"{n_blocks - 2} of a model that has them"
         )
     top = torch.tensor(ds.singular_values.isel(rank=0).values, dtype=torch.float64)
-    fits = [inverse_sigma_fit(values, first) for values in top]
-    return xr.Dataset(
-        {name: (("prompt",), [getattr(fit, name) for fit in fits]) for name in ("slope", "intercept", "r_squared")},
-        coords={"prompt": ds.prompt},
-        attrs={"first_block": first},
-    )
-
-
-def spectra_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Dataset:
-    """Give what agreement of left and right vectors is where they are random, with the same singular values.
-
-    Args:
-        ds: a dataset of `measure_spectra` with K from 2 to half of the width.
-        n_samples: number of random draws.
-        seed: seed of the draws.
-
-    Returns:
-        `left_right_alignment` `()`, in closed form, and `exchanged_miscoupling` `(sample, block)`, drawn for each
-        block's singular values (root mean square over prompts). All blocks share the draws, so that the error of a
-        mean over blocks is the standard error of the draws' means.
-
-    Raises:
-        ParameterError: if K is out of that range.
-    """
-    width, k = int(ds.attrs["width"]), ds.sizes["rank"]
-    if not 2 <= k <= width // 2:
-        raise ParameterError(f"k is {k}; random bases of width {width} need k from 2 to {width // 2}")
-    generator = torch.Generator().manual_seed(seed)
-    values = exchanged_null(root_mean_square_spectra(ds), k, n_samples, generator)
-    return xr.Dataset(
-        {
-            "left_right_alignment": mean_absolute_coordinate(width),
-            "exchanged_miscoupling": (("sample", "block"), values.numpy()),
-        },
-        coords={"block": ds.block},
-    )
+    fits = [spectrum.inverse_sigma_fit(values, first) for values in top]
+    found = {name: ("prompt", [getattr(fit, name) for fit in fits]) for name in ("slope", "intercept", "r_squared")}
+    return xr.Dataset(found, {"prompt": ds.prompt}, {"first_block": first})

@@ -13,7 +13,7 @@ is subtracted there, and the identity is subtracted in J_tt alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,26 +21,21 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace
-from coupling_lib.measures.frame import check_k, measurement, traces
-from coupling_lib.measures.random_bases import null_draws
+from coupling_lib.measures import frame
 from coupling_lib.metrics.coupling import coupling_matrices
-from coupling_lib.metrics.nulls import DRAWS
-from coupling_lib.metrics.variants import VARIANTS, measure_variants
 from coupling_lib.models.load import Model
-from coupling_lib.provenance import provenance
-from coupling_lib.svd.triplets import top_triplets_stacked
 
 KINDS = ("self", "input", "output")
 """Which token is held fixed: none, the one that is varied (t1), or the one that is read (t2)."""
 
 
-@measurement(version=2)
+@frame.measurement(version=2)
 def measure_tokens(
     model: Model,
-    prompts: str | torch.Tensor | Iterable[Any],
+    prompts: frame.Prompts,
     block: int,
     other: int | None = None,
     kind: str = "self",
@@ -88,50 +83,20 @@ def measure_tokens(
         >>> dict(ds.normalized_miscoupling.sizes)
         {'prompt': 1, 'token_1': 4, 'token_2': 4}
     """
-    given = prompt_inputs(prompts)
-    other = block if other is None else other
-    check_k(model, k)
+    given, other = prompt_inputs(prompts), block if other is None else other
+    frame.check_k(model, k)
     _check(model, block, other, kind, tokens)
-    per_prompt = []
-    for number, traced in enumerate(traces(model, given)):
-        anchor = None if kind == "self" else traced.position((1 if kind == "input" else -1) if fixed is None else fixed)
-        chosen = _chosen_tokens(traced, {block, other}, kind, anchor, tokens)
-        pairs = [
-            {"self": (token, token), "input": (anchor, token), "output": (token, anchor)}[kind] for token in chosen
-        ]
-        variables, matrix = _measured(traced, block, other, pairs, k)
-        names = traced.tokens or [""] * traced.n_tokens
-        variables["position"] = (("token_1",), np.array(chosen))
-        variables["text"] = (("token_1",), np.array([names[token] for token in chosen]))
-        variables["fixed_position"] = ((), -1 if anchor is None else anchor)
-        variables["fixed_text"] = ((), "" if anchor is None else names[anchor])
-        if number == 0:
-            first = matrix
-        per_prompt.append(_filled(xr.Dataset(variables), tokens))
-    ds = xr.concat(per_prompt, dim="prompt")
-    ds = ds.merge(_filled(xr.Dataset({"matrix": (("token_1", "token_2", "row", "column"), first)}), tokens))
-    ds = ds.assign_coords(prompt=[prompt_name(prompt) for prompt in given])
+
+    def each() -> Iterator[xr.Dataset]:
+        for number, traced in enumerate(frame.traces(model, given)):
+            default = 1 if kind == "input" else -1
+            anchor = None if kind == "self" else traced.position(default if fixed is None else fixed)
+            chosen = _chosen_tokens(traced, {block, other}, kind, anchor, tokens)
+            variables = _of_one_prompt(traced, block, other, kind, anchor, chosen, k, first=number == 0)
+            yield _filled(frame.plain(variables), tokens)
+
     details = {"block": block, "other": other, "kind": kind, "fixed": fixed, "k": k, "tokens": tokens}
-    ds.attrs = provenance(model, given, measure="tokens", route=traced.route, **details)
-    return ds
-
-
-def tokens_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
-    """Draw what a variant is for single pairs of tokens that share no directions but keep their singular values.
-
-    For each measured Jacobian; where there are many, for an even selection of them. The mean is known better than
-    from draws: `null_of`.
-
-    Args:
-        ds: a dataset of `measure_tokens`.
-        variant: a name of `metrics.variants.VARIANTS`.
-        n_samples: number of random draws.
-        seed: seed of the draws.
-
-    Returns:
-        the values, dimensions `(sample, jacobian)`.
-    """
-    return null_draws(ds, variant, n_samples, seed)
+    return frame.over_prompts(model, given, each(), {}, shared=["matrix"], measure="tokens", **details)
 
 
 def token_comparisons(pair: tuple[int, int], token_in: int, token_out: int) -> dict[str, dict[str, Any]]:
@@ -151,22 +116,28 @@ def token_reports(comparisons: Mapping[str, Mapping[str, Any]]) -> tuple[list[st
     return names[: len(KINDS)], names[-len(KINDS) :]
 
 
-def _measured(
-    traced: Trace, block: int, other: int, pairs: list[tuple[int, int]], k: int
-) -> tuple[dict[str, Any], np.ndarray]:
-    """Measure one prompt: variables without the dimension `prompt`, and the signed coupling matrices."""
-    n = len(pairs)
+def _of_one_prompt(
+    traced: Trace, block: int, other: int, kind: str, anchor: int | None, chosen: list[int], k: int, first: bool
+) -> frame.Variables:
+    n, names = len(chosen), traced.tokens or [""] * traced.n_tokens
+    pairs = [{"self": (token, token), "input": (anchor, token), "output": (token, anchor)}[kind] for token in chosen]
     J = torch.cat([block_jacobians(traced, index, pairs) for index in dict.fromkeys((block, other))])
-    triplets = top_triplets_stacked(J, k)
-    # With one singular vector there are no off-diagonal entries to set against the diagonal.
-    names = [name for name in VARIANTS if k > 1 or name != "old_off_over_diagonal"]
-    values = measure_variants(J, triplets.U, triplets.S, triplets.Vh, (k,), names)
     # Rows are the Jacobians of block l, columns the vectors of block l': the last n, which are the first if l' = l.
-    variables = {name: (("token_1", "token_2"), value[0, :n, -n:].cpu().numpy()) for name, value in values.items()}
-    variables["singular_values"] = (("token_1", "rank"), triplets.S[:n].cpu().numpy())
-    variables["frobenius_norm"] = (("token_1",), torch.linalg.matrix_norm(J[:n]).cpu().numpy())
-    variables["residual"] = ((), float(triplets.residual.max()))
-    return variables, coupling_matrices(J[:n], triplets.U[-n:], triplets.Vh[-n:]).cpu().numpy()
+    found, values = frame.coupled(J, [k])
+    variables: frame.Variables = {name: (("token_1", "token_2"), v[0, :n, -n:]) for name, v in values.items()}
+    variables |= {
+        "singular_values": (("token_1", "rank"), found.S[:n]),
+        "frobenius_norm": (("token_1",), torch.linalg.matrix_norm(J[:n])),
+        "residual": float(found.residual.max()),
+        "position": (("token_1",), np.array(chosen)),
+        "text": (("token_1",), np.array([names[token] for token in chosen])),
+        "fixed_position": -1 if anchor is None else anchor,
+        "fixed_text": "" if anchor is None else names[anchor],
+    }
+    if first:
+        A = coupling_matrices(J[:n], found.U[-n:], found.Vh[-n:])
+        variables["matrix"] = (("token_1", "token_2", "row", "column"), A)
+    return variables
 
 
 def _chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | None, tokens: int) -> list[int]:

@@ -1,23 +1,30 @@
-"""Trajectories: how the residual stream of one token moves from block to block."""
+"""Trajectories: how the residual stream of one token moves from block to block, and what it would predict there.
+
+The *logit lens* reads the next token off the stream at each depth, as if the model ended there. `entropy` is that of
+softmax(W x^l), the paper's formula as it stands, with the model's unembedding W (and its bias, if it has one).
+`entropy_normed` is that of softmax(W N(x^l)), where the model's final norm N comes first, as it does in the model
+itself; at the last depth this is the model's own prediction, up to a constant factor or a soft cap that a few models
+put on their logits and that is left out here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
+from torch import Tensor, nn
+from torch.nn import functional
 
 from coupling_lib.errors import UnsupportedModelError
-from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
+from coupling_lib.inputs.given import inputs_for, prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
-from coupling_lib.measures.frame import measurement, traces
-from coupling_lib.measures.logit_lens import logit_lens_entropies
+from coupling_lib.measures import frame
 from coupling_lib.metrics import trajectory
 from coupling_lib.metrics.trajectory import READINGS, STATES, measure_readings, principal_paths, score_or_nan
-from coupling_lib.models.load import Model, load_model
-from coupling_lib.provenance import provenance
+from coupling_lib.models.load import Model
 from coupling_lib.store.sweep import sweep
 
 SCORES = ("line_shape_score", "expodistance", "equidistance")
@@ -25,11 +32,12 @@ SCORES = ("line_shape_score", "expodistance", "equidistance")
 
 COMPONENTS = 2
 
+# Rows of the unembedding that are widened to float32 at a time, to bound memory.
+_ROWS = 8192
 
-@measurement(version=2)
-def measure_trajectories(
-    model: Model, prompts: str | torch.Tensor | Iterable[Any], token: int = -1, window: int = 0
-) -> xr.Dataset:
+
+@frame.measurement(version=2)
+def measure_trajectories(model: Model, prompts: frame.Prompts, token: int = -1, window: int = 0) -> xr.Dataset:
     r"""Measure how straight, how evenly spaced and how exponential token trajectories are (paper, section 2.2).
 
     Args:
@@ -48,7 +56,7 @@ def measure_trajectories(
         - `norm` `(prompt, level)` of the states and `step_length` `(prompt, block)`, in units of the stream;
         - `window_line_shape_score`, `window_expodistance` and `window_equidistance` `(prompt, centre)`, of each run
           of `window` blocks by its middle block;
-        - `entropy` and `entropy_normed` `(prompt, level)` in nats, see `measures.logit_lens`; left out for a model
+        - `entropy` and `entropy_normed` `(prompt, level)` in nats, see above; left out for a model
           that has no next token, and the attribute `entropy_missing` says why;
         - `path` `(level, position, component)` and `path_share` `(component,)`: the tokens of the first prompt in
           the principal components of their last states, without special tokens; left out of prompts with fewer
@@ -63,28 +71,21 @@ def measure_trajectories(
         >>> dict(ds.norm.sizes), bool(ds.line_shape_score >= 1)
         ({'prompt': 1, 'level': 13}, True)
     """
-    given = prompt_inputs(prompts)
-    width = trajectory.window_width(model.n_blocks, window)
-    per_prompt, paths, missing = [], {}, ""
-    for number, traced in enumerate(traces(model, given)):
-        x = traced.hidden[:, traced.position(token)]
-        entropies, missing = _entropies(traced, token)
-        per_prompt.append(_measured(x.cpu(), _normed(traced, x), width).assign(entropies))
-        if number == 0:
-            paths = _paths(traced)
-    ds = xr.concat(per_prompt, dim="prompt").assign(paths)
-    ds = ds.assign_coords(
-        prompt=[prompt_name(prompt) for prompt in given],
-        level=range(model.n_blocks + 1),
-        block=range(model.n_blocks),
-        centre=[start + width // 2 for start in range(model.n_blocks - width + 1)],
-        states=list(STATES),
-        reading=list(READINGS),
-    )
-    ds.attrs = provenance(
-        model, given, measure="trajectories", token=token, window=width, entropy_missing=missing, route=traced.route
-    )
-    return ds
+    given, missing = prompt_inputs(prompts), ""
+    width, n_blocks = trajectory.window_width(model.n_blocks, window), model.n_blocks
+
+    def each() -> Iterator[frame.Variables]:
+        nonlocal missing
+        for number, traced in enumerate(frame.traces(model, given)):
+            entropies, missing = _entropies(traced, token)
+            yield _scores(traced, token, width) | entropies | (_paths(traced) if number == 0 else {})
+
+    levels, centres = range(n_blocks + 1), [start + width // 2 for start in range(n_blocks - width + 1)]
+    coords = {"level": levels, "block": range(n_blocks), "centre": centres}
+    coords |= {"states": list(STATES), "reading": list(READINGS)}
+    details = {"measure": "trajectories", "token": token, "window": width}
+    ds = frame.over_prompts(model, given, each(), coords, ["path", "path_share", "path_token"], **details)
+    return ds.assign_attrs(entropy_missing=missing)
 
 
 def compare_trajectories(
@@ -112,56 +113,92 @@ def compare_trajectories(
 
     Raises:
         ParameterError: see `load_model` and `measure_trajectories`.
+
+    Example:
+        >>> found = compare_trajectories(["nano-neox"], ["It was the best of times"])["nano-neox"]
+        >>> bool(found["trained"].line_shape_score < found["untrained"].line_shape_score)
+        True
     """
-    prompts, found = list(prompts), {}
-    for number, name in enumerate(names):
-        found[name] = {}
-        for role in ("untrained", "trained"):
-            model = load_model(
-                name,
-                precision=precision,
-                revision=None if number else revision,
-                untrained=role == "untrained",
-                seed=seed,
-            )
-            given = inputs_for(model, prompts, seed=seed)
-            found[name][role] = sweep(measure_trajectories, model, given, token=token, window=window)
-            del model
+    prompts = list(prompts)
+    found: dict[str, dict[str, xr.Dataset]] = {name: {} for name in names}
+    for name, state, model in frame.networks(names, precision, seed, revision):
+        given = inputs_for(model, prompts, seed=seed)
+        found[name][state] = sweep(measure_trajectories, model, given, token=token, window=window)
+        del model  # before the next one is loaded
     return found
 
 
-def _measured(x: torch.Tensor, normed: torch.Tensor | None, width: int) -> xr.Dataset:
+def _scores(traced: Trace, token: int, width: int) -> frame.Variables:
     """Give everything that the states of one token say by themselves."""
-    windows = trajectory.block_windows(x, width)
-    windowed = {
-        f"window_{name}": ("centre", [score_or_nan(getattr(trajectory, name), part) for part in windows])
-        for name in SCORES
-    }
-    return xr.Dataset(
-        {name: score_or_nan(getattr(trajectory, name), x) for name in SCORES}
-        | {"readings": (("states", "reading"), measure_readings(x, normed).numpy())}
-        | {"norm": ("level", trajectory.norms(x).numpy()), "step_length": ("block", trajectory.step_lengths(x).numpy())}
-        | windowed
-    )
-
-
-def _normed(traced: Trace, x: torch.Tensor) -> torch.Tensor | None:
+    states = traced.hidden[:, traced.position(token)]
     try:
         with torch.no_grad():
-            return traced.final_norm(x[-1]).cpu()
+            normed = traced.final_norm(states[-1]).cpu()
     except UnsupportedModelError:
-        return None
+        normed = None
+    x = states.cpu()
+    windows = trajectory.block_windows(x, width)
+    scores = {name: getattr(trajectory, name) for name in SCORES}
+    return {
+        **{name: score_or_nan(score, x) for name, score in scores.items()},
+        "readings": (("states", "reading"), measure_readings(x, normed)),
+        "norm": ("level", trajectory.norms(x)),
+        "step_length": ("block", trajectory.step_lengths(x)),
+        **{
+            f"window_{name}": ("centre", [score_or_nan(score, part) for part in windows])
+            for name, score in scores.items()
+        },
+    }
 
 
-def _entropies(traced: Trace, token: int) -> tuple[dict[str, Any], str]:
+def _entropies(traced: Trace, token: int) -> tuple[frame.Variables, str]:
+    """Give the entropies of one prompt, or the reason why there are none."""
     try:
-        entropies = logit_lens_entropies(traced, token)
+        return {name: ("level", values) for name, values in logit_lens_entropies(traced, token).items()}, ""
     except UnsupportedModelError as reason:
         return {}, str(reason)
-    return {name: ("level", values.cpu().numpy()) for name, values in entropies.items()}, ""
 
 
-def _paths(traced: Trace) -> dict[str, Any]:
+def logit_lens_entropies(traced: Trace, token: int = -1) -> dict[str, Tensor]:
+    """Entropy of the next-token distribution read off the stream at each depth (paper, figure 26)."""
+    hf = traced.model.hf
+    position = traced.position(token)
+    x = traced.hidden[:, position]
+    head = hf.get_output_embeddings()
+    weight = getattr(head, "weight", None)
+    if not isinstance(head, nn.Module) or weight is None:
+        raise UnsupportedModelError(f"{type(hf).__name__} has no unembedding, so its states give no next token")
+    if weight.ndim != 2 or weight.shape[1] != x.shape[1]:
+        raise UnsupportedModelError(
+            f"the unembedding of {type(hf).__name__} has shape {tuple(weight.shape)} and does not read a stream "
+            f"of width {x.shape[1]}"
+        )
+    with torch.no_grad():
+        logits = {"entropy": _logits(head, x), "entropy_normed": _logits(head, traced.final_norm(x))}
+    _check_prediction(traced, position, logits["entropy_normed"][-1])
+    return {name: trajectory.logit_entropy(values) for name, values in logits.items()}
+
+
+def _logits(head: nn.Module, x: Tensor) -> Tensor:
+    parts = [functional.linear(x, rows.to(x.device, x.dtype)) for rows in head.weight.split(_ROWS)]
+    bias = getattr(head, "bias", None)
+    return torch.cat(parts, dim=-1) + (0 if bias is None else bias.to(x.device, x.dtype))
+
+
+def _check_prediction(traced: Trace, position: int, last: Tensor) -> None:
+    """Refuse a model whose own logits are not these, up to a factor or a cap: some transform states once more."""
+    hf = traced.model.hf
+    with torch.no_grad():
+        own = hf(**traced.inputs).logits[0, position].to(last)
+    agreement = float(torch.corrcoef(torch.stack([last, own]))[0, 1])
+    if not agreement > 0.99:
+        raise UnsupportedModelError(
+            f"{type(hf).__name__} does not predict by its unembedding alone (correlation {agreement:.2f} with its own "
+            "logits), so its states give no next token"
+        )
+
+
+def _paths(traced: Trace) -> frame.Variables:
     """Give the tokens of a prompt in the plane of their last states."""
     # A token that stands for no text, such as one that begins every prompt, often has a norm far above all others
     # and would turn the plane towards itself.
@@ -173,7 +210,7 @@ def _paths(traced: Trace) -> dict[str, Any]:
     path = principal_paths(traced.hidden[:, kept], COMPONENTS)
     texts = [str(at) if traced.tokens is None else traced.tokens[at] for at in kept]
     return {
-        "path": (("level", "position", "component"), path.coordinates.numpy()),
-        "path_share": ("component", path.share.numpy()),
+        "path": (("level", "position", "component"), path.coordinates),
+        "path_share": ("component", path.share),
         "path_token": ("position", np.array(texts, dtype=str)),
     }

@@ -15,20 +15,16 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
-from coupling_lib.jacobian.tracing import trace
+from coupling_lib.jacobian.tracing import Trace, trace
+from coupling_lib.measures import frame
 from coupling_lib.measures.depth import measure_depth
-from coupling_lib.measures.frame import check_k, depth_jacobians, measurement, traces
-from coupling_lib.measures.random_bases import null_draws
 from coupling_lib.measures.trajectories import measure_trajectories
-from coupling_lib.metrics.nulls import DRAWS
-from coupling_lib.metrics.variants import VARIANTS, measure_variants
 from coupling_lib.models.drop_path import draw_gates, fixed_gates
 from coupling_lib.models.load import Model
-from coupling_lib.provenance import prompts_hash, provenance
+from coupling_lib.provenance import prompts_hash
 from coupling_lib.store.sweep import sweep
-from coupling_lib.svd.triplets import top_triplets_stacked
 
 RELATIONS = ("class", "patch", "class to patch", "patch to class", "patch a to b", "patch b to a")
 """Pairs of tokens that are measured. The first two are single tokens; the others name t1, then t2."""
@@ -40,22 +36,18 @@ def relation_tokens(model: Model, n_tokens: int) -> dict[str, tuple[int, int]]:
     config = model.hf.config
     if model.hf.main_input_name != "pixel_values" or not hasattr(config, "patch_size"):
         raise ParameterError(f"{model.name} reads no images; give a vision transformer such as 'nano-vit'")
-    height, width = (
-        size // patch for size, patch in zip(_pair(config.image_size), _pair(config.patch_size), strict=True)
-    )
+    height, width = np.array(_pair(config.image_size)) // _pair(config.patch_size)
     if min(height, width) < 2 or n_tokens <= height * width:
         raise ParameterError(
             f"{model.name} has {height} x {width} patches and {n_tokens} tokens; a class token and at least 2 x 2 "
             "patches are compared"
         )
-    first = n_tokens - height * width
-    a, b = (
-        first + row * width + column for row, column in ((height // 2 - 1, width // 2 - 1), (height // 2, width // 2))
-    )
+    b = int(n_tokens - height * width + height // 2 * width + width // 2)
+    a = int(b - width - 1)
     return dict(zip(RELATIONS, [(0, 0), (a, a), (0, a), (a, 0), (a, b), (b, a)], strict=True))
 
 
-@measurement(version=2)
+@frame.measurement(version=2)
 def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tensor], k: int = 10) -> xr.Dataset:
     r"""Measure coupling between all pairs of blocks for several pairs of tokens (paper, section 3.2, for images).
 
@@ -78,54 +70,36 @@ def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tenso
     Raises:
         ParameterError: if the model reads no images, K exceeds the width, or there is no image.
         UntrustworthyResultError: if a Jacobian or a singular triplet fails its check.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> model = cl.load_model("nano-vit")
+        >>> ds = measure_relations(model, cl.inputs_for(model, ["an image of noise"]), k=4)
+        >>> dict(ds.normalized_miscoupling.sizes)
+        {'prompt': 1, 'relation': 6, 'block_1': 12, 'block_2': 12}
     """
-    given = prompt_inputs(prompts)
-    check_k(model, k)
-    names = [name for name in VARIANTS if k > 1 or name != "old_off_over_diagonal"]
-    per_prompt = []
-    for traced in traces(model, given):
-        tokens = relation_tokens(model, traced.n_tokens)
-        J = _relation_jacobians(traced, list(tokens.values()))
-        each = []
-        for matrices in J:
-            found = top_triplets_stacked(matrices, k)
-            values = measure_variants(matrices, found.U, found.S, found.Vh, (k,), names)
-            variables = {name: (("block_1", "block_2"), value[0].cpu().numpy()) for name, value in values.items()}
-            variables["singular_values"] = (("block_1", "rank"), found.S.cpu().numpy())
-            variables["frobenius_norm"] = (("block_1",), torch.linalg.matrix_norm(matrices).cpu().numpy())
-            each.append(xr.Dataset(variables))
-        per_prompt.append(xr.concat(each, dim="relation"))
-    positions = np.array(list(tokens.values()))
-    ds = xr.concat(per_prompt, dim="prompt").assign_coords(
-        prompt=[prompt_name(prompt) for prompt in given],
-        relation=list(tokens),
-        token_in=("relation", positions[:, 0]),
-        token_out=("relation", positions[:, 1]),
-        block_1=range(model.n_blocks),
-        block_2=range(model.n_blocks),
-    )
-    ds.attrs = provenance(model, given, measure="relations", k=k, route=traced.route)
-    return ds
+    given, blocks = prompt_inputs(prompts), range(model.n_blocks)
+    frame.check_k(model, k)
+    each = (_of_one_prompt(traced, k) for traced in frame.traces(model, given))
+    coords = {"relation": list(RELATIONS), "block_1": blocks, "block_2": blocks}
+    ds = frame.over_prompts(model, given, each, coords, ["token_in", "token_out"], measure="relations", k=k)
+    return ds.set_coords(["token_in", "token_out"])
 
 
-def relations_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
-    """Draw a variant, relation by relation, for single pairs of blocks that share no directions.
-
-    The mean is known better than from draws: `null_of`.
-
-    Args:
-        ds: a dataset of `measure_relations`.
-        variant: a name of `metrics.variants.VARIANTS`.
-        n_samples: number of random draws.
-        seed: seed of the draws.
-
-    Returns:
-        the values, dimensions `(relation, sample, block_1)`.
-    """
-    return null_draws(ds, variant, n_samples, seed).transpose("relation", "sample", "block_1")
+def _of_one_prompt(traced: Trace, k: int) -> xr.Dataset:
+    pairs = list(relation_tokens(traced.model, traced.n_tokens).values())
+    each = []
+    for J in _relation_jacobians(traced, pairs):
+        found, values = frame.coupled(J, [k])
+        variables: frame.Variables = {name: (("block_1", "block_2"), value[0]) for name, value in values.items()}
+        variables["singular_values"] = (("block_1", "rank"), found.S)
+        variables["frobenius_norm"] = (("block_1",), torch.linalg.matrix_norm(J))
+        each.append(frame.plain(variables))
+    token_in, token_out = np.array(pairs).T
+    return xr.concat(each, dim="relation").assign(token_in=("relation", token_in), token_out=("relation", token_out))
 
 
-@measurement(version=2)
+@frame.measurement(version=2)
 def measure_drop_path(
     model: Model,
     prompts: torch.Tensor | Iterable[torch.Tensor],
@@ -159,33 +133,33 @@ def measure_drop_path(
     Raises:
         ParameterError: if there is no image, or fewer than one draw.
         UnsupportedModelError: if the model's branches are not known.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> model = cl.load_model("nano-vit")
+        >>> ds = measure_drop_path(model, cl.inputs_for(model, ["an image of noise"]), draws=2, k=4)
+        >>> dict(ds.on.sizes)
+        {'prompt': 1, 'draw': 2}
     """
-    given = prompt_inputs(prompts)
-    check_k(model, k)
+    given, modules = prompt_inputs(prompts), model.blocks.modules
+    frame.check_k(model, k)
     if draws < 1:
         raise ParameterError(f"draws is {draws!r}; it must be a whole number from 1")
-    blocks = model.blocks.modules
 
     def measured(image: torch.Tensor) -> float:
-        J = depth_jacobians(trace(model, image), token)
-        found = top_triplets_stacked(J, k)
-        values = measure_variants(J, found.U, found.S, found.Vh, (k,), [variant])[variant][0]
+        values = frame.coupled(frame.depth_jacobians(trace(model, image), token), [k], [variant])[1][variant][0]
         return float(values[~torch.eye(len(values), dtype=torch.bool, device=values.device)].mean())
 
-    off, on = [], []
-    for image in given:
+    def of_one_prompt(image: torch.Tensor) -> frame.Variables:
         generator = torch.Generator().manual_seed((seed + int(prompts_hash([image]), 16)) % 2**63)
-        off.append(measured(image))
-        row = []
+        off, on = measured(image), []
         for _ in range(draws):
-            with fixed_gates(blocks, draw_gates(rate, len(blocks), generator)):
-                row.append(measured(image))
-        on.append(row)
-    ds = xr.Dataset({"off": (("prompt",), off), "on": (("prompt", "draw"), on)})
-    ds = ds.assign_coords(prompt=[prompt_name(prompt) for prompt in given])
-    details = {"rate": rate, "draws": draws, "k": k, "token": token, "variant": variant, "route": model.blocks.route}
-    ds.attrs = provenance(model, given, measure="drop_path", **details)
-    return ds
+            with fixed_gates(modules, draw_gates(rate, len(modules), generator)):
+                on.append(measured(image))
+        return {"off": off, "on": ("draw", on)}
+
+    details = {"rate": rate, "draws": draws, "k": k, "token": token, "variant": variant}
+    return frame.over_prompts(model, given, map(of_one_prompt, given), {}, measure="drop_path", **details)
 
 
 def measure_network(
@@ -200,19 +174,16 @@ def measure_network(
     }
 
 
-def _relation_jacobians(traced: Any, pairs: list[tuple[int, int]]) -> torch.Tensor:
+def _relation_jacobians(traced: Trace, pairs: list[tuple[int, int]]) -> torch.Tensor:
     """Form the Jacobians of all blocks at all pairs of tokens, `(pairs, L, d, d)`."""
     single = [pair for pair in pairs if pair[0] == pair[1]]
     across = [pair for pair in pairs if pair[0] != pair[1]]
+    order = [[*single, *across].index(pair) for pair in pairs]
     by_block = []
     for block in range(traced.n_blocks):
         # Single tokens and pairs of different ones cannot be formed in one call.
-        found = {
-            pair: J
-            for some in (single, across)
-            for pair, J in zip(some, block_jacobians(traced, block, some), strict=True)
-        }
-        by_block.append(torch.stack([found[pair] for pair in pairs]))
+        J = torch.cat([block_jacobians(traced, block, some) for some in (single, across)])
+        by_block.append(J[order])
     return torch.stack(by_block, dim=1)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -24,7 +26,11 @@ def interval(values: xr.DataArray, over: str = "prompt") -> xr.Dataset:
 
 def quartiles(values: xr.DataArray, over: str | list[str] = "prompt") -> xr.Dataset:
     """Give `median`, `low` and `high`, the lower and the upper quartile."""
-    low, median, high = values.quantile([0.25, 0.5, 0.75], over).drop_vars("quantile").transpose("quantile", ...)
+    with warnings.catch_warnings():
+        # What no prompt has, such as the expodistance of a stream that does not grow, has no quartiles either.
+        warnings.filterwarnings("ignore", message="All-NaN slice")
+        found = values.quantile([0.25, 0.5, 0.75], over)
+    low, median, high = found.drop_vars("quantile").transpose("quantile", ...)
     return xr.Dataset({"median": median, "low": low, "high": high})
 
 

@@ -21,15 +21,6 @@ from coupling_lib.store.files import StoreWarning, digest, place, read, write
 from coupling_lib.store.joining import join_prompts, long_table
 
 __all__ = [
-    "StoreWarning",
-    "digest",
-    "export",
-    "join",
-    "join_prompts",
-    "listing",
-    "long_table",
-    "place",
-    "prune",
-    "read",
+    "StoreWarning", "digest", "export", "join", "join_prompts", "listing", "long_table", "place", "prune", "read",
     "write",
-]
+]  # fmt: skip

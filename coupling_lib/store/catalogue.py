@@ -6,7 +6,7 @@ import importlib.util
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,11 @@ import xarray as xr
 
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.store.files import (
-    DAMAGED,
-    FOLDER,
-    PARTIAL,
-    SUFFIX,
-    DamagedError,
-    open_file,
-    open_record,
-    set_aside,
-)
+from coupling_lib.store import files
 from coupling_lib.store.joining import join_prompts, long_table
+
+Root = str | Path | None
+"""Folder of all results; None for the usual one."""
 
 COLUMNS = (
     *("model", "measure", "version", "settings", "revision", "precision", "untrained", "seed"),
@@ -40,23 +34,15 @@ _OWN = ("prompt", "made", "bytes", "path")
 _WRITING = 3600
 
 
-def listing(model: str | None = None, measure: str | None = None, root: str | Path | None = None) -> pd.DataFrame:
+def listing(model: str | None = None, measure: str | None = None, root: Root = None) -> pd.DataFrame:
     """List the measurements that are kept, without reading their numbers."""
-    rows = []
-    for path in _files(root, SUFFIX):
-        record = open_record(path)
-        if record is None:
-            continue
-        key = record["key"]
-        if model in (None, key.get("model")) and measure in (None, key.get("measure")):
-            rows.append(_row(key, record, path))
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    return table.sort_values(["made", "path"], ignore_index=True)
+    wanted = {name: value for name, value in (("model", model), ("measure", measure)) if value is not None}
+    records = ((path, files.open_record(path)) for path in _files(root, files.SUFFIX))
+    rows = [_row(record, path) for path, record in records if record and wanted.items() <= record["key"].items()]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).sort_values(["made", "path"], ignore_index=True)
 
 
-def join(
-    model: str | None = None, measure: str | None = None, root: str | Path | None = None, **choice: Any
-) -> xr.Dataset:
+def join(model: str | None = None, measure: str | None = None, root: Root = None, **choice: Any) -> xr.Dataset:
     """Join the measurements of many prompts to one data set."""
     table = _chosen(listing(model, measure, root), choice)
     shared = table.drop(columns=list(_OWN))
@@ -76,11 +62,10 @@ def export(
     measure: str,
     model: str | None = None,
     variables: Sequence[str] | None = None,
-    root: str | Path | None = None,
+    root: Root = None,
 ) -> int:
     """Write measurements as a table with one number a row (see `long_table`)."""
-    # A CSV file grows measurement by measurement, whatever their number; the other two forms are put together in
-    # memory.
+    # A CSV file grows measurement by measurement, whatever their number; the other forms are put together in memory.
     target = Path(target)
     if target.suffix not in (".csv", ".parquet", ".nc"):
         raise ParameterError(f"the file {target.name!r} ends in {target.suffix!r}; use .csv, .parquet or .nc")
@@ -88,7 +73,7 @@ def export(
         raise CouplingError("Parquet needs the package pyarrow: pip install pyarrow, or export to .csv")
     table = _chosen(listing(model, measure, root), {})
     # Written beside its place, so that a table that has its final name is complete.
-    partial = target.with_name(f".{target.name}.{os.getpid()}{PARTIAL}")
+    partial = target.with_name(f".{target.name}.{os.getpid()}{files.PARTIAL}")
     try:
         if target.suffix == ".nc":
             joined = join(model, measure, root)
@@ -107,12 +92,7 @@ def export(
 
 
 def prune(
-    model: str | None = None,
-    *,
-    damaged: bool = False,
-    outdated: bool = False,
-    root: str | Path | None = None,
-    dry_run: bool = False,
+    model: str | None = None, *, damaged: bool = False, outdated: bool = False, root: Root = None, dry_run: bool = False
 ) -> list[Path]:
     """Remove files of the store. Without a choice nothing is removed."""
     table = listing(model, root=root)
@@ -120,33 +100,31 @@ def prune(
     if damaged:
         # A damaged file does not say whose it is; its folder does.
         folders = None if model is None else {Path(path).parent for path in table["path"]}
-        spoilt = [*_files(root, DAMAGED), *(p for p in _files(root, PARTIAL) if _age(p) > _WRITING)]
+        spoilt = [*_files(root, files.DAMAGED), *(p for p in _files(root, files.PARTIAL) if _age(p) > _WRITING)]
         chosen += [path for path in spoilt if folders is None or path.parent in folders]
     if outdated:
         newest = listing(root=root).groupby("measure")[["version", "code"]].last()
         current = newest.reindex(table["measure"]).reset_index(drop=True)
         old = (table[["version", "code"]].reset_index(drop=True) != current).any(axis=1)
-        chosen += [Path(path) for path in table["path"][old]]
+        chosen += map(Path, table["path"][old])
     if model is not None and not damaged and not outdated:
-        chosen += [Path(path) for path in table["path"]]
-    if not dry_run:
-        for path in chosen:
-            path.unlink(missing_ok=True)
+        chosen += map(Path, table["path"])
+    for path in chosen if not dry_run else ():
+        path.unlink(missing_ok=True)
     return chosen
 
 
-def _files(root: str | Path | None, suffix: str) -> list[Path]:
+def _files(root: Root, suffix: str) -> list[Path]:
     start = paths.RESULTS if root is None else Path(root)
-    folders = [folder for folder in start.glob(f"*/{FOLDER}") if folder.is_dir()]
+    folders = [folder for folder in start.glob(f"*/{files.FOLDER}") if folder.is_dir()]
     return sorted(path for folder in folders for path in folder.iterdir() if path.name.endswith(suffix))
 
 
-def _row(key: dict[str, Any], record: dict[str, Any], path: Path) -> dict[str, Any]:
-    row = {name: key.get(name, "") for name in COLUMNS}
-    row = {name: "" if value is None else value for name, value in row.items()}
-    prompts = [v for v in record["variables"] if v["name"] == "prompt" and v.get("texts")]
-    row["prompt"] = prompts[0]["texts"][0] if prompts else ""
-    row["settings"] = json.dumps(key.get("settings", {}), sort_keys=True)
+def _row(record: dict[str, Any], path: Path) -> dict[str, Any]:
+    key = record["key"]
+    row = {name: "" if key.get(name) is None else key[name] for name in COLUMNS}
+    prompts = [v["texts"][0] for v in record["variables"] if v["name"] == "prompt" and v.get("texts")]
+    row |= {"prompt": prompts[0] if prompts else "", "settings": json.dumps(key.get("settings", {}), sort_keys=True)}
     return row | {"made": record["made"], "bytes": path.stat().st_size, "path": str(path)}
 
 
@@ -160,20 +138,19 @@ def _chosen(table: pd.DataFrame, choice: dict[str, Any]) -> pd.DataFrame:
     return table
 
 
-def _readable(files: pd.Series) -> Iterator[xr.Dataset]:
+def _readable(names: Iterable[str]) -> Iterator[xr.Dataset]:
     """Read files one after another, a complete one first; what is damaged is set aside."""
-    late = []
-    started = False
-    for path in map(Path, files):
+    late, started = [], False
+    for path in map(Path, names):
         try:
-            record, ds = open_file(path)
+            record, ds = files.open_file(path)
         except FileNotFoundError:
             continue
-        except DamagedError as error:
-            set_aside(path, str(error))
+        except files.DamagedError as error:
+            files.set_aside(path, str(error))
             continue
-        if started or record["complete"]:
-            started = True
+        started = started or record["complete"]
+        if started:
             yield ds
         else:
             late.append(ds)
@@ -183,29 +160,23 @@ def _readable(files: pd.Series) -> Iterator[xr.Dataset]:
 def _tables(table: pd.DataFrame, variables: Sequence[str] | None) -> Iterator[pd.DataFrame]:
     columns = ["model", "revision", "precision", "untrained", "seed", "settings"]
     for row in table.to_dict("records"):
-        for ds in _readable(pd.Series([row["path"]])):
+        for ds in _readable([row["path"]]):
             long = long_table(ds, variables)
-            for place, name in enumerate(columns):
-                long.insert(place, name, row[name])
-            yield long
+            yield long.assign(**{name: row[name] for name in columns})[[*columns, *long.columns]]
 
 
 def _write_csv(target: Path, table: pd.DataFrame, variables: Sequence[str] | None) -> None:
     """Write tables as they come: measurements of different settings may have different dimensions."""
     columns: dict[str, None] = {}
-    for path in table["path"]:
-        for variable in (open_record(Path(path)) or {"variables": []})["variables"]:
-            if (
-                not variable["coordinate"]
-                and "texts" not in variable
-                and variable["name"] in (variables or [variable["name"]])
-            ):
-                columns |= dict.fromkeys(variable["dims"])
+    for record in map(files.open_record, map(Path, table["path"])):
+        for found in record["variables"] if record else []:
+            number = not found["coordinate"] and "texts" not in found
+            if number and found["name"] in (variables or [found["name"]]):
+                columns |= dict.fromkeys(found["dims"])
     with target.open("w", encoding="utf-8", newline="") as file:
         for number, part in enumerate(_tables(table, variables)):
             if number == 0:
-                fixed = [name for name in part.columns[: list(part.columns).index("variable") + 1]]
-                header = [*fixed, *columns, "value"]
+                header = [*part.columns[: part.columns.get_loc("variable") + 1], *columns, "value"]
             part.reindex(columns=header).to_csv(file, index=False, header=number == 0)
 
 

@@ -6,6 +6,7 @@ the attributes, dimensions, texts) and a SHA-256 over all of it. Nothing in it i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -141,17 +142,15 @@ def _encode(key: dict[str, Any], ds: xr.Dataset, complete: bool) -> bytes:
         described = {"name": name, "dims": variable.dims, "coordinate": name in ds.coords}
         described |= {"attrs": _plain_attributes(variable.attrs), "dtype": values.dtype.str}
         if values.dtype.kind in "UOT":
-            texts = values.ravel().tolist()
-            if not all(isinstance(text, str) for text in texts):
+            described |= {"texts": values.ravel().tolist(), "shape": values.shape}
+            if not all(isinstance(text, str) for text in described["texts"]):
                 raise ParameterError(f"the variable {name!r} holds objects; a measurement is made of numbers and texts")
-            described |= {"texts": texts, "shape": values.shape}
         elif values.dtype.kind in "fiub":
             arrays[name] = np.array(values, order="C")
         else:
             raise ParameterError(f"the variable {name!r} has dtype {values.dtype}; numbers and texts can be kept")
         variables.append(described)
-    made = datetime.now(UTC).isoformat(timespec="microseconds")
-    record = {"key": key, "made": made, "complete": complete}
+    record = {"key": key, "made": datetime.now(UTC).isoformat(timespec="microseconds"), "complete": complete}
     text = json.dumps(record | {"attrs": _plain_attributes(ds.attrs), "variables": variables})
     return save(arrays, {"record": text, "sha256": _checksum(text, arrays)})
 
@@ -164,8 +163,7 @@ def _decode(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> xr.Dataset
             values = np.array(described["texts"], dtype=dtype).reshape(described["shape"])
         else:
             values = arrays[described["name"]]
-        variable = xr.Variable(described["dims"], values, described["attrs"])
-        found[described["coordinate"]][described["name"]] = variable
+        found[described["coordinate"]][described["name"]] = (described["dims"], values, described["attrs"])
     return xr.Dataset(found[False], found[True], record["attrs"])
 
 
@@ -189,13 +187,10 @@ def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
 
 def _sync_folder(folder: Path) -> None:
     """Bring a rename to the disk, where the system can."""
-    try:
+    # Some network file systems know no such thing; the file itself is complete.
+    with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # some network file systems know no such thing; the file itself is complete
-    finally:
-        os.close(handle)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

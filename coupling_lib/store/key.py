@@ -44,7 +44,7 @@ def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping
         "weights": fingerprint(model),
         "measure": getattr(function, "__name__", type(function).__name__).removeprefix("measure_"),
         "version": 1 if version is None else version,
-        "code": _code(function) if version is None else "",
+        "code": hashlib.sha256(_source(function).encode()).hexdigest()[:12] if version is None else "",
         "settings": plain,
     }
 
@@ -117,12 +117,8 @@ def _plain(name: str, value: Any) -> Any:
     raise ParameterError(f"the setting {name!r} is a {type(value).__name__}, not a number, a text or several of these")
 
 
-def _code(function: Callable[..., Any]) -> str:
-    """Hash what a measure without a version is known by."""
-    return hashlib.sha256(_source(function).encode()).hexdigest()[:12]
-
-
 def _source(function: Callable[..., Any]) -> str:
+    """Give what a measure without a version is known by."""
     try:
         module = inspect.getmodule(function)
         # A notebook's functions have no file; each is then known by its own text.

@@ -24,14 +24,12 @@ from coupling_lib.provenance import command_line, prompts_hash
 from coupling_lib.store import StoreWarning, join_prompts, read, write
 from coupling_lib.store.key import measurement_key, prompt_key
 
+Prompts = str | torch.Tensor | Iterable[Any]
+Measure = Callable[..., xr.Dataset]
+
 
 def sweep(
-    measure: Callable[..., xr.Dataset],
-    model: Model,
-    prompts: str | torch.Tensor | Iterable[Any],
-    *,
-    store: str | Path | None = None,
-    **settings: Any,
+    measure: Measure, model: Model, prompts: Prompts, *, store: str | Path | None = None, **settings: Any
 ) -> xr.Dataset:
     """Measure many prompts, keep each as soon as it is done, and repeat nothing that was finished.
 
@@ -69,32 +67,21 @@ def sweep(
         >>> dict(ds.norm.sizes)
         {'prompt': 2, 'level': 13}
     """
-    given = prompt_inputs(prompts)
-    versions: dict[str, None] = {}
+    given, versions = prompt_inputs(prompts), []
 
     def noted() -> Iterator[xr.Dataset]:
         for ds in stream(measure, model, given, store=store, **settings):
-            versions.update(dict.fromkeys([ds.attrs.get("versions", "")]))
+            versions.append(ds.attrs.get("versions", ""))
             yield ds
 
     joined = join_prompts(noted())
-    present = {
-        "n_prompts": len(given),
-        "prompts_sha256": prompts_hash(given),
-        "versions": "; ".join(versions),
-        "command": command_line(),
-    }
-    joined.attrs |= {name: value for name, value in present.items() if name in joined.attrs}
-    return joined
+    present = {"n_prompts": len(given), "prompts_sha256": prompts_hash(given)}
+    present |= {"versions": "; ".join(dict.fromkeys(versions)), "command": command_line()}
+    return joined.assign_attrs({name: value for name, value in present.items() if name in joined.attrs})
 
 
 def stream(
-    measure: Callable[..., xr.Dataset],
-    model: Model,
-    prompts: str | torch.Tensor | Iterable[Any],
-    *,
-    store: str | Path | None = None,
-    **settings: Any,
+    measure: Measure, model: Model, prompts: Prompts, *, store: str | Path | None = None, **settings: Any
 ) -> Iterator[xr.Dataset]:
     """Measure like `sweep`, and give the measurements one at a time, so that memory does not grow with their number.
 
@@ -110,6 +97,15 @@ def stream(
 
     Yields:
         one data set per prompt, in their order.
+
+    Example:
+        >>> import tempfile
+        >>> import coupling_lib as cl
+        >>> texts = ["It was the best of times", "it was the worst of times"]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     found = stream(cl.measure_trajectories, cl.load_model("nano-neox"), texts, store=folder)
+        ...     [ds.prompt.item() for ds in found] == texts
+        True
     """
     given = prompt_inputs(prompts)
     shelf = _Shelf(paths.RESULTS if store is None else Path(store), measure, model, settings)
@@ -124,9 +120,9 @@ def stream(
             shelf.keep(prompt, ds, complete=number == 0)
             yield ds
 
-    for number, prompt in enumerate(
-        tqdm(given, desc=f"{model.name}: prompts", unit="prompt", disable=None if len(given) > 1 else True, leave=False)
-    ):
+    silent = None if len(given) > 1 else True
+    bar = tqdm(given, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False)
+    for number, prompt in enumerate(bar):
         ds = shelf.find(prompt, complete=number == 0)
         if ds is None:
             waiting.append((number, prompt))
@@ -138,9 +134,7 @@ def stream(
         yield from measured()
 
 
-def _each(
-    measure: Callable[..., xr.Dataset], model: Model, prompts: Sequence[Any], settings: dict[str, Any]
-) -> Iterator[xr.Dataset]:
+def _each(measure: Measure, model: Model, prompts: Sequence[Any], settings: dict[str, Any]) -> Iterator[xr.Dataset]:
     """Measure prompts together and give the data set of each, as if it had been measured alone."""
     if len(prompts) > 1:
         try:
@@ -160,8 +154,7 @@ class _Shelf:
     """The place of one measurement in the store, for any prompt; trouble with the disk is told once and passed over."""
 
     def __init__(self, root: Path, measure: Callable[..., Any], model: Model, settings: dict[str, Any]) -> None:
-        self.root, self.model = root, model
-        self.told = False
+        self.root, self.model, self.told = root, model, False
         self.key: dict[str, Any] | None = None
         try:
             self.key = measurement_key(measure, model, settings)
@@ -171,7 +164,8 @@ class _Shelf:
             self._tell(error)
 
     def find(self, prompt: str | torch.Tensor, complete: bool) -> xr.Dataset | None:
-        if self.key is None or not _is_known(prompt):
+        # What is no prompt is refused by the measure itself.
+        if self.key is None or not isinstance(prompt, str | torch.Tensor):
             return None
         try:
             found = read(self.root, self._of(prompt))
@@ -194,19 +188,11 @@ class _Shelf:
         return {**(self.key or {}), "prompt": prompt_key(self.model, prompt)}
 
     def _tell(self, error: Exception) -> None:
+        reason = getattr(error, "strerror", None) or error
+        said = f"measurements are not kept in {self.root}: {reason}; measuring goes on, and a later run repeats it"
         if not self.told:
-            reason = f"{error.strerror or error}" if isinstance(error, OSError) else f"{error}"
-            warnings.warn(
-                f"measurements are not kept in {self.root}: {reason}; measuring goes on, and a later run repeats it",
-                StoreWarning,
-                stacklevel=2,
-            )
+            warnings.warn(said, StoreWarning, stacklevel=2)
         self.told = True
-
-
-def _is_known(prompt: Any) -> bool:
-    """Tell a prompt from something that is none, which the measure itself refuses."""
-    return isinstance(prompt, str | torch.Tensor)
 
 
 def _without_shared(ds: xr.Dataset) -> xr.Dataset:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 # Up to this width the complete eigensolver of torch is the faster one; above it scipy's for a few eigenvectors.
 _PARTIAL_WIDTH = 512
-
 # A correction larger than this belongs to eigenvalues that float32 does not tell apart, and is no correction.
 _LARGEST_CORRECTION = 0.1
 
@@ -44,7 +43,6 @@ def refined_eigenvectors(G: Tensor, k: int) -> tuple[Tensor, Tensor]:
     L = torch.linalg.cholesky(wanted.mT @ wanted)
     wanted = torch.linalg.solve_triangular(L, wanted.mT, upper=False).mT
     image = G @ wanted
-    t, rotation = torch.linalg.eigh(wanted.mT @ image)
-    t, rotation = t.flip(-1), rotation.flip(-1)
+    t, rotation = (part.flip(-1) for part in torch.linalg.eigh(wanted.mT @ image))
     wanted = wanted @ rotation
     return wanted, (image @ rotation - wanted * t.unsqueeze(-2)).norm(dim=-2)

@@ -1,13 +1,10 @@
 """Block Golub-Kahan bidiagonalisation: the top singular triplets from products J V and J^T U alone.
 
-Two orthonormal bases grow together, b columns at a time: V from products with J^T, U from products with
-J, so that J V = U B with a small upper triangular B. The singular triplets of B, carried back by the
-bases, converge to the largest ones of J from the outside inwards. Because J itself is projected, and not
-J^T J, a singular value s_i is found to the accuracy of J's own arithmetic times s_1 instead of that
-times s_1^2 / s_i: an outlying s_1 does not drown the others.
-
-Any operator will do that has a `shape` and the products `operator @ (d, m)` and `operator.T @ (d, m)`: a
-tensor, or a `BlockJacobian` whose matrix is never formed.
+Two orthonormal bases grow together, b columns at a time: V from products with J^T, U from products with J, so that
+J V = U B with a small upper triangular B. The singular triplets of B, carried back by the bases, converge to the
+largest ones of J from the outside inwards. Because J itself is projected, and not J^T J, a singular value s_i is found
+to the accuracy of J's own arithmetic times s_1 instead of that times s_1^2 / s_i: an outlying s_1 does not drown the
+others. Any operator will do that has a `shape` and the products `operator @ (d, m)` and `operator.T @ (d, m)`.
 """
 
 from __future__ import annotations
@@ -16,27 +13,27 @@ import math
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.svd.eigenvectors import top_eigenvectors
 
 BLOCK = 16
-
 # Passes of orthogonalisation after the first; one does unless a column lies in the basis.
 _PASSES = 5
-
 # Residuals that rounding lets the recurrence reach, relative to s_1.
 FLOOR = {torch.float32: 3e-7, torch.float64: 1e-14}
 
 
 class KrylovTriplets(NamedTuple):
-    """Top singular triplets from a Krylov basis, before they are certified against the operator."""
+    """Top singular triplets from Krylov bases, before they are certified; of a stack, with what has converged."""
 
-    U: torch.Tensor
-    S: torch.Tensor
-    Vh: torch.Tensor
-    next_value: float
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+    next_value: float | Tensor
     columns: int
+    converged: Tensor | None = None
 
 
 def golub_kahan(
@@ -101,36 +98,35 @@ def golub_kahan(
                 f"{float(residual[:k].max() / S[0]):.1e} of s_1; {float(bound / S[0]):.1e} is accepted. "
                 "Ask for fewer triplets, or decompose the dense matrix"
             )
-        next_check = bases.columns + _columns_to_go(earlier, (bases.columns, excess))
+        next_check = bases.columns + columns_to_go(earlier, (bases.columns, excess), 4, 0.7)
         earlier = (bases.columns, excess)
 
 
-def _columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float]) -> int:
+def columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float], part: int, haste: float) -> int:
     """Guess how many columns are missing from how fast the residual fell between two checks."""
-    # A check costs as much as a few blocks. Convergence gets faster as it proceeds, so less is added than a
-    # straight line on the logarithm asks for, and never more than a quarter of the basis.
+    # A check costs as much as a few blocks. Convergence gets faster as it proceeds, so less is added than a straight
+    # line on the logarithm asks for (by the factor `haste`), and never more than one `part`-th of the basis.
     columns, excess = now
-    most = max(BLOCK, columns // 4)
+    most = max(BLOCK, columns // part)
     if earlier is None or excess >= earlier[1]:
         return most
     rate = math.log(earlier[1] / excess) / (columns - earlier[0])
-    return min(most, int(0.7 * math.log(excess) / rate))
+    return min(most, int(haste * math.log(excess) / rate))
 
 
 class _Bases:
     """The two orthonormal bases, stored as rows, and the triangular B with J V = U B."""
 
-    def __init__(self, operator: Any, start: torch.Tensor, limit: int):
+    def __init__(self, operator: Any, start: Tensor, limit: int):
         rows, d = operator.shape
         self.operator, self.limit, self.dtype = operator, limit, start.dtype
         # For a matrix in rows, (U^T J)^T takes half the time of J^T U.
-        dense = isinstance(operator, torch.Tensor)
+        dense = isinstance(operator, Tensor)
         self._pull = (lambda U: (U.T @ operator).T) if dense else (lambda U: operator.T @ U)
         self.columns, self.width = 0, start.shape[1]
         self._U, self._V = start.new_empty(limit, rows), start.new_empty(min(d, limit + self.width), d)
         self._B = start.new_zeros(limit, limit)
         self._V[: self.width] = torch.linalg.qr(start)[0].T
-        self._last = start
 
     @property
     def full(self) -> bool:
@@ -148,7 +144,7 @@ class _Bases:
         self._V[end : end + room] = Q.T
         self.columns, self.width = end, room
 
-    def ritz(self, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def ritz(self, k: int) -> tuple[Tensor, Tensor]:
         """Give the k largest singular values of B and |J^T u - s v| of each."""
         B = self._B[: self.columns, : self.columns].double()
         P = top_eigenvectors(B @ B.T, k)
@@ -173,7 +169,7 @@ class _Bases:
         return KrylovTriplets((left @ self._U[:m]).T, S[:k].to(self.dtype), right @ self._V[:m], following, m)
 
 
-def _extend(basis: torch.Tensor, W: torch.Tensor, room: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _extend(basis: Tensor, W: Tensor, room: int) -> tuple[Tensor, Tensor, Tensor]:
     """Split W = basis^T C + Q R with Q orthonormal, and orthogonal to the rows of the basis."""
     # The second pass repairs what rounding left of the first. Columns that lie in the basis altogether leave
     # noise, and get arbitrary new directions with a zero in R; these take another pass or two. Where the space
@@ -195,18 +191,14 @@ def _extend(basis: torch.Tensor, W: torch.Tensor, room: int) -> tuple[torch.Tens
     return Q, R, C
 
 
-def _start(operator: Any, columns: int) -> torch.Tensor:
+def _start(operator: Any, columns: int) -> Tensor:
     """Draw the first block, in the dtype and on the device that the operator works in."""
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(operator.shape[1], columns, generator=generator)
-    dtype, device = getattr(operator, "dtype", None), getattr(operator, "device", None)
-    if not isinstance(dtype, torch.dtype):
-        probe = operator @ start[:, :1]
-        dtype, device = probe.dtype, probe.device
-    return start.to(device, dtype)
+    start = torch.randn(operator.shape[1], columns, generator=torch.Generator().manual_seed(0))
+    like = operator if isinstance(getattr(operator, "dtype", None), torch.dtype) else operator @ start[:, :1]
+    return start.to(getattr(like, "device", None), like.dtype)
 
 
-def _finite(product: torch.Tensor) -> torch.Tensor:
+def _finite(product: Tensor) -> Tensor:
     if not torch.isfinite(product).all():
         raise UntrustworthyResultError("a product with the operator holds NaN or infinite entries")
     return product

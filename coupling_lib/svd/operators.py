@@ -10,8 +10,6 @@ from scipy.sparse.linalg import LinearOperator
 
 from coupling_lib.errors import ParameterError
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
 
 def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
     """Present a Jacobian to scipy as a `LinearOperator`: J v, J^T u, J V and J^T U over numpy arrays.
@@ -34,16 +32,14 @@ def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
         >>> svds(as_linear_operator(torch.diag(torch.tensor([3.0, 2.0, 1.0]))), k=1, return_singular_vectors=False)
         array([3.])
     """
-    if dtype not in _DTYPES:
+    if dtype not in ("float32", "float64"):
         raise ParameterError(f"dtype is {dtype!r}; 'float64' or 'float32' is expected")
-    if not _is_operator(J):
-        raise ParameterError(f"J is a {type(J).__name__}; a matrix or an object with `shape`, `@` and `.T` is expected")
+    _check_operator("J", J)
 
     def product(operator: Any, factor: np.ndarray) -> np.ndarray:
         columns = torch.from_numpy(np.array(factor, dtype=dtype))
-        if isinstance(operator, torch.Tensor):
-            columns = columns.to(operator)
-        return (operator @ columns).detach().cpu().to(_DTYPES[dtype]).numpy()
+        columns = columns.to(operator) if isinstance(operator, torch.Tensor) else columns
+        return (operator @ columns).detach().cpu().to(getattr(torch, dtype)).numpy()
 
     return LinearOperator(
         shape=tuple(J.shape),
@@ -61,10 +57,7 @@ def as_torch_operator(operator: Any) -> Any:
         return torch.from_numpy(operator)
     if isinstance(operator, LinearOperator) or type(operator).__module__.startswith("scipy.sparse"):
         return _FromNumpy(operator)
-    if not _is_operator(operator):
-        raise ParameterError(
-            f"the operator is a {type(operator).__name__}; a matrix or an object with `shape`, `@` and `.T` is expected"
-        )
+    _check_operator("the operator", operator)
     return operator
 
 
@@ -76,8 +69,10 @@ def prefer_matrix_free(d: int, k: int, n_blocks: int, columns: int) -> bool:
     return 2 * columns + n_blocks * k < d / 4
 
 
-def _is_operator(J: Any) -> bool:
-    return len(getattr(J, "shape", ())) == 2 and hasattr(J, "__matmul__") and hasattr(J, "T")
+def _check_operator(name: str, J: Any) -> None:
+    if len(getattr(J, "shape", ())) != 2 or not hasattr(J, "__matmul__") or not hasattr(J, "T"):
+        kind = type(J).__name__
+        raise ParameterError(f"{name} is a {kind}; a matrix or an object with `shape`, `@` and `.T` is expected")
 
 
 class _FromNumpy:
@@ -86,8 +81,7 @@ class _FromNumpy:
     device = torch.device("cpu")
 
     def __init__(self, operator: Any):
-        self._operator = operator
-        self.shape = tuple(operator.shape)
+        self._operator, self.shape = operator, tuple(operator.shape)
         self.dtype = torch.float32 if operator.dtype == np.float32 else torch.float64
 
     @property

@@ -9,49 +9,33 @@ here but reported, matrix by matrix, and the caller takes another route for it.
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from coupling_lib.svd.eigenvectors import refined_eigenvectors, top_eigenvectors
-from coupling_lib.svd.krylov import BLOCK, FLOOR
+from coupling_lib.svd.krylov import BLOCK, FLOOR, KrylovTriplets, columns_to_go
 
 # A basis that has not converged within this share of the width is worth less than a complete decomposition.
 _LARGEST_SHARE = 0.75
-
 # How far below the bound the first matrix of a stack has to be before all are looked at.
 _MARGIN = 8.0
 
 
-class StackedTriplets(NamedTuple):
-    """Top singular triplets of several matrices from Krylov bases, before they are certified."""
-
-    U: Tensor
-    S: Tensor
-    Vh: Tensor
-    next_value: Tensor
-    converged: Tensor
-    columns: int
-
-
-def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5, block: int = BLOCK) -> StackedTriplets:
+def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> KrylovTriplets:
     """Find the K largest singular triplets of several dense matrices by block Golub-Kahan bidiagonalisation."""
     # The same bases, the same stopping rule as `krylov.golub_kahan`: |J^T u - s v| <= max(tolerance s_K, floor s_1).
     if J.shape[1] < J.shape[2]:
-        found = golub_kahan_stacked(J.mT, k, tolerance, block)
+        found = golub_kahan_stacked(J.mT, k, tolerance)
         return found._replace(U=found.Vh.mT, Vh=found.U.mT)
-    limit = max(k + 1, int(_LARGEST_SHARE * J.shape[2])) // block * block
-    bases = _Bases(J, limit, block)
-    next_check = 3 * k + 3 * block
-    earlier: tuple[int, float] | None = None
+    limit = max(k + 1, int(_LARGEST_SHARE * J.shape[2])) // BLOCK * BLOCK
+    bases = _Bases(J, limit)
+    next_check, earlier = 3 * k + 3 * BLOCK, None
     while True:
         bases.grow()
         if bases.columns < min(next_check, limit):
             continue
         # Matrices of one stack converge alike: the first stands for the others until it has arrived with a margin.
-        full = bases.columns + block > limit
+        full = bases.columns + BLOCK > limit
         ritz: list[tuple[Tensor, Tensor, Tensor]] = []
         for some, margin in ((range(1), _MARGIN), (range(1, len(J)), 1.0)):
             ritz += [bases.ritz(index, k + 1) for index in some]
@@ -63,25 +47,11 @@ def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5, block: int =
             if excess > 1 and not full:
                 break
         else:
-            return bases.triplets(S[:, -1], Q[..., :-1], _all_found(S, k, 10 * bound) & (worst <= 1))
-        next_check = bases.columns + _columns_to_go(earlier, (bases.columns, excess), block)
+            # A basis sees no more than BLOCK copies of a value, and there may be more. With K < BLOCK none is compared.
+            apart = S[:, : max(0, k + 1 - BLOCK)] - S[:, BLOCK - 1 : k] > 10 * bound[:, None]
+            return bases.triplets(S[:, -1], Q[..., :-1], apart.all(dim=1) & (worst <= 1))
+        next_check = bases.columns + columns_to_go(earlier, (bases.columns, excess), 3, 0.65)
         earlier = (bases.columns, excess)
-
-
-def _all_found(S: Tensor, k: int, distance: Tensor, block: int = BLOCK) -> Tensor:
-    """Say where no `block` of the values coincide: a basis sees no more copies of one, and there may be more."""
-    if block > k:
-        return torch.ones(len(S), dtype=torch.bool, device=S.device)
-    return (S[:, : k + 1 - block] - S[:, block - 1 : k] > distance[:, None]).all(dim=1)
-
-
-def _columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float], block: int) -> int:
-    """Guess how many columns are missing from how fast the residual fell between two checks."""
-    columns, excess = now  # it falls ever faster, so that a straight line on the logarithm goes too far
-    if earlier is None or excess >= earlier[1]:
-        return max(block, columns // 3)
-    rate = math.log(earlier[1] / excess) / (columns - earlier[0])
-    return max(block, min(columns // 3, int(0.65 * math.log(excess) / rate)))
 
 
 class _Bases:
@@ -90,43 +60,42 @@ class _Bases:
     # Of U only the last block is kept, and a new block is made orthogonal to that one alone. The others it is
     # orthogonal to as far as V is, which holds its new blocks against all earlier columns (Simon and Zha, 2000).
 
-    def __init__(self, J: Tensor, limit: int, block: int):
+    def __init__(self, J: Tensor, limit: int):
         n, _, d = J.shape
-        self.J, self.block, self.columns = J, block, 0
-        self._V = J.new_empty(n, limit + block, d)
+        self.J, self.columns = J, 0
+        self._V = J.new_empty(n, limit + BLOCK, d)
         # The blocks of B, by step: on its diagonal, and to their right.
-        self._diagonal, self._above = (J.new_empty(n, limit // block, block, block) for _ in range(2))
-        start = torch.randn(d, block, generator=torch.Generator().manual_seed(0))
-        self._V[:, :block] = torch.linalg.qr(start.to(J))[0].T
-        self._U = J.new_empty(n, block, J.shape[1])
+        self._diagonal, self._above = (J.new_empty(n, limit // BLOCK, BLOCK, BLOCK) for _ in range(2))
+        start = torch.randn(d, BLOCK, generator=torch.Generator().manual_seed(0))
+        self._V[:, :BLOCK] = torch.linalg.qr(start.to(J))[0].T
+        self._U = J.new_empty(n, BLOCK, J.shape[1])
         self._cheaply = J.dtype == torch.float32
         self._sound = torch.ones(n, dtype=torch.bool, device=J.device)
 
     def grow(self) -> None:
         """Add one block to U, and from it the next block of V."""
-        m, end = self.columns, self.columns + self.block
+        m, end, step = self.columns, self.columns + BLOCK, self.columns // BLOCK
         V = self._V[:, m:end]
         W = V @ self.J.mT
-        step = m // self.block
         if m:
             W.baddbmm_(self._above[:, step - 1].mT, self._U, alpha=-1)
         self._U[:], self._diagonal[:, step] = self._orthonormalised(W)
         W = (self._U @ self.J).baddbmm_(self._diagonal[:, step], V, alpha=-1)
         basis = self._V[:, :end]
-        self._V[:, end : end + self.block], L = self._orthonormalised(W.baddbmm_(W @ basis.mT, basis, alpha=-1))
+        self._V[:, end : end + BLOCK], L = self._orthonormalised(W.baddbmm_(W @ basis.mT, basis, alpha=-1))
         self._above[:, step] = L.mT
         self.columns = end
 
     def ritz(self, index: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Give the largest singular values of one B, its right singular vectors, |J^T u - s v|; NaN without rank."""
-        n = self.columns // self.block
+        n = self.columns // BLOCK
         # In float64, and for one matrix at a time: the eigenproblem takes many times the memory of the blocks of B.
         diagonal, above = (blocks[index, :n].double() for blocks in (self._diagonal, self._above))
         if not self._sound[index]:
             nothing = diagonal.new_full((count,), torch.nan)
             return nothing, diagonal.new_zeros(self.columns, count), nothing
         Q = self._eigenvectors(_squares(diagonal, above), count)
-        of_blocks = Q.unflatten(0, (n, self.block))
+        of_blocks = Q.unflatten(0, (n, BLOCK))
         image = diagonal @ of_blocks
         image[:-1] += above[:-1] @ of_blocks[1:]
         S = image.flatten(0, 1).norm(dim=0)
@@ -143,11 +112,11 @@ class _Bases:
                 return Q
         return top_eigenvectors(squares, count)
 
-    def triplets(self, following: Tensor, Q: Tensor, converged: Tensor) -> StackedTriplets:
+    def triplets(self, following: Tensor, Q: Tensor, converged: Tensor) -> KrylovTriplets:
         """Carry right singular vectors of B back by the basis V, and take the triplets of J on their span."""
         each = [self._triplets(i, q, usable) for i, (q, usable) in enumerate(zip(Q, converged, strict=True))]
         U, S, Vh = map(torch.stack, zip(*each, strict=True))
-        return StackedTriplets(U.mT, S, Vh, following.to(self.J), converged, self.columns)
+        return KrylovTriplets(U.mT, S, Vh, following.to(self.J), self.columns, converged)
 
     def _triplets(self, index: int, Q: Tensor, usable: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Give the left singular vectors of one matrix as rows, its singular values, and the right ones as rows."""
@@ -168,7 +137,7 @@ class _Bases:
         # A second factorisation mends what the first left. It is of nearly the identity, and so has a good inverse.
         second, failed_again = torch.linalg.cholesky_ex(Q @ Q.mT)
         self._sound &= (failed == 0) & (failed_again == 0)
-        unit = torch.eye(self.block, dtype=W.dtype, device=W.device)
+        unit = torch.eye(BLOCK, dtype=W.dtype, device=W.device)
         return torch.linalg.solve_triangular(second, unit, upper=False) @ Q, second.mT @ first.mT
 
 

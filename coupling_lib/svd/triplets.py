@@ -5,11 +5,10 @@ that, relative to the largest singular value, is its residual; a triplet without
 returned. The pair (u, v) has a joint sign: (-u, -v) is the same triplet. It is fixed here by making the
 largest entry of v positive, so that results print the same everywhere; nothing may depend on it.
 
-Three routes lead to the same numbers. Small matrices go through the eigenvectors of J^T J, formed in
-float64: squaring costs half of the digits, and float64 has them to spare where float32 would lose every
-s_i far below an outlying s_1. Wide ones go through `krylov_stacked`, several at once, and operators
-whose matrix is not formed through `krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full
-decomposition in float64.
+Three routes lead to the same numbers. Small matrices go through the eigenvectors of J^T J, formed in float64: squaring
+costs half of the digits, and float64 has them to spare where float32 would lose every s_i far below an outlying s_1.
+Wide ones go through `krylov_stacked`, several at once, and operators whose matrix is not formed through
+`krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full decomposition in float64.
 """
 
 from __future__ import annotations
@@ -18,26 +17,23 @@ import warnings
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.svd.eigenvectors import top_eigenvectors
-from coupling_lib.svd.heap import budget, give_back
 from coupling_lib.svd.krylov import golub_kahan
+from coupling_lib.svd.memory import budget, give_back
 from coupling_lib.svd.operators import as_torch_operator
 from coupling_lib.svd.stacked import golub_kahan_stacked
 
 # From this width Krylov bases take less time than the eigenvectors of J^T J, if K is small against it.
 _KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET = 512, 12
-
 # From this width float64 Krylov also beats J^T J, which float32 Krylov leaves spectra with an outlier to.
 _FLOAT64_KRYLOV_WIDTH = 2048
-
 # s_1 / s_K above which the residual that float32 arithmetic reaches says too little about the K-th triplet.
 _OUTLIER = 100
-
 # Residual relative to s_i, and departure from orthonormality, up to which the J^T J route is believed.
 _ACCURACY = {torch.float32: 1e-6, torch.float64: 1e-11}
-
 # Bytes of matrices that are decomposed together (of their float64 squares on that route) on a CPU, beside large ones
 # half of it; what Python adds is small above it. A GPU starves on so few and has more memory.
 _STACK_BYTES = {"cpu": 2**25, "cuda": 2**31}
@@ -47,10 +43,9 @@ class IllDefinedSubspaceWarning(UserWarning):
     """The K-th singular value and the next one coincide, so the top-K subspace is not a property of J."""
 
     # Where s_K and s_{K+1} differ by less than the arithmetic or the residual separates, J's own rounding decides
-    # which directions count as the top K: any mixture of the two is as good. Each triplet still satisfies J v = s u
-    # and J^T u = s v. Whatever is computed from the whole of the top K, such as a coupling metric, may change with
-    # the library, the hardware, or a change of J in its last digit; choose a K at which the spectrum falls. K above
-    # the rank of J is a special case: zero singular values belong to every vector of the null space.
+    # which directions count as the top K. Each triplet still satisfies J v = s u and J^T u = s v, but whatever is
+    # computed from the whole of the top K, such as a coupling metric, may change with the library, the hardware, or
+    # J's last digit. K above the rank of J is a special case: zero belongs to every vector of the null space.
 
 
 class SingularTriplets(NamedTuple):
@@ -63,10 +58,10 @@ class SingularTriplets(NamedTuple):
         residual: `max(|J v - s u|, |J^T u - s v|) / s_1` of each triplet, shape `(k,)`.
     """
 
-    U: torch.Tensor
-    S: torch.Tensor
-    Vh: torch.Tensor
-    residual: torch.Tensor
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+    residual: Tensor
 
 
 def top_triplets(matrix: Any, k: int, tolerance: float = 1e-4) -> SingularTriplets:
@@ -74,9 +69,8 @@ def top_triplets(matrix: Any, k: int, tolerance: float = 1e-4) -> SingularTriple
 
     J = U S V^T (paper, section 2). Rows of `matrix` are outputs, so U lives in the output space of the
     block and V in its input space. An operator is only multiplied with, never formed; one that computes in
-    float32 determines singular values down to about 1e-6 s_1 and no further.
-
-    Where s_K and s_{K+1} cannot be told apart, an `IllDefinedSubspaceWarning` is issued.
+    float32 determines singular values down to about 1e-6 s_1 and no further. Where s_K and s_{K+1} cannot be told
+    apart, an `IllDefinedSubspaceWarning` is issued.
 
     Args:
         matrix: J, shape `(d_out, d_in)`, float32 or float64; or an operator with `shape`, `@` and `.T @`,
@@ -100,14 +94,14 @@ def top_triplets(matrix: Any, k: int, tolerance: float = 1e-4) -> SingularTriple
         raise ParameterError(f"the matrix has shape {tuple(matrix.shape)}; (d_out, d_in) is expected")
     matrix = as_torch_operator(matrix)
     _check_k(k, tuple(matrix.shape))
-    if isinstance(matrix, torch.Tensor):
+    if isinstance(matrix, Tensor):
         return SingularTriplets(*(part[0] for part in top_triplets_stacked(matrix.unsqueeze(0), k, tolerance)))
     found, gap = _measured(matrix, *golub_kahan(matrix, k)[:4])
     _certify(found, gap, tolerance, found.U.dtype)
     return found
 
 
-def top_triplets_stacked(J: torch.Tensor, k: int, tolerance: float = 1e-4) -> SingularTriplets:
+def top_triplets_stacked(J: Tensor, k: int, tolerance: float = 1e-4) -> SingularTriplets:
     """Compute the K largest singular triplets of several matrices of one shape.
 
     The same numbers as `top_triplets` of each, up to rounding; small matrices are decomposed together.
@@ -148,7 +142,7 @@ def top_triplets_stacked(J: torch.Tensor, k: int, tolerance: float = 1e-4) -> Si
     return found
 
 
-def _by_krylov(J: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor]:
+def _by_krylov(J: Tensor, k: int) -> tuple[SingularTriplets, Tensor]:
     """Decompose a stack of wide matrices; what the Krylov bases cannot do goes the way of small ones."""
     narrow = J.dtype == torch.float32
     found, gap, sound = _krylov_measured(J, k, 1e-5 if narrow else 1e-10)
@@ -156,40 +150,30 @@ def _by_krylov(J: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor]
         sound &= found.S[:, 0] <= _OUTLIER * found.S[:, -1]
     found, rest = SingularTriplets(*(part.to(torch.float64) for part in found)), (~sound).nonzero().flatten()
     if narrow and len(rest) and min(J.shape[1:]) >= _FLOAT64_KRYLOV_WIDTH:
-        *better, sound = _krylov_measured(J[rest].double(), k, 1e-6)
-        _replace(found, gap, rest[sound], *(_chosen(part, sound) for part in better))
+        better, its_gap, sound = _krylov_measured(J[rest].double(), k, 1e-6)
+        _replace(found, gap, rest[sound], SingularTriplets(*(part[sound] for part in better)), its_gap[sound])
         rest = rest[~sound]
     for index in rest[:, None]:
         _replace(found, gap, index, *_by_squares(J[index], k))
     return found, gap
 
 
-def _krylov_measured(J: torch.Tensor, k: int, accuracy: float) -> tuple[SingularTriplets, torch.Tensor, torch.Tensor]:
+def _krylov_measured(J: Tensor, k: int, accuracy: float) -> tuple[SingularTriplets, Tensor, Tensor]:
     """Decompose a stack by Krylov bases, measure the residuals, and say which matrices that served."""
-    U, S, Vh, following, sound, _ = golub_kahan_stacked(J, k, accuracy)
-    found, gap = _measured(J, U, S, Vh, following)
-    return found, gap.double(), sound & (found.residual.amax(dim=1) <= 10 * accuracy)
-
-
-def _chosen(part: Any, which: torch.Tensor) -> Any:
-    """Take some matrices' results out of a stack's."""
-    return part[which] if isinstance(part, torch.Tensor) else SingularTriplets(*(tensor[which] for tensor in part))
+    basis = golub_kahan_stacked(J, k, accuracy)
+    found, gap = _measured(J, *basis[:4])
+    return found, gap.double(), basis.converged & (found.residual.amax(dim=1) <= 10 * accuracy)
 
 
 def _replace(
-    found: SingularTriplets,
-    gap: torch.Tensor,
-    where: torch.Tensor | slice,
-    better: SingularTriplets,
-    better_gap: torch.Tensor,
+    found: SingularTriplets, gap: Tensor, where: Tensor | slice, better: SingularTriplets, better_gap: Tensor
 ) -> None:
     """Put results of another route in the place of some matrices' in a stack."""
-    for part, replacement in zip(found, better, strict=True):
+    for part, replacement in zip((*found, gap), (*better, better_gap), strict=True):
         part[where] = replacement.to(part)
-    gap[where] = better_gap.to(gap)
 
 
-def _by_squares(J: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor]:
+def _by_squares(J: Tensor, k: int) -> tuple[SingularTriplets, Tensor]:
     """Decompose a stack by the eigenvectors of J^T J, in float64; by LAPACK where that is not accurate."""
     wide, accuracy = J.double(), _ACCURACY[J.dtype]
     found, gap = _measured(wide, *_from_squares(wide, k))
@@ -203,7 +187,7 @@ def _by_squares(J: torch.Tensor, k: int) -> tuple[SingularTriplets, torch.Tensor
     return found, gap
 
 
-def _from_squares(wide: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+def _from_squares(wide: Tensor, k: int) -> tuple[Tensor, ...]:
     """Give U, S, Vh and s_{K+1} from the eigenvectors v of J^T J, with s u = J v."""
     if wide.shape[1] < wide.shape[2]:
         U, S, Vh, following = _from_squares(wide.mT, k)
@@ -216,28 +200,26 @@ def _from_squares(wide: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
     return _split(U / S[:, None].clamp_min(torch.finfo(S.dtype).tiny), S, V.mT, k)
 
 
-def _split(U: torch.Tensor, S: torch.Tensor, Vh: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+def _split(U: Tensor, S: Tensor, Vh: Tensor, k: int) -> tuple[Tensor, ...]:
     """Cut a stack of triplets after the K-th; s_{K+1} is NaN where K is all there are."""
     following = S[:, k] if S.shape[1] > k else S.new_full((len(S),), torch.nan)
     return U[:, :, :k], S[:, :k], Vh[:, :k], following
 
 
 def _measured(
-    operator: Any, U: torch.Tensor, S: torch.Tensor, Vh: torch.Tensor, following: torch.Tensor | float
-) -> tuple[SingularTriplets, torch.Tensor]:
+    operator: Any, U: Tensor, S: Tensor, Vh: Tensor, following: Tensor | float
+) -> tuple[SingularTriplets, Tensor]:
     """Fix the joint signs, measure the residuals, and give (s_K - s_{K+1}) / s_1 with them."""
     sign = torch.sign(Vh.gather(-1, Vh.abs().argmax(dim=-1, keepdim=True)))
     U, Vh = U * sign.mT, Vh * sign
-    if isinstance(operator, torch.Tensor):
-        image, pulled = operator @ Vh.mT, (U.mT @ operator).mT
-    else:
-        image, pulled = operator @ Vh.T, operator.T @ U
-    left = (image - U * S.unsqueeze(-2)).norm(dim=-2)
+    # For a matrix in rows, (U^T J)^T takes half the time of J^T U.
+    pulled = (U.mT @ operator).mT if isinstance(operator, Tensor) else operator.T @ U
+    left = (operator @ Vh.mT - U * S.unsqueeze(-2)).norm(dim=-2)
     right = (pulled - Vh.mT * S.unsqueeze(-2)).norm(dim=-2)
     return SingularTriplets(U, S, Vh, torch.maximum(left, right) / S[..., :1]), (S[..., -1] - following) / S[..., 0]
 
 
-def _certify(found: SingularTriplets, gap: torch.Tensor, tolerance: float, dtype: torch.dtype) -> None:
+def _certify(found: SingularTriplets, gap: Tensor, tolerance: float, dtype: torch.dtype) -> None:
     """Raise for a zero matrix or a large residual; warn where the top-K subspace is ill defined."""
     S, residual = found.S, found.residual
     if bool((S[..., 0] == 0).any()):
@@ -262,12 +244,11 @@ def _certify(found: SingularTriplets, gap: torch.Tensor, tolerance: float, dtype
 
 
 def _check_k(k: int, shape: tuple[int, ...]) -> None:
-    largest = min(shape)
-    if not 1 <= k <= largest:
-        raise ParameterError(f"k is {k!r}; a {shape} Jacobian has from 1 to {largest} singular values")
+    if not 1 <= k <= min(shape):
+        raise ParameterError(f"k is {k!r}; a {shape} Jacobian has from 1 to {min(shape)} singular values")
 
 
-def _check_entries(J: torch.Tensor) -> None:
+def _check_entries(J: Tensor) -> None:
     if J.dtype not in _ACCURACY:
         raise ParameterError(f"the matrix is {J.dtype}; convert it to torch.float32 or torch.float64")
     # One pass over each matrix, on all cores; NaN and infinity show in its least and largest entries.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import FAMILIES
+from families import named
 
 from coupling_lib.blocks import attention
 from coupling_lib.blocks.attention import KeysValues
@@ -12,13 +12,9 @@ from coupling_lib.blocks.attention import KeysValues
 IDS = torch.arange(3, 12)[None]
 
 
-def build(name: str):
-    return next(family for family in FAMILIES if family.name == name).build()
-
-
 @pytest.mark.parametrize("name", ["llama", "gemma2-window", "gpt-oss", "gpt2", "bert", "mixtral"])
 def test_a_model_gives_the_same_output_bit_for_bit(name):
-    hf = build(name)
+    hf = named(name).build()
     plain = hf(input_ids=IDS)[0]
     attention.use(hf)
     assert hf.config._attn_implementation == attention.NAME
@@ -30,7 +26,7 @@ def test_a_model_gives_the_same_output_bit_for_bit(name):
 
 
 def test_nothing_is_recorded_outside_the_context():
-    hf = build("llama")
+    hf = named("llama").build()
     attention.use(hf)
     with attention.recording() as keys_values:
         pass
@@ -39,7 +35,7 @@ def test_nothing_is_recorded_outside_the_context():
 
 
 def test_constants_are_released_when_a_call_fails():
-    layer = build("llama").model.layers[0].self_attn
+    layer = named("llama").build().model.layers[0].self_attn
     with pytest.raises(RuntimeError, match="stop"), attention.frozen(layer, None, None):
         raise RuntimeError("stop")
     assert attention._constants == {}
@@ -54,7 +50,7 @@ def test_tokens_take_their_own_places():
 
 
 def test_a_family_with_an_attention_of_its_own_keeps_it():
-    hf = build("bloom-alibi")
+    hf = named("bloom-alibi").build()
     plain = hf(input_ids=IDS)[0]
     attention.use(hf)
     with attention.recording() as keys_values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import FAMILIES
+from families import loaded, named
 
 from coupling_lib.blocks import blockmap
 from coupling_lib.blocks import record as blocks
@@ -14,12 +14,9 @@ from coupling_lib.blocks.attention import KeysValues
 IDS = torch.arange(3, 14)[None]
 
 
-def recorded(name: str, implementation: str | None = None):
-    hf = next(family for family in FAMILIES if family.name == name).build()
-    found = checks.validate(hf)
-    if implementation:
-        hf.set_attn_implementation(implementation)
-    return found, blocks.record(hf, found, {"input_ids": IDS})
+def recorded(name: str):
+    model = loaded(named(name))
+    return model.blocks, blocks.record(model.hf, model.blocks, {"input_ids": IDS})
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt-oss", "mistral-window", "falcon-alibi", "mpt-alibi", "mamba"])
@@ -41,34 +38,28 @@ def test_many_sets_of_positions_are_evaluated_together():
 
 def test_mask_rows_of_gpt_neo_are_wrong_unless_the_read_token_comes_last():
     """It slices a causal mask of its own by length and takes every query for the last tokens: silently wrong."""
-    found, calls = recorded("gpt-neo")
-    call, block, index = calls[0], found.modules[0], torch.tensor([[4]])
-    constants = blockmap._cached(call, block)
-    arguments = call.with_arguments(lambda name, value: blockmap._rows(name, value, index, 11))
-    naive = arguments.with_argument("layer_past", blockmap._FrozenCache(constants, index))
-    x, wanted = call.input[0][index], call.output[0][index]
-    local = (found.modules[1], calls[1])
-    naive_local = (
-        local[1]
-        .with_arguments(lambda name, value: blockmap._rows(name, value, index, 11))
-        .with_argument("layer_past", blockmap._FrozenCache(blockmap._cached(local[1], local[0]), index))
-    )
-    wrong = (naive_local.replay(local[0], local[1].input[0][index]) - local[1].output[0][index]).abs().max()
-    assert float(wrong) > 1e-2
-    torch.testing.assert_close(naive.replay(block, x), wanted, rtol=1e-5, atol=1e-5)  # a global layer has no window
-    for module, each in ((block, call), local):
-        right = blockmap.token_map(each, module, "cache", index)(each.input[0][index])
-        torch.testing.assert_close(right, each.output[0][index], rtol=1e-5, atol=1e-5)
+    (found, calls), index = recorded("gpt-neo"), torch.tensor([[4]])
+    for number, wrong in ((0, False), (1, True)):  # a global layer has no window, a local one has
+        call, block = calls[number], found.modules[number]
+        x, wanted = call.input[0][index], call.output[0][index]
+        cache = blockmap._FrozenCache(blockmap._cached(call, block), index)
+        naive = blockmap._few(call, index).with_argument("layer_past", cache).replay(block, x)
+        error = float((naive - wanted).abs().max())
+        assert error > 1e-2 if wrong else error < 1e-5
+        right = blockmap.token_map(call, block, "cache", index)(x)
+        torch.testing.assert_close(right, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_fused_attention_takes_the_wrong_mask_rows_for_a_token_that_is_not_the_last():
     """With `sdpa` the recorded mask is None and a lone query is taken for one that sees every key."""
-    found, calls = recorded("llama", "sdpa")
+    hf = named("llama").build()
+    found = checks.validate(hf)
+    hf.set_attn_implementation("sdpa")
+    calls = blocks.record(hf, found, {"input_ids": IDS})
     call, block, index = calls[0], found.modules[0], torch.tensor([[4]])
     assert call.arguments["attention_mask"] is None
     constants = blockmap._cached(call, block)
-    arguments = call.with_arguments(lambda name, value: blockmap._rows(name, value, index, 11))
-    fused = arguments.with_argument("past_key_values", blockmap._FrozenCache(constants, index))
+    fused = blockmap._few(call, index).with_argument("past_key_values", blockmap._FrozenCache(constants, index))
     wrong = (fused.replay(block, call.input[0][index]) - call.output[0][index]).norm() / call.output[0][index].norm()
     assert float(wrong) > 1e-2
     found, calls = recorded("llama")

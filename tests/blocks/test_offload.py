@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,15 @@ def folders(tmp_path_factory):
     return root
 
 
+@cache
+def whole_model(folder: Path, precision: str = "float32"):
+    """A model held in memory, loaded once for the tests that leave it as it is."""
+    return load_model(folder, precision=precision)
+
+
 def least(folder: Path, dtype: torch.dtype = torch.float32) -> int:
     """The smallest budget a model can be measured in."""
-    saved = load_model(folder).hf
+    saved = whole_model(folder).hf
     return offload.plan(type(saved), saved.config).bytes(dtype)
 
 
@@ -57,7 +64,7 @@ def given_to(model) -> torch.Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_hidden_states_and_jacobians_are_those_of_the_whole_model_bit_for_bit(folders, kind, stored):
     folder = folders / kind
-    whole = load_model(folder, precision=stored)
+    whole = whole_model(folder, stored)
     small = load_model(folder, precision=stored, memory=least(folder, getattr(torch, stored)))
     assert small.offloaded and not whole.offloaded
     assert {p.device.type for p in small.blocks.modules.parameters()} == {"meta"}
@@ -76,7 +83,7 @@ def test_hidden_states_and_jacobians_are_those_of_the_whole_model_bit_for_bit(fo
 
 def test_a_measurement_and_the_released_boundary_are_the_same_from_disk(folders):
     folder = folders / "llama"
-    whole, small = load_model(folder), load_model(folder, memory=least(folder))
+    whole, small = whole_model(folder), load_model(folder, memory=least(folder))
     for boundary in ("block", "hidden_states"):
         ours, wanted = (measure_depth(m, IDS, ks=(2, 5), boundary=boundary) for m in (small, whole))
         assert all((ours[name].values == wanted[name].values).all() for name in wanted.data_vars)
@@ -110,7 +117,7 @@ def test_a_dense_copy_is_a_plain_block_of_its_own(folders):
     model = load_model(folder, memory=least(folder))
     block = model.blocks.modules[1]
     copy = precision.dense_copy(block, torch.float64)
-    saved = load_model(folder).blocks.modules[1].state_dict()
+    saved = whole_model(folder).blocks.modules[1].state_dict()
     assert all(torch.equal(value, saved[name].double()) for name, value in copy.state_dict().items())
     assert not any({"forward", "_hf_hook", "_old_forward"} & set(part.__dict__) for part in copy.modules())
     assert all(p.data_ptr() % 64 == 0 for p in precision.dense_copy(block, torch.float32).parameters())
@@ -119,7 +126,7 @@ def test_a_dense_copy_is_a_plain_block_of_its_own(folders):
 
 def test_a_model_that_fits_is_held_as_a_whole(folders):
     folder = folders / "llama"
-    saved = load_model(folder).hf
+    saved = whole_model(folder).hf
     total = 4 * sum(p.numel() for p in saved.parameters())
     assert not load_model(folder, memory=total).offloaded
     assert load_model(folder, memory=total - 1).offloaded
@@ -133,7 +140,7 @@ def test_a_model_that_fits_is_held_as_a_whole(folders):
 
 def test_the_least_budget_is_everything_outside_the_blocks_and_one_block_in_float32(folders):
     folder = folders / "llama"
-    saved = load_model(folder).hf
+    saved = whole_model(folder).hf
     sizes = {name: p.numel() for name, p in saved.named_parameters()}
     one = sum(n for name, n in sizes.items() if ".layers.0." in name)
     outside = sum(n for name, n in sizes.items() if ".layers." not in name)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import tiny
 import torch
 import transformers
-from families import BASE, FAMILIES, Family
-from reference import relative_error
+from families import BASE, FAMILIES, Family, loaded
+from reference import brute_force_jacobian, relative_error, rows
 from torch import nn
 
 import coupling_lib as cl
@@ -24,6 +22,9 @@ from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.models.load import wrap_model
 
 IDS = torch.arange(3, 14)[None]
+SMALL_BERT = transformers.BertConfig(
+    hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384, vocab_size=64
+)
 GPT = dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64)
 DISTILBERT = dict(vocab_size=64, dim=32, n_layers=3, n_heads=4, hidden_dim=64, max_position_embeddings=64)
 OPT_350M = dict(BASE, ffn_dim=64, word_embed_proj_dim=32, do_layer_norm_before=False)
@@ -59,18 +60,12 @@ def named(name: str) -> Family:
     return EVERY[name]
 
 
-def wrapped(family: Family, dtype: torch.dtype = torch.float64):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PostNormWarning)
-        return wrap_model(family.build().to(dtype), name=family.name)
-
-
 # -- told apart
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_family_is_known_for_what_it_is(name):
-    found = checks.validate(named(name).build())
+    found = loaded(named(name)).blocks
     post_norm = name in [family.name for family, _ in POST_NORM]
     assert found.norm_position == ("post" if post_norm else "pre")
     assert list(found.post_norm) == ([0, 1, 2] if post_norm else [])
@@ -80,7 +75,7 @@ def test_every_family_is_known_for_what_it_is(name):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["bert", "openai-gpt", "llama", "gemma2-window", "gpt-neox", "mamba"])
 def test_half_precision_changes_nothing_and_does_not_overflow(name, dtype):
-    found = checks.validate(named(name).build().to(dtype))
+    found = loaded(named(name), dtype).blocks
     assert found.norm_position == ("post" if name in ("bert", "openai-gpt") else "pre")
     assert all(len(norms) == 2 for norms in found.post_norm.values())
 
@@ -109,7 +104,7 @@ def test_a_model_of_both_kinds_is_called_mixed_and_its_blocks_are_told_apart():
     trace = cl.trace(model, IDS)
     assert torch.equal(trace.jacobian(0, boundary="branch").dense(), trace.jacobian(0).dense())
     # Without the norm that was put behind it, the block is that of the plain model.
-    plain = cl.trace(wrap_model(named("llama").build()), IDS).jacobian(1).dense()
+    plain = cl.trace(loaded(named("llama")), IDS).jacobian(1).dense()
     assert relative_error(trace.jacobian(1, boundary="branch").dense(), plain) < 1e-10
     assert relative_error(trace.jacobian(1).dense(), plain) > 0.1
 
@@ -130,39 +125,13 @@ def test_a_block_that_answers_nan_is_refused_in_one_line():
 # -- measured before the norms
 
 
-def sum_of_sub_layers(hf: nn.Module, block: nn.Module, ends: tuple[str, str], token_in: int, token_out: int):
-    """Differentiate what two named layers give, inside a whole forward pass, row by row; nothing of the library."""
-    leaf, seen = [], []
-
-    def enter(module, args, kwargs):
-        stream = args[0] if args else kwargs["hidden_states"]
-        leaf.append(stream.detach().clone().requires_grad_(True))
-        return ((leaf[0], *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": leaf[0]})
-
-    handles = [block.register_forward_pre_hook(enter, with_kwargs=True)]
-    handles += [
-        block.get_submodule(name).register_forward_hook(lambda m, a, output: seen.append(output.reshape(1, -1, 32)))
-        for name in ends
-    ]
-    try:
-        with torch.enable_grad():
-            hf(input_ids=IDS)
-    finally:
-        for handle in handles:
-            handle.remove()
-    added = seen[0] + seen[1]
-    return torch.stack(
-        [torch.autograd.grad(y, leaf[0], retain_graph=True)[0][0, token_in] for y in added[0, token_out]]
-    )
-
-
 @each_post_norm
 def test_the_branch_is_the_sum_of_what_the_sub_layers_add(family, ends):
-    model = wrapped(family)
+    model = loaded(family)
     trace = cl.trace(model, IDS)
     for block in (0, 2):
         for pair in ((-1, -1), (5, 5), (4, 8)):
-            wanted = sum_of_sub_layers(model.hf, model.blocks.modules[block], ends, *pair)
+            wanted = brute_force_jacobian(model.hf, model.blocks.modules[block], {"input_ids": IDS}, *pair, ends)
             J = trace.jacobian(block, *pair, boundary="branch")
             assert relative_error(J.dense(), wanted) < (1e-6 if family.narrow else 1e-10)
     lazy, V = trace.jacobian(2, boundary="branch"), torch.randn(32, 3, dtype=torch.float64)
@@ -172,18 +141,18 @@ def test_the_branch_is_the_sum_of_what_the_sub_layers_add(family, ends):
 
 
 def test_several_prompts_and_narrow_weights_have_the_same_branch():
-    model = wrapped(named("bert"))
+    model = loaded(named("bert"))
     traces = [cl.trace(model, IDS[:, :n]) for n in (5, 11)]
     pairs = [(trace.n_tokens - 1,) * 2 for trace in traces]
     for trace, J in zip(traces, cl.prompts_jacobians(traces, 1, pairs, boundary="branch"), strict=True):
         torch.testing.assert_close(J, trace.jacobian(1, boundary="branch").dense())
-    narrow = cl.trace(wrapped(named("bert"), torch.bfloat16), IDS).jacobian(0, boundary="branch").dense()
+    narrow = cl.trace(loaded(named("bert"), torch.bfloat16), IDS).jacobian(0, boundary="branch").dense()
     wide = cl.trace(model, IDS).jacobian(0, boundary="branch").dense()
     assert narrow.dtype == torch.float32 and relative_error(narrow, wide) < 0.05
 
 
 def test_hooks_are_gone_after_a_branch_was_formed():
-    model = wrapped(named("bert"))
+    model = loaded(named("bert"))
     before = cl.trace(model, IDS).jacobian(1).dense()
     trace = cl.trace(model, IDS)
     trace.jacobian(1, boundary="branch").dense()
@@ -195,11 +164,8 @@ def test_hooks_are_gone_after_a_branch_was_formed():
 def test_untrained_block_minus_identity_couples_and_the_branch_does_not(seed):
     """A BERT of random weights as the library draws them: nothing has been learned that could couple."""
     torch.manual_seed(seed)
-    config = transformers.BertConfig(
-        hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384, vocab_size=64
-    )
     with pytest.warns(PostNormWarning):
-        model = wrap_model(transformers.BertModel(config))
+        model = wrap_model(transformers.BertModel(SMALL_BERT))
     coupling = {}
     for boundary in ("block", "branch"):
         ds = cl.measure_depth(model, [IDS], ks=(10,), boundary=boundary)
@@ -211,11 +177,8 @@ def test_untrained_block_minus_identity_couples_and_the_branch_does_not(seed):
 def test_the_all_ones_vector_and_the_state_are_where_a_normed_output_cannot_change():
     """Why it couples: J has the eigenvalue -1 along both, in every block, seen from the output."""
     torch.manual_seed(0)
-    config = transformers.BertConfig(
-        hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384, vocab_size=64
-    )
-    model = wrapped(SimpleNamespace(build=lambda: transformers.BertModel(config), name="bert"))
-    trace = cl.trace(model, IDS)
+    with pytest.warns(PostNormWarning):
+        trace = cl.trace(wrap_model(transformers.BertModel(SMALL_BERT)), IDS)
     for block in range(4):
         J = trace.jacobian(block).dense()
         for fixed in (torch.ones(96, dtype=J.dtype), trace.hidden[block + 1, -1]):
@@ -265,7 +228,7 @@ def test_loading_a_post_norm_model_warns_once_and_a_pre_norm_model_does_not():
 
 
 def test_records_and_figures_say_it_of_post_norm_blocks_alone():
-    post, pre = wrapped(named("bert")), wrapped(named("llama"))
+    post, pre = loaded(named("bert")), loaded(named("llama"))
     block = cl.measure_depth(post, [IDS], ks=(4,)).attrs
     branch = cl.measure_depth(post, [IDS], ks=(4,), boundary="branch").attrs
     other = cl.measure_depth(pre, [IDS], ks=(4,)).attrs
@@ -299,9 +262,7 @@ def test_pre_norm_models_are_measured_bit_for_bit_as_without_the_question(name, 
 
 def test_a_copy_of_wide_weights_is_the_block_itself_and_a_copy_of_a_copy_the_copy():
     """What the two questions at load share."""
-    wide, narrow = (
-        wrapped(replace(named("llama")), dtype).blocks.modules[0] for dtype in (torch.float32, torch.float16)
-    )
+    wide, narrow = (loaded(named("llama"), dtype).blocks.modules[0] for dtype in (torch.float32, torch.float16))
     assert precision.dense_copy(wide, torch.float32) is wide
     copy = precision.dense_copy(narrow, torch.float32)
     assert copy is not narrow and precision.dense_copy(copy, torch.float32) is copy
@@ -323,7 +284,7 @@ def test_blocks_in_few_bits_are_told_apart_and_measured_on_their_dense_copies(tm
     with torch.enable_grad():
         h = copy.attention.output.LayerNorm(added := copy.attention.output.dense(copy.attention.self(x)[0]) + x)
         f = (added - x) + copy.output.dense(copy.intermediate(h))
-        wanted = torch.stack([torch.autograd.grad(y, x, retain_graph=True)[0][0, -1] for y in f[0, -1]])
+        wanted = rows(f[0, -1], x)[:, -1]
     assert relative_error(J, wanted) < 1e-5
 
 

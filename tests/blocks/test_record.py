@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import FAMILIES
+from families import named
 from torch import nn
 from transformers import DynamicCache
 
 from coupling_lib.blocks import record as blocks
 from coupling_lib.errors import UnsupportedModelError
-
-
-def build(name: str):
-    return next(family for family in FAMILIES if family.name == name).build()
-
 
 IDS = torch.arange(3, 12)[None]
 
@@ -23,7 +18,7 @@ def test_blocks_output_both_kinds_and_the_accessor_takes_both():
     """P13: some families return a tuple, others a bare tensor, whose `[0]` would be batch element 0."""
     kinds = set()
     for name in ("gpt-neo", "bloom-alibi", "llama", "gpt2"):
-        hf = build(name)
+        hf = named(name).build()
         found = blocks.find_blocks(hf)
         seen = []
         handle = found.modules[0].register_forward_hook(lambda module, args, output, seen=seen: seen.append(output))
@@ -43,7 +38,7 @@ def test_a_bare_tensor_of_another_shape_is_refused():
 
 
 def test_recorded_states_equal_those_of_plain_hooks():
-    hf = build("gpt-neox")
+    hf = named("gpt-neox").build()
     found = blocks.find_blocks(hf)
     seen = []
     handles = [
@@ -58,7 +53,7 @@ def test_recorded_states_equal_those_of_plain_hooks():
 
 def test_a_filled_cache_is_never_replayed():
     """P7: a block replayed with the cache of its own forward pass attends to every token twice."""
-    hf = build("llama")
+    hf = named("llama").build()
     found = blocks.find_blocks(hf)
     calls = blocks.record(hf, found, {"input_ids": IDS})
     assert not any(isinstance(value, DynamicCache) for call in calls for value in call.arguments.values())
@@ -76,7 +71,7 @@ def test_a_filled_cache_is_never_replayed():
 
 def test_last_hidden_state_of_hugging_face_is_not_the_last_block():
     """P14: `hidden_states[-1]` is after the final norm."""
-    hf = build("llama")
+    hf = named("llama").build()
     last = blocks.record(hf, blocks.find_blocks(hf), {"input_ids": IDS})[-1].output
     theirs = hf(input_ids=IDS, output_hidden_states=True).hidden_states[-1]
     assert float((theirs - last).norm() / last.norm()) > 0.1
@@ -84,7 +79,7 @@ def test_last_hidden_state_of_hugging_face_is_not_the_last_block():
 
 
 def test_blocks_are_found_by_depth_not_by_name():
-    assert [blocks.find_blocks(build(name)).path for name in ("gpt2", "mpt-alibi", "opt", "bert")] == [
+    assert [blocks.find_blocks(named(name).build()).path for name in ("gpt2", "mpt-alibi", "opt", "bert")] == [
         "transformer.h",
         "transformer.blocks",
         "model.decoder.layers",
@@ -93,7 +88,7 @@ def test_blocks_are_found_by_depth_not_by_name():
 
 
 def test_a_model_without_blocks_is_refused():
-    hf = build("gpt2")
+    hf = named("gpt2").build()
     hf.transformer.h = nn.ModuleList(list(hf.transformer.h)[:2])
     with pytest.raises(UnsupportedModelError, match="no list of 3 blocks"):
         blocks.find_blocks(hf)

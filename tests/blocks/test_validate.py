@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import pytest
+import tiny
 import torch
-from families import FAMILIES
+from families import FAMILIES, loaded, named
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from coupling_lib.blocks import blockmap
+from coupling_lib.blocks import blockmap, offload, precision
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
-from coupling_lib.errors import UnsupportedModelError
-
-
-def build(name: str):
-    return next(family for family in FAMILIES if family.name == name).build()
+from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
+from coupling_lib.models.load import load_model, wrap_model
 
 
 def test_a_model_in_training_mode_is_refused_for_its_two_answers():
     with pytest.raises(UnsupportedModelError, match="two answers in two runs"):
-        checks.validate(build("gpt2").train())
+        checks.validate(named("gpt2").build().train())
 
 
 def test_a_block_that_reads_something_else_is_refused():
-    hf = build("gpt2")
+    hf = named("gpt2").build()
     hf.transformer.h[1].register_forward_pre_hook(lambda module, args: (args[0] + 1.0, *args[1:]))
     with pytest.raises(UnsupportedModelError, match="block 2 of GPT2LMHeadModel .* does not read what block 1 wrote"):
         checks.validate(hf)
 
 
 def test_a_block_with_a_memory_of_its_own_is_refused():
-    hf = build("gpt2")
+    hf = named("gpt2").build()
     block = hf.transformer.h[1]
     block.calls = 0
 
@@ -54,7 +53,7 @@ def test_tokens_that_mix_outside_attention_are_noticed_and_the_family_is_named()
         def forward(self, x):
             return self.mlp(x + x.mean(dim=1, keepdim=True))
 
-    hf = build("llama")
+    hf = named("llama").build()
     hf.model.layers[2].mlp = Mixing(hf.model.layers[2].mlp)
     with pytest.raises(
         UnsupportedModelError, match=r"block 3 of LlamaForCausalLM \(model type 'llama'\): the attention route"
@@ -67,25 +66,89 @@ def test_a_wrong_mask_row_is_noticed(monkeypatch):
     rows = blockmap._rows
     monkeypatch.setattr(blockmap, "_rows", lambda name, *rest: None if name == "attention_mask" else rows(name, *rest))
     with pytest.raises(UnsupportedModelError, match="the attention route gives a Jacobian that differs"):
-        checks.validate(build("llama"))
+        checks.validate(named("llama").build())
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_self_check_is_far_below_its_limit_in_every_family(family):
-    hf = family.build()
-    found = checks.validate(hf)
-    if found.route == "sequence":
-        return
-    name = hf.main_input_name
+    model = loaded(family)
+    hf, found = model.hf, model.blocks
     given = blocks.random_input(hf, torch.Generator().manual_seed(3), n_tokens=9)
-    for call, module in zip(blocks.record(hf, found, {name: given}), found.modules, strict=True):
+    for call, module in zip(blocks.record(hf, found, {hf.main_input_name: given}), found.modules, strict=True):
         assert checks.route_error(call, module, found.route, torch.float64) < 1e-5
 
 
 def test_experts_run_one_at_a_time():
     """The grouped kernel rejects float64 and has no forward mode; `load_model` and `wrap_model` switch it off."""
-    from coupling_lib.models.load import wrap_model
-
-    hf = build("mixtral")
+    hf = named("mixtral").build()
     hf.set_experts_implementation("grouped_mm")
     assert wrap_model(hf).hf.config._experts_implementation == "eager"
+
+
+# -- weights that are no numbers are named for what they are
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+def spoilt(folder, **bad: list[float]):
+    """A saved Llama with some entries of some weights replaced."""
+    tiny.save_llama(folder)
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    for name, values in bad.items():
+        weights[name].view(-1)[: len(values)] = torch.tensor(values)
+    save_file(weights, file, metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16", "nf4"])
+def test_weights_that_are_nan_are_named_at_load_in_one_line(tmp_path, stored):
+    folder = spoilt(tmp_path / "m", **{UP: [float("nan")] * 3})
+    with pytest.raises(ModelUnavailableError) as caught:
+        load_model(folder, precision=stored)
+    if stored != "nf4":  # a quantised group of 64 has one scale, and shares its NaN
+        assert str(caught.value) == (
+            f"model {str(folder)!r}: weights {UP} hold 3 NaN of 2,048 entries; "
+            "fetch it again or choose another revision"
+        )
+    assert f"weights {UP} hold" in str(caught.value) and "NaN of 2,048 entries" in str(caught.value)
+
+
+def test_infinite_weights_are_named_and_further_tensors_counted(tmp_path):
+    bad = {"model.embed_tokens.weight": [float("inf")] * 9000, UP: [float("nan"), float("-inf")]}
+    with pytest.raises(ModelUnavailableError) as caught:
+        load_model(spoilt(tmp_path / "m", **{name: values[:8960] for name, values in bad.items()}))
+    assert "weights model.embed_tokens.weight hold 8,960 infinite of 8,960 entries (and " in str(caught.value)
+    assert "other tensors are not finite); fetch it again" in str(caught.value)
+
+
+def test_both_kinds_are_counted_in_a_model_from_memory():
+    hf = tiny.llama()
+    with torch.no_grad():
+        hf.model.layers[1].mlp.up_proj.weight[0, :2] = torch.tensor([float("nan"), float("-inf")])
+    with pytest.raises(ModelUnavailableError, match=f"'mine': weights {UP} hold 1 NaN and 1 infinite of 2,048 entries"):
+        wrap_model(hf, name="mine")
+
+
+def test_blocks_that_stay_on_disk_are_looked_at_one_by_one(tmp_path):
+    folder = spoilt(tmp_path / "m", **{UP: [float("nan")]})
+    hf = tiny.llama()
+    least = offload.plan(type(hf), hf.config).bytes(torch.float32)
+    with pytest.raises(ModelUnavailableError, match=f"weights {UP} hold 1 NaN of 2,048 entries"):
+        load_model(folder, memory=least)
+
+
+def test_finite_weights_that_overflow_are_told_apart():
+    hf = tiny.llama()
+    with torch.no_grad():
+        hf.model.layers[1].mlp.up_proj.weight.fill_(3e38)
+        hf.model.layers[1].mlp.down_proj.weight.fill_(3e38)
+    with pytest.raises(
+        UnsupportedModelError, match="block 2 gives values that are not finite, and all weights are finite"
+    ):
+        wrap_model(hf, name="mine")
+
+
+def test_weights_of_a_sound_model_are_not_read(monkeypatch):
+    monkeypatch.setattr(checks, "_weights", lambda *arguments: pytest.fail("weights were read"))
+    assert precision.arithmetic(wrap_model(tiny.llama()).hf) == torch.float32

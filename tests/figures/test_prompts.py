@@ -5,84 +5,39 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
-import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.figures import prompts, prompts_data
+from coupling_lib.figures import prompts
 from coupling_lib.measures.random_bases import Chance
-from tests.figures.drawn import assert_repeats, assert_text_inside
+from coupling_lib.metrics.summaries import side_by_side
 
-NAME, K, BLOCKS = "normalized_miscoupling", 3, 4
-VERSIONS = ("alone", "step by step", "control sentence")
+from .cases_prompts import BLOCKS, NAME, VERSIONS, K, make_prompts, networks
 
-
-def make_prompts(strength: float, seed: int, n_questions: int = 6, n_others: int = 5) -> xr.Dataset:
-    """Questions in three versions, shuffled, and prompts of another set without counted steps."""
-    rng = np.random.default_rng(seed)
-    lines = [(f"q{i}", version, "sums", 2.0 + i % 3) for i in range(n_questions) for version in VERSIONS]
-    lines += [(f"s{i}", "alone", "stories", np.nan) for i in range(n_others)]
-    lines = [lines[i] for i in np.random.default_rng(9).permutation(len(lines))]
-    values = 1 - strength + 0.05 * rng.standard_normal((len(lines), 1, BLOCKS, BLOCKS))
-    values[:, :, range(BLOCKS), range(BLOCKS)] = 0
-    question, version, dataset, steps = (list(column) for column in zip(*lines, strict=True))
-    notes = {
-        "id": [f"{q}/{v}" for q, v in zip(question, version, strict=True)],
-        "question": question,
-        "version": version,
-        "dataset": dataset,
-        "steps": steps,
-        "n_tokens": rng.integers(10, 60, len(lines)),
-    }
-    return xr.Dataset(
-        {NAME: (("prompt", "k", "block_1", "block_2"), values)},
-        coords={"k": [K]} | {name: ("prompt", column) for name, column in notes.items()},
-        attrs={"control": "It rained.", "control_tokens": 3, "instruction_tokens": 4, "words_as_tokens": 0},
-    )
+BOTH = networks(2)
+TRAINED = make_prompts(0.3, seed=2)
 
 
-@pytest.fixture
-def datasets():
-    return {"untrained": make_prompts(0.05, seed=1), "trained": make_prompts(0.3, seed=2)}
+def blocks_of(data, prompt):
+    """Each block's coupling with all others in both directions, written out."""
+    values = data[NAME].values[prompt, 0]
+    others = [[other for other in range(BLOCKS) if other != block] for block in range(BLOCKS)]
+    return [np.mean([1 - v for o in others[b] for v in (values[b, o], values[o, b])]) for b in range(BLOCKS)]
 
 
-FIGURES = {
-    "scatter": lambda d: prompts.prompt_scatter(d, NAME, K, null=Chance(0.95, 9e-6)),
-    "versions": lambda d: prompts.version_profiles(d, NAME, K, null=Chance(0.95, 9e-6)),
-}
+def test_every_prompt_to_which_nothing_was_added_stands_once_per_network():
+    table = prompts.take_prompts(BOTH, NAME, K)
+    assert len(table) == 2 * 11 and set(table.version) == {"alone"}
+    data = TRAINED
+    place = data.version.values.tolist().index("alone")
+    line = table[(table.network == "trained") & (table.id == data.id.values[place])].iloc[0]
+    assert line.coupling == pytest.approx(1 - data[NAME].values[place, 0].sum() / (BLOCKS * (BLOCKS - 1)))
+    assert line.tokens == data.n_tokens.values[place]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("figure", FIGURES)
-def test_every_figure_repeats_byte_for_byte_and_keeps_its_text_inside(figure, count, theme, datasets):
-    some = dict(list(datasets.items())[-count:])
-    assert_repeats(lambda: FIGURES[figure](some), theme)
-    assert_text_inside(lambda: FIGURES[figure](some), theme)
-
-
-def test_a_blocks_coupling_is_the_mean_over_both_directions_with_all_others(datasets):
-    found = prompts_data.block_couplings(datasets["trained"], NAME, K)
-    values = datasets["trained"][NAME].values[:, 0]
-    for prompt in (0, 7):
-        for block in range(BLOCKS):
-            others = [other for other in range(BLOCKS) if other != block]
-            pairs = [1 - v for o in others for v in (values[prompt, block, o], values[prompt, o, block])]
-            assert found[prompt, block] == pytest.approx(np.mean(pairs))
-
-
-def test_prompt_table_holds_every_prompt_once_per_network(datasets):
-    table = prompts_data.prompt_table(datasets, NAME, K)
-    assert len(table) == 2 * (6 * 3 + 5) and len(prompts_data.prompts_alone(table)) == 2 * 11
-    data = datasets["trained"]
-    line = table[(table.network == "trained") & (table.id == data.id.values[4])].iloc[0]
-    assert line.coupling == pytest.approx(1 - data[NAME].values[4, 0].sum() / (BLOCKS * (BLOCKS - 1)))
-    assert line.tokens == data.n_tokens.values[4]
-
-
-def test_correlations_are_spearmans_over_prompts_alone(datasets):
-    table = prompts_data.prompt_table(datasets, NAME, K)
-    alone = prompts_data.prompts_alone(table[table.network == "trained"])
-    found = prompts_data.correlations(table, "trained")
+def test_correlations_are_spearmans_over_prompts_alone():
+    table = prompts.take_prompts(BOTH, NAME, K)
+    alone = table[table.network == "trained"]
+    found = prompts.correlations(table, "trained")
     assert found["length"].r == pytest.approx(scipy.stats.spearmanr(alone.tokens, alone.coupling).statistic)
     counted = alone[alone.steps.notna()]
     assert found["steps"].n == 6
@@ -90,77 +45,78 @@ def test_correlations_are_spearmans_over_prompts_alone(datasets):
     means = alone.groupby("dataset")[["tokens", "coupling"]].transform("mean")
     within = scipy.stats.spearmanr(alone.tokens - means.tokens, alone.coupling - means.coupling).statistic
     assert found["length within sets"].r == pytest.approx(within)
-    listed = prompts_data.correlation_table(table).set_index(["network", "quantity"])
+    listed = prompts.correlation_table(table).set_index(["network", "quantity"])
     assert listed.loc[("trained", "length in tokens"), "spearman"] == found["length"].r
 
 
-def test_a_difference_between_sets_is_no_correlation_within_them(datasets):
-    data = datasets["trained"].copy(deep=True)
+def test_a_difference_between_sets_is_no_correlation_within_them():
+    data = TRAINED.copy(deep=True)
     stories = data["dataset"].values == "stories"
     data[NAME].values[stories] *= 0.5
     data["n_tokens"].values[:] = np.where(stories, 20, 50) + data["n_tokens"].values % 7
-    found = prompts_data.correlations(prompts_data.prompt_table({"trained": data}, NAME, K), "trained")
+    found = prompts.correlations(prompts.take_prompts(side_by_side(trained=data), NAME, K), "trained")
     assert found["length"].high < 0 and found["length within sets"].low < 0 < found["length within sets"].high
 
 
-def test_what_does_not_vary_or_is_too_few_has_no_coefficient_and_is_drawn_all_the_same(datasets):
-    few = datasets["trained"].isel(prompt=np.isin(datasets["trained"].question.values, ["q0", "q1"]))
+def test_what_does_not_vary_or_is_too_few_has_no_coefficient_and_is_drawn_all_the_same():
+    few = TRAINED.isel(prompt=np.isin(TRAINED.question.values, ["q0", "q1"])).copy(deep=True)
     few["n_tokens"].values[:] = 16
-    found = prompts_data.correlations(prompts_data.prompt_table({"trained": few}, NAME, K), "trained")
-    assert set(found.values()) == {None}
-    figure = prompts.prompt_scatter({"trained": few}, NAME, K)
-    assert figure.axes[0].texts[0].get_text() == "trained: too few prompts"
+    table = prompts.take_prompts(side_by_side(trained=few), NAME, K)
+    assert set(prompts.correlations(table, "trained").values()) == {None}
+    assert prompts.draw_prompts(table).axes[0].texts[0].get_text() == "trained: too few prompts"
 
 
-def test_versions_are_paired_by_question(datasets):
-    data = datasets["trained"]
-    found = prompts_data.version_couplings(data, NAME, K)
-    assert set(found) == set(VERSIONS) and found["alone"].shape == (6, BLOCKS)
-    couplings = prompts_data.block_couplings(data, NAME, K)
-    order = [q for q, v in zip(data.question.values, data.version.values, strict=True) if v == data.version.values[0]]
-    order = [question for question in order if question.startswith("q")]
-    for version, values in found.items():
-        for question, row in zip(order, values, strict=True):
-            place = data.id.values.tolist().index(f"{question}/{version}")
-            np.testing.assert_array_equal(row, couplings[place])
+def test_versions_are_paired_by_question_and_a_blocks_coupling_is_the_mean_over_both_directions_with_all_others():
+    data = TRAINED
+    found = prompts.version_couplings(BOTH, NAME, K).sel(network="trained")
+    assert found.version.values.tolist() == list(dict.fromkeys(data.version.values)) and set(
+        found.version.values
+    ) == set(VERSIONS)
+    first = data.version.values == data.version.values[0]
+    order = [question for question in data.question.values[first] if question.startswith("q")]
+    assert found.question.values.tolist() == order and len(order) == 6
+    for version in VERSIONS:
+        for question in order:
+            wanted = blocks_of(data, data.id.values.tolist().index(f"{question}/{version}"))
+            np.testing.assert_allclose(found.sel(version=version, question=question), wanted)
 
 
-def test_summary_gives_paired_differences_with_intervals_and_names_them_for_the_book(datasets):
-    summary = prompts_data.summary_table(datasets, NAME, K, null=0.95)
-    found = prompts_data.version_couplings(datasets["trained"], NAME, K)
-    difference = (found["step by step"] - found["alone"]).mean(axis=1)
+def test_summary_gives_paired_differences_with_intervals_and_names_them_for_the_book():
+    summary = prompts.summary(BOTH, NAME, K, null=0.95)
+    found = prompts.version_couplings(BOTH, NAME, K).sel(network="trained")
+    difference = (found.sel(version="step by step") - found.sel(version="alone")).mean("block").values
     line = summary.loc["trained"]
-    assert line["step by step"] == pytest.approx(found["step by step"].mean())
+    assert line["step by step"] == pytest.approx(found.sel(version="step by step").mean().item())
     assert line["step by step difference"] == pytest.approx(difference.mean())
     assert line["step by step difference low"] < difference.mean() < line["step by step difference high"]
-    book = prompts_data.remembered(prompts_data.prompt_table(datasets, NAME, K), summary, 1e-5)
-    assert book["prompts-step-by-step-difference-trained-low"] == line["step by step difference low"]
-    assert book["prompts-null-error"] == 1e-5
-    assert book["prompts-null"] == pytest.approx(0.05) and "prompts-length-untrained-high" in book
+    book = prompts.numbers_of(BOTH, NAME, K, Chance(0.95, 1e-5))
+    assert book["step-by-step-difference-trained-low"] == line["step by step difference low"]
+    assert book["control-sentence-difference-untrained"] == summary.loc["untrained", "control sentence difference"]
+    assert book["step-by-step-trained"] == line["step by step"] and book["null-error"] == 1e-5
+    assert book["null"] == pytest.approx(0.05) and "length-untrained-high" in book
+    assert book["step-by-step-change"] == pytest.approx(difference.mean())
 
 
-def test_profiles_show_the_mean_over_questions_and_its_paired_difference(datasets):
-    figure = prompts.version_profiles(datasets, NAME, K, null=0.95)
-    found = prompts_data.version_couplings(datasets["trained"], NAME, K)
+def test_profiles_show_the_mean_over_questions_and_its_paired_difference():
+    figure = prompts.draw_versions(prompts.take_versions(BOTH, NAME, K), null=0.95)
+    found = prompts.version_couplings(BOTH, NAME, K).sel(network="trained")
     above, below = figure.axes[1], figure.axes[3]
-    for line, (version, values) in zip(above.lines, found.items(), strict=False):
-        assert np.allclose(line.get_ydata(), values.mean(axis=0)), version
+    for line, version in zip(above.lines, found.version.values, strict=False):
+        assert np.allclose(line.get_ydata(), found.sel(version=version).mean("question")), version
         assert line.get_xdata().tolist() == [1, 2, 3, 4]
-    changed = [version for version in found if version != "alone"]
+    changed = [version for version in found.version.values if version != "alone"]
     for line, version in zip(below.lines, changed, strict=False):
-        assert np.allclose(line.get_ydata(), (found[version] - found["alone"]).mean(axis=0))
-    table = prompts_data.version_table(datasets, NAME, K)
-    assert len(table) == 2 * 3 * 6 * BLOCKS
+        assert np.allclose(line.get_ydata(), (found.sel(version=version) - found.sel(version="alone")).mean("question"))
 
 
-def test_without_versions_there_is_nothing_to_compare(datasets):
-    alone = datasets["trained"].isel(prompt=datasets["trained"].version.values == "alone")
+def test_without_versions_there_is_nothing_to_compare():
+    alone = side_by_side(trained=TRAINED.isel(prompt=TRAINED.version.values == "alone"))
     with pytest.raises(ParameterError, match="no prompt was measured in several versions"):
-        prompts_data.version_couplings(alone, NAME, K)
+        prompts.version_couplings(alone, NAME, K)
 
 
-def test_caption_names_the_control_and_the_stand_in_for_tokens(datasets):
-    data = datasets["trained"]
-    assert "adds 4 tokens, the control sentence (“It rained.”) 3." in prompts_data.versions_caption(data)
+def test_caption_names_the_control_and_the_stand_in_for_tokens():
+    data = TRAINED.copy()
+    assert "adds 4 tokens, the control sentence (“It rained.”) 3." in prompts.versions_caption(data)
     data.attrs["words_as_tokens"] = 1
-    assert "each word stands for one token" in prompts_data.versions_caption(data)
+    assert "each word stands for one token" in prompts.versions_caption(data)

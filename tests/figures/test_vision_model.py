@@ -1,91 +1,62 @@
-"""Figures of one vision transformer: what is drawn is what was measured, in both themes."""
+"""Figures of one vision transformer: what is drawn is what was measured."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import xarray as xr
 
-from coupling_lib.figures import depth_data, vision_model, vision_model_data
-from tests.figures.conftest import make_depth
-from tests.figures.drawn import assert_repeats, assert_text_inside
+from coupling_lib.figures import depth, vision_model
+from coupling_lib.measures.random_bases import Chance
+from coupling_lib.metrics.statistics import mean_interval
 
-NAME, RELATIONS = "normalized_miscoupling", ["class", "patch", "class to patch", "patch a to b"]
-IMAGE = np.random.default_rng(0).random((8, 8))
-
-
-@pytest.fixture(scope="module")
-def networks():
-    return {"untrained": make_depth(0.06, seed=1), "trained": make_depth(0.4, seed=2)}
+from .cases_depth import networks
+from .cases_vision_model import IMAGE, NAME, make_dropped, make_relations, matrices, relations
 
 
-@pytest.fixture(scope="module")
-def relations():
-    rng = np.random.default_rng(3)
-    dims, shape = ("prompt", "relation", "block_1", "block_2"), (5, 4, 6, 6)
-    return {
-        name: xr.Dataset({NAME: (dims, 0.9 + 0.05 * rng.random(shape))}, {"relation": RELATIONS})
-        for name in ("untrained", "trained")
-    }
-
-
-@pytest.fixture(scope="module")
-def nulls():
-    parts = {"value": np.full((4, 6), 0.95), "error": np.full((4, 6), 2e-5)}
-    dims = ("relation", "block_1")
-    return xr.Dataset({name: (dims, part) for name, part in parts.items()}, {"relation": RELATIONS})
-
-
-@pytest.fixture(scope="module")
-def dropped():
-    rng = np.random.default_rng(4)
-    ds = xr.Dataset({"off": ("prompt", 0.9 + 0.01 * rng.random(5)), "on": (("prompt", "draw"), rng.random((5, 2)))})
-    ds.attrs = {"rate": 0.3, "variant": NAME, "k": 10}
-    return ds
-
-
-@pytest.mark.parametrize("figure", ["matrices", "colour", "relations", "drop_path"])
-def test_every_figure_repeats_byte_for_byte_and_keeps_its_text_inside(figure, networks, relations, nulls, dropped):
-    draw = {
-        "matrices": lambda: vision_model.image_and_matrices(IMAGE, networks, [0, 2, 3], 4, patch=(2, 2, 2, 2)),
-        "colour": lambda: vision_model.image_and_matrices(
-            np.dstack([IMAGE] * 3), {"a": networks["trained"]}, [1, 2], 3
-        ),
-        "relations": lambda: vision_model.relations(relations, nulls, NAME, 10),
-        "drop_path": lambda: vision_model.drop_path_effect(dropped, 0.95),
-    }[figure]
-    for theme in ("light", "dark"):
-        assert_repeats(draw, theme)
-        assert_text_inside(draw, theme)
-
-
-def test_the_image_stands_beside_its_matrices_with_its_patch_framed(networks):
-    figure = vision_model.image_and_matrices(IMAGE, networks, [0, 2, 3], 4, patch=(2, 4, 2, 2))
+def test_the_image_stands_beside_its_matrices_with_its_patch_framed():
+    figure = vision_model.draw_image(matrices(2), IMAGE, patch=(2, 4, 2, 2))
     assert np.array_equal(figure.axes[0].images[0].get_array(), IMAGE)
     (frame,) = figure.axes[0].patches
     assert (frame.get_xy(), frame.get_width()) == ((1.5, 3.5), 2)
-    expected = depth_data.relative_matrices(networks["trained"], [0, 2, 3], 4)
+    expected = depth.take_matrices(networks(2), [0, 2, 3], 4).sel(network="trained").values
     assert np.allclose(figure.axes[2].images[0].get_array().filled(np.nan)[5:9, 10:14], expected[1, 2])
 
 
-def test_relations_leave_out_a_block_with_itself(relations):
-    table = vision_model_data.relations_table(relations, NAME)
-    assert len(table) == 2 * 4 * 5
-    values = 1 - relations["trained"][NAME].values[2, 1]
-    row = table[(table.network == "trained") & (table.relation == "patch") & (table.image == 3)]
-    assert row.coupling.item() == pytest.approx(values[~np.eye(6, dtype=bool)].mean())
+def test_relations_leave_out_a_block_with_itself():
+    found = relations(2).coupling
+    assert found.size == 2 * 4 * 5
+    values = 1 - make_relations(2)[NAME].sel(network="trained", relation="patch").values[2]
+    one = found.sel(network="trained", relation="patch").isel(prompt=2)
+    assert one.item() == pytest.approx(values[~np.eye(6, dtype=bool)].mean())
 
 
-def test_drop_path_rows_keep_image_and_draw(dropped):
-    table = vision_model_data.drop_path_table(dropped)
-    assert len(table) == 5 + 10
-    row = table[(table.image == 4) & (table.draw == 2)]
-    assert row.coupling.item() == pytest.approx(1 - float(dropped["on"][3, 1]))
+def test_relations_are_drawn_as_dots_with_their_interval_beside_random_bases():
+    found = relations(2)
+    (axes,) = vision_model.draw_relations(found).axes
+    values = found.coupling.sel(network="untrained", relation="class")
+    np.testing.assert_allclose(axes.collections[0].get_offsets()[:, 1], values)
+    assert axes.lines[0].get_ydata() == pytest.approx(np.array(mean_interval(values)[1:]))
+    assert axes.lines[1].get_ydata()[0] == pytest.approx(values.mean().item())
+    assert axes.lines[-1].get_ydata()[0] == pytest.approx(0.05)
 
 
-def test_summary_and_quoted_numbers_agree(networks, relations, nulls, dropped):
-    summary = vision_model_data.summary_table(networks, NAME, 4, 0.95)
-    found = vision_model_data.quoted(summary, relations, nulls, dropped, NAME, 1e-5)
+def test_drop_path_keeps_image_and_draw_and_averages_draws_before_the_interval():
+    dropped = make_dropped()
+    found = vision_model.take_drop_path(dropped)
+    assert found.coupling.notnull().sum() == 5 + 10
+    one = found.coupling.sel(drop_path="on", draw=2).isel(prompt=3)
+    assert one.item() == pytest.approx(1 - float(dropped["on"][3, 1]))
+    wanted = mean_interval(1 - dropped["on"].values.mean(axis=1))
+    assert found.sel(drop_path="on").high.item() == pytest.approx(float(wanted.high))
+    (axes,) = vision_model.draw_drop_path(found, 0.95).axes
+    np.testing.assert_allclose(axes.collections[0].get_offsets()[:, 0], 1 - dropped["off"])
+    assert len(axes.collections[1].get_offsets()) == 10
+
+
+def test_summary_and_quoted_numbers_agree():
+    summary = vision_model.summary(networks(2), NAME, 4, 0.95)
+    dropped = make_dropped()
+    found = vision_model.numbers_of(summary, relations(2), vision_model.take_drop_path(dropped), Chance(0.95, 1e-5))
     assert list(summary.index) == ["untrained", "trained", "random bases"]
     assert found["model-trained"] == summary.loc["trained", "coupling"] and found["model-null"] == pytest.approx(0.05)
     assert found["class-to-patch-null"] == pytest.approx(0.05) and found["model-null-error"] == 1e-5

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from families import FAMILIES, Family
-from reference import brute_force_jacobian, relative_error
+from families import FAMILIES, Family, loaded, named
+from reference import brute_force_jacobian, relative_error, rows
 
-from coupling_lib.blocks import unit_cotangents
+from coupling_lib.blocks import rules
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.jacobian import derivatives, tracing
 from coupling_lib.jacobian import operator as jacobian
@@ -17,15 +17,13 @@ from coupling_lib.models.load import wrap_model
 
 # (last, last), (middle, middle), t1 < t2; token positions of an 11-token prompt, or of the patches of an image.
 PAIRS = [(-1, -1), (5, 5), (7, 9)]
-LLAMA = next(family for family in FAMILIES if family.name == "llama")
-GPT2 = next(family for family in FAMILIES if family.name == "gpt2")
-BERT = next(family for family in FAMILIES if family.name == "bert")
+LLAMA, GPT2, BERT = named("llama"), named("gpt2"), named("bert")
 
 
 @pytest.fixture(autouse=True)
 def as_in_wide_models(monkeypatch):
     """Linear layers take rows of their weights here as they do in models of real size."""
-    monkeypatch.setattr(unit_cotangents, "_LEAST_WEIGHTS", 1)
+    monkeypatch.setattr(rules, "_LEAST_WEIGHTS", 1)
 
 
 def example(hf) -> torch.Tensor:
@@ -36,7 +34,7 @@ def example(hf) -> torch.Tensor:
 
 
 def traced(family: Family, dtype: torch.dtype = torch.float64) -> tracing.Trace:
-    model = wrap_model(family.build().to(dtype), name=family.name)
+    model = loaded(family, dtype)
     return tracing.trace(model, example(model.hf))
 
 
@@ -81,7 +79,7 @@ def test_pairs_of_both_kinds_are_refused_together():
 
 def test_old_style_gelu_of_bloom_is_differentiated_untouched():
     """Its autograd function has no rule for functorch, which fails loudly; batched gradients need none."""
-    trace = traced(next(family for family in FAMILIES if family.name == "bloom-alibi"))
+    trace = traced(named("bloom-alibi"))
     call, block = trace.calls[1], trace.model.blocks.modules[1]
     with pytest.raises(RuntimeError, match="setup_context"):
         torch.func.vjp(lambda x: call.replay(block, x), call.input)
@@ -157,9 +155,8 @@ def test_later_token_of_a_causal_model_is_refused_as_zero():
 
 
 def test_token_outside_a_sliding_window_is_refused_as_zero():
-    mistral = next(family for family in FAMILIES if family.name == "mistral-window")
     with pytest.raises(UntrustworthyResultError, match="does not attend"):
-        traced(mistral).jacobian(1, 0, 10).dense()
+        traced(named("mistral-window")).jacobian(1, 0, 10).dense()
 
 
 def test_boundary_of_the_released_code_differs_at_the_last_block_only():
@@ -169,8 +166,7 @@ def test_boundary_of_the_released_code_differs_at_the_last_block_only():
     assert torch.equal(released[0], ours[0]) and torch.equal(released[1], ours[1])
     leaf = trace.calls[-1].input.clone().requires_grad_(True)
     after_norm = trace.model.hf.model.norm(trace.calls[-1].replay(trace.model.blocks.modules[-1], leaf))[0, -1]
-    rows = [torch.autograd.grad(value, leaf, retain_graph=True)[0][0, -1] for value in after_norm]
-    wanted = torch.stack(rows) - torch.eye(32, dtype=torch.float64)
+    wanted = rows(after_norm, leaf)[:, -1] - torch.eye(32, dtype=torch.float64)
     assert relative_error(released[2], wanted) < 1e-6
     assert relative_error(ours[2], wanted) > 0.1
 
@@ -190,7 +186,7 @@ def test_a_batch_takes_half_the_memory_beside_large_results(monkeypatch):
 
 
 def test_a_replay_that_differs_from_the_model_is_refused():
-    trace = traced(LLAMA)
+    trace = tracing.trace(model := wrap_model(LLAMA.build(), name="llama"), example(model.hf))
     with torch.no_grad():
         trace.model.blocks.modules[1].mlp.down_proj.weight.mul_(1.5)
     trace.jacobian(0).dense()
@@ -199,7 +195,7 @@ def test_a_replay_that_differs_from_the_model_is_refused():
 
 
 def test_a_jacobian_with_nan_is_refused():
-    trace = traced(LLAMA)
+    trace = tracing.trace(model := wrap_model(LLAMA.build(), name="llama"), example(model.hf))
     with torch.no_grad():
         trace.model.blocks.modules[1].mlp.down_proj.weight[0, 0] = torch.nan
     with pytest.raises(UntrustworthyResultError):

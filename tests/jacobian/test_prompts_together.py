@@ -9,7 +9,7 @@ import pytest
 import tiny
 import torch
 import xarray as xr
-from families import FAMILIES, Family
+from families import FAMILIES, Family, loaded, named
 from reference import brute_force_jacobian, relative_error
 
 import coupling_lib as cl
@@ -27,16 +27,12 @@ LENGTHS = (11, 4, 7)
 
 
 def traces(family: Family, lengths=LENGTHS) -> list[cl.Trace]:
-    model = cl.wrap_model(family.build(), name=family.name)
+    model = loaded(family)
     generator = torch.Generator().manual_seed(2)
     if model.hf.main_input_name == "pixel_values":
         images = torch.randn(len(lengths), 1, 3, 16, 16, generator=generator, dtype=torch.float64)
         return [cl.trace(model, image) for image in images]
     return [cl.trace(model, torch.randint(1, 64, (1, n), generator=generator)) for n in lengths]
-
-
-def named(name: str) -> Family:
-    return next(family for family in FAMILIES if family.name == name)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -110,9 +106,7 @@ def sizes(monkeypatch, model: cl.Model, given: list) -> list[int]:
     form = frame.prompts_jacobians
     with monkeypatch.context() as patch:
         patch.setattr(
-            frame,
-            "prompts_jacobians",
-            lambda group, *rest, out: seen.append(len(group)) or form(group, *rest, out=out),
+            frame, "prompts_jacobians", lambda group, *rest, out: seen.append(len(group)) or form(group, *rest, out=out)
         )
         assert len(list(traced_jacobians(model, given, -1))) == len(given)
     return seen[:: model.n_blocks]

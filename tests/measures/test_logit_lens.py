@@ -12,7 +12,7 @@ from tiny import save_bert, save_vit
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UnsupportedModelError
 from coupling_lib.inputs.prompts import PARIS
-from coupling_lib.measures.logit_lens import logit_lens_entropies
+from coupling_lib.measures.trajectories import logit_lens_entropies
 
 
 def entropy(logits: np.ndarray) -> np.ndarray:

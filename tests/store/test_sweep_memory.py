@@ -19,8 +19,7 @@ PROGRAM = """
     import gc, resource, sys
     import torch
     import coupling_lib as cl
-    from coupling_lib.inputs.given import inputs_for
-    from coupling_lib.measures.sweeps import stream
+    from coupling_lib.store.sweep import stream
 
     folder, root, spare = sys.argv[1], sys.argv[2], int(sys.argv[3])
     model = cl.load_model(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from matrices import decaying, with_spectrum
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 
@@ -13,17 +14,6 @@ from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.svd.krylov import golub_kahan
 from coupling_lib.svd.operators import as_linear_operator, as_torch_operator, prefer_matrix_free
 from coupling_lib.svd.triplets import IllDefinedSubspaceWarning, top_triplets
-
-
-def matrix_with_spectrum(S: torch.Tensor, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    d = len(S)
-    U, V = (torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0] for _ in range(2))
-    return (U * S.double()) @ V.T
-
-
-def decaying(d: int, power: float = 0.5) -> torch.Tensor:
-    return torch.arange(1, d + 1, dtype=torch.float64) ** -power
 
 
 def plateau(d: int, copies: int) -> torch.Tensor:
@@ -57,7 +47,7 @@ def block_jacobian():
 @pytest.mark.parametrize("S", [decaying(200), decaying(200, 0.0), plateau(200, 40)], ids=["decay", "flat", "plateau"])
 @pytest.mark.parametrize("k", [1, 10, 50])
 def test_triplets_of_a_krylov_basis_are_those_of_lapack(dtype, S, k):
-    J = matrix_with_spectrum(S).to(dtype)
+    J = with_spectrum(S).to(dtype)
     found = golub_kahan(J, k)
     tight = 3e-6 if dtype == torch.float32 else 1e-5
     torch.testing.assert_close(found.S, torch.linalg.svdvals(J.double())[:k].to(dtype), rtol=3e-6, atol=0)
@@ -76,16 +66,15 @@ def test_gaussian_matrix_needs_part_of_the_columns_only():
 
 
 def test_singular_values_that_coincide_more_often_than_a_block_is_wide_are_all_found():
-    J = matrix_with_spectrum(plateau(240, 40))
+    J = with_spectrum(plateau(240, 40))
     torch.testing.assert_close(golub_kahan(J, 45, block=16).S[:40], torch.ones(40, dtype=torch.float64))
     assert golub_kahan(J, 16, block=16).next_value == pytest.approx(1)
 
 
 @pytest.mark.parametrize("ratio", [7, 354, 7000])
 def test_float64_krylov_resolves_what_lies_far_below_an_outlier(ratio):
-    S = decaying(300)
-    S[0] *= ratio / 50**0.5
-    J = matrix_with_spectrum(S)
+    S = decaying(300, ratio=ratio)
+    J = with_spectrum(S)
     found = golub_kahan(J, 50, tolerance=1e-6)
     torch.testing.assert_close(found.S, S[:50], rtol=1e-8, atol=0)
     assert float((J.T @ found.U - found.Vh.T * found.S).norm(dim=0).max()) <= 2e-6 * float(S[49])
@@ -102,14 +91,14 @@ def test_any_shape_and_a_basis_that_fills_the_space(shape):
 
 def test_k_above_the_rank_gives_orthonormal_vectors_and_zeros():
     S = torch.cat([decaying(20), torch.zeros(180, dtype=torch.float64)])
-    found = golub_kahan(matrix_with_spectrum(S), 30)
+    found = golub_kahan(with_spectrum(S), 30)
     torch.testing.assert_close(found.S, S[:30], rtol=1e-10, atol=1e-13)
     for basis in (found.U.T, found.Vh):
         torch.testing.assert_close(basis @ basis.T, torch.eye(30, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
 def test_unconverged_basis_raises_with_the_residual_it_reached():
-    J = matrix_with_spectrum(decaying(300, 0.1))
+    J = with_spectrum(decaying(300, 0.1))
     with pytest.raises(UntrustworthyResultError, match=r"after 64 columns the largest residual of 20 .* \d\.\de-0\d"):
         golub_kahan(J, 20, max_columns=64)
 
@@ -124,7 +113,7 @@ def test_zero_and_non_finite_operators_raise():
 
 
 def test_operator_is_multiplied_m_times_each_way_and_never_formed():
-    J = Counted(matrix_with_spectrum(decaying(256)))
+    J = Counted(with_spectrum(decaying(256)))
     found = golub_kahan(J, 8)
     assert found.U.dtype == torch.float64
     # One column more: the probe for the operator's dtype.
@@ -132,7 +121,7 @@ def test_operator_is_multiplied_m_times_each_way_and_never_formed():
 
 
 def test_two_calls_are_bit_equal():
-    J = matrix_with_spectrum(decaying(150)).float()
+    J = with_spectrum(decaying(150)).float()
     first, second = golub_kahan(J, 12), golub_kahan(J.clone(), 12)
     assert all(torch.equal(a, b) for a, b in zip(first[:3], second[:3], strict=True))
 
@@ -173,7 +162,7 @@ def test_linear_operator_multiplies_as_the_matrix_does(dtype):
 
 @pytest.mark.parametrize("wrap", [csr_matrix, np.asarray, lambda A: as_linear_operator(torch.from_numpy(A))])
 def test_operators_of_other_libraries_are_accepted(wrap):
-    A = matrix_with_spectrum(decaying(60)).numpy()
+    A = with_spectrum(decaying(60)).numpy()
     found = top_triplets(wrap(A), 4)
     torch.testing.assert_close(found.S, decaying(60)[:4], rtol=1e-8, atol=0)
     assert found.U.dtype == torch.float64

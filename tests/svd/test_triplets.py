@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from matrices import decaying, orthogonal, with_spectrum
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.svd import triplets as svd
@@ -13,25 +14,9 @@ from coupling_lib.svd.stacked import golub_kahan_stacked
 from coupling_lib.svd.triplets import IllDefinedSubspaceWarning, top_triplets, top_triplets_stacked
 
 
-def orthogonal(d: int, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0]
-
-
-def matrix_with_spectrum(S: torch.Tensor, seed: int = 0) -> torch.Tensor:
-    return (orthogonal(len(S), seed) * S.double()) @ orthogonal(len(S), seed + 100).T
-
-
-def decaying(d: int, ratio: float = 7) -> torch.Tensor:
-    """Singular values i^(-1/2) with s_1 raised until s_1 / s_50 is `ratio`."""
-    S = torch.arange(1, d + 1, dtype=torch.float64) ** -0.5
-    S[0] = ratio * S[49]
-    return S
-
-
 def coupled_pair(d: int, ratio: float) -> list[torch.Tensor]:
     """Two float32 matrices whose singular vectors differ by a small rotation."""
-    J = matrix_with_spectrum(decaying(d, ratio))
+    J = with_spectrum(decaying(d, ratio=ratio))
     rotations = (torch.eye(d).double() + 0.1 * (orthogonal(d, seed) - orthogonal(d, seed).T) for seed in (7, 8))
     return [(torch.linalg.qr(rotation)[0] @ J).float() for rotation in rotations]
 
@@ -52,8 +37,8 @@ def wide_from_100(monkeypatch):
 
 @pytest.mark.parametrize("ratio", [7, 354, 7000])
 def test_triplets_satisfy_their_definition_even_with_an_outlier(ratio):
-    S = decaying(64, ratio)
-    J = matrix_with_spectrum(S)
+    S = decaying(64, ratio=ratio)
+    J = with_spectrum(S)
     U, found, Vh, residual = top_triplets(J, 50)
     torch.testing.assert_close(found, S[:50], rtol=1e-10, atol=0)
     torch.testing.assert_close(J @ Vh.T, U * found, rtol=0, atol=1e-12 * float(S[0]))
@@ -109,9 +94,9 @@ def test_matrices_need_not_be_square(shape):
 
 def low_rank_and_repeated(d: int) -> torch.Tensor:
     """A stack that Krylov bases of 16 columns a step cannot do: too low a rank, and a value that occurs 20 times."""
-    repeated = decaying(d)
-    repeated[:20] = 3.0
-    return torch.stack([matrix_with_spectrum(S) for S in (decaying(d) * (torch.arange(d) < 10), repeated, decaying(d))])
+    S = decaying(d, ratio=7)
+    repeated = torch.cat([torch.full((20,), 3.0), S[20:]])
+    return torch.stack([with_spectrum(S * (torch.arange(d) < 10)), with_spectrum(repeated), with_spectrum(S)])
 
 
 def test_wide_matrices_that_krylov_cannot_do_are_decomposed_all_the_same(wide_from_100):
@@ -126,7 +111,7 @@ def test_wide_matrices_that_krylov_cannot_do_are_decomposed_all_the_same(wide_fr
 
 
 def test_stack_gives_what_each_matrix_gives():
-    J = torch.stack([matrix_with_spectrum(decaying(60, ratio), seed) for seed, ratio in enumerate((2, 7, 7000))])
+    J = torch.stack([with_spectrum(decaying(60, ratio=ratio), seed) for seed, ratio in enumerate((2, 7, 7000))])
     for dtype in (torch.float32, torch.float64):
         stacked = top_triplets_stacked(J.to(dtype), 6)
         for index in range(3):
@@ -136,10 +121,10 @@ def test_stack_gives_what_each_matrix_gives():
 
 
 def test_stack_of_wide_matrices_has_a_leading_dimension(wide_from_100):
-    J = torch.stack([matrix_with_spectrum(decaying(120), seed) for seed in (1, 2)])
+    J = torch.stack([with_spectrum(decaying(120, ratio=7), seed) for seed in (1, 2)])
     found = top_triplets_stacked(J, 6)
     assert [tuple(part.shape) for part in found] == [(2, 120, 6), (2, 6), (2, 6, 120), (2, 6)]
-    torch.testing.assert_close(found.S, decaying(120)[:6].expand(2, 6), rtol=1e-9, atol=0)
+    torch.testing.assert_close(found.S, decaying(120, ratio=7)[:6].expand(2, 6), rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (0, 4, 4)])
@@ -149,20 +134,20 @@ def test_what_is_no_stack_is_refused(shape):
 
 
 def test_float32_matrix_gives_float32_triplets_with_a_small_residual():
-    triplets = top_triplets(matrix_with_spectrum(torch.linspace(3, 1, 40)).float(), 10)
+    triplets = top_triplets(with_spectrum(torch.linspace(3, 1, 40)).float(), 10)
     assert all(part.dtype == torch.float32 for part in triplets)
     assert float(triplets.residual.max()) < 1e-6
 
 
 def test_joint_sign_is_fixed_by_the_largest_entry_of_v():
-    J = matrix_with_spectrum(torch.linspace(3, 1, 12))
+    J = with_spectrum(torch.linspace(3, 1, 12))
     Vh = top_triplets(J, 6).Vh
     assert (Vh.gather(1, Vh.abs().argmax(1, keepdim=True)) > 0).all()
 
 
 @pytest.mark.parametrize("d", [50, 120])
 def test_two_calls_are_bit_equal(wide_from_100, d):
-    J = matrix_with_spectrum(decaying(d)).float()
+    J = with_spectrum(decaying(d, ratio=7)).float()
     assert all(torch.equal(a, b) for a, b in zip(top_triplets(J.clone(), 8), top_triplets(J, 8), strict=True))
 
 
@@ -170,7 +155,7 @@ def test_two_calls_are_bit_equal(wide_from_100, d):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_k_above_the_rank_gives_orthonormal_vectors_and_says_so(wide_from_100, d, dtype):
     S = torch.cat([torch.arange(8, 0, -1.0), torch.zeros(d - 8)])
-    J = matrix_with_spectrum(S).to(dtype)
+    J = with_spectrum(S).to(dtype)
     with pytest.warns(IllDefinedSubspaceWarning, match="k=20: the relative gap"):
         U, found, Vh, residual = top_triplets(J, 20)
     torch.testing.assert_close(found, S[:20].to(dtype), rtol=1e-6, atol=1e-5)
@@ -184,7 +169,7 @@ def test_k_above_the_rank_gives_orthonormal_vectors_and_says_so(wide_from_100, d
 def test_flat_spectrum_warns_once_and_names_k_and_the_gap(wide_from_100, d, dtype):
     S = torch.cat([torch.tensor([3.0, 2.0]), torch.ones(d - 2)])
     with pytest.warns(IllDefinedSubspaceWarning, match=r"k=5: the relative gap \(s_5 - s_6\) / s_1 is -?\d") as caught:
-        found = top_triplets(matrix_with_spectrum(S).to(dtype), 5)
+        found = top_triplets(with_spectrum(S).to(dtype), 5)
     assert len(caught) == 1
     torch.testing.assert_close(found.S, S[:5].to(dtype), rtol=3e-6, atol=0)
 
@@ -198,7 +183,7 @@ def test_one_warning_for_a_stack_counts_its_matrices():
 
 def test_ordinary_spectra_do_not_warn(wide_from_100):
     generator = torch.Generator().manual_seed(5)
-    spectra = [matrix_with_spectrum(decaying(d, ratio)).float() for d in (80, 150) for ratio in (7, 354, 7000)]
+    spectra = [with_spectrum(decaying(d, ratio=ratio)).float() for d in (80, 150) for ratio in (7, 354, 7000)]
     gaussian = [torch.randn(d, d, generator=generator) for d in (96, 96, 96, 200)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -230,4 +215,4 @@ def test_zero_nan_and_an_unmet_tolerance_raise(wide_from_100, d):
     with pytest.raises(UntrustworthyResultError, match="infinite"):
         top_triplets(torch.eye(d) / 0, 1)
     with pytest.raises(UntrustworthyResultError, match="residual"):
-        top_triplets(matrix_with_spectrum(torch.linspace(3, 1, d)), 3, tolerance=1e-30)
+        top_triplets(with_spectrum(torch.linspace(3, 1, d)), 3, tolerance=1e-30)

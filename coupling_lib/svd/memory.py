@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import platform
 from collections.abc import Mapping
-from functools import cache
-from typing import Any
 
 # Bytes of results beside which memory is worth more than a twentieth of the time.
 _LARGE = 2**25
+# Only glibc can be asked to give freed memory back; with another C library nothing happens.
+_GLIBC = ctypes.CDLL("libc.so.6") if platform.libc_ver()[0] == "glibc" else None
 
 
 def budget(by_device: Mapping[str, int], device: str, held: int) -> int:
@@ -20,11 +20,6 @@ def budget(by_device: Mapping[str, int], device: str, held: int) -> int:
 def give_back(held: int = _LARGE) -> None:
     """Give back memory that was freed and lies between what is in use."""
     # The C library keeps it for later. After many tensors of a size that no other fits into, it is as much again as
-    # what is in use. Only glibc can be asked to give it back; with another, nothing happens.
-    if held >= _LARGE and _glibc() is not None:
-        _glibc().malloc_trim(0)
-
-
-@cache
-def _glibc() -> Any:
-    return ctypes.CDLL("libc.so.6") if platform.libc_ver()[0] == "glibc" else None
+    # what is in use.
+    if held >= _LARGE and _GLIBC is not None:
+        _GLIBC.malloc_trim(0)

@@ -1,16 +1,16 @@
-r"""What the figures of the grid of vision transformers show, as numbers: tables and fits.
+r"""The grid of trained vision transformers as a table: `data/vit_grid.csv`, one line per model, read and fitted.
 
-`read_grid` reads `data/vit_grid.csv`, one line per trained model; its columns are described in
-`coupling_lib.training.vit_grid`. A *reading* says which of its measurements is meant: token, number of singular
-vectors and variant. *Coupling* is 1 minus a normalised mismatch, mean over images and over pairs of different blocks.
+Its columns are described in `coupling_lib.training.vit_grid`. A *reading* says which of its measurements is meant:
+token, number of singular vectors and variant. *Coupling* is 1 minus a normalised mismatch, mean over images and over
+pairs of different blocks. Models of one seed make the grid; further seeds repeat one row of it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,10 @@ import pandas as pd
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.labelled_images import read_dataset
+from coupling_lib.measures import effects
 from coupling_lib.metrics.statistics import fit_with_interval
 
+TOKENS = ("class", "patch")
 NAMED_RATES = (0.0, 0.05, 0.1, 0.3)
 """Rates of stochastic depth whose correlations the paper states (figure 6a)."""
 
@@ -27,25 +29,21 @@ SEEDED_DECAY = 0.04
 """Weight decay of the paper's figure 6b; its models were trained from several seeds."""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Which measurement of the grid is meant."""
+class Reading(NamedTuple):
+    """Which measurement of the grid is meant: at the class token or the last patch, of K vectors, of a mismatch."""
 
     token: str = "class"
-    """ "class" or "patch"."""
     k: int = 10
-    """Number of singular vectors."""
     variant: str = "normalized_miscoupling"
-    """Name of the mismatch m; the coupling is 1 - m."""
 
     @property
     def column(self) -> str:
-        """Name of its column in the grid."""
+        """Name its column in the grid."""
         return f"{self.token}.k{self.k}.{self.variant}"
 
 
 def read_grid(file: Path | None = None) -> pd.DataFrame:
-    """Reads the table of trained vision transformers."""
+    """Read the table of trained vision transformers."""
     file = file or paths.DATA / "vit_grid.csv"
     if not file.is_file():
         raise ParameterError(f"there is no {file.name}; make it with `python -m coupling_lib.training.vit grid digits`")
@@ -53,73 +51,67 @@ def read_grid(file: Path | None = None) -> pd.DataFrame:
 
 
 def nearest_reading(grid: pd.DataFrame, token: int, k: int, variant: str) -> Reading:
-    """Chooses the measurement of the grid that comes nearest to what is measured on a single model."""
+    """Choose the measurement of the grid that comes nearest to what is measured on a single model."""
     ending = f".{variant}"
     measured = {int(name.split(".")[1][1:]) for name in grid if name.startswith("class.k") and name.endswith(ending)}
-    return Reading("class" if token == 0 else "patch", min(measured, key=lambda m: (abs(m - k), m)), variant)
+    return Reading(TOKENS[token != 0], min(measured, key=lambda m: (abs(m - k), m)), variant)
 
 
 def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Takes one reading out of the grid."""
+    """Take one reading out of the grid."""
     name = reading.column
     if name not in grid:
         raise ParameterError(f"the grid has no column {name!r}; take token 'class' or 'patch' and one of its K")
     settings = grid[["model", "weight_decay", "drop_path", "seed", "test_accuracy", "train_accuracy"]]
-    return settings.assign(
-        coupling=1 - grid[name],
-        low=1 - grid[f"{name}_high"],
-        high=1 - grid[f"{name}_low"],
-        random_bases=1 - grid[f"{name}_null"],
-        untrained=1 - grid[f"{name}_untrained"],
-    )
+    ends = {"coupling": "", "low": "_high", "high": "_low", "random_bases": "_null", "untrained": "_untrained"}
+    return settings.assign(**{column: 1 - grid[name + end] for column, end in ends.items()})
 
 
 def null_error(reading: Reading) -> float:
-    """Gives how far the null of a reading in the grid may be from the exact one (`workflow/derived_nulls.py`)."""
+    """Give how far the null of a reading in the grid may be from the exact one (`workflow/derived_nulls.py`)."""
     errors = pd.read_csv(paths.DATA / "null_errors.csv").set_index(["table", "variant", "k"])["error"]
     return float(errors.get(("grid", reading.variant, reading.k), np.nan))
 
 
 def first_seed(table: pd.DataFrame) -> pd.DataFrame:
-    """Takes the models of the grid proper, without the further seeds of one row."""
+    """Take the models of the grid proper, without the further seeds of one row."""
     return table[table.seed == table.seed.min()]
 
 
 def fits_by_rate(grid: pd.DataFrame, reading: Reading, stated: Mapping[float, float] | None = None) -> pd.DataFrame:
-    """Fits test accuracy against coupling, over the weight decays at each rate of stochastic depth."""
+    """Fit test accuracy against coupling, over the weight decays at each rate of stochastic depth and over all."""
     table = first_seed(coupling_table(grid, reading))
-    groups = [(f"{rate:g}", part) for rate, part in table.groupby("drop_path")] + [("all", table)]
+    groups = [(f"{rate:g}", (stated or {}).get(rate, np.nan), part) for rate, part in table.groupby("drop_path")]
     rows = []
-    for rate, part in groups:
+    for rate, known, part in [*groups, ("all", np.nan, table)]:
         if len(part) >= 3:
             fit = fit_with_interval(part.coupling, part.test_accuracy)
-            known = np.nan if rate == "all" else (stated or {}).get(float(rate), np.nan)
             rows.append((rate, fit.n, fit.slope, fit.intercept, fit.r_squared, fit.low, fit.high, fit.p_value, known))
     columns = ["drop_path", "models", "slope", "intercept", "r_squared", "low", "high", "p_value", "paper"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def stated_r_squared(paper: pd.DataFrame) -> dict[float, float]:
-    """Takes the correlations that the paper states for its figure 6a."""
+    """Take the correlations that the paper states for its figure 6a."""
     rows = paper[(paper.figure == "6a") & (paper.y_quantity == "r_squared")]
     return dict(zip(rows.x.astype(float), rows.y.astype(float), strict=True))
 
 
-def seeds_table(grid: pd.DataFrame, readings: Sequence[Reading], weight_decay: float = SEEDED_DECAY) -> pd.DataFrame:
-    """Tabulates coupling against the rate of stochastic depth at one weight decay, over seeds."""
+def seeds_table(grid: pd.DataFrame, reading: Reading, weight_decay: float = SEEDED_DECAY) -> pd.DataFrame:
+    """Tabulate coupling at both tokens against the rate of stochastic depth at one weight decay, over seeds."""
     rows = []
-    for reading in readings:
-        table = coupling_table(grid, reading)
+    for token in TOKENS:
+        table = coupling_table(grid, reading._replace(token=token))
         for rate, part in table[table.weight_decay == weight_decay].groupby("drop_path"):
             mean = part.mean(numeric_only=True)
             ends = (part.coupling.min(), part.coupling.max(), mean.low, mean.high)
-            rows.append((reading.token, rate, len(part), mean.coupling, *ends, mean.random_bases, mean.untrained))
+            rows.append((token, rate, len(part), mean.coupling, *ends, mean.random_bases, mean.untrained))
     columns = ["token", "drop_path", "seeds", "coupling", "low", "high", "image_low", "image_high"]
     return pd.DataFrame(rows, columns=[*columns, "random_bases", "untrained"])
 
 
 def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Says for each weight decay how coupling and accuracy change with the rate of stochastic depth."""
+    """Say for each weight decay how coupling and accuracy change with the rate of stochastic depth."""
     rows = []
     for decay, part in first_seed(coupling_table(grid, reading)).groupby("weight_decay"):
         part = part.sort_values("drop_path")
@@ -129,7 +121,7 @@ def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, float]:
-    """Says how long models were trained, and on how many pictures the grid's accuracy rests."""
+    """Say how long models were trained, and on how many pictures the grid's accuracy rests."""
     pictures = len(read_dataset(grid["data"].iloc[0]).test)
     found = {"grid-epochs": float(grid["epochs"].iloc[0]), "test-pictures": float(pictures)}
     found["pictures-spread"] = float(round(spread * pictures))
@@ -140,13 +132,12 @@ def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, fl
 
 
 def grid_provenance(grid: pd.DataFrame, command: str = "") -> str:
-    """Says in one line where the numbers of the grid come from."""
+    """Say in one line where the numbers of the grid come from."""
     first = grid.iloc[0]
-    seeds = ", ".join(map(str, sorted(grid.seed.unique())))
     parts = [
         f"data/vit_grid.csv: {len(grid)} ViTs on {first['data']}, {first.blocks} blocks, width {first.width}, "
         f"{first.heads} heads, patch {first.patch}, {first.epochs} epochs ({first.steps} steps of {first.batch})",
-        f"seeds {seeds}",
+        f"seeds {', '.join(map(str, sorted(grid.seed.unique())))}",
         f"{first.images} held-out images each",
         str(first.machine),
         str(first.versions),
@@ -155,27 +146,23 @@ def grid_provenance(grid: pd.DataFrame, command: str = "") -> str:
     return " · ".join(part for part in parts if part)
 
 
-def quoted(grid: pd.DataFrame, reading: Reading, readings: Sequence[Reading], fits: pd.DataFrame) -> dict[str, float]:
-    """Gives the numbers that prose about the grid quotes."""
+def numbers_of(grid: pd.DataFrame, reading: Reading, model: str) -> dict[str, float]:
+    """Name the numbers that prose about the grid quotes."""
     at_rate = first_seed(coupling_table(grid, reading)).groupby("drop_path")[["test_accuracy", "coupling"]]
-    spread = (at_rate.max() - at_rate.min()).max()
-    found = {
-        "models": len(grid),
-        "accuracy-spread": spread.test_accuracy,
-        "coupling-spread": spread.coupling,
-        "accuracy-lowest": grid.test_accuracy.min(),
-        "accuracy-highest": grid.test_accuracy.max(),
-        "rank-mean": trend_table(grid, reading).coupling_rank.mean(),
-        "accuracy-rank-mean": trend_table(grid, reading).accuracy_rank.mean(),
-    }
-    for fit in fits.itertuples():
+    spread, trends = (at_rate.max() - at_rate.min()).max(), trend_table(grid, reading)
+    found = {"models": len(grid), "accuracy-spread": spread.test_accuracy, "coupling-spread": spread.coupling}
+    found |= {"accuracy-lowest": grid.test_accuracy.min(), "accuracy-highest": grid.test_accuracy.max()}
+    found |= {"rank-mean": trends.coupling_rank.mean(), "accuracy-rank-mean": trends.accuracy_rank.mean()}
+    for fit in fits_by_rate(grid, reading).itertuples():
         key = f"r-squared-{fit.drop_path}"
         found |= {key: fit.r_squared, f"{key}-low": fit.low, f"{key}-high": fit.high}
         found |= {f"{key}-p-value": fit.p_value, f"{key}-slope": fit.slope}
-    for row in seeds_table(grid, readings).itertuples():
+    for row in seeds_table(grid, reading).itertuples():
         key = f"coupling-{row.token}-rate-{row.drop_path:g}"
         found |= {key: row.coupling, f"{key}-low": row.low, f"{key}-high": row.high}
         found |= {f"coupling-{row.token}-null": row.random_bases, f"coupling-{row.token}-untrained": row.untrained}
-    for one in readings:
-        found[f"coupling-{one.token}-null-error"] = null_error(one)
-    return {name: float(value) for name, value in found.items()}
+    for token in TOKENS:
+        one = reading._replace(token=token)
+        found[f"coupling-{token}-null-error"] = null_error(one)
+        found |= effects.numbers(effects.of_grid(coupling_table(grid, one), token), "")
+    return {name: float(value) for name, value in found.items()} | circumstances(grid, model, spread.test_accuracy)

@@ -1,0 +1,46 @@
+"""What the figures of coupling prompt by prompt are drawn from in the tests of all figures."""
+
+import numpy as np
+import xarray as xr
+
+from coupling_lib.figures import prompts
+from coupling_lib.measures.random_bases import Chance
+from coupling_lib.metrics.summaries import side_by_side
+
+NAME, K, BLOCKS, NULL = "normalized_miscoupling", 3, 4, {"null": Chance(0.95, 9e-6)}
+VERSIONS = ("alone", "step by step", "control sentence")
+
+
+def make_prompts(strength: float, seed: int, n_questions: int = 6, n_others: int = 5) -> xr.Dataset:
+    """Questions in three versions, shuffled, and prompts of another set without counted steps."""
+    rng = np.random.default_rng(seed)
+    lines = [(f"q{i}", version, "sums", 2.0 + i % 3) for i in range(n_questions) for version in VERSIONS]
+    lines += [(f"s{i}", "alone", "stories", np.nan) for i in range(n_others)]
+    lines = [lines[i] for i in np.random.default_rng(9).permutation(len(lines))]
+    values = 1 - strength + 0.05 * rng.standard_normal((len(lines), 1, BLOCKS, BLOCKS))
+    values[:, :, range(BLOCKS), range(BLOCKS)] = 0
+    question, version, dataset, steps = (list(column) for column in zip(*lines, strict=True))
+    notes = {
+        "id": [f"{q}/{v}" for q, v in zip(question, version, strict=True)],
+        "question": question,
+        "version": version,
+        "dataset": dataset,
+        "steps": steps,
+        "n_tokens": rng.integers(10, 60, len(lines)),
+    }
+    return xr.Dataset(
+        {NAME: (("prompt", "k", "block_1", "block_2"), values)},
+        coords={"k": [K]} | {name: ("prompt", column) for name, column in notes.items()},
+        attrs={"control": "It rained.", "control_tokens": 3, "instruction_tokens": 4, "words_as_tokens": 0},
+    )
+
+
+def networks(n):
+    names = ["untrained", "trained"] if n == 2 else [f"model {i}" for i in range(n)]
+    return side_by_side(**{name: make_prompts((0.05, 0.3, 0.2)[i], seed=i + 1) for i, name in enumerate(names)})
+
+
+CASES = {
+    "draw_prompts": (prompts.draw_prompts, lambda n: prompts.take_prompts(networks(n), NAME, K), NULL),
+    "draw_versions": (prompts.draw_versions, lambda n: prompts.take_versions(networks(n), NAME, K), NULL),
+}

@@ -1,0 +1,23 @@
+"""Matrices of a given spectrum, in float64."""
+
+from __future__ import annotations
+
+import torch
+
+
+def orthogonal(d: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0]
+
+
+def with_spectrum(S: torch.Tensor, seed: int = 0) -> torch.Tensor:
+    """A matrix of given singular values."""
+    return (orthogonal(len(S), seed) * S.double()) @ orthogonal(len(S), seed + 100).T
+
+
+def decaying(d: int, power: float = 0.5, ratio: float | None = None) -> torch.Tensor:
+    """Singular values i^(-power), with s_1 raised until s_1 / s_50 is `ratio`."""
+    S = torch.arange(1, d + 1, dtype=torch.float64) ** -power
+    if ratio is not None:
+        S[0] = ratio * S[49]
+    return S
