@@ -196,8 +196,7 @@ def widened(*arguments: Any) -> tuple[Any, ...]:
 
 def trustworthy(value: Tensor, what: str) -> Tensor:
     """The value itself, once it is known to be finite everywhere."""
-    wrong = int((~torch.isfinite(value)).sum())
-    if wrong:
+    if wrong := int((~torch.isfinite(value)).sum()):
         raise UntrustworthyResultError(
             f"the {what} has {wrong} NaN or infinite of {value.numel()} entries; "
             "look for NaN, or overflow in half precision, in the Jacobians or states it was computed from"
@@ -207,8 +206,7 @@ def trustworthy(value: Tensor, what: str) -> Tensor:
 
 def divided(numerator: Tensor, denominator: Tensor, what: str) -> Tensor:
     """Quotient that is refused, rather than returned as NaN, where the denominator vanishes."""
-    zeros = int((denominator == 0).sum())
-    if zeros:
+    if zeros := int((denominator == 0).sum()):
         raise UntrustworthyResultError(
             f"the {what} is 0 in {zeros} of {denominator.numel()} cases, so the quotient has no meaning; "
             "an all-zero Jacobian or a trajectory that stands still cannot be measured"

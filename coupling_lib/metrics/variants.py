@@ -161,8 +161,7 @@ def chosen_variants(names: Iterable[str] | None, ks: Iterable[int] = ()) -> list
     if isinstance(names, str):
         raise ParameterError(f"names is {names!r}; expected a list of names, for example [{names!r}]")
     names = names_at(ks) if names is None else list(names)
-    unknown = [name for name in names if name not in VARIANTS]
-    if unknown:
+    if unknown := [name for name in names if name not in VARIANTS]:
         raise ParameterError(f"the variant {unknown[0]!r} is unknown; choose from {', '.join(VARIANTS)}")
     return [VARIANTS[name] for name in names]
 
