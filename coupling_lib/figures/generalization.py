@@ -18,10 +18,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from coupling_lib.figures import parts, style
-from coupling_lib.measures.figure_1a import cleared
 from coupling_lib.measures.generalization import SCORES
 from coupling_lib.metrics.regression import FITS
-from coupling_lib.metrics.statistics import beyond_width, width_curve
+from coupling_lib.metrics.statistics import beyond_width, cleared, width_curve
 
 REST = ["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]
 TASKS = (*REST, "GSM8K")

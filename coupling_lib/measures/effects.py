@@ -17,7 +17,7 @@ import xarray as xr
 from coupling_lib.measures.frame import between_blocks
 from coupling_lib.metrics.nulls import diagonal_share_variance
 from coupling_lib.metrics.regression import correlation_over
-from coupling_lib.metrics.statistics import Effect, effect_of
+from coupling_lib.metrics.statistics import Effect, effect_of, fisher_interval
 
 Networks = Mapping[str, xr.Dataset]
 """Measurements under "untrained" and "trained", of the same prompts."""
@@ -165,6 +165,4 @@ def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
 
 def from_r(r: float, n: int) -> Effect:
     """Give a coefficient of correlation the error of its t test and Fisher's interval."""
-    half = 1.96 / np.sqrt(n - 3) if n > 3 else np.nan
-    z = np.arctanh(np.clip(r, -0.999999, 0.999999))
-    return Effect(r, float(np.tanh(z - half)), float(np.tanh(z + half)), float(np.sqrt((1 - r**2) / (n - 2))), n)
+    return Effect(r, *fisher_interval(r, n, 1.96, largest=0.999999), float(np.sqrt((1 - r**2) / (n - 2))), n)

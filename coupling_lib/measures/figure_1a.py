@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from coupling_lib.metrics.regression import bootstrap_error, lead_over, r_squared
-from coupling_lib.metrics.statistics import Effect, beyond_width, linear_fit, partial_correlation, width_curve
+from coupling_lib.metrics.statistics import Effect, beyond_width, cleared, linear_fit, partial_correlation, width_curve
 
 RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blocks": "blocks"}
 """What else could explain the score: label and column of `prepared`."""
@@ -33,13 +32,6 @@ def prepared(points: pd.DataFrame) -> pd.DataFrame:
         width_curve=width_curve(points["width"]),
         beyond_width=beyond_width(points["coupling"], points["width"]),
     )
-
-
-def cleared(values: ArrayLike, given: ArrayLike) -> np.ndarray:
-    """Take the best linear prediction out of a variable."""
-    y = np.asarray(values, dtype=float)
-    design = np.column_stack([np.ones(len(y)), np.asarray(given, dtype=float)])
-    return y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
 
 
 def statistics(points: pd.DataFrame, above: float = 50.0) -> dict[str, float]:
