@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coupling_lib.measures import figure_1a, generalization
+from coupling_lib.metrics.statistics import cleared
 
 
 def r(x, y):
