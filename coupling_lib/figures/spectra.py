@@ -123,7 +123,7 @@ def draw_inverse(inverse: xr.Dataset) -> Figure:
     r"""Draw $1/\sigma_1$ against depth with its least-squares line (the paper's figures 33 and 34, left)."""
     names = list(inverse.network.values)
     narrow = len(names) > 2
-    figure, row = parts.panels(names, 3.7, sharey=True)
+    figure, row = parts.panels(names, 4.0 if narrow else 3.7, sharey=True)
     for position, (axes, name) in enumerate(zip(row, names, strict=True)):
         one, ink = inverse.sel(network=name), style.dataset_colour(name, position)
         axes.plot(one.block, one["mean"], "o", markersize=4, color=ink, label=f"{name}, mean over prompts")
@@ -137,7 +137,7 @@ def draw_inverse(inverse: xr.Dataset) -> Figure:
         parts.block_axis(axes)
     row[0].set_ylabel(r"$1\,/\,\sigma_1(J_l)$")
     row[0].set_ylim(bottom=0)
-    parts.legend_under(figure, row)
+    parts.legend_under(figure, row, columns=2 if narrow else None)
     return figure
 
 
