@@ -263,8 +263,8 @@ def draw_regularised(runs: pd.DataFrame, changes: pd.DataFrame) -> Figure:
         for number, (_, line) in enumerate(values.items()):
             look = {"linewidth": 0.8, "alpha": 0.4, "marker": "o", "markersize": 3}
             axes.plot(at, line, color=style.colour("text"), label="" if number else "one seed", **look)
-        look = {"color": style.colour(style.TRAINED), "linewidth": 2, "marker": "o", "markersize": 5}
-        axes.plot(at, values.mean(axis=1), label="mean", **look)
+        look = {"color": style.colour(style.TRAINED), "linewidth": 2, "marker": "o", "markersize": 5, "label": "mean"}
+        axes.plot(at, values.mean(axis=1), **look)
         if column == "coupling":
             axes.axhline(runs["null"].mean(), **parts.null_look("random bases"))
         bottom, top = axes.get_ylim()

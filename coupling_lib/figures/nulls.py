@@ -35,6 +35,13 @@ REPORTED = ("normalized_miscoupling", "mismatch", "released_norm", "basis_vv")
 """Variants drawn against K: one for each of the paper, its project page, its code, and the bases alone."""
 CURVES = ("normalized_miscoupling", "released_norm", "released_trace")
 """Variants whose null is drawn against width; the table under the figure holds all."""
+_FIGURE_1A = {
+    "digitised": ("the paper's figure 1a, digitised", "text", "x", 5, 1.0),
+    "trained": ("trained, measured here", style.TRAINED, "o", 6, 1.6),
+    "untrained": ("untrained, measured here", style.UNTRAINED, "o", 6, 1.6),
+    "random bases": ("random bases with the trained spectra", style.NULL, "_", 12, 1.6),
+}
+"""Label, role, marker, its size and its edge of what is drawn beside the value of no coupling."""
 _TENTH = {"variant": "released_trace", "rule": "0.1 d", "pairs": "different"}
 _WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -183,16 +190,9 @@ def draw_figure_1a(table: pd.DataFrame) -> Figure:
     widths = np.unique(np.geomspace(table.width.min() * 0.85, table.width.max() * 1.15, 2000).astype(int))
     grey, label = style.colour(style.NULL), r"no coupling, flat spectrum: $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$"
     axes.plot(widths, width_curve(widths), color=grey, linewidth=1.2, label=label)
-    looks = {
-        "digitised": ("the paper's figure 1a, digitised", style.colour("text"), {"marker": "x", "markersize": 5}),
-        "trained": ("trained, measured here", style.colour(style.TRAINED), {"markersize": 6}),
-        "untrained": ("untrained, measured here", style.colour(style.UNTRAINED), {"markersize": 6}),
-        "random bases": ("random bases with the trained spectra", grey, {"marker": "_", "markersize": 12}),
-    }
-    for name, (label, ink, look) in looks.items():
-        one = table[table.network == name]
-        edge = 1.0 if name == "digitised" else 1.6
-        parts.points(axes, one.width, one.coupling, ink, markeredgewidth=edge, label=label, **look)
+    for name, (label, role, marker, size, edge) in _FIGURE_1A.items():
+        one, look = table[table.network == name], {"marker": marker, "markersize": size, "markeredgewidth": edge}
+        parts.points(axes, one.width, one.coupling, style.colour(role), label=label, **look)
     for model, both in table[table.network.isin(("trained", "untrained"))].groupby("model"):
         place = (both.width.iloc[0], both.coupling.mean())
         axes.annotate(model, place, xytext=(9, -9), textcoords="offset points", fontsize=8)
