@@ -21,9 +21,12 @@ from coupling_lib.metrics.summaries import interval
 
 def take_relations(both: xr.Dataset, nulls: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     """Select each image's coupling at single tokens and between tokens, its mean with interval, and random bases."""
-    coupling = (1 - both[variant]).where(both.block_1 != both.block_2).mean(["block_1", "block_2"])
+    pairs = ["block_1", "block_2"]
+    different = (both.block_1 != both.block_2).stack(pair=pairs).values
+    coupling = (1 - both[variant]).stack(pair=pairs).isel(pair=different).mean("pair")
     chance = nulls.mean([dim for dim in nulls.dims if dim != "relation"])
-    found = xr.Dataset({"coupling": coupling, **interval(coupling)}, attrs={"label": coupling_label(variant, k)})
+    attributes = {"label": coupling_label(variant, k), "largest_error": nulls["error"].max().item()}
+    found = xr.Dataset({"coupling": coupling, **interval(coupling)}, attrs=attributes)
     return found.assign(random_bases=1 - chance["value"], random_bases_error=chance["error"])
 
 
@@ -39,10 +42,16 @@ def take_drop_path(dropped: xr.Dataset) -> xr.Dataset:
 
 def draw_image(matrices: xr.DataArray, picture: np.ndarray, patch: tuple[int, int, int, int] | None = None) -> Figure:
     """Draw an image, and beside it the coupling matrices of pairs of blocks (figure 3, for an image)."""
-    names = [str(name) for name in matrices.network.values]
-    figure, (image, *row) = parts.panels(["Image", *names], 1.4, square=True, width_ratios=[0.5] + [1] * len(names))
+    names = matrices.network.values
+    side = min(4.2, (0.8 * style.WIDTH - 0.5) / len(names) - 0.3)
+    figure = Figure(figsize=(style.WIDTH, side + 1.5), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=(1, 4))
+    image, row = left.subplots(), right.subplots(1, len(names), squeeze=False)[0]
+    for axes, title in zip([image, *row], ["Image", *names], strict=True):
+        axes.set_title(parts.title_of(title))
+        axes.set_anchor("N")
     image.imshow(picture, cmap="gray" if picture.ndim == 2 else None, vmin=0, vmax=1, interpolation="none")
-    image.set(xticks=[], yticks=[], anchor="N")
+    image.set(xticks=[], yticks=[])
     if patch is not None:
         x, y, *size = patch
         edge = style.dataset_colour("", 0)
@@ -66,7 +75,7 @@ def draw_relations(relations: xr.Dataset) -> Figure:
     axes.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, None))
     axes.set(xlabel=r"token, or $t_1\to t_2$", ylabel=relations.label)
     handles = [Line2D([], [], color=ink, marker="o", markersize=4, label=name) for name, ink in inks.items()]
-    label = f"random bases ± {style.one_digit(relations.random_bases_error.max().item())}"
+    label = f"random bases ± {style.one_digit(relations.largest_error)}"
     handles.append(Line2D([], [], label=label, **grey))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
