@@ -10,7 +10,7 @@ a fixed seed, so that every row of one width and K met the *same* random frames,
 The Jacobians behind the rows are gone, but the frames can be drawn again, and the 51 recorded nulls of a row tell what
 its spectrum is like: a *representative* spectrum, $\ln \sigma_i = -a \ln i - b \ln^2 i$ over the measured head and flat
 beyond it, is fitted so that these very frames give the recorded nulls. With its exact expectation
-(`metrics.nulls.expected_null`) the luck of the frames can be taken out again:
+(`metrics.expected_null.expected_null`) the luck of the frames can be taken out again:
 
 - `released_diag` and the `basis_*` variants do not depend on the spectrum: their expectation at this width and K;
 - `normalized_miscoupling` and `old_off_over_diagonal` hardly do: the expectation for the representative spectrum;

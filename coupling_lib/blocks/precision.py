@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 from typing import Any
 
 import torch
@@ -27,11 +28,9 @@ from coupling_lib.errors import ParameterError, UntrustworthyResultError
 
 # bitsandbytes says at import that an optional faster 4-bit kernel is not installed; its own one is used then.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
-import bitsandbytes as bnb  # ruff: ignore[module-import-not-at-top-of-file]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PRECISIONS = (*_DTYPES, "nf4", "fp4", "int8")
-_QUANTISED = bnb.nn.Linear4bit | bnb.nn.Linear8bitLt
 # What nnsight (its controller) and accelerate (its hook) put in the place of a module's own `forward`; a copy runs
 # the class's own.
 _REPLACED = ("forward", "_hf_hook", "_old_forward")
@@ -49,10 +48,16 @@ def loading_arguments(precision: str) -> dict[str, Any]:
     return {"dtype": torch.float32, "quantization_config": quantisation}
 
 
+def _quantised_layers() -> tuple[type[nn.Module], ...]:
+    """Give bitsandbytes' layers of 4 and of 8 bits; none where nothing has loaded it, because its import is slow."""
+    bnb = sys.modules.get("bitsandbytes")
+    return (bnb.nn.Linear4bit, bnb.nn.Linear8bitLt) if bnb else ()
+
+
 def prepare(hf: PreTrainedModel) -> None:
     """Keep bitsandbytes from repacking 4-bit weights on the CPU; called once, at load."""
     for module in hf.modules():
-        if isinstance(module, bnb.nn.Linear4bit):
+        if isinstance(module, _quantised_layers()[:1]):
             module.support_avx512bf16_for_cpu = False
     # Every int8 product logs that it casts its inputs, hundreds of lines a prompt; the module's text says it once.
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
@@ -60,7 +65,7 @@ def prepare(hf: PreTrainedModel) -> None:
 
 def is_quantised(module: nn.Module) -> bool:
     """Tell whether a module holds bitsandbytes weights."""
-    return any(isinstance(part, _QUANTISED) for part in module.modules())
+    return any(isinstance(part, _quantised_layers()) for part in module.modules())
 
 
 def arithmetic(hf: PreTrainedModel) -> torch.dtype:
@@ -75,7 +80,7 @@ def dense_copy(block: nn.Module, dtype: torch.dtype) -> nn.Module:
         return block
     memo: dict[int, Any] = {}
     for module in block.modules():
-        if isinstance(module, _QUANTISED):
+        if isinstance(module, _quantised_layers()):
             memo[id(module)] = _dequantised(module, dtype)
         memo |= {id(module.__dict__[name]): None for name in _REPLACED if name in module.__dict__}
     duplicate = copy.deepcopy(block, memo)
@@ -90,14 +95,14 @@ def dense_copy(block: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 def _dequantised(layer: nn.Module, dtype: torch.dtype) -> nn.Linear:
     """Build the dense linear layer with the weights that a quantised layer stands for."""
-    if isinstance(layer, bnb.nn.Linear4bit):
+    if isinstance(layer, _quantised_layers()[:1]):
         state = layer.weight.quant_state
         if getattr(state, "packing_format_for_cpu", False):
             raise UntrustworthyResultError(
                 "a 4-bit weight was repacked for the CPU and can no longer be dequantised; load the model with "
                 "coupling_lib.load_model, which prevents it"
             )
-        weight = bnb.functional.dequantize_4bit(layer.weight.data, state)
+        weight = sys.modules["bitsandbytes"].functional.dequantize_4bit(layer.weight.data, state)
     else:
         scale = layer.state.SCB if layer.state.SCB is not None else layer.weight.SCB
         weight = layer.weight.data.to(dtype) * (scale.to(dtype) / 127).unsqueeze(1)

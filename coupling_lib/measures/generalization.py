@@ -123,7 +123,8 @@ def _comparable(kept: pd.DataFrame) -> pd.DataFrame:
     kept = kept[kept["precision"] == "float32"]
     settings = kept["settings"].map(json.loads)
     at_block = settings.map(lambda s: s.get("boundary", "block") == "block")
-    kept = kept[(at_block | (kept["measure"] != "depth")) & settings.map(lambda s: s.get("token", -1) == -1)]
+    at_ten = settings.map(lambda s: 10 in s.get("ks", [10]))
+    kept = kept[(at_block & at_ten | (kept["measure"] != "depth")) & settings.map(lambda s: s.get("token", -1) == -1)]
     step = kept["revision"].str.extract(r"^step(\d+)$", expand=False).astype(float)
     kept = kept[step.isna() | (step == step.groupby(kept["model"]).transform("max"))]
     ours = kept["prompt"].isin([prompt_name(prompt.text) for prompt in load_prompts(n=CHAPTER_PROMPTS)])

@@ -112,7 +112,7 @@ def test_measured_coupling_is_filled_in_from_the_store(tmp_path):
     assert row.normalized == pytest.approx(1 - pairs.mean(), rel=1e-6)
 
 
-def test_measured_coupling_is_of_the_end_of_training_in_float32_on_the_chapters_prompts(tmp_path):
+def test_measured_coupling_is_of_the_end_of_training_in_float32_at_ten_vectors_on_the_chapters_prompts(tmp_path):
     chapter = [prompt.text for prompt in load_prompts(n=12)][:2]
     wanted = cl.sweep(cl.measure_depth, cl.load_model("nano-neox"), chapter, store=tmp_path, ks=(10,))
     others = [
@@ -122,9 +122,10 @@ def test_measured_coupling_is_of_the_end_of_training_in_float32_on_the_chapters_
         (cl.load_model("nano-neox"), chapter, {"boundary": "hidden_states"}),
         (cl.load_model("nano-neox"), chapter, {"token": 0}),
         (cl.load_model("nano-neox", untrained=True), chapter, {}),
+        (cl.load_model("nano-neox"), chapter, {"ks": (1,)}),
     ]
     for model, texts, more in others:
-        cl.sweep(cl.measure_depth, model, texts, store=tmp_path, ks=(10,), **more)
+        cl.sweep(cl.measure_depth, model, texts, store=tmp_path, **({"ks": (10,)} | more))
     row = generalization.measured_models(tmp_path).set_index("model").loc["nano-neox"]
     pairs = wanted["normalized_miscoupling"].values[:, 0][:, ~np.eye(12, dtype=bool)]
     assert row.normalized == pytest.approx(1 - pairs.mean(), rel=1e-6) and row.prompts == 2
