@@ -30,18 +30,17 @@ token: int = -1  # token position whose Jacobian and trajectory are taken; -1 is
 seed: int = 0  # seed of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
-from functools import partial
-
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import display, emergence, emergence_data
-from coupling_lib.inputs import choices
+from coupling_lib.figures import emergence
+from coupling_lib.figures.show import remember, show
+from coupling_lib.inputs.choices import chosen_prompts
 from coupling_lib.measures import effects
 from coupling_lib.models import checkpoints
 
 p = cl.check_parameters(globals(), declared=("model", "precision", "steps", "prompts", "k", "window", "token", "seed"))
 chosen = checkpoints.choose_steps(p.model, p.steps)
-p.command = provenance.papermill_command("emergence", vars(p))
+command = provenance.papermill_command("emergence", vars(p))
 
 # %% [markdown]
 # ## Measurement
@@ -52,7 +51,7 @@ p.command = provenance.papermill_command("emergence", vars(p))
 # %%
 measured = cl.measure_emergence(
     p.model,
-    choices.chosen_prompts(p),
+    chosen_prompts(p),
     steps=chosen,
     precision=p.precision,
     ks=(p.k,),
@@ -64,7 +63,7 @@ measured = cl.measure_emergence(
 # %% tags=["hide-input"]
 reading = measured.attrs["variant"]
 width = measured.attrs["window"]
-show = partial(display.show, provenance=provenance.line(measured.attrs, command=p.command))
+origin = provenance.line(measured.attrs, command=command)
 
 # %% [markdown]
 # ## Coupling
@@ -79,11 +78,12 @@ show = partial(display.show, provenance=provenance.line(measured.attrs, command=
 
 # %%
 show(
-    lambda: emergence.coupling_over_training(measured, reading, p.k),
-    emergence_data.coupling_table(measured, reading, p.k),
+    emergence.draw_coupling,
+    emergence.take_coupling(measured, reading, p.k),
     name="emergence-coupling",
     caption="Normalised coupling over training: mean over all pairs of different blocks, with the 95 % "
     "interval over prompts. Dashed: random directions with the same singular values. Dotted: the level of step 0.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -94,12 +94,13 @@ show(
 
 # %%
 show(
-    lambda: emergence.locality_over_training(measured, reading, p.k),
-    emergence_data.locality_table(measured, reading, p.k),
+    emergence.draw_locality,
+    emergence.take_locality(measured, reading, p.k),
     name="emergence-locality",
     caption="Left: coupling against the distance between blocks, one line per step. Right: neighbouring blocks, and "
     "blocks at least half the depth apart, over training. Bands: 95 % intervals over prompts. Dashed: random "
     "directions.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -110,11 +111,12 @@ show(
 
 # %%
 show(
-    lambda: emergence.graphs_over_training(measured, reading, p.k),
-    emergence_data.graph_table(measured, reading, p.k),
+    emergence.draw_graphs,
+    emergence.take_graphs(measured, reading, p.k),
     name="emergence-graphs",
     caption="Blocks joined by their coupling at three steps of training, mean over prompts. Width and opacity of a "
     "line grow in proportion to it, on one scale for all.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -130,21 +132,23 @@ show(
 
 # %%
 show(
-    lambda: emergence.scores_over_training(measured),
-    emergence_data.score_table(measured),
+    emergence.draw_scores,
+    emergence.take_scores(measured),
     name="emergence-scores",
     caption="Line-shape score and expodistance over training: medians over prompts with quartiles. Above: all blocks, "
     f"from the embedding to the last block's output. Below: windows of {width} blocks, the shallowest, the middle and "
     "the deepest (the paper's windows have 11 blocks).",
+    provenance=origin,
 )
 
 # %%
 show(
-    lambda: emergence.profiles_over_training(measured),
-    emergence_data.profile_table(measured),
+    emergence.draw_profiles,
+    emergence.take_profiles(measured),
     name="emergence-profiles",
     caption="Norm of the stream, line-shape score and expodistance against depth, one line per step: medians over "
     f"prompts. The scores are of windows of {width} blocks and stand at the middle one.",
+    provenance=origin,
 )
 
 # %% [markdown]
@@ -153,12 +157,9 @@ show(
 # Coupling with its 95 % interval, that of random directions, and the medians of the two scores.
 
 # %% tags=["nbval-check-output"]
-summary = emergence_data.summary_table(measured, reading, p.k)
+summary = emergence.take_summary(measured, reading, p.k)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-for name, value in emergence_data.quoted(measured, reading, p.k).items():
-    display.remember(f"emergence-{name}", value)
-display.remember("emergence-prompts", measured.sizes["prompt"])
-for key, value in effects.numbers(effects.of_emergence(measured, reading, p.k), "emergence").items():
-    display.remember(key, value)
+numbers = emergence.numbers_of(measured, reading, p.k)
+remember("emergence", numbers | effects.numbers(effects.of_emergence(measured, reading, p.k), ""))

@@ -28,14 +28,14 @@ model: str = "nano-neox"  # model named in the figures, if it is among their poi
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.figures import display, regularised, training_sign
 from coupling_lib.figures import generalization as figures
-from coupling_lib.figures import generalization_data as data
-from coupling_lib.measures import correlations, effects, figure_1a, generalization
-from coupling_lib.measures import regularised as regularised_measures
+from coupling_lib.figures import generalization_numbers
+from coupling_lib.figures.show import remember, show
+from coupling_lib.measures import correlations, figure_1a, generalization
+from coupling_lib.measures.regularised import difference_table, regularised
 
 p = cl.check_parameters(globals(), declared=("model",))
-p.command = provenance.papermill_command("generalization", vars(p))
+command = provenance.papermill_command("generalization", vars(p))
 
 # %% [markdown]
 # ## The paper's figure, and the width of its models
@@ -52,13 +52,13 @@ p.command = provenance.papermill_command("generalization", vars(p))
 # %%
 points = generalization.figure_1a()
 paper = figure_1a.statistics(points)
-display.show(
-    lambda: figures.paper_scatter(points),
-    data.paper_table(points),
+show(
+    figures.draw_paper,
+    figures.take_paper(points),
     name="generalization-paper",
     caption="The paper's figure 1a from digitised values. Left: as plotted. Middle: the curve of width alone, without "
     "any coupling. Right: partial regression, coupling and score both cleared of log width. Lines: least squares.",
-    provenance=f"data/paper_figures.csv (digitised), data/models.csv (widths) · {len(points)} models · {p.command}",
+    provenance=f"data/paper_figures.csv (digitised), data/models.csv (widths) · {len(points)} models · {command}",
 )
 
 # %% [markdown]
@@ -94,10 +94,11 @@ gains = figure_1a.gains(points)
 reading = "normalized_miscoupling_k10_relative"
 suite = generalization.suite()
 last = correlations.last_checkpoints(suite)
-origin = f"data/suite.csv · {len(last)} models, {len(suite)} checkpoints · {suite['versions'].iloc[0]} · {p.command}"
-display.show(
-    lambda: figures.suite_scatter(suite, reading, generalization.SCORES, "coupling relative to its null", p.model),
-    data.suite_table(suite, reading),
+origin = f"data/suite.csv · {len(last)} models, {len(suite)} checkpoints · {suite['versions'].iloc[0]} · {command}"
+show(
+    figures.draw_suite,
+    figures.take_suite(suite, reading),
+    marked=p.model,
     name="generalization-suite",
     caption="Score against coupling, one line per model along its training; filled: last checkpoint, with the "
     "least-squares line over these. Colour: width. Marker: architecture.",
@@ -116,9 +117,9 @@ display.show(
 untrained = generalization.suite(untrained=True)
 signs = correlations.sign_along_training(suite, "negative_loss", reading)
 bend = correlations.inverted_u(untrained, reading)
-display.show(
-    lambda: training_sign.along_training(signs, untrained, reading, "coupling relative to its null"),
-    training_sign.sign_table(signs, untrained, reading),
+show(
+    figures.draw_sign,
+    figures.take_sign(signs, untrained, reading),
     name="generalization-sign",
     caption=f"Left: correlation of coupling with minus validation loss across the same {signs.models.iloc[0]} models, "
     "at each step that they share, with 95 % bootstrap intervals over models. Right: coupling against the loss "
@@ -153,8 +154,8 @@ correlations.within_models(suite, "negative_loss", reading).round(2)
 # %%
 budget = correlations.equal_tokens(last)
 variants = correlations.variant_table(budget, "negative_loss")
-display.show(
-    lambda: figures.variants(variants),
+show(
+    figures.draw_variants,
     variants,
     name="generalization-all-variants",
     caption="Correlation of minus validation loss and coupling over the last checkpoints of the models with equal "
@@ -171,9 +172,9 @@ display.show(
 
 # %%
 rivals = {label: correlations.rival_table(last, column, reading) for label, column in generalization.SCORES.items()}
-display.show(
-    lambda: figures.rivals(rivals),
-    data.named(rivals, "score"),
+show(
+    figures.draw_rivals,
+    figures.take_rivals(rivals),
     name="generalization-rivals",
     caption="Coupling and its rivals over the last checkpoints. Left: R² of a line, with 95 % bootstrap interval over "
     "models. Right: partial correlation given all other predictors.",
@@ -189,9 +190,9 @@ equal = correlations.rival_table(budget, "negative_loss", reading)
 equal.round(3)
 
 # %%
-display.show(
-    lambda: figures.sizes(suite, reading, "negative_loss", ("relative coupling", "minus validation loss")),
-    data.suite_table(suite, reading),
+show(
+    figures.draw_sizes,
+    figures.take_suite(suite, reading),
     name="generalization-sizes",
     caption="Score and coupling against size, shape and training tokens; the last checkpoint of each model, and all "
     "checkpoints against tokens. r: correlation with the logarithm.",
@@ -222,16 +223,19 @@ labels = {
     "The paper's figure 1a": ("coupling, digitised", "mean of six benchmarks (%)"),
     "The suite": ("coupling relative to its null", "minus validation loss"),
 }
-shapes = correlations.shape_table(shaped)
-display.show(
-    lambda: figures.shapes(shaped, labels),
-    data.point_table(shaped),
+
+# %%
+show(
+    figures.draw_shapes,
+    figures.take_shapes(shaped),
+    labels=labels,
     name="generalization-shapes",
     caption="Straight line and exponential, fitted by least squares to all points.",
-    provenance=f"data/paper_figures.csv (digitised), data/suite.csv · {p.command}",
+    provenance=f"data/paper_figures.csv (digitised), data/suite.csv · {command}",
 )
 
 # %%
+shapes = correlations.shape_table(shaped)
 shapes.round(3)
 
 # %% [markdown]
@@ -242,12 +246,13 @@ shapes.round(3)
 
 # %%
 board = generalization.leaderboard()
-display.show(
-    lambda: figures.leaderboard(board, p.model),
-    board,
+show(
+    figures.draw_leaderboard,
+    figures.take_leaderboard(board),
+    marked=p.model,
     name="generalization-leaderboard",
     caption="Six tasks and their mean (in per cent) against parameters, and GSM8K against the mean of the other five.",
-    provenance=f"data/models.csv · {len(board)} models · {p.command}",
+    provenance=f"data/models.csv · {len(board)} models · {command}",
 )
 
 # %% [markdown]
@@ -257,9 +262,9 @@ display.show(
 # on the prompts of the chapters: `trace` is 1 - `released_trace` with $K = 0.1\,d$, to be compared with the digitised
 # value; `normalized` is $1 - \tilde m$ at $K = 10$. Where a model has not been measured, the last column says how to.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 models = generalization.measured_models()
-print(data.measured_sentence(models))
+print(generalization_numbers.measured_sentence(models))
 models.round(4)
 
 # %% [markdown]
@@ -271,15 +276,16 @@ models.round(4)
 # small models (six blocks, width 48, 300 steps); `make regularised TEXT=folder` repeats it on any text.
 
 # %%
-runs = regularised_measures.regularised()
-changes = regularised_measures.difference_table(runs)
-display.show(
-    lambda: regularised.pairs(runs, changes),
+runs = regularised()
+changes = difference_table(runs)
+show(
+    figures.draw_regularised,
     runs,
+    changes=changes,
     name="generalization-regularised",
     caption="Coupling, validation loss and accuracy on held-out tokens after training with the regulariser. Thin "
     "lines: runs of one seed; above: mean difference to no regulariser and its 95 % interval (Student's t over seeds).",
-    provenance=f"data/regulariser.csv · {len(runs)} runs · {runs['versions'].iloc[0]} · {p.command}",
+    provenance=f"data/regulariser.csv · {len(runs)} runs · {runs['versions'].iloc[0]} · {command}",
 )
 
 # %% [markdown]
@@ -287,25 +293,12 @@ display.show(
 
 # %% tags=["nbval-check-output"]
 scores = dict(zip(("loss", "accuracy"), rivals.values(), strict=True)) | {"equal-tokens": equal}
-summary = data.summary_table(paper, scores, variants, along, partial, signs)
+summary = generalization_numbers.take_summary(paper, partial, scores, variants, along, signs)
 print(f"{len(last)} models, {len(budget)} of them with equal tokens, {len(suite)} checkpoints")
 print(summary.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-found = data.records(paper, scores, variants, shapes, along, groups)
-found |= data.tasks_r_squared(board) | regularised.records(changes)
-found |= {f"bend-{name}": value for name, value in bend.items() if "gain" not in name}
-for name in ("least", "most", "p"):
-    found |= {f"figure-1a-partial-{way}-{name}": partial.loc[way, name] for way in partial.index}
-phases = correlations.tokens_by_phase(suite, reading)
-ahead = correlations.signed_gains(budget, "negative_loss", reading)
-claimed = data.effects(partial, gains, signs, bend, phases, ahead) | {"gsm8k": data.tasks_effect(board)}
-found |= effects.numbers(claimed, "")
-for key, value in found.items():
-    display.remember(f"generalization-{key}", value)
-r = equal.set_index("predictor").loc["coupling", "r"]
-display.remember("generalization-suite-signed-coupling", abs(r) * r)
-display.remember("generalization-models", len(last))
-display.remember("generalization-equal-tokens-models", len(budget))
-display.remember("generalization-last-tokens", int(budget["tokens"].iloc[0]))
-display.remember("generalization-most-tokens", int(last["tokens"].max()))
+quoted = generalization_numbers.numbers_of(
+    paper, partial, gains, scores, variants, shapes, along, groups, signs, bend, board, changes, suite, reading
+)
+remember("generalization", quoted)

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import socket
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,18 +34,18 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", _loopback_only)
 
 
-_FAMILY_TABLE: list[tuple[str, str, float, float]] = []
-
-
-@pytest.fixture(scope="session")
-def family_table() -> list[tuple[str, str, float, float]]:
+@pytest.fixture
+def family_table(request: pytest.FixtureRequest) -> SimpleNamespace:
     """Collect one line per model family, printed at the end of the run."""
-    return _FAMILY_TABLE
+    # A property of the test reaches the end of the run from whichever process the test ran in.
+    return SimpleNamespace(append=lambda row: request.node.user_properties.append(("family", row)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _FAMILY_TABLE:
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    rows = [row for report in reports for name, row in report.user_properties if name == "family"]
+    if rows:
         terminalreporter.section("Jacobians against brute force: largest relative error by family")
         terminalreporter.write_line(f"{'family':<22}{'route':<12}{'float64':>10}{'float32':>10}")
-        for name, route, wide, narrow in _FAMILY_TABLE:
+        for name, route, wide, narrow in sorted(rows):
             terminalreporter.write_line(f"{name:<22}{route:<12}{wide:>10.1e}{narrow:>10.1e}")

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from coupling_lib import paths
-from coupling_lib.figures import display
+from coupling_lib.figures.show import show
 from workflow import golden
 
 PAGE = """Of 2 claims: 1 reproduced, 1 inconclusive.
@@ -30,7 +30,8 @@ def record(data, name, kind=""):
 
 
 def figure(table: pd.DataFrame, name: str, caption: str) -> str:
-    return display.show(lambda: Figure(figsize=(1, 1)), table, name, caption, "model tiny · torch 2.13.0 · seed 5").data
+    origin = "model tiny · torch 2.13.0 · seed 5"
+    return show(lambda data: Figure(figsize=(1, 1)), table, name=name, caption=caption, provenance=origin).data
 
 
 @pytest.fixture

@@ -81,7 +81,9 @@ def imported(folder: str) -> dict[str, str]:
     beside = {"book": ("book",), "tests": ("book", "tests")}.get(folder, ())
     own = set(MAY_IMPORT) | {path.stem for top in beside for path in (ROOT / top).rglob("*.py")}
     found: dict[str, str] = {}
-    for path in sorted((ROOT / folder).rglob("*.py")):
+    comparison = ROOT / "notebooks" / "conftest.py"  # it belongs to the tests and lies where pytest looks for it
+    files = {*(ROOT / folder).rglob("*.py")} - {comparison} | ({comparison} if folder == "tests" else set())
+    for path in sorted(files):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [part.name for part in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
@@ -132,6 +134,10 @@ def test_checkpoints_together_stay_below_25_megabytes():
     files = [path for path in (ROOT / "data" / "checkpoints").rglob("*") if path.is_file()]
     assert files
     assert sum(path.stat().st_size for path in files) < 25_000_000
+
+
+def test_notebooks_together_stay_below_6_megabytes():
+    assert sum(path.stat().st_size for path in NOTEBOOKS) < 6_000_000
 
 
 def test_no_tracked_text_names_a_folder_of_one_machine():
@@ -235,15 +241,6 @@ def test_every_text_twin_has_its_notebook():
 
 
 @each_notebook
-def test_twin_says_what_the_notebook_says(notebook):
-    def content(path: Path) -> list[tuple]:
-        cells = jupytext.read(path).cells
-        return [(cell.cell_type, cell.source, sorted(cell.metadata.get("tags", []))) for cell in cells]
-
-    assert content(notebook) == content(notebook.with_suffix(".py"))
-
-
-@each_notebook
 def test_twin_is_what_jupytext_would_write(notebook):
     twin = notebook.with_suffix(".py").read_text(encoding="utf-8")
 
@@ -251,16 +248,6 @@ def test_twin_is_what_jupytext_would_write(notebook):
         return re.sub(r"^#       jupytext_version: .*\n", "", text, flags=re.MULTILINE)
 
     assert plain(jupytext.writes(jupytext.read(notebook), fmt="py:percent")) == plain(twin)
-
-
-@each_notebook
-def test_notebook_was_run_once_from_top_to_bottom_without_an_error(notebook):
-    read = nbformat.read(notebook, as_version=4)
-    nbformat.validate(read)
-    cells = [cell for cell in read.cells if cell.cell_type == "code" and cell.source.strip()]
-    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    assert [output for cell in cells for output in cell.outputs if output.output_type == "error"] == []
-    assert [output for cell in cells for output in cell.outputs if output.get("name") == "stderr"] == []
 
 
 @each_notebook

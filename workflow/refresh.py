@@ -2,13 +2,14 @@
 
     python workflow/refresh.py [NAME ...]
 
-The twin (`depth.py`) is what one edits; the notebook (`depth.ipynb`) carries the outputs that the tests compare
-and the book shows. Outputs are recorded without times and paths, so that a run that changes no number changes
-no file.
+The twin (`depth.py`) is what one edits; the notebook (`depth.ipynb`) carries the outputs that the tests compare.
+Outputs are recorded without times and paths, so that a run that changes no number changes no file; and pictures once,
+light and as for print: the book draws its own, and a clone carries every version of them.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -20,11 +21,7 @@ HERE = Path(__file__).resolve().parents[1] / "notebooks"
 
 
 def refresh(name: str) -> None:
-    """Write one notebook anew from its twin, executed from top to bottom.
-
-    Args:
-        name: the notebook's name, without ending.
-    """
+    """Write one notebook anew from its twin, executed from top to bottom."""
     target = HERE / f"{name}.ipynb"
     notebook = jupytext.read(HERE / f"{name}.py")
     if target.exists():
@@ -35,6 +32,7 @@ def refresh(name: str) -> None:
 
 
 if __name__ == "__main__":
+    os.environ["COUPLING_FIGURES"] = "print"  # what coupling_lib.figures.show reads, in the notebooks' kernels
     for name in sys.argv[1:] or sorted(path.stem for path in HERE.glob("*.ipynb")):
         print(f"executing {name}", flush=True)
         refresh(name)

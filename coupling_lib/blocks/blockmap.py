@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from coupling_lib.blocks.attention import KeysValues, frozen, recording
-from coupling_lib.blocks.record import BlockCall
+from coupling_lib.blocks.record import BlockCall, on_tensors
 
 # A map of the chosen tokens' states, (T, s, d), to their states after the block.
 TokenMap = Callable[[Tensor], Tensor]
@@ -45,9 +45,6 @@ class _RecordingCache(DynamicCache):
             raise ValueError("the block writes to its cache more than once")
         self.written = KeysValues(key_states.detach(), value_states.detach())
         return self.written
-
-    def get_seq_length(self, *_: Any) -> int:
-        return 0
 
 
 class _FrozenCache(DynamicCache):
@@ -85,8 +82,9 @@ def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: Tensor)
     (name,) = calls[0].keys_values
     layer = block.get_submodule(name)
     constants = [_constants(call, block, layer, name) for call in calls]
-    few, frozen_at, padding = _few(calls[0], positions), constants[0], None
-    if len(calls) > 1:
+    if len(calls) == 1:
+        few, frozen_at, padding = _few(calls[0], positions), constants[0], None
+    else:
         few = _joined([_few(call, own[None]) for call, own in zip(calls, positions, strict=True)])
         frozen_at, padding = _padded(constants)
 
@@ -137,15 +135,13 @@ def _padded(constants: Sequence[KeysValues]) -> tuple[KeysValues, Tensor]:
 def _joined(calls: Sequence[BlockCall]) -> BlockCall:
     """Set the chosen rows of several prompts' arguments under each other, masks brought to one length."""
 
-    def join(name: str, *values: Any) -> Any:
-        if isinstance(values[0], tuple | list):
-            return type(values[0])(map(partial(join, name), *values))
-        if not isinstance(values[0], Tensor) or not _belongs_to_positions(name, values[0]):
+    def join(name: str, *values: Tensor) -> Tensor:
+        if not _belongs_to_positions(name, values[0]):
             return values[0]
         return _to_one_length(values, 3) if name == "attention_mask" else torch.cat(values)
 
-    arguments = {name: join(name, *(call.arguments[name] for call in calls)) for name in calls[0].arguments}
-    return replace(calls[0], arguments=arguments)
+    given = {name: [call.arguments[name] for call in calls] for name in calls[0].arguments}
+    return replace(calls[0], arguments={name: on_tensors(partial(join, name), *each) for name, each in given.items()})
 
 
 def _to_one_length(parts: Sequence[Tensor], dim: int) -> Tensor:
@@ -193,12 +189,8 @@ def _belongs_to_positions(name: str, value: Tensor) -> bool:
     return name.startswith("position_embeddings") or name in ("position_ids", "cache_position")
 
 
-def _rows(name: str, value: Any, positions: Tensor, n: int) -> Any:
+def _rows(name: str, value: Tensor, positions: Tensor, n: int) -> Tensor:
     """Keep, of what belongs to query positions (rotary tables, position ids, mask rows), the chosen rows."""
-    if isinstance(value, tuple | list):
-        return type(value)(_rows(name, part, positions, n) for part in value)
-    if not isinstance(value, Tensor):
-        return value
     if name == "attention_mask" and value.ndim == 4 and value.shape[2] == n:
         return value[0].transpose(0, 1)[positions].transpose(1, 2)
     if name.startswith("position_embeddings") and value.ndim == 3 and value.shape[1] == n:
@@ -208,8 +200,6 @@ def _rows(name: str, value: Any, positions: Tensor, n: int) -> Any:
     return value
 
 
-def _keys(name: str, value: Any, end: int, n: int) -> Any:
+def _keys(name: str, value: Tensor, end: int, n: int) -> Tensor:
     """Keep, of what belongs to key positions (mask columns, ALiBi), those before `end`."""
-    if name in ("attention_mask", "alibi") and isinstance(value, Tensor) and value.shape[-1] == n:
-        return value[..., :end]
-    return value
+    return value[..., :end] if name in ("attention_mask", "alibi") and value.shape[-1] == n else value

@@ -1,9 +1,8 @@
 """Finding a model's blocks, and recording how each is called: the one place that touches nnsight.
 
-A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by
-name: the blocks are the list of modules as long as the configuration says the model is deep, one nnsight
-trace records what each is called with and what it returns. Whether they behave as the definitions of the
-paper need is `validate`'s business.
+A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by name: the
+blocks are the list of modules as long as the configuration says the model is deep, one nnsight trace records what each
+is called with and what it returns. Whether they behave as the definitions of the paper need is `validate`'s business.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -55,9 +55,10 @@ class BlockCall:
     arguments: dict[str, Any]
     keys_values: dict[str, KeysValues] = field(default_factory=dict)
 
-    def with_arguments(self, change: Callable[[str, Any], Any]) -> BlockCall:
-        """Change every argument but the residual stream."""
-        return replace(self, arguments={name: change(name, value) for name, value in self.arguments.items()})
+    def with_arguments(self, change: Callable[[str, Tensor], Any]) -> BlockCall:
+        """Change every tensor among the arguments but the residual stream."""
+        changed = {name: on_tensors(partial(change, name), value) for name, value in self.arguments.items()}
+        return replace(self, arguments=changed)
 
     def with_argument(self, name: str, value: Any) -> BlockCall:
         """Set one argument."""
@@ -65,19 +66,20 @@ class BlockCall:
 
     def replay(self, block: nn.Module, stream: Tensor) -> Tensor:
         """Call a block as the model did, on another residual stream."""
-        arguments = {name: _as_dtype(value, stream.dtype) for name, value in self.arguments.items()}
-        return residual_stream(block(**{self.stream: stream}, **arguments), stream.shape)
+        cast = self.with_arguments(lambda _, value: value.to(stream.dtype) if value.is_floating_point() else value)
+        return residual_stream(block(**{self.stream: stream}, **cast.arguments), stream.shape)
 
 
-def _as_dtype(value: Any, dtype: torch.dtype) -> Any:
-    """Cast the floating-point tensors of an argument (masks, rotary tables), leaving the rest as it is."""
-    if isinstance(value, Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, tuple | list):
-        return type(value)(_as_dtype(part, dtype) for part in value)
-    if isinstance(value, Mapping) and not isinstance(value, Cache):
-        return {name: _as_dtype(part, dtype) for name, part in value.items()}
-    return value
+def on_tensors(change: Callable[..., Any], *values: Any) -> Any:
+    """Change a tensor, or each one in a tuple, list or dictionary; of several values alike, those in the same place."""
+    first = values[0]
+    if isinstance(first, Tensor):
+        return change(*values)
+    if isinstance(first, tuple | list):
+        return type(first)(map(partial(on_tensors, change), *values))
+    if isinstance(first, Mapping) and not isinstance(first, Cache):
+        return {name: on_tensors(change, *(value[name] for value in values)) for name in first}
+    return first
 
 
 def _form(value: Any) -> tuple[int, ...] | str:

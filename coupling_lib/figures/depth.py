@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.figures import graph, parts, style
+from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label, mismatch_label
 from coupling_lib.metrics.summaries import interval, side_by_side
 
@@ -123,12 +123,12 @@ def draw_graph(coupling: xr.DataArray, null: float, beyond: bool = False) -> Fig
     top = max(float(np.nanmax(weights)), 1e-9)
     figure, row = parts.panels(coupling.network.values, 0.7, square=True)
     for position, (axes, name) in enumerate(zip(row, coupling.network.values, strict=True)):
-        graph.draw(axes, weights[position], top, style.dataset_colour(name, position))
+        circle.draw(axes, weights[position], top, style.dataset_colour(name, position))
     samples = {} if beyond else {f"{1 - null:.2f} (random bases)": 1 - null}
     samples |= {f"{share * top:{'+' * beyond}.2f}": share * top for share in (0.25, 0.5, 1.0)}
     everything = f"{coupling.label}, mean of both directions and over prompts"
     excess = "coupling of two transformer blocks, beyond that of random bases"
-    graph.legend(figure, samples, top, excess if beyond else everything)
+    circle.legend(figure, samples, top, excess if beyond else everything)
     return figure
 
 
@@ -154,8 +154,8 @@ def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
     columns = min(len(models), 4)
     rows = -(-len(models) // columns)
     height = rows * (0.92 * min(style.WIDTH / columns, 3.2) + 0.3) + 0.6
-    figure = Figure(figsize=(style.WIDTH, height + 2.4), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(height, 2.4))
+    figure = Figure(figsize=(style.WIDTH, height + 2.8), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=(height, 2.8))
     grid = list(above.subplots(rows, columns, squeeze=False).ravel())
     for axes in grid[len(models) :]:
         axes.remove()
@@ -173,7 +173,7 @@ def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
     parts.block_axis(axes, "distance $|l-l'|$ between blocks")
     axes.set_ylabel(next(iter(models.values())).label)
     axes.grid(axis="y")
-    axes.legend()
+    parts.legend_under(below, [axes], columns=min(len(models) + 2, 4))
     return figure
 
 
@@ -181,7 +181,7 @@ def _draw_maps(row: Sequence[Axes], maps: Sequence[xr.DataArray], null: float, l
     """Draw the mismatch of every pair of blocks, a panel per map, on one scale that holds the null and marks it."""
     for axes, one in zip(row, maps, strict=True):
         parts.pair_axes([axes], one.block_vectors.values)
-        axes.set_ylabel(axes.get_ylabel() if axes is row[0] else "")
+        axes.set_ylabel(axes.get_ylabel() if axes.get_subplotspec().is_first_col() else "")
     parts.maps(row, [one.transpose(*PAIR.values()) for one in maps], null, f"{label},  mean over prompts")
 
 

@@ -1,8 +1,12 @@
-r"""Emergence: coupling and the shape of trajectories against the step of training, drawn.
+r"""Emergence: coupling and the shape of trajectories against the step of training.
 
-All functions take the data set that `coupling_lib.measures.emergence.measure_emergence` made. Steps stand on a
-logarithmic axis; step 0, which has no logarithm, stands apart on its left, beyond a break of the axis. What each
-figure plots is a table of `coupling_lib.figures.emergence_data`.
+    measured = cl.measure_emergence("nano-neox", cl.load_prompts(n=12))
+    couplings = emergence.take_coupling(measured, "normalized_miscoupling", k=10)
+    show(emergence.draw_coupling, couplings, name="emergence-coupling", caption="...")
+
+`take_...` selects from `measure_emergence`, `draw_...` draws what was selected. Steps stand on a logarithmic axis;
+step 0, which has no logarithm, stands apart on its left, beyond a break of the axis. *Coupling* is 1 minus a
+normalised mismatch, averaged over pairs of different blocks; intervals are over prompts.
 """
 
 from __future__ import annotations
@@ -17,190 +21,220 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
-from coupling_lib.figures import style
-from coupling_lib.figures.axes import log_axis, short_step, step_axis, thinned
-from coupling_lib.figures.circle import draw_circle, draw_edge_legend
-from coupling_lib.figures.depth_data import coupling_label, symmetric_coupling
-from coupling_lib.figures.emergence_data import (
-    PROFILES,
-    SCORES,
-    coupling_table,
-    drawn_windows,
-    graph_steps,
-    locality_table,
-    near_and_far_table,
-    profile_table,
-    progress_word,
-    score_table,
-)
-from coupling_lib.figures.panels import colour_bar, square_panels
+from coupling_lib.figures import circle, parts, style
+from coupling_lib.figures.labels import coupling_label
+from coupling_lib.metrics.summaries import interval, quartiles
+
+SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance"}
+"""Scores that are followed over training, and how an axis says them."""
+PROFILES = {
+    "norm": ("level", r"norm $\Vert x^l\Vert_2$"),
+    "window_line_shape_score": ("centre", "line-shape score"),
+    "window_expodistance": ("centre", "expodistance"),
+}
+"""Quantities that are drawn against depth: the dimension that depth is, and the axis's label."""
+_BLOCKS = ["block_1", "block_2"]
 
 
-def coupling_over_training(dataset: xr.Dataset, variant: str, k: int) -> Figure:
-    """Draws mean coupling against training, with chance, and how good the model was (the paper's figure 1b)."""
-    table = coupling_table(dataset, variant, k)
-    figure = Figure(figsize=(style.WIDTH, 3.3))
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.085, right=0.915, top=0.86, bottom=0.145)
-    x = _draw_steps(axes, table, "coupling", style.colour(style.TRAINED), "coupling")
-    if table.step[0] == 0:
-        axes.axhline(table.coupling[0], color=style.colour(style.UNTRAINED), linewidth=1, dashes=(1, 2))
-        _mark_untrained(axes, x[0], table.coupling[0])
-    null = style.colour(style.NULL)
-    error = f"± {style.one_digit(table.random_bases_error.max())}"
-    axes.plot(x, table.random_bases, color=null, linewidth=1.2, dashes=(4, 3), label=f"random bases {error}")
-    axes.set_ylabel(coupling_label(variant, k))
+def take_coupling(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
+    """Select mean coupling, that of random bases, and how good the model was, at each step."""
+    null = {"random_bases": 1 - ds["null"], "random_bases_error": ds.null_error, "progress": ds.progress}
+    found = interval(_couplings(ds, variant, k).mean(_BLOCKS)).assign(null).sel(k=k, drop=True)
+    return found.assign_attrs(label=coupling_label(variant, k), progress_label=ds.attrs.get("progress_label", ""))
+
+
+def take_locality(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
+    """Select coupling against the distance between blocks, from 1, and of blocks at least half the depth apart."""
+    couplings, apart = _couplings(ds, variant, k), abs(ds.block_1 - ds.block_2)
+    by_distance = couplings.assign_coords(distance=apart).groupby("distance").mean().isel(distance=slice(1, None))
+    far = couplings.where(apart >= max(1, ds.sizes["block_1"] // 2)).mean(_BLOCKS)
+    found = interval(by_distance).transpose("step", "distance").assign(random_bases=1 - ds["null"].sel(k=k, drop=True))
+    found = found.assign({f"far_{name}": values for name, values in interval(far).data_vars.items()})
+    return found.assign_attrs(label=coupling_label(variant, k))
+
+
+def take_graphs(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
+    """Select coupling at three steps, mean of both directions: the first, the most coupled between, the last."""
+    couplings = _couplings(ds, variant, k)
+    between = couplings.mean(["prompt", *_BLOCKS])[1:-1]
+    steps = [0, *([1 + int(between.values.argmax())] if between.size else []), ds.sizes["step"] - 1]
+    one_way = couplings.isel(step=steps).mean("prompt").rename(block_1="block_a", block_2="block_b")
+    both_ways = (one_way + one_way.rename(block_a="block_b", block_b="block_a")) / 2
+    blocks = {name: both_ways[name] + 1 for name in ("block_a", "block_b")}
+    titles = [f"step {step}" for step in both_ways.step.values]
+    found = both_ways.where(one_way.block_a < one_way.block_b).assign_coords(step=titles, **blocks).rename("coupling")
+    null = 1 - ds["null"].sel(k=k).isel(step=steps).mean().item()
+    return found.assign_attrs(label=coupling_label(variant, k), null=null)
+
+
+def take_scores(ds: xr.Dataset) -> xr.Dataset:
+    """Select line-shape score and expodistance of the whole depth and of the first, the middle and the last window."""
+    centres, width = ds.centre.values, int(ds.attrs["window"])
+    chosen = dict.fromkeys((centres[0], centres[(len(centres) - 1) // 2], centres[-1]))
+    windows = ds[[f"window_{score}" for score in SCORES]].rename({f"window_{score}": score for score in SCORES})
+    found = [ds[[*SCORES]], *(windows.sel(centre=centre, drop=True) for centre in chosen)]
+    names = ["all", *(f"blocks {c - width // 2 + 1}-{c - width // 2 + width}" for c in chosen)]
+    values = xr.concat([each.to_dataarray("score") for each in found], pd.Index(names, name="blocks"))
+    return quartiles(values.transpose("score", "blocks", ...).astype(float)).assign_attrs(window=width)
+
+
+def take_profiles(ds: xr.Dataset) -> xr.Dataset:
+    """Select norm by level, and line-shape score and expodistance by the middle block of a window, from 1."""
+    found = []
+    for quantity, (dimension, _) in PROFILES.items():
+        depth = quartiles(ds[quantity].astype(float)).rename({dimension: "depth"})
+        found.append(depth.assign_coords(depth=depth.depth + (dimension == "centre")))
+    return xr.concat(found, pd.Index(PROFILES, name="quantity"), join="outer")
+
+
+def take_summary(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
+    """Select emergence in a few numbers per step."""
+    table, progress = _table(ds, variant, k), ds.attrs.get("progress_label", "")
+    names = {"random_bases": "random bases"} | SCORES | {"progress": _word(progress)}
+    return table[["coupling", "low", "high", *names]].rename(columns=names)
+
+
+def numbers_of(ds: xr.Dataset, variant: str, k: int) -> dict[str, float]:
+    """Give the numbers that prose about emergence quotes."""
+    table, found = _table(ds, variant, k).reset_index(), {"prompts": ds.sizes["prompt"]}
+    for word, at in {"first": 0, "peak": int(table.coupling.argmax()), "last": -1}.items():
+        found |= {f"{word}-{name.replace('_', '-')}": float(value) for name, value in table.iloc[at].items()}
+    return found
+
+
+def _table(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
+    """Give what is known of each step, prompts summed up."""
+    table = take_coupling(ds, variant, k).to_dataframe().rename(columns={"mean": "coupling"})
+    return table.assign(**{score: ds[score].median("prompt").values for score in SCORES})
+
+
+def draw_coupling(couplings: xr.Dataset) -> Figure:
+    """Draw mean coupling against training, with chance, and how good the model was (the paper's figure 1b)."""
+    figure, (axes,) = parts.panels([""], 3.3)
+    places = _draw_steps(axes, couplings, style.colour(style.TRAINED), "coupling")
+    if couplings.step[0] == 0:
+        untrained = couplings["mean"].values[0]
+        axes.axhline(untrained, color=style.colour(style.UNTRAINED), linewidth=1, dashes=(1, 2))
+        _mark_untrained(axes, places[0], untrained)
+    error = style.one_digit(couplings.random_bases_error.max().item())
+    axes.plot(places, couplings.random_bases, **parts.null_look(f"random bases ± {error}"))
+    axes.set_ylabel(couplings.label)
     axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
-    axes.grid(axis="y")
-    handles, labels = axes.get_legend_handles_labels()
-    if table.progress.notna().any():
-        ink, known = style.dataset_colour("progress", 0), table.progress.notna()
-        second = axes.twinx()
+    row, known = [axes], couplings.progress.notnull().values
+    if known.any():
+        ink, label = style.dataset_colour("progress", 0), f"{_word(couplings.progress_label)} (right)"
+        row.append(second := axes.twinx())
         second.spines["right"].set_visible(True)
-        second.plot(x[known], table.progress[known], "s-", color=ink, markersize=3.5, linewidth=1.1)
-        second.set_ylabel(dataset.attrs["progress_label"], color=ink)
+        second.plot(places[known], couplings.progress[known], "s-", color=ink, markersize=3.5, lw=1.1, label=label)
+        second.set_ylabel(couplings.progress_label, color=ink)
         second.tick_params(axis="y", colors=ink)
-        handles, labels = [*handles, second.lines[0]], [*labels, f"{progress_word(dataset)} (right)"]
-    figure.legend(handles, labels, loc="upper center", ncols=4, bbox_to_anchor=(0.5, 1.0))
+    parts.legend_under(figure, row)
     return figure
 
 
-def locality_over_training(dataset: xr.Dataset, variant: str, k: int) -> Figure:
-    """Draws coupling against the distance between blocks at each step, and near and far pairs against training."""
-    figure, (left, right) = _row(2, 4.0, top=0.5)
-    table = locality_table(dataset, variant, k)
-    for colour, (_, lines) in zip(step_colours(dataset.sizes["step"]), table.groupby("step"), strict=True):
-        _draw_line(left, lines.distance, lines.coupling, lines, colour, None)
-    left.set_xlabel("distance $|l-l'|$ between blocks")
-    left.xaxis.get_major_locator().set_params(integer=True)
-    left.set_ylabel(coupling_label(variant, k))
-    null = {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3)}
-    left.axhline(table.random_bases.mean(), **null)
-    for at, (name, lines) in enumerate(near_and_far_table(dataset, variant, k).groupby("pairs", sort=False)):
-        x = _draw_steps(right, lines, "coupling", style.dataset_colour(name, at + 1), name)
-    right.plot(x, table.groupby("step").random_bases.mean(), **null, label="random bases")
-    for axes in (left, right):
-        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
-    right.sharey(left)
-    right.legend(loc="lower right", bbox_to_anchor=(1.02, 0.98), ncols=2, columnspacing=1.2)
-    _step_bar(figure, dataset["step"].values)
+def draw_locality(locality: xr.Dataset) -> Figure:
+    """Draw coupling against the distance between blocks at each step, and near and far pairs against training."""
+    figure, (left, right) = parts.panels(["", ""], 3.9, sharey=True)
+    for step, ink in zip(locality.step.values, parts.shades(locality.sizes["step"]), strict=True):
+        parts.band(left, locality.sel(step=step), "distance", ink, 0.2, marker="o", markersize=3.5)
+    left.axhline(locality.random_bases.mean(), **parts.null_look())
+    parts.block_axis(left, "distance $|l-l'|$ between blocks")
+    left.set_ylabel(locality.label)
+    far = locality[["far_mean", "far_low", "far_high"]].rename(far_mean="mean", far_low="low", far_high="high")
+    near = {"neighbours": locality[["mean", "low", "high"]].sel(distance=1), "half the depth or more apart": far}
+    for position, (name, one) in enumerate(near.items(), start=1):
+        places = _draw_steps(right, one, style.dataset_colour(name, position), name)
+    right.plot(places, locality.random_bases, **parts.null_look("random bases"))
+    right.set_ylim(bottom=min(0, right.get_ylim()[0]))
+    figure.legend(*right.get_legend_handles_labels(), loc="outside upper right", ncols=3)
+    _step_bar([left, right], locality.step.values)
     return figure
 
 
-def graphs_over_training(dataset: xr.Dataset, variant: str, k: int) -> Figure:
-    """Draws blocks on a circle, joined by their coupling, at three steps (the paper's figures 1c to 1e)."""
-    chosen = graph_steps(dataset, variant, k)
-    graphs = [symmetric_coupling(each, variant, k) for each in chosen.values()]
-    top = float(np.nanmax(graphs))
-    figure, panels = square_panels(chosen, left=0.1, bottom=0.65, gap=0.2)
-    for axes, name, values in zip(panels, chosen, graphs, strict=True):
-        draw_circle(axes, values, top, style.colour(style.UNTRAINED if name == "step 0" else style.TRAINED))
-    null = 1 - np.mean([each["null"].sel(k=k).item() for each in chosen.values()])
-    samples = {f"{null:.2f} (random bases)": null} | {f"{share * top:.2f}": share * top for share in (0.25, 0.5, 1.0)}
-    draw_edge_legend(figure, samples, top, f"{coupling_label(variant, k)}, mean of both directions and over prompts")
+def draw_graphs(graphs: xr.DataArray) -> Figure:
+    """Draw blocks on a circle, joined by their coupling, at three steps (the paper's figures 1c to 1e)."""
+    figure, row = parts.panels(graphs.step.values, 0.7, square=True)
+    top = graphs.max().item()
+    for axes, title, weights in zip(row, graphs.step.values, graphs.values, strict=True):
+        ink = style.colour(style.UNTRAINED if title == "step 0" else style.TRAINED)
+        circle.draw(axes, weights.T, top, ink)
+    samples = {f"{graphs.null:.2f} (random bases)": graphs.null}
+    samples |= {f"{share * top:.2f}": share * top for share in (0.25, 0.5, 1.0)}
+    circle.legend(figure, samples, top, f"{graphs.label}, mean of both directions and over prompts")
     return figure
 
 
-def scores_over_training(dataset: xr.Dataset) -> Figure:
-    """Draws line-shape score and expodistance against training, of all blocks and of windows (figures 27 to 29)."""
-    table = score_table(dataset)
-    figure = Figure(figsize=(style.WIDTH, 4.6))
-    panels = figure.subplots(2, 2, sharey="col")
-    figure.subplots_adjust(left=0.085, right=0.99, top=0.94, bottom=0.1, wspace=0.2, hspace=0.33)
+def draw_scores(scores: xr.Dataset) -> Figure:
+    """Draw line-shape score and expodistance against training, of all blocks and of windows (figures 27 to 29)."""
+    figure = Figure(figsize=(style.WIDTH, 4.6), layout="constrained")
+    grid = figure.subplots(2, 2, sharey="col")
     inks = [style.colour(style.TRAINED), *(style.dataset_colour("", at) for at in range(3))]
-    names = ["all", *drawn_windows(dataset)]
-    for column, (score, label) in enumerate(SCORES.items()):
-        for name, ink in zip(names, inks, strict=False):
-            axes = panels[0 if name == "all" else 1, column]
-            lines = table[(table.score == score) & (table.blocks == name)].reset_index()
-            x = _draw_steps(axes, lines, "median", ink, name)
-            if name == "all" and lines.step[0] == 0:
-                _mark_untrained(axes, x[0], lines["median"][0])
-        panels[0, column].set_title("all blocks")
-        panels[1, column].set_title(f"windows of {dataset.attrs['window']} blocks")
-        for axes in panels[:, column]:
-            axes.set_ylabel(label)
-            axes.grid(axis="y")
-    log_axis(panels[0, 1])
-    panels[1, 0].legend()
-    for axes in panels[0]:
-        axes.set_xlabel("")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    panels[0, 0].legend(handles[1:], labels[1:])
+    for (above, below), score in zip(grid.T, scores.score.values, strict=True):
+        for name, ink in zip(scores.blocks.values, inks, strict=False):
+            one = scores.sel(score=score, blocks=name)
+            places = _draw_steps(above if name == "all" else below, one, ink, "" if name == "all" else name)
+            if name == "all" and one.step[0] == 0:
+                _mark_untrained(above, places[0], one["median"].values[0])
+        above.set(title="all blocks", ylabel=SCORES[score], xlabel="")
+        below.set(title=f"windows of {scores.window} blocks", ylabel=SCORES[score])
+        above.grid(axis="y")
+        below.grid(axis="y")
+    parts.log_axis(grid[0, 1])
+    for axes in grid[:, 0]:
+        if axes.get_legend_handles_labels()[0]:  # without step 0 there is nothing to name above
+            axes.legend()
     return figure
 
 
-def profiles_over_training(dataset: xr.Dataset) -> Figure:
-    """Draws norm, and line-shape score and expodistance in windows, against depth at each step (figures 27 and 30)."""
-    figure, panels = _row(3, 3.6)
-    table, colours = profile_table(dataset), step_colours(dataset.sizes["step"])
-    for axes, (quantity, (dimension, label)) in zip(panels, PROFILES.items(), strict=True):
-        for colour, (_, lines) in zip(colours, table[table.quantity == quantity].groupby("step"), strict=True):
-            axes.plot(lines.depth, lines["median"], color=colour, marker="o", markersize=2.5, linewidth=1.3)
-        axes.set_xlabel("level (0: embedding)" if dimension == "level" else "middle block of the window")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_title(label, fontsize=9)
+def draw_profiles(profiles: xr.Dataset) -> Figure:
+    """Draw norm, and line-shape score and expodistance in windows, against depth at each step (figures 27 and 30)."""
+    figure, row = parts.panels([label for _, label in PROFILES.values()], 3.4)
+    for axes, (quantity, (dimension, _)) in zip(row, PROFILES.items(), strict=True):
+        one = profiles["median"].sel(quantity=quantity).dropna("depth", how="all")
+        for step, ink in zip(profiles.step.values, parts.shades(profiles.sizes["step"]), strict=True):
+            axes.plot(one.depth, one.sel(step=step), color=ink, marker="o", markersize=2.5, linewidth=1.3)
+        parts.block_axis(axes, "level (0: embedding)" if dimension == "level" else "middle block of the window")
+        axes.title.set_fontsize(9)
         if quantity != "window_line_shape_score":
-            log_axis(axes)
-    _step_bar(figure, dataset["step"].values)
+            parts.log_axis(axes)
+    _step_bar(row, profiles.step.values)
     return figure
 
 
-def step_colours(count: int) -> list[tuple[float, ...]]:
-    """Gives one colour per step, from little ink to much."""
-    return [tuple(colour) for colour in style.ink()(np.linspace(0.3, 0.93, count))]
+def _couplings(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
+    """Select the coupling of each pair of different blocks at each step."""
+    return 1 - ds[variant].sel(k=k, drop=True).astype(float).where(ds.block_1 != ds.block_2)
 
 
-def _draw_line(
-    axes: Axes, x: Sequence[float], y: pd.Series, ends: pd.DataFrame, ink: object, label: str | None
-) -> None:
-    axes.plot(x, y, color=ink, marker="o", markersize=3.5, label=label)
-    _draw_ends(axes, x, ends, ink)
+def _word(progress_label: str) -> str:
+    """Give what the progress of training is called, without its unit."""
+    return progress_label.split(" (")[0] or "progress"
 
 
-def _draw_steps(axes: Axes, table: pd.DataFrame, name: str, ink: object, label: str) -> np.ndarray:
-    """A line over steps; its part over the break of the axis is dotted, and step 0 has the colour of the untrained."""
-    x = step_axis(axes, table.step)
-    y, first = table[name].to_numpy(), int(table.step.iloc[0] == 0)
-    axes.plot(x[first:], y[first:], color=ink, marker="o", markersize=3.5, label=label)
-    _draw_ends(axes, x[first:], table[first:], ink)
+def _draw_steps(axes: Axes, summary: xr.Dataset, ink: str, label: str) -> np.ndarray:
+    """Draw a line over steps; its part over the break of the axis is dotted. Give the places of the steps."""
+    places = parts.step_axis(axes, summary.step.values)
+    placed = summary.assign_coords(step=places)
+    first = int(summary.step[0] == 0)
     if first:
-        axes.plot(x[:2], y[:2], color=ink, linewidth=1.0, linestyle=(0, (1, 2)))
-        axes.plot(x[0], y[0], "o", color=ink, markersize=3.5)
-        _draw_ends(axes, x[:1], table[:1], ink)
-    return x
+        middle = summary["mean" if "mean" in summary else "median"]
+        axes.plot(places[:2], middle[:2], color=ink, linewidth=1.0, linestyle=(0, (1, 2)))
+    for part, name in ((placed.isel(step=slice(first)), ""), (placed.isel(step=slice(first, None)), label)):
+        parts.band(axes, part, "step", ink, 0.2, marker="o", markersize=3.5, label=name)
+        if part.sizes["step"] == 1:  # a band needs two
+            axes.vlines(part.step, part.low, part.high, color=ink, alpha=0.4, linewidth=3, zorder=1)
+    return places
 
 
 def _mark_untrained(axes: Axes, place: float, value: float) -> None:
-    axes.plot(
-        place, value, "o", color=style.colour(style.UNTRAINED), markersize=6, label="untrained (step 0)", zorder=4
-    )
+    ink = style.colour(style.UNTRAINED)
+    axes.plot(place, value, "o", color=ink, markersize=6, label="untrained (step 0)", zorder=4)
 
 
-def _draw_ends(axes: Axes, x: Sequence[float], ends: pd.DataFrame, ink: object) -> None:
-    if len(ends) == 1:
-        axes.plot([x[0]] * 2, [ends.low.iloc[0], ends.high.iloc[0]], color=ink, alpha=0.4, linewidth=3, zorder=1)
-    elif ends.low.notna().any():
-        axes.fill_between(x, ends.low, ends.high, color=ink, alpha=0.2, linewidth=0)
-
-
-def _row(count: int, height: float, top: float = 0.25) -> tuple[Figure, np.ndarray]:
-    figure = Figure(figsize=(style.WIDTH, height))
-    panels = figure.subplots(1, count)
-    figure.subplots_adjust(
-        left=0.085 if count == 2 else 0.06, right=0.99, top=1 - top / height, bottom=1.22 / height, wspace=0.2
-    )
-    for axes in panels:
-        axes.grid(axis="y")
-    return figure, panels
-
-
-def _step_bar(figure: Figure, steps: np.ndarray) -> None:
-    """A colour bar with one patch per step, under all panels."""
-    count = len(steps)
-    scale = ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, count), ListedColormap(step_colours(count)))
-    bar = colour_bar(figure, scale)
-    labelled = thinned(count)
-    bar.set_ticks(labelled, labels=[short_step(steps[at]) for at in labelled])
+def _step_bar(row: Sequence[Axes], steps: np.ndarray) -> None:
+    """Put a colour bar with one patch per step under all panels."""
+    scale = BoundaryNorm(np.arange(len(steps) + 1) - 0.5, len(steps))
+    bar = parts.colour_bar(row, ScalarMappable(scale, ListedColormap(parts.shades(len(steps)))), "training step")
+    labelled = parts.thinned(len(steps))
+    bar.set_ticks(labelled, labels=[parts.short_step(steps[at]) for at in labelled])
     bar.ax.tick_params(which="both", length=0)
-    bar.set_label("training step")

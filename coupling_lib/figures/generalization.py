@@ -1,4 +1,11 @@
-"""Coupling against how good a model is: the paper's figure, the suite of this project, the leaderboard."""
+"""Coupling against how good a model is: the paper's figure, the suite of this project, the leaderboard, an experiment.
+
+    table = generalization.take_suite(suite, "normalized_miscoupling_k10_relative")
+    show(generalization.draw_suite, table, name="generalization-suite", caption="...")
+
+The sources are tables of models, so that `take_...` gives tables, one line per point, and `draw_...` draws them. The
+last column of a table of the suite is its reading of coupling. Numbers for the book are in `generalization_numbers`.
+"""
 
 from __future__ import annotations
 
@@ -8,255 +15,295 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike
 
-from coupling_lib.figures import style
-from coupling_lib.figures.curves import legend_under, panel_row, shades
-from coupling_lib.measures.figure_1a import cleared
-from coupling_lib.metrics.regression import FITS, r_squared
-from coupling_lib.metrics.statistics import width_curve
+from coupling_lib.figures import parts, style
+from coupling_lib.measures.generalization import SCORES
+from coupling_lib.metrics.regression import FITS
+from coupling_lib.metrics.statistics import beyond_width, cleared, width_curve
 
-TASKS = ("ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande", "GSM8K")
-_K_LABELS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}
+REST = ["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]
+TASKS = (*REST, "GSM8K")
+COUPLING = "coupling relative to its null"
+_ARCHITECTURES = {"neox": ("GPT-NeoX", "o", "nano-neox"), "llama": ("Llama", "s", "nano-llama")}
+"""By architecture: what it is called, its marker, and the family whose colour it has."""
+_KS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}
+_CHANGES = {
+    "coupling": (r"coupling $1-\tilde m$", 1, "+.2f"),
+    "validation_loss": ("validation loss (nats per token)", 1, "+.3f"),
+    "accuracy": ("accuracy on held-out tokens (%)", 100, "+.2f"),
+}
+"""What the regulariser changes, by column: label, factor and the form of a difference."""
 
 
-def paper_scatter(points: pd.DataFrame) -> Figure:
-    """Draws the paper's figure 1a from its digitised values, beside what width alone gives, and beyond width."""
-    figure = Figure(figsize=(style.WIDTH, 4.15))
-    panels = figure.subplots(1, 3)
-    figure.subplots_adjust(left=0.08, right=0.985, top=0.93, bottom=0.255, wspace=0.34)
-    panels[1].sharey(panels[0])
-    score, log_width = points["score"].to_numpy(), np.log(points["width"])
-    values = {
-        "As plotted": ("coupling $c$ of figure 1a", points["coupling"].to_numpy(), score),
-        "Width alone": (r"$1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$", width_curve(points["width"]), score),
-        "Beyond width": (
-            r"$c$, cleared of $\log d$", cleared(points["coupling"], log_width), cleared(score, log_width)
-        ),
-    }  # fmt: skip
-    for axes, (title, (label, x, y)) in zip(panels, values.items(), strict=True):
-        axes.set_title(title, pad=6)
-        axes.grid(axis="y")
-        _draw_families(axes, points.assign(x=x, y=y), "x", "y")
-        _draw_line(axes, x, y)
+def take_paper(points: pd.DataFrame) -> pd.DataFrame:
+    """Select the digitised points, beside what width alone gives, and what is left without it."""
+    log_width = np.log(points.width)
+    return points[["model", "family", "width", "score", "coupling", "how"]].assign(
+        width_curve=width_curve(points.width),
+        coupling_cleared=cleared(points.coupling, log_width),
+        score_cleared=cleared(points.score, log_width),
+        beyond_width=beyond_width(points.coupling, points.width),
+    )
+
+
+def take_suite(suite: pd.DataFrame, coupling: str) -> pd.DataFrame:
+    """Select every checkpoint's model, training, scores, and one reading of coupling."""
+    columns = ["model", "architecture", "width", "blocks", "parameters", "step", "tokens", "final"]
+    return suite[[*columns, "validation_loss", *SCORES.values(), coupling]]
+
+
+def take_sign(signs: pd.DataFrame, suite: pd.DataFrame, coupling: str) -> pd.DataFrame:
+    """Select the correlation at each step, and the coupling and loss of all checkpoints."""
+    points = suite[["model", "step", "tokens", "validation_loss", coupling]]
+    return pd.concat([signs.assign(panel="left"), points.assign(panel="right")], ignore_index=True)
+
+
+def take_rivals(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Stack what rivals explain of each score."""
+    return pd.concat(tables, names=["score"]).reset_index(level=0).reset_index(drop=True)
+
+
+def take_shapes(points: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> pd.DataFrame:
+    """Stack points of coupling and score under their names."""
+    tables = {name: pd.DataFrame({"coupling": list(x), "score": list(y)}) for name, (x, y) in points.items()}
+    return pd.concat(tables, names=["points"]).reset_index(level=0).reset_index(drop=True)
+
+
+def take_leaderboard(board: pd.DataFrame) -> pd.DataFrame:
+    """Select all scores and the mean of those that are not GSM8K, where all of them are known."""
+    return board.assign(rest=board[REST].mean(axis=1, skipna=False))
+
+
+def draw_paper(table: pd.DataFrame) -> Figure:
+    """Draw the paper's figure 1a from its digitised values, beside what width alone gives, and beyond width."""
+    shown = {
+        "As plotted": ("coupling", "score", "coupling $c$ of figure 1a"),
+        "Width alone": ("width_curve", "score", r"$1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$"),
+        "Beyond width": ("coupling_cleared", "score_cleared", r"$c$, cleared of $\log d$"),
+    }
+    figure, row = parts.panels(list(shown), 4.1)
+    row[1].sharey(row[0])
+    for axes, (title, (x, y, label)) in zip(row, shown.items(), strict=True):
+        _draw_families(axes, table, x, y)
+        r = _draw_line(axes, table[x], table[y])
         axes.set_xlabel(label)
-        r = np.corrcoef(x, y)[0, 1]
-        text = f"$r = {r:.2f}$" if title == "Beyond width" else f"$R^2 = {r**2:.2f}$"
-        axes.annotate(text, (0.04, 0.96), xycoords="axes fraction", va="top", fontsize=9)
+        _write(axes, f"$r = {r:.2f}$" if title == "Beyond width" else f"$R^2 = {r**2:.2f}$")
         axes.margins(y=0.12)
-    panels[0].set_ylabel("mean of six benchmarks (%)")
-    panels[2].locator_params(axis="x", nbins=4)
-    panels[2].set_ylabel(r"the same, cleared of $\log d$")
-    _family_legend(figure, points["family"], rows=2)
+    row[0].set_ylabel("mean of six benchmarks (%)")
+    row[2].locator_params(axis="x", nbins=4)
+    row[2].set_ylabel(r"the same, cleared of $\log d$")
+    _family_legend(figure, row, table, rows=2)
     return figure
 
 
-def suite_scatter(
-    table: pd.DataFrame, coupling: str, scores: Mapping[str, str], label: str, marked: str = ""
-) -> Figure:
-    """Draws scores of the suite's models against coupling; earlier checkpoints faint, joined along training."""
-    figure, panels = panel_row(list(scores), height=3.0, share=False, gap=0.62)
-    widths = sorted(table["width"].unique())
-    colours = dict(zip(widths, shades(len(widths)), strict=True))
-    for axes, (name, column) in zip(panels, scores.items(), strict=True):
-        for _, part in table.groupby("model"):
-            part = part.sort_values("step")
-            first = part.iloc[0]
-            colour, marker = colours[first["width"]], "o" if first["architecture"] == "neox" else "s"
-            axes.plot(part[coupling], part[column], color=colour, linewidth=0.6, alpha=0.35)
-            for row in part.itertuples():
-                face = colour if row.final else "none"
-                axes.plot(
-                    getattr(row, coupling), getattr(row, column), marker=marker, color=colour, markerfacecolor=face,
-                    markersize=5 if row.final else 2.6, alpha=1.0 if row.final else 0.5, linestyle="none",
-                )  # fmt: skip
-        last = table[table["final"]]
-        _draw_line(axes, last[coupling].to_numpy(), last[column].to_numpy())
-        r = np.corrcoef(last[coupling], last[column])[0, 1]
-        axes.annotate(
-            f"last checkpoints: $r = {r:.2f}$", (0.98, 0.03), xycoords="axes fraction", ha="right", fontsize=8.5
-        )
-        axes.set_xlabel(label)
-        axes.set_ylabel(name)
-        axes.set_title("")
-        for row in last[last["model"] == marked].itertuples():
-            place = {"xytext": (6, 5), "textcoords": "offset points", "fontsize": 8.5, "fontweight": "bold"}
-            axes.annotate(marked, (getattr(row, coupling), getattr(row, column)), **place)
+def draw_suite(table: pd.DataFrame, marked: str = "") -> Figure:
+    """Draw scores of the suite's models against coupling; earlier checkpoints faint, joined along training."""
+    figure, row = parts.panels([""] * len(SCORES), 3.6)
+    coupling, widths, last = table.columns[-1], sorted(table.width.unique()), table[table.final]
+    inks = dict(zip(widths, parts.shades(len(widths)), strict=True))
+    for axes, (name, column) in zip(row, SCORES.items(), strict=True):
+        for _, part in table.sort_values("step").groupby("model"):
+            ink, marker = inks[part.width.iloc[0]], _ARCHITECTURES[part.architecture.iloc[0]][1]
+            axes.plot(part[coupling], part[column], color=ink, linewidth=0.6, alpha=0.35)
+            early, late, faint = part[~part.final], part[part.final], {"markerfacecolor": "none", "alpha": 0.5}
+            parts.points(axes, early[coupling], early[column], ink, marker=marker, markersize=2.6, **faint)
+            parts.points(axes, late[coupling], late[column], ink, marker=marker, markersize=5)
+        r = _draw_line(axes, last[coupling], last[column])
+        _write(axes, f"last checkpoints: $r = {r:.2f}$", (0.98, 0.03), ha="right", va="bottom")
+        axes.set(xlabel=COUPLING, ylabel=name)
+        for place in last.loc[last.model == marked, [coupling, column]].to_numpy():
+            axes.annotate(marked, place, (6, 5), textcoords="offset points", fontsize=8.5, fontweight="bold")
     for width in widths:
-        panels[0].plot([], [], marker="o", linestyle="none", color=colours[width], label=f"width {width}")
-    for marker, name in (("o", "GPT-NeoX"), ("s", "Llama")):
-        panels[0].plot([], [], marker=marker, linestyle="none", color=style.colour("text"), label=name)
-    legend_under(figure, panels)
+        parts.points(row[0], [], [], inks[width], markersize=6, label=f"width {width}")
+    for name, marker, _ in _ARCHITECTURES.values():
+        parts.points(row[0], [], [], style.colour("text"), marker=marker, markersize=6, label=name)
+    parts.legend_under(figure, row)
     return figure
 
 
-def variants(table: pd.DataFrame) -> Figure:
-    """Draws the correlation of every reading with the score, at every K, as measured and relative to its null."""
-    names = list(dict.fromkeys(table["variant"]))
-    figure = Figure(figsize=(style.WIDTH, 0.25 * len(names) + 1.25))
-    height = figure.get_figheight()
-    panels = figure.subplots(1, 2, sharey=True, sharex=True)
-    figure.subplots_adjust(left=0.215, right=0.985, top=1 - 0.3 / height, bottom=0.85 / height, wspace=0.06)
-    colours = dict(zip(_K_LABELS, shades(len(_K_LABELS)), strict=True))
-    columns = {"As measured": "r", "Relative to its null": "r_relative"}
-    for axes, (title, column) in zip(panels, columns.items(), strict=True):
+def draw_sign(table: pd.DataFrame) -> Figure:
+    """Draw the correlation at each step, and coupling against the loss over all checkpoints, with two fits."""
+    figure, (left, right) = parts.panels(["The same models, at four moments", "All checkpoints"], 3.5)
+    signs, points = (table[table.panel == side].drop(columns="panel") for side in ("left", "right"))
+    ink, loss, coupling = style.colour(style.TRAINED), points.validation_loss, points[points.columns[-1]]
+    left.axhline(0, color=style.colour("mask"), linewidth=1)
+    left.vlines(signs.step, signs.low, signs.high, color=ink, linewidth=1.6)
+    left.plot(signs.step, signs.r, marker="o", color=ink, linewidth=1)
+    for at in signs.itertuples():
+        left.annotate(f"${at.r:+.2f}$", (at.step, at.r), (6, 4), textcoords="offset points", fontsize=8.5)
+    parts.plain_log(left, signs.step)
+    left.set(xlim=(signs.step.min() / 1.5, signs.step.max() * 2), ylim=(-1.05, 1.05))
+    left.set(xlabel="training step", ylabel="$r$ of coupling and minus loss")
+    moments = pd.cut(points.step, [-1, 0, 100, np.inf], labels=["untrained", "to step 100", "later"])
+    for name, ink in zip(moments.cat.categories, parts.shades(3), strict=True):
+        parts.points(right, loss[moments == name], coupling[moments == name], ink, markersize=3.5, label=name)
+    ends = np.linspace(loss.min(), loss.max(), 100)
+    for degree, name, dashes in ((1, "line", (1, 2)), (2, "parabola", (5, 2))):
+        curve = np.polyval(np.polyfit(loss, coupling, degree), ends)
+        right.plot(ends, curve, color=style.colour("text"), linewidth=1.2, dashes=dashes, label=name)
+    right.invert_xaxis()
+    right.set(xlabel="validation loss (better to the right)", ylabel=COUPLING)
+    parts.legend_under(figure, [right])
+    return figure
+
+
+def draw_variants(table: pd.DataFrame) -> Figure:
+    """Draw the correlation of every reading with the score, at every K, as measured and relative to its null."""
+    names, titles = table["variant"].unique(), ["As measured", "Relative to its null"]
+    figure, row = parts.panels(titles, 0.25 * len(names) + 1.25, sharex=True, sharey=True)
+    for axes, column in zip(row, ("r", "r_relative"), strict=True):
         axes.axvline(0, color=style.colour("mask"), linewidth=1)
-        for offset, (k, label) in zip((-0.2, 0.0, 0.2), _K_LABELS.items(), strict=True):
-            rows = table[table["k"] == k].set_index("variant").reindex(names)
-            y = np.arange(len(names)) + offset
-            sure = (rows["p_holm"] < 0.05).to_numpy() if column == "r" else np.ones(len(names), dtype=bool)
-            for chosen, face in ((sure, colours[k]), (~sure, "none")):
-                axes.plot(
-                    rows[column].to_numpy()[chosen], y[chosen], linestyle="none", marker="o", markersize=4.5,
-                    color=colours[k], markerfacecolor=face,
-                )  # fmt: skip
-            axes.plot([], [], linestyle="none", marker="o", markersize=4.5, color=colours[k], label=label)
-        axes.set_title(title, pad=6)
-        axes.set_xlabel("correlation $r$ of coupling and score")
-        axes.grid(axis="x")
-        axes.tick_params(axis="y", length=0)
-        axes.set_xlim(-1.05, 1.05)
-    mark = {"linestyle": "none", "marker": "o", "markersize": 4.5, "markerfacecolor": "none"}
-    panels[0].plot([], [], color=style.colour("text"), label="left: $p \\geq 0.05$ after correction", **mark)
-    panels[0].set_yticks(range(len(names)), names, fontsize=8)
-    panels[0].set_ylim(len(names) - 0.4, -0.6)
-    legend_under(figure, panels)
+        for offset, (k, label), ink in zip((-0.2, 0.0, 0.2), _KS.items(), parts.shades(len(_KS)), strict=True):
+            rows = table[table.k == k].set_index("variant").reindex(names)
+            y, sure = np.arange(len(names)) + offset, (rows.p_holm < 0.05).to_numpy() | (column != "r")
+            parts.points(axes, rows[column][sure], y[sure], ink, label=label)
+            parts.points(axes, rows[column][~sure], y[~sure], ink, markerfacecolor="none")
+        axes.set(xlabel="correlation $r$ of coupling and score", xlim=(-1.05, 1.05))
+        parts.rows_axis(axes, names)
+    hollow = {"markerfacecolor": "none", "label": "left: $p \\geq 0.05$ after correction"}
+    parts.points(row[0], [], [], style.colour("text"), **hollow)
+    parts.legend_under(figure, row)
     return figure
 
 
-def rivals(tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draws what coupling and its rivals explain of the score, alone and given all the others."""
-    names = list(dict.fromkeys(name for table in tables.values() for name in table["predictor"]))
-    figure = Figure(figsize=(style.WIDTH, 0.36 * len(names) + 1.3))
-    height = figure.get_figheight()
-    left, right = figure.subplots(1, 2, sharey=True)
-    figure.subplots_adjust(left=0.165, right=0.985, top=1 - 0.3 / height, bottom=0.85 / height, wspace=0.07)
-    for position, (label, table) in enumerate(tables.items()):
-        rows = table.set_index("predictor").reindex(names)
-        y = np.arange(len(names)) + 0.24 * (position - (len(tables) - 1) / 2)
-        colour = style.dataset_colour(label, position)
-        left.hlines(y, rows["low"], rows["high"], color=colour, linewidth=1.4)
-        left.plot(rows["r_squared"], y, linestyle="none", marker="o", color=colour, label=label)
-        right.plot(rows["partial"], y, linestyle="none", marker="o", color=colour)
-    left.set_xlim(-0.02, 1.02)
-    left.set_xlabel("$R^2$ alone, with 95 % bootstrap interval")
-    right.set_xlim(-1.05, 1.05)
+def draw_rivals(table: pd.DataFrame) -> Figure:
+    """Draw what coupling and its rivals explain of the score, alone and given all the others."""
+    names, scores = table.predictor.unique(), table.score.unique()
+    figure, (left, right) = parts.panels(["", ""], 0.36 * len(names) + 1.1, sharey=True)
+    for position, score in enumerate(scores):
+        ink, own = style.dataset_colour(score, position), table[table.score == score]
+        rows = own.set_index("predictor").reindex(names)
+        y = np.arange(len(names)) + 0.24 * (position - (len(scores) - 1) / 2)
+        parts.dots(left, y, rows.r_squared, (rows.low, rows.high), ink, markersize=6, label=score)
+        parts.points(right, rows.partial, y, ink, markersize=6)
+    left.set(xlim=(-0.02, 1.02), xlabel="$R^2$ alone, with 95 % bootstrap interval")
+    right.set(xlim=(-1.05, 1.05), xlabel="partial correlation given all others")
+    right.locator_params(axis="x", nbins=5)
     right.axvline(0, color=style.colour("mask"), linewidth=1)
-    right.set_xlabel("partial correlation given all others")
-    left.set_yticks(range(len(names)), names)
-    left.set_ylim(len(names) - 0.5, -0.5)
     for axes in (left, right):
-        axes.grid(axis="x")
-        axes.tick_params(axis="y", length=0)
-    legend_under(figure, [left])
+        parts.rows_axis(axes, names)
+    parts.legend_under(figure, [left])
     return figure
 
 
-def sizes(table: pd.DataFrame, coupling: str, score: str, labels: tuple[str, str]) -> Figure:
-    """Draws coupling and score against parameters, depth, width and training tokens."""
-    columns = {"parameters": "parameters", "blocks": "blocks", "width": "width", "training tokens": "tokens"}
-    figure = Figure(figsize=(style.WIDTH, 4.3))
-    grid = figure.subplots(2, len(columns), sharey="row", sharex="col")
-    figure.subplots_adjust(left=0.095, right=0.985, top=0.97, bottom=0.185, wspace=0.1, hspace=0.12)
-    last = table[table["final"]]
-    for row, (column, label) in zip(grid, ((score, labels[1]), (coupling, labels[0])), strict=True):
-        for axes, (name, x) in zip(row, columns.items(), strict=True):
+def draw_sizes(table: pd.DataFrame) -> Figure:
+    """Draw coupling and score against parameters, depth, width and training tokens."""
+    columns = {"parameters": "parameters", "blocks": "blocks", "width": "width", "tokens": "training tokens"}
+    rows = {"negative_loss": "minus validation loss", table.columns[-1]: "relative coupling"}
+    figure = Figure(figsize=(style.WIDTH, 4.3), layout="constrained")
+    grid = figure.subplots(len(rows), len(columns), sharey="row", sharex="col")
+    for row, (column, label) in zip(grid, rows.items(), strict=True):
+        row[0].set_ylabel(label)
+        for axes, x in zip(row, columns, strict=True):
             # Tokens are followed along training; the sizes do not change, so one point per model says it all.
-            shown = table if name == "training tokens" else last
-            for architecture, marker in (("neox", "o"), ("llama", "s")):
-                part = shown[shown["architecture"] == architecture]
-                axes.plot(
-                    part[x], part[column], linestyle="none", marker=marker, markersize=4, alpha=0.75,
-                    color=style.family_style("nano-neox" if architecture == "neox" else "nano-llama")[0],
-                    label="GPT-NeoX" if architecture == "neox" else "Llama",
-                )  # fmt: skip
-            if name in ("parameters", "training tokens"):
+            shown = table if x == "tokens" else table[table.final]
+            for architecture, (name, marker, family) in _ARCHITECTURES.items():
+                part = shown[shown.architecture == architecture]
+                look = {"marker": marker, "markersize": 4, "alpha": 0.75, "label": name}
+                parts.points(axes, part[x], part[column], style.family_style(family)[0], **look)
+            if x in ("parameters", "tokens"):
                 axes.set_xscale("log")
             else:
                 axes.set_xticks(sorted(table[x].unique()))
-            r = np.corrcoef(np.log(shown[x]), shown[column])[0, 1]
-            axes.annotate(f"$r = {r:.2f}$", (0.04, 0.97), xycoords="axes fraction", va="top", fontsize=8.5)
+            _write(axes, f"$r = {np.corrcoef(np.log(shown[x]), shown[column])[0, 1]:.2f}$")
             axes.margins(y=0.2)
             axes.grid(axis="y")
-        row[0].set_ylabel(label)
-    for axes, name in zip(grid[1], columns, strict=True):
+    for axes, name in zip(grid[-1], columns.values(), strict=True):
         axes.set_xlabel(name)
-    legend_under(figure, [grid[0, 0]])
+    parts.legend_under(figure, grid[0][:1])
     return figure
 
 
-def shapes(
-    tables: Mapping[str, tuple[Sequence[float], Sequence[float]]], labels: Mapping[str, tuple[str, str]]
-) -> Figure:
-    """Draws points with the straight line and the exponential fitted to them."""
-    figure, panels = panel_row(list(tables), height=2.5, share=False, gap=0.62)
-    looks = {"linear": {}, "exponential": {"dashes": (5, 2)}}
-    for axes, (title, (x, y)) in zip(panels, tables.items(), strict=True):
-        x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-        axes.plot(x, y, linestyle="none", marker="o", markersize=4, color=style.colour("text"), alpha=0.7)
+def draw_shapes(table: pd.DataFrame, labels: Mapping[str, tuple[str, str]]) -> Figure:
+    """Draw points with the straight line and the exponential fitted to them."""
+    figure, row = parts.panels(list(labels), 3.3)
+    for axes, (name, (x_label, y_label)) in zip(row, labels.items(), strict=True):
+        x, y = (table.loc[table.points == name, column].to_numpy(dtype=float) for column in ("coupling", "score"))
+        parts.points(axes, x, y, style.colour("text"), markersize=4, alpha=0.7)
         line = np.linspace(x.min(), x.max(), 100)[:, None]
-        for position, (name, look) in enumerate(looks.items()):
-            curve = FITS[name].fit(x[:, None], y).predict(line)
-            axes.plot(line[:, 0], curve, color=style.dataset_colour(name, position), label=name, **look)
-        axes.set_xlabel(labels[title][0])
-        axes.set_ylabel(labels[title][1])
-    legend_under(figure, panels)
+        for position, (fit, look) in enumerate({"linear": {}, "exponential": {"dashes": (5, 2)}}.items()):
+            curve = FITS[fit].fit(x[:, None], y).predict(line)
+            axes.plot(line[:, 0], curve, color=style.dataset_colour(fit, position), label=fit, **look)
+        axes.set(xlabel=x_label, ylabel=y_label)
+    parts.legend_under(figure, row)
     return figure
 
 
-def leaderboard(table: pd.DataFrame, marked: str = "") -> Figure:
-    """Draws the six tasks and their mean against size, and GSM8K against the mean of the other five."""
-    figure = Figure(figsize=(style.WIDTH, 5.2))
+def draw_leaderboard(board: pd.DataFrame, marked: str = "") -> Figure:
+    """Draw the six tasks and their mean against size, and GSM8K against the mean of the other five."""
+    figure = Figure(figsize=(style.WIDTH, 5.2), layout="constrained")
     grid = figure.subplots(2, 4).ravel()
-    figure.subplots_adjust(left=0.06, right=0.99, top=0.95, bottom=0.24, wspace=0.3, hspace=0.42)
-    rest = table.assign(rest=table[[task for task in TASKS if task != "GSM8K"]].mean(axis=1, skipna=False))
-    ring = rest[rest["model"] == marked]
     for axes, task in zip(grid, (*TASKS, "average"), strict=False):
-        _draw_families(axes, rest.dropna(subset=[task, "parameters_b"]), "parameters_b", task)
+        _draw_families(axes, board.dropna(subset=[task, "parameters_b"]), "parameters_b", task)
+        ring = board.loc[board.model == marked, ["parameters_b", task]].T.to_numpy()
+        axes.plot(*ring, "o", markersize=11, markerfacecolor="none", color=style.colour("text"))
         axes.set_xscale("log")
-        axes.plot(
-            ring["parameters_b"], ring[task], "o", markersize=11, markerfacecolor="none", color=style.colour("text")
-        )
         axes.set_title(task if task != "average" else "mean of the six", fontsize=9, pad=4)
         axes.set_xlabel("10$^9$ parameters", fontsize=8)
-    axes = grid[-1]
-    known = rest.dropna(subset=["GSM8K", "rest"])
+    axes, known = grid[-1], board.dropna(subset=["GSM8K", "rest"])
     _draw_families(axes, known, "rest", "GSM8K")
-    _draw_line(axes, known["rest"].to_numpy(), known["GSM8K"].to_numpy())
-    axes.annotate(
-        f"$R^2 = {r_squared(known['rest'], known['GSM8K']):.2f}$", (0.05, 0.95), xycoords="axes fraction", va="top",
-        fontsize=8.5,
-    )  # fmt: skip
+    r = _draw_line(axes, known.rest, known.GSM8K)
+    _write(axes, f"$R^2 = {r**2:.2f}$")
     axes.set_title("GSM8K and the rest", fontsize=9, pad=4)
     axes.set_xlabel("mean of the other five", fontsize=8)
     for axes in grid:
         axes.tick_params(labelsize=7.5)
         axes.grid(axis="y")
-    _family_legend(figure, table["family"], rows=3)
+    _family_legend(figure, grid, board, rows=3)
+    return figure
+
+
+def draw_regularised(runs: pd.DataFrame, changes: pd.DataFrame) -> Figure:
+    """Draw coupling, validation loss and accuracy against the strength of the regulariser, one line per seed."""
+    figure, row = parts.panels([""] * len(_CHANGES), 3.6)
+    for axes, (column, (label, factor, form)) in zip(row, _CHANGES.items(), strict=True):
+        values = runs.pivot(index="strength", columns="seed", values=column).sort_index() * factor
+        at, strengths = np.arange(len(values)), list(values.index)
+        for number, (_, line) in enumerate(values.items()):
+            look = {"linewidth": 0.8, "alpha": 0.4, "marker": "o", "markersize": 3}
+            axes.plot(at, line, color=style.colour("text"), label="" if number else "one seed", **look)
+        look = {"color": style.colour(style.TRAINED), "linewidth": 2, "marker": "o", "markersize": 5, "label": "mean"}
+        axes.plot(at, values.mean(axis=1), **look)
+        if column == "coupling":
+            axes.axhline(runs["null"].mean(), **parts.null_look("random bases"))
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(bottom, top + 0.3 * (top - bottom))
+        for change in changes[changes.column == column].itertuples():
+            ends = (format(factor * end, form) for end in (change.difference, change.low, change.high))
+            text = "{}\n[{},\n{}]".format(*ends).replace("-", "\u2212")
+            place, look = (strengths.index(change.strength), 0.98), {"ha": "center", "va": "top", "fontsize": 7.5}
+            axes.text(*place, text, transform=axes.get_xaxis_transform(), **look)
+        axes.set_xticks(at, [f"{strength:g}" for strength in strengths])
+        axes.set(xlim=(-0.3, len(strengths) - 0.5), xlabel="strength of the regulariser", ylabel=label)
+    parts.legend_under(figure, row)
     return figure
 
 
 def _draw_families(axes: Axes, table: pd.DataFrame, x: str, y: str) -> None:
-    for family, part in table.groupby(table["family"].str.split(" (", regex=False).str[0]):
-        colour, marker = style.family_style(str(family))
-        axes.plot(part[x], part[y], linestyle="none", marker=marker, markersize=4.5, color=colour, alpha=0.85)
+    """Draw models as dots that show their family."""
+    for family, part in table.groupby(table.family.map(_family)):
+        ink, marker = style.family_style(family)
+        parts.points(axes, part[x], part[y], ink, marker=marker, alpha=0.85, label=family)
 
 
-def _draw_line(axes: Axes, x: np.ndarray, y: np.ndarray) -> None:
-    slope, intercept = np.polyfit(x, y, 1)
-    ends = np.array([x.min(), x.max()])
-    axes.plot(ends, slope * ends + intercept, color=style.colour("text"), linewidth=1, zorder=0)
+def _family(name: str) -> str:
+    """Give a family without its generation; "other", which stands last, for those without a look of their own."""
+    root = name.split(" (")[0]
+    return root if style.family_style(root) != style.family_style("other") else "other"
 
 
-def _family_legend(figure: Figure, families: pd.Series, rows: int) -> None:
-    names = sorted(set(families.str.split(" (", regex=False).str[0]))
-    known = [name for name in names if style.family_style(name) != style.family_style("no such family")]
-    handles = [
-        Line2D([], [], linestyle="none", marker=style.family_style(n)[1], color=style.family_style(n)[0], label=n)
-        for n in known
-    ]
-    if len(known) < len(names):
-        handles.append(Line2D([], [], linestyle="none", marker="o", color=style.colour(style.NULL), label="other"))
-    columns = -(-len(handles) // rows)
-    spacing = {"borderaxespad": 0.2, "columnspacing": 1.2, "handletextpad": 0.2, "fontsize": 8}
-    figure.legend(handles=handles, loc="lower center", ncols=columns, **spacing)
+def _family_legend(figure: Figure, row: Sequence[Axes], table: pd.DataFrame, rows: int) -> None:
+    columns = -(-table.family.map(_family).nunique() // rows)
+    parts.legend_under(figure, row, columns=columns, columnspacing=1.2, handletextpad=0.2, fontsize=8)
+
+
+def _draw_line(axes: Axes, x: ArrayLike, y: ArrayLike) -> float:
+    """Draw the least-squares line through points, and give their correlation."""
+    ends = np.array([np.min(x), np.max(x)])
+    axes.plot(ends, np.polyval(np.polyfit(x, y, 1), ends), color=style.colour("text"), linewidth=1, zorder=0)
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def _write(axes: Axes, text: str, place: tuple[float, float] = (0.04, 0.97), **look: object) -> None:
+    axes.annotate(text, place, xycoords="axes fraction", **({"va": "top", "fontsize": 8.5} | look))

@@ -26,7 +26,7 @@ from coupling_lib.metrics.statistics import linear_fit, width_curve
 from coupling_lib.metrics.summaries import interval
 
 KINDS = {
-    "measured": ("the model", {"marker": "o"}),
+    "measured": ("the model", {}),
     "permuted": ("coordinates permuted", {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"}),
     "unpaired": ("partners exchanged", {"marker": "^", "markersize": 3.8, "markerfacecolor": "none"}),
 }
@@ -35,6 +35,13 @@ REPORTED = ("normalized_miscoupling", "mismatch", "released_norm", "basis_vv")
 """Variants drawn against K: one for each of the paper, its project page, its code, and the bases alone."""
 CURVES = ("normalized_miscoupling", "released_norm", "released_trace")
 """Variants whose null is drawn against width; the table under the figure holds all."""
+_FIGURE_1A = {
+    "digitised": ("the paper's figure 1a, digitised", "text", "x", 5, 1.0),
+    "trained": ("trained, measured here", style.TRAINED, "o", 6, 1.6),
+    "untrained": ("untrained, measured here", style.UNTRAINED, "o", 6, 1.6),
+    "random bases": ("random bases with the trained spectra", style.NULL, "_", 12, 1.6),
+}
+"""Label, role, marker, its size and its edge of what is drawn beside the value of no coupling."""
 _TENTH = {"variant": "released_trace", "rule": "0.1 d", "pairs": "different"}
 _WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -93,12 +100,9 @@ def take_missing(
     wanted: Sequence[str], measured: Mapping[str, xr.Dataset], digitised: Mapping[str, float]
 ) -> pd.DataFrame:
     """Name the models of the decisive test that have not been measured, and what measures them."""
-    rows = [
-        (model, digitised.get(model, np.nan), "not measured here", f"python workflow/decisive.py {model}")
-        for model in wanted
-        if model not in measured
-    ]
-    return pd.DataFrame(rows, columns=["model", "c_digitised", "measured", "command"])
+    table = pd.DataFrame({"model": [model for model in wanted if model not in measured]})
+    command = "python workflow/decisive.py " + table.model
+    return table.assign(c_digitised=table.model.map(digitised), measured="not measured here", command=command)
 
 
 def take_summary(surrogates: xr.Dataset) -> pd.DataFrame:
@@ -119,9 +123,7 @@ def draw_curves(curves: xr.Dataset) -> Figure:
             label = "flat spectrum" if decay == 0 else rf"$\sigma_i \sim i^{{-{decay:g}}}$"
             axes.plot(widths, at.closed_form, color=ink, linewidth=1.2, label=label)
             axes.errorbar(widths, at.simulated, at.error, color=ink, fmt="o", markersize=3.5)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(widths, widths)
-        axes.minorticks_off()
+        parts.plain_log(axes, widths, base=2)
         axes.grid(axis="y")
     for rule, axes in zip(rules, grid[:, 0], strict=True):
         written = "$K = 0.1\\,d$" if rule == "0.1 d" else f"$K = {rule}$"
@@ -141,7 +143,7 @@ def draw_surrogates(surrogates: xr.Dataset) -> Figure:
     normalised = surrogates[["coupling", "low", "high"]].drop_sel(variant="miscoupling").to_array()
     low, high = min(0.0, float(normalised.min())), max(0.0, float(normalised.max()))
     for position, (axes, network) in enumerate(zip(row, networks, strict=True)):
-        axes.axvline(0, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3))
+        axes.axvline(0, **parts.null_look())
         axes.set_xlim(low - 0.08 * (high - low), high + 0.08 * (high - low))
         ink, places = style.dataset_colour(network, position), np.arange(len(variants))
         for offset, (kind, (label, look)) in zip((0.0, -0.22, 0.22), KINDS.items(), strict=True):
@@ -150,9 +152,9 @@ def draw_surrogates(surrogates: xr.Dataset) -> Figure:
             colour = ink if own else style.colour(style.NULL)
             parts.dots(axes, places + offset, one.coupling, (one.low, one.high), colour, **dot)
         _write_beyond(axes, surrogates.coupling.sel(network=network, kind="measured").values, ink)
-        axes.set_xlabel(f"coupling relative to random bases  $(K={surrogates.k})$")
+        axes.set_xlabel(f"relative coupling  $(K={surrogates.k})$")
         parts.rows_axis(axes, variants)
-    parts.legend_under(figure, row)
+    parts.legend_under(figure, row, columns=4)
     return figure
 
 
@@ -175,7 +177,7 @@ def draw_across_k(couplings: xr.Dataset) -> Figure:
             look = {"marker": "o", "markersize": 3.5, "label": network}
             one = couplings.sel(network=network, variant=variant)
             parts.band(axes, one, "k", style.dataset_colour(network, position), **look)
-        axes.axhline(0, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label="random bases")
+        axes.axhline(0, **parts.null_look("random bases"))
         axes.set_xlabel("$K$")
     row[0].set_ylabel("coupling relative to random bases")
     parts.legend_under(figure, row)
@@ -188,23 +190,13 @@ def draw_figure_1a(table: pd.DataFrame) -> Figure:
     widths = np.unique(np.geomspace(table.width.min() * 0.85, table.width.max() * 1.15, 2000).astype(int))
     grey, label = style.colour(style.NULL), r"no coupling, flat spectrum: $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$"
     axes.plot(widths, width_curve(widths), color=grey, linewidth=1.2, label=label)
-    looks = {
-        "digitised": ("the paper's figure 1a, digitised", style.colour("text"), {"marker": "x", "markersize": 5}),
-        "trained": ("trained, measured here", style.colour(style.TRAINED), {"marker": "o", "markersize": 6}),
-        "untrained": ("untrained, measured here", style.colour(style.UNTRAINED), {"marker": "o", "markersize": 6}),
-        "random bases": ("random bases with the trained spectra", grey, {"marker": "_", "markersize": 12}),
-    }
-    for name, (label, ink, look) in looks.items():
-        one = table[table.network == name]
-        edge = 1.0 if name == "digitised" else 1.6
-        axes.plot(one.width, one.coupling, linestyle="none", color=ink, markeredgewidth=edge, label=label, **look)
+    for name, (label, role, marker, size, edge) in _FIGURE_1A.items():
+        one, look = table[table.network == name], {"marker": marker, "markersize": size, "markeredgewidth": edge}
+        parts.points(axes, one.width, one.coupling, style.colour(role), label=label, **look)
     for model, both in table[table.network.isin(("trained", "untrained"))].groupby("model"):
         place = (both.width.iloc[0], both.coupling.mean())
         axes.annotate(model, place, xytext=(9, -9), textcoords="offset points", fontsize=8)
-    axes.set_xscale("log")
-    ticks = [width for width in _WIDTHS if widths[0] <= width <= widths[-1]]
-    axes.set_xticks(ticks, ticks)
-    axes.minorticks_off()
+    parts.plain_log(axes, [width for width in _WIDTHS if widths[0] <= width <= widths[-1]])
     axes.set(xlabel="width $d$", ylabel=r"coupling $c = 1 - m_\mathrm{trace}$  $(K = 0.1\,d)$")
     axes.legend(loc="lower right")
     return figure
@@ -236,10 +228,10 @@ def numbers_of(
     found |= {"coupling-null": 1 - chance.null, "coupling-null-error": chance.null_error}
     found |= {"coupling-null-least": spectra.coupling.min(), "coupling-null-largest": spectra.coupling.max()}
     found |= {"coupling-null-gaussian": 1 - gaussian_miscoupling(k), "coupling-null-root": 1 - (1 - 1 / k) ** 0.5}
-    stems = {"coupling": "relative-{}", "low": "relative-{}-low", "high": "relative-{}-high"}
-    stems |= {kind: f"{kind}-{{}}" for kind in ("permuted", "unpaired")}
     for (network, variant), row in take_summary(take_surrogates(both, k)).iterrows():
-        found |= {stem.format(f"{variant}-{network}"): row[column] for column, stem in stems.items()}
+        stem = f"{variant}-{network}"
+        found |= {f"{kind}-{stem}": row[kind] for kind in ("permuted", "unpaired")}
+        found |= {f"relative-{stem}": row.coupling, f"relative-{stem}-low": row.low, f"relative-{stem}-high": row.high}
     found |= {f"closed-form-error-{variant}": error for variant, error in closed_form_errors(curves).items()}
     table = take_decisive({"": decisive}, {})
     tenth = table[table.K.str.endswith("(0.1 d)") & (table.pairs == "different")].iloc[0]

@@ -173,7 +173,7 @@ def rows_axis(axes: Axes, names: Sequence[str], places: Sequence[float] | None =
 def dots(axes: Axes, rows: ArrayLike, values: ArrayLike, ends: Sequence[ArrayLike], ink: str, **dot: object) -> None:
     """Draw a dot in each row with its interval, a horizontal line."""
     axes.hlines(rows, *ends, color=ink, linewidth=2.0, alpha=0.6)
-    axes.plot(values, rows, color=ink, **({"marker": "o", "linestyle": "none", "markersize": 4.5} | dot))
+    points(axes, values, rows, ink, **dot)
 
 
 def inks(data: xr.Dataset | xr.DataArray) -> dict[str, str]:
@@ -211,8 +211,26 @@ def maps(row: Sequence[Axes], mismatches: Sequence[ArrayLike], null: float, labe
     for axes, one in zip(row, mismatches, strict=True):
         axes.set_facecolor(style.colour("mask"))
         image = axes.imshow(one, **look)
-    bar = colour_bar(row, image, label, **bar)
+    # The mark stands in the room above the bar, which so is as high as one without a mark.
+    bar = colour_bar(row, image, label, **({"pad": 0.08} | bar))
     bar.ax.invert_xaxis()  # coupling grows to the right
-    bar.ax.plot([null, null], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False)
+    bar.ax.plot([null, null], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False, in_layout=False)
     place = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "annotation_clip": False}
-    bar.ax.annotate("random bases", (null, 1.7), fontsize=8, **place)
+    bar.ax.annotate("random bases", (null, 1.7), fontsize=8, in_layout=False, **place)
+
+
+def points(axes: Axes, x: ArrayLike, y: ArrayLike, ink: str, **dot: object) -> None:
+    """Draw dots that no line joins."""
+    axes.plot(x, y, color=ink, **({"linestyle": "none", "marker": "o", "markersize": 4.5} | dot))
+
+
+def null_look(label: str = "") -> dict[str, object]:
+    """Give the look of a line that stands for random bases."""
+    return {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3), "label": label}
+
+
+def plain_log(axes: Axes, ticks: Sequence[int], base: int = 10) -> None:
+    """Make the x axis logarithmic, with plain numbers where there are values."""
+    axes.set_xscale("log", base=base)
+    axes.set_xticks(ticks, ticks)
+    axes.minorticks_off()

@@ -81,7 +81,7 @@ def draw_beyond_chance(means: xr.Dataset, k: int) -> Figure:
     """Draw how far each variant lies from chance, on the way to perfect coupling."""
     variants = means["variant"].values
     figure, (axes,) = parts.panels([""], _ROW * len(variants) + 0.9)
-    axes.axvline(0, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label="random bases")
+    axes.axvline(0, **parts.null_look("random bases"))
     for position, network in enumerate(means.network.values):
         ink, rows = style.dataset_colour(network, position), np.arange(len(variants)) + (0.17 if position else -0.17)
         shares = 100 * means[["share", "share_low", "share_high"]].sel(network=network)

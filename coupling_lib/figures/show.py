@@ -108,19 +108,24 @@ def frame(data: Data) -> pd.DataFrame:
 
 
 def fingerprint(table: pd.DataFrame) -> str:
-    """Condense the numbers of a table to what repeats from machine to machine: three digits of three sizes."""
-    numbers = table.select_dtypes("number").to_numpy(dtype=float, na_value=np.nan).ravel()
+    """Condense a table: its rows, and of every column of measured numbers their count and three sizes."""
+    columns = [name for name in table if pd.api.types.is_float_dtype(table[name])]
+    return "; ".join([f"{len(table)} rows", *(f"{name}: {_sizes(table[name])}" for name in columns)])
+
+
+def _sizes(column: pd.Series) -> str:
+    """Write mean, root mean square and ramp: a number that changes moves the first two, one that moves the third."""
+    numbers = column.to_numpy(dtype=float, na_value=np.nan)
     numbers = numbers[np.isfinite(numbers)]
     if not numbers.size:
-        return f"{len(table)} rows"
-    # A changed number changes the mean and the root mean square, one that moved to another place the ramp.
-    ramp = 1 + np.arange(numbers.size) / numbers.size
+        return "none"
     scale = float(np.sqrt(np.mean(numbers**2)))
-    sizes = {"mean": numbers.mean(), "rms": scale, "ramp": np.mean(ramp * numbers)}
-    digits = 2 - int(np.floor(np.log10(scale))) if scale > 0 else 0
+    ramp = float(np.mean(numbers * (1 + np.arange(numbers.size) / numbers.size)))
+    # Five digits of the scale: a mean of nearly nothing is not printed as digits that the processor chose.
+    digits = 4 - int(np.floor(np.log10(scale))) if scale > 0 else 0
     # Adding 0 makes a rounded -0.0 the 0 that it is.
-    shown = ", ".join(f"{name} {round(size, digits) + 0.0:g}" for name, size in sizes.items())
-    return f"{numbers.size} numbers, {shown}"
+    mean, scale, ramp = (round(float(size), digits) + 0.0 for size in (numbers.mean(), scale, ramp))
+    return f"{numbers.size} numbers, mean {mean:.7g}, rms {scale:.7g}, ramp {ramp:.7g}"
 
 
 def csv_text(table: pd.DataFrame, name: str, provenance: str) -> str:

@@ -70,13 +70,12 @@ def exchanged_errors(nulls: xr.Dataset) -> xr.DataArray:
 
 def summary_table(both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> pd.DataFrame:
     """Tabulate spectra in a few numbers: means over blocks, then over prompts."""
-    rank, alignment, exchanged = (values.mean("block") for values in _agreement(both).values())
-    aligned, r_squared = interval(alignment), interval(fits.r_squared)
-    ends = "mean", "low", "high"
-    columns = [rank.mean("prompt"), *(aligned[end] for end in ends), exchanged.mean("prompt")]
-    columns += [r_squared[end] for end in ends]
-    values = {name: one.values for name, one in zip(_COLUMNS, columns, strict=True)}
-    table = pd.DataFrame(values, index=list(both.network.values))
+    lines = {}
+    for name in both.network.values:
+        rank, alignment, exchanged = (values.sel(network=name).mean("block") for values in _agreement(both).values())
+        aligned, r_squared = interval(alignment), interval(fits.r_squared.sel(network=name))
+        lines[name] = [rank.mean(), *aligned.values(), exchanged.mean(), *r_squared.values()]
+    table = pd.DataFrame.from_dict(lines, orient="index", columns=list(_COLUMNS)).astype(float)
     last = nulls.isel(network=-1)
     chance = {"alignment": float(last.left_right_alignment), "exchanged": 1 - float(last.exchanged_miscoupling.mean())}
     table.loc["random bases"] = pd.Series(chance).reindex(table.columns)
@@ -124,7 +123,7 @@ def draw_inverse(inverse: xr.Dataset) -> Figure:
     r"""Draw $1/\sigma_1$ against depth with its least-squares line (the paper's figures 33 and 34, left)."""
     names = list(inverse.network.values)
     narrow = len(names) > 2
-    figure, row = parts.panels(names, 3.7, sharey=True)
+    figure, row = parts.panels(names, 4.0 if narrow else 3.7, sharey=True)
     for position, (axes, name) in enumerate(zip(row, names, strict=True)):
         one, ink = inverse.sel(network=name), style.dataset_colour(name, position)
         axes.plot(one.block, one["mean"], "o", markersize=4, color=ink, label=f"{name}, mean over prompts")
@@ -138,7 +137,7 @@ def draw_inverse(inverse: xr.Dataset) -> Figure:
         parts.block_axis(axes)
     row[0].set_ylabel(r"$1\,/\,\sigma_1(J_l)$")
     row[0].set_ylim(bottom=0)
-    parts.legend_under(figure, row)
+    parts.legend_under(figure, row, columns=2 if narrow else None)
     return figure
 
 

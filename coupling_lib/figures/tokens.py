@@ -48,21 +48,19 @@ def take_summary(comparisons: Mapping[str, xr.Dataset], variant: str, nulls: Map
     first = next(iter(comparisons.values()))
     along = pd.Index(comparisons, name="comparison")
     couplings = [1 - _mismatches(ds, variant).mean(["token_1", "token_2"]) for ds in comparisons.values()]
-    coupling = xr.concat(couplings, along).drop_vars("fixed_text", errors="ignore")
-    middle = interval(coupling)
+    coupling = xr.concat(couplings, along)
     chosen = [nulls[name] for name in comparisons]
     low, high = np.transpose([np.quantile(1 - null.draws.values, (0.025, 0.975)) for null in chosen])
-    chance = {
+    of_each = {
         "random_bases": [1 - float(null.value.mean()) for null in chosen],
         "random_bases_error": [float(null.error.mean()) for null in chosen],
         "random_bases_low": low,
         "random_bases_high": high,
+        "kind": [KIND_NAMES[ds.attrs["kind"]] for ds in comparisons.values()],
+        "blocks": [blocks_name(ds) for ds in comparisons.values()],
     }
-    variables = {"coupling": coupling, **middle} | {name: ("comparison", values) for name, values in chance.items()}
-    kinds = [KIND_NAMES[ds.attrs["kind"]] for ds in comparisons.values()]
-    blocks = [blocks_name(ds) for ds in comparisons.values()]
-    coords = {"kind": ("comparison", kinds), "blocks": ("comparison", blocks)}
-    return xr.Dataset(variables, coords, attrs={"label": coupling_label(variant, first.attrs["k"])})
+    variables = {"coupling": coupling, **interval(coupling)} | {name: ("comparison", x) for name, x in of_each.items()}
+    return xr.Dataset(variables, attrs={"label": coupling_label(variant, first.attrs["k"])})
 
 
 def summary_table(summary: xr.Dataset) -> pd.DataFrame:
@@ -96,13 +94,14 @@ def named_couplings(summary: xr.Dataset, network: str, **groups: Sequence[str]) 
 def draw_grid(grid: xr.Dataset, null: float) -> Figure:
     """Draw coupling over pairs of tokens of one prompt, a row per network (the paper's figures 4 and 17 to 19)."""
     names, labels = grid.network.values, grid.tokens
-    height = 2.75 * len(names) + 0.066 * max(map(len, labels)) + 1.5
+    height = 2.95 * len(names) + 0.066 * max(map(len, labels)) + 1.5
     figure = Figure(figsize=(style.WIDTH, height), layout="compressed")
+    figure.get_layout_engine().set(wspace=0.06)
     figure.suptitle(grid.title, fontsize=9)
     left, right = figure.subplots(len(names), 2, squeeze=False).T
     same = grid.block == grid.other
     image, centres = parts.tiles(left, grid.entry, diagonal=not same)
-    bar = {"shrink": 0.95, "aspect": 30}
+    bar = {"shrink": 0.95, "aspect": 30, "pad": 0.04}
     parts.colour_bar(left, image, rf"$|A|\;/\;\sigma_1(J)$,  $K={grid.k}$", extend="max" if same else "neither", **bar)
     parts.maps(right, list(grid.mismatch.transpose("network", "token_jacobian", ...)), null, grid.label, **bar)
     for name, matrices, mismatches in zip(names, left, right, strict=True):

@@ -29,15 +29,14 @@ SCORES = {
 """Scores of a whole trajectory, and how an axis says them."""
 
 _PROFILES = {
-    "norm": ("level", r"norm $\Vert x^l\Vert_2$"),
-    "relative_step": ("block", "step length / mean step length"),
-    "window_line_shape_score": ("centre", "line-shape score of {window} blocks"),
-    "entropy_normed": ("level", "entropy of the next token (nats)"),
-    "entropy": ("level", ""),
+    "norm": ("level", "level", r"norm $\Vert x^l\Vert_2$"),
+    "relative_step": ("block", "block", "step length / mean step length"),
+    "window_line_shape_score": ("centre", "middle block", "line-shape score of {window} blocks"),
+    "entropy_normed": ("level", "level", "entropy of the next token (nats)"),
+    "entropy": ("level", "", ""),
 }
-"""Quantities that are drawn against depth: the dimension that depth is, and the title of the panel."""
+"""Quantities that are drawn against depth: the dimension that depth is, the names of the axis and of the panel."""
 
-_AXIS_NAMES = {"level": "level", "block": "block", "centre": "middle block"}
 _LOGARITHMIC = ("expodistance", "norm", "relative_step")
 
 
@@ -51,7 +50,7 @@ def take_profiles(both: xr.Dataset) -> xr.Dataset:
     """Select quantities against depth, medians with quartiles; steps relative to their mean."""
     given = both.assign(relative_step=both.step_length / both.step_length.mean("block"))
     found = {}
-    for name, (dimension, _) in _PROFILES.items():
+    for name, (dimension, *_) in _PROFILES.items():
         if name in given:
             # Levels count what has been added, blocks and the middles of windows from 1.
             depth = given[dimension].values + (dimension != "level")
@@ -156,14 +155,14 @@ def draw_scores(scores: Mapping[str, xr.Dataset]) -> Figure:
 
 def draw_profiles(profiles: xr.Dataset) -> Figure:
     """Draw norm, step length, line-shape score in windows and entropy against depth (the paper's figures 24 and 26)."""
-    shown = [name for name, (_, title) in _PROFILES.items() if title and name in profiles.quantity]
+    shown = [name for name, (*_, title) in _PROFILES.items() if title and name in profiles.quantity]
     rows, columns = (2, 2) if len(shown) == 4 else (1, len(shown))
     figure = Figure(figsize=(style.WIDTH, 2.35 * rows + 0.45), layout="constrained")
     for axes, name in zip(figure.subplots(rows, columns, squeeze=False).flat, shown, strict=True):
-        dimension, title = _PROFILES[name]
+        _, depth, title = _PROFILES[name]
         _draw_profile(axes, profiles.sel(quantity=name), "-")
         axes.set_title(title.format(window=profiles.window), fontsize=10 if rows == 2 else 9)
-        parts.block_axis(axes, _AXIS_NAMES[dimension])
+        parts.block_axis(axes, depth)
         axes.grid(axis="y")
         if name in _LOGARITHMIC:
             parts.log_axis(axes)

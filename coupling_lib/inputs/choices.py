@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.parameters import RULES, parse_blocks, parse_pair, refusal
+from coupling_lib.inputs.parameters import parse_blocks, parse_pair, refusal
 from coupling_lib.inputs.prompts import Prompt, load_prompts
 
 DEFAULT_BLOCKS = 8
@@ -27,19 +27,17 @@ def check_against_model(parameters: SimpleNamespace, n_blocks: int, d_model: int
         first = (n_blocks - count) // 2
         return list(range(first, first + count))
     chosen = parse_blocks(blocks)
-    for block in chosen:
-        if block >= n_blocks:
-            expected = f"blocks from 1 to {n_blocks} (the depth of {name}), and there is no block {block + 1}"
-            raise ParameterError(refusal("blocks", blocks, expected, f"1-{min(DEFAULT_BLOCKS, n_blocks)}"))
+    if deeper := [block for block in chosen if block >= n_blocks]:
+        expected = f"blocks from 1 to {n_blocks} (the depth of {name}), and there is no block {deeper[0] + 1}"
+        raise ParameterError(refusal("blocks", blocks, expected, f"1-{min(DEFAULT_BLOCKS, n_blocks)}"))
     return chosen
 
 
 def spread_blocks(parameters: SimpleNamespace, n_blocks: int, d_model: int, name: str, count: int = 4) -> list[int]:
     """Check what depends on the model, and say which blocks stand for the whole depth."""
     chosen = check_against_model(parameters, n_blocks, d_model, name)
-    if getattr(parameters, "blocks", ""):
-        return chosen
-    return sorted({round(place * (n_blocks - 1) / (count - 1)) for place in range(count)})
+    spread = sorted({round(place * (n_blocks - 1) / (count - 1)) for place in range(count)})
+    return chosen if getattr(parameters, "blocks", "") else spread
 
 
 def chosen_prompts(parameters: SimpleNamespace) -> list[Prompt]:
@@ -50,7 +48,7 @@ def chosen_prompts(parameters: SimpleNamespace) -> list[Prompt]:
     name, _, count = given.rpartition(":")
     if name and count.isdecimal():
         if int(count) < 1:
-            raise ParameterError(refusal("prompts", given, RULES["prompts"].expected))
+            raise ParameterError(refusal("prompts", given))
         return load_prompts(name, n=int(count), seed=parameters.seed)
     return load_prompts(given, seed=parameters.seed)
 

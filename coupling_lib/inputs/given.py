@@ -50,6 +50,13 @@ def inputs_for(
 
     Raises:
         ParameterError: if `longest` is not a whole number from 1.
+
+    Example:
+        >>> from coupling_lib.models.load import load_model
+        >>> inputs_for(load_model("nano-neox"), ["It was the best of times"])
+        ['It was the best of times']
+        >>> inputs_for(load_model("nano-vit"), ["a picture"])[0].shape
+        torch.Size([1, 1, 8, 8])
     """
     given = prompt_inputs(prompts)
     if longest is not None and (isinstance(longest, bool) or not isinstance(longest, int) or longest < 1):

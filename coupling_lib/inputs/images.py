@@ -6,6 +6,7 @@ the model reads it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,12 @@ def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> l
 
     Raises:
         ParameterError: if there are not so many, or the model reads no images.
+
+    Example:
+        >>> from transformers import ViTConfig
+        >>> picture = load_images("digits", ViTConfig(image_size=8, num_channels=1), n=1)[0]
+        >>> picture.shown.shape, tuple(picture.pixels.shape)
+        ((8, 8), (1, 1, 8, 8))
     """
     if not hasattr(config, "image_size") or not hasattr(config, "num_channels"):
         raise ParameterError(f"model type {getattr(config, 'model_type', '?')!r} reads no images; take a ViT or DeiT")
@@ -56,33 +63,29 @@ def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> l
     path = Path(source)
     if str(source) == "noise":
         generator = torch.Generator().manual_seed(seed)
-        size = _size(config)
-        raw = [("noise", -1, torch.rand(config.num_channels, *size, generator=generator)) for _ in range(n)]
+        shape = (config.num_channels, *_pair(config.image_size))
+        raw = [("noise", -1, torch.rand(shape, generator=generator)) for _ in range(n)]
     elif path.is_dir() and not (path / "data_batch_1").is_file():
         raw = _pictures(path, n)
     else:
         data = read_dataset(source)
         if n > len(data.test):
             raise ParameterError(f"images is {n}; {data.name} holds {len(data.test)} images out; take fewer")
-        order = np.random.default_rng(seed).permutation(len(data.test))[:n]
-        raw = [
-            (f"{data.name} {data.classes[int(data.test_labels[i])]}", int(data.test_labels[i]), data.test[i] / 255)
-            for i in map(int, order)
-        ]
+        chosen = np.random.default_rng(seed).permutation(len(data.test))[:n].tolist()
+        labels = data.test_labels.tolist()
+        raw = [(f"{data.name} {data.classes[labels[i]]}", labels[i], data.test[i] / 255) for i in chosen]
     return [Picture(name, label, _shown(image), pixels_for(image[None], config)) for name, label, image in raw]
 
 
 def pixels_for(images: torch.Tensor, config: Any) -> torch.Tensor:
     """Bring images into a model's format: its size, its channels, normalised."""
-    size = _size(config)
+    size = _pair(config.image_size)
     if tuple(images.shape[-2:]) != size:
         images = functional.interpolate(images, size=size, mode="bilinear", antialias=True)
-    channels = config.num_channels
-    if images.shape[1] != channels:
-        grey = images.mean(dim=1, keepdim=True)
-        images = grey.expand(-1, channels, -1, -1)
-    mean, std = normalisation(config)
-    return (images - torch.tensor(mean).view(1, -1, 1, 1)) / torch.tensor(std).view(1, -1, 1, 1)
+    if images.shape[1] != config.num_channels:
+        images = images.mean(dim=1, keepdim=True).expand(-1, config.num_channels, -1, -1)
+    mean, std = (torch.tensor(part).view(1, -1, 1, 1) for part in normalisation(config))
+    return (images - mean) / std
 
 
 def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -97,8 +100,7 @@ def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 def patch_box(config: Any, token: int, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
     """Say which part of an image a token stands for."""
-    size, patch = _size(config), config.patch_size
-    patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
+    size, patch = _pair(config.image_size), _pair(config.patch_size)
     rows, columns = size[0] // patch[0], size[1] // patch[1]
     # DeiT has a distillation token behind the class token.
     first = 2 if getattr(config, "model_type", "") == "deit" else 1
@@ -110,8 +112,7 @@ def patch_box(config: Any, token: int, shape: tuple[int, ...]) -> tuple[int, int
     return column * wide, row * high, wide, high
 
 
-def _size(config: Any) -> tuple[int, int]:
-    size = config.image_size
+def _pair(size: int | Sequence[int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else tuple(size)
 
 
@@ -128,4 +129,4 @@ def _pictures(folder: Path, n: int) -> list[tuple[str, int, torch.Tensor]]:
     if len(files) < n:
         raise ParameterError(f"the folder {str(folder)!r} holds {len(files)} pictures; {n} were asked for")
     arrays = [np.asarray(Image.open(file).convert("RGB"), dtype=np.float32) / 255 for file in files[:n]]
-    return [(file.name, -1, torch.from_numpy(a).permute(2, 0, 1)) for file, a in zip(files[:n], arrays, strict=True)]
+    return [(file.name, -1, torch.from_numpy(a).permute(2, 0, 1)) for file, a in zip(files, arrays, strict=False)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import itertools
 import pickle
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,11 +56,16 @@ def read_dataset(source: str | Path) -> LabelledImages:
 
     Raises:
         ParameterError: if there is no such data set.
+
+    Example:
+        >>> digits = read_dataset("digits")
+        >>> tuple(digits.train.shape), tuple(digits.test.shape)
+        ((1078, 1, 8, 8), (719, 1, 8, 8))
     """
     path = Path(source)
     if str(source) == "digits":
         return _digits()
-    if path.is_dir() and (path / "data_batch_1").is_file():
+    if (path / "data_batch_1").is_file():
         return _cifar_batches(path)
     if path.is_file() and path.suffix == ".npz":
         return _cifar_jpeg(path)
@@ -79,27 +85,23 @@ def _digits() -> LabelledImages:
     order = np.random.default_rng(SPLIT_SEED).permutation(len(digits.target))
     # 16 grey levels above 0 become bytes.
     images = torch.from_numpy(np.round(digits.images * (255 / 16)).astype(np.uint8))[order].unsqueeze(1)
-    labels = torch.from_numpy(digits.target.astype(np.int64))[order]
-    held = round(HELD_OUT * len(order))
-    return LabelledImages(
-        "digits", images[held:], labels[held:], images[:held], labels[:held], tuple(map(str, range(10)))
-    )
+    labels, held = torch.from_numpy(digits.target.astype(np.int64))[order], round(HELD_OUT * len(order))
+    names = tuple(map(str, range(10)))
+    return LabelledImages("digits", images[held:], labels[held:], images[:held], labels[:held], names)
 
 
 def _cifar_batches(folder: Path) -> LabelledImages:
     """CIFAR-10 as its authors publish it: pickled batches, of which only plain arrays are accepted."""
-    parts = [_Plain((folder / f"data_batch_{i}").open("rb")).load() for i in range(1, 6)]
-    held = _Plain((folder / "test_batch").open("rb")).load()
+
+    def split(*names: str) -> tuple[torch.Tensor, torch.Tensor]:
+        parts = [_Plain((folder / name).open("rb")).load() for name in names]
+        pixels = np.concatenate([part[b"data"] for part in parts]).reshape(-1, 3, 32, 32)
+        return torch.from_numpy(pixels), torch.tensor([label for part in parts for label in part[b"labels"]])
+
     meta = folder / "batches.meta"
     names = _Plain(meta.open("rb")).load()[b"label_names"] if meta.is_file() else [str(i).encode() for i in range(10)]
-    return LabelledImages(
-        "cifar10",
-        torch.from_numpy(np.concatenate([part[b"data"] for part in parts]).reshape(-1, 3, 32, 32)),
-        torch.tensor([label for part in parts for label in part[b"labels"]]),
-        torch.from_numpy(held[b"data"].reshape(-1, 3, 32, 32).copy()),
-        torch.tensor(held[b"labels"]),
-        tuple(name.decode() for name in names),
-    )
+    train, test = split(*(f"data_batch_{i}" for i in range(1, 6))), split("test_batch")
+    return LabelledImages("cifar10", *train, *test, tuple(name.decode() for name in names))
 
 
 class _Plain(pickle.Unpickler):
@@ -122,13 +124,9 @@ def _cifar_jpeg(file: Path) -> LabelledImages:
     with np.load(file) as arrays:
 
         def split(name: str) -> tuple[torch.Tensor, torch.Tensor]:
-            stream, offsets = arrays[f"{name}_jpeg"].tobytes(), arrays[f"{name}_offsets"]
-            images = [
-                np.asarray(Image.open(io.BytesIO(stream[start:end])).convert("RGB"))
-                for start, end in itertools.pairwise(offsets)
-            ]
-            labels = torch.from_numpy(arrays[f"{name}_labels"].astype(np.int64))
-            return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous(), labels
+            stream, ends = arrays[f"{name}_jpeg"].tobytes(), itertools.pairwise(arrays[f"{name}_offsets"])
+            pictures = (Image.open(io.BytesIO(stream[start:end])) for start, end in ends)
+            return _in_colour(pictures, arrays[f"{name}_labels"])
 
         names = tuple(str(name) for name in arrays["class_names"])
         return LabelledImages("cifar10", *split("train"), *split("test"), names)
@@ -143,9 +141,11 @@ def _cifar_hub() -> LabelledImages:
             "data is 'cifar10' and the package datasets is not installed; pip install datasets, or give a local folder"
         ) from None
     both = load_dataset("uoft-cs/cifar10")
+    train, test = (_in_colour(both[name]["img"], both[name]["label"]) for name in ("train", "test"))
+    return LabelledImages("cifar10", *train, *test, tuple(both["train"].features["label"].names))
 
-    def split(name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        images = np.stack([np.asarray(image.convert("RGB")) for image in both[name]["img"]])
-        return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.tensor(both[name]["label"])
 
-    return LabelledImages("cifar10", *split("train"), *split("test"), tuple(both["train"].features["label"].names))
+def _in_colour(pictures: Iterable[Any], labels: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Stack pictures, channels first, with their labels."""
+    arrays = np.stack([np.asarray(picture.convert("RGB")) for picture in pictures])
+    return torch.from_numpy(arrays).permute(0, 3, 1, 2).contiguous(), torch.tensor(np.asarray(labels, dtype=np.int64))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from coupling_lib.errors import ParameterError
 # What papermill leaves as text although a switch or nothing at all was meant.
 _WORDS = {"true", "false", "none", "null", "yes", "no"}
 
+_POSITION = "a whole number: a position from 0, or from the end if negative"
+_SELECTION = "or a prompt set's name or file, with :number for a selection"
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -37,72 +41,103 @@ class Rule:
     accepts: Callable[[Any], bool]
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_whole(value: Any, least: float = -math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _whole_from(least: int) -> Callable[[Any], bool]:
+    return lambda value: _is_whole(value, least)
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and value.strip().lower() not in _WORDS
 
 
-def _are_blocks(value: Any) -> bool:
-    if value == "":
-        return True
+def _are_precisions(value: Any) -> bool:
+    return _is_text(value) and {part.strip() for part in value.split(",")} <= set(PRECISIONS)
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
+
+
+def _or_empty(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value == "" or accepts(value)
+
+
+def _read_by(parse: Callable[[Any], Any]) -> Callable[[Any], bool]:
+    """Accept what can be parsed."""
+
+    def accepts(value: Any) -> bool:
+        try:
+            return bool(parse(value))
+        except ParameterError:
+            return False
+
+    return accepts
+
+
+def parse_blocks(text: str | int) -> list[int]:
+    """Read a choice of blocks."""
+    blocks: list[int] = []
+    parts = [str(text)] if _is_whole(text) else text.split(",") if isinstance(text, str) else []
+    for part in parts:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip(), flags=re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise ParameterError(refusal("blocks", text))
+        # Deeper than any model; a mistyped range must not fill the memory.
+        blocks += range(first - 1, min(last, first + 100_000))
+    if not blocks or min(blocks) < 0 or len(set(blocks)) < len(blocks):
+        raise ParameterError(refusal("blocks", text))
+    return blocks
+
+
+def parse_levels(text: str | float) -> tuple[float, ...]:
+    """Read a list of noise levels."""
+    seen = "" if isinstance(text, bool) or not isinstance(text, str | int | float) else str(text)
     try:
-        return bool(parse_blocks(value))
-    except ParameterError:
-        return False
+        levels = sorted(float(part) for part in seen.split(","))
+    except ValueError:
+        levels = []
+    if not levels or not all(0 < level < float("inf") for level in levels) or len(set(levels)) < len(levels):
+        raise ParameterError(refusal("noise", text))
+    return tuple(levels)
 
 
-def _is_pair(value: Any) -> bool:
-    try:
-        return bool(parse_pair(value))
-    except ParameterError:
-        return False
-
-
-def _are_levels(value: Any) -> bool:
-    try:
-        return bool(parse_levels(value))
-    except ParameterError:
-        return False
+def parse_pair(text: str | int) -> tuple[int, int]:
+    """Read a choice of two blocks, which may be the same."""
+    seen = str(text) if _is_whole(text) or isinstance(text, str) else ""
+    match = re.fullmatch(r"\s*(\d+)\s*(?:,\s*(\d+)\s*)?", seen, flags=re.ASCII)
+    first, second = (int(match[1]) - 1, int(match[2] or match[1]) - 1) if match else (-1, -1)
+    if min(first, second) < 0:
+        raise ParameterError(refusal("pair", text))
+    return first, second
 
 
 RULES: dict[str, Rule] = {
     "model": Rule("an alias of data/models.csv, a Hugging Face id or a local folder", "nano-neox", _is_text),
     "precision": Rule(f"one of {', '.join(PRECISIONS)}", "float32", lambda v: v in tuple(PRECISIONS)),
-    "precisions": Rule(
-        f"some of {', '.join(PRECISIONS)}, separated by commas",
-        "bfloat16,nf4",
-        lambda v: _is_text(v) and {part.strip() for part in v.split(",")} <= set(PRECISIONS),
-    ),
+    "precisions": Rule(f"some of {', '.join(PRECISIONS)}, separated by commas", "bfloat16,nf4", _are_precisions),
     "others": Rule(
-        "aliases, Hugging Face ids or local folders, separated by commas, or empty",
-        "nano-llama",
-        lambda v: v == "" or _is_text(v),
+        "aliases, Hugging Face ids or local folders, separated by commas, or empty", "nano-llama", _or_empty(_is_text)
     ),
     "revision": Rule(
-        "a branch, tag, commit or training step as text, or empty for the newest",
-        "step1000",
-        lambda v: v == "" or _is_text(v),
+        "a branch, tag, commit or training step as text, or empty for the newest", "step1000", _or_empty(_is_text)
     ),
     "prompts": Rule(
-        "a whole number of embedded prompts from 1, or a prompt set's name or file, with :number for a selection",
-        "12",
-        lambda v: (_is_whole(v) and v >= 1) or _is_text(v),
+        f"a whole number of embedded prompts from 1, {_SELECTION}", "12", lambda v: _is_whole(v, 1) or _is_text(v)
     ),
-    "k": Rule("a whole number from 1 to the width of the model", "10", lambda v: _is_whole(v) and v >= 1),
-    "blocks": Rule("blocks counted from 1, such as 3-10 or 1,4,9, or empty", "1-8", _are_blocks),
-    "token": Rule("a whole number: a position from 0, or from the end if negative", "-1", _is_whole),
+    "k": Rule("a whole number from 1 to the width of the model", "10", _whole_from(1)),
+    "blocks": Rule("blocks counted from 1, such as 3-10 or 1,4,9, or empty", "1-8", _or_empty(_read_by(parse_blocks))),
+    "token": Rule(_POSITION, "-1", _is_whole),
     "example": Rule("a text, the prompt whose matrices are drawn", "'The capital is'", _is_text),
-    "pair": Rule("two blocks counted from 1, such as 9,10 or 7,7, or empty", "9,10", lambda v: v == "" or _is_pair(v)),
-    "tokens": Rule("a whole number of token positions from 2", "12", lambda v: _is_whole(v) and v >= 2),
-    "token_in": Rule("a whole number: a position from 0, or from the end if negative", "1", _is_whole),
-    "token_out": Rule("a whole number: a position from 0, or from the end if negative", "-1", _is_whole),
+    "pair": Rule("two blocks counted from 1, such as 9,10 or 7,7, or empty", "9,10", _or_empty(_read_by(parse_pair))),
+    "tokens": Rule("a whole number of token positions from 2", "12", _whole_from(2)),
+    "token_in": Rule(_POSITION, "1", _is_whole),
+    "token_out": Rule(_POSITION, "-1", _is_whole),
     "questions": Rule(
-        "a whole number of embedded questions from 2, or a prompt set's name or file, with :number for a selection",
-        "16",
-        lambda v: (_is_whole(v) and v >= 2) or _is_text(v),
+        f"a whole number of embedded questions from 2, {_SELECTION}", "16", lambda v: _is_whole(v, 2) or _is_text(v)
     ),
     "steps": Rule(
         "two or more training steps, separated by commas, or empty",
@@ -114,19 +149,15 @@ RULES: dict[str, Rule] = {
         "5",
         lambda v: _is_whole(v) and (v == 0 or (v > 2 and v % 2)),
     ),
-    "fit_from": Rule("a block counted from 1, or 0 to choose by depth", "10", lambda v: _is_whole(v) and v >= 0),
-    "noise": Rule("noise levels above 0, separated by commas", "0.1,0.3,1", _are_levels),
-    "draws": Rule("a whole number from 1", "4", lambda v: _is_whole(v) and v >= 1),
-    "images": Rule("a whole number of images from 2", "8", lambda v: _is_whole(v) and v >= 2),
+    "fit_from": Rule("a block counted from 1, or 0 to choose by depth", "10", _whole_from(0)),
+    "noise": Rule("noise levels above 0, separated by commas", "0.1,0.3,1", _read_by(parse_levels)),
+    "draws": Rule("a whole number from 1", "4", _whole_from(1)),
+    "images": Rule("a whole number of images from 2", "8", _whole_from(2)),
     "pictures": Rule(
         "digits, cifar10, a copy of CIFAR-10, a folder of pictures, or noise for random images", "digits", _is_text
     ),
-    "rate": Rule(
-        "a rate of stochastic depth, from 0 to below 1",
-        "0.3",
-        lambda v: isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < 1,
-    ),
-    "seed": Rule("a whole number from 0", "0", lambda v: _is_whole(v) and v >= 0),
+    "rate": Rule("a rate of stochastic depth, from 0 to below 1", "0.3", _is_rate),
+    "seed": Rule("a whole number from 0", "0", _whole_from(0)),
 }
 """What each parameter may be; a name means the same in every notebook."""
 
@@ -169,53 +200,14 @@ width of the model; pass -p k 10
         if name not in namespace:
             raise ParameterError(f"parameter {name!r} is missing; set it in the cell tagged 'parameters'")
         if not RULES[name].accepts(namespace[name]):
-            raise ParameterError(refusal(name, namespace[name], RULES[name].expected))
+            raise ParameterError(refusal(name, namespace[name]))
     return SimpleNamespace(**{name: namespace[name] for name in declared})
 
 
-def parse_blocks(text: str | int) -> list[int]:
-    """Read a choice of blocks."""
-    blocks: list[int] = []
-    parts = [str(text)] if _is_whole(text) else text.split(",") if isinstance(text, str) else []
-    for part in parts:
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip(), flags=re.ASCII)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last:
-            raise ParameterError(refusal("blocks", text, RULES["blocks"].expected))
-        # Deeper than any model; a mistyped range must not fill the memory.
-        blocks += range(first - 1, min(last, first + 100_000))
-    if not blocks or min(blocks) < 0 or len(set(blocks)) < len(blocks):
-        raise ParameterError(refusal("blocks", text, RULES["blocks"].expected))
-    return blocks
-
-
-def parse_levels(text: str | float) -> tuple[float, ...]:
-    """Read a list of noise levels."""
-    seen = "" if isinstance(text, bool) or not isinstance(text, str | int | float) else str(text)
-    try:
-        levels = sorted(float(part) for part in seen.split(","))
-    except ValueError:
-        levels = []
-    if not levels or not all(0 < level < float("inf") for level in levels) or len(set(levels)) < len(levels):
-        raise ParameterError(refusal("noise", text, RULES["noise"].expected))
-    return tuple(levels)
-
-
-def parse_pair(text: str | int) -> tuple[int, int]:
-    """Read a choice of two blocks, which may be the same."""
-    seen = str(text) if _is_whole(text) or isinstance(text, str) else ""
-    match = re.fullmatch(r"\s*(\d+)\s*(?:,\s*(\d+)\s*)?", seen, flags=re.ASCII)
-    first, second = (int(match[1]) - 1, int(match[2] or match[1]) - 1) if match else (-1, -1)
-    if min(first, second) < 0:
-        raise ParameterError(refusal("pair", text, RULES["pair"].expected))
-    return first, second
-
-
-def refusal(name: str, value: Any, expected: str, example: str = "") -> str:
-    """Say in one line why a parameter is refused and what would do."""
-    example = example or RULES[name].example
-    seen = f"{value!r} ({type(value).__name__})"
-    return f"parameter {name!r} is {seen}; it must be {expected}; pass -p {name} {example}"
+def refusal(name: str, value: Any, expected: str = "", example: str = "") -> str:
+    """Say in one line why a parameter is refused and what would do, by default what its rule says."""
+    expected, example = expected or RULES[name].expected, example or RULES[name].example
+    return f"parameter {name!r} is {value!r} ({type(value).__name__}); it must be {expected}; pass -p {name} {example}"
 
 
 def _given(namespace: Mapping[str, Any], declared: tuple[str, ...]) -> list[str]:
@@ -245,8 +237,6 @@ def _assigned(cell: str) -> list[str]:
 
 def _is_plain(value: Any) -> bool:
     """Tell a value that papermill can inject from everything else."""
-    if isinstance(value, Mapping):
-        return all(_is_plain(part) for part in value.values())
-    if isinstance(value, list | tuple):
-        return all(_is_plain(part) for part in value)
+    if isinstance(value, Mapping | list | tuple):
+        return all(map(_is_plain, value.values() if isinstance(value, Mapping) else value))
     return value is None or isinstance(value, str | int | float)

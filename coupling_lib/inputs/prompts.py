@@ -15,9 +15,8 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from coupling_lib.errors import CouplingError, ParameterError
@@ -175,9 +174,9 @@ def _from_file(path: Path) -> list[Prompt]:
 def _json_line(line: str, default: Prompt) -> Prompt:
     record = json.loads(line)
     text = (record["prompt"] if "prompt" in record else record["question"]).strip()
-    steps = record.get("steps")
-    if steps is None and isinstance(record.get("answer"), str):
-        steps = count_steps(record["answer"])
+    steps, answer = record.get("steps"), record.get("answer")
+    if steps is None and isinstance(answer, str):
+        steps = count_steps(answer)
     if not text or not (steps is None or (type(steps) is int and steps > 0)):
         raise ValueError
     return Prompt(str(record.get("id", default.id)), str(record.get("dataset", default.dataset)), text, steps)
@@ -185,11 +184,10 @@ def _json_line(line: str, default: Prompt) -> Prompt:
 
 def _paragraphs(lines: list[str]) -> list[Prompt]:
     """The paragraphs of WikiText-2 of useful length: a line that starts and ends with "=" is a heading."""
-    texts = [(number, line.strip()) for number, line in enumerate(lines, start=1)]
     fewest, most = PARAGRAPH_WORDS
     prompts = [
         Prompt(f"wikitext2-{number}", "wikitext2", text)
-        for number, text in texts
+        for number, text in enumerate(map(str.strip, lines), start=1)
         if fewest <= len(text.split()) <= most and not (text.startswith("=") and text.endswith("="))
     ]
     if not prompts:
@@ -225,17 +223,13 @@ def _from_hub(name: str) -> list[Prompt]:
 
 
 def _balanced(prompts: list[Prompt], n: int, seed: int) -> list[Prompt]:
+    """Take one prompt of each style after another, every style in an order of its own."""
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= len(prompts):
         raise ParameterError(f"n is {n!r}; expected a whole number from 1 to {len(prompts)}, or None for all prompts")
-    return list(_in_turn(prompts, seed))[:n]
-
-
-def _in_turn(prompts: list[Prompt], seed: int) -> Iterator[Prompt]:
-    """All prompts, one of each style after another, every style in an order of its own."""
     styles: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         styles.setdefault(prompt.dataset, []).append(prompt)
     for style, members in styles.items():
         random.Random(f"{seed}/{style}").shuffle(members)
-    for turn in zip_longest(*styles.values()):
-        yield from (prompt for prompt in turn if prompt is not None)
+    turns = chain.from_iterable(zip_longest(*styles.values()))
+    return [prompt for prompt in turns if prompt is not None][:n]

@@ -49,48 +49,39 @@ def equal_tokens(last: pd.DataFrame) -> pd.DataFrame:
 def variant_table(table: pd.DataFrame, score: str, group: str = "width", n_resamples: int = 300) -> pd.DataFrame:
     """Correlate every variant of coupling, at every K, with a score."""
     # The sign is that of coupling: a positive r says that models with more coupling score higher.
-    y = table[score].to_numpy(dtype=float)
+    (y,) = _floats(table, score)
     rows = []
     for column in coupling_columns(table):
         variant, _, label = column.rpartition("_k")
         x = -table[column].to_numpy(dtype=float)
-        explained = r_squared_over(x, y, n_resamples=n_resamples)
-        signed = _correlated(x, y, np.arange(len(y)))
-        rows.append(
-            {
-                "variant": variant, "k": label, "n": len(y), "r": signed["r"], "r_low": signed["low"],
-                "r_high": signed["high"], "error": signed["error"],
-                "r_squared": explained.value, "low": explained.low, "high": explained.high,
-                "p": linear_fit(x, y).p_value, "held_out": held_out_r_squared(x, y, table[group]),
-                "r_relative": float(np.corrcoef(table[f"{column}_relative"], y)[0, 1]),
-            }
-        )  # fmt: skip
+        r, low, high, error, n = correlation_over(x, y, np.arange(len(y)))
+        row = {"variant": variant, "k": label, "n": n, "r": r, "r_low": low, "r_high": high, "error": error}
+        row |= _explained(x, y, table[group], n_resamples)
+        rows.append(row | {"r_relative": float(np.corrcoef(table[f"{column}_relative"], y)[0, 1])})
     found = pd.DataFrame(rows)
     return found.assign(p_holm=corrected(found["p"]), p_bh=corrected(found["p"], "bh"))
 
 
 def rival_table(table: pd.DataFrame, score: str, coupling: str, group: str = "width") -> pd.DataFrame:
     """Set coupling beside everything else that could predict the score."""
-    y = table[score].to_numpy(dtype=float)
     columns = {"coupling": coupling} | RIVALS
-    variables = {name: table[column].to_numpy(dtype=float) for name, column in columns.items()}
-    variables = {name: x for name, x in variables.items() if np.ptp(x) > 0}
+    y, *xs = _floats(table, score, *columns.values())
+    variables = {name: x for name, x in zip(columns, xs, strict=True) if np.ptp(x) > 0}
     partial = given_all_others(variables, y) if len(y) > len(variables) + 2 else {}
     rows = []
     for name, x in variables.items():
-        explained = r_squared_over(x, y, n_resamples=1000)
-        r, p = partial.get(name, (np.nan, np.nan))
-        signed = correlation_over(x, y, n_resamples=1000, fewest=3)
-        rows.append(
-            {
-                "predictor": name, "r": signed.value, "r_low": signed.low, "r_high": signed.high,
-                "r_squared": explained.value, "low": explained.low, "high": explained.high,
-                "p": linear_fit(x, y).p_value,
-                "held_out": held_out_r_squared(x, y, table[group]), "partial": r, "partial_p": p,
-            }
-        )  # fmt: skip
+        r, low, high, *_ = correlation_over(x, y, n_resamples=1000, fewest=3)
+        row = {"predictor": name, "r": r, "r_low": low, "r_high": high} | _explained(x, y, table[group])
+        rows.append(row | dict(zip(("partial", "partial_p"), partial.get(name, (np.nan, np.nan)), strict=True)))
     found = pd.DataFrame(rows)
     return found.assign(p_holm=corrected(found["p"]))
+
+
+def _explained(x: np.ndarray, y: np.ndarray, groups: pd.Series, n_resamples: int = 1000) -> dict[str, float]:
+    """Share of variance with its interval, p-value, and share for groups not seen, as parts of a table's line."""
+    found = r_squared_over(x, y, n_resamples=n_resamples)
+    sizes = {"r_squared": found.value, "low": found.low, "high": found.high}
+    return sizes | {"p": linear_fit(x, y).p_value, "held_out": held_out_r_squared(x, y, groups)}
 
 
 def group_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
@@ -120,41 +111,32 @@ def shape_table(tables: Mapping[str, tuple[Sequence[float], Sequence[float]]], n
         squares = {fit: held_out_squares(x, y, fit, n_seeds) for fit in FITS}
         spread = np.var(np.asarray(y, dtype=float))
         scores = {fit: 1 - square.mean(axis=1) / spread for fit, square in squares.items()}
-        gain = effect_of((squares["linear"] - squares["exponential"]).mean(axis=0) / spread)
+        gain, low, high, error, _ = effect_of((squares["linear"] - squares["exponential"]).mean(axis=0) / spread)
         wins = int((scores["exponential"] > scores["linear"]).sum())
         row = {"points": name, "n": len(x)} | {fit: float(score.mean()) for fit, score in scores.items()}
-        row |= {"wins": wins, "seeds": n_seeds, "gain": gain.value}
-        rows.append(row | {"low": gain.low, "high": gain.high, "error": gain.error})
+        rows.append(row | {"wins": wins, "seeds": n_seeds, "gain": gain, "low": low, "high": high, "error": error})
     return pd.DataFrame(rows)
 
 
 def within_models(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
     """Follow coupling and score along the checkpoints of each model, where nothing differs but training."""
-    rows = []
-    for model, part in table.groupby("model"):
-        if len(part) >= 4 and np.ptp(part[coupling]) > 0:
-            r = np.corrcoef(part[coupling], part[score])[0, 1]
-            rows.append({"model": model, "checkpoints": len(part), "r": float(r)})
+    rows = [
+        (model, len(part), float(np.corrcoef(part[coupling], part[score])[0, 1]))
+        for model, part in table.groupby("model")
+        if len(part) >= 4 and np.ptp(part[coupling]) > 0
+    ]
     return pd.DataFrame(rows, columns=["model", "checkpoints", "r"])
 
 
 def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) -> dict[str, float]:
     """Correlate coupling and score over all checkpoints of all models, and say what that hides."""
-    y, x = table[score].to_numpy(dtype=float), table[coupling].to_numpy(dtype=float)
-    signed = correlation_over(x, y, table["model"], n_resamples=1000, fewest=3)
-    tokens = correlation_over(table["log_tokens"], x, table["model"], n_resamples=1000, fewest=3)
+    y, x, tokens = _floats(table, score, coupling, "log_tokens")
+    found = {"checkpoints": float(len(table))}
+    for prefix, (a, b) in {"": (x, y), "tokens-": (tokens, x)}.items():
+        r, low, high, *_ = correlation_over(a, b, table["model"], n_resamples=1000, fewest=3)
+        found |= {f"{prefix}r": r, f"{prefix}low": low, f"{prefix}high": high}
     within = within_models(table, score, coupling)["r"]
-    return {
-        "checkpoints": float(len(table)),
-        "r": signed.value,
-        "low": signed.low,
-        "high": signed.high,
-        "tokens-r": tokens.value,
-        "tokens-low": tokens.low,
-        "tokens-high": tokens.high,
-        "within-median": float(within.median()),
-        "within-positive": float((within > 0).mean()),
-    }
+    return found | {"within-median": float(within.median()), "within-positive": float((within > 0).mean())}
 
 
 def sign_along_training(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
@@ -166,15 +148,14 @@ def sign_along_training(table: pd.DataFrame, score: str, coupling: str) -> pd.Da
     rows = []
     for step, now in part.groupby("step"):
         if len(now) == len(chosen):
-            x, y = now[coupling].to_numpy(dtype=float), now[score].to_numpy(dtype=float)
-            found = _correlated(x, y, np.arange(len(now)))
+            found = _correlated(*_floats(now, coupling, score), np.arange(len(now)))
             rows.append({"step": int(step), "tokens": int(now["tokens"].iloc[0]), "models": len(now)} | found)
     return pd.DataFrame(rows)
 
 
 def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
     """Set coupling against the validation loss over all checkpoints: a line, and a parabola."""
-    loss, value = (table[name].to_numpy(dtype=float) for name in ("validation_loss", coupling))
+    loss, value = _floats(table, "validation_loss", coupling)
 
     def explained(rows: np.ndarray, degree: int) -> float:
         left = value[rows] - np.polyval(np.polyfit(loss[rows], value[rows], degree), loss[rows])
@@ -204,19 +185,20 @@ def tokens_by_phase(table: pd.DataFrame, coupling: str) -> dict[str, dict[str, f
     phases = {"all": table, "rising": table[table["step"] <= peak], "falling": table[table["step"] >= peak]}
     found = {}
     for name, part in phases.items():
-        x, y = (part[column].to_numpy(dtype=float) for column in ("log_tokens", coupling))
-        found[name] = _correlated(x, y, part["model"].to_numpy())
+        found[name] = _correlated(*_floats(part, "log_tokens", coupling), part["model"].to_numpy())
         found[name] |= {"n": part["model"].nunique(), "checkpoints": len(part)}
     return found
 
 
 def signed_gains(table: pd.DataFrame, score: str, coupling: str) -> dict[str, Effect]:
     """Say by how much coupling explains a score better than each size does; a negative one counts against it."""
-    every = np.arange(len(table))
-    return {
-        label: lead_over(table[coupling], table[RIVALS[label]], table[score], every, signed=True)
-        for label in ("parameters", "blocks", "width")
-    }
+    own, y, every = table[coupling], table[score], np.arange(len(table))
+    sizes = ("parameters", "blocks", "width")
+    return {label: lead_over(own, table[RIVALS[label]], y, every, signed=True) for label in sizes}
+
+
+def _floats(table: pd.DataFrame, *columns: str) -> list[np.ndarray]:
+    return [table[column].to_numpy(dtype=float) for column in columns]
 
 
 def _correlated(x: ArrayLike, y: ArrayLike, groups: ArrayLike) -> dict[str, float]:

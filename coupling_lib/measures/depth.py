@@ -19,7 +19,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import inputs_for, prompt_inputs
 from coupling_lib.measures import frame
 from coupling_lib.metrics.coupling import coupling_matrices
-from coupling_lib.metrics.variants import locality
+from coupling_lib.metrics.variants import locality, names_at
 from coupling_lib.models.load import Model
 from coupling_lib.store.sweep import sweep
 
@@ -63,7 +63,7 @@ def measure_depth(
     frame.check_k(model, *ks)
     jacobians = frame.jacobians_by_prompt(model, given, token, boundary)
     each = (_of_one_prompt(J, ks, first=number == 0) for number, J in enumerate(jacobians))
-    coords = {"k": ks, "block_1": blocks, "block_2": blocks, "variant": frame.variant_names(ks), "distance": blocks}
+    coords = {"k": ks, "block_1": blocks, "block_2": blocks, "variant": names_at(ks), "distance": blocks}
     details = {"measure": "depth", "token": token, "boundary": boundary}
     return frame.over_prompts(model, given, each, coords, shared=["matrix"], **details)
 

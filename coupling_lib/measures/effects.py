@@ -14,9 +14,10 @@ import pandas as pd
 import scipy.stats
 import xarray as xr
 
+from coupling_lib.measures.frame import between_blocks
 from coupling_lib.metrics.nulls import diagonal_share_variance
 from coupling_lib.metrics.regression import correlation_over
-from coupling_lib.metrics.statistics import Effect, effect_of
+from coupling_lib.metrics.statistics import Effect, effect_of, fisher_interval
 
 Networks = Mapping[str, xr.Dataset]
 """Measurements under "untrained" and "trained", of the same prompts."""
@@ -29,13 +30,9 @@ CONVENTIONS = {
 
 def numbers(effects: Mapping[str, Effect], prefix: str) -> dict[str, float]:
     """Name the parts of effects."""
-    ends = {"": "value", "-low": "low", "-high": "high", "-error": "error", "-n": "n"}
-    found = {
-        f"{prefix}-{name}{end}".lstrip("-"): float(getattr(effect, part))
-        for name, effect in effects.items()
-        for end, part in ends.items()
-    }
-    return {name: value for name, value in found.items() if np.isfinite(value)}
+    ends = ("", "-low", "-high", "-error", "-n")  # of value, low, high, error and n
+    parts = {f"{name}{end}": part for name, effect in effects.items() for end, part in zip(ends, effect, strict=True)}
+    return {f"{prefix}-{name}".lstrip("-"): float(part) for name, part in parts.items() if np.isfinite(part)}
 
 
 def null_spread(k: int, pairs: int) -> float:
@@ -50,8 +47,7 @@ def null_spread(k: int, pairs: int) -> float:
 
 def couplings(ds: xr.Dataset, variant: str, k: int) -> np.ndarray:
     """Give each prompt's coupling, 1 - m, mean over pairs of different blocks."""
-    pairs = ds[variant].sel(k=k).where(ds["block_1"] != ds["block_2"])
-    return 1 - pairs.mean(("block_1", "block_2")).values.astype(float)
+    return 1 - between_blocks(ds[variant].sel(k=k)).values.astype(float)
 
 
 def of_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
@@ -77,8 +73,7 @@ def of_nulls(trained: xr.Dataset, k: int, variants: tuple[str, ...]) -> dict[str
 
 def of_emergence(measured: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
     """Coupling at the last step minus that at the most coupled one, and that one minus the first."""
-    pairs = measured[variant].sel(k=k).where(measured["block_1"] != measured["block_2"])
-    coupling = 1 - pairs.mean(("block_1", "block_2")).transpose("step", "prompt").values.astype(float)
+    coupling = couplings(measured.transpose("step", "prompt", ...), variant, k)
     peak = coupling[coupling.mean(axis=1).argmax()]
     return {"fall": effect_of(coupling[-1] - peak), "rise": effect_of(peak - coupling[0])}
 
@@ -96,10 +91,9 @@ def of_trajectories(both: Networks, scores: tuple[str, ...]) -> dict[str, Effect
     found = {}
     for states, word in CONVENTIONS.items():
         for score in scores:
-            trained, untrained = (
-                both[name]["readings"].sel(states=states, reading=score).values for name in ("trained", "untrained")
-            )
-            change = (trained - untrained)[np.isfinite(trained - untrained)]
+            at = {"states": states, "reading": score}
+            change = both["trained"]["readings"].sel(at).values - both["untrained"]["readings"].sel(at).values
+            change = change[np.isfinite(change)]
             if len(change) > 1:
                 found[f"change-{score.replace('_', '-')}-{word}"] = effect_of(change, "median")
     return found
@@ -108,13 +102,10 @@ def of_trajectories(both: Networks, scores: tuple[str, ...]) -> dict[str, Effect
 def of_prompts(versions: Mapping[str, np.ndarray], alone: str) -> dict[str, Effect]:
     """What each addition to a question changes, and the first addition's lead over the second, question by question."""
     means = {name: values.mean(axis=1) for name, values in versions.items()}
-    found = {
-        f"{name.replace(' ', '-')}-change": effect_of(x - means[alone]) for name, x in means.items() if name != alone
-    }
     added = [name for name in means if name != alone]
-    for first, second in pairwise(added):
-        found[f"{first}-over-{second}".replace(" ", "-")] = effect_of(means[first] - means[second])
-    return found
+    pairs = {f"{name}-change": (name, alone) for name in added}
+    pairs |= {f"{first}-over-{second}": (first, second) for first, second in pairwise(added)}
+    return {name.replace(" ", "-"): effect_of(means[a] - means[b]) for name, (a, b) in pairs.items()}
 
 
 def of_spectra(both: Networks, fits: Networks) -> dict[str, Effect]:
@@ -129,10 +120,7 @@ def of_dynamics(trained: xr.Dataset) -> dict[str, Effect]:
     cosine = trained["end_cosine"].sel(reading="product").values.astype(float)
     random = trained["null_cosine"].isel(level=-1).values.astype(float)
     length = np.log2(trained["linear_norm_ratio"].median("block").values.astype(float))
-    return {
-        "product-over-random": effect_of(cosine - random),
-        "linear-length": effect_of(length),
-    }
+    return {"product-over-random": effect_of(cosine - random), "linear-length": effect_of(length)}
 
 
 def of_perturbation(trained: xr.Dataset, noise: float) -> dict[str, Effect]:
@@ -145,8 +133,7 @@ def of_perturbation(trained: xr.Dataset, noise: float) -> dict[str, Effect]:
 
 def of_precision(measured: xr.Dataset, reference: str = "float32") -> dict[str, Effect]:
     """Coupling in each precision minus that in the reference, prompt by prompt."""
-    pairs = measured["normalized_miscoupling"].where(measured["block_1"] != measured["block_2"])
-    coupling = 1 - pairs.mean(("block_1", "block_2"))
+    coupling = 1 - between_blocks(measured["normalized_miscoupling"])
     base = coupling.sel(precision=reference).values.astype(float)
     names = [name for name in measured["precision"].values if name != reference]
     return {f"change-{name}": effect_of(coupling.sel(precision=name).values.astype(float) - base) for name in names}
@@ -178,6 +165,4 @@ def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
 
 def from_r(r: float, n: int) -> Effect:
     """Give a coefficient of correlation the error of its t test and Fisher's interval."""
-    half = 1.96 / np.sqrt(n - 3) if n > 3 else np.nan
-    z = np.arctanh(np.clip(r, -0.999999, 0.999999))
-    return Effect(r, float(np.tanh(z - half)), float(np.tanh(z + half)), float(np.sqrt((1 - r**2) / (n - 2))), n)
+    return Effect(r, *fisher_interval(r, n, 1.96, largest=0.999999), float(np.sqrt((1 - r**2) / (n - 2))), n)

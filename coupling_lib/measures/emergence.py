@@ -14,16 +14,13 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import inputs_for
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
-from coupling_lib.measures.trajectories import measure_trajectories
+from coupling_lib.measures.trajectories import SCORES, measure_trajectories
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.checkpoints import choose_steps, progress
 from coupling_lib.models.load import load_model
 from coupling_lib.store.sweep import sweep
 
-TRAJECTORY = (
-    "line_shape_score", "expodistance", "equidistance", "norm",
-    "window_line_shape_score", "window_expodistance",
-)  # fmt: skip
+TRAJECTORY = (*SCORES, "norm", "window_line_shape_score", "window_expodistance")
 """What is kept of `measure_trajectories` at each step."""
 
 
@@ -87,14 +84,9 @@ def measure_emergence(
     known = progress(name)
     ds = xr.concat(per_step, dim="step", combine_attrs="override").assign_coords(step=list(chosen))
     ds["progress"] = ("step", [known.values.get(step, float("nan")) for step in chosen])
-    ds.attrs |= {
-        "measure": "emergence",
-        "revision": ", ".join(f"step{step}" for step in chosen),
-        "variant": variant,
-        "progress_label": known.label,
-        "seed": seed,
-    }
-    return ds
+    revisions = ", ".join(f"step{step}" for step in chosen)
+    noted = {"revision": revisions, "variant": variant, "progress_label": known.label, "seed": seed}
+    return ds.assign_attrs(measure="emergence", **noted)
 
 
 def _one_step(

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from coupling_lib.metrics.regression import bootstrap_error, lead_over, r_squared
-from coupling_lib.metrics.statistics import Effect, beyond_width, linear_fit, partial_correlation, width_curve
+from coupling_lib.metrics.statistics import Effect, beyond_width, cleared, linear_fit, partial_correlation, width_curve
 
 RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blocks": "blocks"}
 """What else could explain the score: label and column of `prepared`."""
@@ -33,13 +32,6 @@ def prepared(points: pd.DataFrame) -> pd.DataFrame:
         width_curve=width_curve(points["width"]),
         beyond_width=beyond_width(points["coupling"], points["width"]),
     )
-
-
-def cleared(values: ArrayLike, given: ArrayLike) -> np.ndarray:
-    """Take the best linear prediction out of a variable."""
-    y = np.asarray(values, dtype=float)
-    design = np.column_stack([np.ones(len(y)), np.asarray(given, dtype=float)])
-    return y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
 
 
 def statistics(points: pd.DataFrame, above: float = 50.0) -> dict[str, float]:
@@ -103,19 +95,15 @@ def _partial(table: pd.DataFrame, x: str, given: pd.DataFrame, root: pd.Series) 
         size = np.linalg.norm(a) * np.linalg.norm(b)
         return float(a @ b / size) if size > 1e-9 else np.nan
 
-    found = partial_correlation(values, score, given)
+    found, families = partial_correlation(values, score, given), np.unique(root)
     low, high, error = bootstrap_error(r, root)
-    without = [r(np.flatnonzero(root != family)) for family in np.unique(root)]
-    return {
-        "n": len(table), "r": found.r, "p": found.p_value, "low": low, "high": high, "error": error,
-        "families": len(np.unique(root)), "least": min(without), "most": max(without),
-    }  # fmt: skip
+    without = [r(np.flatnonzero(root != family)) for family in families]
+    line = {"n": len(table), "r": found.r, "p": found.p_value, "low": low, "high": high, "error": error}
+    return line | {"families": len(families), "least": min(without), "most": max(without)}
 
 
 def gains(points: pd.DataFrame) -> dict[str, Effect]:
     """Say by how much coupling explains the score better than each rival: the difference of two R²."""
     table = prepared(points)
-    return {
-        label: lead_over(table["coupling"], table[column], table["score"], table["root"])
-        for label, column in RIVALS.items()
-    }
+    own, score, root = table["coupling"], table["score"], table["root"]
+    return {label: lead_over(own, table[column], score, root) for label, column in RIVALS.items()}

@@ -19,7 +19,7 @@ from coupling_lib.inputs.given import prompt_name, prompts_together
 from coupling_lib.jacobian.derivatives import prompts_jacobians
 from coupling_lib.jacobian.tracing import Trace, trace
 from coupling_lib.metrics.statistics import mean_interval
-from coupling_lib.metrics.variants import VARIANTS, measure_variants
+from coupling_lib.metrics.variants import measure_variants, names_at
 from coupling_lib.models.load import Model, load_model
 from coupling_lib.provenance import provenance
 from coupling_lib.svd.memory import give_back
@@ -126,17 +126,12 @@ def plain(variables: Variables) -> xr.Dataset:
     return xr.Dataset(variables | arrays)
 
 
-def variant_names(ks: Sequence[int]) -> list[str]:
-    """Name the variants that exist at these K: a single vector has no entries to set against the diagonal."""
-    return [name for name in VARIANTS if 1 not in ks or name != "old_off_over_diagonal"]
-
-
 def coupled(
     J: torch.Tensor, ks: Sequence[int], names: Sequence[str] | None = None
 ) -> tuple[SingularTriplets, dict[str, torch.Tensor]]:
     """Decompose Jacobians, and measure variants between all pairs of them at several K: each (K, L, L)."""
     found = top_triplets_stacked(J, max(ks))
-    return found, measure_variants(J, found.U, found.S, found.Vh, ks, names or variant_names(ks))
+    return found, measure_variants(J, found.U, found.S, found.Vh, ks, names or names_at(ks))
 
 
 def between_blocks(values: xr.DataArray) -> xr.DataArray:

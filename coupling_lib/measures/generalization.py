@@ -6,6 +6,7 @@ The statistics over these tables are in `coupling_lib.measures.correlations`.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import prompt_name
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.models.registry import TASKS, entries, lookup
+from coupling_lib.models.registry import TASKS, Entry, entries, lookup
 from coupling_lib.store.files import DamagedError, open_file
 
 SCORES = {"minus validation loss": "negative_loss", "accuracy on held-out tokens": "accuracy"}
@@ -45,31 +46,24 @@ def figure_1a() -> pd.DataFrame:
     """Give the points of the paper's figure 1a with what the registry knows about each model."""
     points = paper_figures()
     points = points[(points["figure"] == "1a") & (points["x_quantity"] == "coupling")]
-    rows = []
-    for point in points.itertuples():
-        entry = lookup(point.series)
-        rows.append(
-            {
-                "model": entry.alias, "family": entry.family, "kind": entry.kind, "width": entry.width,
-                "blocks": entry.blocks, "parameters_b": entry.parameters_b, "tokens_t": entry.training_tokens_t,
-                "coupling": point.x, "score": point.y, "average": entry.average, "how": point.how,
-            }
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+    known = ("family", "kind", "width", "blocks", "parameters_b", "training_tokens_t", "average")
+    table = _registered(map(lookup, points["series"]), known)
+    table.insert(table.columns.get_loc("average"), "score", points["y"].to_numpy())
+    table.insert(table.columns.get_loc("score"), "coupling", points["x"].to_numpy())
+    return table.assign(how=points["how"].to_numpy())
 
 
 def leaderboard() -> pd.DataFrame:
     """Give the registry's models with at least one benchmark score."""
-    rows = [
-        {
-            "model": entry.alias, "family": entry.family, "kind": entry.kind, "parameters_b": entry.parameters_b,
-            "blocks": entry.blocks, "width": entry.width, "tokens_t": entry.training_tokens_t,
-            **{task: getattr(entry, task) for task in TASKS}, "average": entry.average, "in_paper": entry.in_paper,
-        }
-        for entry in entries()
-    ]  # fmt: skip
-    table = pd.DataFrame(rows)
+    known = ("family", "kind", "parameters_b", "blocks", "width", "training_tokens_t", *TASKS, "average", "in_paper")
+    table = _registered(entries(), known)
     return table[table[list(TASKS)].notna().any(axis=1)].reset_index(drop=True)
+
+
+def _registered(models: Iterable[Entry], known: Sequence[str]) -> pd.DataFrame:
+    """Tabulate what the registry knows about models; a trillion training tokens are `tokens_t`."""
+    rows = [{"model": entry.alias} | {name: getattr(entry, name) for name in known} for entry in models]
+    return pd.DataFrame(rows).rename(columns={"training_tokens_t": "tokens_t"})
 
 
 def suite(file: Path | None = None, untrained: bool = False) -> pd.DataFrame:

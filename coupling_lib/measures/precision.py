@@ -242,8 +242,7 @@ def _in_arithmetic(traced: Trace, arithmetic: str) -> Trace:
 
 def _check_quantised(model: Model) -> None:
     """Refuse a quantised model whose blocks were left as they are, which would look like an exact quantisation."""
-    quantised = model.precision in ("int8", "nf4", "fp4")
-    if quantised and not is_quantised(model.blocks.modules):
+    if model.precision in ("int8", "nf4", "fp4") and not is_quantised(model.blocks.modules):
         raise UnsupportedModelError(
             f"bitsandbytes finds no linear layer to quantise in the blocks of {type(model.hf).__name__}"
         )

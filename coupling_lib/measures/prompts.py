@@ -58,16 +58,11 @@ def prompt_versions(model: Model, questions: Iterable[Prompt]) -> list[Prompt]:
         >>> [prompt.id for prompt in prompt_versions(cl.load_model("nano-neox"), [question])]
         ['q1', 'q1+cot', 'q1+control']
     """
-    control = control_sentence(model)
-    return [
-        version
-        for prompt in questions
-        for version in (
-            prompt,
-            add_chain_of_thought(prompt),
-            replace(prompt, id=f"{prompt.id}+control", text=f"{prompt.text} {control}"),
-        )
-    ]
+    control, versions = control_sentence(model), []
+    for prompt in questions:
+        controlled = replace(prompt, id=f"{prompt.id}+control", text=f"{prompt.text} {control}")
+        versions += [prompt, add_chain_of_thought(prompt), controlled]
+    return versions
 
 
 def control_sentence(model: Model) -> str:
@@ -123,14 +118,9 @@ def measure_prompts(model: Model, prompts: Sequence[Prompt], ks: Sequence[int] =
     }
     ds = ds.assign_coords({name: ("prompt", values) for name, values in notes.items()})
     control = control_sentence(model)
-    ds.attrs |= {
-        "measure": "prompts",
-        "control": control,
-        "control_tokens": added_tokens(model, control),
-        "instruction_tokens": added_tokens(model, CHAIN_OF_THOUGHT),
-        "words_as_tokens": int(model.tokenizer is None),
-    }
-    return ds
+    added = {"control": control, "instruction": CHAIN_OF_THOUGHT}
+    lengths = {f"{name}_tokens": added_tokens(model, sentence) for name, sentence in added.items()}
+    return ds.assign_attrs(measure="prompts", control=control, **lengths, words_as_tokens=int(model.tokenizer is None))
 
 
 def readable(model: Model, prompts: Sequence[Prompt]) -> list[str | torch.Tensor]:

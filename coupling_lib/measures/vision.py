@@ -36,18 +36,14 @@ def relation_tokens(model: Model, n_tokens: int) -> dict[str, tuple[int, int]]:
     config = model.hf.config
     if model.hf.main_input_name != "pixel_values" or not hasattr(config, "patch_size"):
         raise ParameterError(f"{model.name} reads no images; give a vision transformer such as 'nano-vit'")
-    height, width = (
-        size // patch for size, patch in zip(_pair(config.image_size), _pair(config.patch_size), strict=True)
-    )
+    height, width = np.array(_pair(config.image_size)) // _pair(config.patch_size)
     if min(height, width) < 2 or n_tokens <= height * width:
         raise ParameterError(
             f"{model.name} has {height} x {width} patches and {n_tokens} tokens; a class token and at least 2 x 2 "
             "patches are compared"
         )
-    first = n_tokens - height * width
-    a, b = (
-        first + row * width + column for row, column in ((height // 2 - 1, width // 2 - 1), (height // 2, width // 2))
-    )
+    b = int(n_tokens - height * width + height // 2 * width + width // 2)
+    a = int(b - width - 1)
     return dict(zip(RELATIONS, [(0, 0), (a, a), (0, a), (a, 0), (a, b), (b, a)], strict=True))
 
 

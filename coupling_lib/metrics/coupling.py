@@ -20,6 +20,7 @@ All functions take leading batch dimensions, are differentiable, and compute in 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -189,17 +190,13 @@ def mismatch(A: Tensor, s1: Tensor, absolute: bool = False, norm: float | str = 
 
 def widened(*arguments: Any) -> tuple[Any, ...]:
     """Tensors in their common data type, float32 at least; anything that is not a tensor comes back as it is."""
-    dtype = torch.float32
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            dtype = torch.promote_types(dtype, argument.dtype)
+    dtype = reduce(torch.promote_types, (a.dtype for a in arguments if isinstance(a, Tensor)), torch.float32)
     return tuple(a.to(dtype) if isinstance(a, Tensor) else a for a in arguments)
 
 
 def trustworthy(value: Tensor, what: str) -> Tensor:
     """The value itself, once it is known to be finite everywhere."""
-    wrong = int((~torch.isfinite(value)).sum())
-    if wrong:
+    if wrong := int((~torch.isfinite(value)).sum()):
         raise UntrustworthyResultError(
             f"the {what} has {wrong} NaN or infinite of {value.numel()} entries; "
             "look for NaN, or overflow in half precision, in the Jacobians or states it was computed from"
@@ -209,8 +206,7 @@ def trustworthy(value: Tensor, what: str) -> Tensor:
 
 def divided(numerator: Tensor, denominator: Tensor, what: str) -> Tensor:
     """Quotient that is refused, rather than returned as NaN, where the denominator vanishes."""
-    zeros = int((denominator == 0).sum())
-    if zeros:
+    if zeros := int((denominator == 0).sum()):
         raise UntrustworthyResultError(
             f"the {what} is 0 in {zeros} of {denominator.numel()} cases, so the quotient has no meaning; "
             "an all-zero Jacobian or a trajectory that stands still cannot be measured"

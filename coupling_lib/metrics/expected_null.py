@@ -14,19 +14,10 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.coupling import divided, widened
+from coupling_lib.metrics.coupling import widened
 from coupling_lib.metrics.nulls import DRAWS, closed_form_null
 from coupling_lib.metrics.subspaces import frame_pairs
-from coupling_lib.metrics.variants import (
-    PairProducts,
-    Variant,
-    checked_ks,
-    chosen_variants,
-    evaluated,
-    names_at,
-    needed,
-    several,
-)
+from coupling_lib.metrics.variants import PairProducts, Variant, checked_ks, chosen_variants, cyclic_mean, evaluated
 
 _CYCLIC = "old_off_over_diagonal"
 _TWINS = {"released_norm_vju": "released_norm", "released_trace_vju": "released_trace"}
@@ -77,34 +68,27 @@ def expected_null(
     # cyclic orders of them, whose fluctuations cancel to first order.
     # Variants of the same distribution (`released_norm_vju` and `released_norm`, all `basis_*`) get the same value.
     S, ks = _checked(S.double(), d, ks, n_samples)
-    names = names_at(ks) if names is None else list(names)
-    variants = chosen_variants(names)
-    drawn = chosen_variants(dict.fromkeys(_TWINS.get(name, name) for name in names))
+    variants = chosen_variants(names, ks)
+    drawn = chosen_variants(dict.fromkeys(_TWINS.get(v.name, v.name) for v in variants))
     # Each K has draws of its own, so that a value does not depend on which other K are asked for.
-    each = [_expected(S, d, k, drawn, n_samples, torch.Generator().manual_seed(seed)) for k in ks]
-    means = {
-        v.name: Expectation(
-            *(torch.stack([getattr(found[v.name], part) for found in each]) for part in Expectation._fields[:3]),
-            max(found[v.name].draws for found in each),
-        )
-        for v in drawn
-    }
-    return {v.name: means[_TWINS.get(v.name, v.name)] for v in variants}
+    each, draws = zip(*(_expected(S, d, k, drawn, n_samples, seed) for k in ks), strict=True)
+    means = {v.name: torch.stack([found[v.name] for found in each], dim=1) for v in drawn}
+    return {v.name: Expectation(*means[_TWINS.get(v.name, v.name)], max(draws)) for v in variants}
 
 
 def _expected(
-    S: Tensor, d: int, k: int, variants: Sequence[Variant], n_samples: int, generator: torch.Generator
-) -> dict[str, Expectation]:
-    """Means of variants at one K, each (L,)."""
+    S: Tensor, d: int, k: int, variants: Sequence[Variant], n_samples: int, seed: int
+) -> tuple[dict[str, Tensor], int]:
+    """Mean, its error and the mean square of variants at one K, each (3, L); and the number of draws."""
     known = {v.name: closed_form_null(v.name, S, d, k) for v in variants if v.name != _CYCLIC}
     sums = {v.name: S.new_zeros(2, len(S)) for v in variants}
-    n = 0
+    n, generator = 0, torch.Generator().manual_seed(seed)
     for products in _null_products(S, d, [k], n_samples, generator, variants):
         found = evaluated([v for v in variants if v.name in known], products, [k])
         # Half the square of the distance from the known root mean square.
         found = {name: (v[0] - known[name].unsqueeze(-1)).square() / 2 for name, v in found.items()}
         if _CYCLIC in sums:
-            found[_CYCLIC] = _cyclic_mean(products.ujv)
+            found[_CYCLIC] = cyclic_mean(products.ujv)
         for name, values in found.items():
             sums[name] += torch.stack([values.sum(dim=-1), values.square().sum(dim=-1)])
         n += next(iter(found.values())).shape[-1]
@@ -119,17 +103,15 @@ def _expected(
             q = known[name]
             scale = torch.where(q > 0, q, 1)
             mean, error, square = q - mean / scale, error / scale, q.square()
-        means[name] = Expectation(mean, error, square, n)
-    return means
+        means[name] = torch.stack([mean, error, square])
+    return means, n
 
 
 def _checked(S: Tensor, d: int, ks: Iterable[int], n_samples: int) -> tuple[Tensor, list[int]]:
     (S,) = widened(S)
     if S.ndim != 2 or S.shape[-1] > d or n_samples < 1:
-        raise ParameterError(
-            f"S has shape {tuple(S.shape)}, d is {d!r} and n_samples {n_samples!r}; expected S (L, r) with "
-            "r at most d, and at least one sample"
-        )
+        seen = f"S has shape {tuple(S.shape)}, d is {d!r} and n_samples {n_samples!r}"
+        raise ParameterError(f"{seen}; expected S (L, r) with r at most d, and at least one sample")
     return S, checked_ks(ks, available=S.shape[-1])
 
 
@@ -138,20 +120,11 @@ def _error(total: Tensor, n: int) -> Tensor:
     return ((total[1] / n - (total[0] / n).square()).clamp(min=0) / max(1, n - 1)).sqrt()
 
 
-def _cyclic_mean(A: Tensor) -> Tensor:
-    """Value of `old_off_over_diagonal`, mean over the K cyclic orders of the columns: (..., K, K) to (...)."""
-    size, k = A.abs(), several(A.shape[-1])
-    place = torch.arange(k)
-    diagonals = size[..., place[:, None], (place[:, None] + place) % k].sum(dim=-2)
-    ratio = divided(diagonals.sum(dim=-1, keepdim=True), diagonals, "mean diagonal")
-    return (ratio.mean(dim=-1) - 1) / (k - 1)
-
-
 def _null_products(
     S: Tensor, d: int, ks: Sequence[int], n_samples: int, generator: torch.Generator | None, variants: Sequence[Variant]
 ) -> Iterator[PairProducts]:
     """Products of blocks with spectra S (L, r) against random blocks, as (L, n, k, k), some n at a time."""
-    k, wanted = max(ks), needed(variants)
+    k, wanted = max(ks), {product for variant in variants for product in variant.needs}
     full = torch.cat([S, S.new_zeros(len(S), d - S.shape[-1])], dim=-1)
     # Coordinates from the last change in any spectrum on are alike to all blocks.
     changes = (full[:, 1:] != full[:, :-1]).any(dim=0).nonzero()

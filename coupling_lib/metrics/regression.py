@@ -6,7 +6,7 @@ takes *groups*: whole groups are left out in `held_out_r_squared` and drawn in `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import scipy.optimize
@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.statistics import Effect, bootstrap_error, cleared, partial_correlation, pearson
+from coupling_lib.metrics.statistics import Effect, Statistic, bootstrap_error, cleared, partial_correlation, pearson
 
 
 class ExponentialRegression(RegressorMixin, BaseEstimator):
@@ -128,13 +128,7 @@ def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike,
     return _over(lead, table.shape[1], groups)
 
 
-def _over(
-    statistic: Callable[[NDArray[np.int64]], float],
-    n: int,
-    groups: ArrayLike | None,
-    n_resamples: int = 2000,
-    fewest: int = 1,
-) -> Effect:
+def _over(statistic: Statistic, n: int, groups: ArrayLike | None, n_resamples: int = 2000, fewest: int = 1) -> Effect:
     """A statistic of n rows as an effect over groups, by default every row on its own."""
     groups = np.arange(n) if groups is None else np.asarray(groups)
     ends = bootstrap_error(statistic, groups, n_resamples, fewest=fewest)
@@ -143,11 +137,8 @@ def _over(
 
 def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, tuple[float, float]]:
     """Partial correlation of each variable with y, all the other variables held fixed."""
-    found = {}
-    for name, x in variables.items():
-        others = np.column_stack([other for key, other in variables.items() if key != name])
-        found[name] = tuple(partial_correlation(x, y, others))
-    return found
+    others = {name: [x for key, x in variables.items() if key != name] for name in variables}
+    return {name: tuple(partial_correlation(x, y, np.column_stack(others[name]))) for name, x in variables.items()}
 
 
 def corrected(p_values: ArrayLike, method: str = "holm") -> NDArray[np.float64]:

@@ -68,8 +68,8 @@ def left_right_alignment(U: Tensor, Vh: Tensor) -> Tensor:
     # is then written to where it is read from, as the paper's dynamical reading assumes. For unrelated vectors it is
     # about $\sqrt{2 / \pi d}$.
     U, Vh = widened(U, Vh)
-    cosines = (Vh @ U).diagonal(dim1=-2, dim2=-1).abs()
-    return trustworthy(cosines, "overlap of left and right vectors").mean(dim=-1)
+    overlaps = trustworthy((Vh @ U).mT.abs(), "overlap of left and right vectors")
+    return overlaps.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
 
 
 def exchanged_miscoupling(J: Tensor, U: Tensor, Vh: Tensor) -> Tensor:

@@ -21,6 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 
+Statistic = Callable[[NDArray[np.int64]], float]
+"""A number that is computed from the rows of a table, given by their places."""
+
 FEW = 10
 """Below so many values an interval is Student's t: the percentile bootstrap of a few values is too narrow."""
 
@@ -133,11 +136,7 @@ def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
 
 
 def bootstrap_error(
-    statistic: Callable[[NDArray[np.int64]], float],
-    groups: ArrayLike,
-    n_resamples: int = 2000,
-    seed: int = 0,
-    fewest: int = 1,
+    statistic: Statistic, groups: ArrayLike, n_resamples: int = 2000, seed: int = 0, fewest: int = 1
 ) -> tuple[float, float, float]:
     """95 % percentile interval and standard error of any statistic of rows over resampled groups."""
     # Resamples of fewer than `fewest` different groups, and those whose statistic is NaN, say nothing and are left out.
@@ -273,8 +272,6 @@ def beyond_width(coupling: ArrayLike, d: ArrayLike) -> NDArray[np.float64]:
 
 def _finite(values: ArrayLike, name: str) -> NDArray[np.float64]:
     values = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise UntrustworthyResultError(
-            f"{name} holds {int((~np.isfinite(values)).sum())} NaN or infinite of {values.size} entries"
-        )
+    if wrong := int((~np.isfinite(values)).sum()):
+        raise UntrustworthyResultError(f"{name} holds {wrong} NaN or infinite of {values.size} entries")
     return values

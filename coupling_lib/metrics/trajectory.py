@@ -7,9 +7,8 @@ after the final norm), and a figure says which it took.
 
 **Rival readings.** The paper defines line-shape score and expodistance by formulas and equidistance by a word. Its
 formulas leave open which states a trajectory is made of, and its words do not always say what its formulas do. Nothing
-here is blended:
-`STATES` names the choices of states, `READINGS` the choices of formula, and `measure_readings` gives every
-combination, so that a reader sees on a real model which choices matter.
+here is blended: `STATES` names the choices of states, `READINGS` the choices of formula, and `measure_readings` gives
+every combination, so that a reader sees on a real model which choices matter.
 """
 
 from __future__ import annotations

@@ -28,6 +28,8 @@ from coupling_lib.metrics.coupling import divided, miscoupling, mismatch, overla
 # Entries of the largest intermediate product: 32 MB in float32. Blocks are taken in groups that stay below it.
 _MAX_ENTRIES = 2**23
 
+Reading = Callable[..., Tensor]
+
 
 class PairProducts(NamedTuple):
     """The small matrices that all variants are read off, for L1 Jacobians and the vectors of L2 blocks."""
@@ -51,15 +53,11 @@ class PairProducts(NamedTuple):
 class Variant(NamedTuple):
     """One reading of coupling, 0 when the two blocks are perfectly coupled."""
 
-    name: str  #: Name in `VARIANTS`, in data sets and in captions.
+    name: str  #: In `VARIANTS`, in data sets and in captions.
     source: str  #: Where it stands: "paper text", "project page", "released code", "pre-release code" or "old code".
-    formula: (
-        str  #: Definition in LaTeX; subscript 1 is the Jacobian's block, 2 the vectors' block, all cut to the top K.
-    )
+    formula: str  #: In LaTeX; subscript 1 is the Jacobian's block, 2 the vectors' block, all cut to the top K.
     needs: tuple[str, ...]  #: Fields of `PairProducts` that it is read off.
-    function: Callable[
-        [PairProducts], Tensor
-    ]  #: Products (L1, L2, K, K) to values (L1, L2); K is that of the products.
+    value: Reading  #: Singular values and those products (L1, L2, K, K) to values (L1, L2).
     absolute: bool = True  #: Whether the entries' absolute values are taken; a signed variant sees the diagonal's sign.
 
 
@@ -67,82 +65,77 @@ def _from_identity(M: Tensor) -> Tensor:
     return mismatch(M, torch.ones_like(M[..., 0]), absolute=True, norm=2) * M.shape[-1] ** 0.5
 
 
-def _diagonal_only(p: PairProducts) -> Tensor:
-    distance = torch.linalg.vector_norm(p.ujv.diagonal(dim1=-2, dim2=-1).abs() - p.s, dim=-1)
-    return divided(distance, torch.linalg.vector_norm(p.s, dim=-1), "norm of the singular values")
+def _diagonal_only(s: Tensor, A: Tensor) -> Tensor:
+    distance = torch.linalg.vector_norm(A.diagonal(dim1=-2, dim2=-1).abs() - s, dim=-1)
+    return divided(distance, torch.linalg.vector_norm(s, dim=-1), "norm of the singular values")
 
 
-def _off_over_diagonal(p: PairProducts) -> Tensor:
-    k, size = several(p.ujv.shape[-1]), p.ujv.abs()
+def _off_over_diagonal(s: Tensor, A: Tensor) -> Tensor:
+    size, k = _sizes(A)
     diagonal = size.diagonal(dim1=-2, dim2=-1)
     off_diagonal = size - torch.diag_embed(diagonal)
     return divided(off_diagonal.sum(dim=(-2, -1)) / (k * (k - 1)), diagonal.mean(dim=-1), "mean diagonal")
 
 
-def several(k: int) -> int:
-    """Refuse a single vector to the variant that compares off-diagonal entries with the diagonal."""
-    if k == 1:
+def cyclic_mean(A: Tensor) -> Tensor:
+    """Value of `old_off_over_diagonal`, mean over the K cyclic orders of the columns: (..., K, K) to (...)."""
+    size, k = _sizes(A)
+    place = torch.arange(k)
+    diagonals = size[..., place[:, None], (place[:, None] + place) % k].sum(dim=-2)
+    ratio = divided(diagonals.sum(dim=-1, keepdim=True), diagonals, "mean diagonal")
+    return (ratio.mean(dim=-1) - 1) / (k - 1)
+
+
+def _sizes(A: Tensor) -> tuple[Tensor, int]:
+    if A.shape[-1] == 1:
         raise ParameterError(
             "k is 1; old_off_over_diagonal needs off-diagonal entries: k of at least 2, or other names"
         )
-    return k
+    return A.abs(), A.shape[-1]
 
 
-def _normalised(
-    names: str,
-    source: str,
-    matrix: str,
-    needs: tuple[str, ...],
-    product: Callable[[PairProducts], Tensor],
-    **sign: bool,
+def _both(
+    names: str, source: str, matrix: str, *needs: str, absolute: bool = True, formed: Reading = lambda s, M: M
 ) -> list[Variant]:
-    """The two ways to normalise the distance of a product from the singular values, under two names."""
-    return [
-        Variant(
-            name, source, rf"\lVert {matrix} - S_1 \rVert_F \,/\, \lVert s_1 \rVert_{p}", needs,
-            lambda found, p=p: mismatch(product(found), found.s, norm=p, **{"absolute": True} | sign), **sign,
-        )
-        for name, p in zip(names.split(), (2, 1), strict=True)
-    ]  # fmt: skip
+    """The distance of a product from the singular values in two normalisations: Frobenius norm and trace."""
+
+    def variant(name: str, p: int) -> Variant:
+        formula = rf"\lVert {matrix} - S_1 \rVert_F \,/\, \lVert s_1 \rVert_{p}"
+        return Variant(name, source, formula, needs, lambda s, *M: mismatch(formed(s, *M), s, absolute, p), absolute)
+
+    return [variant(name, p) for name, p in zip(names.split(), (2, 1), strict=True)]
 
 
 _TEXT, _PAGE, _RELEASE, _PRE, _OLD = "paper text", "project page", "released code", "pre-release code", "old code"
 _A = r"U_2^\top J_1 V_2"
 _OFF = r"\lVert A - \mathrm{Diag} A \rVert_F"
+_SHARE = r"\mathrm{mean}_{i \ne j} |a_{ij}| \,/\, \mathrm{mean}_i |a_{ii}|"
+_DIAGONAL = r"\lVert\, |\mathrm{diag} A| - s_1 \rVert_2 \,/\, \lVert s_1 \rVert_2"
 
 _TABLE = (
-    Variant("miscoupling", _TEXT, rf"{_OFF},\; A = {_A}", ("ujv",), lambda p: miscoupling(p.ujv), absolute=False),
+    Variant("miscoupling", _TEXT, rf"{_OFF},\; A = {_A}", ("ujv",), lambda s, A: miscoupling(A), absolute=False),
     Variant(
         "normalized_miscoupling", _TEXT, rf"{_OFF} \,/\, \lVert A \rVert_F", ("ujv",),
-        lambda p: miscoupling(p.ujv, normalized=True), absolute=False,
+        lambda s, A: miscoupling(A, normalized=True), absolute=False,
     ),
-    *_normalised("mismatch mismatch_trace", _PAGE, _A, ("ujv",), lambda p: p.ujv, absolute=False),
-    *_normalised("released_norm released_trace", _RELEASE, f"|{_A}|", ("ujv",), lambda p: p.ujv),
-    *_normalised(
-        "released_norm_vju released_trace_vju", _RELEASE, r"|V_2^\top J_1 U_2|", ("vju",), lambda p: p.vju
-    ),
-    *_normalised(
-        "released_norm_k released_trace_k", _PRE, r"|U_2^\top U_1 S_1 V_1^\top V_2|", ("uu", "vv"),
-        lambda p: (p.uu * p.s.unsqueeze(-2)) @ p.vv,
+    *_both("mismatch mismatch_trace", _PAGE, _A, "ujv", absolute=False),
+    *_both("released_norm released_trace", _RELEASE, f"|{_A}|", "ujv"),
+    *_both("released_norm_vju released_trace_vju", _RELEASE, r"|V_2^\top J_1 U_2|", "vju"),
+    *_both(
+        "released_norm_k released_trace_k", _PRE, r"|U_2^\top U_1 S_1 V_1^\top V_2|", "uu", "vv",
+        formed=lambda s, uu, vv: (uu * s.unsqueeze(-2)) @ vv,
     ),
     Variant(
         "released_diag", _PRE, r"\lVert |U_2^\top U_1 V_1^\top V_2| - I \rVert_F", ("uu", "vv"),
-        lambda p: _from_identity(p.uu @ p.vv),
+        lambda s, uu, vv: _from_identity(uu @ vv),
     ),
-    Variant(
-        "old_norm_diagonal", _OLD, r"\lVert\, |\mathrm{diag} A| - s_1 \rVert_2 \,/\, \lVert s_1 \rVert_2", ("ujv",),
-        _diagonal_only,
-    ),
-    Variant(
-        "old_off_over_diagonal", _OLD, r"\mathrm{mean}_{i \ne j} |a_{ij}| \,/\, \mathrm{mean}_i |a_{ii}|", ("ujv",),
-        _off_over_diagonal,
-    ),
+    Variant("old_norm_diagonal", _OLD, _DIAGONAL, ("ujv",), _diagonal_only),
+    Variant("old_off_over_diagonal", _OLD, _SHARE, ("ujv",), _off_over_diagonal),
     *(
-        Variant(
-            f"basis_{a}{b}", _OLD, rf"\lVert |{a.upper()}_2^\top {b.upper()}_1| - I \rVert_F", (a + b,),
-            lambda p, bases=a + b: _from_identity(getattr(p, bases)),
+        Variant(f"basis_{sides}", _OLD, rf"\lVert |{formula}| - I \rVert_F", (sides,), lambda s, M: _from_identity(M))
+        for sides, formula in (
+            ("uu", r"U_2^\top U_1"), ("vv", r"V_2^\top V_1"), ("uv", r"U_2^\top V_1"), ("vu", r"V_2^\top U_1")
         )
-        for a, b in ("uu", "vv", "uv", "vu")
     ),
 )  # fmt: skip
 
@@ -163,14 +156,12 @@ def names_at(ks: Iterable[int]) -> list[str]:
     return [name for name in VARIANTS if 1 not in ks or name != "old_off_over_diagonal"]
 
 
-def chosen_variants(names: Iterable[str] | None) -> list[Variant]:
-    """Variants of the given names, in the order given."""
-    names = list(VARIANTS) if names is None else names
+def chosen_variants(names: Iterable[str] | None, ks: Iterable[int] = ()) -> list[Variant]:
+    """Variants of the given names, in the order given; without names all that exist at these K."""
     if isinstance(names, str):
         raise ParameterError(f"names is {names!r}; expected a list of names, for example [{names!r}]")
-    names = list(names)
-    unknown = [name for name in names if name not in VARIANTS]
-    if unknown:
+    names = names_at(ks) if names is None else list(names)
+    if unknown := [name for name in names if name not in VARIANTS]:
         raise ParameterError(f"the variant {unknown[0]!r} is unknown; choose from {', '.join(VARIANTS)}")
     return [VARIANTS[name] for name in names]
 
@@ -178,7 +169,11 @@ def chosen_variants(names: Iterable[str] | None) -> list[Variant]:
 def evaluated(variants: Iterable[Variant], products: PairProducts, ks: Sequence[int]) -> dict[str, Tensor]:
     """Values of some variants at several numbers of singular vectors."""
     tops = [products.top(k) for k in ks]
-    return {variant.name: torch.stack([variant.function(top) for top in tops]) for variant in variants}
+    return {variant.name: torch.stack([_read(variant, top) for top in tops]) for variant in variants}
+
+
+def _read(variant: Variant, products: PairProducts) -> Tensor:
+    return variant.value(products.s, *(getattr(products, name) for name in variant.needs))
 
 
 def checked_ks(ks: Iterable[int], available: int) -> list[int]:
@@ -235,11 +230,6 @@ def measure_variants(
     return {variant.name: torch.cat([part[variant.name] for part in parts], dim=1) for variant in variants}
 
 
-def needed(variants: Iterable[Variant]) -> set[str]:
-    """Products that at least one of the variants is read off."""
-    return {product for variant in variants for product in variant.needs}
-
-
 def block_products(
     J: Tensor | Sequence[Any], U: Tensor, S: Tensor, V: Tensor, U2: Tensor, V2: Tensor, variants: Iterable[Variant]
 ) -> Iterator[tuple[slice, PairProducts]]:
@@ -254,9 +244,10 @@ def block_products(
         "uv": lambda rows: overlap_all_pairs(U2, V[rows]),
         "vu": lambda rows: overlap_all_pairs(V2, U[rows]),
     }
+    needed = {product for variant in variants for product in variant.needs}
     for first in range(0, n_blocks, group):
         rows = slice(first, first + group)
-        yield rows, PairProducts(S[rows, None], **{name: formulas[name](rows) for name in needed(variants)})
+        yield rows, PairProducts(S[rows, None], **{name: formulas[name](rows) for name in needed})
 
 
 def locality(values: Tensor) -> Tensor:
@@ -284,4 +275,4 @@ def locality(values: Tensor) -> Tensor:
         )
     index = torch.arange(n_blocks, device=values.device)
     distance = (index[:, None] - index).abs()
-    return torch.stack([values[..., distance == delta].mean(dim=-1) for delta in range(n_blocks)], dim=-1)
+    return torch.stack([values[..., distance == delta].mean(dim=-1) for delta in index], dim=-1)

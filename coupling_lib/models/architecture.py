@@ -36,10 +36,8 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UnsupportedModelError(
-            f"config.json of {name!r} is not understood ({reason}); check its values"
-        ) from error
+        said = f"is not understood ({' '.join(str(error).split())[:200]}); check its values"
+        raise UnsupportedModelError(f"config.json of {name!r} {said}") from error
     refuse_encoder_decoder(config, name)
     return config
 
@@ -59,11 +57,8 @@ def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
     # its head. Where it names none, an encoder is told from a decoder by having a masked-language-model class.
     named = config.architectures[0] if config.architectures else None
     declared = getattr(transformers, named, None) if named else None
-    if (
-        isinstance(declared, type)
-        and issubclass(declared, PreTrainedModel)
-        and isinstance(config, declared.config_class)
-    ):
+    known = isinstance(declared, type) and issubclass(declared, PreTrainedModel)
+    if known and isinstance(config, declared.config_class):
         return declared
     kind = type(config)
     tables = [MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING]
@@ -80,9 +75,7 @@ def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
 
 def _unknown(name: str, what: str, remote: bool) -> str:
     """Say why a model that transformers cannot evaluate by itself is refused."""
-    reason = (
-        "it needs remote code, which is never run"
-        if remote
-        else f"transformers {transformers.__version__} has no such model"
-    )
+    reason = f"transformers {transformers.__version__} has no such model"
+    if remote:
+        reason = "it needs remote code, which is never run"
     return f"{name!r} has {what}: {reason}; choose a model that transformers supports itself"

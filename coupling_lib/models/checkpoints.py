@@ -7,11 +7,11 @@ accuracies of `data/pythia_evals_mean.csv` belong to them.
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+import pandas as pd
 
 from coupling_lib import paths
 from coupling_lib.errors import ModelUnavailableError, ParameterError
@@ -22,8 +22,6 @@ PYTHIA = (0, *(2**power for power in range(10)), *range(1000, 143_001, 1000))
 
 PYTHIA_SPACED = (0, 16, 64, 256, 1000, 3000, 13_000, 43_000, 143_000)
 """Steps measured when none are chosen: about evenly spaced in the logarithm, each with a known accuracy."""
-
-_EVALUATIONS = "pythia_evals_mean.csv"
 
 
 @dataclass(frozen=True)
@@ -36,11 +34,10 @@ class Progress:
 
 def known_steps(name: str | Path) -> tuple[int, ...]:
     """Give the training steps at which a model can be loaded, as `revision="stepN"`."""
-    folder = _training_folder(name)
-    if folder is not None:
-        stored = [int(step.parent.name.removeprefix("step")) for step in folder.glob("step*/config.json")]
-        return tuple(sorted({0, _training(folder)["steps"], *stored}))
-    return PYTHIA if _pythia(name) else ()
+    folder, entry = sources.at_hand(name)
+    if sources.training(folder):
+        return sources.steps_of(folder)
+    return PYTHIA if entry is not None and entry.family == "Pythia" else ()
 
 
 def choose_steps(name: str | Path, steps: str | int = "") -> tuple[int, ...]:
@@ -83,33 +80,13 @@ def models_with_steps() -> list[str]:
 
 def progress(name: str | Path) -> Progress:
     """Say how good a model was over its training."""
-    folder = _training_folder(name)
-    if folder is not None:
-        losses = {point["step"]: point["validation_loss"] for point in _training(folder).get("checkpoints", [])}
+    folder, entry = sources.at_hand(name)
+    if record := sources.training(folder):
+        losses = {point["step"]: point["validation_loss"] for point in record.get("checkpoints", [])}
         return Progress("validation loss (nats per token)", losses)
-    alias = _pythia(name)
-    if not alias:
+    if entry is None or entry.family != "Pythia":
         return Progress("", {})
-    with (paths.DATA / _EVALUATIONS).open(newline="", encoding="utf-8") as stream:
-        rows = csv.DictReader(line for line in stream if not line.startswith("#"))
-        values = {int(row["step"]): 100 * float(row["accuracy"]) for row in rows if row["model"] == alias}
+    table = pd.read_csv(paths.DATA / "pythia_evals_mean.csv", comment="#", float_precision="round_trip")
+    own = table[table["model"] == entry.alias]
+    values = dict(zip(own["step"].tolist(), (100 * own["accuracy"]).tolist(), strict=True))
     return Progress("zero-shot accuracy (%, mean of 6 tasks)", values)
-
-
-def _training_folder(name: str | Path) -> Path | None:
-    """Find the folder with a model's `training.json`, in the order in which `sources.locate` looks for a model."""
-    folder = Path(str(name).strip())
-    entry = None if folder.is_dir() else registry.lookup(str(name))
-    if entry is not None and entry.embedded:
-        folder = paths.CHECKPOINTS / entry.alias
-    return folder if (folder / "training.json").is_file() else None
-
-
-def _training(folder: Path) -> dict:
-    return json.loads((folder / "training.json").read_text(encoding="utf-8"))
-
-
-def _pythia(name: str | Path) -> str:
-    """Give the alias of a Pythia model of the registry; empty for every other model."""
-    entry = None if Path(str(name).strip()).is_dir() else registry.lookup(str(name))
-    return entry.alias if entry is not None and entry.family == "Pythia" else ""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ class DropPath:
             stream = output[0] if isinstance(output, tuple) else output
             # Drawn on the CPU and for each image alone, so that a run repeats on any device.
             kept = torch.rand(len(stream), 1, 1, generator=self.generator) >= p
-            return _scaled(output, (kept / (1 - p)).to(stream))
+            return _scaled(module, args, output, (kept / (1 - p)).to(stream))
 
         return drop
 
@@ -75,15 +76,12 @@ def fixed_gates(blocks: Sequence[nn.Module], gates: torch.Tensor) -> Generator[N
     if gates.shape != (len(blocks), 2):
         raise ParameterError(f"gates has shape {tuple(gates.shape)}; ({len(blocks)}, 2) is expected")
 
-    def hook(factor: float) -> Any:
-        return lambda module, args, output: _scaled(output, factor)
-
-    pairs = [
-        (branch, float(factor))
+    handles = [
+        branch.register_forward_hook(partial(_scaled, factor=float(factor)))
         for block, row in zip(blocks, gates, strict=True)
         for branch, factor in zip(_branches(block), row, strict=True)
+        if factor != 1
     ]
-    handles = [branch.register_forward_hook(hook(factor)) for branch, factor in pairs if factor != 1]
     try:
         yield
     finally:
@@ -105,13 +103,11 @@ def _branches(block: nn.Module) -> list[nn.Module]:
     """Give the two residual branches of a block."""
     children = dict(block.named_children())
     if not set(BRANCHES) <= children.keys():
-        raise UnsupportedModelError(
-            f"{type(block).__name__} has no branches named {' and '.join(BRANCHES)}; "
-            "stochastic depth is known for Hugging Face's ViT"
-        )
+        said = f"{type(block).__name__} has no branches named {' and '.join(BRANCHES)}"
+        raise UnsupportedModelError(f"{said}; stochastic depth is known for Hugging Face's ViT")
     return [children[name] for name in BRANCHES]
 
 
-def _scaled(output: Any, factor: torch.Tensor | float) -> Any:
+def _scaled(module: nn.Module, args: tuple, output: Any, factor: torch.Tensor | float) -> Any:
     """Multiply the residual stream in what a branch returns."""
     return (output[0] * factor, *output[1:]) if isinstance(output, tuple) else output * factor

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -48,7 +48,6 @@ class _Progress(tqdm):
 
     # A server that breaks off and cannot resume is asked from the start each time, without limit: every chunk it
     # sends counts as progress.
-
     restarts = 0
 
     def update(self, n: float | None = 1) -> bool | None:
@@ -83,9 +82,8 @@ def fetch_weights(repo_id: str, commit: str) -> None:
             raise ModelUnavailableError(_no_safetensors(repo_id, pickled))
         for shard in shards(index, repo_id):
             if _get(repo_id, shard, commit) is None:
-                raise ModelUnavailableError(
-                    f"{repo_id!r} lacks {shard}, which its {INDEX} names; choose another revision"
-                )
+                said = f"{repo_id!r} lacks {shard}, which its {INDEX} names; choose another revision"
+                raise ModelUnavailableError(said)
 
 
 def check_weights(folder: Path, name: str) -> None:
@@ -95,9 +93,8 @@ def check_weights(folder: Path, name: str) -> None:
     if (folder / INDEX).is_file():
         for shard in shards(folder / INDEX, name):
             if not (folder / shard).is_file():
-                raise ModelUnavailableError(
-                    f"{name!r} lacks {shard}, which its {INDEX} names; copy that file into the folder"
-                )
+                said = f"{name!r} lacks {shard}, which its {INDEX} names; copy that file into the folder"
+                raise ModelUnavailableError(said)
         return
     pickled = sorted(file.name for file in folder.iterdir() if _PICKLED.fullmatch(file.name))
     raise ModelUnavailableError(_no_safetensors(name, pickled[0] if pickled else None))
@@ -112,9 +109,8 @@ def shards(index: Path, name: str) -> list[str]:
     for shard in names:
         # A name with a folder in it could lie outside the repository; any other suffix may be a pickle.
         if Path(shard).name != shard or not shard.endswith(".safetensors"):
-            raise ModelUnavailableError(
-                f"{INDEX} of {name!r} names {shard!r}, which is no safetensors file; choose another model"
-            )
+            said = f"{INDEX} of {name!r} names {shard!r}, which is no safetensors file; choose another model"
+            raise ModelUnavailableError(said)
     return names
 
 
@@ -158,8 +154,9 @@ def _resolve(repo_id: str, revision: str) -> tuple[Path, bool]:
             return config.parent, False
         raise
     if metadata.commit_hash is None:
+        host = urlsplit(constants.ENDPOINT).netloc
         raise ModelUnavailableError(
-            f"{_host()} does not answer as a Hugging Face hub does; check HF_ENDPOINT and the proxy"
+            f"{host} does not answer as a Hugging Face hub does; check HF_ENDPOINT and the proxy"
         )
     # Asked for by the revision's own name, so that the cache knows it when there is no network.
     return Path(hf_hub_download(repo_id, "config.json", revision=revision, tqdm_class=_Progress)).parent, True
@@ -182,76 +179,57 @@ def _explained(repo_id: str, revision: str | None) -> Generator[None]:
 
 def _explain(error: BaseException, repo_id: str, revision: str | None) -> str:
     """Say in one line what a failure of the hub, the network or the disk means."""
-    page = f"{constants.ENDPOINT}/{repo_id}"
+    who, host, page = repr(repo_id), urlsplit(constants.ENDPOINT).netloc, f"{constants.ENDPOINT}/{repo_id}"
+    login = f"accept its licence at {page}, then run `hf auth login`"
+    embedded = (entry.alias for entry in registry.entries() if entry.embedded and entry.family != "ViT")
+    without = f"use {' or '.join(map(repr, embedded))}"
     for cause in _causes(error):
         status = cause.response.status_code if isinstance(cause, HfHubHTTPError) else None
         if isinstance(cause, HFValidationError):
-            return f"{repo_id!r} is no alias, no folder and no Hugging Face id; an id has the form 'organisation/name'"
+            return f"{who} is no alias, no folder and no Hugging Face id; an id has the form 'organisation/name'"
         if isinstance(cause, RevisionNotFoundError):
-            return f"{repo_id!r} has no revision {revision!r}; its branches and tags are listed at {page}/tree/main"
+            return f"{who} has no revision {revision!r}; its branches and tags are listed at {page}/tree/main"
         if isinstance(cause, GatedRepoError) or status == 403:
-            return f"{repo_id!r} is gated (hub: {status}); accept its licence at {page}, then run `hf auth login`"
+            return f"{who} is gated (hub: {status}); {login}"
         if status == 401:
-            return (
-                f"{repo_id!r} does not exist, or needs a login (hub: 401); check the spelling, accept its "
-                f"licence at {page}, then run `hf auth login`"
-            )
+            return f"{who} does not exist, or needs a login (hub: 401); check the spelling, {login}"
         if status == 404 and revision is not None:
-            return f"{repo_id!r} does not exist or has no revision {revision!r} (404); look for both at {page}"
+            return f"{who} does not exist or has no revision {revision!r} (404); look for both at {page}"
         if status == 404:
-            return f"{repo_id!r} does not exist on {_host()} (404); check the spelling of the id"
+            return f"{who} does not exist on {host} (404); check the spelling of the id"
         if isinstance(cause, _TruncatedError) or status == 416 or "Consistency check failed" in str(cause):
-            return f"a file of {repo_id!r} arrived truncated from {_host()}; run the same again to resume the download"
+            return f"a file of {who} arrived truncated from {host}; run the same again to resume the download"
         if status is not None:
-            return f"{_host()} answered {status} for {repo_id!r}; try again later"
+            return f"{host} answered {status} for {who}; try again later"
         if isinstance(cause, httpx2.TimeoutException):
-            return (
-                f"{_host()} did not answer within {constants.HF_HUB_ETAG_TIMEOUT} s for {repo_id!r}; try again, or set "
-                "HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT to more seconds"
-            )
+            more = "set HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT to more seconds"
+            return f"{host} did not answer within {constants.HF_HUB_ETAG_TIMEOUT} s for {who}; try again, or {more}"
         if isinstance(cause, httpx2.RemoteProtocolError):
-            return f"{_host()} broke off while sending {repo_id!r}; run the same again to resume the download"
+            return f"{host} broke off while sending {who}; run the same again to resume the download"
         if isinstance(cause, OfflineModeIsEnabled):
-            return f"HF_HUB_OFFLINE is set and {repo_id!r} is not in the local cache; unset it, or use {_embedded()}"
+            return f"HF_HUB_OFFLINE is set and {who} is not in the local cache; unset it, or {without}"
         if isinstance(cause, httpx2.TransportError):
-            return (
-                f"{_host()} cannot be reached and {repo_id!r} is not in the local cache; connect to a network, "
-                f"or use {_embedded()}"
-            )
+            return f"{host} cannot be reached and {who} is not in the local cache; connect to a network, or {without}"
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"the disk is full while fetching {repo_id!r}; free some space, or set HF_HOME to a larger disk"
+            return f"the disk is full while fetching {who}; free some space, or set HF_HOME to a larger disk"
         if isinstance(cause, PermissionError):
             return f"{constants.HF_HUB_CACHE} cannot be written; set HF_HOME to a folder of your own"
-    return f"{repo_id!r} cannot be fetched ({type(error).__name__}: {' '.join(str(error).split())}); try again"
+    return f"{who} cannot be fetched ({type(error).__name__}: {' '.join(str(error).split())}); try again"
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _causes(error: BaseException) -> list[BaseException]:
     """Give an error and those that led to it, the most telling first."""
     chain = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
         chain.append(inner)
     # The hub's own classes say more than the HTTP error they were made from.
-    return iter(
-        sorted(chain, key=lambda cause: not isinstance(cause, HfHubHTTPError | HFValidationError | _TruncatedError))
-    )
+    telling = (HfHubHTTPError, HFValidationError, _TruncatedError)
+    return sorted(chain, key=lambda cause: not isinstance(cause, telling))
 
 
 def _no_safetensors(name: str, pickled: str | None) -> str:
     """Say why weights that are pickled, or not there, are refused."""
-    if pickled:
-        return (
-            f"{name!r} has only pickled weights ({pickled}), which can run code when they are opened; convert them to "
-            "safetensors, or name a revision that has them"
-        )
-    return f"{name!r} has no {WEIGHTS}; choose a model with safetensors weights"
-
-
-def _host() -> str:
-    """Name the server that is asked."""
-    return urlsplit(constants.ENDPOINT).netloc
-
-
-def _embedded() -> str:
-    """Name the language models that need no network."""
-    own = (entry for entry in registry.entries() if entry.embedded and entry.family != "ViT")
-    return " or ".join(repr(entry.alias) for entry in own)
+    if not pickled:
+        return f"{name!r} has no {WEIGHTS}; choose a model with safetensors weights"
+    danger = f"only pickled weights ({pickled}), which can run code when they are opened"
+    return f"{name!r} has {danger}; convert them to safetensors, or name a revision that has them"

@@ -120,9 +120,10 @@ def load_model(
         ModelUnavailableError: if the files cannot be had, are damaged or do not fit into memory.
         UnsupportedModelError: if the architecture needs remote code, or its blocks cannot be measured.
 
-    >>> model = load_model("nano-neox", revision="step0")
-    >>> model.n_blocks, model.d_model
-    (12, 96)
+    Example:
+        >>> model = load_model("nano-neox", revision="step0")
+        >>> model.n_blocks, model.d_model
+        (12, 96)
     """
     _check_arguments(untrained, seed, revision)
     budget = memories.parse(memory)
@@ -136,28 +137,19 @@ def load_model(
         family, config, precision, arguments, place, origin.name, untrained=fresh is not None, budget=budget
     )
     with _quiet(), _explained(origin, precision):
-        if fresh is not None:
-            hf = _initialise(family, config, fresh, arguments, place)
-        else:
+        if fresh is None:
             if origin.hub_id:
                 hub.fetch_weights(origin.hub_id, origin.folder.name)
             hub.check_weights(origin.folder, origin.name)
-            if on_disk is None:
-                hf = _read(family, origin.folder, arguments, place)
-            else:
-                hf = offload.load(lambda **more: _read(family, origin.folder, arguments | more, place), on_disk, place)
+        if fresh is not None:
+            hf = _initialise(family, config, fresh, arguments, place)
+        elif on_disk is not None:
+            hf = offload.load(lambda **more: _read(family, origin.folder, arguments | more, place), on_disk, place)
+        else:
+            hf = _read(family, origin.folder, arguments, place)
         tokenizer = _tokenizer(origin.tokenizer) if family.main_input_name == "input_ids" else None
-        return Model(
-            hf=hf,
-            tokenizer=tokenizer,
-            name=origin.name,
-            source=origin.source,
-            revision=origin.revision,
-            precision=precision,
-            untrained=untrained,
-            seed=fresh,
-            blocks=_prepare(hf, origin.name),
-        )
+        made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
+        return Model(hf, tokenizer, *made, blocks=_prepare(hf, origin.name))
 
 
 def wrap_model(
@@ -184,23 +176,19 @@ def wrap_model(
         ParameterError: if `hf_model` is not a Hugging Face model.
         ModelUnavailableError: if it holds weights that are NaN or infinite.
         UnsupportedModelError: if its blocks cannot be measured.
+
+    Example:
+        >>> again = wrap_model(load_model("nano-neox").hf, name="mine")
+        >>> again.name, again.source, again.n_blocks
+        ('mine', 'memory', 12)
     """
     if not isinstance(hf_model, PreTrainedModel):
         raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers PreTrainedModel was expected")
     name = name or type(hf_model).__name__
     architecture.refuse_encoder_decoder(hf_model.config, name)
     hf_model.set_attn_implementation("eager")
-    return Model(
-        hf=hf_model,
-        tokenizer=tokenizer,
-        name=name,
-        source="memory",
-        revision=None,
-        precision=precision or _stored_as(hf_model),
-        untrained=False,
-        seed=None,
-        blocks=_prepare(hf_model, name),
-    )
+    made = (name, "memory", None, precision or _stored_as(hf_model), False, None)
+    return Model(hf_model, tokenizer, *made, blocks=_prepare(hf_model, name))
 
 
 def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
@@ -220,8 +208,8 @@ def _device(device: str | torch.device | None) -> torch.device:
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError):
-        raise ParameterError(f"device is {device!r}; it must be 'cpu', 'cuda' or 'cuda:N'") from None
-    if chosen.type not in ("cpu", "cuda"):
+        chosen = None
+    if chosen is None or chosen.type not in ("cpu", "cuda"):
         raise ParameterError(f"device is {device!r}; it must be 'cpu', 'cuda' or 'cuda:N'")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ParameterError(f"device is {device!r}, and {torch.cuda.device_count()} GPUs are visible; pass 'cpu'")
@@ -232,21 +220,13 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
     """Read weights from a folder, and refuse a folder that does not hold them all."""
     if place.type != "cpu" or "quantization_config" in arguments:
         arguments = {"device_map": {"": place}, **arguments}
-    hf, report = family.from_pretrained(
-        folder,
-        attn_implementation="eager",
-        use_safetensors=True,
-        trust_remote_code=False,
-        local_files_only=True,
-        output_loading_info=True,
-        **arguments,
-    )
+    safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
+    arguments = {"attn_implementation": "eager", "output_loading_info": True, **safe, **arguments}
+    hf, report = family.from_pretrained(folder, **arguments)
     # transformers draws what is missing at random and goes on: the model would be measured half untrained.
     if missing := sorted(report["missing_keys"]):
-        raise ModelUnavailableError(
-            f"the weights in {folder.name!r} lack {len(missing)} of the model's tensors ({missing[0]}, ...); "
-            "take the complete set of files"
-        )
+        lack = f"lack {len(missing)} of the model's tensors ({missing[0]}, ...)"
+        raise ModelUnavailableError(f"the weights in {folder.name!r} {lack}; take the complete set of files")
     for parameter in hf.parameters():
         if (well := memories.aligned(weight := parameter.data)) is not weight:
             parameter.data = well
@@ -276,14 +256,12 @@ def _prepare(hf: PreTrainedModel, name: str) -> blocks.Blocks:
     precisions.prepare(hf)
     found = checks.validate(hf, name)
     if found.post_norm:
-        branch = "pass boundary='branch' for what their sub-layers add to it; "
-        warnings.warn(
+        branch = "pass boundary='branch' for what their sub-layers add to it; " * all(found.post_norm.values())
+        said = (
             f"{name}: {len(found.post_norm)} of {len(found)} blocks normalise their stream (post-norm); block minus "
-            f"identity couples trivially there, trained or not; {branch if all(found.post_norm.values()) else ''}"
-            "see Gotchas in the book",
-            PostNormWarning,
-            stacklevel=3,
+            f"identity couples trivially there, trained or not; {branch}see Gotchas in the book"
         )
+        warnings.warn(said, PostNormWarning, stacklevel=3)
     return found
 
 
@@ -327,21 +305,15 @@ def _explained(origin: sources.Source, precision: str) -> Generator[None]:
             f"the weights of {origin.name!r} are damaged or truncated ({error}); "
             f"delete {origin.root} and fetch them anew"
         ) from error
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise _out_of_memory(origin.name, precision) from error
     except Exception as error:
-        if re.search(r"not enough memory|can(no|')t allocate memory|out of memory", str(error), re.IGNORECASE):
-            raise _out_of_memory(origin.name, precision) from error
-        reason = " ".join(str(error).split())[:200]
+        said = " ".join(str(error).split())[:200]
+        short = r"not enough memory|can(no|')t allocate memory|out of memory"
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or re.search(short, str(error), re.IGNORECASE):
+            raise ModelUnavailableError(
+                f"memory ran out while {origin.name!r} was loaded in {precision}; pass precision='nf4', pass "
+                "memory='2GiB' or so to leave its blocks on disk, or choose a smaller model"
+            ) from error
         raise UnsupportedModelError(
             f"{origin.name!r} cannot be loaded by transformers {transformers.__version__} "
-            f"({type(error).__name__}: {reason}); check that its configuration, weights and tokenizer belong together"
+            f"({type(error).__name__}: {said}); check that its configuration, weights and tokenizer belong together"
         ) from error
-
-
-def _out_of_memory(name: str, precision: str) -> ModelUnavailableError:
-    """Say what to do when memory ran out although it was expected to suffice."""
-    return ModelUnavailableError(
-        f"memory ran out while {name!r} was loaded in {precision}; pass precision='nf4', pass memory='2GiB' or so to "
-        "leave its blocks on disk, or choose a smaller model"
-    )

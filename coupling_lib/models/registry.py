@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 import functools
 from dataclasses import dataclass, fields
 from pathlib import Path
+
+import pandas as pd
 
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
@@ -59,10 +60,7 @@ def entries() -> tuple[Entry, ...]:
 def lookup(name: str) -> Entry | None:
     """Find a model by its alias or its Hugging Face id."""
     wanted = name.strip().lower()
-    for entry in entries():
-        if wanted and wanted in (entry.alias, entry.hub_id.lower()):
-            return entry
-    return None
+    return next((entry for entry in entries() if wanted and wanted in (entry.alias, entry.hub_id.lower())), None)
 
 
 def suggest(name: str) -> list[str]:
@@ -73,14 +71,11 @@ def suggest(name: str) -> list[str]:
 @functools.cache
 def _read(file: Path) -> tuple[Entry, ...]:
     """Read a registry and refuse one that is damaged: unknown columns, unreadable values, an alias used twice."""
-    with file.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream)
-        columns = [field.name for field in fields(Entry)]
-        if reader.fieldnames != columns:
-            raise CouplingError(
-                f"{file.name} has columns {reader.fieldnames}; {columns} were expected; restore the file"
-            )
-        rows = tuple(_entry(file.name, number, row) for number, row in enumerate(reader, start=2))
+    table = pd.read_csv(file, dtype=str, keep_default_na=False, index_col=False)
+    columns = [field.name for field in fields(Entry)]
+    if list(table) != columns:
+        raise CouplingError(f"{file.name} has columns {list(table)}; {columns} were expected; restore the file")
+    rows = tuple(_entry(file.name, line, row) for line, row in enumerate(table.to_dict("records"), start=2))
     # An alias is looked up before a hub id, so neither may stand for two models.
     names = [name for row in rows for name in {row.alias, row.hub_id.lower()} if name]
     if repeated := sorted({name for name in names if names.count(name) > 1}):

@@ -34,14 +34,12 @@ def locate(name: str | Path, revision: str | None) -> Source:
     # Of a hub model, configuration and tokenizer are fetched.
     if not isinstance(name, str | Path) or not str(name).strip():
         raise ParameterError(f"model is {name!r}; it must be an alias, a Hugging Face id or a folder")
-    text = str(name).strip()
-    if Path(text).is_dir():
-        return _local(Path(text), text, text, revision)
+    text, (folder, entry) = str(name).strip(), at_hand(name)
+    if folder is not None and entry is None:
+        return _local(folder, text, text, revision)
     if isinstance(name, Path):
         raise ModelUnavailableError(f"the folder {text!r} does not exist; check the path")
-    entry = registry.lookup(text)
-    if entry is not None and entry.embedded:
-        folder = paths.CHECKPOINTS / entry.alias
+    if folder is not None:
         if not folder.is_dir():
             raise ModelUnavailableError(
                 f"the embedded model {entry.alias!r} is not in {folder}; install the library anew"
@@ -51,27 +49,45 @@ def locate(name: str | Path, revision: str | None) -> Source:
         near = registry.suggest(text)
         advice = f"did you mean {near[0]!r}?" if near else "see data/models.csv for the aliases"
         raise ModelUnavailableError(f"no model is called {text!r}; {advice}")
-    hub_id = entry.hub_id if entry else text
+    hub_id, label = (entry.hub_id, entry.alias) if entry else (text, text)
     folder = hub.fetch(hub_id, revision)
-    label = entry.alias if entry else text
     return Source(label, folder, folder, f"{hub_id}@{folder.name}", revision or "main", hub_id=hub_id)
 
 
+def at_hand(name: str | Path) -> tuple[Path | None, registry.Entry | None]:
+    """Give the folder of a model that needs no network, and its entry of the registry unless a folder has its name."""
+    folder = Path(str(name).strip())
+    if folder.is_dir():
+        return folder, None
+    entry = registry.lookup(str(name))
+    return (paths.CHECKPOINTS / entry.alias if entry is not None and entry.embedded else None), entry
+
+
+def training(folder: Path | None) -> dict:
+    """Read what a training recipe wrote beside a model's weights; empty where there is nothing."""
+    record = folder / "training.json" if folder else None
+    return json.loads(record.read_text(encoding="utf-8")) if record and record.is_file() else {}
+
+
+def steps_of(folder: Path) -> tuple[int, ...]:
+    """Give the training steps of a folder: its own is the last, `stepN/` are others, step 0 comes from the seed."""
+    stored = [int(step.parent.name.removeprefix("step")) for step in folder.glob("step*/config.json")]
+    return tuple(sorted({0, training(folder)["steps"], *stored}))
+
+
 def _local(folder: Path, name: str, source: str, revision: str | None) -> Source:
-    """Find a training step in a folder: its own for the last, `stepN/` for others, step 0 from the recorded seed."""
-    record = folder / "training.json"
-    if not record.is_file():
+    """Find a training step in a folder."""
+    record = training(folder)
+    if not record:
         if revision is not None:
             raise ParameterError(f"revision is {revision!r}, and the folder {name!r} has none; leave revision out")
         return Source(name, folder, folder, source)
-    training = json.loads(record.read_text(encoding="utf-8"))
-    last = f"step{training['steps']}"
-    stored = [step.parent.name for step in folder.glob("step*/config.json")]
-    steps = sorted({"step0", last, *stored}, key=lambda step: int(step.removeprefix("step")))
+    last = f"step{record['steps']}"
     if revision is None or revision == last:
         return Source(name, folder, folder, source, last)
     if revision == "step0":
-        return Source(name, folder, folder, source, revision, step0_seed=training["seed"])
+        return Source(name, folder, folder, source, revision, step0_seed=record["seed"])
+    steps = [f"step{step}" for step in steps_of(folder)]
     if revision not in steps:
         raise ModelUnavailableError(f"{name!r} has no revision {revision!r}; choose one of {', '.join(steps)}")
     return Source(name, folder / revision, folder, source, revision)

@@ -70,9 +70,8 @@ def _export(given: argparse.Namespace) -> str:
 def _prune(given: argparse.Namespace) -> str:
     if not (given.model or given.damaged or given.outdated):
         raise CouplingError("nothing was chosen; give --damaged, --outdated or --model NAME")
-    files = store.prune(
-        given.model, damaged=given.damaged, outdated=given.outdated, root=given.root, dry_run=given.dry_run
-    )
+    what = {"damaged": given.damaged, "outdated": given.outdated, "dry_run": given.dry_run}
+    files = store.prune(given.model, root=given.root, **what)
     done = "would be removed" if given.dry_run else "removed"
     return "\n".join([*map(str, files), f"{len(files)} file{'s' if len(files) != 1 else ''} {done}"])
 

@@ -34,8 +34,7 @@ def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
     """
     if dtype not in ("float32", "float64"):
         raise ParameterError(f"dtype is {dtype!r}; 'float64' or 'float32' is expected")
-    if not _is_operator(J):
-        raise ParameterError(f"J is a {type(J).__name__}; a matrix or an object with `shape`, `@` and `.T` is expected")
+    _check_operator("J", J)
 
     def product(operator: Any, factor: np.ndarray) -> np.ndarray:
         columns = torch.from_numpy(np.array(factor, dtype=dtype))
@@ -58,10 +57,7 @@ def as_torch_operator(operator: Any) -> Any:
         return torch.from_numpy(operator)
     if isinstance(operator, LinearOperator) or type(operator).__module__.startswith("scipy.sparse"):
         return _FromNumpy(operator)
-    if not _is_operator(operator):
-        raise ParameterError(
-            f"the operator is a {type(operator).__name__}; a matrix or an object with `shape`, `@` and `.T` is expected"
-        )
+    _check_operator("the operator", operator)
     return operator
 
 
@@ -73,8 +69,10 @@ def prefer_matrix_free(d: int, k: int, n_blocks: int, columns: int) -> bool:
     return 2 * columns + n_blocks * k < d / 4
 
 
-def _is_operator(J: Any) -> bool:
-    return len(getattr(J, "shape", ())) == 2 and hasattr(J, "__matmul__") and hasattr(J, "T")
+def _check_operator(name: str, J: Any) -> None:
+    if len(getattr(J, "shape", ())) != 2 or not hasattr(J, "__matmul__") or not hasattr(J, "T"):
+        kind = type(J).__name__
+        raise ParameterError(f"{name} is a {kind}; a matrix or an object with `shape`, `@` and `.T` is expected")
 
 
 class _FromNumpy:

@@ -47,15 +47,11 @@ def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> KrylovTri
             if excess > 1 and not full:
                 break
         else:
-            return bases.triplets(S[:, -1], Q[..., :-1], _all_found(S, k, 10 * bound) & (worst <= 1))
+            # A basis sees no more than BLOCK copies of a value, and there may be more. With K < BLOCK none is compared.
+            apart = S[:, : max(0, k + 1 - BLOCK)] - S[:, BLOCK - 1 : k] > 10 * bound[:, None]
+            return bases.triplets(S[:, -1], Q[..., :-1], apart.all(dim=1) & (worst <= 1))
         next_check = bases.columns + columns_to_go(earlier, (bases.columns, excess), 3, 0.65)
         earlier = (bases.columns, excess)
-
-
-def _all_found(S: Tensor, k: int, distance: Tensor) -> Tensor:
-    """Say where no `BLOCK` of the values coincide: a basis sees no more copies of one, and there may be more."""
-    # Of K < BLOCK values no comparison is left, and all of none holds.
-    return (S[:, : max(0, k + 1 - BLOCK)] - S[:, BLOCK - 1 : k] > distance[:, None]).all(dim=1)
 
 
 class _Bases:

@@ -5,11 +5,10 @@ that, relative to the largest singular value, is its residual; a triplet without
 returned. The pair (u, v) has a joint sign: (-u, -v) is the same triplet. It is fixed here by making the
 largest entry of v positive, so that results print the same everywhere; nothing may depend on it.
 
-Three routes lead to the same numbers. Small matrices go through the eigenvectors of J^T J, formed in
-float64: squaring costs half of the digits, and float64 has them to spare where float32 would lose every
-s_i far below an outlying s_1. Wide ones go through `krylov_stacked`, several at once, and operators
-whose matrix is not formed through `krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full
-decomposition in float64.
+Three routes lead to the same numbers. Small matrices go through the eigenvectors of J^T J, formed in float64: squaring
+costs half of the digits, and float64 has them to spare where float32 would lose every s_i far below an outlying s_1.
+Wide ones go through `krylov_stacked`, several at once, and operators whose matrix is not formed through
+`krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full decomposition in float64.
 """
 
 from __future__ import annotations

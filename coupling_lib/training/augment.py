@@ -69,13 +69,9 @@ def random_erasing(images: Tensor, generator: torch.Generator, probability: floa
 
 
 def mix(
-    images: Tensor,
-    targets: Tensor,
-    generator: torch.Generator,
-    mixup: float = 0.8,
-    cutmix: float = 1.0,
+    images: Tensor, targets: Tensor, generator: torch.Generator, mixup: float = 0.8, cutmix: float = 1.0,
     probability: float = 1.0,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Mix a batch with itself in reverse order, by mixup or by cutmix, with equal chance where both are on."""
     # One share $\lambda \sim \mathrm{Beta}(\alpha, \alpha)$ serves the batch. Mixup adds the images in the proportion
     # $\lambda : 1-\lambda$; cutmix pastes a rectangle whose area is $1-\lambda$, and the targets take the share that

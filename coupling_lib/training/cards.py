@@ -125,47 +125,34 @@ def _record_of_language(name: str, run: Path, recipe: dict, target: Path, data: 
 
 
 def _card_of_language(record: dict) -> str:
-    """Write the model card from the record."""
     recipe = record["recipe"]
-    heads = f"{recipe['heads']} heads"
-    if recipe["kv_heads"] != recipe["heads"]:
-        heads += f" sharing {recipe['kv_heads']} key-value heads"
-    rows = "\n".join(
-        f"| step{row['step']}{' (from its seed, not stored)' * (row['step'] == 0)} | {row['tokens']:,} "
-        f"| {row['validation_loss']:.3f} | {row['bits_per_byte']:.3f} |"
-        for row in record["checkpoints"]
+    shared = "" if recipe["kv_heads"] == recipe["heads"] else " sharing {kv_heads} key-value heads"
+    rows = {
+        "architecture": _ARCHITECTURES[recipe["architecture"]],
+        "size": "{parameters:,} parameters; {blocks} blocks, width {width}, {heads} heads" + shared + ", MLP width "
+        "{mlp_width}, embedding tied to the output",
+        "tokenizer": "byte-level BPE, {vocabulary:,} tokens, trained on the same text",
+        "data": "{text}",
+        "held out": "{held}",
+        "training": "{steps:,} steps of {windows} x {context} tokens = {tokens:,} tokens; AdamW, learning "
+        "rate {learning_rate:g} with {warmup} steps of warm-up and a cosine, weight decay {weight_decay:g}, bfloat16 "
+        "autocast",
+        "seed": "{seed} (initialisation, split and batches)",
+    }
+    reached = "".join(
+        f"| step{point['step']}{' (from its seed, not stored)' * (point['step'] == 0)} | {point['tokens']:,} "
+        f"| {point['validation_loss']:.3f} | {point['bits_per_byte']:.3f} |\n"
+        for point in record["checkpoints"]
     )
-    held_out = ", ".join(name.removesuffix(".txt").replace("_", " ") for name in record["data"]["held_out_files"])
+    head = (
+        "| checkpoint | tokens seen | validation loss (nats per token) | bits per byte |\n| --- | --- | --- | --- |\n"
+    )
     quoted = "\n".join(f"> {line}" for line in record["sample"].splitlines())
-    return f"""# {record["name"]}
-
-A small English language model, trained for this project so that everything in it runs without a network.
-It is an object of study, not a source of facts.
-
-| | |
-| --- | --- |
-| architecture | {_ARCHITECTURES[recipe["architecture"]]} |
-| size | {record["parameters"]:,} parameters; {recipe["blocks"]} blocks, width {recipe["width"]}, {heads}, \
-MLP width {recipe["mlp_width"]}, embedding tied to the output |
-| tokenizer | byte-level BPE, {recipe["vocabulary"]:,} tokens, trained on the same text |
-| data | {record["data"]["text"]} |
-| held out | {held_out} |
-| training | {record["steps"]:,} steps of {recipe["windows"]} x {recipe["context"]} tokens = {record["tokens"]:,} \
-tokens; AdamW, learning rate {recipe["learning_rate"]:g} with {recipe["warmup"]} steps of warm-up and a cosine, \
-weight decay {recipe["weight_decay"]:g}, bfloat16 autocast |
-| seed | {record["seed"]} (initialisation, split and batches) |
-| stored as | float16, safetensors |
-| made with | torch {record["versions"]["torch"]}, transformers {record["versions"]["transformers"]} |
-| command | `{record["command"]}` |
-
-| checkpoint | tokens seen | validation loss (nats per token) | bits per byte |
-| --- | --- | --- | --- |
-{rows}
-
-A sample at temperature 0.8 (the beginning is given):
-
-{quoted}
-"""
+    said = f"A sample at temperature 0.8 (the beginning is given):\n\n{quoted}\n"
+    held = ", ".join(name.removesuffix(".txt").replace("_", " ") for name in record["data"]["held_out_files"])
+    return _card(
+        record | {"held": held}, "English language model", "a source of facts", rows, f"{head}{reached}\n{said}"
+    )
 
 
 def _record_of_vision(name: str, recipe: vit.VitRecipe, model: ViTForImageClassification, data: LabelledImages) -> dict:
@@ -193,40 +180,43 @@ def _record_of_vision(name: str, recipe: vit.VitRecipe, model: ViTForImageClassi
 
 
 def _card_of_vision(record: dict) -> str:
-    """Write the model card from the record."""
-    recipe = record["recipe"]
-    augmentation = (
-        f"RandAugment ({recipe['layers']} operation(s), magnitude {recipe['magnitude']:g}), random erasing "
-        f"{recipe['erasing']:g}, mixup {recipe['mixup']:g} and cutmix {recipe['cutmix']:g} on a share of "
-        f"{recipe['mixing']:g} of the batches, label smoothing {recipe['label_smoothing']:g}"
-    )
-    peak = vit.VitRecipe(**recipe).peak
-    depth = "none" if recipe["drop_path"] == 0 else f"rate {recipe['drop_path']:g} at the last block, linear in depth"
+    recipe = vit.VitRecipe(**record["recipe"])
+    rows = {
+        "architecture": "ViT (pre-norm, class token, learnt positions), as DeiT without distillation",
+        "size": "{parameters:,} parameters; {blocks} blocks, width {width}, {heads} heads, MLP width "
+        f"{4 * recipe.width}, patches of {{patch}} x {{patch}} pixels",
+        "data": _IMAGES[record["data"]["name"]] + "; {train:,} images trained on, {test:,} held out",
+        "training": "{steps:,} steps ({epochs} epochs) of {batch} images; AdamW, learning rate "
+        f"{recipe.peak:g} with {{warmup_epochs}} epochs of warm-up and a cosine, weight decay {{weight_decay:g}}",
+        "stochastic depth": "rate {drop_path:g} at the last block, linear in depth" if recipe.drop_path else "none",
+        "augmentation": "RandAugment ({layers} operation(s), magnitude {magnitude:g}), random erasing {erasing:g}, "
+        "mixup {mixup:g} and cutmix {cutmix:g} on a share of {mixing:g} of the batches, label smoothing "
+        "{label_smoothing:g}",
+        "seed": "{seed} (initialisation, batches, augmentation, stochastic depth)",
+    }
+    reached = """| | accuracy | loss (nats) |
+| --- | --- | --- |
+| training images | {train_accuracy:.1%} | {train_loss:.3f} |
+| held-out images | {test_accuracy:.1%} | {test_loss:.3f} |
+| held-out images, untrained (revision `step0`, from its seed, not stored) | {untrained_test_accuracy:.1%} | |
+"""
+    return _card(record, "vision transformer", "a reader of digits", rows, reached.format(**record))
+
+
+def _card(record: dict, kind: str, other: str, rows: dict[str, str], reached: str) -> str:
+    """Write a model card from its record: what the model is, how it was made and what it reached."""
+    known = {**record["recipe"], **record["data"], **record}
+    table = "".join(f"| {label} | {value.format(**known)} |\n" for label, value in rows.items())
+    versions = ", ".join(f"{package} {number}" for package, number in record["versions"].items())
     return f"""# {record["name"]}
 
-A small vision transformer, trained for this project so that everything in it runs without a network.
-It is an object of study, not a reader of digits.
+A small {kind}, trained for this project so that everything in it runs without a network.
+It is an object of study, not {other}.
 
 | | |
 | --- | --- |
-| architecture | ViT (pre-norm, class token, learnt positions), as DeiT without distillation |
-| size | {record["parameters"]:,} parameters; {recipe["blocks"]} blocks, width {recipe["width"]}, {recipe["heads"]} \
-heads, MLP width {4 * recipe["width"]}, patches of {recipe["patch"]} x {recipe["patch"]} pixels |
-| data | {_IMAGES[record["data"]["name"]]}; {record["data"]["train"]:,} images trained on, \
-{record["data"]["test"]:,} held out |
-| training | {record["steps"]:,} steps ({recipe["epochs"]} epochs) of {recipe["batch"]} images; AdamW, learning rate \
-{peak:g} with {recipe["warmup_epochs"]} epochs of warm-up and a cosine, weight decay {recipe["weight_decay"]:g} |
-| stochastic depth | {depth} |
-| augmentation | {augmentation} |
-| seed | {record["seed"]} (initialisation, batches, augmentation, stochastic depth) |
-| stored as | float16, safetensors |
-| made with | torch {record["versions"]["torch"]}, transformers {record["versions"]["transformers"]} |
+{table}| stored as | float16, safetensors |
+| made with | {versions} |
 | command | `{record["command"]}` |
 
-| | accuracy | loss (nats) |
-| --- | --- | --- |
-| training images | {record["train_accuracy"]:.1%} | {record["train_loss"]:.3f} |
-| held-out images | {record["test_accuracy"]:.1%} | {record["test_loss"]:.3f} |
-| held-out images, untrained (revision `step0`, from its seed, not stored) | \
-{record["untrained_test_accuracy"]:.1%} | |
-"""
+{reached}"""

@@ -123,13 +123,9 @@ def train(recipe: Recipe, source: Path, run: Path, every_seconds: float = 120.0)
 
 
 def fit(
-    recipe: Recipe,
-    model: PreTrainedModel,
-    corpus: text.Corpus,
-    run: Path,
-    every_seconds: float = 120.0,
+    recipe: Recipe, model: PreTrainedModel, corpus: text.Corpus, run: Path, every_seconds: float = 120.0,
     objective: Callable[[PreTrainedModel, torch.Tensor, int], torch.Tensor] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Train a freshly initialised model to the end of its recipe, or go on where its run folder stands."""
     # Batches, and what is dropped in training, are functions of the recipe's seed and of the step alone, so that a
     # resumed run is the uninterrupted one.

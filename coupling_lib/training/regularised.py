@@ -10,7 +10,6 @@ should first learn to predict. Each run is measured like a model of the suite. A
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -24,7 +23,7 @@ from coupling_lib.measures.regularised import difference_table, regularised
 from coupling_lib.models.load import wrap_model
 from coupling_lib.training import run_files, suite_table, text
 from coupling_lib.training.language import fit, loss, validation_windows
-from coupling_lib.training.suite import SuiteRecipe, build, prepare_corpus, weights
+from coupling_lib.training.suite import SuiteRecipe, build, run_all, weights
 
 
 @dataclass(frozen=True)
@@ -98,17 +97,7 @@ def run_pairs(
     source: Path | None, run: Path, table: Path, chosen: dict[str, RegularisedRecipe], text_name: str = ""
 ) -> None:
     """Train and measure runs, one after the other, and keep the table up to date."""
-    for number, (name, recipe) in enumerate(chosen.items(), start=1):
-        start, corpus = time.monotonic(), prepare_corpus(recipe, source, run)
-        rows = train_one(name, recipe, corpus, run / name, text_name or (source.name if source else ""))
-        suite_table.write(table, rows, list(chosen), HEADER)
-        last = rows[-1]
-        print(
-            f"[{number}/{len(chosen)}] {name}: validation loss {last['validation_loss']:.3f}, coupling "
-            f"(1 - normalized_miscoupling, K = 10) {1 - last['normalized_miscoupling_k10']:.3f}, coupling loss "
-            f"{last['coupling_loss']:.3f}, {time.monotonic() - start:.0f} s",
-            flush=True,
-        )
+    run_all(chosen, train_one, source, run, table, list(chosen), text_name, HEADER)
 
 
 def differences(table: Path) -> list[str]:

@@ -14,10 +14,10 @@ can repeat them.
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -28,9 +28,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.models.load import load_model, wrap_model
-from coupling_lib.paths import CHECKPOINTS
 from coupling_lib.training import run_files, suite_table, text
-from coupling_lib.training.language import Recipe, configuration, fit, initialise, loss
+from coupling_lib.training.language import RECIPES, Recipe, configuration, fit, initialise, loss
 
 _PARAGRAPHS = 4000
 
@@ -131,21 +130,30 @@ def _branch_dropper(probability: float):
 
 
 def train_one(name: str, recipe: SuiteRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
-    """Train a model of the suite and measure it at step 0 and at every checkpoint."""
+    """Train a model of the suite, unless it is embedded, and measure it at step 0 and at every checkpoint."""
     run_files.claim(run, recipe)
     if rows := run_files.kept_rows(run):
         return rows
+    trained = {} if name in SHIPPED else _trained(recipe, corpus, run)
+    for step in (0, *recipe.checkpoints):
+        if name in SHIPPED:
+            model = load_model(name, revision=f"step{step}", device="cpu")
+        else:
+            model = wrap_model(weights(recipe, run, step), corpus.tokenizer, name=name)
+        rows.append(suite_table.timed_row(name, recipe, model, corpus, text_name, step) | trained.get(step, {}))
+    return run_files.keep_rows(run, rows)
+
+
+def _trained(recipe: SuiteRecipe, corpus: text.Corpus, run: Path) -> dict[int, dict]:
+    """Train a model, and give its running loss at each checkpoint and the seconds until then."""
     state, start, dtype = run / "state.safetensors", time.monotonic(), getattr(torch, recipe.precision)
     done = int(load_file(state)["step"]) if state.exists() else 0
     fit(recipe, build(recipe), corpus, run, every_seconds=60.0, objective=lambda model, ids, _: loss(model, ids, dtype))
     # A resumed run knows the time of its last part alone, so the time of a step is what is kept.
     per_step = (time.monotonic() - start) / max(1, recipe.steps - done)
     log = {int(row["step"]): row["train_loss"] for row in run_files.read_log(run / "log.csv", recipe.steps)}
-    for step in (0, *recipe.checkpoints):
-        loaded = wrap_model(weights(recipe, run, step), corpus.tokenizer, name=name)
-        row = suite_table.timed_row(name, recipe, loaded, corpus, text_name, step)
-        rows.append(row | {"train_loss": log.get(step), "train_seconds": round(per_step * step, 1)})
-    return run_files.keep_rows(run, rows)
+    steps = (0, *recipe.checkpoints)
+    return {step: {"train_loss": log.get(step), "train_seconds": round(per_step * step, 1)} for step in steps}
 
 
 def weights(recipe: SuiteRecipe, run: Path, step: int) -> PreTrainedModel:
@@ -155,36 +163,31 @@ def weights(recipe: SuiteRecipe, run: Path, step: int) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(run / f"step{step}", dtype=torch.float32)
 
 
-def measure_shipped(name: str, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
-    """Measure an embedded model at every checkpoint that ships with the project."""
-    run.mkdir(parents=True, exist_ok=True)
-    if rows := run_files.kept_rows(run):
-        return rows
-    record = json.loads((CHECKPOINTS / name / "training.json").read_text())
-    for step in (point["step"] for point in record["checkpoints"]):
-        model = load_model(name, revision=f"step{step}", device="cpu")
-        recipe = SuiteRecipe(**record["recipe"])
-        rows.append(suite_table.timed_row(name, recipe, model, corpus, text_name, step))
-    return run_files.keep_rows(run, rows)
-
-
 def run_suite(names: list[str], source: Path | None, run: Path, table: Path, text_name: str = "") -> None:
-    """Train and measure models of the suite, one after the other, and keep the table up to date."""
+    """Train and measure models of the suite."""
     order = [*SUITE, *SHIPPED]
     if unknown := [name for name in names if name not in order]:
         raise ParameterError(f"the model {unknown[0]!r} is not in the suite; choose from {', '.join(order)}")
+    chosen = {name: SUITE.get(name) or SuiteRecipe(**asdict(RECIPES[name])) for name in names}
+    run_all(chosen, train_one, source, run, table, order, text_name)
+
+
+def run_all(
+    chosen: Mapping[str, SuiteRecipe], rows_of: Callable[..., list[dict]], source: Path | None, run: Path, table: Path,
+    order: list[str], text_name: str, header: str = suite_table.HEADER,
+) -> None:  # fmt: skip
+    """Train and measure one run after the other, keep the table up to date and say what each came to."""
     label = text_name or (source.name if source else "")
-    for number, name in enumerate(names, start=1):
-        start, recipe = time.monotonic(), SUITE.get(name)
-        corpus = prepare_corpus(recipe or SuiteRecipe("neox"), source, run)
-        where = (corpus, run / name, label)
-        rows = train_one(name, recipe, *where) if recipe else measure_shipped(name, *where)
-        suite_table.write(table, rows, order)
+    for number, (name, recipe) in enumerate(chosen.items(), start=1):
+        start, corpus = time.monotonic(), prepare_corpus(recipe, source, run)
+        rows = rows_of(name, recipe, corpus, run / name, label)
+        suite_table.write(table, rows, order, header)
         last = rows[-1]
+        pair_loss = f", coupling loss {last['coupling_loss']:.3f}" if "coupling_loss" in last else ""
         print(
-            f"[{number}/{len(names)}] {name}: step {last['step']}, validation loss {last['validation_loss']:.3f}, "
+            f"[{number}/{len(chosen)}] {name}: step {last['step']}, validation loss {last['validation_loss']:.3f}, "
             f"coupling (1 - normalized_miscoupling, K = 10) {1 - last['normalized_miscoupling_k10']:.3f}, "
-            f"null {1 - last['normalized_miscoupling_k10_null']:.3f}, {time.monotonic() - start:.0f} s",
+            f"null {1 - last['normalized_miscoupling_k10_null']:.3f}{pair_loss}, {time.monotonic() - start:.0f} s",
             flush=True,
         )
 

@@ -27,5 +27,6 @@ CASES = {
     "draw_graph beyond": (depth.draw_graph, lambda n: depth.take_graph(networks(n), NAME, 4), NULL | {"beyond": True}),
     "draw_distribution": (depth.draw_distribution, lambda n: depth.take_distribution(networks(n), NAME, 4), NULL),
     "draw_models": (depth.draw_models, models, NULL),
+    "draw_models in rows": (depth.draw_models, lambda n: models(n + 4), NULL),
     "draw_construction": (schematic.draw_construction, lambda n: schematic.take_example()),
 }

@@ -44,4 +44,4 @@ CASES = {
     "draw_figure_1a": (nulls.draw_figure_1a, lambda n: nulls.take_figure_1a(POINTS, {"tiny": make_decisive(n)})),
     "draw_figure_1a of digitised points alone": (nulls.draw_figure_1a, lambda n: nulls.take_figure_1a(POINTS, {})),
 }
-"""Each figure: how it is drawn, and what of, for a number of networks."""
+"""Each figure: what draws it, and what makes its data for a number of networks."""

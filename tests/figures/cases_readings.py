@@ -61,12 +61,13 @@ def make_by_block(n: int = 2) -> xr.Dataset:
 
 CASES = {
     "draw_values": (readings.draw_values, make_means),
-    "draw_beyond_chance": (lambda means: readings.draw_beyond_chance(means, 10), make_means),
+    "draw_beyond_chance": (readings.draw_beyond_chance, make_means, {"k": 10}),
     "draw_agreement": (readings.draw_agreement, lambda n: make_agreement()),
     "draw_choices": (readings.draw_choices, make_choices),
     "draw_boundaries": (
-        lambda by_block: readings.draw_boundaries(by_block, 0.95),
+        readings.draw_boundaries,
         lambda n: readings.take_boundaries(make_by_block(n)),
+        {"null": 0.95},
     ),
 }
-"""Each figure: how it is drawn, and what of, for a number of networks."""
+"""Each figure: what draws it, what makes its data for a number of networks, and its options."""

@@ -1,4 +1,4 @@
-"""Figures of emergence: what is drawn is what was measured, step 0 stands apart, and text stays inside."""
+"""Figures of emergence: what is drawn is what was measured, and step 0 stands apart."""
 
 import subprocess
 import sys
@@ -7,19 +7,12 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from coupling_lib.figures import emergence, emergence_data, style
+from coupling_lib.figures import emergence, style
+from coupling_lib.figures.show import frame
 from coupling_lib.metrics.statistics import mean_interval
-from tests.figures.drawn import assert_repeats, assert_text_inside
+from tests.figures.cases_emergence import NAME, K
 from tests.figures.trajectory_cases import STEPS, make_emergence
 
-NAME, K = "normalized_miscoupling", 4
-FIGURES = {
-    "coupling": lambda ds: emergence.coupling_over_training(ds, NAME, K),
-    "locality": lambda ds: emergence.locality_over_training(ds, NAME, K),
-    "graphs": lambda ds: emergence.graphs_over_training(ds, NAME, K),
-    "scores": emergence.scores_over_training,
-    "profiles": emergence.profiles_over_training,
-}
 OFF = ~np.eye(6, dtype=bool)
 
 
@@ -28,44 +21,24 @@ def measured():
     return make_emergence()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("figure", FIGURES)
-def test_every_figure_repeats_byte_for_byte(figure, theme, measured):
-    assert_repeats(lambda: FIGURES[figure](measured), theme)
-
-
-@pytest.mark.parametrize("case", ["all", "two steps", "no step 0", "one prompt", "nothing known", "no score"])
-@pytest.mark.parametrize("figure", FIGURES)
-def test_every_figure_takes_any_steps_and_keeps_its_text_inside(figure, case, measured):
-    cases = {
-        "all": measured,
-        "two steps": measured.isel(step=[0, 3]),
-        "no step 0": measured.isel(step=[1, 2, 3]),
-        "one prompt": measured.isel(prompt=[0]),
-        "nothing known": measured.assign(progress=measured.progress * np.nan).assign_attrs(progress_label=""),
-        "no score": measured.assign({n: measured[n] * np.nan for n in ("expodistance", "window_expodistance")}),
-    }
-    assert_text_inside(lambda: FIGURES[figure](cases[case]))
-
-
 def test_coupling_is_the_mean_over_pairs_with_a_mean_interval_over_prompts(measured):
-    table = emergence_data.coupling_table(measured, NAME, K)
+    table = emergence.take_coupling(measured, NAME, K)
     values = 1 - measured[NAME].sel(k=K).values[:, :, OFF].mean(axis=-1)
     interval = mean_interval(values, axis=1)
-    np.testing.assert_allclose(table.coupling, values.mean(axis=1))
-    np.testing.assert_allclose(table[["low", "high"]].T, [interval.low, interval.high])
+    np.testing.assert_allclose(table["mean"], values.mean(axis=1))
+    np.testing.assert_allclose([table.low, table.high], [interval.low, interval.high])
     np.testing.assert_allclose(table.random_bases, 1 - measured["null"].sel(k=K))
-    assert table.progress.tolist() == [7, 6, 5, 4]
+    assert table.progress.values.tolist() == [7, 6, 5, 4]
 
 
 def test_coupling_figure_shows_that_table_its_null_and_progress_on_the_second_axis(measured):
-    figure = emergence.coupling_over_training(measured, NAME, K)
-    table = emergence_data.coupling_table(measured, NAME, K)
+    table = emergence.take_coupling(measured, NAME, K)
+    figure = emergence.draw_coupling(table)
     left, right = figure.axes
     drawn = {line.get_label(): line for line in left.lines}
-    np.testing.assert_allclose(drawn["coupling"].get_ydata(), table.coupling[1:])  # step 0 is joined by dots
+    np.testing.assert_allclose(drawn["coupling"].get_ydata(), table["mean"][1:])  # step 0 is joined by dots
     np.testing.assert_allclose(drawn["random bases ± 0.00001"].get_ydata(), table.random_bases)
-    assert drawn["untrained (step 0)"].get_ydata() == [table.coupling[0]]
+    assert drawn["untrained (step 0)"].get_ydata() == [table["mean"][0]]
     assert drawn["untrained (step 0)"].get_color() == style.colour(style.UNTRAINED)
     np.testing.assert_allclose(right.lines[0].get_ydata(), table.progress)
     assert right.get_ylabel() == "validation loss (nats per token)"
@@ -74,35 +47,45 @@ def test_coupling_figure_shows_that_table_its_null_and_progress_on_the_second_ax
 def test_locality_and_near_and_far_pairs_are_means_over_their_pairs(measured):
     coupling = 1 - measured[NAME].sel(k=K).values
     apart = np.abs(np.subtract.outer(range(6), range(6)))
-    table = emergence_data.locality_table(measured, NAME, K)
+    table = emergence.take_locality(measured, NAME, K)
     for distance in range(1, 6):
         expected = coupling[:, :, apart == distance].mean(axis=(1, 2))
-        np.testing.assert_allclose(table[table.distance == distance].coupling, expected)
-    pairs = emergence_data.near_and_far_table(measured, NAME, K)
-    for name, chosen in {"neighbours": apart == 1, "half the depth or more apart": apart >= 3}.items():
-        expected = coupling[:, :, chosen].mean(axis=(1, 2))
-        np.testing.assert_allclose(pairs[pairs.pairs == name].coupling, expected)
+        np.testing.assert_allclose(table["mean"].sel(distance=distance), expected)
+    far = coupling[:, :, apart >= 3].mean(axis=(1, 2))
+    np.testing.assert_allclose(table.far_mean, far)
+    right = emergence.draw_locality(table).axes[1]
+    drawn = {line.get_label(): line.get_ydata() for line in right.lines}
+    np.testing.assert_allclose(drawn["neighbours"], coupling[1:, :, apart == 1].mean(axis=(1, 2)))
+    np.testing.assert_allclose(drawn["half the depth or more apart"], far[1:])
 
 
 def test_graphs_are_of_the_first_the_most_coupled_and_the_last_step(measured):
-    assert list(emergence_data.graph_steps(measured, NAME, K)) == ["step 0", "step 100", "step 1000"]
-    assert list(emergence_data.graph_steps(measured.isel(step=[1, 2]), NAME, K)) == ["step 10", "step 100"]
-    figure = emergence.graphs_over_training(measured, NAME, K)
+    graphs = emergence.take_graphs(measured, NAME, K)
+    assert graphs.step.values.tolist() == ["step 0", "step 100", "step 1000"]
+    two = emergence.take_graphs(measured.isel(step=[1, 2]), NAME, K)
+    assert two.step.values.tolist() == ["step 10", "step 100"]
+    figure = emergence.draw_graphs(graphs)
     rims = [to_hex(axes.collections[0].get_edgecolor()[0]) for axes in figure.axes[:3]]
     assert rims == [style.colour(style.UNTRAINED), style.colour(style.TRAINED), style.colour(style.TRAINED)]
-    assert set(emergence_data.graph_table(measured, NAME, K).network) == {"step 0", "step 100", "step 1000"}
+    table = frame(graphs)
+    assert set(table.step) == {"step 0", "step 100", "step 1000"} and (table.block_a < table.block_b).all()
+    edge = table[(table.step == "step 100") & (table.block_a == 2) & (table.block_b == 5)].coupling.item()
+    pair = 1 - measured[NAME].sel(k=K, step=100).mean("prompt").values
+    assert edge == pytest.approx((pair[1, 4] + pair[4, 1]) / 2)
 
 
 def test_windows_are_named_by_their_blocks_from_one(measured):
-    assert emergence_data.drawn_windows(measured) == {"blocks 1-3": 1, "blocks 2-4": 2, "blocks 4-6": 4}
-    single = measured.isel(centre=[0])
-    assert emergence_data.drawn_windows(single) == {"blocks 1-3": 1}
+    scores = emergence.take_scores(measured)
+    assert scores.blocks.values.tolist() == ["all", "blocks 1-3", "blocks 2-4", "blocks 4-6"]
+    middle = scores["median"].sel(score="expodistance", blocks="blocks 2-4", step=10)
+    assert middle == pytest.approx(np.median(measured.window_expodistance.sel(step=10, centre=2)))
+    assert emergence.take_scores(measured.isel(centre=[0])).blocks.values.tolist() == ["all", "blocks 1-3"]
 
 
 def test_scores_are_medians_and_quartiles_over_the_prompts_that_have_one(measured):
     changed = measured.copy(deep=True)
     changed["expodistance"][1, 0] = np.nan
-    table = emergence_data.score_table(changed)
+    table = frame(emergence.take_scores(changed))
     row = table[(table.score == "expodistance") & (table.blocks == "all") & (table.step == 10)].iloc[0]
     left = changed.expodistance.values[1, 1:]
     assert row[["low", "median", "high"]].tolist() == pytest.approx(np.quantile(left, (0.25, 0.5, 0.75)).tolist())
@@ -111,7 +94,7 @@ def test_scores_are_medians_and_quartiles_over_the_prompts_that_have_one(measure
 
 
 def test_profiles_count_levels_from_zero_and_middle_blocks_from_one(measured):
-    table = emergence_data.profile_table(measured)
+    table = frame(emergence.take_profiles(measured))
     assert table[table.quantity == "norm"].depth.unique().tolist() == list(range(7))
     assert table[table.quantity == "window_expodistance"].depth.unique().tolist() == [2, 3, 4, 5]
     line = table[(table.quantity == "norm") & (table.step == 100) & (table.depth == 2)].iloc[0]
@@ -119,8 +102,8 @@ def test_profiles_count_levels_from_zero_and_middle_blocks_from_one(measured):
 
 
 def test_summary_and_quoted_numbers_agree_with_the_tables(measured):
-    summary = emergence_data.summary_table(measured, NAME, K)
-    quoted = emergence_data.quoted(measured, NAME, K)
+    summary = emergence.take_summary(measured, NAME, K)
+    quoted = emergence.numbers_of(measured, NAME, K)
     assert summary.index.tolist() == list(STEPS)
     assert list(summary.columns) == [
         "coupling", "low", "high", "random bases", "line-shape score", "expodistance", "validation loss",

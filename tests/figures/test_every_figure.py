@@ -1,7 +1,7 @@
 """What holds for every figure: the same bytes each time, all text inside, for one to three networks, on both pages.
 
-Each `cases_X.py` beside this file has `CASES`: by the name of a `draw_...` function (and a word, where it has several)
-the function, what makes its data from a number of networks, and its options where it takes some.
+Each module beside this one whose name begins with `cases_` has `CASES`: by the name of a `draw_...` function (and a
+word, where it has several) the function, what makes its data from a number of networks, and its options, if any.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures of coupling against quality: points, lines and labels are those of their tables, in both themes."""
+"""Figures of coupling against quality: points, lines and labels are those of their tables."""
 
 from __future__ import annotations
 
@@ -8,84 +8,21 @@ import pytest
 from matplotlib.colors import to_hex
 
 from coupling_lib.figures import generalization as figures
-from coupling_lib.figures import generalization_data as data
-from coupling_lib.figures import style, training_sign
-from coupling_lib.metrics.statistics import width_curve
-from tests.figures.drawn import assert_repeats, assert_text_inside
-
-SCORES = {"minus validation loss": "negative_loss", "accuracy": "accuracy"}
-VARIANTS = ("mismatch", "released_trace", "basis_vv")
-LABELS = {"one": ("coupling", "score"), "two": ("relative coupling", "minus loss")}
-
-
-def make_points(n: int = 8) -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    width = np.array([768, 1024, 2048, 2560, 4096, 4096, 5120, 8192])[:n]
-    coupling = width_curve(width) + 0.003 * rng.standard_normal(n)
-    families = ["GPT-2", "Llama 2", "Llama 3", "Phi", "Gemma (v1)", "Nobody's", "Mistral", "Qwen"][:n]
-    return pd.DataFrame(
-        {
-            "model": [f"model-{i}" for i in range(n)], "family": families, "width": width, "coupling": coupling,
-            "score": 30 + 5 * rng.standard_normal(n), "how": "digitised",
-        }
-    )  # fmt: skip
-
-
-def make_suite() -> pd.DataFrame:
-    rng = np.random.default_rng(1)
-    rows = []
-    for number, (width, blocks) in enumerate([(32, 4), (32, 8), (64, 4), (64, 8), (96, 8)]):
-        for step in (32, 100, 600):
-            rows.append(
-                {
-                    "model": f"m{number}", "architecture": ("neox", "llama")[number % 2], "width": width,
-                    "blocks": blocks, "parameters": 1000 * width * blocks, "step": step, "tokens": 1024 * step,
-                    "final": step == 600, "validation_loss": (loss := 7 - np.log10(step) + 0.1 * rng.random()),
-                    "negative_loss": -loss, "accuracy": rng.random(), "coupling": rng.random(),
-                }
-            )  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def make_variants() -> pd.DataFrame:
-    rng = np.random.default_rng(2)
-    rows = [(name, k, *rng.uniform(-1, 1, 2)) for name in VARIANTS for k in ("5", "10", "tenth")]
-    table = pd.DataFrame(rows, columns=["variant", "k", "r", "r_relative"])
-    return table.assign(p_holm=[0.01, 0.2, 0.04, 0.05, 1, 0.001, 0.3, 0.02, 0.06])
-
-
-def make_rivals() -> dict[str, pd.DataFrame]:
-    names = ["coupling", "parameters", "width"]
-    table = pd.DataFrame({"predictor": names, "r_squared": [0.2, 0.5, 0.7], "partial": [-0.3, 0.4, 0.1]})
-    table = table.assign(low=table.r_squared - 0.1, high=table.r_squared + 0.2)
-    other = table.iloc[::-1].assign(r_squared=[0.1, 0.3, 0.6], partial=[0.2, 0.0, -0.6])
-    return {"The suite": table, "Equal tokens": other.assign(low=0.0, high=0.9)}
-
-
-def make_board() -> pd.DataFrame:
-    rng = np.random.default_rng(3)
-    table = pd.DataFrame(20 + 60 * rng.random((7, 6)), columns=list(figures.TASKS))
-    table["average"] = table.mean(axis=1)
-    table.loc[2, "GSM8K"] = np.nan
-    table.loc[3, "ARC"] = np.nan
-    names = ["Llama 2", "Llama 2", "Phi", "Gemma (v1)", "Nobody's", "GPT-2", "Qwen"]
-    return table.assign(model=[f"b{i}" for i in range(7)], family=names, parameters_b=[7, 13, 2.7, 7, 1, 0.1, 0.5])
-
-
-def make_shapes() -> dict[str, tuple[list[float], np.ndarray]]:
-    x = np.linspace(0.2, 0.9, 9)
-    return {"one": (list(x), 3 * x - 1), "two": (list(x[::-1]), np.exp(2 * x[::-1]))}
-
-
-FIGURES = {
-    "paper": lambda: figures.paper_scatter(make_points()),
-    "suite": lambda: figures.suite_scatter(make_suite(), "coupling", SCORES, "coupling relative to its null", "m3"),
-    "variants": lambda: figures.variants(make_variants()),
-    "rivals": lambda: figures.rivals(make_rivals()),
-    "sizes": lambda: figures.sizes(make_suite(), "coupling", "negative_loss", ("coupling", "minus loss")),
-    "shapes": lambda: figures.shapes(make_shapes(), LABELS),
-    "leaderboard": lambda: figures.leaderboard(make_board(), "b1"),
-}
+from coupling_lib.figures import generalization_numbers, style
+from coupling_lib.measures.generalization import SCORES
+from tests.figures.cases_generalization import (
+    CHANGES,
+    LABELS,
+    RUNS,
+    VARIANTS,
+    make_board,
+    make_points,
+    make_rivals,
+    make_shapes,
+    make_sign,
+    make_suite,
+    make_variants,
+)
 
 
 def drawn_points(axes, marker: str | None = None) -> set[tuple[float, float]]:
@@ -102,17 +39,10 @@ def texts(axes) -> list[str]:
     return [text.get_text() for text in axes.texts]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("figure", FIGURES)
-def test_every_figure_repeats_byte_for_byte_and_keeps_its_text_inside(figure, theme):
-    assert_repeats(FIGURES[figure], theme)
-    assert_text_inside(FIGURES[figure], theme, tick_labels="y")
-
-
 def test_the_paper_s_points_stand_beside_the_curve_of_width_alone():
     points = make_points()
-    panels = {axes.get_title(): axes for axes in figures.paper_scatter(points).axes}
-    table = data.paper_table(points)
+    panels = {axes.get_title(): axes for axes in figures.draw_paper(figures.take_paper(points)).axes}
+    table = figures.take_paper(points)
     assert drawn_points(panels["As plotted"]) == points_of(points, "coupling", "score")
     assert drawn_points(panels["Width alone"]) == points_of(table, "width_curve", "score")
     r = np.corrcoef(points.coupling, points.score)[0, 1]
@@ -125,7 +55,7 @@ def test_the_paper_s_points_stand_beside_the_curve_of_width_alone():
 
 def test_the_partial_regression_is_of_what_log_width_leaves_of_both():
     points = make_points()
-    panel = {axes.get_title(): axes for axes in figures.paper_scatter(points).axes}["Beyond width"]
+    panel = {axes.get_title(): axes for axes in figures.draw_paper(figures.take_paper(points)).axes}["Beyond width"]
     design = np.column_stack([np.ones(len(points)), np.log(points.width)])
     left = [y - design @ np.linalg.lstsq(design, y, rcond=None)[0] for y in (points.coupling, points.score)]
     found = np.array(sorted(drawn_points(panel)))
@@ -134,11 +64,9 @@ def test_the_partial_regression_is_of_what_log_width_leaves_of_both():
 
 
 def test_the_sign_is_drawn_at_every_step_beside_all_checkpoints():
-    signs = pd.DataFrame({"step": [32, 600], "r": [0.8, -0.5], "low": [0.6, -0.7], "high": [0.9, -0.2], "models": 9})
-    table = pd.DataFrame(
-        {"model": "m", "step": [0, 32, 100, 600], "tokens": 1, "validation_loss": [7, 6, 5, 4], "c": [0, 0.3, 0.4, 0.1]}
-    )
-    left, right = training_sign.along_training(signs, table, "c", "coupling").axes
+    signs, table = make_sign()
+    rows = figures.take_sign(signs, table, "c")
+    left, right = figures.draw_sign(rows).axes
     (line,) = [line for line in left.lines if line.get_marker() == "o"]
     assert line.get_xdata().tolist() == [32, 600] and line.get_ydata().tolist() == [0.8, -0.5]
     assert [text.get_text() for text in left.texts] == ["$+0.80$", "$-0.50$"]
@@ -147,15 +75,11 @@ def test_the_sign_is_drawn_at_every_step_beside_all_checkpoints():
     for name, degree in (("line", 1), ("parabola", 2)):
         x = curves[name].get_xdata()
         np.testing.assert_allclose(curves[name].get_ydata(), np.polyval(np.polyfit([7, 6, 5, 4], table.c, degree), x))
-    rows = training_sign.sign_table(signs, table, "c")
     assert rows.panel.tolist() == ["left"] * 2 + ["right"] * 4 and rows.r[:2].tolist() == [0.8, -0.5]
-    for theme in ("light", "dark"):
-        assert_repeats(lambda: training_sign.along_training(signs, table, "c", "coupling"), theme)
-        assert_text_inside(lambda: training_sign.along_training(signs, table, "c", "coupling"), theme)
 
 
 def test_families_are_named_once_and_those_without_a_colour_of_their_own_together():
-    (legend,) = figures.paper_scatter(make_points()).legends
+    (legend,) = figures.draw_paper(figures.take_paper(make_points())).legends
     names = [text.get_text() for text in legend.get_texts()]
     assert "Gemma" in names and "Gemma (v1)" not in names and "Nobody's" not in names
     assert names[-1] == "other" and len(set(names)) == len(names)
@@ -163,7 +87,7 @@ def test_families_are_named_once_and_those_without_a_colour_of_their_own_togethe
 
 def test_the_paper_s_table_holds_what_is_drawn_and_its_distance_from_the_curve():
     points = make_points()
-    table = data.paper_table(points)
+    table = figures.take_paper(points)
     assert table.model.tolist() == points.model.tolist()
     np.testing.assert_allclose(table.width_curve, 1 - 1 / np.sqrt(np.floor(0.1 * points.width)))
     for name in ("coupling", "score"):
@@ -175,7 +99,8 @@ def test_the_paper_s_table_holds_what_is_drawn_and_its_distance_from_the_curve()
 
 def test_the_suite_s_checkpoints_are_joined_along_training_and_the_last_are_full_and_fitted():
     suite = make_suite()
-    figure = figures.suite_scatter(suite, "coupling", SCORES, "coupling relative to its null", "m3")
+    table = figures.take_suite(suite, "coupling")
+    figure = figures.draw_suite(table, "m3")
     last = suite[suite.final]
     for axes, (label, column) in zip(figure.axes, SCORES.items(), strict=False):
         assert axes.get_ylabel() == label and axes.get_xlabel() == "coupling relative to its null"
@@ -189,14 +114,13 @@ def test_the_suite_s_checkpoints_are_joined_along_training_and_the_last_are_full
         assert f"last checkpoints: $r = {np.corrcoef(last.coupling, last[column])[0, 1]:.2f}$" in texts(axes)
         named = next(text for text in axes.texts if text.get_text() == "m3")
         assert named.xy == tuple(last.loc[last.model == "m3", ["coupling", column]].iloc[0])
-    table = data.suite_table(suite, "coupling")
     assert set(table.columns) >= {"model", "step", "coupling", "validation_loss", "accuracy", "final"}
     pd.testing.assert_series_equal(table.coupling, suite.coupling)
 
 
 def test_every_reading_s_correlation_is_drawn_and_is_hollow_where_it_may_be_chance():
     table = make_variants()
-    measured, relative = figures.variants(table).axes
+    measured, relative = figures.draw_variants(table).axes
     assert [label.get_text() for label in measured.get_yticklabels()] == list(VARIANTS)
     places = {"5": -0.2, "10": 0.0, "tenth": 0.2}
     wanted = {(row.r, VARIANTS.index(row.variant) + places[row.k]): row.p_holm < 0.05 for row in table.itertuples()}
@@ -212,7 +136,8 @@ def test_every_reading_s_correlation_is_drawn_and_is_hollow_where_it_may_be_chan
 
 def test_rivals_stand_in_one_order_with_their_intervals_and_partial_correlations():
     tables = make_rivals()
-    left, right = figures.rivals(tables).axes
+    stacked = figures.take_rivals(tables)
+    left, right = figures.draw_rivals(stacked).axes
     names = ["coupling", "parameters", "width"]
     assert [label.get_text() for label in left.get_yticklabels()] == names
     for position, (label, table) in enumerate(tables.items()):
@@ -224,14 +149,13 @@ def test_rivals_stand_in_one_order_with_their_intervals_and_partial_correlations
         np.testing.assert_allclose([(a[0], b[0]) for a, b in ends], rows[["low", "high"]])
         (partial,) = [other for other in right.lines if other.get_color() == line.get_color()]
         np.testing.assert_allclose(partial.get_xdata(), rows.partial)
-    stacked = data.named(tables, "score")
     assert list(stacked.columns)[:2] == ["score", "predictor"] and len(stacked) == 6
     assert stacked.score.tolist() == ["The suite"] * 3 + ["Equal tokens"] * 3
 
 
 def test_sizes_show_one_point_for_each_model_and_tokens_one_for_each_checkpoint():
     suite = make_suite()
-    axes = np.array(figures.sizes(suite, "coupling", "negative_loss", ("coupling", "minus loss")).axes).reshape(2, 4)
+    axes = np.array(figures.draw_sizes(figures.take_suite(suite, "coupling")).axes).reshape(2, 4)
     last = suite[suite.final]
     for row, column in zip(axes, ("negative_loss", "coupling"), strict=True):
         for panel, x in zip(row, ("parameters", "blocks", "width", "tokens"), strict=True):
@@ -240,12 +164,13 @@ def test_sizes_show_one_point_for_each_model_and_tokens_one_for_each_checkpoint(
             assert texts(panel) == [f"$r = {np.corrcoef(np.log(shown[x]), shown[column])[0, 1]:.2f}$"]
             assert panel.get_xscale() == ("log" if x in ("parameters", "tokens") else "linear")
     assert [panel.get_xlabel() for panel in axes[1]] == ["parameters", "blocks", "width", "training tokens"]
-    assert [panel.get_ylabel() for panel in axes[:, 0]] == ["minus loss", "coupling"]
+    assert [panel.get_ylabel() for panel in axes[:, 0]] == ["minus validation loss", "relative coupling"]
 
 
 def test_a_line_and_an_exponential_are_fitted_to_the_points():
     tables = make_shapes()
-    panels = [axes for axes in figures.shapes(tables, LABELS).axes if axes.lines]
+    points = figures.take_shapes(tables)
+    panels = [axes for axes in figures.draw_shapes(points, LABELS).axes if axes.lines]
     for axes, (title, (x, y)) in zip(panels, tables.items(), strict=True):
         assert (axes.get_xlabel(), axes.get_ylabel()) == LABELS[title]
         assert drawn_points(axes) == {(float(a), float(b)) for a, b in zip(x, y, strict=True)}
@@ -254,14 +179,13 @@ def test_a_line_and_an_exponential_are_fitted_to_the_points():
         np.testing.assert_allclose(line.get_ydata(), np.polyval(np.polyfit(x, y, 1), line.get_xdata()), rtol=1e-6)
     # These points are an exponential.
     np.testing.assert_allclose(fits["exponential"].get_ydata(), np.exp(2 * fits["exponential"].get_xdata()), rtol=1e-3)
-    points = data.point_table(tables)
     assert points.groupby("points", sort=False).size().to_dict() == {"one": 9, "two": 9}
     np.testing.assert_allclose(points.loc[points.points == "two", "score"], tables["two"][1])
 
 
 def test_the_leaderboard_draws_the_scores_there_are_and_rings_one_model():
     board = make_board()
-    panels = {axes.get_title(): axes for axes in figures.leaderboard(board, "b1").axes}
+    panels = {axes.get_title(): axes for axes in figures.draw_leaderboard(figures.take_leaderboard(board), "b1").axes}
     for task in (*figures.TASKS, "average"):
         axes = panels[task if task != "average" else "mean of the six"]
         known = board.dropna(subset=[task])
@@ -275,19 +199,44 @@ def test_the_leaderboard_draws_the_scores_there_are_and_rings_one_model():
     assert len(known) == 5 and drawn_points(panels["GSM8K and the rest"]) == points_of(known, "rest", "GSM8K")
     r_squared = np.corrcoef(known["rest"], known.GSM8K)[0, 1] ** 2
     assert texts(panels["GSM8K and the rest"]) == [f"$R^2 = {r_squared:.2f}$"]
-    found = data.tasks_r_squared(board)
+    found = generalization_numbers.of_tasks(board)
     assert found["gsm8k-models"] == 5 and found["gsm8k-r-squared"] == pytest.approx(r_squared)
 
 
 def test_the_text_of_a_figure_takes_the_ink_of_its_theme():
     for theme in ("light", "dark"):
         with style.theme(theme):
-            axes = figures.shapes(make_shapes(), LABELS).axes[0]
+            axes = figures.draw_shapes(figures.take_shapes(make_shapes()), LABELS).axes[0]
             ink = style.colour("text")
         assert to_hex(axes.lines[0].get_color()) == ink
 
 
 def test_models_measured_here_are_named_and_the_others_counted():
     models = pd.DataFrame({"model": ["a", "b", "c"], "trace": [0.5, np.nan, np.nan], "normalized": [0.1, np.nan, 0.2]})
-    assert data.measured_sentence(models) == "Measured here: a, c. Not measured here: 1 of 3 models."
-    assert data.measured_sentence(models.iloc[1:2]) == "Measured here: none. Not measured here: 1 of 1 models."
+    assert generalization_numbers.measured_sentence(models) == "Measured here: a, c. Not measured here: 1 of 3 models."
+    assert (
+        generalization_numbers.measured_sentence(models.iloc[1:2])
+        == "Measured here: none. Not measured here: 1 of 1 models."
+    )
+
+
+def test_the_regulariser_s_figure_draws_every_run_once_and_states_the_differences():
+    coupling, loss, accuracy = figures.draw_regularised(RUNS, CHANGES).axes
+    for axes, column, factor in ((coupling, "coupling", 1), (loss, "validation_loss", 1), (accuracy, "accuracy", 100)):
+        drawn = {tuple(line.get_ydata().round(9)) for line in axes.lines if line.get_label() in ("one seed",)}
+        first = RUNS[RUNS.seed == 0].sort_values("strength")[column] * factor
+        assert drawn == {tuple(first.to_numpy().round(9))}
+        mean = next(line for line in axes.lines if line.get_label() == "mean").get_ydata()
+        assert mean == pytest.approx((RUNS.groupby("strength")[column].mean() * factor).to_numpy())
+    said = [text.get_text() for text in loss.texts]
+    row = CHANGES.set_index(["strength", "column"]).loc[0.3, "validation_loss"]
+    assert said[-1] == f"{row.difference:+.3f}\n[{row.low:+.3f},\n{row.high:+.3f}]"
+
+
+def test_the_regulariser_s_changes_carry_the_names_that_the_book_quotes():
+    found = generalization_numbers.of_changes(CHANGES)
+    assert found["regularised-pairs"] == 5
+    change = CHANGES.set_index(["strength", "column"]).loc[0.3, "validation_loss"]
+    assert found["regularised-loss-0.3-low"] == pytest.approx(change.low)
+    assert found["regularised-loss-0.3"] == pytest.approx(change.difference)
+    assert isinstance(pd.Series(found).sum(), float)

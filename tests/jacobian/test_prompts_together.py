@@ -106,9 +106,7 @@ def sizes(monkeypatch, model: cl.Model, given: list) -> list[int]:
     form = frame.prompts_jacobians
     with monkeypatch.context() as patch:
         patch.setattr(
-            frame,
-            "prompts_jacobians",
-            lambda group, *rest, out: seen.append(len(group)) or form(group, *rest, out=out),
+            frame, "prompts_jacobians", lambda group, *rest, out: seen.append(len(group)) or form(group, *rest, out=out)
         )
         assert len(list(traced_jacobians(model, given, -1))) == len(given)
     return seen[:: model.n_blocks]

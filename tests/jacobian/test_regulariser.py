@@ -17,7 +17,7 @@ from coupling_lib.metrics.regulariser import asymmetry
 BLOCKS, WIDTH = 3, 16
 STACK = dict(
     vocab_size=40, hidden_size=WIDTH, num_hidden_layers=BLOCKS, num_attention_heads=2, intermediate_size=32,
-    max_position_embeddings=32, initializer_range=0.4, attn_implementation="eager",
+    max_position_embeddings=32, initializer_range=0.4, attn_implementation="eager"
 )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def test_a_vision_transformer_takes_pixels():
     torch.manual_seed(0)
     config = transformers.ViTConfig(
         hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4,
-        attn_implementation="eager",
+        attn_implementation="eager"
     )  # fmt: skip
     hf = transformers.ViTForImageClassification(config)
     loss = coupling_loss(hf, torch.randn(2, 3, 8, 8), token=0)

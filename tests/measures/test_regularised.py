@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 import scipy.stats
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.figures import regularised as figures
 from coupling_lib.measures.regularised import difference_table, regularised
 
 RUNS = regularised()
@@ -38,24 +36,3 @@ def test_the_regulariser_does_what_it_is_for():
 def test_one_pair_is_too_few():
     with pytest.raises(ParameterError, match=r"strength 0\.3 has 1 pairs of runs"):
         difference_table(RUNS[(RUNS.strength == 0) | ((RUNS.strength == 0.3) & (RUNS.seed == 2))])
-
-
-def test_the_figure_draws_every_run_once_and_states_the_differences():
-    changes = CHANGES.reset_index()
-    coupling, loss, accuracy = figures.pairs(RUNS, changes).axes
-    for axes, column, factor in ((coupling, "coupling", 1), (loss, "validation_loss", 1), (accuracy, "accuracy", 100)):
-        drawn = {tuple(line.get_ydata().round(9)) for line in axes.lines if line.get_label() in ("one seed",)}
-        first = RUNS[RUNS.seed == 0].sort_values("strength")[column] * factor
-        assert drawn == {tuple(first.to_numpy().round(9))}
-        mean = next(line for line in axes.lines if line.get_label() == "mean").get_ydata()
-        assert mean == pytest.approx((RUNS.groupby("strength")[column].mean() * factor).to_numpy())
-    said = [text.get_text() for text in loss.texts]
-    row = CHANGES.loc[0.3, "validation_loss"]
-    assert said[-1] == f"{row.difference:+.3f}\n[{row.low:+.3f},\n{row.high:+.3f}]"
-
-
-def test_records_carry_the_names_that_the_book_quotes():
-    found = figures.records(CHANGES.reset_index())
-    assert found["regularised-pairs"] == 5
-    assert found["regularised-loss-0.3-low"] == pytest.approx(CHANGES.loc[0.3, "validation_loss"].low)
-    assert isinstance(pd.Series(found).sum(), float)

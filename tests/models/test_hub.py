@@ -10,18 +10,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 import tiny
 import torch
 from hub_server import REPO_ID, Hub
 
 ROOT = Path(__file__).resolve().parents[2]
+IMPORTS = "from coupling_lib.errors import ModelUnavailableError; from coupling_lib.models.load import load_model\n"
 LOAD = "from coupling_lib.models.load import load_model; model = load_model({arguments})"
 SHOW = """
 import json, sys
 sums = {name: p.double().sum().item() for name, p in model.hf.named_parameters()}
 json.dump({"sums": sums, "source": model.source, "revision": model.revision, "seed": model.seed,
            "text": model.tokenizer.decode(model.tokenizer("Paris").input_ids)}, sys.stdout)
+"""
+ELSE = """
+try:
+    load_model("some/other")
+except Exception as error:
+    print("\\n" + str(error))
 """
 
 
@@ -30,7 +38,10 @@ def revisions(tmp_path_factory):
     root = tmp_path_factory.mktemp("repository")
     tiny.save_llama(root / "main", seed=1)
     tiny.save_llama(root / "step128", seed=2, max_shard_size="20KB")
-    return {name: root / name for name in ("main", "step128")}
+    model = tiny.save_llama(root / "pickled")
+    (root / "pickled" / "model.safetensors").unlink()
+    torch.save(model.state_dict(), root / "pickled" / "pytorch_model.bin")
+    return {name: root / name for name in ("main", "step128", "pickled")}
 
 
 def user(home, endpoint, **settings):
@@ -49,8 +60,7 @@ def user(home, endpoint, **settings):
 
 
 def run(code, environment, *arguments):
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    return forked.run(code, environment, *arguments, cwd=ROOT)
 
 
 def closed_port():
@@ -85,26 +95,76 @@ def test_an_alias_is_downloaded_and_gives_the_served_weights_then_also_without_a
             "tokenizer.json",
             "tokenizer_config.json",
         ]
-    again = run(LOAD.format(arguments="'llama3-8b'") + SHOW, user(tmp_path, closed_port()))
+    nowhere = closed_port()
+    again = run(LOAD.format(arguments="'llama3-8b'") + SHOW + ELSE, user(tmp_path, nowhere))
     assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout) == got
+    shown, refused = again.stdout.splitlines()
+    assert json.loads(shown) == got
+    assert refused == (
+        f"{nowhere.removeprefix('http://')} cannot be reached and 'some/other' is not in the local cache; connect to a "
+        "network, or use 'nano-neox' or 'nano-llama'"
+    )
 
 
-def test_a_revision_is_downloaded_though_its_weights_are_in_several_files(tmp_path, revisions):
-    with Hub(revisions) as hub:
-        done = run(LOAD.format(arguments=f"'{REPO_ID}', revision='step128'") + SHOW, user(tmp_path, hub.endpoint))
+SEVERAL = """
+from coupling_lib.blocks import fits
+def shown(**arguments):
+    model = load_model(**arguments)
+    sums = {name: p.double().sum().item() for name, p in model.hf.named_parameters()}
+    return [sums, model.source, model.revision, model.seed]
+def refused(**arguments):
+    try:
+        load_model(**arguments)
+    except ModelUnavailableError as error:
+        return str(error)
+found = {"step128": shown(name=REPO_ID, revision="step128")}
+found |= {"untrained": shown(name="un/trained", untrained=True, seed=6)}
+found |= {"step7": refused(name=REPO_ID, revision="step7"), "pickled": refused(name="llama3-8b", revision="pickled")}
+fits.available = lambda device: 1000
+found["large"] = refused(name="too/large")
+json.dump(found, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory, revisions):
+    """What one user gets who asks for several models one after the other, and what the hub was asked for."""
+    with Hub(revisions, also={"un/trained": "ok", "too/large": "ok"}) as hub:
+        code = f"import json, sys\nREPO_ID = {REPO_ID!r}\n{IMPORTS}{SEVERAL}"
+        done = run(code, user(tmp_path_factory.mktemp("home"), hub.endpoint))
         assert done.returncode == 0, done.stderr
-        got = json.loads(done.stdout)
-        assert got["sums"] == pytest.approx(sums(2), rel=1e-12)
-        assert (got["revision"], got["source"]) == ("step128", f"{REPO_ID}@{hub.commit('step128')}")
+        return hub, json.loads(done.stdout)
 
 
-def test_untrained_downloads_no_weights(tmp_path, revisions):
-    with Hub(revisions) as hub:
-        done = run(LOAD.format(arguments="'llama3-8b', untrained=True, seed=6") + SHOW, user(tmp_path, hub.endpoint))
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["sums"] == pytest.approx(sums(6), rel=1e-12)
-        assert not [line for line in hub.requests if "safetensors" in line]
+def test_a_revision_is_downloaded_though_its_weights_are_in_several_files(several):
+    hub, found = several
+    sums_of_step, source, revision, _ = found["step128"]
+    assert sums_of_step == pytest.approx(sums(2), rel=1e-12)
+    assert (revision, source) == ("step128", f"{REPO_ID}@{hub.commit('step128')}")
+
+
+def test_untrained_downloads_no_weights(several):
+    hub, found = several
+    assert found["untrained"][0] == pytest.approx(sums(6), rel=1e-12) and found["untrained"][3] == 6
+    assert not [line for line in hub.requests if "un/trained" in line and "safetensors" in line]
+
+
+def test_an_unknown_revision_is_refused_by_name(several):
+    hub, found = several
+    page = f"{hub.endpoint}/{REPO_ID}/tree/main"
+    assert found["step7"] == f"'{REPO_ID}' has no revision 'step7'; its branches and tags are listed at {page}"
+
+
+def test_pickled_weights_are_refused_and_never_downloaded(several):
+    hub, found = several
+    assert found["pickled"].startswith(f"'{REPO_ID}' has only pickled weights (pytorch_model.bin)")
+    assert not [request for request in hub.requests if request.startswith("GET") and request.endswith(".bin")]
+
+
+def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_downloaded(several):
+    hub, found = several
+    assert found["large"].startswith("'too/large' needs 0.2 MB in float32, and 0.0 MB are free")
+    assert not [request for request in hub.requests if "too/large" in request and "safetensors" in request]
 
 
 LINES = {
@@ -120,21 +180,25 @@ LINES = {
     "HF_HUB_DOWNLOAD_TIMEOUT to more seconds",
     "stalled": "{host} did not answer within 2 s for 'ill/stalled'; try again, or set HF_HUB_ETAG_TIMEOUT and "
     "HF_HUB_DOWNLOAD_TIMEOUT to more seconds",
+    "no-ranges": "a file of 'ill/no-ranges' arrived truncated from {host}; run the same again to resume the download",
     "not-a-hub": "{host} does not answer as a Hugging Face hub does; check HF_ENDPOINT and the proxy",
 }
-ALL = """
-import json, sys, time
-from coupling_lib.errors import ModelUnavailableError
-from coupling_lib.models import load_model
+ALL = (
+    "import json, sys, time; from huggingface_hub import constants\n"
+    + IMPORTS
+    + """
 found = {}
 for mode in sys.argv[1:]:
     start = time.monotonic()
+    # Chunks far smaller than the file, so that each attempt counts as progress to huggingface_hub.
+    constants.DOWNLOAD_CHUNK_SIZE = 1000 if mode == "no-ranges" else 10**7
     try:
         load_model("ill/" + mode)
     except ModelUnavailableError as error:
         found[mode] = str(error), time.monotonic() - start
 json.dump(found, sys.stdout)
 """
+)
 
 
 def test_each_failure_of_the_hub_has_its_own_line_and_none_takes_long(tmp_path, revisions):
@@ -148,55 +212,15 @@ def test_each_failure_of_the_hub_has_its_own_line_and_none_takes_long(tmp_path, 
     assert max(seconds for _, seconds in found.values()) < 30
 
 
-@pytest.mark.parametrize("mode", ["403", "truncated", "silent"])
-def test_a_failure_is_the_last_line_of_a_process_that_fails(tmp_path, revisions, mode):
-    with Hub(revisions, mode) as hub:
-        environment = user(tmp_path, hub.endpoint, HF_HUB_ETAG_TIMEOUT="2", HF_HUB_DOWNLOAD_TIMEOUT="2")
-        line = last_line(run(LOAD.format(arguments="'llama3-8b'"), environment))
-        said = {"endpoint": hub.endpoint, "host": hub.endpoint.removeprefix("http://")}
-        assert line == LINES[mode].format(**said).replace(f"ill/{mode}", REPO_ID)
+def test_a_failure_is_the_last_line_of_a_process_that_fails(tmp_path, revisions):
+    with Hub(revisions, "403") as hub:
+        line = last_line(run(LOAD.format(arguments="'llama3-8b'"), user(tmp_path, hub.endpoint)))
+        assert line == LINES["403"].format(endpoint=hub.endpoint).replace("ill/403", REPO_ID)
 
 
-def test_a_download_that_starts_over_without_end_is_given_up(tmp_path, revisions):
-    # Chunks far smaller than the file, so that each attempt counts as progress to huggingface_hub.
-    small_chunks = "import huggingface_hub.constants as c; c.DOWNLOAD_CHUNK_SIZE = 1000; "
-    with Hub(revisions, "no-ranges") as hub:
-        line = last_line(run(small_chunks + LOAD.format(arguments="'llama3-8b'"), user(tmp_path, hub.endpoint)))
-        assert line.startswith(f"a file of '{REPO_ID}' arrived truncated from 127.0.0.1")
-
-
-def test_an_unknown_revision_is_refused_by_name(tmp_path, revisions):
-    with Hub(revisions) as hub:
-        done = run(LOAD.format(arguments="'llama3-8b', revision='step7'"), user(tmp_path, hub.endpoint))
-        page = f"{hub.endpoint}/{REPO_ID}/tree/main"
-        assert last_line(done) == f"'{REPO_ID}' has no revision 'step7'; its branches and tags are listed at {page}"
-
-
-def test_pickled_weights_are_refused_and_never_downloaded(tmp_path):
-    folder = tmp_path / "repository"
-    model = tiny.save_llama(folder)
-    (folder / "model.safetensors").unlink()
-    torch.save(model.state_dict(), folder / "pytorch_model.bin")
-    with Hub({"main": folder}) as hub:
-        line = last_line(run(LOAD.format(arguments="'llama3-8b'"), user(tmp_path / "home", hub.endpoint)))
-        assert line.startswith(f"'{REPO_ID}' has only pickled weights (pytorch_model.bin)")
-        assert not [request for request in hub.requests if request.startswith("GET") and request.endswith(".bin")]
-
-
-def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_downloaded(tmp_path, revisions):
-    little = "from coupling_lib.blocks import fits; fits.available = lambda device: 1000; "
-    with Hub(revisions) as hub:
-        line = last_line(run(little + LOAD.format(arguments="'llama3-8b'"), user(tmp_path, hub.endpoint)))
-        assert line.startswith("'llama3-8b' needs 0.2 MB in float32, and 0.0 MB are free")
-        assert not [request for request in hub.requests if "safetensors" in request]
-
-
-@pytest.mark.parametrize("offline", [False, True])
-def test_without_a_network_the_embedded_models_are_offered(tmp_path, offline):
-    settings = {"HF_HUB_OFFLINE": "1"} if offline else {}
-    line = last_line(run(LOAD.format(arguments="'llama3-8b'"), user(tmp_path, closed_port(), **settings)))
-    seen = "HF_HUB_OFFLINE is set" if offline else "cannot be reached"
-    assert seen in line and f"'{REPO_ID}' is not in the local cache" in line
+def test_without_a_network_by_choice_the_embedded_models_are_offered(tmp_path):
+    line = last_line(run(LOAD.format(arguments="'llama3-8b'"), user(tmp_path, closed_port(), HF_HUB_OFFLINE="1")))
+    assert "HF_HUB_OFFLINE is set" in line and f"'{REPO_ID}' is not in the local cache" in line
     assert line.endswith("or use 'nano-neox' or 'nano-llama'")
 
 

@@ -12,7 +12,7 @@ import torch
 from coupling_lib.paths import DATA
 from coupling_lib.training import regularised
 from coupling_lib.training.regularised import RegularisedRecipe, ramp, recipes, run_pairs, train_one
-from coupling_lib.training.suite import build
+from coupling_lib.training.suite import build, prepare_corpus
 
 TINY = RegularisedRecipe(
     "neox", width=16, blocks=2, heads=2, kv_heads=2, mlp_width=32, vocabulary=300, context=32, windows=4,
@@ -51,7 +51,7 @@ def test_the_regularised_side_ends_elsewhere_and_more_coupled(finished):
 def test_a_finished_run_is_not_repeated(finished, monkeypatch):
     folder, chosen, table = finished
     monkeypatch.setattr(regularised, "fit", lambda *_, **__: pytest.fail("trained again"))
-    corpus = regularised.prepare_corpus(TINY, None, folder / "run")
+    corpus = prepare_corpus(TINY, None, folder / "run")
     rows = train_one("with", chosen["with"], corpus, folder / "run" / "with", "")
     assert rows[0]["validation_loss"] == pytest.approx(table.loc["with", 12].validation_loss, rel=1e-5)
 

@@ -1,0 +1,62 @@
+"""Summaries over prompts, with the names of the array that they condense."""
+
+import warnings
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.metrics.summaries import interval, quartiles, side_by_side
+
+
+def make(n_prompts=20):
+    values = np.random.default_rng(0).normal(size=(n_prompts, 3))
+    return xr.DataArray(values, {"block": [1, 2, 3]}, ("prompt", "block"))
+
+
+def test_interval_holds_the_mean_and_is_that_of_every_place():
+    values = make()
+    found = interval(values)
+    np.testing.assert_allclose(found["mean"], values.mean("prompt"))
+    assert (found.low < found["mean"]).all() and (found["mean"] < found.high).all()
+    expected = mean_interval(values.values)
+    np.testing.assert_array_equal(found.low, expected.low)
+    np.testing.assert_array_equal(found.high, expected.high)
+    assert found.block.values.tolist() == [1, 2, 3]
+    xr.testing.assert_identical(interval(values.transpose("block", "prompt")), found)
+
+
+def test_a_single_prompt_has_no_interval():
+    alone = interval(make(1))
+    np.testing.assert_array_equal(alone["mean"], make(1)[0])
+    assert np.isnan(alone.low).all() and np.isnan(alone.high).all()
+
+
+def test_places_that_a_prompt_lacks_have_no_interval_and_change_no_other():
+    found = interval(make().where(make().block != 2))
+    assert np.isnan(found.low).values.tolist() == [False, True, False]
+    np.testing.assert_array_equal(found.low[[0, 2]], interval(make()).low[[0, 2]])
+
+
+def test_quartiles_are_those_of_sorted_values_that_exist():
+    values = xr.DataArray([[5.0, 1], [1, 2], [3, np.nan], [2, 3], [4, np.nan]], dims=("prompt", "block"))
+    found = quartiles(values)
+    assert [float(found[name][0]) for name in ("median", "low", "high")] == [3.0, 2.0, 4.0]
+    assert [float(found[name][1]) for name in ("median", "low", "high")] == [2.0, 1.5, 2.5]
+
+
+def test_what_no_prompt_has_has_no_quartiles_and_gives_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = quartiles(make() * np.nan)
+    assert np.isnan(found.median("block")["median"])
+
+
+def test_networks_stand_side_by_side_in_their_order_with_the_attributes_that_they_share():
+    first = make().to_dataset(name="x").assign_attrs(k=10, seed=0)
+    second = (2 * make()).isel(block=slice(2)).to_dataset(name="x").assign_attrs(k=10, seed=1)
+    both = side_by_side(untrained=first, trained=second)
+    assert both.network.values.tolist() == ["untrained", "trained"] and both.attrs == {"k": 10}
+    assert both.x.sel(network="trained", block=2)[0] == pytest.approx(2 * make().sel(block=2)[0].item())
+    assert np.isnan(both.x.sel(network="trained", block=3)).all()

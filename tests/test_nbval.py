@@ -1,0 +1,114 @@
+"""The outputs that notebooks carry: what `pytest --nbval notebooks` compares, and whether it finds a changed number."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+
+import nbformat
+import numpy as np
+import pytest
+import xarray as xr
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+from nbval.plugin import IPyNbFile
+from papermill.inspection import inspect_notebook
+
+from coupling_lib.paths import ROOT
+from coupling_lib.store import files
+from notebooks.conftest import near
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_make_book_ran_shows_what_the_notebook_holds(path, request):
+    """nbval's own comparison, of all cells; nothing is run a second time."""
+    model = "suite" if path.stem == "generalization" else inspect_notebook(path)["model"]["default"].strip("'\"")
+    ran = nbformat.read(ROOT / "results" / model / path.name, as_version=4).cells
+    fresh = [c for c in ran if c.cell_type == "code" and "injected-parameters" not in c.metadata.get("tags", [])]
+    stored = list(IPyNbFile.from_parent(request.session, path=path).collect())
+    assert [cell.source for cell in fresh] == [one.cell.source for one in stored]
+    differing = {
+        one.name: "\n".join(one.comparison_traceback)
+        for one, cell in zip(stored, fresh, strict=True)
+        if one.options["check"] and not one.compare_outputs(cell.outputs, one.cell.outputs)
+    }
+    assert differing == {}
+
+
+# -- a notebook of one measurement
+
+CELLS = (
+    "from pathlib import Path\nfrom coupling_lib.store.files import open_file\n"
+    "mismatch = open_file(next(Path('measured').rglob('*.safetensors')))[1]['mismatch']",
+    "from matplotlib.figure import Figure\nfrom coupling_lib.figures.show import remember, show\n"
+    "show(lambda data: Figure((1, 1)), mismatch.mean('prompt'), name='demo', caption='Mismatch.')",
+    "remember('demo', {'coupling': 1 - float(mismatch.mean())})",
+    "print(f'{float(mismatch.mean()):.3f} over {mismatch.sizes[\"prompt\"]} prompts')",
+)
+
+
+def test_nbval_passes_again_and_fails_once_one_number_of_one_measurement_has_changed(tmp_path):
+    mismatch = np.random.default_rng(0).uniform(0.85, 0.95, (12, 8, 8))
+    # What another processor makes of the same weights, and a changed number.
+    near, changed = mismatch * (1 + 1e-6 * np.random.default_rng(1).normal(size=mismatch.shape)), mismatch.copy()
+    changed[3, 2, 5] = 0.0
+    for name, values in {"stored": mismatch, "near": near, "changed": changed}.items():
+        measured = xr.Dataset({"mismatch": (("prompt", "block_1", "block_2"), values)})
+        files.write(tmp_path / name / "measured", {"model": "m", "measure": "depth"}, measured)
+    notebook = new_notebook(cells=[new_code_cell(cell) for cell in CELLS])
+    NotebookClient(
+        notebook, kernel_name="python3", resources={"metadata": {"path": str(tmp_path / "stored")}}
+    ).execute()
+    for name in ("near", "changed"):
+        nbformat.write(notebook, tmp_path / name / "demo.ipynb")
+    shutil.copy(ROOT / "notebooks" / "conftest.py", tmp_path)
+    command = [sys.executable, "-m", "pytest", "--nbval", "near", "changed", "-rA", "-p", "no:cacheprovider"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+    assert re.findall(r"^PASSED (.*)", run.stdout, re.M) == [
+        *(f"near/demo.ipynb::Cell {n}" for n in range(4)), "changed/demo.ipynb::Cell 0", "changed/demo.ipynb::Cell 3",
+    ]  # fmt: skip
+    assert re.findall(r"^FAILED (\S* \S* \d)", run.stdout, re.M) == []
+
+
+# -- which texts agree
+
+
+@pytest.mark.parametrize(
+    ("fresh", "stored"),
+    [
+        ("0.9061", "0.9062"),  # one digit in the last place
+        ("0.08873232397218833", "0.088732323972188"),
+        ("mean -0.12345678,  0.5", "mean -0.12345679, 0.5"),
+        ("9.99  a\n0.5   b", "10.0 a\n0.5  b"),  # a shorter number moves a column
+        ("1e-05", "9.9e-06"),
+        ("-1e-09", "3e-17"),
+        ("nano-neox step1000 nan 3.11.7", "nano-neox step1000 nan 3.11.7"),
+    ],
+)
+def test_numbers_that_differ_in_their_last_digits_agree(fresh, stored):
+    assert near(fresh, stored) == stored
+
+
+@pytest.mark.parametrize(
+    ("fresh", "stored"),
+    [
+        ("0.9060", "0.9062"),
+        ("0.9063", "0.906"),
+        ("264 numbers", "263 numbers"),
+        ("12", "-12"),
+        ("0.5 low", "0.5 high"),
+        ("0.5 0.6", "0.5"),
+        ("nan", "0.5"),
+        ("step1000", "step1001"),
+        ("3.11.7", "3.11.8"),
+        ("0.25", "-0.25"),
+        ("", "0.5"),
+    ],
+)
+def test_other_texts_do_not(fresh, stored):
+    assert near(fresh, stored) != stored
