@@ -66,11 +66,8 @@ def take_coupling(ds: xr.Dataset) -> xr.Dataset:
     pairs = coupling.mean("prompt").stack(pair=["block_1", "block_2"]).dropna("pair")
     alike = [np.corrcoef(pairs[0], row)[0, 1] for row in pairs.values]
     change = change.rename(mean="difference", low="difference_low", high="difference_high")
-    return (
-        xr.merge([own.rename(mean="coupling"), change])
-        .assign(correlation=("precision", alike))
-        .assign_attrs(k=ds.attrs["k"])
-    )
+    found = xr.merge([own.rename(mean="coupling"), change]).assign_attrs(k=ds.attrs["k"])
+    return found.assign(correlation=("precision", alike))
 
 
 def take_sources(ds: xr.Dataset) -> xr.Dataset:
@@ -86,9 +83,8 @@ def take_sources(ds: xr.Dataset) -> xr.Dataset:
 def draw_values(errors: xr.Dataset) -> Figure:
     """Draw the relative error of singular values, against their rank and against depth."""
     figure, row = parts.panels(["", ""], 3.1, sharey=True)
-    for axes, against, label in zip(
-        row, ("rank", "block"), ("rank $i$ of the singular value", "block $l$"), strict=True
-    ):
+    labels = {"rank": "rank $i$ of the singular value", "block": "block $l$"}
+    for axes, (against, label) in zip(row, labels.items(), strict=True):
         for name in errors.precision.values:
             one = errors.sel(against=against, precision=name).dropna("place")
             _draw_band(axes, one.clip(min=_SMALLEST), "place", name)

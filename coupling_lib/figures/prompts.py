@@ -102,11 +102,8 @@ def draw_prompts(table: pd.DataFrame, null: float | None = None) -> Figure:
     figure = Figure(figsize=(style.WIDTH, 5.6), layout="constrained")
     axes = figure.subplot_mosaic([["steps", "tokens"], ["sets", "sets"]], sharey=True)
     for position, name in enumerate(networks):
-        ink, rows, found = (
-            style.dataset_colour(name, position),
-            table[table["network"] == name],
-            correlations(table, name),
-        )
+        ink, found = style.dataset_colour(name, position), correlations(table, name)
+        rows = table[table["network"] == name]
         for x, quantity in (("steps", "steps"), ("tokens", "length")):
             _draw_relation(axes[x], rows[rows[x].notna()], x, ink)
             place = {"ha": "right", "va": "top", "transform": axes[x].transAxes, "fontsize": 8}
@@ -201,10 +198,8 @@ def versions_caption(dataset: xr.Dataset) -> str:
 
 def _block_couplings(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
     coupling = 1 - ds[variant].sel(k=k, drop=True).astype(float).where(ds.block_1 != ds.block_2)
-    jacobian, vectors = (
-        coupling.mean("block_2").rename(block_1="block"),
-        coupling.mean("block_1").rename(block_2="block"),
-    )
+    jacobian = coupling.mean("block_2").rename(block_1="block")
+    vectors = coupling.mean("block_1").rename(block_2="block")
     mean = (vectors + jacobian) / 2
     return mean.assign_coords(block=np.arange(mean.sizes["block"]) + 1)
 

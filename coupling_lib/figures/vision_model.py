@@ -21,9 +21,8 @@ from coupling_lib.metrics.summaries import interval
 
 def take_relations(both: xr.Dataset, nulls: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     """Select each image's coupling at single tokens and between tokens, its mean with interval, and random bases."""
-    pairs = ["block_1", "block_2"]
-    different = (both.block_1 != both.block_2).stack(pair=pairs).values
-    coupling = (1 - both[variant]).stack(pair=pairs).isel(pair=different).mean("pair")
+    pairs = 1 - both[variant].astype(float).where(both.block_1 != both.block_2)
+    coupling = pairs.mean(["block_1", "block_2"])
     chance = nulls.mean([dim for dim in nulls.dims if dim != "relation"])
     attributes = {"label": coupling_label(variant, k), "largest_error": nulls["error"].max().item()}
     found = xr.Dataset({"coupling": coupling, **interval(coupling)}, attrs=attributes)
