@@ -146,7 +146,7 @@ fits = vit_grid_table.fits_by_rate(grid, of_grid, paper)
 trends = vit_grid_table.trend_table(grid, of_grid)
 columns = ["drop_path", "models", "slope", "r_squared", "low", "high", "paper"]
 print(fits[columns].to_string(index=False, float_format="%.2f", na_rep=""))
-print(trends.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+print(trends.to_string(index=False, float_format="{:.3g}".format))
 
 # %% [markdown]
 # ## One model

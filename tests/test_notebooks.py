@@ -209,4 +209,4 @@ def test_notebooks_hold_nothing_of_the_machine_they_ran_on(path):
 
 @each_notebook
 def test_cells_are_short(path):
-    assert max(len(cell.source.splitlines()) for cell in code_cells(path)) < 30
+    assert max(len(cell.source.splitlines()) for cell in code_cells(path)) <= 15

@@ -19,6 +19,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import inputs_for, prompt_inputs
 from coupling_lib.measures import frame
 from coupling_lib.metrics.coupling import coupling_matrices
+from coupling_lib.metrics.summaries import interval
 from coupling_lib.metrics.variants import locality, names_at
 from coupling_lib.models.load import Model
 from coupling_lib.store.sweep import sweep
@@ -109,7 +110,7 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
         raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
     neighbours = ds["by_distance"].sel(variant=variant, distance=1, drop=True)
     both = 1 - xr.concat([frame.between_blocks(ds[variant]), neighbours], dim="pairs")
-    summary = frame.interval(both.transpose("prompt", "pairs", "k").assign_coords(pairs=["all pairs", "neighbours"]))
+    summary = interval(both.transpose("prompt", "pairs", "k").assign_coords(pairs=["all pairs", "neighbours"]))
     return summary.assign_attrs(ds.attrs | {"variant": variant})
 
 

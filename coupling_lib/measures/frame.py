@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import xarray as xr
 from tqdm import tqdm
@@ -18,7 +17,6 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import prompt_name, prompts_together
 from coupling_lib.jacobian.derivatives import prompts_jacobians
 from coupling_lib.jacobian.tracing import Trace, trace
-from coupling_lib.metrics.statistics import mean_interval
 from coupling_lib.metrics.variants import measure_variants, names_at
 from coupling_lib.models.load import Model, load_model
 from coupling_lib.provenance import provenance
@@ -137,16 +135,6 @@ def coupled(
 def between_blocks(values: xr.DataArray) -> xr.DataArray:
     """Average over ordered pairs of different blocks."""
     return values.where(values["block_1"] != values["block_2"]).mean(("block_1", "block_2"))
-
-
-def interval(values: xr.DataArray) -> xr.Dataset:
-    """Give `mean`, `low` and `high` over prompts, the ends of the 95 % interval: NaN where there is a single prompt."""
-    values = values.transpose("prompt", ...).astype(float)
-    one = values.isel(prompt=0, drop=True)
-    absent = np.full(one.shape, np.nan)
-    parts = mean_interval(values.values) if values.sizes["prompt"] > 1 else (one.values, absent, absent)
-    found = {name: (one.dims, part) for name, part in zip(("mean", "low", "high"), parts, strict=True)}
-    return xr.Dataset(found, one.coords)
 
 
 def networks(

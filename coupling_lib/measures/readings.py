@@ -19,8 +19,8 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.frame import interval
 from coupling_lib.metrics.nulls import relative_to_null
+from coupling_lib.metrics.summaries import interval
 from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS
 
 SEVERAL_KS = (5, 10, 30, 50)

@@ -8,6 +8,7 @@ it is set against: `expected_null`, with its standard error. It leans on the exa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -16,14 +17,15 @@ from torch import Tensor
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.coupling import widened
 from coupling_lib.metrics.nulls import DRAWS, closed_form_null
-from coupling_lib.metrics.subspaces import frame_pairs
+from coupling_lib.metrics.subspaces import FramePairs, frame_pairs
 from coupling_lib.metrics.variants import PairProducts, Variant, checked_ks, chosen_variants, cyclic_mean, evaluated
 
 _CYCLIC = "old_off_over_diagonal"
 _TWINS = {"released_norm_vju": "released_norm", "released_trace_vju": "released_trace"}
 _TWINS |= {f"basis_{sides}": "basis_uu" for sides in ("vv", "uv", "vu")}
-# Draws below which a standard error is not believed, and entries of the largest intermediate product.
-_FEWEST, _MAX_ENTRIES = 200, 2**21
+# Draws below which a standard error is not believed, entries of the largest intermediate product, and bytes of frames
+# that are kept for the next prompt.
+_FEWEST, _MAX_ENTRIES, _MOST_KEPT = 200, 2**21, 2**25
 
 
 def random_orthogonal_null(
@@ -82,8 +84,8 @@ def _expected(
     """Mean, its error and the mean square of variants at one K, each (3, L); and the number of draws."""
     known = {v.name: closed_form_null(v.name, S, d, k) for v in variants if v.name != _CYCLIC}
     sums = {v.name: S.new_zeros(2, len(S)) for v in variants}
-    n, generator = 0, torch.Generator().manual_seed(seed)
-    for products in _null_products(S, d, [k], n_samples, generator, variants):
+    n = 0
+    for products in _null_products(S, d, [k], n_samples, seed, variants):
         found = evaluated([v for v in variants if v.name in known], products, [k])
         # Half the square of the distance from the known root mean square.
         found = {name: (v[0] - known[name].unsqueeze(-1)).square() / 2 for name, v in found.items()}
@@ -121,7 +123,12 @@ def _error(total: Tensor, n: int) -> Tensor:
 
 
 def _null_products(
-    S: Tensor, d: int, ks: Sequence[int], n_samples: int, generator: torch.Generator | None, variants: Sequence[Variant]
+    S: Tensor,
+    d: int,
+    ks: Sequence[int],
+    n_samples: int,
+    source: torch.Generator | int | None,
+    variants: Sequence[Variant],
 ) -> Iterator[PairProducts]:
     """Products of blocks with spectra S (L, r) against random blocks, as (L, n, k, k), some n at a time."""
     k, wanted = max(ks), {product for variant in variants for product in variant.needs}
@@ -131,15 +138,43 @@ def _null_products(
     r = max(k, int(changes.max()) + 1 if len(changes) else 0)
     head, flat = full[:, None, None, :r], full[:, -1, None, None, None] if r < d else 0
     group = max(1, min(1000, _MAX_ENTRIES // (len(S) * k * r)))
-    for first in range(0, n_samples, group):
-        n = min(group, n_samples - first)
+    # The second pair stands for U_1' V_2 and V_1' U_2; no variant sees both pairs.
+    kinds = [kind for kind in (("ujv", "uu", "vv"), ("vju", "vu", "uv")) if wanted & set(kind)]
+    for pairs in _frames(source, len(kinds), n_samples, group, d, r, k):
         products = {}
-        # The second pair stands for U_1' V_2 and V_1' U_2; no variant sees both pairs.
-        for ujv, u, v in (("ujv", "uu", "vv"), ("vju", "vu", "uv")):
-            if not wanted & {ujv, u, v}:
-                continue
-            left, right, tail = (x.to(S) for x in frame_pairs(n, d, r, k, generator))
+        for (ujv, u, v), pair in zip(kinds, pairs, strict=True):
+            left, right, tail = (x.to(S) for x in pair)
             products[ujv] = (left.mT * head) @ right + flat * tail if ujv in wanted else None
             products[u] = left[:, :k].mT.unsqueeze(0)
             products[v] = right[:, :k].unsqueeze(0) if v == "vv" else right[:, :k].mT.unsqueeze(0)
         yield PairProducts(s=S[:, None, :k], **products)
+
+
+def _frames(
+    source: torch.Generator | int | None, kinds: int, n_samples: int, group: int, d: int, r: int, k: int
+) -> Iterator[list[FramePairs]]:
+    """Pairs of frames, some draws at a time; those of a seed serve every prompt, and are kept if they are few."""
+    sizes = (kinds, n_samples, group, d, r, k)
+    if not isinstance(source, int):
+        yield from _drawn(source, *sizes)
+    elif 8 * kinds * n_samples * k * (2 * r + k) > _MOST_KEPT:
+        yield from _drawn(torch.Generator().manual_seed(source), *sizes)
+    else:
+        kept, rest = _of_seed(source, *sizes)
+        for number in range(-(-n_samples // group)):
+            if number == len(kept):
+                kept.append(next(rest))
+            yield kept[number]
+
+
+@lru_cache(maxsize=8)
+def _of_seed(seed: int, *sizes: int) -> tuple[list[list[FramePairs]], Iterator[list[FramePairs]]]:
+    """What was drawn of a seed, and what draws more of it."""
+    return [], _drawn(torch.Generator().manual_seed(seed), *sizes)
+
+
+def _drawn(
+    generator: torch.Generator | None, kinds: int, n_samples: int, group: int, d: int, r: int, k: int
+) -> Iterator[list[FramePairs]]:
+    for first in range(0, n_samples, group):
+        yield [frame_pairs(min(group, n_samples - first), d, r, k, generator) for _ in range(kinds)]

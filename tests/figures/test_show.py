@@ -69,12 +69,13 @@ def test_caption_and_provenance_are_escaped_and_stand_under_the_figure():
 
 
 def test_the_record_in_a_notebook_is_short_and_says_in_which_numbers_a_figure_changed():
-    assert repr(shown()) == repr(shown(caption="other")) == "<figure demo: 4 numbers, mean 0.78, rms 1.12, ramp 1.04>"
+    sizes = "mean 0.061728, rms 0.087297, ramp 0.061728"
+    assert repr(shown()) == repr(shown(caption="other")) == f"<figure demo: 2 rows; coupling: 2 numbers, {sizes}>"
     assert shown().data == shown().data
     assert repr(shown(data=DATA * 1.1)) != repr(shown()) != repr(shown(data=DATA.iloc[::-1]))
-    assert repr(shown(data=DATA * (1 + 1e-9))) == repr(shown())
+    assert repr(shown(data=DATA.assign(coupling=DATA.coupling * (1 + 1e-9)))) == repr(shown())
     assert shows.fingerprint(pd.DataFrame({"text": ["a", "b"]})) == "2 rows"
-    assert shows.fingerprint(pd.DataFrame({"zero": [0.0]})) == "1 numbers, mean 0, rms 0, ramp 0"
+    assert shows.fingerprint(pd.DataFrame({"zero": [0.0]})) == "1 rows; zero: 1 numbers, mean 0, rms 0, ramp 0"
 
 
 def test_for_print_a_figure_is_one_small_picture_and_offers_no_long_table(monkeypatch):
