@@ -91,9 +91,10 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 # below therefore also gives the coefficients with length held fixed, and within data sets.
 
 # %%
+difficulty = by_prompt.take_prompts(both, reading.name, p.k)
 show(
     by_prompt.draw_prompts,
-    by_prompt.take_prompts(both, reading.name, p.k),
+    difficulty,
     null=null,
     name="prompts-difficulty",
     caption="Coupling of single prompts (one minus normalised mis-coupling, mean over pairs of blocks) against "
@@ -103,7 +104,7 @@ show(
 )
 
 # %% tags=["hide-input"]
-by_prompt.correlation_table(by_prompt.take_prompts(both, reading.name, p.k)).round(2)
+by_prompt.correlation_table(difficulty).round(2)
 
 # %% [markdown]
 # ## With and without an instruction

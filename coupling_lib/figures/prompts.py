@@ -44,7 +44,8 @@ def take_prompts(both: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
     coupling = _block_couplings(alone, variant, k).mean("block")
     table = notes.assign(coupling=coupling).to_dataframe(dim_order=["network", "prompt"]).reset_index()
     table = table[["network", *notes.data_vars, "coupling"]]
-    table.attrs["label"] = coupling_label(variant, k)
+    found = {str(network): correlations(table, network) for network in both.network.values}
+    table.attrs |= {"label": coupling_label(variant, k), "correlations": found}
     return table
 
 
@@ -87,10 +88,10 @@ def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | N
 
 
 def correlation_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate `correlations` of all networks."""
+    """Tabulate the correlations of all networks."""
     rows = []
-    for network in table["network"].unique():
-        for name, found in correlations(table, network).items():
+    for network, by_name in table.attrs["correlations"].items():
+        for name, found in by_name.items():
             r, low, high, n = found or (np.nan, np.nan, np.nan, 0)
             rows.append((network, QUANTITIES[name], n, r, low, high))
     return pd.DataFrame(rows, columns=["network", "quantity", "n", "spearman", "low", "high"])
@@ -102,7 +103,7 @@ def draw_prompts(table: pd.DataFrame, null: float | None = None) -> Figure:
     figure = Figure(figsize=(style.WIDTH, 5.6), layout="constrained")
     axes = figure.subplot_mosaic([["steps", "tokens"], ["sets", "sets"]], sharey=True)
     for position, name in enumerate(networks):
-        ink, found = style.dataset_colour(name, position), correlations(table, name)
+        ink, found = style.dataset_colour(name, position), table.attrs["correlations"][name]
         rows = table[table["network"] == name]
         for x, quantity in (("steps", "steps"), ("tokens", "length")):
             _draw_relation(axes[x], rows[rows[x].notna()], x, ink)
@@ -172,7 +173,7 @@ def numbers_of(both: xr.Dataset, variant: str, k: int, null: float) -> dict[str,
     table, means = take_prompts(both, variant, k), summary(both, variant, k, null)
     found = {"null": 1 - null, "null-error": null.error}
     for network in both.network.values:
-        for name, one in correlations(table, network).items():
+        for name, one in table.attrs["correlations"][network].items():
             if one is not None:
                 key = f"{name.replace(' ', '-')}-{network}"
                 found |= {key: one.r, f"{key}-low": one.low, f"{key}-high": one.high, f"{key}-n": one.n}

@@ -213,24 +213,29 @@ def correlation(
     for name, variable in zip(("x", "y", "given"), variables, strict=False):
         if not np.isfinite(variable).all() or np.ptp(variable) == 0:
             raise ParameterError(f"{name} is constant or not finite; a correlation needs finite, different values")
-    table = np.array(variables)
-
-    def coefficient(rows: NDArray[np.int64]) -> float:
-        chosen = table[:, rows]
-        if (np.ptp(chosen, axis=1) == 0).any():
-            return np.nan
-        r = np.corrcoef(scipy.stats.rankdata(chosen, axis=1) if method == "spearman" else chosen)
-        if given is None:
-            return r[0, 1]
-        left = (1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)
-        # What is left of an exact prediction is rounding.
-        return np.clip((r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt(left), -1, 1) if left > 1e-12 else np.nan
-
-    every = np.arange(table.shape[1])
-    if np.isnan(r := coefficient(every)):
+    table, n = np.array(variables), len(variables[0])
+    drawn = np.random.default_rng(seed).integers(n, size=(n_resamples, n))
+    r, *resampled = _coefficients(table[:, np.vstack([np.arange(n), drawn])], method)
+    if np.isnan(r):
         raise ParameterError("given predicts x or y exactly; nothing is left of it to correlate")
-    low, high, _ = bootstrap_error(coefficient, every, n_resamples, seed)
-    return Correlation(float(r), low, high, len(every))
+    low, high = np.quantile(np.asarray(resampled)[np.isfinite(resampled)], (0.025, 0.975))
+    return Correlation(float(r), float(low), float(high), n)
+
+
+def _coefficients(samples: NDArray[np.float64], method: str) -> NDArray[np.float64]:
+    """Correlation of two variables, given the third if there is one: (variables, samples, n) to (samples,)."""
+    constant = (np.ptp(samples, axis=-1) == 0).any(axis=0)
+    values = scipy.stats.rankdata(samples, axis=-1) if method == "spearman" else samples
+    values = values - values.mean(axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values /= np.linalg.norm(values, axis=-1, keepdims=True)
+        r = np.einsum("isn,jsn->ijs", values, values)
+        if len(samples) == 2:
+            return np.where(constant, np.nan, r[0, 1])
+        left = (1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)
+        partial = np.clip((r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt(left), -1, 1)
+    # What is left of an exact prediction is rounding.
+    return np.where(constant | (left <= 1e-12), np.nan, partial)
 
 
 def cleared(values: ArrayLike, given: ArrayLike) -> NDArray[np.float64]:
