@@ -23,25 +23,35 @@ PACKAGES = ("coupling_lib", "torch", "transformers", "nnsight", "bitsandbytes")
 def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float | None) -> dict[str, str | int | float]:
     """Record what a measurement was made with."""
     prompts = list(prompts)
-    record = {
+    record = (
+        which_model(model)
+        | {
+            "n_blocks": model.n_blocks,
+            "width": model.d_model,
+            "n_prompts": len(prompts),
+            "prompts_sha256": prompts_hash(prompts),
+            "versions": versions(),
+            "command": command_line(),
+        }
+        | details
+    )
+    # A record of pre-norm blocks stays as it is.
+    position = getattr(getattr(model, "blocks", None), "norm_position", "pre")
+    if position != "pre":
+        record["norm_position"] = position
+    return {name: "" if value is None else value for name, value in record.items()}
+
+
+def which_model(model: Any) -> dict[str, str | int | None]:
+    """Say which model it is, as the records and the keys of measurements have it."""
+    return {
         "model": model.name,
         "source": str(model.source),
         "revision": model.revision,
         "precision": model.precision,
         "untrained": int(model.untrained),
         "seed": model.seed,
-        "n_blocks": model.n_blocks,
-        "width": model.d_model,
-        "n_prompts": len(prompts),
-        "prompts_sha256": prompts_hash(prompts),
-        "versions": versions(),
-        "command": command_line(),
-    } | details
-    # A record of pre-norm blocks stays as it is.
-    position = getattr(getattr(model, "blocks", None), "norm_position", "pre")
-    if position != "pre":
-        record["norm_position"] = position
-    return {name: "" if value is None else value for name, value in record.items()}
+    }
 
 
 def prompts_hash(prompts: Iterable[Any]) -> str:

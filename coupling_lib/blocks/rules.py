@@ -17,8 +17,8 @@ Second derivatives, and derivatives by the weights, are not available for what i
 from __future__ import annotations
 
 import inspect
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -44,21 +44,22 @@ class Function(torch.autograd.Function):
         cls.forward.__signature__ = inspect.signature(cls.forward)
 
 
-@contextmanager
-def linearised(block: nn.Module) -> Generator[None]:
+def linearised(block: nn.Module) -> AbstractContextManager[None]:
     """Let a block's activations keep their derivative: for y = a(x), entry by entry, u is pulled back to a'(x) u."""
-    with ExitStack() as hooks:
-        for module in filter(_is_activation, block.modules()):
-            hooks.enter_context(module.register_forward_hook(_as_pointwise))
-        yield
+    return _hooked(block, _is_activation, _as_pointwise)
+
+
+def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
+    """Let a block's linear layers take rows: for y = W x + b, c e_i is pulled back to c times row i of W."""
+    return _hooked(block, _is_large_linear, _as_linear)
 
 
 @contextmanager
-def picking_rows(block: nn.Module) -> Generator[None]:
-    """Let a block's linear layers take rows: for y = W x + b, c e_i is pulled back to c times row i of W."""
+def _hooked(block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable[..., Any]) -> Generator[None]:
+    """Let a hook stand after each module of a block that is chosen."""
     with ExitStack() as hooks:
-        for module in filter(_is_large_linear, block.modules()):
-            hooks.enter_context(module.register_forward_hook(_as_linear))
+        for module in filter(chosen, block.modules()):
+            hooks.enter_context(module.register_forward_hook(hook))
         yield
 
 

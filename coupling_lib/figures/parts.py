@@ -62,8 +62,7 @@ def strip(axes: Axes, place: float, values: ArrayLike, ink: str, width: float = 
 
 def chance(axes: Axes, null: float) -> None:
     """Draw the coupling of random bases, 1 minus their mismatch, as a dashed line, on an axis that holds 0."""
-    label = style.null_label(null)
-    axes.axhline(1 - null, color=style.colour(style.NULL), linewidth=1.2, dashes=(4, 3), label=label)
+    axes.axhline(1 - null, **null_look(style.null_label(null)))
     axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
 
 

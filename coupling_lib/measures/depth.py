@@ -110,7 +110,8 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
         raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
     neighbours = ds["by_distance"].sel(variant=variant, distance=1, drop=True)
     both = 1 - xr.concat([frame.between_blocks(ds[variant]), neighbours], dim="pairs")
-    summary = interval(both.transpose("prompt", "pairs", "k").assign_coords(pairs=["all pairs", "neighbours"]))
+    both = both.transpose("prompt", "pairs", "k").assign_coords(pairs=["all pairs", "neighbours"])
+    summary = interval(both, gaps=False)
     return summary.assign_attrs(ds.attrs | {"variant": variant})
 
 

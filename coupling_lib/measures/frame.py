@@ -44,7 +44,7 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
       model, prompt and settings, or when what it returns is called, shaped or defined otherwise. It does not matter
       where the cause lies: a changed metric, surrogate or Jacobian raises the version of every measure it enters.
     - **Leave it** when docstrings, comments, names inside, speed or memory change: what was measured is read back.
-      The weights, the prompt with its tokens and the settings are in the store's key by themselves (see `identity`).
+      The weights, the prompt with its tokens and the settings are in the store's key by themselves (see `store.key`).
     - Every measure of this library that is handed to `sweep` or `stream` has a version. `tests/measures/test_versions`
       keeps a few numbers of each beside it, and fails when they change and the version does not.
 

@@ -123,7 +123,7 @@ def rank_agreement(ds: xr.Dataset, k: int) -> xr.Dataset:
     values = np.stack([_pairs(ds, name).sel(k=k).values for name in names], axis=-1)
     rho = np.stack([scipy.stats.spearmanr(prompt, axis=0).statistic for prompt in values])
     labelled = xr.DataArray(rho, {"variant": names, "other": names}, ("prompt", "variant", "other"))
-    return interval(labelled).assign_attrs(ds.attrs | {"k": k})
+    return interval(labelled, gaps=False).assign_attrs(ds.attrs | {"k": k})
 
 
 def compare_choices(
@@ -152,7 +152,7 @@ def compare_choices(
     rows = []
     for choice in CHOICES:
         for network, ds in measured[choice.boundary].items():
-            found = interval(xr.DataArray(_coupling(ds, choice, k), dims="prompt"))
+            found = interval(xr.DataArray(_coupling(ds, choice, k), dims="prompt"), gaps=False)
             null = _null_coupling(nulls[network], choice, k)
             ends = (found[name].item() for name in ("mean", "low", "high"))
             rows.append((choice.point, choice.reading, choice.variant, network, *ends, *null))
@@ -204,8 +204,8 @@ def _means(ds: xr.Dataset, null: xr.Dataset) -> xr.Dataset:
     chance = null.sel(variant=names).mean("block_1").transpose("variant", "k")
     against = torch.from_numpy(chance["value"].values).expand(values.shape)
     share = values.copy(data=relative_to_null(torch.from_numpy(values.values), against).numpy())
-    ends = interval(share).rename(mean="share", low="share_low", high="share_high")
-    return interval(values).assign(null=chance["value"], null_error=chance["error"], **ends.data_vars)
+    ends = interval(share, gaps=False).rename(mean="share", low="share_low", high="share_high")
+    return interval(values, gaps=False).assign(null=chance["value"], null_error=chance["error"], **ends.data_vars)
 
 
 def _coupling(ds: xr.Dataset, choice: Choice, k: int) -> np.ndarray:
@@ -231,4 +231,4 @@ def _null_coupling(null: xr.Dataset, choice: Choice, k: int) -> tuple[float, flo
 def _by_block(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     values = 1 - ds[variant].sel(k=k, drop=True).where(ds["block_1"] != ds["block_2"])
     rows, columns = values.mean("block_2").rename(block_1="block"), values.mean("block_1").rename(block_2="block")
-    return interval((rows + columns).astype(float) / 2)
+    return interval((rows + columns).astype(float) / 2, gaps=False)

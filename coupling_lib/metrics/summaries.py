@@ -11,12 +11,12 @@ import xarray as xr
 from coupling_lib.metrics.statistics import mean_interval
 
 
-def interval(values: xr.DataArray, over: str = "prompt") -> xr.Dataset:
-    """Give `mean`, `low` and `high`, the ends of its 95 % interval; NaN for a single prompt."""
+def interval(values: xr.DataArray, over: str = "prompt", gaps: bool = True) -> xr.Dataset:
+    """Give `mean`, `low` and `high`, the ends of its 95 % interval; NaN for a single prompt, and at allowed `gaps`."""
     values = values.transpose(over, ...).astype(float)
     mean = values.mean(over)
     # Prompts of an absent network or of pairs that do not exist have no interval, and no say in one.
-    known = np.isfinite(values).all(over)
+    known = np.isfinite(values).all(over) if gaps else xr.ones_like(mean, dtype=bool)
     low, high = xr.full_like(mean, np.nan), xr.full_like(mean, np.nan)
     if values.sizes[over] > 1:
         ends = mean_interval(values.where(known, 0.0).values)

@@ -22,6 +22,7 @@ import torch
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.models import sources
 from coupling_lib.models.load import Model
+from coupling_lib.provenance import which_model
 
 # Parts of a configuration that say where it comes from, not what the model computes.
 _ORIGIN = ("_name_or_path", "_commit_hash", "transformers_version")
@@ -34,13 +35,7 @@ def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping
     bound.apply_defaults()
     plain = {name: _plain(name, value) for name, value in list(bound.arguments.items())[2:]}
     version = getattr(function, "version", None)
-    return {
-        "model": model.name,
-        "source": str(model.source),
-        "revision": model.revision,
-        "precision": model.precision,
-        "untrained": int(model.untrained),
-        "seed": model.seed,
+    return which_model(model) | {
         "weights": fingerprint(model),
         "measure": getattr(function, "__name__", type(function).__name__).removeprefix("measure_"),
         "version": 1 if version is None else version,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from coupling_lib.errors import UntrustworthyResultError
 from coupling_lib.metrics.statistics import mean_interval
 from coupling_lib.metrics.summaries import interval, quartiles, side_by_side
 
@@ -31,6 +32,12 @@ def test_a_single_prompt_has_no_interval():
     alone = interval(make(1))
     np.testing.assert_array_equal(alone["mean"], make(1)[0])
     assert np.isnan(alone.low).all() and np.isnan(alone.high).all()
+
+
+def test_what_may_have_no_gaps_refuses_them():
+    with pytest.raises(UntrustworthyResultError, match="NaN"):
+        interval(make().where(make().block != 2), gaps=False)
+    xr.testing.assert_identical(interval(make(), gaps=False), interval(make()))
 
 
 def test_places_that_a_prompt_lacks_have_no_interval_and_change_no_other():
