@@ -29,9 +29,11 @@ def assert_text_inside(draw: Callable[[], Figure], theme: str = "light", tick_la
         assert_text_is_inside(draw(), tick_labels)
 
 
-def assert_text_is_inside(figure: Figure, tick_labels: str = "xy") -> None:
+def assert_text_is_inside(figure: Figure, tick_labels: str = "xy", saved: bool = False) -> None:
     """Look for text beyond the edge of a figure: titles, labels, annotations, legends, and tick labels of an axis."""
-    FigureCanvasAgg(figure).draw()
+    canvas = FigureCanvasAgg(figure)
+    if not saved:  # what was saved has its layout
+        canvas.draw()
     texts = [t for axes in figure.axes for t in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]]
     legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
     texts += [*figure.texts, *(t for legend in legends for t in [*legend.get_texts(), legend.get_title()])]
