@@ -63,11 +63,23 @@ def fetch(repo_id: str, revision: str | None = None) -> Path:
     # Without a network, what the cache holds is used. A server that does not answer is given up after the time-outs
     # of `huggingface_hub` (10 s for an answer), not after its minutes of retries.
     with _explained(repo_id, revision):
-        folder, online = _resolve(repo_id, revision or constants.DEFAULT_REVISION)
+        config, online = _resolve(repo_id, revision or constants.DEFAULT_REVISION)
+        folder = config.parent
         tokenizer = _get(repo_id, "tokenizer.json", folder.name, online)
         for name in _TOKENIZER[1:] if tokenizer else _TOKENIZER[1:] + _OLDER_TOKENIZER:
             _get(repo_id, name, folder.name, online)
         return folder
+
+
+def fetch_file(repo_id: str, name: str, revision: str | None = None) -> tuple[Path, str]:
+    """Bring one file into the local cache and give its place and its commit."""
+    with _explained(repo_id, revision):
+        try:
+            file, _ = _resolve(repo_id, revision or constants.DEFAULT_REVISION, name)
+        except EntryNotFoundError:
+            page = f"{constants.ENDPOINT}/{repo_id}/tree/main"
+            raise ModelUnavailableError(f"{repo_id!r} has no file {name}; its files are listed at {page}") from None
+        return file, file.parents[len(Path(name).parts) - 1].name
 
 
 def fetch_weights(repo_id: str, commit: str) -> None:
@@ -143,15 +155,15 @@ def _exists(repo_id: str, name: str, commit: str) -> bool:
     return True
 
 
-def _resolve(repo_id: str, revision: str) -> tuple[Path, bool]:
-    """Find the commit a revision stands for: its folder in the cache, and whether the hub can be asked for more."""
+def _resolve(repo_id: str, revision: str, name: str = "config.json") -> tuple[Path, bool]:
+    """Find the commit a revision stands for: a file of it in the cache, and whether the hub can be asked for more."""
     try:
-        metadata = get_hf_file_metadata(hf_hub_url(repo_id, "config.json", revision=revision))
+        metadata = get_hf_file_metadata(hf_hub_url(repo_id, name, revision=revision))
     except (RevisionNotFoundError, EntryNotFoundError):
         raise
     except (httpx2.TransportError, HfHubHTTPError, OfflineModeIsEnabled):
-        if config := _cached(repo_id, "config.json", revision):
-            return config.parent, False
+        if found := _cached(repo_id, name, revision):
+            return found, False
         raise
     if metadata.commit_hash is None:
         host = urlsplit(constants.ENDPOINT).netloc
@@ -159,7 +171,7 @@ def _resolve(repo_id: str, revision: str) -> tuple[Path, bool]:
             f"{host} does not answer as a Hugging Face hub does; check HF_ENDPOINT and the proxy"
         )
     # Asked for by the revision's own name, so that the cache knows it when there is no network.
-    return Path(hf_hub_download(repo_id, "config.json", revision=revision, tqdm_class=_Progress)).parent, True
+    return Path(hf_hub_download(repo_id, name, revision=revision, tqdm_class=_Progress)), True
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import re
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -98,7 +98,8 @@ def load_model(
     """Load a model so that its blocks can be differentiated.
 
     Args:
-        name: alias of `data/models.csv` ("llama3-8b"), Hugging Face id ("organisation/name") or local folder.
+        name: alias of `data/models.csv` ("llama3-8b"), Hugging Face id ("organisation/name"), local folder, or GGUF
+            file, which becomes dense: a path, a folder with one, or "organisation/name/file.gguf".
         precision: how the weights are stored: "float32", "bfloat16", "float16", "nf4", "fp4" or "int8". Jacobians
             are formed in float32 whatever it is.
         untrained: take the same configuration with freshly initialised weights; no weights are downloaded. The
@@ -140,6 +141,8 @@ def load_model(
         if fresh is None:
             if origin.hub_id:
                 hub.fetch_weights(origin.hub_id, origin.folder.name)
+            if origin.gguf:
+                origin = replace(origin, folder=origin.gguf.weights())
             hub.check_weights(origin.folder, origin.name)
         if fresh is not None:
             hf = _initialise(family, config, fresh, arguments, place)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coupling_lib import paths
 from coupling_lib.errors import ModelUnavailableError, ParameterError
-from coupling_lib.models import hub, registry
+from coupling_lib.models import gguf_files, hub, packages, registry
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Source:
     revision: str | None = None
     hub_id: str | None = None
     step0_seed: int | None = None
+    gguf: gguf_files.Gguf | None = None
 
     @property
     def root(self) -> Path:
@@ -35,16 +37,25 @@ def locate(name: str | Path, revision: str | None) -> Source:
     if not isinstance(name, str | Path) or not str(name).strip():
         raise ParameterError(f"model is {name!r}; it must be an alias, a Hugging Face id or a folder")
     text, (folder, entry) = str(name).strip(), at_hand(name)
+    if (file := gguf_files.find(name)) is not None:
+        return _gguf(text, file, text, revision)
     if folder is not None and entry is None:
         return _local(folder, text, text, revision)
-    if isinstance(name, Path):
-        raise ModelUnavailableError(f"the folder {text!r} does not exist; check the path")
+    repository, file = _on_the_hub(text)
+    if isinstance(name, Path) or (file is None and text.lower().endswith(gguf_files.SUFFIX)):
+        kind = "file" if text.lower().endswith(gguf_files.SUFFIX) else "folder"
+        raise ModelUnavailableError(f"the {kind} {text!r} does not exist; check the path")
     if folder is not None:
         if not folder.is_dir():
             raise ModelUnavailableError(
                 f"the embedded model {entry.alias!r} is not in {folder}; install the library anew"
             )
         return _local(folder, entry.alias, f"embedded:{entry.alias}", revision)
+    if file is not None:
+        fetched, commit = hub.fetch_file(repository, file, revision)
+        return replace(_gguf(text, fetched, f"{repository}@{commit}:{file}", None), revision=revision or "main")
+    if entry is not None and text.lower() in packages.PACKAGES:
+        return _packaged(entry.alias, revision)
     if entry is None and "/" not in text:
         near = registry.suggest(text)
         advice = f"did you mean {near[0]!r}?" if near else "see data/models.csv for the aliases"
@@ -73,6 +84,31 @@ def steps_of(folder: Path) -> tuple[int, ...]:
     """Give the training steps of a folder: its own is the last, `stepN/` are others, step 0 comes from the seed."""
     stored = [int(step.parent.name.removeprefix("step")) for step in folder.glob("step*/config.json")]
     return tuple(sorted({0, training(folder)["steps"], *stored}))
+
+
+def _on_the_hub(text: str) -> tuple[str, str | None]:
+    """Take "organisation/name/file.gguf" apart."""
+    found = re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)/(.+\.gguf)", text, re.IGNORECASE)
+    return (found[1], found[2]) if found else (text, None)
+
+
+def _packaged(alias: str, revision: str | None) -> Source:
+    """Find a model that an installed package ships."""
+    package, file = packages.PACKAGES[alias], packages.weights_of(alias)
+    source = f"{package.requirement}:{file.name}"
+    if file.suffix == gguf_files.SUFFIX:
+        return _gguf(alias, file, source, revision)
+    return _local(file.parent, alias, f"{source} (sha256 {package.sha256[:12]})", revision)
+
+
+def _gguf(name: str, file: Path, source: str, revision: str | None) -> Source:
+    """Find what a GGUF file was made into."""
+    if revision is not None:
+        raise ParameterError(f"revision is {revision!r}, and the GGUF file of {name!r} has none; leave revision out")
+    model = gguf_files.opened(name, file)
+    folder = model.configuration()
+    said = f"{source} ({model.quantisation()}, sha256 {model.sha256[:12]})"
+    return Source(name, folder, folder, said, gguf=model)
 
 
 def _local(folder: Path, name: str, source: str, revision: str | None) -> Source:
