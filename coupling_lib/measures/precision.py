@@ -22,6 +22,7 @@ import xarray as xr
 from coupling_lib.blocks.precision import PRECISIONS, is_quantised
 from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError, UntrustworthyResultError
 from coupling_lib.inputs.given import inputs_for, prompt_inputs
+from coupling_lib.jacobian.narrow import RoundedProducts
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import frame
 from coupling_lib.measures.depth import measure_depth
@@ -65,7 +66,7 @@ def chosen_precisions(text: str) -> list[str]:
     return narrow
 
 
-@frame.measurement(version=2)
+@frame.measurement(version=3)
 def measure_triplets(
     model: Model, prompts: frame.Prompts, k: int = 10, token: int = -1, arithmetic: str = REFERENCE
 ) -> xr.Dataset:
@@ -77,7 +78,8 @@ def measure_triplets(
         k: number of singular triplets K.
         token: the position t; -1 is the last.
         arithmetic: type in which the blocks are run and differentiated, "float32", "bfloat16" or "float16". A narrow
-            one rounds the weights as it multiplies with them. Everything after the Jacobian is float32.
+            one rounds the weights as it multiplies with them and sums products in float32, as matrix units do.
+            Everything after the Jacobian is float32.
 
     Returns:
         a dataset with `U` and `V` `(prompt, block, component, rank)`, `singular_values` `(prompt, block, rank)` and
@@ -103,7 +105,9 @@ def measure_triplets(
 
 
 def _of_one_prompt(traced: Trace, token: int, k: int) -> frame.Variables:
-    found, values = frame.coupled(frame.depth_jacobians(traced, token).float(), [k], [VARIANT])
+    with RoundedProducts():
+        jacobians = frame.depth_jacobians(traced, token).float()
+    found, values = frame.coupled(jacobians, [k], [VARIANT])
     return {
         "U": (("block", "component", "rank"), found.U),
         "V": (("block", "component", "rank"), found.Vh.mT),
