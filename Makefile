@@ -12,10 +12,14 @@ endif
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# Models whose pages the book carries, and the notebooks that are run for each; the models ship with the project.
-LANGUAGE_MODELS := nano-neox nano-llama
+# Models whose pages the book carries, and the notebooks that are run for each. The nano models ship with the project;
+# the weights of the other come with a Python package, and what was measured of it lies in data/measurements.
+TRAINED_HERE := nano-neox
+LANGUAGE_MODELS := smollm2-135m $(TRAINED_HERE)
 VISION_MODELS := nano-vit nano-vit-sd
 VISION_NOTEBOOKS := vision
+# What needs several steps of one training.
+STEP_NOTEBOOKS := emergence
 # What is about many models at once is run once.
 SUITE_NOTEBOOKS := generalization
 # Set by continuous integration: a missing Chromium is then an error.
@@ -29,12 +33,13 @@ export PYTHONUNBUFFERED := 1
 
 LIBRARY := $(shell find coupling_lib -name '*.py' -not -path 'coupling_lib/training/*')
 PROMPTS := $(shell find data/prompts -type f 2>/dev/null)
-TABLES := $(wildcard data/*.csv)
+TABLES := $(wildcard data/*.csv) $(shell find data/measurements -type f 2>/dev/null)
 MODELS := $(LANGUAGE_MODELS) $(VISION_MODELS)
 CHECKPOINTS := $(foreach model,$(MODELS),$(shell find data/checkpoints/$(model) -type f 2>/dev/null))
 NOTEBOOKS := $(patsubst notebooks/%.ipynb,%,$(wildcard notebooks/*.ipynb))
-LANGUAGE_NOTEBOOKS := $(filter-out $(VISION_NOTEBOOKS) $(SUITE_NOTEBOOKS),$(NOTEBOOKS))
+LANGUAGE_NOTEBOOKS := $(filter-out $(VISION_NOTEBOOKS) $(SUITE_NOTEBOOKS) $(STEP_NOTEBOOKS),$(NOTEBOOKS))
 EXECUTED := $(foreach model,$(LANGUAGE_MODELS),$(LANGUAGE_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
+  $(foreach model,$(TRAINED_HERE),$(STEP_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
   $(foreach model,$(VISION_MODELS),$(VISION_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
   $(SUITE_NOTEBOOKS:%=results/suite/%.ipynb)
 ALONE := $(filter-out results/suite/%,$(EXECUTED))

@@ -11,6 +11,7 @@ import math
 import operator
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,10 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.USub: operator.neg,
 }  # fmt: skip
+DECODERS = ("smollm2-135m",)
+COLUMNS = {"in a public decoder": True, "in models trained here": False, "in the paper's models": None}
+"""Columns of verdicts: whether they are about models of `DECODERS`, or None for the values that the paper prints."""
+_NONE = "–"
 _FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "abs": abs}
 
 
@@ -247,26 +252,31 @@ def claims_page(results: Path | None = None) -> str:
     """
     results = results or paths.RESULTS
     paper = paper_numbers()
-    rows, rules, counts = [], [], dict.fromkeys(verdicts.VERDICTS, 0)
+    rows, rules = [], []
+    counts = {column: Counter() for column in COLUMNS}
     everything = judge_all(results)
     for number, (claim, found) in enumerate(everything, start=1):
-        here, there = (decided(claim, found, scope) for scope in ("here", "paper"))
-        counts[here if here != verdicts.MISSING else there] += 1
+        given = {column: _of_column(claim, found, column) for column in COLUMNS}
+        for column, verdict in given.items():
+            counts[column][verdict] += 1
         written = _measured(claim, found)
         if needs := filled(claim.get("needs", ""), found[0].numbers if found else {}):
             written += f"<br>*{needs}*"
-        marks = [f"**{name}**" if name != verdicts.MISSING else name for name in (here, there)]
+        marks = [f"**{name}**" if name not in (verdicts.MISSING, _NONE) else name for name in given.values()]
         rows.append((f"{number}. {_link(claim, results)}", _paper(claim, paper), written, *marks))
         rules.append(f"{number}. {claim['claim']}: {'; '.join(test['says'] for test in claim['test'])}.")
     hypotheses = sum(len(one.evidence.p) for _, several in everything for one in several)
-    summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    head = ("claim", "the paper reports", "measured here", "in these models", "in the paper's models")
+    summary = "\n".join(
+        f"- *{column}*: {', '.join(f'{found[name]} {name}' for name in verdicts.VERDICTS if found[name])}"
+        for column, found in counts.items()
+    )
+    head = ("claim", "the paper reports", "measured here", *COLUMNS)
     lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     units = [f"- {name}: {entry['value']:g}, {entry['why']}" for name, entry in _read(None)["margin"].items()]
     return "\n".join([
-        f"Of {len(rows)} claims, in these models (or, where no model of the kind was run, in the paper's own values): "
-        f"{summary}. The probabilities of {hypotheses} hypotheses are corrected together.\n",
+        f"The verdicts on {len(rows)} claims, counted. The probabilities of {hypotheses} hypotheses are corrected "
+        f"together.\n\n{summary}\n",
         *lines,
         "\n## The smallest effects that matter\n",
         "They were written down before the verdicts were computed:\n",
@@ -275,6 +285,13 @@ def claims_page(results: Path | None = None) -> str:
         *rules,
         "",
     ])  # fmt: skip
+
+
+def _of_column(claim: Mapping[str, Any], found: list[Judged], column: str) -> str:
+    """Give the verdict of one column; a dash where the claim is about models of another kind."""
+    scope = "paper" if COLUMNS[column] is None else "here"
+    models = [m for m in claim["models"] if scope == "paper" or (m in DECODERS) == COLUMNS[column]]
+    return decided(claim, [one for one in found if one.model in models], scope) if models else _NONE
 
 
 _BOUNDED = ("correlation", "explained", "cosine")

@@ -188,7 +188,7 @@ def _directive(line: str, options: list[str]) -> list[str]:
 
 
 def landing_page() -> str:
-    """Draws the picture of the front page: the embedded model's coupling before and after training.
+    """Draws the picture of the front page: a public decoder's coupling before and after training.
 
     Returns:
         the figure, with its data and its origin, as HTML in Markdown.
@@ -196,15 +196,15 @@ def landing_page() -> str:
     k, reading, prompts = 10, "normalized_miscoupling", coupling_lib.load_prompts(n=12)
     networks = {}
     for name in ("untrained", "trained"):
-        model = coupling_lib.load_model("nano-neox", untrained=name == "untrained")
-        networks[name] = coupling_lib.measure_depth(model, prompts, ks=(k,))
+        model = coupling_lib.load_model("smollm2-135m", untrained=name == "untrained")
+        networks[name] = coupling_lib.sweep(coupling_lib.measure_depth, model, prompts, ks=(k,))
     figure = show(
         depth.draw_graph,
         depth.take_graph(side_by_side(**networks), reading, k),
         null=random_bases.chance(coupling_lib.null_of(networks["trained"], reading)),
         beyond=True,
         name="coupling-before-and-after-training",
-        caption="The blocks of a small language model, before and after training. A line joins two blocks that share "
+        caption="The 30 blocks of SmolLM2-135M, before and after training. A line joins two blocks that share "
         f"their {k} strongest directions more than chance would have it; the wider, the more.",
         provenance=provenance.line(*(ds.attrs for ds in networks.values()), command="make book"),
     )
@@ -256,8 +256,10 @@ def write(folder: Path) -> None:
         (folder / f"{name}.md").write_text(make(), encoding="utf-8")
         print(f"   {name}", flush=True)
     toc = yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    order = list(dict.fromkeys(Path(page).name for page in pages(toc)))
-    for model in sorted(folder.parent.glob("nano-*")):
+    listed = [Path(page) for page in pages(toc)]
+    order = list(dict.fromkeys(page.name for page in listed))
+    for page in (page for page in listed if page.parts[0] == "results" and page.name == "index"):
+        model = folder.parent / page.parent.name
         (model / "index.md").write_text(model_page(model, order), encoding="utf-8")
 
 

@@ -9,6 +9,8 @@ ROOT = PACKAGE.parent
 _INSTALLED = (PACKAGE / "data").is_dir()
 DATA = PACKAGE / "data" if _INSTALLED else ROOT / "data"
 CHECKPOINTS = DATA / "checkpoints"
+# Measurements that ship with the project, laid out as `RESULTS`; they are read, never written.
+SHIPPED = DATA / "measurements"
 # What is made goes into the checkout, or where the user is: never among installed packages. COUPLING_RESULTS, read
 # when the library is imported, names another folder.
 RESULTS = Path(os.environ.get("COUPLING_RESULTS") or (Path.cwd() if _INSTALLED else ROOT) / "results").absolute()

@@ -34,8 +34,9 @@ def sweep(
     """Measure many prompts, keep each as soon as it is done, and repeat nothing that was finished.
 
     A prompt that was measured before, by the same version of the measure, with the same settings, on the same
-    weights, is read from the store. A damaged file is set aside and its prompt measured again. Where the store cannot
-    be written to, one warning says so and the measurement goes on.
+    weights, is read from the store; so is what ships with the project, unless another `store` is named. A damaged
+    file is set aside and its prompt measured again. Where the store cannot be written to, one warning says so and the
+    measurement goes on.
 
     Measures that gain by it get several short prompts of a narrow model at once, see `measures.frame.batched`; the
     numbers are those of each prompt alone, up to rounding.
@@ -169,6 +170,8 @@ class _Shelf:
             return None
         try:
             found = read(self.root, self._of(prompt))
+            if found is None and self.root == paths.RESULTS:
+                found = read(paths.SHIPPED, self._of(prompt))
         except OSError as error:
             self._tell(error)
             return None

@@ -177,6 +177,19 @@ def test_a_damaged_file_is_measured_again(model, tmp_path):
     assert counted.seen == [*TEXTS, TEXTS[1]] and os.path.exists(spoilt + ".damaged") and os.path.exists(spoilt)
 
 
+def test_what_ships_with_the_project_is_read_unless_another_store_is_named(model, tmp_path, monkeypatch):
+    measure, shipped = Counted(), tmp_path / "shipped"
+    wanted = cl.sweep(measure, model, TEXTS[:2], store=shipped)
+    monkeypatch.setattr("coupling_lib.paths.RESULTS", tmp_path / "results")
+    monkeypatch.setattr("coupling_lib.paths.SHIPPED", shipped)
+    found = cl.sweep(measure, model, TEXTS)
+    assert measure.seen == TEXTS
+    assert_same(found.isel(prompt=[0, 1]), wanted)
+    assert [path.parent.parent.parent.name for path in tmp_path.glob("*/*/*/*")].count("results") == 1
+    cl.sweep(measure, model, TEXTS[:1], store=tmp_path / "own")
+    assert measure.seen == [*TEXTS, TEXTS[0]]
+
+
 def test_where_nothing_can_be_written_one_warning_is_given_and_nothing_is_lost(model, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
