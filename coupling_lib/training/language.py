@@ -1,11 +1,8 @@
-"""The recipe of the embedded language models: a causal transformer on any text, one command.
+"""The recipe of the embedded language models: a causal transformer on any text.
 
-    python -m coupling_lib.training language nano-neox TEXT --run runs/nano-neox --ship data/checkpoints
-
-`TEXT` is a text file or a folder of `.txt` files. The run folder holds the tokenised corpus, the state
-of the optimiser (written every few minutes and at every checkpoint) and the log; starting the same
-command again resumes. Checkpoints lie at logarithmically spaced steps, because coupling emerges early.
-Step 0 is never stored: it is the initialisation that the recorded seed gives.
+The run folder holds the tokenised corpus, the state of the optimiser (written every few minutes and at every
+checkpoint) and the log. Checkpoints lie at logarithmically spaced steps, because coupling emerges early. Step 0 is
+never stored: it is the initialisation that the recorded seed gives.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """The recipe of the vision transformers: DeiT's training without distillation, on digits or CIFAR-10.
 
-    python -m coupling_lib.training vit one digits --weight-decay 0.04 --drop-path 0.1 --run runs/vit
-    python -m coupling_lib.training vit grid digits --run runs/vit --table data/vit_grid.csv
-
 The model is Hugging Face's `ViTForImageClassification`, so that the library that measures language models measures
 it as it is. Batches, augmentation and dropped branches are functions of the seed and the step: a run that was
 killed resumes where its state was last written and ends with the same weights, and all models of one seed start
