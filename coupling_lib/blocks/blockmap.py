@@ -74,7 +74,10 @@ def token_map(call: BlockCall, block: nn.Module, route: str, positions: Tensor) 
     """Give a block as a function of the states at a few positions."""
     if route == "attention":
         return prompts_map([call], block, positions)
-    return (_cache_map if route == "cache" else _sequence_map)(call, block, positions)
+    if route == "cache":
+        return _cache_map(call, block, positions)
+    index = positions[0]
+    return lambda x: call.replay(block, call.input.to(x.dtype).index_copy(1, index, x))[:, index]
 
 
 def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: Tensor) -> TokenMap:
@@ -175,11 +178,6 @@ def _cache_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap
     few = _few(call, positions).with_arguments(lambda name, value: _keys(name, value, end, n))
     few = few.with_argument(_cache_name(block), _FrozenCache(constants, positions))
     return lambda x: few.replay(block, x)
-
-
-def _sequence_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
-    index = positions[0]
-    return lambda x: call.replay(block, call.input.to(x.dtype).index_copy(1, index, x))[:, index]
 
 
 def _belongs_to_positions(name: str, value: Tensor) -> bool:

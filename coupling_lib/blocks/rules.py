@@ -46,16 +46,16 @@ class Function(torch.autograd.Function):
 
 def linearised(block: nn.Module) -> AbstractContextManager[None]:
     """Let a block's activations keep their derivative: for y = a(x), entry by entry, u is pulled back to a'(x) u."""
-    return _hooked(block, _is_activation, _as_pointwise)
+    return hooked(block, _is_activation, _as_pointwise)
 
 
 def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
     """Let a block's linear layers take rows: for y = W x + b, c e_i is pulled back to c times row i of W."""
-    return _hooked(block, _is_large_linear, _as_linear)
+    return hooked(block, _is_large_linear, _as_linear)
 
 
 @contextmanager
-def _hooked(block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable[..., Any]) -> Generator[None]:
+def hooked(block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable[..., Any]) -> Generator[None]:
     """Let a hook stand after each module of a block that is chosen."""
     with ExitStack() as hooks:
         for module in filter(chosen, block.modules()):
