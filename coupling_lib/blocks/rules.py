@@ -51,7 +51,7 @@ def linearised(block: nn.Module) -> AbstractContextManager[None]:
 
 def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
     """Let a block's linear layers take rows: for y = W x + b, c e_i is pulled back to c times row i of W."""
-    return hooked(block, _is_large_linear, _as_linear)
+    return hooked(block, lambda part: type(part) in _WEIGHTS and part.weight.numel() >= _LEAST_WEIGHTS, _as_linear)
 
 
 @contextmanager
@@ -66,10 +66,6 @@ def hooked(block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable
 def _is_activation(module: nn.Module) -> bool:
     ours = isinstance(module, _OF_TORCH) or type(module).__module__ == of_transformers.__name__
     return ours and next(module.parameters(), None) is None and next(module.children(), None) is None
-
-
-def _is_large_linear(module: nn.Module) -> bool:
-    return type(module) in _WEIGHTS and module.weight.numel() >= _LEAST_WEIGHTS
 
 
 def _as_pointwise(module: nn.Module, given: tuple[Tensor, ...], _: Tensor) -> Tensor:

@@ -49,10 +49,6 @@ class DropPath:
             if p > 0
         ]
 
-    def seed(self, seed: int) -> None:
-        """Start the choices of one step, so that they are a function of the seed alone."""
-        self.generator.manual_seed(seed)
-
     def remove(self) -> None:
         """Take the hooks away."""
         for handle in self._handles:

@@ -103,14 +103,6 @@ def validation_windows(corpus: text.Corpus, context: int, windows: int = 256) ->
     return torch.stack([torch.from_numpy(stream[s : s + context].astype("int64")) for s in starts])[:windows]
 
 
-@torch.no_grad()
-def validation_loss(model: PreTrainedModel, corpus: text.Corpus, context: int, windows: int = 256) -> float:
-    """Mean cross-entropy over evenly spaced windows of the held-out text."""
-    ids = validation_windows(corpus, context, windows)
-    device = next(model.parameters()).device
-    return sum(float(loss(model, part.to(device))) * len(part) for part in ids.split(32)) / len(ids)
-
-
 def train(recipe: Recipe, source: Path, run: Path, every_seconds: float = 120.0) -> Path:
     """Train a model by a recipe; call it again to resume."""
     run_files.claim(run, recipe)
@@ -155,10 +147,12 @@ def fit(
             saved = time.monotonic()
 
 
+@torch.no_grad()
 def _log_row(recipe: Recipe, corpus: text.Corpus, model: PreTrainedModel, step: int, train_loss: float) -> dict:
     """One line of the log: losses in nats per token and in bits per byte of the held-out text."""
     model.eval()
-    nats = validation_loss(model, corpus, recipe.context)
+    ids = validation_windows(corpus, recipe.context)
+    nats = sum(float(loss(model, part.to(model.device))) * len(part) for part in ids.split(32)) / len(ids)
     model.train()
     bits = nats / math.log(2) * len(corpus.validation) / corpus.validation_bytes
     tokens = step * recipe.windows * recipe.context

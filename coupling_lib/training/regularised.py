@@ -60,19 +60,16 @@ def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: Regu
     value = loss(model, ids)
     strength = recipe.strength * ramp(step, recipe.steps)
     if strength:
-        value = value + strength * coupling_loss(model, _pieces(ids, recipe), probes=recipe.probes)
+        # Evenly spaced short pieces of the batch.
+        pieces = ids[:, : ids.shape[1] // recipe.piece * recipe.piece].reshape(-1, recipe.piece)
+        pieces = pieces[:: max(1, len(pieces) // recipe.pieces)][: recipe.pieces]
+        value = value + strength * coupling_loss(model, pieces, probes=recipe.probes)
     return value
 
 
 def ramp(step: int, steps: int) -> float:
     """Give the share of the strength that applies at a step."""
     return min(1.0, max(0.0, (step - 0.25 * steps) / (0.25 * steps)))
-
-
-def _pieces(ids: torch.Tensor, recipe: RegularisedRecipe) -> torch.Tensor:
-    """Cut a batch into short sequences and take evenly spaced ones."""
-    whole = ids[:, : ids.shape[1] // recipe.piece * recipe.piece].reshape(-1, recipe.piece)
-    return whole[:: max(1, len(whole) // recipe.pieces)][: recipe.pieces]
 
 
 def train_one(name: str, recipe: RegularisedRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
