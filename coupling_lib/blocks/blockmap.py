@@ -74,7 +74,10 @@ def token_map(call: BlockCall, block: nn.Module, route: str, positions: Tensor) 
     """Give a block as a function of the states at a few positions."""
     if route == "attention":
         return prompts_map([call], block, positions)
-    return (_cache_map if route == "cache" else _sequence_map)(call, block, positions)
+    if route == "cache":
+        return _cache_map(call, block, positions)
+    index = positions[0]
+    return lambda x: call.replay(block, call.input.to(x.dtype).index_copy(1, index, x))[:, index]
 
 
 def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: Tensor) -> TokenMap:
@@ -86,7 +89,11 @@ def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: Tensor)
         few, frozen_at, padding = _few(calls[0], positions), constants[0], None
     else:
         few = _joined([_few(call, own[None]) for call, own in zip(calls, positions, strict=True)])
-        frozen_at, padding = _padded(constants)
+        # Keys and values are brought to one length, and a mask hides what is beyond a prompt's end.
+        lengths = torch.tensor([each.keys.shape[2] for each in constants], device=constants[0].keys.device)
+        keys, values = (_to_one_length(parts, 2) for parts in zip(*constants, strict=True))
+        beyond = torch.arange(keys.shape[2], device=lengths.device) >= lengths[:, None, None, None]
+        frozen_at, padding = KeysValues(keys, values), keys.new_zeros(beyond.shape).masked_fill(beyond, -torch.inf)
 
     def apply(x: Tensor) -> Tensor:
         with frozen(layer, frozen_at, positions, padding):
@@ -122,14 +129,6 @@ def _constants(call: BlockCall, block: nn.Module, layer: nn.Module, name: str) -
 
 def _few(call: BlockCall, positions: Tensor) -> BlockCall:
     return call.with_arguments(lambda name, value: _rows(name, value, positions, call.input.shape[1]))
-
-
-def _padded(constants: Sequence[KeysValues]) -> tuple[KeysValues, Tensor]:
-    """Bring several prompts' keys and values to one length, and give the mask of what is beyond a prompt's end."""
-    lengths = torch.tensor([each.keys.shape[2] for each in constants], device=constants[0].keys.device)
-    keys, values = (_to_one_length(parts, 2) for parts in zip(*constants, strict=True))
-    beyond = torch.arange(keys.shape[2], device=lengths.device) >= lengths[:, None, None, None]
-    return KeysValues(keys, values), keys.new_zeros(beyond.shape).masked_fill(beyond, -torch.inf)
 
 
 def _joined(calls: Sequence[BlockCall]) -> BlockCall:
@@ -175,11 +174,6 @@ def _cache_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap
     few = _few(call, positions).with_arguments(lambda name, value: _keys(name, value, end, n))
     few = few.with_argument(_cache_name(block), _FrozenCache(constants, positions))
     return lambda x: few.replay(block, x)
-
-
-def _sequence_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
-    index = positions[0]
-    return lambda x: call.replay(block, call.input.to(x.dtype).index_copy(1, index, x))[:, index]
 
 
 def _belongs_to_positions(name: str, value: Tensor) -> bool:

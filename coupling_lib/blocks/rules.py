@@ -46,16 +46,16 @@ class Function(torch.autograd.Function):
 
 def linearised(block: nn.Module) -> AbstractContextManager[None]:
     """Let a block's activations keep their derivative: for y = a(x), entry by entry, u is pulled back to a'(x) u."""
-    return _hooked(block, _is_activation, _as_pointwise)
+    return hooked(block, _is_activation, _as_pointwise)
 
 
 def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
     """Let a block's linear layers take rows: for y = W x + b, c e_i is pulled back to c times row i of W."""
-    return _hooked(block, _is_large_linear, _as_linear)
+    return hooked(block, lambda part: type(part) in _WEIGHTS and part.weight.numel() >= _LEAST_WEIGHTS, _as_linear)
 
 
 @contextmanager
-def _hooked(block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable[..., Any]) -> Generator[None]:
+def hooked(block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable[..., Any]) -> Generator[None]:
     """Let a hook stand after each module of a block that is chosen."""
     with ExitStack() as hooks:
         for module in filter(chosen, block.modules()):
@@ -66,10 +66,6 @@ def _hooked(block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callabl
 def _is_activation(module: nn.Module) -> bool:
     ours = isinstance(module, _OF_TORCH) or type(module).__module__ == of_transformers.__name__
     return ours and next(module.parameters(), None) is None and next(module.children(), None) is None
-
-
-def _is_large_linear(module: nn.Module) -> bool:
-    return type(module) in _WEIGHTS and module.weight.numel() >= _LEAST_WEIGHTS
 
 
 def _as_pointwise(module: nn.Module, given: tuple[Tensor, ...], _: Tensor) -> Tensor:

@@ -1,8 +1,4 @@
-"""Images in the format of a vision model: resized, with its channels, and normalised as in its training.
-
-`load_images` gives a few held-out images of a labelled data set, or pictures of a folder, each as it is shown and as
-the model reads it.
-"""
+"""Images in the format of a vision model: resized, with its channels, and normalised as in its training."""
 
 from __future__ import annotations
 
@@ -74,7 +70,12 @@ def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> l
         chosen = np.random.default_rng(seed).permutation(len(data.test))[:n].tolist()
         labels = data.test_labels.tolist()
         raw = [(f"{data.name} {data.classes[labels[i]]}", labels[i], data.test[i] / 255) for i in chosen]
-    return [Picture(name, label, _shown(image), pixels_for(image[None], config)) for name, label, image in raw]
+    pictures = []
+    for name, label, image in raw:
+        shown = image.permute(1, 2, 0).numpy()
+        shown = shown[..., 0] if shown.shape[-1] != 3 else shown
+        pictures.append(Picture(name, label, shown, pixels_for(image[None], config)))
+    return pictures
 
 
 def pixels_for(images: torch.Tensor, config: Any) -> torch.Tensor:
@@ -114,11 +115,6 @@ def patch_box(config: Any, token: int, shape: tuple[int, ...]) -> tuple[int, int
 
 def _pair(size: int | Sequence[int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else tuple(size)
-
-
-def _shown(image: torch.Tensor) -> np.ndarray:
-    array = image.permute(1, 2, 0).numpy()
-    return array[..., 0] if array.shape[-1] != 3 else array
 
 
 def _pictures(folder: Path, n: int) -> list[tuple[str, int, torch.Tensor]]:

@@ -1,7 +1,4 @@
-"""Labelled images, split into training and held-out ones: scikit-learn's digits, and CIFAR-10.
-
-The digits ship with scikit-learn and need no network; CIFAR-10 is read from a local copy, or from the hub.
-"""
+"""Labelled images, split into training and held-out ones: scikit-learn's digits, and CIFAR-10."""
 
 from __future__ import annotations
 
@@ -20,9 +17,6 @@ from coupling_lib.errors import ParameterError
 
 HELD_OUT = 0.4
 """Share of the digits that is held out for testing."""
-
-SPLIT_SEED = 0
-"""Seed of the split of the digits; the same for every training, so that all models are tested on the same images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +76,8 @@ def _digits() -> LabelledImages:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    order = np.random.default_rng(SPLIT_SEED).permutation(len(digits.target))
+    # One seed for every training, so that all models are tested on the same images.
+    order = np.random.default_rng(0).permutation(len(digits.target))
     # 16 grey levels above 0 become bytes.
     images = torch.from_numpy(np.round(digits.images * (255 / 16)).astype(np.uint8))[order].unsqueeze(1)
     labels, held = torch.from_numpy(digits.target.astype(np.int64))[order], round(HELD_OUT * len(order))

@@ -1,13 +1,8 @@
 """Prompts to measure on: the embedded set, the paper's six benchmarks, WikiText-2, or a file of one's own.
 
 The embedded set was written for this project: six styles, twenty prompts each, made to look like the benchmarks
-without taking anything from them. The benchmarks themselves, and WikiText-2, are read from a local folder or, where the
-`datasets` package is installed, from the Hugging Face hub. The folder is an argument, or the environment variable
-`COUPLING_PROMPTS`, so that a notebook can be run with `-p prompts gsm8k:50`; `-p prompts folder/gsm8k.jsonl:50` needs
-neither.
-
->>> [prompt.dataset for prompt in load_prompts(n=3)]
-['arc-style', 'gsm8k-style', 'hellaswag-style']
+without taking anything from them. The benchmarks themselves, and WikiText-2, are read from a local folder, so that a
+notebook can be run with `-p prompts gsm8k:50`, or from the hub; `-p prompts folder/gsm8k.jsonl:50` needs neither.
 """
 
 from __future__ import annotations
@@ -54,21 +49,21 @@ _HUB = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """One text to measure on."""
+    """One text to measure on.
+
+    Args:
+        id: name that is unique within its set and stable over time.
+        dataset: set or style it belongs to, for example "gsm8k" or "arc-style".
+        text: the text itself, without blanks at either end.
+        steps: reasoning steps that its solution takes, the difficulty of a GSM8K problem; None where nobody counted.
+            For GSM8K see `count_steps`; for the embedded "gsm8k-style" problems our own count of the additions,
+            subtractions, multiplications and divisions on the shortest way, a change of units counted as one of them.
+    """
 
     id: str
-    """Name that is unique within its set and stable over time."""
     dataset: str
-    """Set or style it belongs to, for example "gsm8k" or "arc-style"."""
     text: str
-    """The text itself, without blanks at either end."""
     steps: int | None = None
-    """Reasoning steps that its solution takes, the difficulty of a GSM8K problem; None where nobody counted.
-
-    For GSM8K: the calculations marked `<<...>>` in the published solution, or its lines where none is marked. For
-    the embedded "gsm8k-style" problems: our own count of the additions, subtractions, multiplications and divisions
-    on the shortest way to the answer, a change of units counted as one of them.
-    """
 
 
 def load_prompts(
@@ -87,7 +82,7 @@ def load_prompts(
         seed: Seed of the selection.
         folder: Local folder that holds `arc.jsonl`, `gsm8k.jsonl`, ... or, for "wikitext2", `test.txt`; by default
             what the environment variable `COUPLING_PROMPTS` says. Without either, the sets come from the Hugging
-            Face hub.
+            Face hub, where the package `datasets` is installed.
 
     Returns:
         The prompts.
@@ -97,8 +92,8 @@ def load_prompts(
         CouplingError: If the set is neither in a folder nor to be had from the hub.
 
     Example:
-        >>> len(load_prompts()), len({prompt.dataset for prompt in load_prompts()})
-        (120, 6)
+        >>> len(load_prompts()), [prompt.dataset for prompt in load_prompts(n=3)]
+        (120, ['arc-style', 'gsm8k-style', 'hellaswag-style'])
         >>> [prompt.steps for prompt in load_prompts() if prompt.dataset == "gsm8k-style"][:5]
         [3, 2, 2, 2, 3]
     """

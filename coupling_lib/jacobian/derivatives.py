@@ -68,9 +68,9 @@ def prompts_jacobians(
 ) -> Tensor:
     """Form the Jacobians of one block at one pair of token positions in each of several prompts, batched.
 
-    The numbers are those of `block_jacobians` for each prompt, up to rounding: no prompt enters another's. Narrow
-    models gain by it, because a single short prompt leaves the hardware idle; on other routes than attention, and for
-    families whose calls cannot be joined, the prompts are taken one after the other.
+    The numbers are those of `block_jacobians` for each prompt, up to rounding. Narrow models gain by it, because a
+    single short prompt leaves the hardware idle. On other routes than attention, and for families whose calls cannot
+    be joined, the prompts are taken one after the other.
 
     Args:
         traces: of one model, at whose states the block is linearised.

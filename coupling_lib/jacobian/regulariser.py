@@ -10,9 +10,8 @@ takes the mean and the standard deviation for constants. Blocks are therefore ru
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import combinations
 
 import torch
@@ -21,6 +20,7 @@ from transformers import PreTrainedModel
 
 from coupling_lib.blocks.attention import NAME
 from coupling_lib.blocks.record import find_blocks
+from coupling_lib.blocks.rules import hooked
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.regulariser import asymmetry
 from coupling_lib.models.load import Model
@@ -125,7 +125,7 @@ def _streams(hf: PreTrainedModel, modules: Sequence[nn.Module], inputs: Tensor) 
 
     with ExitStack() as stack, torch.enable_grad(), torch.autocast(inputs.device.type, enabled=False):
         for module in modules:
-            stack.enter_context(_written_out(module))
+            stack.enter_context(hooked(module, lambda part: type(part) is nn.LayerNorm, _layer_norm))
             stack.enter_context(module.register_forward_pre_hook(differentiable))
             stack.enter_context(module.register_forward_hook(keep))
         if inputs.is_floating_point():
@@ -135,22 +135,9 @@ def _streams(hf: PreTrainedModel, modules: Sequence[nn.Module], inputs: Tensor) 
     return kept
 
 
-@contextmanager
-def _written_out(block: nn.Module) -> Generator[None]:
-    """Run a block's layer norms as elementary operations, which any order of derivative is right for."""
-    norms = [module for module in block.modules() if type(module) is nn.LayerNorm]
-    for norm in norms:
-        norm.forward = partial(_layer_norm, norm)
-    try:
-        yield
-    finally:
-        for norm in norms:
-            del norm.forward
-
-
-def _layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
-    """What `nn.LayerNorm` computes."""
-    axes = tuple(range(-len(norm.normalized_shape), 0))
+def _layer_norm(norm: nn.LayerNorm, given: tuple[Tensor], _: Tensor) -> Tensor:
+    """What `nn.LayerNorm` computes, as elementary operations, which any order of derivative is right for."""
+    (x,), axes = given, tuple(range(-len(norm.normalized_shape), 0))
     centred = x - x.mean(dim=axes, keepdim=True)
     scaled = centred * (centred.square().mean(dim=axes, keepdim=True) + norm.eps).rsqrt()
     scaled = scaled if norm.weight is None else scaled * norm.weight

@@ -16,7 +16,7 @@ branches' factors by hand, which shows what a measurement sees when a model is l
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -49,10 +49,6 @@ class DropPath:
             if p > 0
         ]
 
-    def seed(self, seed: int) -> None:
-        """Start the choices of one step, so that they are a function of the seed alone."""
-        self.generator.manual_seed(seed)
-
     def remove(self) -> None:
         """Take the hooks away."""
         for handle in self._handles:
@@ -75,18 +71,12 @@ def fixed_gates(blocks: Sequence[nn.Module], gates: torch.Tensor) -> Generator[N
     """Multiply residual branches by given factors, in training and in evaluation mode."""
     if gates.shape != (len(blocks), 2):
         raise ParameterError(f"gates has shape {tuple(gates.shape)}; ({len(blocks)}, 2) is expected")
-
-    handles = [
-        branch.register_forward_hook(partial(_scaled, factor=float(factor)))
-        for block, row in zip(blocks, gates, strict=True)
-        for branch, factor in zip(_branches(block), row, strict=True)
-        if factor != 1
-    ]
-    try:
+    with ExitStack() as hooks:
+        for block, row in zip(blocks, gates, strict=True):
+            for branch, factor in zip(_branches(block), row, strict=True):
+                if factor != 1:
+                    hooks.enter_context(branch.register_forward_hook(partial(_scaled, factor=float(factor))))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def draw_gates(rate: float, n_blocks: int, generator: torch.Generator) -> torch.Tensor:

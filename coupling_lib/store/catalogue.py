@@ -142,13 +142,9 @@ def _readable(names: Iterable[str]) -> Iterator[xr.Dataset]:
     """Read files one after another, a complete one first; what is damaged is set aside."""
     late, started = [], False
     for path in map(Path, names):
-        try:
-            record, ds = files.open_file(path)
-        except FileNotFoundError:
+        if (found := files.open_sound(path)) is None:
             continue
-        except files.DamagedError as error:
-            files.set_aside(path, str(error))
-            continue
+        record, ds = found
         started = started or record["complete"]
         if started:
             yield ds

@@ -66,7 +66,13 @@ def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bo
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    # The rename as well, where the system can. Some network file systems know no such thing; the file is complete.
+    with contextlib.suppress(OSError):
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     return path
 
 
@@ -75,17 +81,23 @@ def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | 
     # A file that is truncated, altered or under a wrong name is renamed to `*.damaged` with a `StoreWarning`, and
     # counts as not there.
     path = place(root, key)
-    try:
-        record, ds = open_file(path)
-    except FileNotFoundError:
+    if (found := open_sound(path)) is None:
         return None
-    except DamagedError as error:
-        set_aside(path, str(error))
-        return None
+    record, ds = found
     if digest(record["key"]) != digest(key):
         set_aside(path, "it belongs to another measurement")
         return None
     return ds, record["complete"]
+
+
+def open_sound(path: Path) -> tuple[dict[str, Any], xr.Dataset] | None:
+    """Read and check one file; one that is damaged is set aside."""
+    try:
+        return open_file(path)
+    except FileNotFoundError:
+        return None
+    except DamagedError as error:
+        return set_aside(path, str(error))
 
 
 def open_file(path: Path) -> tuple[dict[str, Any], xr.Dataset]:
@@ -183,14 +195,3 @@ def _checksum(text: str, arrays: Mapping[str, np.ndarray]) -> str:
         total.update(f"\0{name}\0{values.dtype.str}\0{values.shape}\0".encode())
         total.update(values.reshape(-1).view(np.uint8))
     return total.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring a rename to the disk, where the system can."""
-    # Some network file systems know no such thing; the file itself is complete.
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

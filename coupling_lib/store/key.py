@@ -30,7 +30,9 @@ _ORIGIN = ("_name_or_path", "_commit_hash", "transformers_version")
 
 def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Describe a measurement, all but its prompt."""
-    function, fixed = _unwrapped(measure)
+    function, fixed = measure, {}
+    while isinstance(function, functools.partial):
+        function, fixed = function.func, function.keywords | fixed
     bound = inspect.signature(function).bind_partial(None, None, **(fixed | dict(settings)))
     bound.apply_defaults()
     plain = {name: _plain(name, value) for name, value in list(bound.arguments.items())[2:]}
@@ -87,14 +89,6 @@ def _files(model: Model) -> str:
 def _bytes(tensor: torch.Tensor) -> np.ndarray:
     """View the bytes of a tensor, copying them only from another device or layout."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-
-
-def _unwrapped(measure: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Take a `functools.partial` apart."""
-    if isinstance(measure, functools.partial):
-        function, fixed = _unwrapped(measure.func)
-        return function, fixed | measure.keywords
-    return measure, {}
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -41,17 +41,14 @@ def golub_kahan(
 ) -> KrylovTriplets:
     """Find the K largest singular triplets of an operator by block Golub-Kahan bidiagonalisation.
 
-    Both bases are kept orthonormal by orthogonalising every new block twice against all earlier columns.
-    The start is random with a fixed seed, so two calls give the same numbers. The iteration stops when each
-    of the K triplets meets |J^T u - s v| <= max(tolerance * s_K, floor * s_1); the other side, J v = s u, holds
-    by construction. The floor is what rounding allows: 3e-7 in float32, 1e-14 in float64.
-
-    A basis started from b vectors sees b copies of a singular value that occurs more often. Where b of the
-    values found coincide, the search is repeated with a block twice as wide.
+    The start is random with a fixed seed, so two calls give the same numbers. The iteration stops when each of the K
+    triplets meets |J^T u - s v| <= max(tolerance * s_K, floor * s_1); the other side, J v = s u, holds by
+    construction. The floor is what rounding allows: 3e-7 in float32, 1e-14 in float64. A basis started from b vectors
+    sees b copies of a singular value that occurs more often. Where b of the values found coincide, the search is
+    repeated with a block twice as wide.
 
     Args:
-        operator: J: `shape`, `@` and `.T @` with torch factors. It works in its `dtype` and on its `device`
-            where it has these attributes, else in those of what it returns for a float32 factor.
+        operator: J: `shape`, `@` and `.T @` with torch factors, in its `dtype` and on its `device` or those it returns.
         k: number of triplets, from 1 to `min(shape)`.
         tolerance: residual to reach, in units of s_K.
         block: b, columns added per step.
@@ -78,7 +75,7 @@ def golub_kahan(
     if not 1 <= k <= d:
         raise ParameterError(f"k is {k!r}; a {tuple(operator.shape)} operator has from 1 to {d} singular values")
     limit = min(d, max(k + block, 20 * k + 512 if max_columns is None else max_columns))
-    bases = _Bases(operator, _start(operator, min(block, limit)), limit)
+    bases = _Bases(operator, min(block, limit), limit)
     next_check, earlier = min(2 * k + 3 * bases.width, limit), None
     while True:
         bases.grow()
@@ -117,13 +114,16 @@ def columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float], par
 class _Bases:
     """The two orthonormal bases, stored as rows, and the triangular B with J V = U B."""
 
-    def __init__(self, operator: Any, start: Tensor, limit: int):
+    def __init__(self, operator: Any, width: int, limit: int):
         rows, d = operator.shape
+        start = torch.randn(d, width, generator=torch.Generator().manual_seed(0))
+        like = operator if isinstance(getattr(operator, "dtype", None), torch.dtype) else operator @ start[:, :1]
+        start = start.to(getattr(like, "device", None), like.dtype)
         self.operator, self.limit, self.dtype = operator, limit, start.dtype
         # For a matrix in rows, (U^T J)^T takes half the time of J^T U.
         dense = isinstance(operator, Tensor)
         self._pull = (lambda U: (U.T @ operator).T) if dense else (lambda U: operator.T @ U)
-        self.columns, self.width = 0, start.shape[1]
+        self.columns, self.width = 0, width
         self._U, self._V = start.new_empty(limit, rows), start.new_empty(min(d, limit + self.width), d)
         self._B = start.new_zeros(limit, limit)
         self._V[: self.width] = torch.linalg.qr(start)[0].T
@@ -189,13 +189,6 @@ def _extend(basis: Tensor, W: Tensor, room: int) -> tuple[Tensor, Tensor, Tensor
         if not Q.shape[1] or float(change.diagonal().abs().min()) > 0.5:
             break
     return Q, R, C
-
-
-def _start(operator: Any, columns: int) -> Tensor:
-    """Draw the first block, in the dtype and on the device that the operator works in."""
-    start = torch.randn(operator.shape[1], columns, generator=torch.Generator().manual_seed(0))
-    like = operator if isinstance(getattr(operator, "dtype", None), torch.dtype) else operator @ start[:, :1]
-    return start.to(getattr(like, "device", None), like.dtype)
 
 
 def _finite(product: Tensor) -> Tensor:

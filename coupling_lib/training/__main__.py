@@ -102,7 +102,8 @@ def _suite(given: argparse.Namespace) -> None:
 
 def _regularised(given: argparse.Namespace) -> None:
     run, pairs = given.run or RUNS / "regularised", regularised.recipes()
-    regularised.run_pairs(given.text, run, given.table, pairs, given.data)
+    order, header = list(pairs), regularised.HEADER
+    suite.run_all(pairs, regularised.train_one, given.text, run, given.table, order, given.data, header)
     print(*regularised.differences(given.table), sep="\n")
 
 

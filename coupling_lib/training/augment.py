@@ -81,7 +81,9 @@ def mix(
     alpha = cutmix if cut else mixup
     if alpha <= 0 or draw >= probability:
         return images, targets
-    share = _beta(alpha, generator)
+    # A draw from Beta(alpha, alpha) is a quotient of gamma variables.
+    first, second = torch._standard_gamma(torch.full((2,), alpha), generator=generator).tolist()
+    share = first / (first + second)
     other, other_targets = images.flip(0), targets.flip(0)
     if cut:
         h, w = images.shape[-2:]
@@ -141,9 +143,3 @@ def _rectangles(height: Tensor, width: Tensor, h: int, w: int, generator: torch.
     rows = (y - centre_y[:, None]).abs() <= height[:, None] / 2
     columns = (x - centre_x[:, None]).abs() <= width[:, None] / 2
     return rows[:, :, None] & columns[:, None, :]
-
-
-def _beta(alpha: float, generator: torch.Generator) -> float:
-    """Draw from Beta(alpha, alpha) as a quotient of gamma variables."""
-    first, second = torch._standard_gamma(torch.full((2,), alpha), generator=generator).tolist()
-    return first / (first + second)

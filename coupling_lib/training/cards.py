@@ -22,7 +22,7 @@ from coupling_lib.inputs.labelled_images import LabelledImages
 from coupling_lib.training import language, vit
 from coupling_lib.training.run_files import read_log
 
-_SAMPLE_PROMPT = "It was a dark and stormy night, and"
+_VERSIONS = {package: version(package) for package in ("torch", "transformers")}
 _ARCHITECTURES = {
     "neox": "GPT-NeoX, as Pythia (rotary positions, parallel attention and MLP, LayerNorm, GELU)",
     "llama": "Llama (rotary positions, RMSNorm, SwiGLU, grouped-query attention)",
@@ -54,8 +54,7 @@ def ship_language(name: str, run: Path, target: Path, data: str) -> None:
     for step in recipe["checkpoints"]:
         if step != last:
             shutil.copytree(run / f"step{step}", target / f"step{step}")
-    record = _record_of_language(name, run, recipe, target, data)
-    _describe(target, record, _card_of_language(record))
+    _describe_language(target, _record_of_language(name, run, recipe, target, data))
 
 
 def ship_vision(name: str, run: Path, target: Path, data: LabelledImages) -> None:
@@ -69,14 +68,7 @@ def ship_vision(name: str, run: Path, target: Path, data: LabelledImages) -> Non
     if target.exists():
         shutil.rmtree(target)
     model.save_pretrained(target)
-    record = _record_of_vision(name, recipe, model.float(), data)
-    _describe(target, record, _card_of_vision(record))
-
-
-def _describe(target: Path, record: dict, card: str) -> None:
-    """Write record and card beside the weights."""
-    (target / "training.json").write_text(json.dumps(record, indent=1) + "\n")
-    (target / "README.md").write_text(card)
+    _describe_vision(target, _record_of_vision(name, recipe, model.float(), data))
 
 
 def _facts(name: str, seed: int, steps: int, step0: PreTrainedModel, command: str, **more: int) -> dict:
@@ -86,11 +78,7 @@ def _facts(name: str, seed: int, steps: int, step0: PreTrainedModel, command: st
     return {**first, "digest_step0": digest(step0), "command": f"python -m coupling_lib.training.{command}"}
 
 
-def _versions() -> dict[str, str]:
-    return {package: version(package) for package in ("torch", "transformers")}
-
-
-def sample(folder: Path, prompt: str = _SAMPLE_PROMPT, tokens: int = 120, seed: int = 0) -> str:
+def sample(folder: Path, prompt: str = "It was a dark and stormy night, and", tokens: int = 120, seed: int = 0) -> str:
     """Let a shipped model continue a text, at temperature 0.8."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -119,12 +107,12 @@ def _record_of_language(name: str, run: Path, recipe: dict, target: Path, data: 
             for row in log
             if int(row["step"]) in (0, *recipe["checkpoints"])
         ],
-        "versions": _versions(),
+        "versions": _VERSIONS,
         "sample": sample(target),
     }
 
 
-def _card_of_language(record: dict) -> str:
+def _describe_language(target: Path, record: dict) -> None:
     recipe = record["recipe"]
     shared = "" if recipe["kv_heads"] == recipe["heads"] else " sharing {kv_heads} key-value heads"
     rows = {
@@ -150,17 +138,17 @@ def _card_of_language(record: dict) -> str:
     quoted = "\n".join(f"> {line}" for line in record["sample"].splitlines())
     said = f"A sample at temperature 0.8 (the beginning is given):\n\n{quoted}\n"
     held = ", ".join(name.removesuffix(".txt").replace("_", " ") for name in record["data"]["held_out_files"])
-    return _card(
-        record | {"held": held}, "English language model", "a source of facts", rows, f"{head}{reached}\n{said}"
-    )
+    reached = f"{head}{reached}\n{said}"
+    _describe(target, record, "English language model", "a source of facts", rows, reached, held=held)
 
 
 def _record_of_vision(name: str, recipe: vit.VitRecipe, model: ViTForImageClassification, data: LabelledImages) -> dict:
     """Gather the facts of a run; accuracies are those of the weights as they are shipped."""
     step0 = vit.initialise(vit.configuration(recipe, data), recipe.seed)
-    train, test = (
-        vit.evaluate(model, x, y) for x, y in ((data.train, data.train_labels), (data.test, data.test_labels))
-    )
+    reached = {}
+    for side, x, labels in (("train", data.train, data.train_labels), ("test", data.test, data.test_labels)):
+        accuracy, loss = vit.evaluate(model, x, labels)
+        reached |= {f"{side}_accuracy": round(accuracy, 4), f"{side}_loss": round(loss, 4)}
     steps = recipe.epochs * vit.steps_per_epoch(recipe, data)
     command = (
         f"vit one {data.name} --weight-decay {recipe.weight_decay:g} --drop-path {recipe.drop_path:g} "
@@ -170,16 +158,13 @@ def _record_of_vision(name: str, recipe: vit.VitRecipe, model: ViTForImageClassi
         **_facts(name, recipe.seed, steps, step0, command),
         "recipe": vars(recipe),
         "data": {"name": data.name, "train": len(data.train), "test": len(data.test)},
-        "train_accuracy": round(train[0], 4),
-        "train_loss": round(train[1], 4),
-        "test_accuracy": round(test[0], 4),
-        "test_loss": round(test[1], 4),
+        **reached,
         "untrained_test_accuracy": round(vit.evaluate(step0, data.test, data.test_labels)[0], 4),
-        "versions": _versions(),
+        "versions": _VERSIONS,
     }
 
 
-def _card_of_vision(record: dict) -> str:
+def _describe_vision(target: Path, record: dict) -> None:
     recipe = vit.VitRecipe(**record["recipe"])
     rows = {
         "architecture": "ViT (pre-norm, class token, learnt positions), as DeiT without distillation",
@@ -200,15 +185,18 @@ def _card_of_vision(record: dict) -> str:
 | held-out images | {test_accuracy:.1%} | {test_loss:.3f} |
 | held-out images, untrained (revision `step0`, from its seed, not stored) | {untrained_test_accuracy:.1%} | |
 """
-    return _card(record, "vision transformer", "a reader of digits", rows, reached.format(**record))
+    _describe(target, record, "vision transformer", "a reader of digits", rows, reached.format(**record))
 
 
-def _card(record: dict, kind: str, other: str, rows: dict[str, str], reached: str) -> str:
-    """Write a model card from its record: what the model is, how it was made and what it reached."""
-    known = {**record["recipe"], **record["data"], **record}
+def _describe(
+    target: Path, record: dict, kind: str, other: str, rows: dict[str, str], reached: str, **more: str
+) -> None:
+    """Write beside the weights their record, and a card: what the model is, how it was made and what it reached."""
+    (target / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    known = {**record["recipe"], **record["data"], **record, **more}
     table = "".join(f"| {label} | {value.format(**known)} |\n" for label, value in rows.items())
     versions = ", ".join(f"{package} {number}" for package, number in record["versions"].items())
-    return f"""# {record["name"]}
+    card = f"""# {record["name"]}
 
 A small {kind}, trained for this project so that everything in it runs without a network.
 It is an object of study, not {other}.
@@ -220,3 +208,4 @@ It is an object of study, not {other}.
 | command | `{record["command"]}` |
 
 {reached}"""
+    (target / "README.md").write_text(card)

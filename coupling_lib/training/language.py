@@ -1,11 +1,8 @@
-"""The recipe of the embedded language models: a causal transformer on any text, one command.
+"""The recipe of the embedded language models: a causal transformer on any text.
 
-    python -m coupling_lib.training language nano-neox TEXT --run runs/nano-neox --ship data/checkpoints
-
-`TEXT` is a text file or a folder of `.txt` files. The run folder holds the tokenised corpus, the state
-of the optimiser (written every few minutes and at every checkpoint) and the log; starting the same
-command again resumes. Checkpoints lie at logarithmically spaced steps, because coupling emerges early.
-Step 0 is never stored: it is the initialisation that the recorded seed gives.
+The run folder holds the tokenised corpus, the state of the optimiser (written every few minutes and at every
+checkpoint) and the log. Checkpoints lie at logarithmically spaced steps, because coupling emerges early. Step 0 is
+never stored: it is the initialisation that the recorded seed gives.
 """
 
 from __future__ import annotations
@@ -106,14 +103,6 @@ def validation_windows(corpus: text.Corpus, context: int, windows: int = 256) ->
     return torch.stack([torch.from_numpy(stream[s : s + context].astype("int64")) for s in starts])[:windows]
 
 
-@torch.no_grad()
-def validation_loss(model: PreTrainedModel, corpus: text.Corpus, context: int, windows: int = 256) -> float:
-    """Mean cross-entropy over evenly spaced windows of the held-out text."""
-    ids = validation_windows(corpus, context, windows)
-    device = next(model.parameters()).device
-    return sum(float(loss(model, part.to(device))) * len(part) for part in ids.split(32)) / len(ids)
-
-
 def train(recipe: Recipe, source: Path, run: Path, every_seconds: float = 120.0) -> Path:
     """Train a model by a recipe; call it again to resume."""
     run_files.claim(run, recipe)
@@ -158,10 +147,12 @@ def fit(
             saved = time.monotonic()
 
 
+@torch.no_grad()
 def _log_row(recipe: Recipe, corpus: text.Corpus, model: PreTrainedModel, step: int, train_loss: float) -> dict:
     """One line of the log: losses in nats per token and in bits per byte of the held-out text."""
     model.eval()
-    nats = validation_loss(model, corpus, recipe.context)
+    ids = validation_windows(corpus, recipe.context)
+    nats = sum(float(loss(model, part.to(model.device))) * len(part) for part in ids.split(32)) / len(ids)
     model.train()
     bits = nats / math.log(2) * len(corpus.validation) / corpus.validation_bytes
     tokens = step * recipe.windows * recipe.context

@@ -1,11 +1,9 @@
 """Does encouraging coupling change what a model learns? Pairs of runs, with `coupling_loss` and without.
 
-    python -m coupling_lib.training regularised TEXT --run runs/regularised --table data/regulariser.csv
-
 Both runs of a pair have the same seed: the same initialisation and the same batches. The regulariser is added to the
 cross-entropy with a weight, its strength, that rises linearly from 0 between a quarter and a half of the training:
 the Jacobians of fresh weights are small, a loss that is blind to their size has large gradients there, and the model
-should first learn to predict. Each run is measured like a model of the suite. A finished run is never repeated.
+should first learn to predict. Each run is trained, resumed and measured like a model of the suite, by `suite.run_all`.
 """
 
 from __future__ import annotations
@@ -21,9 +19,9 @@ from transformers import PreTrainedModel
 from coupling_lib.jacobian.regulariser import coupling_loss
 from coupling_lib.measures.regularised import difference_table, regularised
 from coupling_lib.models.load import wrap_model
-from coupling_lib.training import run_files, suite_table, text
+from coupling_lib.training import suite_table, text
 from coupling_lib.training.language import fit, loss, validation_windows
-from coupling_lib.training.suite import SuiteRecipe, build, run_all, weights
+from coupling_lib.training.suite import SuiteRecipe, build, weights
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,10 @@ def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: Regu
     value = loss(model, ids)
     strength = recipe.strength * ramp(step, recipe.steps)
     if strength:
-        value = value + strength * coupling_loss(model, _pieces(ids, recipe), probes=recipe.probes)
+        # Evenly spaced short pieces of the batch.
+        pieces = ids[:, : ids.shape[1] // recipe.piece * recipe.piece].reshape(-1, recipe.piece)
+        pieces = pieces[:: max(1, len(pieces) // recipe.pieces)][: recipe.pieces]
+        value = value + strength * coupling_loss(model, pieces, probes=recipe.probes)
     return value
 
 
@@ -71,33 +72,17 @@ def ramp(step: int, steps: int) -> float:
     return min(1.0, max(0.0, (step - 0.25 * steps) / (0.25 * steps)))
 
 
-def _pieces(ids: torch.Tensor, recipe: RegularisedRecipe) -> torch.Tensor:
-    """Cut a batch into short sequences and take evenly spaced ones."""
-    whole = ids[:, : ids.shape[1] // recipe.piece * recipe.piece].reshape(-1, recipe.piece)
-    return whole[:: max(1, len(whole) // recipe.pieces)][: recipe.pieces]
-
-
 def train_one(name: str, recipe: RegularisedRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
     """Train one run and measure it."""
-    run_files.claim(run, recipe)
-    if rows := run_files.kept_rows(run):
-        return rows
     fit(recipe, build(recipe), corpus, run, every_seconds=60.0, objective=partial(objective, recipe=recipe))
-    held_out = validation_windows(corpus, recipe.piece, windows=64)
+    held_out, rows = validation_windows(corpus, recipe.piece, windows=64), []
     for step in (recipe.steps,) if recipe.strength else (0, recipe.steps):
         hf = weights(recipe, run, step)
         hf.set_attn_implementation("eager")
         value = coupling_loss(hf, held_out, range(recipe.blocks), generator=torch.Generator().manual_seed(0)).item()
         model = wrap_model(hf, corpus.tokenizer, name=name)
         rows.append(suite_table.timed_row(name, recipe, model, corpus, text_name, step) | {"coupling_loss": value})
-    return run_files.keep_rows(run, rows)
-
-
-def run_pairs(
-    source: Path | None, run: Path, table: Path, chosen: dict[str, RegularisedRecipe], text_name: str = ""
-) -> None:
-    """Train and measure runs, one after the other, and keep the table up to date."""
-    run_all(chosen, train_one, source, run, table, list(chosen), text_name, HEADER)
+    return rows
 
 
 def differences(table: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import platform
 from dataclasses import asdict
@@ -11,7 +12,7 @@ from typing import Any
 import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from coupling_lib.errors import ParameterError
 
@@ -67,9 +68,7 @@ def load_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW)
 
 def save_checkpoint(model: PreTrainedModel, folder: Path) -> None:
     """Keep the weights of one step in half precision, as a Hugging Face folder."""
-    half = AutoModelForCausalLM.from_config(model.config, dtype=torch.float16)
-    half.load_state_dict({name: tensor.half() for name, tensor in model.state_dict().items()})
-    half.save_pretrained(folder)
+    copy.deepcopy(model).half().save_pretrained(folder)
 
 
 def read_log(path: Path, until: int) -> list[dict]:
@@ -83,18 +82,6 @@ def read_log(path: Path, until: int) -> list[dict]:
 def write_log(path: Path, rows: list[dict]) -> None:
     """Write the whole log."""
     write_whole(path, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
-
-
-def kept_rows(run: Path) -> list[dict]:
-    """Give the rows of a run that was measured before; none of another."""
-    kept = run / "rows.json"
-    return json.loads(kept.read_text()) if kept.exists() else []
-
-
-def keep_rows(run: Path, rows: list[dict]) -> list[dict]:
-    """Write down the rows of a run, so that it is not repeated."""
-    write_whole(run / "rows.json", json.dumps(rows, indent=1))
-    return rows
 
 
 def processor() -> str:

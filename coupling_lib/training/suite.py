@@ -1,10 +1,7 @@
 """The suite: many small language models by one recipe, trained, measured at every checkpoint, written to a table.
 
-    python -m coupling_lib.training suite TEXT --run runs/suite --table data/suite.csv
-
-`TEXT` is a text file or a folder of `.txt` files. One model is trained after the other; a model that is done is
-never repeated and a half-trained one goes on where it stood, so that the same command resumes. After each model
-its rows go into the table: settings, losses, every reading of coupling with its null, and the trajectories.
+A model that is done is never repeated and a half-trained one goes on where it stood. After each model its rows go into
+the table: settings, losses, every reading of coupling with its null, and the trajectories.
 
 The models are one base setting, varied one thing at a time, and width crossed with depth. Every model sees the same
 held-out split and reads the same tokenizer as `nano-neox`; seeds change the initialisation and the batches. Three tiny
@@ -14,6 +11,7 @@ can repeat them.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -44,18 +42,15 @@ class SuiteRecipe(Recipe):
     precision: str = "bfloat16"
 
 
-_SHORT = dict(vocabulary=1536, context=128, windows=8, warmup=50)
 BASE = SuiteRecipe(
-    "neox", width=64, blocks=8, heads=2, kv_heads=2, mlp_width=256,
-    steps=600, checkpoints=(32, 100, 300, 600), **_SHORT,
+    "neox", width=64, blocks=8, heads=2, kv_heads=2, mlp_width=256, vocabulary=1536, context=128, windows=8,
+    steps=600, checkpoints=(32, 100, 300, 600), warmup=50,
 )  # fmt: skip
 TINY = SuiteRecipe(
     "neox", width=32, blocks=3, heads=2, kv_heads=2, mlp_width=128, vocabulary=320, context=64, windows=8,
     steps=60, checkpoints=(20, 60), learning_rate=3e-3, warmup=10, corpus="grammar", precision="float32",
 )  # fmt: skip
-_VARIED = {
-    "seed": "seed", "sd": "stochastic_depth", "wd": "weight_decay", "lr": "learning_rate", "drop": "dropout"
-}  # fmt: skip
+_VARIED = {"seed": "seed", "sd": "stochastic_depth", "wd": "weight_decay", "lr": "learning_rate", "drop": "dropout"}
 
 
 def _sized(base: SuiteRecipe, width: int, blocks: int, architecture: str = "neox") -> SuiteRecipe:
@@ -112,12 +107,6 @@ def drop_branches(model: PreTrainedModel, probability: float) -> None:
     # for each sequence and each block. The factor keeps the mean. In evaluation mode nothing is dropped.
     if not 0 <= probability < 1:
         raise ParameterError(f"stochastic_depth is {probability!r}; expected a probability from 0 to below 1")
-    for block in model.base_model.layers:
-        block.register_forward_hook(_branch_dropper(probability))
-
-
-def _branch_dropper(probability: float):
-    """Make the forward hook of one block."""
 
     def drop(block: nn.Module, arguments: tuple, output: torch.Tensor) -> torch.Tensor | None:
         if not block.training:
@@ -126,22 +115,20 @@ def _branch_dropper(probability: float):
         kept = torch.rand(len(stream), 1, 1, device=stream.device) >= probability
         return stream + (output - stream) * (kept / (1 - probability)).to(stream.dtype)
 
-    return drop
+    for block in model.base_model.layers:
+        block.register_forward_hook(drop)
 
 
 def train_one(name: str, recipe: SuiteRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
     """Train a model of the suite, unless it is embedded, and measure it at step 0 and at every checkpoint."""
-    run_files.claim(run, recipe)
-    if rows := run_files.kept_rows(run):
-        return rows
-    trained = {} if name in SHIPPED else _trained(recipe, corpus, run)
+    trained, rows = {} if name in SHIPPED else _trained(recipe, corpus, run), []
     for step in (0, *recipe.checkpoints):
         if name in SHIPPED:
             model = load_model(name, revision=f"step{step}", device="cpu")
         else:
             model = wrap_model(weights(recipe, run, step), corpus.tokenizer, name=name)
         rows.append(suite_table.timed_row(name, recipe, model, corpus, text_name, step) | trained.get(step, {}))
-    return run_files.keep_rows(run, rows)
+    return rows
 
 
 def _trained(recipe: SuiteRecipe, corpus: text.Corpus, run: Path) -> dict[int, dict]:
@@ -176,11 +163,14 @@ def run_all(
     chosen: Mapping[str, SuiteRecipe], rows_of: Callable[..., list[dict]], source: Path | None, run: Path, table: Path,
     order: list[str], text_name: str, header: str = suite_table.HEADER,
 ) -> None:  # fmt: skip
-    """Train and measure one run after the other, keep the table up to date and say what each came to."""
+    """Train and measure runs that were not before, keep the table up to date and say what each came to."""
     label = text_name or (source.name if source else "")
     for number, (name, recipe) in enumerate(chosen.items(), start=1):
-        start, corpus = time.monotonic(), prepare_corpus(recipe, source, run)
-        rows = rows_of(name, recipe, corpus, run / name, label)
+        start, corpus, kept = time.monotonic(), prepare_corpus(recipe, source, run), run / name / "rows.json"
+        run_files.claim(run / name, recipe)
+        if not kept.exists():
+            run_files.write_whole(kept, json.dumps(rows_of(name, recipe, corpus, run / name, label), indent=1))
+        rows = json.loads(kept.read_text())
         suite_table.write(table, rows, order, header)
         last = rows[-1]
         pair_loss = f", coupling loss {last['coupling_loss']:.3f}" if "coupling_loss" in last else ""

@@ -1,8 +1,6 @@
 """The suite's table: what is measured on a checkpoint, and how it is written down.
 
-One row per model and checkpoint. `measure` gives the measured columns of a row from a model; `write` merges rows
-into the table. The comment lines at the head of the file say what the columns mean; pandas reads the file with
-`pandas.read_csv(path, comment="#")`.
+The comment lines at the head of the file say what the columns mean; `pandas.read_csv(path, comment="#")` reads it.
 """
 
 from __future__ import annotations
@@ -94,19 +92,13 @@ def held_out(hf: PreTrainedModel, corpus: Corpus, context: int) -> dict[str, flo
     return {"validation_loss": nats / count, "bits_per_byte": bits, "accuracy": right / count}
 
 
-def settings(name: str, recipe: SuiteRecipe, hf: PreTrainedModel, text_name: str) -> dict[str, float | int | str]:
-    """Give the columns that say what a model is and how it was trained."""
-    fields = {key: value for key, value in asdict(recipe).items() if key not in ("checkpoints", "held_out", "corpus")}
-    texts = {"text": recipe.corpus, "text_name": text_name if recipe.corpus == "given" else recipe.corpus}
-    varied = {key: fields[key] for key in ("dropout", "stochastic_depth", "precision")}
-    parameters = sum(parameter.numel() for parameter in hf.parameters())
-    return {"model": name, **texts, **varied, **fields, "parameters": parameters}
-
-
 def timed_row(name: str, recipe: SuiteRecipe, model: Model, corpus: Corpus, text_name: str, step: int) -> dict:
     """Measure one checkpoint and give its row, without what only the training knows."""
     start = time.monotonic()
-    row = settings(name, recipe, model.hf, text_name)
+    fields = {key: value for key, value in asdict(recipe).items() if key not in ("checkpoints", "held_out", "corpus")}
+    row = {"model": name, "text": recipe.corpus, "text_name": text_name if recipe.corpus == "given" else recipe.corpus}
+    row |= {key: fields[key] for key in ("dropout", "stochastic_depth", "precision")} | fields
+    row |= {"parameters": sum(parameter.numel() for parameter in model.hf.parameters())}
     row |= {"step": step, "tokens": step * recipe.windows * recipe.context}
     row |= held_out(model.hf, corpus, recipe.context) | measure(model)
     where = {"cpu": run_files.processor(), "threads": torch.get_num_threads()}

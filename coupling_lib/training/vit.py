@@ -1,8 +1,5 @@
 """The recipe of the vision transformers: DeiT's training without distillation, on digits or CIFAR-10.
 
-    python -m coupling_lib.training vit one digits --weight-decay 0.04 --drop-path 0.1 --run runs/vit
-    python -m coupling_lib.training vit grid digits --run runs/vit --table data/vit_grid.csv
-
 The model is Hugging Face's `ViTForImageClassification`, so that the library that measures language models measures
 it as it is. Batches, augmentation and dropped branches are functions of the seed and the step: a run that was
 killed resumes where its state was last written and ends with the same weights, and all models of one seed start
@@ -164,7 +161,7 @@ def train(recipe: VitRecipe, data: LabelledImages, run: Path, every_seconds: flo
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(recipe, step, per_epoch)
         x, targets = batch(recipe, data, step)
-        dropping.seed(_seed(recipe.seed, 3 * step + 2))
+        dropping.generator = _generator(recipe.seed, 3 * step + 2)
         loss = functional.cross_entropy(model(pixel_values=images.pixels_for(x, model.config)).logits, targets)
         loss.backward()
         if recipe.clip:
@@ -201,13 +198,9 @@ def _optimiser(model: ViTForImageClassification, recipe: VitRecipe) -> torch.opt
     return run_files.adamw(model, recipe.learning_rate, recipe.weight_decay, spared)
 
 
-def _seed(seed: int, number: int) -> int:
-    """Make one seed of a run's seed and a counter."""
-    return (seed << 32) + number
-
-
 def _generator(seed: int, number: int) -> torch.Generator:
-    return torch.Generator().manual_seed(_seed(seed, number))
+    """Start the draws that belong to a run's seed and a counter."""
+    return torch.Generator().manual_seed((seed << 32) + number)
 
 
 if __name__ == "__main__":

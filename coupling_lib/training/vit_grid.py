@@ -1,31 +1,18 @@
 """The grid of vision transformers: weight decay by stochastic depth, each model trained, measured and written down.
 
 One line per model goes into a table as soon as it is measured, and a model that has its line is not trained again.
-The columns:
+Of its columns:
 
-| column | meaning |
-| --- | --- |
-| `model` | name of the run, made of the next three |
-| `weight_decay`, `drop_path`, `seed` | what the grid varies; `drop_path` is the rate of stochastic depth |
-| `data`, `width`, `blocks`, `heads`, `patch`, `epochs`, `batch`, `steps`, `learning_rate` | common settings; the \
-learning rate is the peak |
-| `train_accuracy`, `test_accuracy`, `train_loss`, `test_loss` | shares and nats, in evaluation mode and without \
-augmentation |
-| `test_accuracy_untrained` | accuracy before training |
-| `seconds`, `measuring_seconds` | training and measuring, on a machine that does other work as well |
-| `images` | number of held-out images whose measurements are averaged |
-| `TOKEN.line_shape_score`, `TOKEN.expodistance`, with `_low`, `_high`, `_untrained` | mean over images of the shape \
-of the token's path, its 95 % bootstrap interval over images, and its mean before training |
-| `TOKEN.kK.VARIANT` | a variant of `metrics.variants.VARIANTS` (a distance; a coupling is 1 minus it), mean over \
-images and over all ordered pairs of different blocks |
-| ... `_low`, `_high` | ends of its 95 % bootstrap interval over images |
-| ... `_all` | the same with the pairs of a block with itself |
-| ... `_null` | its mean for random orthogonal bases with the same singular values (`measures.random_bases.null_of`); \
-in `data/vit_grid.csv` derived, not retrained, and without `miscoupling` (`workflow/derived_nulls.py`) |
-| ... `_untrained` | its mean before training, on the same images |
-| `machine`, `threads`, `versions` | what it was made on and with |
-
-`TOKEN` is `class` (position 0) or `patch` (the last position); `K` is one of the numbers of singular vectors.
+`model`: the run, named after `weight_decay`, `drop_path` (the rate of stochastic depth) and `seed`, which the grid
+varies. The settings that follow are common; `learning_rate` is the peak. Accuracies and losses: shares and nats, in
+evaluation mode and without augmentation. `seconds`, `measuring_seconds`: on a machine that does other work as well.
+`images`: number of held-out images whose measurements are averaged.
+`TOKEN.line_shape_score`, `TOKEN.expodistance`: the shape of a token's path, `class` (position 0) or `patch` (the last).
+`TOKEN.kK.VARIANT`: a variant of `metrics.variants.VARIANTS` (a distance; a coupling is 1 minus it) with K singular
+vectors, mean over images and over all ordered pairs of different blocks; `_all`: with the pairs of a block with itself;
+`_null`: for random orthogonal bases with the same singular values (`measures.random_bases.null_of`), in
+`data/vit_grid.csv` derived, not retrained, and without `miscoupling` (`workflow/derived_nulls.py`).
+`_low`, `_high`: the 95 % bootstrap interval over images; `_untrained`: before training, on the same images.
 """
 
 from __future__ import annotations
@@ -75,8 +62,6 @@ TOKENS = {"class": 0, "patch": -1}
 IMAGES = 12
 """Held-out images measured per model."""
 
-_SHAPES = ("line_shape_score", "expodistance")
-
 
 def grid(weight_decays: Sequence[float], rates: Sequence[float], base: VitRecipe) -> list[VitRecipe]:
     """Give the recipes of a grid of weight decay by stochastic depth."""
@@ -97,11 +82,14 @@ def run_grid(
     recipes: Sequence[VitRecipe], data: LabelledImages, run: Path, table: Path, n_images: int = IMAGES
 ) -> None:
     """Train and measure every model that has no line in the table yet."""
+    table.parent.mkdir(parents=True, exist_ok=True)
     done = _done(table, recipes[0], data)
     waiting = [recipe for recipe in recipes if recipe.name not in done]
     for recipe in tqdm(waiting, "grid", len(waiting), unit="model", disable=None):
         folder = vit.train(recipe, data, run / recipe.name)
-        _append(table, measured_line(recipe, data, folder, n_images))
+        line = {name: _written(value) for name, value in measured_line(recipe, data, folder, n_images).items()}
+        first = not table.exists() or not table.stat().st_size
+        pd.DataFrame([line]).to_csv(table, mode="a", header=first, index=False, lineterminator="\n")
 
 
 def measured_line(recipe: VitRecipe, data: LabelledImages, folder: Path, n_images: int) -> dict:
@@ -160,7 +148,7 @@ def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_image
             out |= _with_interval(column, values[:, different].mean(axis=1))
             out |= {f"{column}_all": float(values.mean()), f"{column}_null": float(nulls.sel(variant=name, k=k))}
         shape = measure_trajectories(model, pixels, token=position)
-        for name in _SHAPES:
+        for name in ("line_shape_score", "expodistance"):
             out |= _with_interval(f"{token}.{name}", shape[name].values)
     return out
 
@@ -196,14 +184,6 @@ def _done(table: Path, recipe: VitRecipe, data: LabelledImages) -> set[str]:
                 "give another table or remove it"
             )
     return {line["model"] for line in lines}
-
-
-def _append(table: Path, line: dict) -> None:
-    """Add a line, with the header if it is the first."""
-    table.parent.mkdir(parents=True, exist_ok=True)
-    first = not table.exists() or not table.read_text(encoding="utf-8")
-    written = pd.DataFrame([{name: _written(value) for name, value in line.items()}])
-    written.to_csv(table, mode="a", header=first, index=False, lineterminator="\n")
 
 
 def _written(value: object) -> str:

@@ -29,9 +29,9 @@ def test_in_evaluation_it_does_nothing_and_in_training_it_is_a_function_of_its_s
     drop = DropPath(vit.vit.layers, 0.5)
     assert torch.equal(vit(pixel_values=pixels).logits, plain)
     vit.train()
-    drop.seed(1)
+    drop.generator.manual_seed(1)
     first = vit(pixel_values=pixels).logits
-    drop.seed(1)
+    drop.generator.manual_seed(1)
     assert torch.equal(vit(pixel_values=pixels).logits, first) and not torch.allclose(first, plain)
     drop.remove()
     assert torch.equal(vit(pixel_values=pixels).logits, plain)
@@ -46,7 +46,7 @@ def test_a_branch_is_dropped_as_often_as_its_rate_says_and_keeps_its_mean():
 
     blocks = [Block().train() for _ in range(3)]
     drop = DropPath(blocks, 0.4)
-    drop.seed(0)
+    drop.generator.manual_seed(0)
     ones = torch.ones(20_000, 1, 1)
     for block, p in zip(blocks, (0.0, 0.2, 0.4), strict=True):
         out = block.mlp(ones)
@@ -58,7 +58,7 @@ def test_a_branch_is_dropped_as_often_as_its_rate_says_and_keeps_its_mean():
 def test_fixed_gates_reproduce_a_draw_of_training_mode(vit, pixels):
     drop = DropPath(vit.vit.layers, 0.4)
     vit.train()
-    drop.seed(7)
+    drop.generator.manual_seed(7)
     trained = vit(pixel_values=pixels[:1]).logits
     generator = torch.Generator().manual_seed(7)
     gates = torch.ones(3, 2)

@@ -11,8 +11,8 @@ import torch
 
 from coupling_lib.paths import DATA
 from coupling_lib.training import regularised
-from coupling_lib.training.regularised import RegularisedRecipe, ramp, recipes, run_pairs, train_one
-from coupling_lib.training.suite import build, prepare_corpus
+from coupling_lib.training.regularised import HEADER, RegularisedRecipe, ramp, recipes, train_one
+from coupling_lib.training.suite import build, run_all
 
 TINY = RegularisedRecipe(
     "neox", width=16, blocks=2, heads=2, kv_heads=2, mlp_width=32, vocabulary=300, context=32, windows=4,
@@ -25,7 +25,7 @@ def finished(tmp_path_factory):
     """Both sides of one seed."""
     folder = tmp_path_factory.mktemp("pairs")
     chosen = {"without": TINY, "with": replace(TINY, strength=1.0)}
-    run_pairs(None, folder / "run", folder / "table.csv", chosen)
+    run_all(chosen, train_one, None, folder / "run", folder / "table.csv", list(chosen), "", HEADER)
     return folder, chosen, pd.read_csv(folder / "table.csv", comment="#").set_index(["model", "step"])
 
 
@@ -51,9 +51,9 @@ def test_the_regularised_side_ends_elsewhere_and_more_coupled(finished):
 def test_a_finished_run_is_not_repeated(finished, monkeypatch):
     folder, chosen, table = finished
     monkeypatch.setattr(regularised, "fit", lambda *_, **__: pytest.fail("trained again"))
-    corpus = prepare_corpus(TINY, None, folder / "run")
-    rows = train_one("with", chosen["with"], corpus, folder / "run" / "with", "")
-    assert rows[0]["validation_loss"] == pytest.approx(table.loc["with", 12].validation_loss, rel=1e-5)
+    run_all({"with": chosen["with"]}, train_one, None, folder / "run", folder / "again.csv", ["with"], "", HEADER)
+    again = pd.read_csv(folder / "again.csv", comment="#").set_index(["model", "step"])
+    assert again.loc["with", 12].validation_loss == pytest.approx(table.loc["with", 12].validation_loss, rel=1e-5)
 
 
 def test_strength_zero_minimises_the_cross_entropy_alone(monkeypatch):
