@@ -184,7 +184,7 @@ def test_what_ships_with_the_project_is_read_unless_another_store_is_named(model
     monkeypatch.setattr("coupling_lib.paths.SHIPPED", shipped)
     found = cl.sweep(measure, model, TEXTS)
     assert measure.seen == TEXTS
-    assert_same(found.isel(prompt=[0, 1]), wanted)
+    xr.testing.assert_equal(found.isel(prompt=[0, 1]), wanted)
     assert [path.parent.parent.parent.name for path in tmp_path.glob("*/*/*/*")].count("results") == 1
     cl.sweep(measure, model, TEXTS[:1], store=tmp_path / "own")
     assert measure.seen == [*TEXTS, TEXTS[0]]
