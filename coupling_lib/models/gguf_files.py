@@ -72,8 +72,8 @@ class Gguf:
             config = AutoConfig.from_pretrained(**self._arguments)
         except Exception as error:
             raise UnsupportedModelError(
-                f"{self.name!r} holds a model of the architecture {kind!r}, which transformers {transformers.__version__} "
-                f"does not read from GGUF ({_short(error)}); choose the model's safetensors files"
+                f"{self.name!r} has the architecture {kind!r}, which transformers {transformers.__version__} does not "
+                f"read from GGUF ({_short(error)}); choose the model's safetensors files"
             ) from error
         config.save_pretrained(folder)
         if reader.get_field("tokenizer.ggml.model") is not None:
@@ -89,7 +89,7 @@ class Gguf:
         memories.check(need, "float32", place, self.name, untrained=False, offloaded=None)
         # Where transformers has kernels for packed weights it would keep them packed.
         dense = {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
-        hf, report = family.from_pretrained(**self._arguments, **dense, output_loading_info=True)
+        hf, report = family.from_pretrained(**self._arguments, **dense, config=config, output_loading_info=True)
         # transformers draws what is missing at random and goes on: the model would be measured half untrained.
         if missing := sorted(report["missing_keys"]):
             lack = f"lacks {len(missing)} of the model's tensors ({missing[0]}, ...)"
@@ -144,7 +144,7 @@ def _quantisation(reader: GGUFReader) -> str:
     """Name the type of a file, or, where it is silent, the type that holds most of its weights."""
     said = reader.get_field("general.file_type")
     try:
-        return re.sub("^(MOSTLY|ALL)_", "", LlamaFileType(int(said.contents())).name)
+        return re.sub(r"^(MOSTLY|ALL)_", "", LlamaFileType(int(said.contents())).name)
     except (AttributeError, ValueError):
         counts: dict[str, int] = {}
         for tensor in reader.tensors:

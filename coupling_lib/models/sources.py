@@ -60,7 +60,9 @@ def locate(name: str | Path, revision: str | None) -> Source:
         near = registry.suggest(text)
         advice = f"did you mean {near[0]!r}?" if near else "see data/models.csv for the aliases"
         raise ModelUnavailableError(f"no model is called {text!r}; {advice}")
-    hub_id, label = (entry.hub_id, entry.alias) if entry else (text, text)
+    # The alias of a packaged model names the file in the package, its id the original on the hub.
+    packaged = entry is not None and entry.alias in packages.PACKAGES
+    hub_id, label = (entry.hub_id, text if packaged else entry.alias) if entry else (text, text)
     folder = hub.fetch(hub_id, revision)
     return Source(label, folder, folder, f"{hub_id}@{folder.name}", revision or "main", hub_id=hub_id)
 
