@@ -67,6 +67,16 @@ def locate(name: str | Path, revision: str | None) -> Source:
     return Source(label, folder, folder, f"{hub_id}@{folder.name}", revision or "main", hub_id=hub_id)
 
 
+def with_weights(origin: Source) -> Source:
+    """Bring a model's weights to this machine, in a form that transformers reads block by block."""
+    if origin.hub_id:
+        hub.fetch_weights(origin.hub_id, origin.folder.name)
+    if origin.gguf:
+        origin = replace(origin, folder=origin.gguf.weights())
+    hub.check_weights(origin.folder, origin.name)
+    return origin
+
+
 def at_hand(name: str | Path) -> tuple[Path | None, registry.Entry | None]:
     """Give the folder of a model that needs no network, and its entry of the registry unless a folder has its name."""
     folder = Path(str(name).strip())

@@ -1,15 +1,14 @@
 """GGUF files written here from random weights, and read back against the formats' definitions."""
 
-import json
 import shutil
 from types import SimpleNamespace
 
-import gguf
 import numpy as np
 import pytest
 import tiny
 import torch
 from huggingface_hub import constants
+from tiny_gguf import write
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from coupling_lib import provenance
@@ -17,22 +16,6 @@ from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterE
 from coupling_lib.models import gguf_files, packages, sources
 from coupling_lib.models.load import load_model
 from coupling_lib.store.key import fingerprint
-
-HEADS, KV_HEADS = 4, 2
-STORED = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,92 +25,6 @@ def home(tmp_path_factory):
         folder = tmp_path_factory.mktemp("home")
         patch.setattr(constants, "HF_HOME", str(folder))
         yield folder
-
-
-def stored_name(name):
-    parts = name.removesuffix(".weight").split(".")
-    if "layers" in parts:
-        return f"blk.{parts[2]}.{STORED['.'.join(parts[3:])]}.weight"
-    return f"{STORED['.'.join(parts)]}.weight"
-
-
-def interleaved(weight, heads):
-    """The order of rows in llama.cpp: the two halves of a head, which rotate together, alternate."""
-    half = len(weight) // heads // 2
-    result = np.empty_like(weight)
-    for head in range(heads):
-        for i in range(half):
-            first = head * 2 * half
-            result[first + 2 * i] = weight[first + i]
-            result[first + 2 * i + 1] = weight[first + half + i]
-    return result
-
-
-def restored(weight, heads):
-    """The inverse of `interleaved`."""
-    order = interleaved(np.arange(len(weight))[:, None], heads)[:, 0]
-    result = np.empty_like(weight)
-    result[order] = weight
-    return result
-
-
-def unpacked(data, kind, shape):
-    """The numbers that bytes stand for, by the definition of their format, in float64."""
-    if kind == "F32":
-        return data.view("<f4").astype(np.float64).reshape(shape)
-    if kind == "F16":
-        return data.view("<f2").astype(np.float64).reshape(shape)
-    if kind == "Q8_0":  # 32 numbers: a scale d in float16, then 32 signed bytes q; d q
-        blocks = data.reshape(-1, 34)
-        scale = blocks[:, :2].copy().view("<f2").astype(np.float64)
-        return (scale * blocks[:, 2:].copy().view(np.int8)).reshape(shape)
-    assert kind == "Q4_1"  # 32 numbers: d and m in float16, 16 bytes with q[i] low and q[i + 16] high; d q + m
-    blocks = data.reshape(-1, 20)
-    scale, least = (blocks[:, at : at + 2].copy().view("<f2").astype(np.float64) for at in (0, 2))
-    low, high = blocks[:, 4:] & 15, blocks[:, 4:] >> 4
-    return (scale * np.concatenate([low, high], axis=1) + least).reshape(shape)
-
-
-def write(path, kind="Q4_1", architecture="llama", leave_out=(), tokenizer=True):
-    """Write a random Llama, and give its dense weights as the format defines them."""
-    model = tiny.llama(seed=3, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS)
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_name("tiny")
-    writer.add_block_count(tiny.BLOCKS)
-    writer.add_embedding_length(tiny.WIDTH)
-    writer.add_feed_forward_length(64)
-    writer.add_context_length(256)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_dimension_count(tiny.WIDTH // HEADS)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_vocab_size(280)
-    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind}"])
-    if tokenizer:
-        bpe = json.loads(tiny.tokenizer().backend_tokenizer.to_str())["model"]
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("smollm")
-        writer.add_token_list(sorted(bpe["vocab"], key=bpe["vocab"].get))
-        writer.add_token_types([gguf.TokenType.NORMAL] * len(bpe["vocab"]))
-        writer.add_token_merges([" ".join(pair) for pair in bpe["merges"]])
-        writer.add_bos_token_id(0)
-        writer.add_eos_token_id(0)
-    expected = {}
-    for name, tensor in model.state_dict().items():
-        weight, heads = tensor.numpy(), {"q_proj": HEADS, "k_proj": KV_HEADS}.get(name.split(".")[-2])
-        weight = interleaved(weight, heads) if heads else weight
-        quantised = kind if weight.ndim == 2 else "F32"
-        data = gguf.quantize(weight, gguf.GGMLQuantizationType[quantised])
-        dense = unpacked(data.view(np.uint8), quantised, weight.shape)
-        expected[name] = restored(dense, heads) if heads else dense
-        if not any(part in name for part in leave_out):
-            writer.add_tensor(stored_name(name), data, raw_dtype=gguf.GGMLQuantizationType[quantised])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return expected
 
 
 @pytest.fixture(scope="module")
