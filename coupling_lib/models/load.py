@@ -13,7 +13,7 @@ import re
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -139,11 +139,7 @@ def load_model(
     )
     with _quiet(), _explained(origin, precision):
         if fresh is None:
-            if origin.hub_id:
-                hub.fetch_weights(origin.hub_id, origin.folder.name)
-            if origin.gguf:
-                origin = replace(origin, folder=origin.gguf.weights())
-            hub.check_weights(origin.folder, origin.name)
+            origin = sources.with_weights(origin)
         if fresh is not None:
             hf = _initialise(family, config, fresh, arguments, place)
         elif on_disk is not None:

@@ -64,20 +64,24 @@ def weights_of(alias: str) -> Path:
     try:
         installed = distribution(package.name)
     except PackageNotFoundError:
-        installed = None
-    file = (
-        Path(str(installed.locate_file(package.file))) if installed and installed.version == package.version else None
-    )
-    if file is None or not file.is_file():
-        seen = f"{installed.version} is installed" if installed and file is None else "it is not installed here"
-        said = f"{alias!r} comes with the package {package.requirement}, and {seen}; run: {package.command}"
-        raise ModelUnavailableError(said)
+        raise _absent(alias, "it is not installed") from None
+    if installed.version != package.version:
+        raise _absent(alias, f"version {installed.version} is installed")
+    file = Path(str(installed.locate_file(package.file)))
+    if not file.is_file():
+        raise _absent(alias, f"version {installed.version} is installed, without {file.name}", " --force-reinstall")
     if (seen := sha256(file)) != package.sha256:
         raise ModelUnavailableError(
-            f"{file.name} of {package.requirement} has the digest {seen[:12]}, not {package.sha256[:12]}: it is damaged "
-            f"or another file; run: {package.command} --force-reinstall"
+            f"{file.name} of {package.requirement} has the digest {seen[:12]}, not {package.sha256[:12]}: it is "
+            f"damaged or another file; run: {package.command} --force-reinstall"
         )
     return file
+
+
+def _absent(alias: str, seen: str, more: str = "") -> ModelUnavailableError:
+    package = PACKAGES[alias]
+    said = f"{alias!r} comes with the package {package.requirement}, and {seen}; run: {package.command}{more}"
+    return ModelUnavailableError(said)
 
 
 def sha256(file: Path) -> str:

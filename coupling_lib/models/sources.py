@@ -60,9 +60,21 @@ def locate(name: str | Path, revision: str | None) -> Source:
         near = registry.suggest(text)
         advice = f"did you mean {near[0]!r}?" if near else "see data/models.csv for the aliases"
         raise ModelUnavailableError(f"no model is called {text!r}; {advice}")
-    hub_id, label = (entry.hub_id, entry.alias) if entry else (text, text)
+    # The alias of a packaged model names the file in the package, its id the original on the hub.
+    packaged = entry is not None and entry.alias in packages.PACKAGES
+    hub_id, label = (entry.hub_id, text if packaged else entry.alias) if entry else (text, text)
     folder = hub.fetch(hub_id, revision)
     return Source(label, folder, folder, f"{hub_id}@{folder.name}", revision or "main", hub_id=hub_id)
+
+
+def with_weights(origin: Source) -> Source:
+    """Bring a model's weights to this machine, in a form that transformers reads block by block."""
+    if origin.hub_id:
+        hub.fetch_weights(origin.hub_id, origin.folder.name)
+    if origin.gguf:
+        origin = replace(origin, folder=origin.gguf.weights())
+    hub.check_weights(origin.folder, origin.name)
+    return origin
 
 
 def at_hand(name: str | Path) -> tuple[Path | None, registry.Entry | None]:

