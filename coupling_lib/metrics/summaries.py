@@ -34,6 +34,12 @@ def quartiles(values: xr.DataArray, over: str | list[str] = "prompt") -> xr.Data
     return xr.Dataset({"median": median, "low": low, "high": high})
 
 
+def pair_couplings(ds: xr.Dataset, variant: str = "normalized_miscoupling", k: int | None = None) -> xr.DataArray:
+    """Give the coupling of pairs of blocks, 1 minus their mismatch; NaN where a block meets itself."""
+    mismatch = ds[variant] if k is None else ds[variant].sel(k=k, drop=True)
+    return 1 - mismatch.astype(float).where(ds.block_1 != ds.block_2)
+
+
 def side_by_side(**networks: xr.Dataset) -> xr.Dataset:
     """Join measurements of several networks along a first dimension `network`; attributes they do not share go."""
     names = pd.Index(networks, name="network")
