@@ -81,8 +81,8 @@ def take_summary(summaries: xr.Dataset, k: int, null: float) -> pd.DataFrame:
 
 def numbers_of(summary: pd.DataFrame) -> dict[str, float]:
     """Name the numbers of a summary as the book quotes them."""
-    names = {"all pairs": "coupling-{}", "low": "coupling-{}-low", "high": "coupling-{}-high"}
-    found = effects.cells(summary.drop(index="random bases"), names | {"neighbours": "neighbours-{}"})
+    names = effects.ends("coupling-{}", "all pairs") | {"neighbours": "neighbours-{}"}
+    found = effects.cells(summary.drop(index="random bases"), names)
     return found | {"coupling-null": summary.at["random bases", "all pairs"]}
 
 

@@ -20,9 +20,8 @@ GROWTH = {
 }
 """Kinds of growth along a direction, how figures name them and how they dash them."""
 
-_BOOK = {
-    "product": "product-{}", "low": "product-{}-low", "high": "product-{}-high", "random": "product-null-{}",
-    "released": "released-{}", "share": "embedding-share-{}", "u.v": "left-right-{}",
+_BOOK = effects.ends("product-{}", "product") | {
+    "random": "product-null-{}", "released": "released-{}", "share": "embedding-share-{}", "u.v": "left-right-{}",
     "predicted": "growth-predicted-{}", "growth": "growth-{}",
 }  # fmt: skip
 """Under which name the book quotes a column of the summary, for a network."""

@@ -110,8 +110,7 @@ def summary(both: xr.Dataset, noise: float) -> pd.DataFrame:
 def numbers_of(both: xr.Dataset, noise: float) -> dict[str, float | str]:
     """Name the numbers that the book quotes, at one noise level."""
     found = {"noise": f"{noise:g}", "noise-smallest": f"{both.noise.min().item():g}", "prompts": both.sizes["prompt"]}
-    names = {"first block": "first-{1}-{0}", "last block": "last-{1}-{0}"}
-    names |= {end: f"last-{{1}}-{{0}}-{end}" for end in ("low", "high")}
+    names = {"first block": "first-{1}-{0}"} | effects.ends("last-{1}-{0}", "last block")
     found |= effects.cells(summary(both, noise), names)
     smallest = take_error(both)["mean"].sel(quantity="error", carrier="linear").isel(level=-1, noise=0)
     found |= {f"error-{name}": smallest.sel(network=name).item() for name in both.network.values}

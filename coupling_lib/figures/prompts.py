@@ -30,7 +30,6 @@ QUANTITIES = {
 
 _ADDED = {ALONE: "question alone", "step by step": "with “step by step”"}
 _MARKERS = "osD"
-_FEWEST = 4
 
 
 def take_prompts(both: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
@@ -75,7 +74,7 @@ def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | N
     cases = [(counted, "steps", None), (counted, "steps", "tokens"), (alone, "tokens", None)]
     found: dict[str, Correlation | None] = dict.fromkeys(QUANTITIES)
     for name, (frame, x, given) in zip(QUANTITIES, [*cases, (within.round(12), "tokens", None)], strict=True):
-        if len(frame) >= _FEWEST:
+        if len(frame) >= 4:  # fewer have no correlation
             try:
                 found[name] = correlation(frame[x], frame["coupling"], given=None if given is None else frame[given])
             except ParameterError:  # nothing varies

@@ -45,6 +45,11 @@ def cells(table: pd.DataFrame, names: Mapping[str, str]) -> dict[str, float]:
     }
 
 
+def ends(name: str, middle: str = "mean") -> dict[str, str]:
+    """Name the columns of a summary, its middle and the ends of its interval, for `cells`."""
+    return {middle: name, "low": f"{name}-low", "high": f"{name}-high"}
+
+
 def null_spread(k: int, pairs: int) -> float:
     """Bound how far chance alone moves the mean normalised mis-coupling of one network."""
     # A network is one draw of bases, whatever the number of prompts: with random bases its mean over pairs of blocks
