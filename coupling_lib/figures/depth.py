@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from coupling_lib.errors import ParameterError
 from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label, mismatch_label
-from coupling_lib.measures import effects
-from coupling_lib.metrics.summaries import interval, side_by_side
+from coupling_lib.metrics.summaries import cells, interval, side_by_side, with_ends
 
 PAIR = {"block_1": "block_jacobian", "block_2": "block_vectors"}
 
@@ -81,8 +80,8 @@ def take_summary(summaries: xr.Dataset, k: int, null: float) -> pd.DataFrame:
 
 def numbers_of(summary: pd.DataFrame) -> dict[str, float]:
     """Name the numbers of a summary as the book quotes them."""
-    names = effects.ends("coupling-{}", "all pairs") | {"neighbours": "neighbours-{}"}
-    found = effects.cells(summary.drop(index="random bases"), names)
+    names = with_ends("coupling-{}", "all pairs") | {"neighbours": "neighbours-{}"}
+    found = cells(summary.drop(index="random bases"), names)
     return found | {"coupling-null": summary.at["random bases", "all pairs"]}
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from coupling_lib.figures import parts, style
 from coupling_lib.measures import effects
-from coupling_lib.metrics.summaries import interval, quartiles
+from coupling_lib.metrics.summaries import cells, interval, quartiles, with_ends
 
 GROWTH = {
     "singular": (r"$\prod(1+\sigma)$: predicted from singular values", {"dashes": (5, 1.5)}),
@@ -20,7 +20,7 @@ GROWTH = {
 }
 """Kinds of growth along a direction, how figures name them and how they dash them."""
 
-_BOOK = effects.ends("product-{}", "product") | {
+_BOOK = with_ends("product-{}", "product") | {
     "random": "product-null-{}", "released": "released-{}", "share": "embedding-share-{}", "u.v": "left-right-{}",
     "predicted": "growth-predicted-{}", "growth": "growth-{}",
 }  # fmt: skip
@@ -197,7 +197,7 @@ def numbers_of(both: xr.Dataset) -> dict[str, float]:
         errors = one.null_cosine_error.isel(level=-1).values
         found[f"product-null-{network}-error"] = np.sqrt(np.sum(errors**2)) / len(errors)
         found[f"linear-part-{network}"] = one.linear_norm_ratio.median().item()
-    return found | effects.cells(summary(both), _BOOK)
+    return found | cells(summary(both), _BOOK)
 
 
 def _joined(arrays: dict[str, xr.DataArray], dimension: str) -> xr.DataArray:

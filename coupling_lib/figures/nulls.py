@@ -19,7 +19,7 @@ from coupling_lib.figures.labels import MISMATCHES
 from coupling_lib.measures import effects
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.metrics.statistics import linear_fit, width_curve
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.metrics.summaries import cells, interval, with_ends
 
 KINDS = {
     "measured": ("the model", {}),
@@ -211,8 +211,8 @@ def numbers_of(
     found |= {"coupling-null-least": spectra.coupling.min(), "coupling-null-largest": spectra.coupling.max()}
     found |= {"coupling-null-gaussian": 1 - gaussian_miscoupling(k), "coupling-null-root": 1 - (1 - 1 / k) ** 0.5}
     names = {kind: f"{kind}-{{1}}-{{0}}" for kind in ("permuted", "unpaired")}
-    names |= effects.ends("relative-{1}-{0}", "coupling")
-    found |= effects.cells(take_summary(take_surrogates(both, k)), names)
+    names |= with_ends("relative-{1}-{0}", "coupling")
+    found |= cells(take_summary(take_surrogates(both, k)), names)
     errors = abs(curves.simulated / curves.closed_form - 1).max(["rule", "width", "decay"]).to_series()
     found |= {f"closed-form-error-{variant}": error for variant, error in errors.items()}
     table = take_decisive({"": decisive}, {})

@@ -14,7 +14,7 @@ from matplotlib.ticker import NullLocator
 
 from coupling_lib.figures import parts, style
 from coupling_lib.measures import effects
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.metrics.summaries import cells, interval, with_ends
 
 CARRIERS = {
     "network": ("network", {}),
@@ -110,8 +110,8 @@ def summary(both: xr.Dataset, noise: float) -> pd.DataFrame:
 def numbers_of(both: xr.Dataset, noise: float) -> dict[str, float | str]:
     """Name the numbers that the book quotes, at one noise level."""
     found = {"noise": f"{noise:g}", "noise-smallest": f"{both.noise.min().item():g}", "prompts": both.sizes["prompt"]}
-    names = {"first block": "first-{1}-{0}"} | effects.ends("last-{1}-{0}", "last block")
-    found |= effects.cells(summary(both, noise), names)
+    names = {"first block": "first-{1}-{0}"} | with_ends("last-{1}-{0}", "last block")
+    found |= cells(summary(both, noise), names)
     smallest = take_error(both)["mean"].sel(quantity="error", carrier="linear").isel(level=-1, noise=0)
     found |= {f"error-{name}": smallest.sel(network=name).item() for name in both.network.values}
     return found | effects.numbers(effects.of_perturbation(both.sel(network="trained"), noise), "")

@@ -15,7 +15,7 @@ from coupling_lib.figures import parts, style
 from coupling_lib.figures.labels import coupling_label
 from coupling_lib.measures import effects
 from coupling_lib.metrics.statistics import Correlation, correlation, linear_fit
-from coupling_lib.metrics.summaries import interval, pair_couplings
+from coupling_lib.metrics.summaries import cells, interval, pair_couplings
 
 ALONE = "alone"
 """The version of a prompt to which nothing is added."""
@@ -185,7 +185,7 @@ def numbers_of(both: xr.Dataset, variant: str, k: int, null: float) -> dict[str,
                 found[f"{key}-error"] = (one.high - one.low) / (2 * 1.96)
     parted = {column: column.partition(" difference") for column in means}
     names = {column: f"{version}{word}-{{}}{end}" for column, (version, word, end) in parted.items()}
-    found |= effects.cells(means.drop(index="random bases"), names)
+    found |= cells(means.drop(index="random bases"), names)
     versions = version_couplings(both.sel(network="trained"), variant, k)
     by_name = {name: versions.sel(version=name).values for name in versions.version.values}
     return found | effects.numbers(effects.of_prompts(by_name, ALONE), "")

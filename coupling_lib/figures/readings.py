@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from coupling_lib.figures import parts, style
-from coupling_lib.measures import effects
+from coupling_lib.metrics.summaries import cells, with_ends
 
 _COLUMNS, _ROW = 5, 0.24
 """Panels in a row of small panels; height in inches of a row of a dot plot."""
@@ -188,6 +188,6 @@ def numbers_of(
     alike = agreement["mean"].sel(other="normalized_miscoupling").to_series()
     return (
         {"prompts": prompts} | {f"agreement-{name}": float(value) for name, value in alike.items()}
-        | effects.cells(own, effects.ends("{}-{}")) | effects.cells(last, chance)
-        | effects.cells(numbered, choice | effects.ends("choice-{}-{}", "coupling"))
+        | cells(own, with_ends("{}-{}")) | cells(last, chance)
+        | cells(numbered, choice | with_ends("choice-{}-{}", "coupling"))
     )  # fmt: skip

@@ -11,14 +11,13 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from coupling_lib.figures import parts, style
-from coupling_lib.measures import effects
-from coupling_lib.metrics.summaries import interval, quartiles
+from coupling_lib.metrics.summaries import cells, interval, quartiles, with_ends
 
 FIRST = 10
 """How many of the largest singular values are drawn in a network's own colour, as in the paper's figures."""
 
 _COLUMNS = {
-    "stable rank": "stable-rank-{}", **effects.ends("alignment-{}", "alignment"), "exchanged": "exchanged-{}",
+    "stable rank": "stable-rank-{}", **with_ends("alignment-{}", "alignment"), "exchanged": "exchanged-{}",
     "R2": "r2-{}", "R2 low": "r2-{}-low", "R2 high": "r2-{}-high",
 }  # fmt: skip
 """Columns of the summary, and what the book calls their numbers."""
@@ -82,7 +81,7 @@ def summary_table(both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> pd.D
 def numbers_of(summary: pd.DataFrame, both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> dict[str, float | str]:
     """Name the numbers of a summary, and a few more, as the book quotes them."""
     chance = summary.loc["random bases"]
-    found = effects.cells(summary.drop(index="random bases"), _COLUMNS)
+    found = cells(summary.drop(index="random bases"), _COLUMNS)
     found |= {f"decay-{name}": one.decay_exponent.mean().item() for name, _, one in parts.networks(both)}
     return found | {
         "alignment-null": chance["alignment"],

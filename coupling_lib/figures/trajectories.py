@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from coupling_lib.figures import parts, style
-from coupling_lib.measures import effects
-from coupling_lib.metrics.summaries import quartiles, side_by_side
+from coupling_lib.metrics.summaries import cells, quartiles, side_by_side, with_ends
 
 Models = Mapping[str, Mapping[str, xr.Dataset]]
 
@@ -100,7 +99,7 @@ def summary_table(scores: Mapping[str, xr.Dataset]) -> pd.DataFrame:
 def numbers_of(summary: pd.DataFrame, model: str) -> dict[str, float]:
     """Name a model's numbers as the book quotes them."""
     names = {label: name.replace("_", "-") for name, label in SCORES.items()}
-    return effects.cells(summary.loc[model].rename(index=names), effects.ends("{1}-{0}", "median"))
+    return cells(summary.loc[model].rename(index=names), with_ends("{1}-{0}", "median"))
 
 
 def profile_caption(both: xr.Dataset) -> str:

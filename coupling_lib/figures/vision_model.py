@@ -11,8 +11,7 @@ from matplotlib.patches import Rectangle
 
 from coupling_lib.figures import depth, parts, style
 from coupling_lib.figures.labels import coupling_label
-from coupling_lib.measures import effects
-from coupling_lib.metrics.summaries import interval, pair_couplings
+from coupling_lib.metrics.summaries import cells, interval, pair_couplings, with_ends
 
 
 def take_relations(both: xr.Dataset, nulls: xr.Dataset, variant: str, k: int) -> xr.Dataset:
@@ -113,8 +112,8 @@ def numbers_of(table: pd.DataFrame, relations: xr.Dataset, dropped: xr.Dataset, 
     return {
         "model-null": float(1 - null),
         "model-null-error": float(null.error),
-        **effects.cells(table.loc[relations.network.values], effects.ends("model-{}", "coupling")),
-        **effects.cells(chance, {"random_bases": "{}-null", "random_bases_error": "{}-null-error"}),
-        **effects.cells(means.reorder_levels(["relation", "network"]), {"mean": "{}-{}"}),
-        **effects.cells(states, effects.ends("drop-path-{}")),
+        **cells(table.loc[relations.network.values], with_ends("model-{}", "coupling")),
+        **cells(chance, {"random_bases": "{}-null", "random_bases_error": "{}-null-error"}),
+        **cells(means.reorder_levels(["relation", "network"]), {"mean": "{}-{}"}),
+        **cells(states, with_ends("drop-path-{}")),
     }

@@ -35,21 +35,6 @@ def numbers(effects: Mapping[str, Effect], prefix: str) -> dict[str, float]:
     return {f"{prefix}-{name}".lstrip("-"): float(part) for name, part in parts.items() if np.isfinite(part)}
 
 
-def cells(table: pd.DataFrame, names: Mapping[str, str]) -> dict[str, float]:
-    """Name the cells of some columns: a column's pattern is filled with what its row is called, without blanks."""
-    rows = [(*np.atleast_1d(row), line) for row, line in table.iterrows()]
-    return {
-        name.format(*row).replace(" ", "-"): float(line[column])
-        for *row, line in rows
-        for column, name in names.items()
-    }
-
-
-def ends(name: str, middle: str = "mean") -> dict[str, str]:
-    """Name the columns of a summary, its middle and the ends of its interval, for `cells`."""
-    return {middle: name, "low": f"{name}-low", "high": f"{name}-high"}
-
-
 def null_spread(k: int, pairs: int) -> float:
     """Bound how far chance alone moves the mean normalised mis-coupling of one network."""
     # A network is one draw of bases, whatever the number of prompts: with random bases its mean over pairs of blocks
