@@ -1,12 +1,4 @@
-r"""Coupling across depth. `take_...` selects labelled arrays from `measure_depth`, `draw_...` draws what was selected.
-
-    pairs = depth.take_pairs(both, "normalized_miscoupling", k=10)
-    show(depth.draw_map, pairs, null=0.95, name="depth-mismatch", caption="...")
-
-`both` is `side_by_side(untrained=..., trained=...)`. Blocks count from 1 in what is taken, from 0 in arguments.
-*Coupling* is 1 minus a normalised mismatch; a block with itself is left out of means and scales, because there A is
-diagonal by construction and says nothing about coupling.
-"""
+"""Coupling across depth: where it is, how it falls with the distance between blocks, in one model or several."""
 
 from __future__ import annotations
 
@@ -21,7 +13,7 @@ from matplotlib.figure import Figure
 from coupling_lib.errors import ParameterError
 from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label, mismatch_label
-from coupling_lib.metrics.summaries import interval, side_by_side
+from coupling_lib.metrics.summaries import cells, interval, side_by_side, with_ends
 
 PAIR = {"block_1": "block_jacobian", "block_2": "block_vectors"}
 
@@ -88,11 +80,9 @@ def take_summary(summaries: xr.Dataset, k: int, null: float) -> pd.DataFrame:
 
 def numbers_of(summary: pd.DataFrame) -> dict[str, float]:
     """Name the numbers of a summary as the book quotes them."""
-    found = {"coupling-null": summary.at["random bases", "all pairs"]}
-    for name, (every, low, high, near) in summary.drop(index="random bases").iterrows():
-        found |= {f"coupling-{name}": every, f"coupling-{name}-low": low, f"coupling-{name}-high": high}
-        found[f"neighbours-{name}"] = near
-    return found
+    names = with_ends("coupling-{}", "all pairs") | {"neighbours": "neighbours-{}"}
+    found = cells(summary.drop(index="random bases"), names)
+    return found | {"coupling-null": summary.at["random bases", "all pairs"]}
 
 
 def draw_matrices(matrices: xr.DataArray) -> Figure:
@@ -122,8 +112,8 @@ def draw_graph(coupling: xr.DataArray, null: float, beyond: bool = False) -> Fig
     weights = coupling.transpose("network", "block_b", "block_a").values - beyond * (1 - null)
     top = max(float(np.nanmax(weights)), 1e-9)
     figure, row = parts.panels(coupling.network.values, 0.7, square=True)
-    for position, (axes, name) in enumerate(zip(row, coupling.network.values, strict=True)):
-        circle.draw(axes, weights[position], top, style.dataset_colour(name, position))
+    for axes, one, (_, ink, _) in zip(row, weights, parts.networks(coupling), strict=True):
+        circle.draw(axes, one, top, ink)
     samples = {} if beyond else {f"{1 - null:.2f} (random bases)": 1 - null}
     samples |= {f"{share * top:{'+' * beyond}.2f}": share * top for share in (0.25, 0.5, 1.0)}
     everything = f"{coupling.label}, mean of both directions and over prompts"
@@ -135,15 +125,15 @@ def draw_graph(coupling: xr.DataArray, null: float, beyond: bool = False) -> Fig
 def draw_distribution(coupling: xr.Dataset, null: float) -> Figure:
     """Draw coupling prompt by prompt, and against the distance between blocks with its 95 % interval."""
     figure, (left, right) = parts.panels(["", ""], 3.1, sharey=True, width_ratios=(1, 1.9))
-    names = coupling.network.values
-    for position, name in enumerate(names):
-        ink, network = style.dataset_colour(name, position), coupling.sel(network=name)
-        parts.strip(left, position, network.all_pairs.values, ink)
-        parts.band(right, network, "distance", ink, marker="o", markersize=3.5, label=name)
+    for place, (_, ink, one) in enumerate(parts.networks(coupling)):
+        parts.strip(left, place, one.all_pairs, ink)
+    parts.bands(right, coupling, "distance", marker="o", markersize=3.5)
     for axes in (left, right):
         parts.chance(axes, null)
-    left.set_xticks(range(len(names)), names)
-    left.set(xlim=(-0.6, len(names) - 0.4), xlabel="all pairs, one dot per prompt", ylabel=coupling.label)
+    left.set_xticks(range(coupling.sizes["network"]), coupling.network.values)
+    left.set(
+        xlim=(-0.6, coupling.sizes["network"] - 0.4), xlabel="all pairs, one dot per prompt", ylabel=coupling.label
+    )
     parts.block_axis(right, "distance $|l-l'|$ between blocks")
     right.legend()
     return figure
@@ -151,7 +141,7 @@ def draw_distribution(coupling: xr.Dataset, null: float) -> Figure:
 
 def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
     """Draw trained models' pairs on one scale, and coupling against distance; dotted: untrained (figure 20)."""
-    columns = min(len(models), 4)
+    columns, first = min(len(models), 4), next(iter(models.values()))
     rows = -(-len(models) // columns)
     height = rows * (0.92 * min(style.WIDTH / columns, 3.2) + 0.3) + 0.6
     figure = Figure(figsize=(style.WIDTH, height + 2.8), layout="constrained")
@@ -160,8 +150,7 @@ def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
     for axes in grid[len(models) :]:
         axes.remove()
     shown, axes = grid[: len(models)], below.subplots()
-    label = next(iter(models.values())).mismatch.label
-    _draw_maps(shown, [both.mismatch.sel(network="trained") for both in models.values()], null, label)
+    _draw_maps(shown, [both.mismatch.sel(network="trained") for both in models.values()], null, first.mismatch.label)
     for position, (name, both) in enumerate(models.items()):
         shown[position].set_title(style.short_name(name))
         ink, marker = style.model_look(name, position)
@@ -171,7 +160,7 @@ def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
     parts.chance(axes, null)
     axes.plot([], [], color=style.colour("text"), linewidth=1.2, linestyle=":", label="untrained")
     parts.block_axis(axes, "distance $|l-l'|$ between blocks")
-    axes.set_ylabel(next(iter(models.values())).label)
+    axes.set_ylabel(first.label)
     axes.grid(axis="y")
     parts.legend_under(below, [axes], columns=min(len(models) + 2, 4))
     return figure

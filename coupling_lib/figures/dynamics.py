@@ -1,9 +1,4 @@
-r"""Linear dynamics: what products of $I + J_l$ carry, what they leave out, and growth along shared directions.
-
-`both` is `side_by_side(untrained=..., trained=...)` of what `measure_dynamics` made. `take_...` selects labelled arrays
-from it, intervals included; `draw_...` draws what was selected. Level l is the state $x^l$, 0 the embedding; blocks,
-ranks and directions count from 1.
-"""
+"""Linear dynamics: what products of I + J carry, what they leave out, and growth along shared directions."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from matplotlib.figure import Figure
 
 from coupling_lib.figures import parts, style
 from coupling_lib.measures import effects
-from coupling_lib.metrics.summaries import interval, quartiles
+from coupling_lib.metrics.summaries import cells, interval, quartiles, with_ends
 
 GROWTH = {
     "singular": (r"$\prod(1+\sigma)$: predicted from singular values", {"dashes": (5, 1.5)}),
@@ -25,9 +20,8 @@ GROWTH = {
 }
 """Kinds of growth along a direction, how figures name them and how they dash them."""
 
-_BOOK = {
-    "product": "product-{}", "low": "product-{}-low", "high": "product-{}-high", "random": "product-null-{}",
-    "released": "released-{}", "share": "embedding-share-{}", "u.v": "left-right-{}",
+_BOOK = with_ends("product-{}", "product") | {
+    "random": "product-null-{}", "released": "released-{}", "share": "embedding-share-{}", "u.v": "left-right-{}",
     "predicted": "growth-predicted-{}", "growth": "growth-{}",
 }  # fmt: skip
 """Under which name the book quotes a column of the summary, for a network."""
@@ -82,9 +76,9 @@ def draw_carried(carried: xr.Dataset) -> Figure:
     for axes, route in zip(row, titles, strict=True):
         parts.bands(axes, carried.sel(route=route), "level", marker="o", markersize=3)
         parts.block_axis(axes, "level $l$")
-    for name, ink in parts.inks(carried).items():
+    for name, ink, one in parts.networks(carried.sel(route="random bases")):
         line = {"linewidth": 1.2, "dashes": (4, 3), "label": f"{name}, random bases"}
-        parts.band(row[0], carried.sel(network=name, route="random bases"), "level", (ink, 0.75), 0.12, **line)
+        parts.band(row[0], one, "level", (ink, 0.75), 0.12, **line)
     if carried.quantity == "cosine":
         row[0].set(ylim=(None, 1.05), ylabel="cosine with the true state")
     else:
@@ -98,18 +92,14 @@ def draw_readings(readings: xr.Dataset) -> Figure:
     """Draw how each reading of the linearised network agrees with the last state: direction left, length right."""
     titles = {"cosine": "Cosine with the last state", "norm ratio": "Length relative to it"}
     figure, row = parts.panels([*titles.values()], 2.9, plain=True, sharey=True)
-    names, inks = readings.reading.values, parts.inks(readings)
+    names = readings.reading.values
     for axes, quantity in zip(row, titles, strict=True):
-        for position, (name, ink) in enumerate(inks.items()):
-            one = readings.sel(network=name, quantity=quantity)
-            height = np.arange(len(names)) + 0.22 * (position - (len(inks) - 1) / 2)
+        for position, (name, ink, one) in enumerate(parts.networks(readings.sel(quantity=quantity))):
+            height = np.arange(len(names)) + 0.22 * (position - (readings.sizes["network"] - 1) / 2)
             axes.plot(one["mean"], height, "o", color=ink, markersize=4.5, label=name)
             axes.hlines(height, one.low, one.high, color=ink, linewidth=1.6)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(False, axis="y")
-        axes.grid(axis="x")
+        parts.rows_axis(axes, names, room=0.5)
         axes.axvline(1, color=style.colour("text"), linewidth=0.8)
-    row[0].set(ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)), yticklabels=names)
     row[1].set_xscale("log")
     parts.legend_under(figure, row)
     return figure
@@ -135,13 +125,11 @@ def draw_remainders(remainders: xr.Dataset) -> Figure:
 
 def draw_growth(growth: xr.Dataset, direction: int = 1) -> Figure:
     """Draw growth along a shared direction, measured and predicted, as factors."""
-    inks = parts.inks(growth)
-    figure, row = parts.panels(list(inks), 4.3, sharey=True)
-    for axes, (name, own) in zip(row, inks.items(), strict=True):
+    figure, row = parts.panels(growth.network.values, 4.3, sharey=True)
+    for axes, (_, own, one) in zip(row, parts.networks(growth.sel(direction=direction)), strict=True):
         for kind, (label, line) in GROWTH.items():
             ink = style.colour(style.NULL) if kind == "null" else own
-            factors = np.exp(growth.sel(network=name, kind=kind, direction=direction))
-            parts.band(axes, factors, "level", ink, 0.13, linewidth=1.5, label=label, **line)
+            parts.band(axes, np.exp(one.sel(kind=kind)), "level", ink, 0.13, linewidth=1.5, label=label, **line)
         axes.set_yscale("log")
         parts.block_axis(axes, "level $l$")
     row[0].set_ylabel(f"growth along direction {direction}")
@@ -155,8 +143,8 @@ def draw_directions(growth: xr.DataArray) -> Figure:
     figure, row = parts.panels([*titles.values()], 3.5, plain=True)
     for axes, kind in zip(row, titles, strict=True):
         shown = growth.sel(kind=[kind, "response"])
-        for name, ink in parts.inks(growth).items():
-            axes.plot(*shown.sel(network=name).transpose("kind", ...).values, "o", color=ink, markersize=4, label=name)
+        for name, ink, one in parts.networks(shown):
+            axes.plot(*one.transpose("kind", ...).values, "o", color=ink, markersize=4, label=name)
         ends = [shown.min() - 0.02, shown.max() + 0.02]
         axes.plot(ends, ends, color=style.colour("text"), linewidth=0.9, label="prediction is right")
         axes.set_xlabel("predicted growth per block")
@@ -167,10 +155,9 @@ def draw_directions(growth: xr.DataArray) -> Figure:
 
 def draw_left_right(cosines: xr.Dataset) -> Figure:
     """Draw the cosine of every left singular vector with its right one, with its sign."""
-    inks, spread = parts.inks(cosines), int(cosines.attrs["width"]) ** -0.5
-    figure, row = parts.panels(list(inks), 3.5, sharey=True)
-    for axes, (name, ink) in zip(row, inks.items(), strict=True):
-        one = cosines.sel(network=name)
+    figure, row = parts.panels(cosines.network.values, 3.5, sharey=True)
+    spread = int(cosines.attrs["width"]) ** -0.5
+    for axes, (_, ink, one) in zip(row, parts.networks(cosines), strict=True):
         blocks, values = xr.broadcast(one.block, one.cosine)
         dots = {"color": ink, "markersize": 3.2, "alpha": 0.55, "label": "one rank"}
         axes.plot(blocks.values.ravel(), values.values.ravel(), "o", **dots)
@@ -206,13 +193,11 @@ def summary(both: xr.Dataset) -> pd.DataFrame:
 def numbers_of(both: xr.Dataset) -> dict[str, float]:
     """Name the numbers that the book quotes."""
     found = {"prompts": both.sizes["prompt"]} | effects.numbers(effects.of_dynamics(both.sel(network="trained")), "")
-    for network, line in summary(both).iterrows():
-        one = both.sel(network=network)
-        found |= {name.format(network): line[column] for column, name in _BOOK.items()}
+    for network, _, one in parts.networks(both):
         errors = one.null_cosine_error.isel(level=-1).values
         found[f"product-null-{network}-error"] = np.sqrt(np.sum(errors**2)) / len(errors)
         found[f"linear-part-{network}"] = one.linear_norm_ratio.median().item()
-    return found
+    return found | cells(summary(both), _BOOK)
 
 
 def _joined(arrays: dict[str, xr.DataArray], dimension: str) -> xr.DataArray:

@@ -1,12 +1,6 @@
-r"""Emergence: coupling and the shape of trajectories against the step of training.
+"""Emergence: coupling and the shape of trajectories against the step of training.
 
-    measured = cl.measure_emergence("nano-neox", cl.load_prompts(n=12))
-    couplings = emergence.take_coupling(measured, "normalized_miscoupling", k=10)
-    show(emergence.draw_coupling, couplings, name="emergence-coupling", caption="...")
-
-`take_...` selects from `measure_emergence`, `draw_...` draws what was selected. Steps stand on a logarithmic axis;
-step 0, which has no logarithm, stands apart on its left, beyond a break of the axis. *Coupling* is 1 minus a
-normalised mismatch, averaged over pairs of different blocks; intervals are over prompts.
+Steps stand on a logarithmic axis; step 0, which has no logarithm, stands apart on its left, beyond a break of the axis.
 """
 
 from __future__ import annotations
@@ -23,7 +17,7 @@ from matplotlib.figure import Figure
 
 from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label
-from coupling_lib.metrics.summaries import interval, quartiles
+from coupling_lib.metrics.summaries import interval, pair_couplings, quartiles
 
 SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance"}
 """Scores that are followed over training, and how an axis says them."""
@@ -39,13 +33,13 @@ _BLOCKS = ["block_1", "block_2"]
 def take_coupling(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     """Select mean coupling, that of random bases, and how good the model was, at each step."""
     null = {"random_bases": 1 - ds["null"], "random_bases_error": ds.null_error, "progress": ds.progress}
-    found = interval(_couplings(ds, variant, k).mean(_BLOCKS)).assign(null).sel(k=k, drop=True)
+    found = interval(pair_couplings(ds, variant, k).mean(_BLOCKS)).assign(null).sel(k=k, drop=True)
     return found.assign_attrs(label=coupling_label(variant, k), progress_label=ds.attrs.get("progress_label", ""))
 
 
 def take_locality(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     """Select coupling against the distance between blocks, from 1, and of blocks at least half the depth apart."""
-    couplings, apart = _couplings(ds, variant, k), abs(ds.block_1 - ds.block_2)
+    couplings, apart = pair_couplings(ds, variant, k), abs(ds.block_1 - ds.block_2)
     by_distance = couplings.assign_coords(distance=apart).groupby("distance").mean().isel(distance=slice(1, None))
     far = couplings.where(apart >= max(1, ds.sizes["block_1"] // 2)).mean(_BLOCKS)
     found = interval(by_distance).transpose("step", "distance").assign(random_bases=1 - ds["null"].sel(k=k, drop=True))
@@ -55,7 +49,7 @@ def take_locality(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
 
 def take_graphs(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
     """Select coupling at three steps, mean of both directions: the first, the most coupled between, the last."""
-    couplings = _couplings(ds, variant, k)
+    couplings = pair_couplings(ds, variant, k)
     between = couplings.mean(["prompt", *_BLOCKS])[1:-1]
     steps = [0, *([1 + int(between.values.argmax())] if between.size else []), ds.sizes["step"] - 1]
     one_way = couplings.isel(step=steps).mean("prompt").rename(block_1="block_a", block_2="block_b")
@@ -166,8 +160,7 @@ def draw_graphs(graphs: xr.DataArray) -> Figure:
 
 def draw_scores(scores: xr.Dataset) -> Figure:
     """Draw line-shape score and expodistance against training, of all blocks and of windows (figures 27 to 29)."""
-    figure = Figure(figsize=(style.WIDTH, 4.6), layout="constrained")
-    grid = figure.subplots(2, 2, sharey="col")
+    figure, grid = parts.grid(2, 2, 4.6, sharey="col")
     inks = [style.colour(style.TRAINED), *(style.dataset_colour("", at) for at in range(3))]
     for (above, below), score in zip(grid.T, scores.score.values, strict=True):
         for name, ink in zip(scores.blocks.values, inks, strict=False):
@@ -177,8 +170,6 @@ def draw_scores(scores: xr.Dataset) -> Figure:
                 _mark_untrained(above, places[0], one["median"].values[0])
         above.set(title="all blocks", ylabel=SCORES[score], xlabel="")
         below.set(title=f"windows of {scores.window} blocks", ylabel=SCORES[score])
-        above.grid(axis="y")
-        below.grid(axis="y")
     parts.log_axis(grid[0, 1])
     for axes in grid[:, 0]:
         if axes.get_legend_handles_labels()[0]:  # without step 0 there is nothing to name above
@@ -201,11 +192,6 @@ def draw_profiles(profiles: xr.Dataset) -> Figure:
     return figure
 
 
-def _couplings(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
-    """Select the coupling of each pair of different blocks at each step."""
-    return 1 - ds[variant].sel(k=k, drop=True).astype(float).where(ds.block_1 != ds.block_2)
-
-
 def _word(progress_label: str) -> str:
     """Give what the progress of training is called, without its unit."""
     return progress_label.split(" (")[0] or "progress"
@@ -217,8 +203,7 @@ def _draw_steps(axes: Axes, summary: xr.Dataset, ink: str, label: str) -> np.nda
     placed = summary.assign_coords(step=places)
     first = int(summary.step[0] == 0)
     if first:
-        middle = summary["mean" if "mean" in summary else "median"]
-        axes.plot(places[:2], middle[:2], color=ink, linewidth=1.0, linestyle=(0, (1, 2)))
+        axes.plot(places[:2], parts.middle(summary)[:2], color=ink, linewidth=1.0, linestyle=(0, (1, 2)))
     for part, name in ((placed.isel(step=slice(first)), ""), (placed.isel(step=slice(first, None)), label)):
         parts.band(axes, part, "step", ink, 0.2, marker="o", markersize=3.5, label=name)
         if part.sizes["step"] == 1:  # a band needs two

@@ -1,10 +1,7 @@
 """Coupling against how good a model is: the paper's figure, the suite of this project, the leaderboard, an experiment.
 
-    table = generalization.take_suite(suite, "normalized_miscoupling_k10_relative")
-    show(generalization.draw_suite, table, name="generalization-suite", caption="...")
-
-The sources are tables of models, so that `take_...` gives tables, one line per point, and `draw_...` draws them. The
-last column of a table of the suite is its reading of coupling. Numbers for the book are in `generalization_numbers`.
+The sources are tables of models, so that `take_...` gives tables, one line per point. The last column of a table of
+the suite is its reading of coupling. Numbers for the book are in `generalization_numbers`.
 """
 
 from __future__ import annotations
@@ -61,13 +58,13 @@ def take_sign(signs: pd.DataFrame, suite: pd.DataFrame, coupling: str) -> pd.Dat
 
 def take_rivals(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Stack what rivals explain of each score."""
-    return pd.concat(tables, names=["score"]).reset_index(level=0).reset_index(drop=True)
+    return pd.concat(tables, names=["score"]).reset_index("score").reset_index(drop=True)
 
 
 def take_shapes(points: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> pd.DataFrame:
     """Stack points of coupling and score under their names."""
-    tables = {name: pd.DataFrame({"coupling": list(x), "score": list(y)}) for name, (x, y) in points.items()}
-    return pd.concat(tables, names=["points"]).reset_index(level=0).reset_index(drop=True)
+    tables = (pd.DataFrame({"points": name, "coupling": list(x), "score": list(y)}) for name, (x, y) in points.items())
+    return pd.concat(tables, ignore_index=True)
 
 
 def take_leaderboard(board: pd.DataFrame) -> pd.DataFrame:
@@ -191,8 +188,7 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
     """Draw coupling and score against parameters, depth, width and training tokens."""
     columns = {"parameters": "parameters", "blocks": "blocks", "width": "width", "tokens": "training tokens"}
     rows = {"negative_loss": "minus validation loss", table.columns[-1]: "relative coupling"}
-    figure = Figure(figsize=(style.WIDTH, 4.3), layout="constrained")
-    grid = figure.subplots(len(rows), len(columns), sharey="row", sharex="col")
+    figure, grid = parts.grid(len(rows), len(columns), 4.3, sharey="row", sharex="col")
     for row, (column, label) in zip(grid, rows.items(), strict=True):
         row[0].set_ylabel(label)
         for axes, x in zip(row, columns, strict=True):
@@ -208,7 +204,6 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
                 axes.set_xticks(sorted(table[x].unique()))
             _write(axes, f"$r = {np.corrcoef(np.log(shown[x]), shown[column])[0, 1]:.2f}$")
             axes.margins(y=0.2)
-            axes.grid(axis="y")
     for axes, name in zip(grid[-1], columns.values(), strict=True):
         axes.set_xlabel(name)
     parts.legend_under(figure, grid[0][:1])
@@ -232,8 +227,8 @@ def draw_shapes(table: pd.DataFrame, labels: Mapping[str, tuple[str, str]]) -> F
 
 def draw_leaderboard(board: pd.DataFrame, marked: str = "") -> Figure:
     """Draw the six tasks and their mean against size, and GSM8K against the mean of the other five."""
-    figure = Figure(figsize=(style.WIDTH, 5.2), layout="constrained")
-    grid = figure.subplots(2, 4).ravel()
+    figure, panels = parts.grid(2, 4, 5.2)
+    grid = panels.ravel()
     for axes, task in zip(grid, (*TASKS, "average"), strict=False):
         _draw_families(axes, board.dropna(subset=[task, "parameters_b"]), "parameters_b", task)
         ring = board.loc[board.model == marked, ["parameters_b", task]].T.to_numpy()
@@ -249,7 +244,6 @@ def draw_leaderboard(board: pd.DataFrame, marked: str = "") -> Figure:
     axes.set_xlabel("mean of the other five", fontsize=8)
     for axes in grid:
         axes.tick_params(labelsize=7.5)
-        axes.grid(axis="y")
     _family_legend(figure, grid, board, rows=3)
     return figure
 

@@ -1,7 +1,4 @@
-r"""What every reading of coupling is with no coupling. `take_...` selects from `measures.nulls`, `draw_...` draws that.
-
-    surrogates = nulls.take_surrogates(side_by_side(untrained=untrained, trained=trained), k=10)
-    show(nulls.draw_surrogates, surrogates, name="nulls-surrogates", caption="...")
+"""What every reading of coupling is with no coupling, in networks and in surrogates of them.
 
 Coupling is *relative* to random bases here, (null - value) / null: 0 is chance, 1 is perfect coupling. The decisive
 test takes models under their names, each with its networks side by side as `measure_decisive` measured them.
@@ -15,7 +12,6 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from coupling_lib.figures import parts, style
@@ -23,7 +19,7 @@ from coupling_lib.figures.labels import MISMATCHES
 from coupling_lib.measures import effects
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.metrics.statistics import linear_fit, width_curve
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.metrics.summaries import cells, interval, with_ends
 
 KINDS = {
     "measured": ("the model", {}),
@@ -42,8 +38,6 @@ _FIGURE_1A = {
     "random bases": ("random bases with the trained spectra", style.NULL, "_", 12, 1.6),
 }
 """Label, role, marker, its size and its edge of what is drawn beside the value of no coupling."""
-_TENTH = {"variant": "released_trace", "rule": "0.1 d", "pairs": "different"}
-_WIDTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 def take_curves(curves: xr.Dataset) -> xr.Dataset:
@@ -68,7 +62,8 @@ def take_figure_1a(points: pd.DataFrame, measured: Mapping[str, xr.Dataset]) -> 
     """Select 1 - `released_trace` at K = 10 % of the width, or what may be that, of all models at hand."""
     rows = [(point.model, point.width, "digitised", point.coupling) for point in points.itertuples()]
     for model, both in measured.items():
-        width, means = int(both.attrs["width"]), 1 - both[["value", "null"]].sel(_TENTH).mean("prompt")
+        tenth = both[["value", "null"]].sel(variant="released_trace", rule="0.1 d", pairs="different")
+        width, means = int(both.attrs["width"]), 1 - tenth.mean("prompt")
         rows += [(model, width, name, means.value.sel(network=name).item()) for name in both.network.values]
         rows.append((model, width, "random bases", means.null.sel(network="trained").item()))
     table = pd.DataFrame(rows, columns=["model", "width", "network", "coupling"])
@@ -115,8 +110,7 @@ def take_summary(surrogates: xr.Dataset) -> pd.DataFrame:
 def draw_curves(curves: xr.Dataset) -> Figure:
     """Draw what variants are with no coupling, against the width, for several decays of the spectrum."""
     rules, widths = curves.rule.values, curves.width.values
-    figure = Figure(figsize=(style.WIDTH, 1.75 * len(rules) + 0.9), layout="constrained")
-    grid = figure.subplots(len(rules), len(CURVES), sharex=True, sharey="col", squeeze=False)
+    figure, grid = parts.grid(len(rules), len(CURVES), 1.75 * len(rules) + 0.9, sharex=True, sharey="col")
     for (rule, variant), axes in zip(product(rules, CURVES), grid.flat, strict=True):
         for decay, ink in zip(curves.decay.values, parts.shades(curves.sizes["decay"]), strict=True):
             at = curves.sel(rule=rule, variant=variant, decay=decay)
@@ -124,7 +118,6 @@ def draw_curves(curves: xr.Dataset) -> Figure:
             axes.plot(widths, at.closed_form, color=ink, linewidth=1.2, label=label)
             axes.errorbar(widths, at.simulated, at.error, color=ink, fmt="o", markersize=3.5)
         parts.plain_log(axes, widths, base=2)
-        axes.grid(axis="y")
     for rule, axes in zip(rules, grid[:, 0], strict=True):
         written = "$K = 0.1\\,d$" if rule == "0.1 d" else f"$K = {rule}$"
         axes.set_ylabel(f"{written}\nvalue without coupling")
@@ -137,35 +130,32 @@ def draw_curves(curves: xr.Dataset) -> Figure:
 
 def draw_surrogates(surrogates: xr.Dataset) -> Figure:
     """Draw every variant relative to its null, for a model and its surrogates, on the scale of what is normalised."""
-    variants, networks = surrogates["variant"].values, surrogates.network.values
-    figure, row = parts.panels(networks, 0.245 * len(variants) + 1.25, sharex=True, sharey=True)
+    variants = surrogates["variant"].values
+    figure, row = parts.panels(surrogates.network.values, 0.245 * len(variants) + 1.25, sharex=True, sharey=True)
     # The unnormalised mis-coupling may lie beyond.
     normalised = surrogates[["coupling", "low", "high"]].drop_sel(variant="miscoupling").to_array()
     low, high = min(0.0, float(normalised.min())), max(0.0, float(normalised.max()))
-    for position, (axes, network) in enumerate(zip(row, networks, strict=True)):
+    left, right, places = low - 0.08 * (high - low), high + 0.08 * (high - low), np.arange(len(variants))
+    for axes, (network, ink, own) in zip(row, parts.networks(surrogates), strict=True):
         axes.axvline(0, **parts.null_look())
-        axes.set_xlim(low - 0.08 * (high - low), high + 0.08 * (high - low))
-        ink, places = style.dataset_colour(network, position), np.arange(len(variants))
+        axes.set_xlim(left, right)
         for offset, (kind, (label, look)) in zip((0.0, -0.22, 0.22), KINDS.items(), strict=True):
-            one, own = surrogates.sel(network=network, kind=kind), kind == "measured"
-            dot = {"label": f"{label} ({network})" if own else label} | look
-            colour = ink if own else style.colour(style.NULL)
+            one, model = own.sel(kind=kind), kind == "measured"
+            dot = {"label": f"{label} ({network})" if model else label} | look
+            colour = ink if model else style.colour(style.NULL)
             parts.dots(axes, places + offset, one.coupling, (one.low, one.high), colour, **dot)
-        _write_beyond(axes, surrogates.coupling.sel(network=network, kind="measured").values, ink)
+        # Values that lie beyond the scale are written at its edge.
+        for place, value in enumerate(own.coupling.sel(kind="measured").values):
+            if not left <= value <= right:
+                edge, side, text = (
+                    (0.01, "left", f"← {value:.2f}") if value < left else (0.99, "right", f"{value:.2f} →")
+                )
+                where = {"xycoords": axes.get_yaxis_transform(), "ha": side, "va": "center"}
+                axes.annotate(text, (edge, place), color=ink, fontsize=8, **where)
         axes.set_xlabel(f"relative coupling  $(K={surrogates.k})$")
         parts.rows_axis(axes, variants)
     parts.legend_under(figure, row, columns=4)
     return figure
-
-
-def _write_beyond(axes: Axes, values: np.ndarray, ink: str) -> None:
-    """Write values that lie beyond a scale at its edge."""
-    low, high = axes.get_xlim()
-    for row, value in enumerate(values):
-        if not low <= value <= high:
-            edge, side, text = (0.01, "left", f"← {value:.2f}") if value < low else (0.99, "right", f"{value:.2f} →")
-            where = {"xycoords": axes.get_yaxis_transform(), "ha": side, "va": "center"}
-            axes.annotate(text, (edge, row), color=ink, fontsize=8, **where)
 
 
 def draw_across_k(couplings: xr.Dataset) -> Figure:
@@ -173,10 +163,7 @@ def draw_across_k(couplings: xr.Dataset) -> Figure:
     figure, row = parts.panels([_title(variant) for variant in REPORTED], 2.9, sharey=True)
     for variant, axes in zip(REPORTED, row, strict=True):
         axes.title.set_fontsize(7.8)
-        for position, network in enumerate(couplings.network.values):
-            look = {"marker": "o", "markersize": 3.5, "label": network}
-            one = couplings.sel(network=network, variant=variant)
-            parts.band(axes, one, "k", style.dataset_colour(network, position), **look)
+        parts.bands(axes, couplings.sel(variant=variant), "k", marker="o", markersize=3.5)
         axes.axhline(0, **parts.null_look("random bases"))
         axes.set_xlabel("$K$")
     row[0].set_ylabel("coupling relative to random bases")
@@ -196,7 +183,7 @@ def draw_figure_1a(table: pd.DataFrame) -> Figure:
     for model, both in table[table.network.isin(("trained", "untrained"))].groupby("model"):
         place = (both.width.iloc[0], both.coupling.mean())
         axes.annotate(model, place, xytext=(9, -9), textcoords="offset points", fontsize=8)
-    parts.plain_log(axes, [width for width in _WIDTHS if widths[0] <= width <= widths[-1]])
+    parts.plain_log(axes, [width for width in 2 ** np.arange(5, 14) if widths[0] <= width <= widths[-1]])
     axes.set(xlabel="width $d$", ylabel=r"coupling $c = 1 - m_\mathrm{trace}$  $(K = 0.1\,d)$")
     axes.legend(loc="lower right")
     return figure
@@ -204,11 +191,6 @@ def draw_figure_1a(table: pd.DataFrame) -> Figure:
 
 def _title(variant: str) -> str:
     return f"${MISMATCHES[variant][0]}$  {variant}" if variant in MISMATCHES else variant
-
-
-def closed_form_errors(curves: xr.Dataset) -> pd.Series:
-    """Compare the closed forms with the simulation, variant by variant."""
-    return abs(curves.simulated / curves.closed_form - 1).max(["rule", "width", "decay"]).to_series()
 
 
 def spectrum_decay(ds: xr.Dataset, k: int) -> float:
@@ -228,16 +210,15 @@ def numbers_of(
     found |= {"coupling-null": 1 - chance.null, "coupling-null-error": chance.null_error}
     found |= {"coupling-null-least": spectra.coupling.min(), "coupling-null-largest": spectra.coupling.max()}
     found |= {"coupling-null-gaussian": 1 - gaussian_miscoupling(k), "coupling-null-root": 1 - (1 - 1 / k) ** 0.5}
-    for (network, variant), row in take_summary(take_surrogates(both, k)).iterrows():
-        stem = f"{variant}-{network}"
-        found |= {f"{kind}-{stem}": row[kind] for kind in ("permuted", "unpaired")}
-        found |= {f"relative-{stem}": row.coupling, f"relative-{stem}-low": row.low, f"relative-{stem}-high": row.high}
-    found |= {f"closed-form-error-{variant}": error for variant, error in closed_form_errors(curves).items()}
+    names = {kind: f"{kind}-{{1}}-{{0}}" for kind in ("permuted", "unpaired")}
+    names |= with_ends("relative-{1}-{0}", "coupling")
+    found |= cells(take_summary(take_surrogates(both, k)), names)
+    errors = abs(curves.simulated / curves.closed_form - 1).max(["rule", "width", "decay"]).to_series()
+    found |= {f"closed-form-error-{variant}": error for variant, error in errors.items()}
     table = take_decisive({"": decisive}, {})
     tenth = table[table.K.str.endswith("(0.1 d)") & (table.pairs == "different")].iloc[0]
-    for part in ("trained", "untrained", "null", "null_error"):
-        name = part.replace("_", "-")
-        found |= {f"decisive-{short}-{name}": tenth[f"c_{short}_{part}"] for short in ("trace", "norm")}
+    for short, part in product(("trace", "norm"), ("trained", "untrained", "null", "null_error")):
+        found[f"decisive-{short}-{part.replace('_', '-')}"] = tenth[f"c_{short}_{part}"]
     found |= {"decisive-flat": tenth.c_flat, "decay": spectrum_decay(trained, k)}
     found |= effects.numbers(effects.of_nulls(trained, k, REPORTED), "")
     return {name: float(value) for name, value in found.items()}

@@ -17,8 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from coupling_lib.figures import style
-
-_MOST_LABELS = 9
+from coupling_lib.metrics.summaries import quartiles
 
 
 def panels(
@@ -34,6 +33,15 @@ def panels(
     return figure, row
 
 
+def grid(rows: int, columns: int, height: float, **grid: object) -> tuple[Figure, np.ndarray]:
+    """Make rows of panels with horizontal lines, together as wide as the book's column."""
+    figure = Figure(figsize=(style.WIDTH, height), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, **grid)
+    for axes in panels.flat:
+        axes.grid(axis="y")
+    return figure, panels
+
+
 def title_of(name: str) -> str:
     """Write a network as a title: roles begin with a capital letter, names of models stay."""
     return name.capitalize() if name in (style.TRAINED, style.UNTRAINED) else name
@@ -41,23 +49,30 @@ def title_of(name: str) -> str:
 
 def band(axes: Axes, summary: xr.Dataset, along: str, ink: str, alpha: float = 0.22, **line: object) -> None:
     """Draw the middle of a summary, and its interval or quartiles as a band where it has them."""
-    middle = summary["mean" if "mean" in summary else "median"]
-    axes.plot(summary[along], middle, color=ink, **line)
+    axes.plot(summary[along], middle(summary), color=ink, **line)
     if np.isfinite(summary.low).any():
         axes.fill_between(summary[along], summary.low, summary.high, color=ink, alpha=alpha, linewidth=0)
 
 
-def strip(axes: Axes, place: float, values: ArrayLike, ink: str, width: float = 1.0) -> None:
-    """Draw one dot per prompt that has a value, a bar from quartile to quartile and a tick at the median."""
-    values = np.asarray(values)
-    spread = np.random.default_rng(0).uniform(-0.16, 0.16, len(values)) * width
-    axes.scatter(place + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
-    there = values[np.isfinite(values)]
-    if there.size:
-        low, middle, high = np.quantile(there, (0.25, 0.5, 0.75))
-        x = place + 0.3 * width
-        axes.plot([x, x], [low, high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
-        axes.plot([x - 0.08 * width, x + 0.08 * width], [middle] * 2, color=ink, linewidth=2)
+def middle(summary: xr.Dataset) -> xr.DataArray:
+    """Give the mean or the median of a summary."""
+    return summary["mean" if "mean" in summary else "median"]
+
+
+def strip(
+    axes: Axes, place: float, values: ArrayLike, ink: str, summary: xr.Dataset | None = None, width: float = 1.0,
+    shape: Sequence[float] = (0.16, 0.3, 0.08), label: str = "", **dot: object,
+) -> None:  # fmt: skip
+    """Draw a dot per prompt, and beside them a bar over a summary's range (quartiles) and a tick at its middle."""
+    values, (spread, beside, half) = np.asarray(values), np.asarray(shape) * width
+    around = place + np.random.default_rng(0).uniform(-spread, spread, len(values))
+    axes.scatter(around, values, color=ink, **({"s": 14, "alpha": 0.65, "linewidths": 0} | dot))
+    summary = quartiles(xr.DataArray(values, dims="prompt")) if summary is None else summary
+    x, centre = place + beside, middle(summary)
+    if np.isfinite(summary.low):
+        axes.plot([x, x], [summary.low, summary.high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
+    if np.isfinite(centre):
+        axes.plot([x - half, x + half], [centre, centre], color=ink, linewidth=2, label=label)
 
 
 def chance(axes: Axes, null: float) -> None:
@@ -132,7 +147,13 @@ def step_axis(axes: Axes, steps: Sequence[int]) -> np.ndarray:
     axes.set_xticks(places[labelled], [short_step(steps[at]) for at in labelled])
     axes.set(xlim=(places[0] - margin, places[-1] + margin), xlabel="training step (log scale)")
     if steps[0] == 0:
-        _draw_break(axes, positive[0] - gap / 2, 0.012 * np.ptp(places))
+        # The axis is interrupted where step 0 is set apart from the logarithms.
+        x, half = positive[0] - gap / 2, 0.012 * np.ptp(places)
+        drawn = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        axes.plot([x - half, x + half], [0, 0], color=style.colour("page"), linewidth=3, zorder=5, **drawn)
+        for end in (x - half, x + half):
+            slant = [end - half / 2, end + half / 2]
+            axes.plot(slant, [-0.02, 0.02], color=style.colour("text"), linewidth=0.8, zorder=6, **drawn)
     return places
 
 
@@ -143,27 +164,18 @@ def short_step(step: int) -> str:
     return f"{step / 1000:.1f}".removesuffix(".0") + "k" if step < 10_000 else f"{step / 1000:.0f}k"
 
 
-def thinned(count: int) -> list[int]:
+def thinned(count: int, most: int = 9) -> list[int]:
     """Choose which of many steps are labelled."""
-    stride = -(-count // _MOST_LABELS)
+    stride = -(-count // most)
     evenly = range(count - 1, -1, -stride)
     return sorted({0, *(at for at in evenly if at >= stride or at == 0)})
 
 
-def _draw_break(axes: Axes, x: float, half: float) -> None:
-    """Interrupt the x axis, where step 0 is set apart from the logarithms."""
-    drawn = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-    axes.plot([x - half, x + half], [0, 0], color=style.colour("page"), linewidth=3, zorder=5, **drawn)
-    for place in (x - half, x + half):
-        ends = [place - half / 2, place + half / 2]
-        axes.plot(ends, [-0.02, 0.02], color=style.colour("text"), linewidth=0.8, zorder=6, **drawn)
-
-
-def rows_axis(axes: Axes, names: Sequence[str], places: Sequence[float] | None = None) -> None:
+def rows_axis(axes: Axes, names: Sequence[str], places: Sequence[float] | None = None, room: float = 0.6) -> None:
     """Make the y axis one of named rows, read from top to bottom."""
     places = range(len(names)) if places is None else places
     axes.set_yticks(places, names)
-    axes.set_ylim(max(places) + 0.6, min(places) - 0.6)
+    axes.set_ylim(max(places) + room, min(places) - room)
     axes.tick_params(axis="y", length=0)
     axes.grid(False, axis="y")
     axes.grid(axis="x")
@@ -175,15 +187,16 @@ def dots(axes: Axes, rows: ArrayLike, values: ArrayLike, ends: Sequence[ArrayLik
     points(axes, values, rows, ink, **dot)
 
 
-def inks(data: xr.Dataset | xr.DataArray) -> dict[str, str]:
-    """Give each network in the data its colour: its role's, or that of its place."""
-    return {str(name): style.dataset_colour(name, place) for place, name in enumerate(data.network.values)}
+def networks(data: xr.Dataset | xr.DataArray) -> list[tuple[str, str, xr.Dataset | xr.DataArray]]:
+    """Give every network in the data by name, with its colour, its role's or that of its place, and its part."""
+    names = [str(name) for name in data.network.values]
+    return [(name, style.dataset_colour(name, place), data.sel(network=name)) for place, name in enumerate(names)]
 
 
 def bands(axes: Axes, summaries: xr.Dataset, along: str, **line: object) -> None:
     """Draw the band of every network in its colour, under its name."""
-    for name, ink in inks(summaries).items():
-        band(axes, summaries.sel(network=name), along, ink, **({"label": name} | line))
+    for name, ink, one in networks(summaries):
+        band(axes, one, along, ink, **({"label": name} | line))
 
 
 def tiles(row: Sequence[Axes], matrices: xr.DataArray, diagonal: bool = False) -> tuple[AxesImage, np.ndarray]:

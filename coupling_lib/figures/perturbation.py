@@ -1,9 +1,7 @@
-r"""Perturbations: noise on an embedding, followed through the network and through its linearisation.
+"""Perturbations: noise on an embedding, followed through the network and through its linearisation.
 
-`both` is `side_by_side(untrained=..., trained=...)` of what `measure_perturbation` made. `take_...` selects labelled
-arrays, `draw_...` draws what was selected. Draws are averaged within each prompt, and intervals cover prompts and draws
-together: prompts are drawn again with replacement, and each brings its draws along. Level l is the state after block l,
-0 the embedding.
+Draws are averaged within each prompt, and intervals cover prompts and draws together: prompts are drawn again with
+replacement, and each brings its draws along.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from matplotlib.ticker import NullLocator
 
 from coupling_lib.figures import parts, style
 from coupling_lib.measures import effects
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.metrics.summaries import cells, interval, with_ends
 
 CARRIERS = {
     "network": ("network", {}),
@@ -47,7 +45,7 @@ def take_error(both: xr.Dataset) -> xr.Dataset:
 
 def draw_depth(cosines: xr.Dataset) -> Figure:
     """Draw the cosine of perturbed with clean states against depth, one colour per noise level (figure 32)."""
-    figure, row = parts.panels([str(name) for name in cosines.network.values], 4.2, sharey=True)
+    figure, row = parts.panels(cosines.network.values, 4.2, sharey=True)
     for axes, name in zip(row, cosines.network.values, strict=True):
         for noise, ink in zip(cosines.noise.values, parts.shades(cosines.sizes["noise"]), strict=True):
             for carrier, marker, label in (("network", "o", f"noise {noise:g}"), ("linear", "D", None)):
@@ -65,15 +63,14 @@ def draw_depth(cosines: xr.Dataset) -> Figure:
 
 def draw_ends(cosines: xr.Dataset) -> Figure:
     """Draw the cosine with the clean state against the noise level, after the first and after the last block."""
-    inks = parts.inks(cosines)
-    figure, row = parts.panels(list(inks), 3.8, sharey=True)
-    for axes, (name, own) in zip(row, inks.items(), strict=True):
+    figure, row = parts.panels(cosines.network.values, 3.8, sharey=True)
+    for axes, (_, own, one) in zip(row, parts.networks(cosines), strict=True):
         for carrier, (title, dashes) in CARRIERS.items():
             ink = style.colour(style.NULL) if carrier == "random" else own
             for block, marker, fill in (("first", "s", "none"), ("last", "o", "full")):
                 look = {"marker": marker, "markersize": 4, "fillstyle": fill, "linewidth": 1.3} | dashes
-                one = cosines.sel(network=name, carrier=carrier, block=block)
-                parts.band(axes, one, "noise", ink, 0.13, label=f"{block} block, {title}", **look)
+                look["label"] = f"{block} block, {title}"
+                parts.band(axes, one.sel(carrier=carrier, block=block), "noise", ink, 0.13, **look)
         _noise_axis(axes, cosines.noise)
     row[0].set_ylabel("cosine with the clean state")
     parts.legend_under(figure, row[-1:], columns=3)
@@ -87,9 +84,9 @@ def draw_error(quantities: xr.Dataset) -> Figure:
     figure, row = parts.panels(titles, 3.8, plain=True)
     amplification = quantities.sel(quantity="amplification", noise=noise)
     for carrier, (title, dashes) in CARRIERS.items():
-        for name, ink in parts.inks(quantities).items():
+        for name, ink, one in parts.networks(amplification.sel(carrier=carrier)):
             look = {"linewidth": 1.5, "label": f"{name}, {title}"} | dashes
-            parts.band(row[0], amplification.sel(carrier=carrier, network=name), "level", ink, 0.13, **look)
+            parts.band(row[0], one, "level", ink, 0.13, **look)
     errors = quantities.sel(quantity="error", carrier="linear", level=last)
     parts.bands(row[1], errors, "noise", marker="o", markersize=4, label=None)
     for axes, label in zip(row, (r"$\Vert\delta^l\Vert\,/\,\Vert\delta^0\Vert$", "relative error"), strict=True):
@@ -113,10 +110,8 @@ def summary(both: xr.Dataset, noise: float) -> pd.DataFrame:
 def numbers_of(both: xr.Dataset, noise: float) -> dict[str, float | str]:
     """Name the numbers that the book quotes, at one noise level."""
     found = {"noise": f"{noise:g}", "noise-smallest": f"{both.noise.min().item():g}", "prompts": both.sizes["prompt"]}
-    for (network, carrier), line in summary(both, noise).iterrows():
-        found[f"first-{carrier}-{network}"] = line["first block"]
-        key = f"last-{carrier}-{network}"
-        found |= {key: line["last block"], f"{key}-low": line["low"], f"{key}-high": line["high"]}
+    names = {"first block": "first-{1}-{0}"} | with_ends("last-{1}-{0}", "last block")
+    found |= cells(summary(both, noise), names)
     smallest = take_error(both)["mean"].sel(quantity="error", carrier="linear").isel(level=-1, noise=0)
     found |= {f"error-{name}": smallest.sel(network=name).item() for name in both.network.values}
     return found | effects.numbers(effects.of_perturbation(both.sel(network="trained"), noise), "")

@@ -1,8 +1,6 @@
 """Errors of narrow weights and narrow arithmetic: of singular values, of singular vectors, of coupling.
 
-`take_...` selects labelled arrays from what `measure_precision` made, intervals and quartiles included; `draw_...`
-draws what was selected. The first precision is the reference; a precision keeps its colour and marker through all
-figures. Blocks, ranks and orders count from 1. *Coupling* is 1 minus the normalised mis-coupling of different blocks.
+The first precision is the reference; a precision keeps its colour and marker through all figures.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from coupling_lib.figures import parts, style
 from coupling_lib.measures import effects
-from coupling_lib.metrics.summaries import interval, quartiles
+from coupling_lib.metrics.summaries import interval, pair_couplings, quartiles
 
 QUANTITIES = {
     "value_error": "singular values: relative error",
@@ -52,7 +50,7 @@ def take_vectors(ds: xr.Dataset) -> xr.Dataset:
 
 def take_pairs(ds: xr.Dataset) -> xr.Dataset:
     """Select the coupling of every ordered pair of different blocks, mean over prompts, beside the reference's."""
-    pairs = _coupling(ds).mean("prompt").rename(block_1="block_jacobian", block_2="block_vectors")
+    pairs = pair_couplings(ds).mean("prompt").rename(block_1="block_jacobian", block_2="block_vectors")
     coupling = _counted(_narrow(pairs), "block_jacobian", "block_vectors")
     reference = xr.zeros_like(coupling) + pairs.isel(precision=0, drop=True).values
     return xr.Dataset({"reference": reference, "coupling": coupling})
@@ -60,7 +58,7 @@ def take_pairs(ds: xr.Dataset) -> xr.Dataset:
 
 def take_coupling(ds: xr.Dataset) -> xr.Dataset:
     """Select the mean coupling in every precision, its difference from the reference, and how alike their pairs are."""
-    coupling = _coupling(ds)
+    coupling = pair_couplings(ds)
     each = coupling.mean(["block_1", "block_2"])
     own, change = interval(each), interval(each - each.isel(precision=0, drop=True))
     pairs = coupling.mean("prompt").stack(pair=["block_1", "block_2"]).dropna("pair")
@@ -101,15 +99,14 @@ def draw_values(errors: xr.Dataset) -> Figure:
 def draw_vectors(spaces: xr.Dataset) -> Figure:
     """Draw how far the top singular spaces turn, beside spaces drawn at random."""
     figure, (left, right) = parts.panels(["", ""], 3.1)
-    grey = {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3)}
     for name in spaces.precision.values:
         _draw_band(left, spaces.sel(precision=name).clip(min=_SMALLEST), "order", name)
         for side, pattern in (("U", "-"), ("V", ":")):
             ink, marker = _look(name)
             shares = 100 * spaces.kept.sel(precision=name, side=side)
             right.plot(spaces.block, shares, color=ink, marker=marker, markersize=3.5, linestyle=pattern)
-    left.plot(spaces.order, spaces.random_angle, label="random spaces", **grey)
-    right.axhline(100 * spaces.random_kept, **grey)
+    left.plot(spaces.order, spaces.random_angle, **parts.null_look("random spaces"))
+    right.axhline(100 * spaces.random_kept, **parts.null_look())
     left.set(ylabel="principal angle (degrees)", ylim=(0, 90), yticks=range(0, 91, 15))
     right.set(ylabel=f"top-{spaces.sizes['order']} directions kept (%)", ylim=(0, 103))
     parts.block_axis(left, "order of the angle")
@@ -123,9 +120,8 @@ def draw_pairs(pairs: xr.Dataset, null: float) -> Figure:
     names = pairs.precision.values
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
-    figure = Figure(
-        figsize=(style.WIDTH, rows * (min(2.7, style.WIDTH / columns - 0.1) + 0.25) + 0.4), layout="compressed"
-    )
+    height = rows * (min(2.7, style.WIDTH / columns - 0.1) + 0.25) + 0.4
+    figure = Figure(figsize=(style.WIDTH, height), layout="compressed")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False, subplot_kw={"aspect": "equal"})
     ends = [float(end) for end in (pairs.to_array().min(), pairs.to_array().max())]
     room = 0.06 * (ends[1] - ends[0]) or 0.01
@@ -186,10 +182,7 @@ def draw_sources(errors: xr.Dataset) -> Figure:
         axes.set(xscale="log", xlabel=label)
         axes.xaxis.set_major_locator(LogLocator(numticks=6))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.grid(False, axis="y")
-        axes.grid(axis="x")
-        axes.tick_params(axis="y", length=0)
-    row[0].set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+        parts.rows_axis(axes, names, room=0.5)
     parts.legend_under(figure, row[:1])
     return figure
 
@@ -233,10 +226,6 @@ def _value_errors(ds: xr.Dataset) -> xr.DataArray:
 def _kept(ds: xr.Dataset) -> xr.DataArray:
     """Give the share of the reference's top directions that a precision's top directions span."""
     return (np.cos(np.deg2rad(ds.angle.sel(source="weights"))) ** 2).mean("order")
-
-
-def _coupling(ds: xr.Dataset) -> xr.DataArray:
-    return 1 - ds.normalized_miscoupling.astype(float).where(ds.block_1 != ds.block_2)
 
 
 def _draw_band(axes: Axes, summary: xr.Dataset, along: str, name: str) -> None:

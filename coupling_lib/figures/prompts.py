@@ -1,9 +1,6 @@
-r"""Coupling prompt by prompt: against difficulty, length and data set; with and without an instruction.
+"""Coupling prompt by prompt: against difficulty, length and data set; with and without an instruction.
 
-`both` is `side_by_side(untrained=..., trained=...)` of what `measure_prompts` made. `take_...` selects from it,
-`draw_...` draws what was selected. *Coupling* is 1 minus a normalised mismatch, averaged over pairs of different
-blocks; that of one block is the mean over its pairs with all others, its Jacobian with their vectors and theirs with
-its. Blocks count from 1.
+That of one block is the mean over its pairs with all others, its Jacobian with their vectors and theirs with its.
 """
 
 from __future__ import annotations
@@ -11,15 +8,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.figures import parts, style
 from coupling_lib.figures.labels import coupling_label
 from coupling_lib.measures import effects
-from coupling_lib.metrics.statistics import Correlation, correlation, linear_fit, mean_interval
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.metrics.statistics import Correlation, correlation, linear_fit
+from coupling_lib.metrics.summaries import cells, interval, pair_couplings
 
 ALONE = "alone"
 """The version of a prompt to which nothing is added."""
@@ -34,7 +30,6 @@ QUANTITIES = {
 
 _ADDED = {ALONE: "question alone", "step by step": "with “step by step”"}
 _MARKERS = "osD"
-_FEWEST = 4
 
 
 def take_prompts(both: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
@@ -79,7 +74,7 @@ def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | N
     cases = [(counted, "steps", None), (counted, "steps", "tokens"), (alone, "tokens", None)]
     found: dict[str, Correlation | None] = dict.fromkeys(QUANTITIES)
     for name, (frame, x, given) in zip(QUANTITIES, [*cases, (within.round(12), "tokens", None)], strict=True):
-        if len(frame) >= _FEWEST:
+        if len(frame) >= 4:  # fewer have no correlation
             try:
                 found[name] = correlation(frame[x], frame["coupling"], given=None if given is None else frame[given])
             except ParameterError:  # nothing varies
@@ -99,20 +94,32 @@ def correlation_table(table: pd.DataFrame) -> pd.DataFrame:
 
 def draw_prompts(table: pd.DataFrame, null: float | None = None) -> Figure:
     """Draw the coupling of every prompt against its reasoning steps, its length and its data set (figure 9)."""
-    networks = table["network"].unique()
+    networks, sets = table["network"].unique(), sorted(table["dataset"].unique())
     figure = Figure(figsize=(style.WIDTH, 5.6), layout="constrained")
     axes = figure.subplot_mosaic([["steps", "tokens"], ["sets", "sets"]], sharey=True)
     for position, name in enumerate(networks):
         ink, found = style.dataset_colour(name, position), table.attrs["correlations"][name]
         rows = table[table["network"] == name]
         for x, quantity in (("steps", "steps"), ("tokens", "length")):
-            _draw_relation(axes[x], rows[rows[x].notna()], x, ink)
+            places, values = rows.loc[rows[x].notna(), [x, "coupling"]].to_numpy(dtype=float).T
+            # Prompts with as many steps would lie on top of each other.
+            spread = np.random.default_rng(0).uniform(-0.12, 0.12, len(places)) if x == "steps" else 0
+            axes[x].scatter(places + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
+            if len(places) > 2 and np.ptp(places) > 0:
+                fit, ends = linear_fit(places, values), np.array([places.min(), places.max()])
+                axes[x].plot(ends, fit.intercept + fit.slope * ends, color=ink, linewidth=1.2)
             place = {"ha": "right", "va": "top", "transform": axes[x].transAxes, "fontsize": 8}
             axes[x].text(0.99, 0.99 - 0.075 * position, _written(name, found[quantity]), color=ink, **place)
-        _draw_sets(axes["sets"], rows, sorted(table["dataset"].unique()), ink, (position + 0.5) / len(networks) - 0.5)
+        for place, dataset in enumerate(sets):
+            values = xr.DataArray(rows.loc[rows["dataset"] == dataset, "coupling"], dims="prompt")
+            look = {"shape": (0.06, 0.15, 0.04), "label": "" if place else name}
+            centre = place - 0.05 + 0.7 * ((position + 0.5) / len(networks) - 0.5)
+            parts.strip(axes["sets"], centre, values, ink, interval(values), **look)
     parts.block_axis(axes["steps"], "reasoning steps of the solution")
     axes["tokens"].set_xlabel("length of the prompt (tokens)")
     axes["tokens"].tick_params(labelleft=False)
+    axes["sets"].set_xticks(range(len(sets)), sets, **({"rotation": 20, "ha": "right"} if len(sets) > 7 else {}))
+    axes["sets"].set_xlim(-0.6, len(sets) - 0.4)
     for one in axes.values():
         one.grid(axis="y")
         if null is not None:
@@ -129,8 +136,7 @@ def draw_prompts(table: pd.DataFrame, null: float | None = None) -> Figure:
 def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
     """Draw coupling per block for questions alone and with a sentence added (figure 15)."""
     names = versions.network.values
-    figure = Figure(figsize=(style.WIDTH, 5.2), layout="constrained")
-    grid = figure.subplots(2, len(names), sharex="col", sharey="row", squeeze=False, height_ratios=(1.25, 1))
+    figure, grid = parts.grid(2, len(names), 5.2, sharex="col", sharey="row", height_ratios=(1.25, 1))
     for column, name in zip(grid.T, names, strict=True):
         for axes, quantity in zip(column, ("coupling", "difference"), strict=True):
             for position, version in enumerate(versions.version.values):
@@ -139,7 +145,6 @@ def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
                     look = {"marker": _MARKERS[position % len(_MARKERS)], "markersize": 3.5}
                     look["label"] = _ADDED.get(version, f"with {version}")
                     parts.band(axes, one, "block", style.dataset_colour(version, position), 0.2, **look)
-            axes.grid(axis="y")
         column[0].set_title(parts.title_of(name))
         column[1].axhline(0, color=style.colour("text"), linewidth=0.7)
         parts.block_axis(column[1])
@@ -178,10 +183,9 @@ def numbers_of(both: xr.Dataset, variant: str, k: int, null: float) -> dict[str,
                 key = f"{name.replace(' ', '-')}-{network}"
                 found |= {key: one.r, f"{key}-low": one.low, f"{key}-high": one.high, f"{key}-n": one.n}
                 found[f"{key}-error"] = (one.high - one.low) / (2 * 1.96)
-        for column, value in means.loc[network].items():
-            end = column.rsplit(" ", 1)[-1]
-            name = column.removesuffix(f" {end}") if end in ("low", "high") else column
-            found[f"{name.replace(' ', '-')}-{network}{f'-{end}' if name != column else ''}"] = float(value)
+    parted = {column: column.partition(" difference") for column in means}
+    names = {column: f"{version}{word}-{{}}{end}" for column, (version, word, end) in parted.items()}
+    found |= cells(means.drop(index="random bases"), names)
     versions = version_couplings(both.sel(network="trained"), variant, k)
     by_name = {name: versions.sel(version=name).values for name in versions.version.values}
     return found | effects.numbers(effects.of_prompts(by_name, ALONE), "")
@@ -198,38 +202,11 @@ def versions_caption(dataset: xr.Dataset) -> str:
 
 
 def _block_couplings(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
-    coupling = 1 - ds[variant].sel(k=k, drop=True).astype(float).where(ds.block_1 != ds.block_2)
+    coupling = pair_couplings(ds, variant, k)
     jacobian = coupling.mean("block_2").rename(block_1="block")
     vectors = coupling.mean("block_1").rename(block_2="block")
     mean = (vectors + jacobian) / 2
     return mean.assign_coords(block=np.arange(mean.sizes["block"]) + 1)
-
-
-def _draw_relation(axes: Axes, table: pd.DataFrame, x: str, ink: str) -> None:
-    places, values = table[x].to_numpy(dtype=float), table["coupling"].to_numpy()
-    # Prompts with as many steps would lie on top of each other.
-    spread = np.random.default_rng(0).uniform(-0.12, 0.12, len(places)) if x == "steps" else 0
-    axes.scatter(places + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
-    if len(places) > 2 and np.ptp(places) > 0:
-        fit = linear_fit(places, values)
-        ends = np.array([places.min(), places.max()])
-        axes.plot(ends, fit.intercept + fit.slope * ends, color=ink, linewidth=1.2)
-
-
-def _draw_sets(axes: Axes, table: pd.DataFrame, sets: list[str], ink: str, offset: float) -> None:
-    for place, dataset in enumerate(sets):
-        values = table.loc[table["dataset"] == dataset, "coupling"].to_numpy()
-        centre = place + 0.7 * offset
-        spread = np.random.default_rng(0).uniform(-0.06, 0.06, len(values))
-        axes.scatter(centre - 0.05 + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
-        label = None if place else table["network"].iloc[0]
-        axes.plot([centre + 0.06, centre + 0.14], [values.mean()] * 2, color=ink, linewidth=2, label=label)
-        if len(values) > 1:
-            ends = mean_interval(values)[1:]
-            axes.plot([centre + 0.1] * 2, ends, color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
-    crowded = {"rotation": 20, "ha": "right"} if len(sets) > 7 else {}
-    axes.set_xticks(range(len(sets)), sets, **crowded)
-    axes.set_xlim(-0.6, len(sets) - 0.4)
 
 
 def _written(name: str, found: Correlation | None) -> str:

@@ -1,7 +1,5 @@
 """Rival readings of coupling, side by side: what each measures, how they rank pairs of blocks, what each choice costs.
 
-    show(readings.draw_values, cl.mean_readings(measured, nulls), name="readings-values", caption="...")
-
 What is drawn is what `coupling_lib.measures.readings` gives. A reading is called by its name in
 `metrics.variants.VARIANTS`; the names say where it stands: "released" in the released code, "old" in an older one.
 """
@@ -17,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from coupling_lib.figures import parts, style
+from coupling_lib.metrics.summaries import cells, with_ends
 
 _COLUMNS, _ROW = 5, 0.24
 """Panels in a row of small panels; height in inches of a row of a dot plot."""
@@ -24,13 +23,6 @@ _BOUNDARIES = {
     "block": ("the block's own output", {"marker": "o"}),
     "hidden_states": ("after the final norm", {"marker": "D", "markerfacecolor": "none", "dashes": (2, 1.5)}),
 }
-
-
-_NUMBERS = {
-    "random-bases": "null", "random-bases-error": "null_error",
-    "beyond-chance": "share", "beyond-chance-low": "share_low", "beyond-chance-high": "share_high",
-}  # fmt: skip
-_CHOICE_NUMBERS = {"": "coupling", "-low": "low", "-high": "high", "-null": "null", "-null-error": "null_error"}
 
 
 def take_boundaries(by_block: xr.Dataset) -> xr.Dataset:
@@ -54,8 +46,7 @@ def draw_values(means: xr.Dataset) -> Figure:
     figure = Figure(figsize=(style.WIDTH, 1.2 * rows + 0.2), layout="constrained")
     grid = figure.subplots(rows, _COLUMNS, sharex=True).ravel()
     for axes, name in zip(grid, variants, strict=False):
-        for position, network in enumerate(means.network.values):
-            one, ink = means.sel(variant=name, network=network), style.dataset_colour(network, position)
+        for position, (network, ink, one) in enumerate(parts.networks(means.sel(variant=name))):
             axes.vlines(range(len(ks)), one.low, one.high, color=ink, linewidth=2.2, alpha=0.5)
             axes.plot(one["mean"], color=ink, marker="o", markersize=3, linewidth=1.2, label=network)
             look = {"color": style.colour(style.NULL), "linewidth": 1, "dashes": (4, 2) if position else (1.2, 1.6)}
@@ -82,9 +73,9 @@ def draw_beyond_chance(means: xr.Dataset, k: int) -> Figure:
     variants = means["variant"].values
     figure, (axes,) = parts.panels([""], _ROW * len(variants) + 0.9)
     axes.axvline(0, **parts.null_look("random bases"))
-    for position, network in enumerate(means.network.values):
-        ink, rows = style.dataset_colour(network, position), np.arange(len(variants)) + (0.17 if position else -0.17)
-        shares = 100 * means[["share", "share_low", "share_high"]].sel(network=network)
+    percent = 100 * means[["share", "share_low", "share_high"]]
+    for position, (network, ink, shares) in enumerate(parts.networks(percent)):
+        rows = np.arange(len(variants)) + (0.17 if position else -0.17)
         for other in means.k.values[means.k.values != k]:
             axes.plot(shares.share.sel(k=other), rows, ".", color=ink, alpha=0.4, markersize=4, markeredgewidth=0)
         here = shares.sel(k=k)
@@ -107,9 +98,14 @@ def draw_agreement(agreement: xr.Dataset) -> Figure:
     figure = Figure(figsize=(style.WIDTH, style.WIDTH + 0.55), layout="compressed")
     axes = figure.subplots()
     image = axes.imshow(values, cmap=style.ink(), vmin=0, vmax=1, interpolation="none")
+    dark, light = sorted((style.colour("page"), style.colour("text")), key=_luminance)
     for (i, j), value in np.ndenumerate(values):
         look = {"ha": "center", "va": "center_baseline", "fontsize": 6.5}
-        axes.text(j, i, _short(value), color=_legible_on(image.to_rgba(value)), **look)
+        # A correlation without a leading zero.
+        text = f"{value:.2f}".replace("-0.00", "0.00").replace("1.00", "1").replace("0.", ".").replace("-", "−")
+        # Light on a dark ground and the reverse; contrast with black and white is the same at 0.18 (WCAG).
+        ink = dark if _luminance(image.to_rgba(value)) > 0.18 else light
+        axes.text(j, i, text, color=ink, **look)
     axes.set_yticks(range(len(names)), names, fontsize=7.5)
     axes.set_xticks(range(len(names)), names, fontsize=7.5, rotation=90)
     axes.xaxis.tick_top()
@@ -118,19 +114,6 @@ def draw_agreement(agreement: xr.Dataset) -> Figure:
     label = f"rank correlation over pairs of blocks  ($K={agreement.attrs['k']}$, mean over prompts)"
     parts.colour_bar([axes], image, label, extend="min")
     return figure
-
-
-def _short(value: float) -> str:
-    """Write a correlation in two decimals without a leading zero."""
-    text = f"{value:.2f}".replace("-0.00", "0.00").replace("1.00", "1")
-    return text.replace("0.", ".").replace("-", "−")
-
-
-def _legible_on(ground: tuple[float, ...]) -> str:
-    """Choose from the colours of page and text a light one on a dark ground, and the reverse."""
-    dark, light = sorted((style.colour("page"), style.colour("text")), key=_luminance)
-    # Where contrast with black and with white is the same (WCAG).
-    return dark if _luminance(ground) > 0.18 else light
 
 
 def _luminance(colour: str | tuple[float, ...]) -> float:
@@ -177,12 +160,11 @@ def _write_column(axes: Axes, column: int, title: str, rows: pd.Series, values: 
 def draw_boundaries(by_block: xr.Dataset, null: float) -> Figure:
     """Draw the coupling of each block with all others, for both boundaries of the last block."""
     figure, (axes,) = parts.panels([""], 3.3)
-    for position, network in enumerate(by_block.network.values):
+    for network, ink, one in parts.networks(by_block):
         for boundary in by_block.boundary.values:
             meaning, look = _BOUNDARIES[boundary]
             line = {"markersize": 4, "label": f"{network}, {meaning}"} | look
-            one = by_block.sel(network=network, boundary=boundary)
-            parts.band(axes, one, "block", style.dataset_colour(network, position), 0.13, **line)
+            parts.band(axes, one.sel(boundary=boundary), "block", ink, 0.13, **line)
     parts.chance(axes, null)
     parts.block_axis(axes)
     axes.set_ylabel(f"coupling with other blocks  ($K={by_block.attrs['k']}$)")
@@ -194,18 +176,18 @@ def numbers_of(
     means: xr.Dataset, agreement: xr.Dataset, choices: pd.DataFrame, k: int, prompts: int
 ) -> dict[str, float]:
     """Name the numbers that prose may quote; chance is that of the last network, the trained one."""
-    found: dict[str, float] = {"prompts": prompts}
-    for name in means["variant"].values:
-        one = means.sel(variant=name, k=k)
-        for network in means.network.values:
-            ends = {"": "mean", "-low": "low", "-high": "high"}
-            found |= {f"{name}-{network}{end}": one[key].sel(network=network).item() for end, key in ends.items()}
-        found |= {f"{name}-{word}": one[key].isel(network=-1).item() for word, key in _NUMBERS.items()}
-        beyond = f"{name}-beyond-chance"
-        error = (found[f"{beyond}-high"] - found[f"{beyond}-low"]) / (2 * 1.96)
-        found |= {f"{beyond}-error": error, f"{beyond}-n": prompts}
-        found[f"agreement-{name}"] = agreement["mean"].sel(variant=name, other="normalized_miscoupling").item()
-    for network, part in choices.groupby("network"):
-        for number, (_, row) in enumerate(part.iterrows(), start=1):
-            found |= {f"choice-{number}-{network}{end}": row[column] for end, column in _CHOICE_NUMBERS.items()}
-    return found
+    at = means.sel(k=k, drop=True)
+    own = at[["mean", "low", "high"]].to_dataframe(dim_order=["variant", "network"])
+    last = at.isel(network=-1, drop=True).to_dataframe()
+    last = last.assign(error=(last.share_high - last.share_low) / (2 * 1.96), n=prompts)
+    chance, beyond = {"null": "{}-random-bases", "null_error": "{}-random-bases-error"}, "{}-beyond-chance"
+    chance |= {"share": beyond} | {f"share_{end}": f"{beyond}-{end}" for end in ("low", "high")}
+    chance |= {"error": f"{beyond}-error", "n": f"{beyond}-n"}
+    numbered = choices.assign(number=choices.groupby("network").cumcount() + 1).set_index(["number", "network"])
+    choice = {"null": "choice-{}-{}-null", "null_error": "choice-{}-{}-null-error"}
+    alike = agreement["mean"].sel(other="normalized_miscoupling").to_series()
+    return (
+        {"prompts": prompts} | {f"agreement-{name}": float(value) for name, value in alike.items()}
+        | cells(own, with_ends("{}-{}")) | cells(last, chance)
+        | cells(numbered, choice | with_ends("choice-{}-{}", "coupling"))
+    )  # fmt: skip

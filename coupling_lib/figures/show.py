@@ -71,7 +71,8 @@ def show(
         images.append(f'<img class="only-{theme}" src="{source}" alt="{html.escape(caption)}" width="720">')
     table = frame(data)
     text = csv_text(table, name, provenance)
-    link = f'<a download="{html.escape(name)}.csv" href="{_csv_address(text)}">Data (CSV)</a>'
+    address = "data:text/csv;charset=utf-8," + quote(text, safe=",:/-+@*()=")
+    link = f'<a download="{html.escape(name)}.csv" href="{address}">Data (CSV)</a>'
     if printed and len(text) > _PRINT_CSV:
         link = "(data: run the notebook, or see the book)"
     markup = (
@@ -143,24 +144,16 @@ def remember(prefix: str, values: Mapping[str, float | str]) -> None:
         display({f"{kind}text/plain": text}, raw=True, metadata=record)
 
 
-def _csv_address(text: str) -> str:
-    return "data:text/csv;charset=utf-8," + quote(text, safe=",:/-+@*()=")
-
-
 def _address(figure: Figure, printed: bool) -> str:
     """Write a picture as an address that holds it; for print, small and at a printer's resolution."""
     kind, picture = "svg+xml", b"" if printed else style.save_svg(figure)
     if printed:
-        kind, picture = "png", _small_png(figure)
+        image = Image.open(io.BytesIO(style.save_png(figure, _PRINT_DPI))).convert("RGBA")
+        page = Image.new("RGBA", image.size, style.colour("page"))
+        page.alpha_composite(image)
+        buffer = io.BytesIO()
+        page.convert("RGB").quantize(_PRINT_COLOURS).save(buffer, format="png", optimize=True)
+        kind, picture = "png", buffer.getvalue()
     elif len(picture) > LARGEST_SVG:
         kind, picture = "png", style.save_png(figure)
     return f"data:image/{kind};base64,{base64.b64encode(picture).decode('ascii')}"
-
-
-def _small_png(figure: Figure) -> bytes:
-    image = Image.open(io.BytesIO(style.save_png(figure, _PRINT_DPI))).convert("RGBA")
-    page = Image.new("RGBA", image.size, style.colour("page"))
-    page.alpha_composite(image)
-    buffer = io.BytesIO()
-    page.convert("RGB").quantize(_PRINT_COLOURS).save(buffer, format="png", optimize=True)
-    return buffer.getvalue()

@@ -1,8 +1,6 @@
-r"""Spectra: singular values against depth, the whole spectrum of a block, and agreement of left and right.
+"""Spectra: singular values against depth, the whole spectrum of a block, and agreement of left and right.
 
-`take_...` selects labelled arrays, `draw_...` draws what was selected. `both`, `fits` and `nulls` are what
-`measure_spectra`, `spectra_fits` and `spectra_null` give, networks `side_by_side(untrained=..., trained=...)`. Blocks
-and ranks count from 1 in what is taken.
+`both`, `fits` and `nulls` are what `measure_spectra`, `spectra_fits` and `spectra_null` give, networks side by side.
 """
 
 from __future__ import annotations
@@ -13,15 +11,13 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from coupling_lib.figures import parts, style
-from coupling_lib.metrics.summaries import interval, quartiles
+from coupling_lib.metrics.summaries import cells, interval, quartiles, with_ends
 
 FIRST = 10
 """How many of the largest singular values are drawn in a network's own colour, as in the paper's figures."""
 
 _COLUMNS = {
-    "stable rank": "stable-rank-{}",
-    "alignment": "alignment-{}", "low": "alignment-{}-low", "high": "alignment-{}-high",
-    "exchanged": "exchanged-{}",
+    "stable rank": "stable-rank-{}", **with_ends("alignment-{}", "alignment"), "exchanged": "exchanged-{}",
     "R2": "r2-{}", "R2 low": "r2-{}-low", "R2 high": "r2-{}-high",
 }  # fmt: skip
 """Columns of the summary, and what the book calls their numbers."""
@@ -71,8 +67,8 @@ def exchanged_errors(nulls: xr.Dataset) -> xr.DataArray:
 def summary_table(both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> pd.DataFrame:
     """Tabulate spectra in a few numbers: means over blocks, then over prompts."""
     lines = {}
-    for name in both.network.values:
-        rank, alignment, exchanged = (values.sel(network=name).mean("block") for values in _agreement(both).values())
+    for name, _, one in parts.networks(both):
+        rank, alignment, exchanged = (values.mean("block") for values in _agreement(one).values())
         aligned, r_squared = interval(alignment), interval(fits.r_squared.sel(network=name))
         lines[name] = [rank.mean(), *aligned.values(), exchanged.mean(), *r_squared.values()]
     table = pd.DataFrame.from_dict(lines, orient="index", columns=list(_COLUMNS)).astype(float)
@@ -84,11 +80,9 @@ def summary_table(both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> pd.D
 
 def numbers_of(summary: pd.DataFrame, both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> dict[str, float | str]:
     """Name the numbers of a summary, and a few more, as the book quotes them."""
-    found: dict[str, float | str] = {}
-    for name, line in summary.drop(index="random bases").iterrows():
-        found |= {quoted.format(name): line[column] for column, quoted in _COLUMNS.items()}
-        found[f"decay-{name}"] = both.decay_exponent.sel(network=name).mean().item()
     chance = summary.loc["random bases"]
+    found = cells(summary.drop(index="random bases"), _COLUMNS)
+    found |= {f"decay-{name}": one.decay_exponent.mean().item() for name, _, one in parts.networks(both)}
     return found | {
         "alignment-null": chance["alignment"],
         "alignment-null-error": 0.0,  # closed form
@@ -101,17 +95,17 @@ def numbers_of(summary: pd.DataFrame, both: xr.Dataset, fits: xr.Dataset, nulls:
 
 def draw_top(values: xr.Dataset) -> Figure:
     """Draw the largest singular values of every block against depth (the paper's figures 33 and 34, right)."""
-    names, last = list(values.network.values), int(values["rank"].max())
-    figure, row = parts.panels(names, 3.9, sharey=True)
-    own = [style.dataset_colour(name, position) for position, name in enumerate(names)]
+    networks, last = parts.networks(values), int(values["rank"].max())
+    figure, row = parts.panels(values.network.values, 3.9, sharey=True)
+    own = [ink for _, ink, _ in networks]
     other = next(ink for ink in (style.dataset_colour("other", i) for i in range(len(own) + 1)) if ink not in own)
-    for axes, name, ink in zip(row, names, own, strict=True):
+    for axes, (name, ink, one) in zip(row, networks, strict=True):
         labels = {1: f"{name}, ranks 1 to {min(FIRST, last)}"}
         if axes is row[-1]:
             labels[FIRST + 1] = f"ranks {FIRST + 1} to {last}"
         for rank in values["rank"].values:
-            one, shade = values.sel(network=name, rank=rank), other if rank > FIRST else ink
-            parts.band(axes, one, "block", shade, 0.12, linewidth=1.1, label=labels.get(rank))
+            look = {"linewidth": 1.1, "label": labels.get(rank)}
+            parts.band(axes, one.sel(rank=rank), "block", other if rank > FIRST else ink, 0.12, **look)
         parts.block_axis(axes)
     parts.log_axis(row[0])
     row[0].set_ylabel(r"singular value $\sigma_i(J_l)$")
@@ -121,11 +115,9 @@ def draw_top(values: xr.Dataset) -> Figure:
 
 def draw_inverse(inverse: xr.Dataset) -> Figure:
     r"""Draw $1/\sigma_1$ against depth with its least-squares line (the paper's figures 33 and 34, left)."""
-    names = list(inverse.network.values)
-    narrow = len(names) > 2
-    figure, row = parts.panels(names, 4.0 if narrow else 3.7, sharey=True)
-    for position, (axes, name) in enumerate(zip(row, names, strict=True)):
-        one, ink = inverse.sel(network=name), style.dataset_colour(name, position)
+    narrow = inverse.sizes["network"] > 2
+    figure, row = parts.panels(inverse.network.values, 4.0 if narrow else 3.7, sharey=True)
+    for axes, (name, ink, one) in zip(row, parts.networks(inverse), strict=True):
         axes.plot(one.block, one["mean"], "o", markersize=4, color=ink, label=f"{name}, mean over prompts")
         axes.vlines(one.block, one.low, one.high, color=ink, linewidth=1.2)
         axes.plot(one.block, one.line, color=style.colour("text"), linewidth=1.3, label="least-squares line")
@@ -162,17 +154,14 @@ def draw_alignment(alignment: xr.Dataset) -> Figure:
         "alignment": rf"Mean $|u_i^\top v_i|$, $i \leq {alignment.k}$",
         "exchanged coupling": rf"$1-\tilde m$ of $V^\top J\,U$, $K={alignment.k}$",
     }
-    figure, row = parts.panels(list(titles.values()), 3.3)
+    figure, row = parts.panels(list(titles.values()), 3.3, plain=True)
     for axes, quantity in zip(row, titles, strict=True):
-        axes.title.set_fontweight("normal")
         here = alignment.sel(quantity=quantity)
-        for position, name in enumerate(alignment.network.values):
-            look = {"marker": "o", "markersize": 3, "label": name}
-            parts.band(axes, here.sel(network=name), "block", style.dataset_colour(name, position), **look)
-        chance, ink = here.isel(network=-1), style.colour(style.NULL)
-        axes.plot(here.block, chance.null, color=ink, linewidth=1.2, dashes=(4, 3), label="random bases")
+        parts.bands(axes, here, "block", marker="o", markersize=3)
+        chance = here.isel(network=-1)
+        axes.plot(here.block, chance.null, **parts.null_look("random bases"))
         ends = chance.null - chance.null_error, chance.null + chance.null_error
-        axes.fill_between(here.block, *ends, color=ink, alpha=0.25, linewidth=0)
+        axes.fill_between(here.block, *ends, color=style.colour(style.NULL), alpha=0.25, linewidth=0)
         axes.set_ylim(bottom=0)
         parts.block_axis(axes)
     parts.legend_under(figure, row)

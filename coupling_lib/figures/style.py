@@ -30,26 +30,15 @@ TRAINED, UNTRAINED, NULL = "trained", "untrained", "null"
 WIDTH = 7.5
 """Width of a figure in inches: 720 CSS pixels, the column of the book."""
 
-# Page, text, faint and mask are the furniture; the rest are roles.
-_COLOURS: dict[str, dict[str, str]] = {
-    "light": {
-        "page": "#ffffff",
-        "text": "#222222",
-        "faint": "#d5d5d5",
-        "mask": "#c4c4c4",
-        TRAINED: "#0072b2",
-        UNTRAINED: "#d55e00",
-        NULL: "#6f6f6f",
-    },
-    "dark": {
-        "page": "#121212",
-        "text": "#e4e4e4",
-        "faint": "#4a4a4a",
-        "mask": "#5a5a5a",
-        TRAINED: "#56b4e9",
-        UNTRAINED: "#f08a3c",
-        NULL: "#a3a3a3",
-    },
+# On a light and on a dark page. Page, text, faint and mask are the furniture; the rest are roles.
+_COLOURS = {
+    "page": {"light": "#ffffff", "dark": "#121212"},
+    "text": {"light": "#222222", "dark": "#e4e4e4"},
+    "faint": {"light": "#d5d5d5", "dark": "#4a4a4a"},
+    "mask": {"light": "#c4c4c4", "dark": "#5a5a5a"},
+    TRAINED: {"light": "#0072b2", "dark": "#56b4e9"},
+    UNTRAINED: {"light": "#d55e00", "dark": "#f08a3c"},
+    NULL: {"light": "#6f6f6f", "dark": "#a3a3a3"},
 }
 
 _FAMILY_COLOURS = {
@@ -64,6 +53,31 @@ _FAMILIES = (
     "CodeLlama", "Orca-2", "Vicuna", "CodeGemma", "nano-neox", "nano-llama", "ViT",
 )  # fmt: skip
 
+_TEXTS = (
+    "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "legend.labelcolor", "text.color", "xtick.color",
+    "ytick.color",
+)  # fmt: skip
+_SETTINGS = {
+    **dict.fromkeys(("figure.facecolor", "savefig.facecolor", "axes.facecolor"), "none"),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.grid", "legend.frameon"), False),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.7),
+    **dict.fromkeys(("axes.labelsize", "font.size"), 9),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 8),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3),
+    "figure.dpi": 96,
+    "savefig.bbox": "standard",
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.5,
+    "font.family": "DejaVu Sans",
+    "mathtext.fontset": "dejavusans",
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "transformer block coupling",
+}
+
 _CLIPPED = re.compile(rb'(?<=[#"])p[0-9a-f]{10}(?=[")])')
 
 _theme: ContextVar[Theme] = ContextVar("theme", default="light")
@@ -74,7 +88,7 @@ def theme(name: Theme) -> Generator[None]:
     """Draws everything inside the `with` in one theme."""
     token = _theme.set(name)
     try:
-        with matplotlib.rc_context(_settings(_COLOURS[name])):
+        with matplotlib.rc_context(_SETTINGS | dict.fromkeys(_TEXTS, colour("text")) | {"grid.color": colour("faint")}):
             yield
     finally:
         _theme.reset(token)
@@ -82,18 +96,13 @@ def theme(name: Theme) -> Generator[None]:
 
 def colour(role: str) -> str:
     """Gives the colour of a role in the current theme."""
-    return _COLOURS[_theme.get()][role]
+    return _COLOURS[role][_theme.get()]
 
 
 def null_label(null: float, words: str = "random bases") -> str:
     """Label of a null line, with the coupling that it stands for and its standard error where that is known."""
     error = getattr(null, "error", None)
-    return words if error is None else f"{words} {with_error(1 - null, error)}"
-
-
-def with_error(value: float, error: float) -> str:
-    """Writes a value with its standard error, both without exponents: "0.0516 ± 0.00001"."""
-    return f"{value:.4f} ± {one_digit(error)}"
+    return words if error is None else f"{words} {1 - null:.4f} ± {one_digit(error)}"
 
 
 def one_digit(error: float) -> str:
@@ -156,45 +165,3 @@ def save_png(figure: Figure, dpi: int = 192) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
     return buffer.getvalue()
-
-
-def _settings(colours: dict[str, str]) -> dict[str, object]:
-    text = colours["text"]
-    return {
-        "figure.facecolor": "none",
-        "figure.dpi": 96,
-        "savefig.facecolor": "none",
-        "savefig.bbox": "standard",
-        "axes.facecolor": "none",
-        "axes.edgecolor": text,
-        "axes.labelcolor": text,
-        "axes.titlecolor": text,
-        "axes.linewidth": 0.7,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlesize": 10,
-        "axes.titleweight": "bold",
-        "axes.labelsize": 9,
-        "axes.axisbelow": True,
-        "axes.grid": False,
-        "grid.color": colours["faint"],
-        "grid.linewidth": 0.5,
-        "font.family": "DejaVu Sans",
-        "font.size": 9,
-        "mathtext.fontset": "dejavusans",
-        "legend.frameon": False,
-        "legend.fontsize": 8.5,
-        "legend.labelcolor": text,
-        "lines.linewidth": 1.6,
-        "text.color": text,
-        "xtick.color": text,
-        "ytick.color": text,
-        "xtick.labelsize": 8,
-        "ytick.labelsize": 8,
-        "xtick.major.width": 0.7,
-        "ytick.major.width": 0.7,
-        "xtick.major.size": 3,
-        "ytick.major.size": 3,
-        "svg.fonttype": "path",
-        "svg.hashsalt": "transformer block coupling",
-    }

@@ -1,14 +1,8 @@
-"""Coupling across tokens. `take_...` selects labelled arrays from `measure_tokens`, `draw_...` draws what was taken.
-
-A *comparison* is one data set of `measure_tokens`, its networks `side_by_side(untrained=..., trained=...)`. Blocks and
-positions of tokens count from 1 in what is taken. *Coupling* is 1 minus a normalised mismatch; its means are over pairs
-of different tokens.
-"""
+"""Coupling across tokens. A *comparison* is one data set of `measure_tokens`, its networks side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -16,7 +10,6 @@ import xarray as xr
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ft2font import FT2Font
 
 from coupling_lib.figures import parts, style
 from coupling_lib.figures.labels import coupling_label, mismatch_label
@@ -128,15 +121,14 @@ def draw_summary(summary: xr.Dataset) -> Figure:
             ink, one = style.dataset_colour(network, position), here.sel(network=network)
             for place in range(one.sizes["comparison"]):
                 centre = place + (position - (summary.sizes["network"] - 1) / 2) * width
-                _draw_prompts(axes, centre, width, one.isel(comparison=place), ink, "" if place else network)
+                at, look = one.isel(comparison=place), {"width": width, "shape": (0.12, 0.34, 0.12)}
+                label = "" if place else network
+                parts.strip(axes, centre - 0.14 * width, at.coupling, ink, at, label=label, **look)
         for place in range(here.sizes["comparison"]):
             chance, ends = here.isel(comparison=place), [place - 0.45, place + 0.45]
-            grey = style.colour(style.NULL)
-            axes.fill_between(
-                ends, chance.random_bases_low, chance.random_bases_high, color=grey, alpha=0.15, linewidth=0
-            )
-            look = {"color": grey, "linewidth": 1.2, "dashes": (4, 3), "label": "" if place else error}
-            axes.plot(ends, [chance.random_bases] * 2, **look)
+            look = {"color": style.colour(style.NULL), "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(ends, chance.random_bases_low, chance.random_bases_high, **look)
+            axes.plot(ends, [chance.random_bases] * 2, **parts.null_look("" if place else error))
         axes.set_xticks(range(here.sizes["comparison"]), here.kind.values)
         axes.set_ylim(bottom=min(0, 1.05 * float(here.coupling.min())))
     row[0].set_ylabel(summary.label)
@@ -191,15 +183,6 @@ def _mismatches(ds: xr.Dataset, variant: str, itself: bool = False) -> xr.DataAr
     return ds[variant].astype(float).where((ds.token_1 != ds.token_2) | itself)
 
 
-def _draw_prompts(axes: Axes, centre: float, width: float, one: xr.Dataset, ink: str, label: str) -> None:
-    """Draw one dot per prompt, a bar over the interval and a tick at the mean."""
-    spread = np.random.default_rng(0).uniform(-0.12, 0.12, one.sizes["prompt"]) * width
-    axes.scatter(centre - 0.14 * width + spread, one.coupling, s=14, color=ink, alpha=0.65, linewidths=0)
-    x = centre + 0.2 * width
-    axes.plot([x, x], [one.low, one.high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
-    axes.plot([x - 0.12 * width, x + 0.12 * width], [one["mean"]] * 2, color=ink, linewidth=2, label=label)
-
-
 def _token_ticks(axes: Axes, places: np.ndarray, labels: Sequence[str], on_x: bool, on_y: bool) -> None:
     """Write tokens at their places, as many as there is room for."""
     step = -(-len(labels) // _MOST_LABELS)
@@ -210,16 +193,11 @@ def _token_ticks(axes: Axes, places: np.ndarray, labels: Sequence[str], on_x: bo
     axes.spines[:].set_visible(False)
 
 
-@cache
-def _font() -> FT2Font:
-    """Load the font of the figures."""
-    return font_manager.get_font(font_manager.findfont("DejaVu Sans"))
-
-
 def _visible(character: str) -> str:
     """Write a character that has a shape, or its escape sequence."""
     if character == " ":
         return "␣"
-    if character.isprintable() and _font().get_char_index(ord(character)):
+    font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
+    if character.isprintable() and font.get_char_index(ord(character)):
         return character
     return character.encode("unicode_escape").decode("ascii")

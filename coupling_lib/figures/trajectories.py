@@ -1,8 +1,7 @@
 """Trajectories: how straight, how even and how exponential a token's path through the stream is.
 
-`take_...` selects labelled arrays from `measure_trajectories`, `draw_...` draws what was selected. *Models* map a name
-to its untrained and trained measurement, as `compare_trajectories` gives them; `both` is one model's, side by side.
-Medians and quartiles are over prompts; prompts for which a score does not exist are left out.
+*Models* map a name to its untrained and trained measurement, as `compare_trajectories` gives them; `both` is one
+model's, side by side. Prompts for which a score does not exist are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from coupling_lib.figures import parts, style
-from coupling_lib.metrics.summaries import quartiles, side_by_side
+from coupling_lib.metrics.summaries import cells, quartiles, side_by_side, with_ends
 
 Models = Mapping[str, Mapping[str, xr.Dataset]]
 
@@ -90,25 +89,17 @@ def readings_table(ds: xr.Dataset) -> pd.DataFrame:
 
 def summary_table(scores: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     """Tabulate the scores in a few numbers."""
-    lines = {
-        (model, network, label): {
-            end: float(value) for end, value in quartiles(both[name].sel(network=network)).items()
-        }
-        for model, both in scores.items()
-        for network in both.network.values
-        for name, label in SCORES.items()
+    found = {
+        model: quartiles(both[list(SCORES)].rename(SCORES).to_dataarray("score")) for model, both in scores.items()
     }
-    return pd.DataFrame.from_dict(lines, orient="index").rename_axis(["model", "network", "score"])
+    tables = {model: ds.to_dataframe(dim_order=["network", "score"]) for model, ds in found.items()}
+    return pd.concat(tables, names=["model"])[["median", "low", "high"]]
 
 
 def numbers_of(summary: pd.DataFrame, model: str) -> dict[str, float]:
     """Name a model's numbers as the book quotes them."""
     names = {label: name.replace("_", "-") for name, label in SCORES.items()}
-    return {
-        f"{names[score]}-{network}{'' if end == 'median' else f'-{end}'}": value
-        for (network, score), line in summary.loc[model].iterrows()
-        for end, value in line.items()
-    }
+    return cells(summary.loc[model].rename(index=names), with_ends("{1}-{0}", "median"))
 
 
 def profile_caption(both: xr.Dataset) -> str:
@@ -135,9 +126,11 @@ def draw_scores(scores: Mapping[str, xr.Dataset]) -> Figure:
             networks = both.network.values
             shift = np.linspace(-0.2, 0.2, len(networks)) if len(networks) > 1 else [0.0]
             for offset, network in zip(shift, networks, strict=True):
-                values = both[score].sel(network=network).values
-                parts.strip(axes, place + offset, values, style.dataset_colour(network, 0), width=0.44)
-        axes.set_xticks(range(len(scores)), [_cut(style.short_name(name)) for name in scores], **upright)
+                values, ink = both[score].sel(network=network), style.dataset_colour(network, 0)
+                parts.strip(axes, place + offset, values, ink, width=0.44)
+        short = [style.short_name(name) for name in scores]
+        cut = [name if len(name) <= 18 else f"{name[:17]}…" for name in short]
+        axes.set_xticks(range(len(scores)), cut, **upright)
         axes.set_xlim(-0.5, len(scores) - 0.5)
         if not any(np.isfinite(both[score]).any() for both in scores.values()):
             axes.set_yticks([])
@@ -157,13 +150,12 @@ def draw_profiles(profiles: xr.Dataset) -> Figure:
     """Draw norm, step length, line-shape score in windows and entropy against depth (the paper's figures 24 and 26)."""
     shown = [name for name, (*_, title) in _PROFILES.items() if title and name in profiles.quantity]
     rows, columns = (2, 2) if len(shown) == 4 else (1, len(shown))
-    figure = Figure(figsize=(style.WIDTH, 2.35 * rows + 0.45), layout="constrained")
-    for axes, name in zip(figure.subplots(rows, columns, squeeze=False).flat, shown, strict=True):
+    figure, grid = parts.grid(rows, columns, 2.35 * rows + 0.45)
+    for axes, name in zip(grid.flat, shown, strict=True):
         _, depth, title = _PROFILES[name]
         _draw_profile(axes, profiles.sel(quantity=name), "-")
         axes.set_title(title.format(window=profiles.window), fontsize=10 if rows == 2 else 9)
         parts.block_axis(axes, depth)
-        axes.grid(axis="y")
         if name in _LOGARITHMIC:
             parts.log_axis(axes)
         if name == "relative_step":
@@ -191,7 +183,14 @@ def draw_paths(paths: xr.Dataset) -> Figure:
         one = paths.sel(network=network)
         ways = np.stack([one.component_1.T, one.component_2.T], axis=-1)
         for axes, levels in zip(row, ranges.values(), strict=True):
-            _draw_paths(axes, ways[:, list(levels)], style.dataset_colour(network, 0))
+            for token, way in enumerate(ways[:, list(levels)]):
+                last, ink = token == len(ways) - 1, style.dataset_colour(network, 0)
+                look = {"color": style.colour("text"), "zorder": 4} if last else {"color": ink, "alpha": 0.55}
+                axes.plot(*way.T, linewidth=1.8 if last else 0.8, **look)
+                axes.plot(*way[-1], "o", markersize=4 if last else 2.5, markeredgewidth=0, **look)
+            for line in (axes.axhline, axes.axvline):
+                line(0, color=style.colour("faint"), linewidth=0.5, zorder=0)
+            axes.locator_params(nbins=5)
         row[0].set_ylabel(f"{network}\ncomponent 2 ({one.share[1]:.0%})")
         row[len(row) // 2].set_xlabel(f"component 1  ({one.share[0]:.0%} of the variance of last states)")
     for axes, name in zip(panels[0], ranges, strict=True):
@@ -205,23 +204,6 @@ def _draw_profile(axes: Axes, profile: xr.Dataset, dashes: object) -> None:
         one = profile.sel(network=name).dropna("depth")
         look = {"linestyle": dashes, "marker": "o", "markersize": 2.5, "linewidth": 1.4}
         parts.band(axes, one, "depth", style.dataset_colour(name, 0), alpha=0.2, **look)
-
-
-def _draw_paths(axes: Axes, path: np.ndarray, ink: str) -> None:
-    """Draw paths of tokens, the last one on top."""
-    for token, way in enumerate(path):
-        last = token == len(path) - 1
-        shown = {"color": style.colour("text"), "zorder": 4} if last else {"color": ink, "alpha": 0.55}
-        axes.plot(*way.T, linewidth=1.8 if last else 0.8, **shown)
-        axes.plot(*way[-1], "o", markersize=4 if last else 2.5, markeredgewidth=0, **shown)
-    axes.axhline(0, color=style.colour("faint"), linewidth=0.5, zorder=0)
-    axes.axvline(0, color=style.colour("faint"), linewidth=0.5, zorder=0)
-    axes.locator_params(nbins=5)
-
-
-def _cut(name: str) -> str:
-    """Cut a name where it is long."""
-    return name if len(name) <= 18 else f"{name[:17]}…"
 
 
 def _legend_above(figure: Figure, networks: np.ndarray | list[str], lines: list[Line2D]) -> None:

@@ -1,8 +1,4 @@
-r"""The grid of vision transformers: weight decay by stochastic depth, each model trained and measured.
-
-`take_...` selects models out of the grid of `coupling_lib.measures.vit_grid_table`, beside each what its group's line,
-mean or reference is; `draw_...` draws exactly these rows.
-"""
+"""The grid of vision transformers: weight decay by stochastic depth, models beside their group's line or reference."""
 
 from __future__ import annotations
 
@@ -24,11 +20,9 @@ _REFERENCES = {"untrained": (style.UNTRAINED, (1, 1.5)), "random bases": (style.
 
 
 def take_accuracy(
-    grid: pd.DataFrame,
-    reading: Reading,
-    stated: Mapping[float, float] | None = None,
+    grid: pd.DataFrame, reading: Reading, stated: Mapping[float, float] | None = None,
     rates: Collection[float] | None = None,
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Select models of one seed, at all rates of stochastic depth or some, each with the line fitted to its rate."""
     models = table_of.first_seed(table_of.coupling_table(grid, reading))
     chosen = models if rates is None else models[models.drop_path.isin(rates)]
@@ -39,14 +33,11 @@ def take_accuracy(
 
 def take_rates(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """Select the models of several seeds at both tokens, each with the mean over seeds at its rate."""
-    of_tokens = [
-        table_of.coupling_table(grid, reading._replace(token=token)).assign(token=token) for token in table_of.TOKENS
-    ]
-    models = pd.concat(of_tokens).query(f"weight_decay == {table_of.SEEDED_DECAY}")
+    of_tokens = {token: table_of.coupling_table(grid, reading._replace(token=token)) for token in table_of.TOKENS}
+    models = pd.concat([table.assign(token=token) for token, table in of_tokens.items()])
+    models = models.loc[models.weight_decay == table_of.SEEDED_DECAY, ["token", "drop_path", "seed", "coupling"]]
     means = table_of.seeds_table(grid, reading).rename(columns={"coupling": "mean"})
-    return _labelled(
-        models[["token", "drop_path", "seed", "coupling"]].merge(means, on=["token", "drop_path"]), reading
-    )
+    return _labelled(models.merge(means, on=["token", "drop_path"]), reading)
 
 
 def take_decays(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:

@@ -1,28 +1,22 @@
-r"""One vision transformer on images: matrices beside the image, pairs of tokens, stochastic depth left on.
-
-`take_...` selects labelled arrays, intervals included, from what `measure_relations` and `measure_drop_path` made;
-`draw_...` draws what was selected. *Coupling* is 1 minus a normalised mismatch, mean over pairs of different blocks.
-"""
+"""One vision transformer on images: matrices beside the image, pairs of tokens, stochastic depth left on."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from coupling_lib.figures import depth, parts, style
 from coupling_lib.figures.labels import coupling_label
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.metrics.summaries import cells, interval, pair_couplings, with_ends
 
 
 def take_relations(both: xr.Dataset, nulls: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     """Select each image's coupling at single tokens and between tokens, its mean with interval, and random bases."""
-    pairs = 1 - both[variant].astype(float).where(both.block_1 != both.block_2)
-    coupling = pairs.mean(["block_1", "block_2"])
+    coupling = pair_couplings(both, variant).mean(["block_1", "block_2"])
     chance = nulls.mean([dim for dim in nulls.dims if dim != "relation"])
     attributes = {"label": coupling_label(variant, k), "largest_error": nulls["error"].max().item()}
     found = xr.Dataset({"coupling": coupling, **interval(coupling)}, attrs=attributes)
@@ -62,20 +56,20 @@ def draw_image(matrices: xr.DataArray, picture: np.ndarray, patch: tuple[int, in
 def draw_relations(relations: xr.Dataset) -> Figure:
     """Draw coupling at single tokens and between tokens in both orders."""
     figure, (axes,) = parts.panels([""], 3.4)
-    inks, names = parts.inks(relations), relations.relation.values
-    shifts = np.linspace(-0.2, 0.2, len(inks)) if len(inks) > 1 else [0.0]
-    for shift, (network, ink) in zip(shifts, inks.items(), strict=True):
+    networks, names = parts.networks(relations), relations.relation.values
+    shifts = np.linspace(-0.2, 0.2, len(networks)) if len(networks) > 1 else [0.0]
+    for shift, (_, ink, own) in zip(shifts, networks, strict=True):
         for place, relation in enumerate(names):
-            _draw_strip(axes, place + shift, relations.sel(network=network, relation=relation), ink)
-    grey = {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3)}
+            one = own.sel(relation=relation)
+            parts.strip(axes, place + shift, one.coupling, ink, one, shape=(0.07, 0.13, 0.06), s=12, alpha=0.5)
     for place, chance in enumerate(relations.random_bases.values):
-        axes.plot([place - 0.42, place + 0.42], [chance, chance], **grey)
+        axes.plot([place - 0.42, place + 0.42], [chance, chance], **parts.null_look())
     axes.set_xticks(range(len(names)), [name.replace(" to ", r" $\to$ ") for name in names])
     axes.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, None))
     axes.set(xlabel=r"token, or $t_1\to t_2$", ylabel=relations.label)
-    handles = [Line2D([], [], color=ink, marker="o", markersize=4, label=name) for name, ink in inks.items()]
+    handles = [Line2D([], [], color=ink, marker="o", markersize=4, label=name) for name, ink, _ in networks]
     label = f"random bases ± {style.one_digit(relations.largest_error)}"
-    handles.append(Line2D([], [], label=label, **grey))
+    handles.append(Line2D([], [], **parts.null_look(label)))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
@@ -92,10 +86,9 @@ def draw_drop_path(states: xr.Dataset, null: float) -> Figure:
         axes.scatter(values, place + spread, s=12, color=ink, alpha=0.55, linewidths=0)
         axes.plot([one.low, one.high], [place + 0.26] * 2, color=ink, linewidth=4, alpha=0.6)
         axes.plot([one["mean"]] * 2, [place + 0.18, place + 0.34], color=ink, linewidth=2)
-    grey = style.colour(style.NULL)
-    axes.axvline(1 - null, color=grey, linewidth=1.2, dashes=(4, 3))
-    place = {"xytext": (4, 0), "textcoords": "offset points", "va": "top", "fontsize": 8}
-    axes.annotate(style.null_label(null), (1 - null, 1.5), color=grey, **place)
+    axes.axvline(1 - null, **parts.null_look())
+    look = {"va": "top", "fontsize": 8, "color": style.colour(style.NULL)}
+    axes.annotate(style.null_label(null), (1 - null, 1.5), (4, 0), textcoords="offset points", **look)
     axes.set_yticks([0, 1], ["drop path off", f"left on, rate {states.rate:g}"])
     axes.set(xlim=(0, None), ylim=(-0.4, 1.55), xlabel=states.label)
     axes.grid(False, axis="y")
@@ -105,8 +98,8 @@ def draw_drop_path(states: xr.Dataset, null: float) -> Figure:
 
 def summary(both: xr.Dataset, variant: str, k: int, null: float) -> pd.DataFrame:
     """Condense the coupling of a single model to means over images, of each one's mean over pairs."""
-    each = 1 - both[variant].sel(k=k).astype(float).where(both.block_1 != both.block_2)
-    table = interval(each.mean(["block_1", "block_2"])).to_dataframe()[["mean", "low", "high"]]
+    each = pair_couplings(both, variant, k).mean(["block_1", "block_2"])
+    table = interval(each).to_dataframe()[["mean", "low", "high"]]
     table = table.rename(columns={"mean": "coupling"}).rename_axis(None)
     table.loc["random bases"] = [1 - null, np.nan, np.nan]
     return table
@@ -114,22 +107,13 @@ def summary(both: xr.Dataset, variant: str, k: int, null: float) -> pd.DataFrame
 
 def numbers_of(table: pd.DataFrame, relations: xr.Dataset, dropped: xr.Dataset, null: float) -> dict[str, float]:
     """Name the numbers of the summary, of relations and of stochastic depth as the book quotes them."""
-    found = {"model-null": 1 - null, "model-null-error": null.error}
-    for network in relations.network.values:
-        row = table.loc[network]
-        found |= {f"model-{network}": row.coupling, f"model-{network}-low": row.low, f"model-{network}-high": row.high}
-    for relation in relations.relation.values:
-        one, key = relations.sel(relation=relation), relation.replace(" ", "-")
-        found |= {f"{key}-null": one.random_bases, f"{key}-null-error": one.random_bases_error}
-        found |= {f"{key}-{network}": one["mean"].sel(network=network) for network in relations.network.values}
-    for state in dropped.drop_path.values:
-        one, key = dropped.sel(drop_path=state), f"drop-path-{state}"
-        found |= {key: one["mean"], f"{key}-low": one.low, f"{key}-high": one.high}
-    return {name: float(value) for name, value in found.items()}
-
-
-def _draw_strip(axes: Axes, place: float, one: xr.Dataset, ink: str) -> None:
-    spread = np.random.default_rng(0).uniform(-0.07, 0.07, one.sizes["prompt"])
-    axes.scatter(place + spread, one.coupling, s=12, color=ink, alpha=0.5, linewidths=0)
-    axes.plot([place + 0.13] * 2, [one.low, one.high], color=ink, linewidth=4, solid_capstyle="butt", alpha=0.6)
-    axes.plot([place + 0.07, place + 0.19], [one["mean"]] * 2, color=ink, linewidth=2)
+    means, states = (ds[["mean", "low", "high"]].to_dataframe() for ds in (relations, dropped))
+    chance = relations[["random_bases", "random_bases_error"]].to_dataframe()
+    return {
+        "model-null": float(1 - null),
+        "model-null-error": float(null.error),
+        **cells(table.loc[relations.network.values], with_ends("model-{}", "coupling")),
+        **cells(chance, {"random_bases": "{}-null", "random_bases_error": "{}-null-error"}),
+        **cells(means.reorder_levels(["relation", "network"]), {"mean": "{}-{}"}),
+        **cells(states, with_ends("drop-path-{}")),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -34,7 +35,28 @@ def quartiles(values: xr.DataArray, over: str | list[str] = "prompt") -> xr.Data
     return xr.Dataset({"median": median, "low": low, "high": high})
 
 
+def pair_couplings(ds: xr.Dataset, variant: str = "normalized_miscoupling", k: int | None = None) -> xr.DataArray:
+    """Give the coupling of pairs of blocks, 1 minus their mismatch; NaN where a block meets itself."""
+    mismatch = ds[variant] if k is None else ds[variant].sel(k=k, drop=True)
+    return 1 - mismatch.astype(float).where(ds.block_1 != ds.block_2)
+
+
 def side_by_side(**networks: xr.Dataset) -> xr.Dataset:
     """Join measurements of several networks along a first dimension `network`; attributes they do not share go."""
     names = pd.Index(networks, name="network")
     return xr.concat(list(networks.values()), names, join="outer", combine_attrs="drop_conflicts")
+
+
+def cells(table: pd.DataFrame, names: Mapping[str, str]) -> dict[str, float]:
+    """Name the cells of some columns: a column's pattern is filled with what its row is called, without blanks."""
+    rows = [(*np.atleast_1d(row), line) for row, line in table.iterrows()]
+    return {
+        name.format(*row).replace(" ", "-"): float(line[column])
+        for *row, line in rows
+        for column, name in names.items()
+    }
+
+
+def with_ends(name: str, middle: str = "mean") -> dict[str, str]:
+    """Name the columns of a summary, its middle and the ends of its interval, for `cells`."""
+    return {middle: name, "low": f"{name}-low", "high": f"{name}-high"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from coupling_lib.figures import readings, style
 from coupling_lib.figures.show import frame
@@ -68,9 +69,11 @@ def test_boundaries_are_told_apart_by_line_and_networks_by_colour():
 
 
 def test_a_number_is_shortened_without_losing_its_sign_or_showing_a_negative_zero():
-    assert [readings._short(value) for value in (1, 0.999, 0.256, -0.256, -0.001, -1)] == [
-        "1", "1", ".26", "−.26", ".00", "−1",
-    ]  # fmt: skip
+    names = ["a", "b", "c", "d", "e", "f"]
+    values = np.tile((1, 0.999, 0.256, -0.256, -0.001, -1), (6, 1))
+    agreement = xr.Dataset({"mean": (("variant", "other"), values)}, {"variant": names, "other": names}, {"k": 4})
+    texts = [text.get_text() for text in readings.draw_agreement(agreement).axes[0].texts]
+    assert texts == 6 * ["1", "1", ".26", "−.26", ".00", "−1"]
 
 
 def test_means_table_has_a_line_per_network_variant_and_k():
