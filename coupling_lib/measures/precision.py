@@ -1,12 +1,9 @@
 """Precision: the same measurement with weights, or arithmetic, of fewer bits.
 
-Numbers of few bits enter a Jacobian in two places. The *weights* may be rounded or quantised, and with them the
-states at which the blocks are linearised. And the *arithmetic* of the derivative may be narrow: the released code
-differentiates in whatever type the model runs in, this library in float32. `measure_precision` tells the two apart:
-it repeats one measurement for several precisions of the weights, in float32 arithmetic, and for each of them repeats
-it once more in bfloat16 and in float16 arithmetic, with weights and states as they were.
-
-What an int8 or a 4-bit block is taken to be is said in `coupling_lib.blocks.precision`.
+Numbers of few bits enter a Jacobian in two places: the *weights* may be rounded or quantised, and with them the states
+at which blocks are linearised; and the *arithmetic* of the derivative may be narrow, as in the released code, which
+differentiates in whatever type the model runs in. `measure_precision` tells the two apart. What an int8 or a 4-bit
+block is taken to be is said in `coupling_lib.blocks.precision`.
 """
 
 from __future__ import annotations
@@ -76,7 +73,7 @@ def measure_triplets(
         prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
         k: number of singular triplets K.
         token: the position t; -1 is the last.
-        arithmetic: type in which the blocks are run and differentiated, "float32", "bfloat16" or "float16". A narrow
+        arithmetic: type in which the blocks are run and differentiated, "float32", "bfloat16" or "float16"; a narrow
             one rounds the weights as it multiplies with them. Everything after the Jacobian is float32.
 
     Returns:
@@ -84,8 +81,7 @@ def measure_triplets(
         `normalized_miscoupling` `(prompt, block_1, block_2)`.
 
     Raises:
-        ParameterError: if K exceeds the width, a token does not exist, the arithmetic is unknown, or there is no
-            prompt.
+        ParameterError: if K exceeds the width, a token does not exist, the arithmetic is unknown, or no prompt given.
         UntrustworthyResultError: if a Jacobian or a triplet fails its check, in float16 also by overflow.
 
     Example:
@@ -135,20 +131,16 @@ def measure_precision(
         seed: seed of random inputs and of the random subspaces.
 
     Returns:
-        a dataset whose dimension `precision` starts with float32, blocks from 0:
+        a dataset whose dimension `precision` starts with float32, blocks from 0, with
         `normalized_miscoupling` `(precision, prompt, block_1, block_2)` and `singular_values` `(precision, prompt,
-        block, rank)` of all prompts, in float32 arithmetic;
-        and of the first `n_vectors` prompts (dimension `example`), by the `source` of the error (`SOURCES`):
+        block, rank)` of all prompts; `null` and `null_error` `(precision)`, `null_of` with that precision's values;
+        and of the first `n_vectors` prompts (dimension `example`) by `source` of the error (`SOURCES`), weights
+        against float32 weights, or arithmetic against float32 with the same weights, NaN where it fails its checks:
         `value_error` `(precision, source, example, block, rank)`, relative, of singular values;
-        `angle` `(precision, source, side, example, block, order)`, principal angles in degrees between the spans of
-        the top K vectors, `side` "U" or "V";
+        `angle` `(precision, source, side, example, block, order)`, principal angles in degrees between the spans of the
+        top K vectors, beside `random_angle` and `random_angle_error` `(order)` of unrelated spans;
         `coupling_error` `(precision, source, example, block_1, block_2)`, the absolute difference of coupling.
-        Errors from weights are those against float32 weights; errors from arithmetic are those against float32
-        arithmetic with the same weights and states. A narrow arithmetic that fails its checks leaves NaN.
-        `null` `(precision)` is the mean mis-coupling of random bases with the singular values of that precision, and
-        `random_angle` `(order)` the mean for unrelated spans; `null_error` and `random_angle_error` are their standard
-        errors. The attribute `left_out` says in one line each which
-        precisions could not be measured and why.
+        The attribute `left_out` says line by line which precisions could not be measured and why.
 
     Raises:
         ParameterError: if K exceeds the width, a token does not exist, or there is no prompt.

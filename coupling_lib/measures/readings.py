@@ -1,10 +1,9 @@
-"""Readings: the paper's "coupling", as each of its sources computes it, from one measurement of one model.
+"""The paper's "coupling" as each of its sources computes it, from one measurement of one model.
 
 Text, project page, released code and older code disagree on five points: how the distance from perfect coupling is
-formed and normalised (`metrics.variants.VARIANTS`), how a coupling is made of it (`TRANSFORMS`), whether pairs of a
-block with itself are in the mean, whether the last block includes the final norm (`boundary` of `measure_depth`), and
-how many singular vectors are compared. `measure_depth` holds all that is needed; the functions here set the readings
-side by side. `metrics.trajectory` does the same for the scores of trajectories.
+formed and normalised (`metrics.variants.VARIANTS`), how a coupling is made of it (`TRANSFORMS`), whether a block with
+itself is in the mean, whether the last block includes the final norm (`boundary` of `measure_depth`), and how many
+singular vectors are compared. `metrics.trajectory` does the same for the scores of trajectories.
 """
 
 from __future__ import annotations
@@ -72,17 +71,16 @@ def several_ks(k: int, width: int) -> tuple[int, ...]:
 
 
 def mean_readings(datasets: Mapping[str, xr.Dataset], nulls: Mapping[str, xr.Dataset]) -> xr.Dataset:
-    r"""Average every variant over pairs of different blocks and over prompts, and set it in proportion to chance.
+    """Average every variant over pairs of different blocks and over prompts, and set it in proportion to chance.
 
     Args:
         datasets: measurements of `measure_depth` by name of the network.
         nulls: the results of `readings_null` by the same names.
 
     Returns:
-        dimensions `(network, variant, k)`: `mean`, `low` and `high` (95 % interval over prompts, NaN for a
-        single one), `null` of the variant itself and its standard error `null_error`; and `share`, `share_low`,
-        `share_high` of $(\text{value} - \text{null}) / (\text{best} - \text{null})$, 0 at chance and 1 at perfect
-        coupling.
+        dimensions `(network, variant, k)`: `mean`, `low` and `high` (95 % interval over prompts, NaN for a single one);
+        `null` of the variant itself and its standard error `null_error`; and `share`, `share_low` and `share_high` of
+        the way from chance, 0, to perfect coupling, 1.
 
     Example:
         >>> import coupling_lib as cl

@@ -1,13 +1,8 @@
-r"""Intervals, fits and correlations for the numbers that figures show and verdicts rest on; SciPy does the work.
+"""Intervals, fits and correlations for the numbers that figures show and verdicts rest on; SciPy does the work.
 
 Prompts, and models of a suite, are what counts as independent; checkpoints of one run and sizes of one family are
-not. So whatever is resampled comes in *groups*: whole groups are drawn with replacement and the statistic is computed
-anew, ranks included (the percentile bootstrap). Below `FEW` values an interval is Student's t.
-
-What the width of a model alone does to a coupling is the curve that the paper's figure 1a lies on: the released code's
-`trace` normalisation divides a distance by the sum of K singular values, and for a flat spectrum and random bases it is
-about $1/\sqrt K$ (`coupling_lib.metrics.nulls`). With $K = \lfloor 0.1\,d \rfloor$, one of the numbers of vectors in
-the pre-release code, 1 minus it grows with the width $d$ although nothing is coupled.
+not. So whole *groups* are drawn with replacement and the statistic is computed anew, ranks included (the percentile
+bootstrap). Below `FEW` values an interval is Student's t.
 """
 
 from __future__ import annotations

@@ -2,13 +2,11 @@ r"""The shape of a token's path through the residual stream: how straight, how e
 
 A trajectory is the sequence of states $x^0, x^1, \dots, x^L$ of one token: $x^0$ enters the first block and $x^l$
 leaves block $l$. Every function takes `x` (L+1, d) or (L+1, n, d), depth first and width last, and gives one value
-per token. What stands first and last in `x` is the caller's choice (with or without the embedding state, before or
-after the final norm), and a figure says which it took.
+per token.
 
-**Rival readings.** The paper defines line-shape score and expodistance by formulas and equidistance by a word. Its
-formulas leave open which states a trajectory is made of, and its words do not always say what its formulas do. Nothing
-here is blended: `STATES` names the choices of states, `READINGS` the choices of formula, and `measure_readings` gives
-every combination, so that a reader sees on a real model which choices matter.
+**Rival readings.** The paper's formulas leave open which states a trajectory is made of, and its words do not always
+say what its formulas do. `STATES` names the choices of states, `READINGS` the choices of formula, and
+`measure_readings` gives every combination.
 """
 
 from __future__ import annotations
@@ -57,7 +55,6 @@ def line_shape_score(x: Tensor) -> Tensor:
         UntrustworthyResultError: If a step has no direction (two equal states in a row) or the directions cancel.
 
     Example:
-        >>> import torch
         >>> line_shape_score(torch.tensor([[0.0, 0.0], [1.0, 0.0], [5.0, 0.0]]))  # straight on
         tensor(1.)
         >>> line_shape_score(torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 9.0]]))  # one right angle
@@ -88,10 +85,8 @@ def expodistance(x: Tensor, correction: int = 0) -> Tensor:
     $$\mathrm{ED} = \frac{\mathrm{Var}_l\, \alpha^l}{(\mathrm{Mean}_l\, \alpha^l)^2}, \qquad
       \alpha^l = \ln \frac{\lVert x^l \rVert_2}{\lVert x^{l-1} \rVert_2}, \quad l = 1, \dots, L.$$
 
-    It is 0 for exact exponential growth. The variance is the population one: the mean of squared deviations,
-    divided by $L$ and not by $L - 1$, because the $L$ steps are the whole path and not a sample of it. The value is
-    the *square* of the coefficient of variation of $\alpha$, as the paper's formula has it, and grows without bound as
-    the mean growth approaches 0.
+    It is 0 for exact exponential growth, and grows without bound as the mean growth approaches 0. It is the *square* of
+    a coefficient of variation, with the population variance: the $L$ steps are the whole path and no sample of it.
 
     Args:
         x: States (L+1, d) or (L+1, n, d).
@@ -105,7 +100,6 @@ def expodistance(x: Tensor, correction: int = 0) -> Tensor:
             variance is asked for of a single step.
 
     Example:
-        >>> import torch
         >>> expodistance(torch.tensor([[1.0], [2.0], [4.0], [8.0]]))  # doubles at each block
         tensor(0.)
         >>> expodistance(torch.tensor([[1.0], [1.0], [4.0]]))  # stands, then grows fourfold
@@ -131,8 +125,7 @@ def equidistance(x: Tensor, correction: int = 0) -> Tensor:
     $$\mathrm{CoV} = \frac{\sqrt{\mathrm{Var}_l\, \delta^l}}{\mathrm{Mean}_l\, \delta^l}, \qquad
       \delta^l = \lVert x^l - x^{l-1} \rVert_2,$$
 
-    with the population variance. It is 0 when all steps are equally long. The paper names the quantity without a
-    formula; this is the plain coefficient of variation, not its square.
+    with the population variance. It is 0 when all steps are equally long. The paper names it without a formula.
 
     Args:
         x: States (L+1, d) or (L+1, n, d).
@@ -145,7 +138,6 @@ def equidistance(x: Tensor, correction: int = 0) -> Tensor:
         UntrustworthyResultError: If no step has any length, or a sample variance is asked for of a single step.
 
     Example:
-        >>> import torch
         >>> equidistance(torch.tensor([[0.0], [1.0], [4.0]]))  # steps of 1 and 3
         tensor(0.5000)
     """
