@@ -68,26 +68,23 @@ def measure_emergence(
     chosen = choose_steps(name, "" if steps is None else ",".join(map(str, steps)))
     per_step = []
     for step in tqdm(chosen, desc=f"{name}: steps", unit="step", disable=None, leave=False):
-        measured = _one_step(name, step, given, precision, tuple(ks), token, window, seed)
-        null = null_of(measured, variant, seed=seed).mean("block_1")
-        per_step.append(measured.assign(null=null["value"], null_error=null["error"]))
+        model = load_model(name, revision=f"step{step}", precision=precision)
+        if model.n_blocks < 2:
+            raise ParameterError(
+                f"{model.name} has 1 block; coupling across depth needs two or more, take a deeper model"
+            )
+        inputs = inputs_for(model, given, seed=seed)
+        depth = sweep(measure_depth, model, inputs, ks=tuple(ks), token=token)
+        paths = sweep(measure_trajectories, model, inputs, token=token, window=window)
+        del model  # before the next one is loaded
+        kept = [variable for variable in (*VARIANTS, "singular_values", "frobenius_norm") if variable in depth]
+        null = null_of(depth, variant, seed=seed).mean("block_1")
+        measured = depth[kept].assign({name: paths[name] for name in TRAJECTORY})
+        measured = measured.assign(null=null["value"], null_error=null["error"])
+        per_step.append(measured.assign_attrs(window=paths.attrs["window"]))
     known = progress(name)
     ds = xr.concat(per_step, dim="step", combine_attrs="override").assign_coords(step=list(chosen))
     ds["progress"] = ("step", [known.values.get(step, float("nan")) for step in chosen])
     revisions = ", ".join(f"step{step}" for step in chosen)
     noted = {"revision": revisions, "variant": variant, "progress_label": known.label, "seed": seed}
     return ds.assign_attrs(measure="emergence", **noted)
-
-
-def _one_step(
-    name: str | Path, step: int, prompts: Any, precision: str, ks: tuple[int, ...], token: int, window: int, seed: int
-) -> xr.Dataset:
-    """Measure one revision; its weights are gone when this returns."""
-    model = load_model(name, revision=f"step{step}", precision=precision)
-    if model.n_blocks < 2:
-        raise ParameterError(f"{model.name} has 1 block; coupling across depth needs two or more, take a deeper model")
-    given = inputs_for(model, prompts, seed=seed)
-    depth = sweep(measure_depth, model, given, ks=ks, token=token)
-    paths = sweep(measure_trajectories, model, given, token=token, window=window)
-    kept = [variable for variable in (*VARIANTS, "singular_values", "frobenius_norm") if variable in depth]
-    return depth[kept].assign({name: paths[name] for name in TRAJECTORY}).assign_attrs(window=paths.attrs["window"])

@@ -75,8 +75,7 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
 
 def batched(function: Measure) -> Measure:
     """Mark a measure that takes less time for several prompts at once than for one after the other."""
-    # Each variable of its data set with a prompt dimension holds, up to rounding, what it holds for that prompt
-    # alone.
+    # Each variable with a prompt dimension holds, up to rounding, what it holds for that prompt alone.
     function.batched = True
     return function
 

@@ -161,7 +161,6 @@ def measure_precision(
         del model
         try:
             model = load_model(name, precision=precision, revision=revision)
-            _check_quantised(model)
             found.append(_measured(model, inputs, examples, settings))
         except CouplingError as error:
             model = None
@@ -180,6 +179,11 @@ def measure_precision(
 
 def _measured(model: Model, inputs: Sequence[Any], examples: Sequence[Any], settings: dict[str, int]) -> dict[str, Any]:
     """All measurements of one loaded model: depth over all prompts, triplets of some in every arithmetic."""
+    # Blocks that were left as they are would look like an exact quantisation.
+    if model.precision in ("int8", "nf4", "fp4") and not is_quantised(model.blocks.modules):
+        raise UnsupportedModelError(
+            f"bitsandbytes finds no linear layer to quantise in the blocks of {type(model.hf).__name__}"
+        )
     found: dict[str, Any] = {"depth": sweep(measure_depth, model, inputs, ks=(settings["k"],), token=settings["token"])}
     for arithmetic in ARITHMETIC:
         try:
@@ -206,7 +210,9 @@ def _errors(narrow: xr.Dataset | None, wide: xr.Dataset) -> xr.Dataset:
     """Distances of two measurements of the same triplets; NaN where the narrow one failed."""
     if narrow is None:
         return xr.full_like(_errors(wide, wide), np.nan)
-    angles = [principal_angles(_frames(narrow, side), _frames(wide, side)).rad2deg().numpy() for side in "UV"]
+    order = ("prompt", "block", "component", "rank")
+    frames = [[torch.from_numpy(ds[side].transpose(*order).values) for ds in (narrow, wide)] for side in "UV"]
+    angles = [principal_angles(*both).rad2deg().numpy() for both in frames]
     value_error = np.abs(narrow["singular_values"] / wide["singular_values"] - 1)
     variables = {
         "value_error": (("example", "block", "rank"), value_error.transpose("prompt", "block", "rank").values),
@@ -214,10 +220,6 @@ def _errors(narrow: xr.Dataset | None, wide: xr.Dataset) -> xr.Dataset:
         "coupling_error": (("example", "block_1", "block_2"), np.abs(narrow[VARIANT].values - wide[VARIANT].values)),
     }
     return xr.Dataset(variables, {"side": ["U", "V"]})
-
-
-def _frames(ds: xr.Dataset, side: str) -> torch.Tensor:
-    return torch.from_numpy(ds[side].transpose("prompt", "block", "component", "rank").values)
 
 
 def _in_arithmetic(traced: Trace, arithmetic: str) -> Trace:
@@ -230,11 +232,3 @@ def _in_arithmetic(traced: Trace, arithmetic: str) -> Trace:
     parts = {field.name: getattr(traced, field.name) for field in fields(Trace)}
     parts["model"] = replace(traced.model, precision=tolerated)
     return _NarrowTrace(**parts, arithmetic=ARITHMETIC[arithmetic])
-
-
-def _check_quantised(model: Model) -> None:
-    """Refuse a quantised model whose blocks were left as they are, which would look like an exact quantisation."""
-    if model.precision in ("int8", "nf4", "fp4") and not is_quantised(model.blocks.modules):
-        raise UnsupportedModelError(
-            f"bitsandbytes finds no linear layer to quantise in the blocks of {type(model.hf).__name__}"
-        )

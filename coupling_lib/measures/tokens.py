@@ -81,15 +81,23 @@ def measure_tokens(
     """
     given, other = prompt_inputs(prompts), block if other is None else other
     frame.check_k(model, k)
-    _check(model, block, other, kind, tokens)
+    for name, index in (("block", block), ("other", other)):
+        if not 0 <= index < model.n_blocks:
+            raise ParameterError(f"{name} is {index!r}; {model.name} has {model.n_blocks} blocks, counted from 0")
+    if kind not in KINDS:
+        raise ParameterError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+    if tokens < 2:
+        raise ParameterError(f"tokens is {tokens!r}; a comparison takes 2 at least")
 
     def each() -> Iterator[xr.Dataset]:
         for number, traced in enumerate(frame.traces(model, given)):
             default = 1 if kind == "input" else -1
             anchor = None if kind == "self" else traced.position(default if fixed is None else fixed)
             chosen = _chosen_tokens(traced, {block, other}, kind, anchor, tokens)
-            variables = _of_one_prompt(traced, block, other, kind, anchor, chosen, k, first=number == 0)
-            yield _filled(frame.plain(variables), tokens)
+            ds = frame.plain(_of_one_prompt(traced, block, other, kind, anchor, chosen, k, first=number == 0))
+            filling: dict[str, Any] = {name: np.nan for name in ds.data_vars} | {"position": -1, "text": ""}
+            missing = (0, tokens - len(chosen))
+            yield ds.pad({"token_1": missing, "token_2": missing}, constant_values=filling)
 
     details = {"block": block, "other": other, "kind": kind, "fixed": fixed, "k": k, "tokens": tokens}
     return frame.over_prompts(model, given, each(), {}, shared=["matrix"], measure="tokens", **details)
@@ -171,20 +179,3 @@ def _connected(traced: Trace, block: int, kind: str, fixed: int) -> torch.Tensor
             (pulled,) = torch.autograd.grad(y, x, u, create_graph=True)
             (answer,) = torch.autograd.grad(pulled[0, fixed] @ direction.to(y.dtype), u)
     return answer[0].abs().amax(dim=1).cpu() > 0
-
-
-def _filled(ds: xr.Dataset, tokens: int) -> xr.Dataset:
-    """Fill one prompt's tokens up to a common number."""
-    filling: dict[str, Any] = {name: np.nan for name in ds.data_vars} | {"position": -1, "text": ""}
-    missing = tokens - ds.sizes["token_1"]
-    return ds.pad({name: (0, missing) for name in ("token_1", "token_2")}, constant_values=filling)
-
-
-def _check(model: Model, block: int, other: int, kind: str, tokens: int) -> None:
-    for name, index in (("block", block), ("other", other)):
-        if not 0 <= index < model.n_blocks:
-            raise ParameterError(f"{name} is {index!r}; {model.name} has {model.n_blocks} blocks, counted from 0")
-    if kind not in KINDS:
-        raise ParameterError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
-    if tokens < 2:
-        raise ParameterError(f"tokens is {tokens!r}; a comparison takes 2 at least")

@@ -84,8 +84,11 @@ def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tenso
 
 def _of_one_prompt(traced: Trace, k: int) -> xr.Dataset:
     pairs = list(relation_tokens(traced.model, traced.n_tokens).values())
+    # Single tokens, the first two, and pairs of different ones cannot be formed in one call.
+    apart = (pairs[:2], pairs[2:])
+    by_block = [torch.cat([block_jacobians(traced, at, some) for some in apart]) for at in range(traced.n_blocks)]
     each = []
-    for J in _relation_jacobians(traced, pairs):
+    for J in torch.stack(by_block, dim=1):
         found, values = frame.coupled(J, [k])
         variables: frame.Variables = {name: (("block_1", "block_2"), value[0]) for name, value in values.items()}
         variables["singular_values"] = (("block_1", "rank"), found.S)
@@ -168,16 +171,3 @@ def measure_network(
         "relations": sweep(measure_relations, model, given, k=k),
         "path": sweep(measure_trajectories, model, given, token=token),
     }
-
-
-def _relation_jacobians(traced: Trace, pairs: list[tuple[int, int]]) -> torch.Tensor:
-    """Form the Jacobians of all blocks at all pairs of tokens, `(pairs, L, d, d)`."""
-    single = [pair for pair in pairs if pair[0] == pair[1]]
-    across = [pair for pair in pairs if pair[0] != pair[1]]
-    order = [[*single, *across].index(pair) for pair in pairs]
-    by_block = []
-    for block in range(traced.n_blocks):
-        # Single tokens and pairs of different ones cannot be formed in one call.
-        J = torch.cat([block_jacobians(traced, block, some) for some in (single, across)])
-        by_block.append(J[order])
-    return torch.stack(by_block, dim=1)

@@ -46,8 +46,7 @@ def asymmetry_terms(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 def asymmetry(a: Tensor, b: Tensor) -> Tensor:
     """Estimate $c$ of pairs of matrices: the ratio of the estimates, each summed over the samples."""
-    # Because $(x - y)^2 \le 2 x^2 + 2 y^2$, the estimate lies in [0, 1] like $c$ itself, for any probes, and it is 0
-    # where the product is symmetric. It does not change when either matrix is scaled. As a ratio of unbiased
-    # estimates it is itself unbiased only in the limit of many probes or samples.
+    # Because $(x - y)^2 \le 2 x^2 + 2 y^2$, the estimate lies in [0, 1] like $c$ itself, for any probes. As a ratio of
+    # unbiased estimates it is itself unbiased only in the limit of many probes or samples.
     numerator, denominator = asymmetry_terms(a, b)
     return divided(numerator.sum(), denominator.sum(), "mean square of the products")

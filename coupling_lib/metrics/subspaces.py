@@ -91,8 +91,6 @@ def principal_angles(X: Tensor, Y: Tensor) -> Tensor:
 
 def random_angles(d: int, k: int, n_samples: int = 3000, generator: Generator | None = None) -> Tensor:
     """Principal angles between independent, uniformly random subspaces."""
-    # Only $X^\top Y$ of the two frames enters, a (K, K) matrix; no more is drawn.
+    # Let one frame be the first K coordinates: those of the other are then X'Y, and no more is drawn.
     # Where $2K$ exceeds $d$, the two spans share directions, whose angle is 0 up to rounding.
-    # Of one frame all first K coordinates are 1 on the diagonal: the other's are then X'Y.
-    cosine = torch.linalg.svdvals(frame_pairs(n_samples, d, k, k, generator).left).clamp(max=1)
-    return cosine.acos()
+    return torch.linalg.svdvals(frame_pairs(n_samples, d, k, k, generator).left).clamp(max=1).acos()

@@ -162,8 +162,7 @@ def window_width(n_blocks: int, wanted: int = 0) -> int:
 
 def block_windows(x: Tensor, width: int) -> Tensor:
     """Every run of neighbouring blocks of a trajectory, each to be scored on its own."""
-    # A window of `width` blocks has `width` steps between `width + 1` states. Window number s holds the blocks s to
-    # s + width - 1, counted from 0, and is centred at block s + width // 2.
+    # Window number s holds the blocks s to s + width - 1, from 0, and the states at their ends.
     if not 1 <= width < len(x):
         raise ParameterError(f"width is {width!r}; a trajectory of {len(x)} states has windows of 1 to {len(x) - 1}")
     return x.unfold(0, width + 1, 1).movedim(-1, 1)
@@ -221,10 +220,8 @@ STATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "normed end": lambda x, normed: torch.cat([x[:-1], normed[None]]),
     "both": lambda x, normed: torch.cat([x[1:-1], normed[None]]),
 }
-r"""Which states make the trajectory, from $x^0 .. x^L$ and the last state after the final norm. The default of the
-library takes all of $x^0 .. x^L$ as the blocks leave them. `without embedding` drops $x^0$; `normed end` takes the
-last state after the final norm, as Hugging Face's `hidden_states` and with them the released code do; `both` does
-both."""
+r"""Which states make the trajectory, from $x^0 .. x^L$ and the last state after the final norm, with which Hugging
+Face's `hidden_states`, and so the released code, end."""
 
 READINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "line_shape_score": line_shape_score,
@@ -235,10 +232,8 @@ READINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "equidistance_sample": partial(equidistance, correction=1),
     "equidistance_squared": lambda x: equidistance(x) ** 2,
 }
-r"""Formulas by name. `expodistance` is the paper's formula, the square of a coefficient of variation with the
-population variance; `expodistance_root` is the coefficient of variation that the paper's text calls it.
-`equidistance` is a coefficient of variation, `equidistance_squared` its square; `_sample` takes the sample
-variance."""
+r"""Formulas by name: `expodistance_root` is the coefficient of variation that the paper's text calls expodistance;
+`_sample` takes the sample variance."""
 
 
 def score_or_nan(score: Callable[[Tensor], Tensor], x: Tensor) -> float:

@@ -165,11 +165,9 @@ def chosen_variants(names: Iterable[str] | None, ks: Iterable[int] = ()) -> list
 def evaluated(variants: Iterable[Variant], products: PairProducts, ks: Sequence[int]) -> dict[str, Tensor]:
     """Values of some variants at several numbers of singular vectors."""
     tops = [products.top(k) for k in ks]
-    return {variant.name: torch.stack([_read(variant, top) for top in tops]) for variant in variants}
-
-
-def _read(variant: Variant, products: PairProducts) -> Tensor:
-    return variant.value(products.s, *(getattr(products, name) for name in variant.needs))
+    return {
+        v.name: torch.stack([v.value(top.s, *(getattr(top, n) for n in v.needs)) for top in tops]) for v in variants
+    }
 
 
 def checked_ks(ks: Iterable[int], available: int) -> list[int]:
