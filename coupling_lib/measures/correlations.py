@@ -1,6 +1,5 @@
 """How well coupling, and everything that rivals it, explains how good a model is: statistics over the suite.
 
-The tables come from `coupling_lib.measures.generalization`; the paper's figure is in `coupling_lib.measures.figure_1a`.
 A correlation over a few dozen models is easily an accident: every R² has an interval over resampled models, every
 p-value is corrected for the number of readings tried, and every fit is also judged on models that it has not seen.
 """

@@ -1,7 +1,4 @@
-"""Tables of models and of what is known about them: the paper's figures, the leaderboard, the suite, the store.
-
-The statistics over these tables are in `coupling_lib.measures.correlations`.
-"""
+"""Tables of models and of what is known about them: the paper's figures, the leaderboard, the suite, the store."""
 
 from __future__ import annotations
 

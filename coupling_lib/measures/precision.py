@@ -33,8 +33,7 @@ REFERENCE = "float32"
 ARITHMETIC = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Types in which a Jacobian can be formed."""
 
-WEIGHTS = "weights"
-SOURCES = (WEIGHTS, "bfloat16 arithmetic", "float16 arithmetic")
+SOURCES = ("weights", "bfloat16 arithmetic", "float16 arithmetic")
 """Where an error comes from: narrow weights, or narrow arithmetic with the same weights and states."""
 
 VARIANT = "normalized_miscoupling"

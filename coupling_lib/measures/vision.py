@@ -109,12 +109,11 @@ def measure_drop_path(
     seed: int = 0,
     variant: str = "normalized_miscoupling",
 ) -> xr.Dataset:
-    r"""Measure coupling with stochastic depth off, as everywhere else, and left on, as in a model in training mode.
+    """Measure coupling with stochastic depth off, as everywhere else, and left on, as in a model in training mode.
 
-    The released code for vision transformers runs the model before it is put into evaluation mode. If the caller
-    left it in training mode, every residual branch is either dropped or multiplied by $1/(1-p_l)$, in the forward
-    pass and so in each Jacobian: the numbers then belong to a random sub-network. Draws in which a block loses both
-    branches have no singular vectors and are left out.
+    The released code for vision transformers runs the model before it is put into evaluation mode. In training mode
+    every residual branch is either dropped or multiplied by $1/(1-p_l)$, in the forward pass and so in each Jacobian:
+    the numbers belong to a random sub-network. Draws in which a block loses both branches are left out.
 
     Args:
         model: a vision model with branches that `drop_path` knows.

@@ -1,9 +1,4 @@
-r"""What each variant is in the mean when there is no coupling, and draws of it.
-
-A measured value is a mean over pairs, so the mean of a variant under the null of `coupling_lib.metrics.nulls` is what
-it is set against: `expected_null`, with its standard error. It leans on the exact root mean square, and on draws of
-`random_orthogonal_null`.
-"""
+"""What each variant is in the mean under the null of `coupling_lib.metrics.nulls`, and draws of it."""
 
 from __future__ import annotations
 

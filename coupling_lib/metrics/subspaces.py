@@ -8,11 +8,10 @@ independent entries: normal ones below the diagonal and the roots of $\chi^2_{m-
 T^\top$ the product $H_1^\top H_2 = T\,(Q^\top H_2)$ needs a Gaussian matrix (K, K) more, and the rest of $H_2^\top H_2$
 is again Wishart, with $K$ rows fewer.
 
-**Angles.** The top $K$ singular vectors of a Jacobian are known up to a joint sign each, and where two singular values
-are close, hardly at all: the two vectors may mix. Their span is what is determined. Two spans of the same dimension are
-compared by their **principal angles** $0 \le \theta_1 \le \dots \le \theta_K \le \pi/2$: $\theta_1$ is the least angle
-between a vector of one and a vector of the other, $\theta_2$ the smallest among the vectors orthogonal to these, and so
-on. All are 0 where the spans are equal.
+**Angles.** Where two singular values are close, their vectors may mix: only the span of the top $K$ is determined. Two
+spans are compared by their **principal angles** $0 \le \theta_1 \le \dots \le \theta_K \le \pi/2$: $\theta_1$ is the
+least angle between a vector of one and a vector of the other, $\theta_2$ the smallest among the vectors orthogonal to
+these, and so on. All are 0 where the spans are equal.
 """
 
 from __future__ import annotations
