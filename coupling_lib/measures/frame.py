@@ -136,7 +136,8 @@ def networks(
     measured: Callable[[Model, list], xr.Dataset], names: Sequence[str], prompts: Iterable[Any], seed: int, **first: Any
 ) -> dict[str, dict[str, xr.Dataset]]:
     """Measure models one after the other, each "untrained" and "trained"; only the first is of a given revision."""
-    prompts, found = list(prompts), {}
+    prompts = prompts if isinstance(prompts, str | torch.Tensor) else list(prompts)
+    found: dict[str, dict[str, xr.Dataset]] = {}
     for name in names:
         found[name] = {}
         for state in ("untrained", "trained"):
