@@ -11,7 +11,7 @@ from torch import Tensor
 import coupling_lib as cl
 from benchmarks import released
 from benchmarks.machine import timed
-from coupling_lib.measures.frame import spent_jacobians
+from coupling_lib.measures.frame import depth_jacobians
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 STAGES = ("capture", "jacobians", "svd", "pairs")
@@ -45,7 +45,7 @@ def ours(model: cl.Model, ids: Tensor, boundary: str = "block", ks: tuple[int, .
     """
     device, seconds = model.device, {}
     seconds["capture"], traced = timed(lambda: cl.trace(model, ids), device)
-    seconds["jacobians"], J = timed(lambda: spent_jacobians(traced, -1, boundary), device)
+    seconds["jacobians"], J = timed(lambda: depth_jacobians(traced, -1, boundary, forget=True), device)
     seconds["svd"], found = timed(lambda: top_triplets_stacked(J, max(ks)), device)
     seconds["pairs"], values = timed(
         lambda: cl.measure_variants(J, found.U, found.S, found.Vh, ks, released.READINGS), device

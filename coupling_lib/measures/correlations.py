@@ -1,6 +1,5 @@
 """How well coupling, and everything that rivals it, explains how good a model is: statistics over the suite.
 
-The tables come from `coupling_lib.measures.generalization`; the paper's figure is in `coupling_lib.measures.figure_1a`.
 A correlation over a few dozen models is easily an accident: every R² has an interval over resampled models, every
 p-value is corrected for the number of readings tried, and every fit is also judged on models that it has not seen.
 """
@@ -15,21 +14,8 @@ from numpy.typing import ArrayLike
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.generalization import RIVALS, coupling_columns
-from coupling_lib.metrics.regression import (
-    FITS,
-    bootstrap_error,
-    corrected,
-    correlation_over,
-    given_all_others,
-    held_out_r_squared,
-    held_out_squares,
-    lead_over,
-    r_squared_over,
-)
+from coupling_lib.metrics import regression
 from coupling_lib.metrics.statistics import Effect, effect_of, linear_fit
-
-GROUPS = {"architecture": "architecture", "width": "width", "depth": "blocks"}
-"""What is left out whole, one value after the other: label and column of `suite`."""
 
 
 def last_checkpoints(table: pd.DataFrame) -> pd.DataFrame:
@@ -54,12 +40,12 @@ def variant_table(table: pd.DataFrame, score: str, group: str = "width", n_resam
     for column in coupling_columns(table):
         variant, _, label = column.rpartition("_k")
         x = -table[column].to_numpy(dtype=float)
-        r, low, high, error, n = correlation_over(x, y, np.arange(len(y)))
+        r, low, high, error, n = regression.correlation_over(x, y, np.arange(len(y)))
         row = {"variant": variant, "k": label, "n": n, "r": r, "r_low": low, "r_high": high, "error": error}
         row |= _explained(x, y, table[group], n_resamples)
         rows.append(row | {"r_relative": float(np.corrcoef(table[f"{column}_relative"], y)[0, 1])})
     found = pd.DataFrame(rows)
-    return found.assign(p_holm=corrected(found["p"]), p_bh=corrected(found["p"], "bh"))
+    return found.assign(p_holm=regression.corrected(found["p"]), p_bh=regression.corrected(found["p"], "bh"))
 
 
 def rival_table(table: pd.DataFrame, score: str, coupling: str, group: str = "width") -> pd.DataFrame:
@@ -67,21 +53,21 @@ def rival_table(table: pd.DataFrame, score: str, coupling: str, group: str = "wi
     columns = {"coupling": coupling} | RIVALS
     y, *xs = _floats(table, score, *columns.values())
     variables = {name: x for name, x in zip(columns, xs, strict=True) if np.ptp(x) > 0}
-    partial = given_all_others(variables, y) if len(y) > len(variables) + 2 else {}
+    partial = regression.given_all_others(variables, y) if len(y) > len(variables) + 2 else {}
     rows = []
     for name, x in variables.items():
-        r, low, high, *_ = correlation_over(x, y, n_resamples=1000, fewest=3)
+        r, low, high, *_ = regression.correlation_over(x, y, n_resamples=1000, fewest=3)
         row = {"predictor": name, "r": r, "r_low": low, "r_high": high} | _explained(x, y, table[group])
         rows.append(row | dict(zip(("partial", "partial_p"), partial.get(name, (np.nan, np.nan)), strict=True)))
     found = pd.DataFrame(rows)
-    return found.assign(p_holm=corrected(found["p"]))
+    return found.assign(p_holm=regression.corrected(found["p"]))
 
 
 def _explained(x: np.ndarray, y: np.ndarray, groups: pd.Series, n_resamples: int = 1000) -> dict[str, float]:
     """Share of variance with its interval, p-value, and share for groups not seen, as parts of a table's line."""
-    found = r_squared_over(x, y, n_resamples=n_resamples)
+    found = regression.r_squared_over(x, y, n_resamples=n_resamples)
     sizes = {"r_squared": found.value, "low": found.low, "high": found.high}
-    return sizes | {"p": linear_fit(x, y).p_value, "held_out": held_out_r_squared(x, y, groups)}
+    return sizes | {"p": linear_fit(x, y).p_value, "held_out": regression.held_out_r_squared(x, y, groups)}
 
 
 def group_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
@@ -89,14 +75,14 @@ def group_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
     size = ["log_parameters", "log_tokens"]
     predictors = {"coupling": [coupling], "size and tokens": size, "size, tokens and coupling": [*size, coupling]}
     rows = []
-    for label, column in GROUPS.items():
+    for label, column in {"architecture": "architecture", "width": "width", "depth": "blocks"}.items():
         largest = table[column].value_counts().max()
         # With too few models on one side the fit is no fit.
         if table[column].nunique() < 2 or len(table) - largest < 6:
             continue
         row = {"left_out": label, "groups": int(table[column].nunique())}
         for name, columns in predictors.items():
-            row[name] = held_out_r_squared(table[columns].to_numpy(), table[score].to_numpy(), table[column])
+            row[name] = regression.held_out_r_squared(table[columns].to_numpy(), table[score].to_numpy(), table[column])
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -104,11 +90,10 @@ def group_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
 def shape_table(tables: Mapping[str, tuple[Sequence[float], Sequence[float]]], n_seeds: int = 40) -> pd.DataFrame:
     """Compare a line with an exponential on points that neither has seen."""
     # Which points are left out together is drawn at random, and one draw decides nothing: the folds are drawn
-    # `n_seeds` times. How far another set of models would move the difference is another matter, which the interval
-    # says.
+    # `n_seeds` times. How far another set of models would move the difference is what the interval says.
     rows = []
     for name, (x, y) in tables.items():
-        squares = {fit: held_out_squares(x, y, fit, n_seeds) for fit in FITS}
+        squares = {fit: regression.held_out_squares(x, y, fit, n_seeds) for fit in regression.FITS}
         spread = np.var(np.asarray(y, dtype=float))
         scores = {fit: 1 - square.mean(axis=1) / spread for fit, square in squares.items()}
         gain, low, high, error, _ = effect_of((squares["linear"] - squares["exponential"]).mean(axis=0) / spread)
@@ -133,7 +118,7 @@ def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) ->
     y, x, tokens = _floats(table, score, coupling, "log_tokens")
     found = {"checkpoints": float(len(table))}
     for prefix, (a, b) in {"": (x, y), "tokens-": (tokens, x)}.items():
-        r, low, high, *_ = correlation_over(a, b, table["model"], n_resamples=1000, fewest=3)
+        r, low, high, *_ = regression.correlation_over(a, b, table["model"], n_resamples=1000, fewest=3)
         found |= {f"{prefix}r": r, f"{prefix}low": low, f"{prefix}high": high}
     within = within_models(table, score, coupling)["r"]
     return found | {"within-median": float(within.median()), "within-positive": float((within > 0).mean())}
@@ -141,8 +126,7 @@ def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) ->
 
 def sign_along_training(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
     """Correlate coupling and score across models, at each step of training that they share."""
-    # The models are always the same: those of the commonest budget of tokens. What differs is when they are looked
-    # at.
+    # The models are always those of the commonest budget of tokens; what differs is when they are looked at.
     chosen = equal_tokens(last_checkpoints(table))["model"]
     part = table[table["model"].isin(chosen)]
     rows = []
@@ -161,22 +145,12 @@ def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
         left = value[rows] - np.polyval(np.polyfit(loss[rows], value[rows], degree), loss[rows])
         return float(1 - left.var() / value[rows].var())
 
-    every, trained = np.arange(len(table)), np.flatnonzero(table["step"] > 0)
-    low, high, error = bootstrap_error(lambda rows: explained(rows, 2) - explained(rows, 1), table["model"])
+    gain = regression.effect_over(lambda rows: explained(rows, 2) - explained(rows, 1), len(table), table["model"])
     bend = np.polyfit(loss, value, 2)
-    return {
-        "checkpoints": float(len(table)),
-        "models": float(table["model"].nunique()),
-        "line": explained(every, 1),
-        "parabola": explained(every, 2),
-        "gain": explained(every, 2) - explained(every, 1),
-        "gain-low": low,
-        "gain-high": high,
-        "gain-error": error,
-        "peak": float(-bend[1] / (2 * bend[0])),
-        "trained-line": explained(trained, 1),
-        "trained-parabola": explained(trained, 2),
-    }
+    found = {"checkpoints": float(len(table)), "models": float(gain.n), "peak": float(-bend[1] / (2 * bend[0]))}
+    for prefix, rows in {"": np.arange(len(table)), "trained-": np.flatnonzero(table["step"] > 0)}.items():
+        found |= {f"{prefix}line": explained(rows, 1), f"{prefix}parabola": explained(rows, 2)}
+    return found | {"gain": gain.value, "gain-low": gain.low, "gain-high": gain.high, "gain-error": gain.error}
 
 
 def tokens_by_phase(table: pd.DataFrame, coupling: str) -> dict[str, dict[str, float]]:
@@ -194,7 +168,7 @@ def signed_gains(table: pd.DataFrame, score: str, coupling: str) -> dict[str, Ef
     """Say by how much coupling explains a score better than each size does; a negative one counts against it."""
     own, y, every = table[coupling], table[score], np.arange(len(table))
     sizes = ("parameters", "blocks", "width")
-    return {label: lead_over(own, table[RIVALS[label]], y, every, signed=True) for label in sizes}
+    return {label: regression.lead_over(own, table[RIVALS[label]], y, every, signed=True) for label in sizes}
 
 
 def _floats(table: pd.DataFrame, *columns: str) -> list[np.ndarray]:
@@ -203,5 +177,5 @@ def _floats(table: pd.DataFrame, *columns: str) -> list[np.ndarray]:
 
 def _correlated(x: ArrayLike, y: ArrayLike, groups: ArrayLike) -> dict[str, float]:
     """Pearson's r with interval and standard error over whole groups, as parts of a table's line."""
-    found = correlation_over(x, y, groups)
+    found = regression.correlation_over(x, y, groups)
     return {"r": found.value, "low": found.low, "high": found.high, "error": found.error}

@@ -1,10 +1,7 @@
-"""Coupling across depth: every block's Jacobian against every other block's singular vectors.
+"""Coupling across depth: every block's Jacobian against every other block's singular vectors, at one token of a prompt.
 
-For one token position t of one prompt, the blocks have Jacobians J^1 .. J^L and singular vectors
-U_l, V_l. The coupling matrix A_{l l'} = U_{l',K}^T J^l V_{l',K} is diagonal where the top singular vectors
-of block l' diagonalise the Jacobian of block l. `measure_depth` gives every variant of the distance from
-diagonal for all pairs; `depth_summary` condenses a measurement to a mean with its interval; `measure_models` repeats
-it for further models. What the same numbers are with no coupling at all is said by `measures.random_bases`.
+The coupling matrix A_{l l'} = U_{l',K}^T J^l V_{l',K} is diagonal where the top singular vectors of block l'
+diagonalise the Jacobian of block l. What its numbers are without coupling is said by `measures.random_bases`.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import inputs_for, prompt_inputs
+from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.measures import frame
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.summaries import interval
@@ -37,15 +34,12 @@ def measure_depth(
         prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
         ks: numbers of singular vectors K, each from 1 to the width.
         token: the position t whose Jacobians J_tt are measured; -1 is the last.
-        boundary: `"block"`, `"hidden_states"` for the released code's last block, or `"branch"` for post-norm
-            blocks; see `Trace.jacobian`.
+        boundary: `"block"`, or `"hidden_states"` or `"branch"` as in `Trace.jacobian`.
 
     Returns:
-        a dataset with dimensions `prompt`, `k`, `block_1` (l, whose Jacobian) and `block_2` (l', whose
-        singular vectors), blocks from 0, and
+        a dataset with dimensions `prompt`, `k`, `block_1` (l, whose Jacobian) and `block_2` (l', whose vectors), with
         one variable `(prompt, k, block_1, block_2)` per variant of `metrics.variants.VARIANTS`;
-        `by_distance` `(prompt, variant, k, distance)`, each variant's mean over pairs of blocks `distance` apart, in
-        both directions, from 0 (a block with itself);
+        `by_distance` `(prompt, variant, k, distance)`, each one's mean over pairs `distance` apart, from 0;
         `singular_values` `(prompt, block_1, rank)` and `frobenius_norm` `(prompt, block_1)` of each J^l;
         `residual` `(prompt, block_1)`, the largest of its triplets' residuals;
         `matrix` `(block_1, block_2, row, column)`, the signed A_{l l'} of the first prompt at the largest K.
@@ -84,17 +78,15 @@ def _of_one_prompt(J: torch.Tensor, ks: list[int], first: bool) -> frame.Variabl
 
 
 def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
-    """Condense coupling, 1 - m, to its mean over prompts with a 95 % interval.
-
-    Each prompt counts once, with its mean over pairs of blocks.
+    """Condense coupling, 1 - m, to its mean over prompts with a 95 % interval; each prompt counts once.
 
     Args:
         ds: a dataset of `measure_depth`.
         variant: name of the mismatch m, a key of `metrics.variants.VARIANTS`.
 
     Returns:
-        `mean`, `low` and `high`, dimensions `(pairs, k)`: over all ordered pairs of different blocks ("all pairs") and
-        over pairs one block apart ("neighbours"). The ends are NaN where there is a single prompt.
+        `mean`, `low` and `high` `(pairs, k)`, over ordered pairs of different blocks ("all pairs") and over pairs one
+        block apart ("neighbours"); the ends are NaN for a single prompt.
 
     Raises:
         ParameterError: if the model has a single block.
@@ -102,8 +94,8 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
     Example:
         >>> import coupling_lib as cl
         >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
-        >>> summary = depth_summary(ds, "normalized_miscoupling")
-        >>> bool(summary["mean"].sel(pairs="neighbours", k=10) > summary["mean"].sel(pairs="all pairs", k=10))
+        >>> means = depth_summary(ds, "normalized_miscoupling")["mean"].sel(k=10)
+        >>> bool(means.sel(pairs="neighbours") > means.sel(pairs="all pairs"))
         True
     """
     if ds.sizes["block_1"] < 2:
@@ -130,7 +122,7 @@ def measure_models(
         names: aliases, Hugging Face ids or local folders.
         prompts: texts or `Prompt` objects; a model without a tokenizer gets random inputs in their place.
         k: number of singular vectors, from 1 to the width of the narrowest model.
-        token: the position t whose Jacobians are measured; -1 is the last.
+        token: the position t; -1 is the last.
         precision: how the weights are held.
         seed: seed of the untrained weights and of random inputs.
 
@@ -145,13 +137,13 @@ def measure_models(
         >>> {state: dict(ds.mismatch.sizes)["block_1"] for state, ds in found["nano-llama"].items()}
         {'untrained': 12, 'trained': 12}
     """
-    found: dict[str, dict[str, xr.Dataset]] = {name: {} for name in names}
-    for name, state, model in frame.networks(names, precision, seed):
+
+    def measured(model: Model, given: list) -> xr.Dataset:
         if k > model.d_model:
             raise ParameterError(
-                f"k is {k}, and {name!r}, one of the other models, has width {model.d_model}; "
+                f"k is {k}, and {model.name!r}, one of the other models, has width {model.d_model}; "
                 f"leave it out of 'others' or take k up to {model.d_model}"
             )
-        found[name][state] = sweep(measure_depth, model, inputs_for(model, prompts, seed=seed), ks=(k,), token=token)
-        del model  # before the next one is loaded
-    return found
+        return sweep(measure_depth, model, given, ks=(k,), token=token)
+
+    return frame.networks(measured, names, prompts, seed, precision=precision)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 import xarray as xr
 
@@ -14,7 +12,6 @@ from coupling_lib.measures import frame
 from coupling_lib.metrics import dynamics
 from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
 from coupling_lib.models.load import Model
-from coupling_lib.provenance import prompts_hash
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets, top_triplets_stacked
 
 READINGS = ("embedding", "product", "released", "product with final norm", "affine")
@@ -31,15 +28,13 @@ def measure_dynamics(
 ) -> xr.Dataset:
     r"""Measure how far products of I + J_l carry one token's state (paper, section 6.1 and appendix A.5).
 
-    All Jacobians are taken at the states that the network visits. The readings of "the linearised network", each a
-    state that is compared with the true last one, never blended:
+    All Jacobians are taken at the states that the network visits. Rival readings of "the linearised network":
 
     - `embedding`: $x^0$ itself against $x^L$, no block at all;
     - `product`: $\prod_{l=1}^{L} (I + J_l)\,x^0$ against $x^L$ (paper, equation 20);
-    - `released`: $\prod_{l=1}^{L-1} (I + J_l)\,x^0$ against $x^L$ after the final norm, as the released code's
-      linearisation check has it: one factor fewer, and another target;
-    - `product with final norm`: $(I + J'_L) \prod_{l=1}^{L-1} (I + J_l)\,x^0$ against $x^L$ after the final norm, where
-      $I + J'_L$ is the Jacobian of the last block with the norm (paper, equation 7);
+    - `released`: $\prod_{l=1}^{L-1} (I + J_l)\,x^0$ against $x^L$ after the final norm, as in the released code;
+    - `product with final norm`: $(I + J'_L) \prod_{l=1}^{L-1} (I + J_l)\,x^0$ against the same, where $I + J'_L$ is the
+      Jacobian of the last block with the norm (paper, equation 7);
     - `affine`: $x^l = (I + J_l)\,x^{l-1} + b_l$ from $x^0$ on, which is exact up to rounding.
 
     Args:
@@ -55,18 +50,15 @@ def measure_dynamics(
 
         - `carried_cosine`, `carried_norm_ratio`, `carried_relative_error` `(prompt, start, level)`: the product from
           `start` to `level`, applied to the true state at `start`, against the true state at `level`;
-        - `null_cosine`, `null_norm_ratio` `(prompt, level)`: the same from level 0 with random singular vectors in
-          every block, mean over draws; `null_cosine_error` and `null_norm_ratio_error` are their standard errors. Each
-          prompt has draws of its own;
+        - `null_cosine`, `null_norm_ratio` `(prompt, level)`: the same from level 0 with random singular vectors, mean
+          over the prompt's own draws; `null_cosine_error` and `null_norm_ratio_error`, their standard errors;
         - `end_cosine`, `end_norm_ratio`, `end_relative_error` `(prompt, reading)`;
-        - `linear_norm_ratio` `(prompt, block)`: length of $J_l x^{l-1}$ over that of $f^l(x^{l-1})$. Behind a norm,
-          which no rescaling of its input passes, it is near 0, and its direction is rounding;
+        - `linear_norm_ratio` `(prompt, block)`: length of $J_l x^{l-1}$ over that of $f^l(x^{l-1})$;
         - `contribution` `(prompt, level)`: share of $x^L$ that comes from the embedding (level 0) and from the
           remainder of the block that ends at each level; they add up to 1;
         - `growth_state`, `growth_response`, `growth_along`, `growth_singular` `(prompt, level, direction)`: logarithms
           of growth factors along the top left singular vectors of the mean Jacobian, see `metrics.dynamics.Growth`;
-          `growth_null` is `growth_response` where all blocks have random singular vectors: a single draw per prompt,
-          to be read as a spread over prompts;
+          `growth_null` is `growth_response` in one draw of random singular vectors per prompt;
         - `left_right_cosine` `(prompt, block, rank)`: $u_i^\top v_i$, with its sign;
         - `singular_values` `(prompt, block, rank)`.
 
@@ -82,34 +74,30 @@ def measure_dynamics(
     given, levels = prompt_inputs(prompts), range(model.n_blocks + 1)
     frame.check_k(model, k)
 
-    def each() -> Iterator[frame.Variables]:
-        for (traced, J), prompt in zip(frame.traced_jacobians(model, given, token), given, strict=True):
-            # Seeded by the prompt as well, so that a prompt gives the same numbers alone and among others.
-            generator = torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
-            yield _of_one_prompt(traced, J, token, k, n_samples, generator)
-
+    each = (
+        _of_one_prompt(traced, J, token, k, n_samples, frame.generator_for(prompt, seed))
+        for (traced, J), prompt in zip(frame.traced_jacobians(model, given, token), given, strict=True)
+    )
     coords = {"block": range(model.n_blocks), "level": levels, "start": levels, "reading": list(READINGS)}
     details = {"measure": "dynamics", "k": k, "token": token, "bases_seed": seed}
-    return frame.over_prompts(model, given, each(), coords, **details)
+    return frame.over_prompts(model, given, each, coords, **details)
 
 
 def _of_one_prompt(
     traced: Trace, J: torch.Tensor, token: int, k: int, n_samples: int, generator: torch.Generator
 ) -> frame.Variables:
     x, found = traced.hidden[:, traced.position(token)], top_triplets_stacked(J, k)
-    variables = _carried(J, x) | _random(J, x, found, n_samples, generator)
-    variables |= _ends(traced, token, J, x) | _growth(J, x, found, generator)
-    variables["left_right_cosine"] = (("block", "rank"), torch.einsum("ldk,lkd->lk", found.U, found.Vh))
-    variables["singular_values"] = (("block", "rank"), found.S)
-    return variables
-
-
-def _carried(J: torch.Tensor, x: torch.Tensor) -> frame.Variables:
-    """What products of I + J carry from every level to every later one, block by block and in total."""
-    out = {f"carried_{name}": (("start", "level"), v) for name, v in dynamics.carried_states(J, x)._asdict().items()}
-    out["linear_norm_ratio"] = (("block",), dynamics.linear_part(J, x).norm_ratio)
-    out["contribution"] = (("level",), dynamics.contributions(J, x))
-    return out
+    carried = dynamics.carried_states(J, x)._asdict()
+    return {
+        **{f"carried_{name}": (("start", "level"), values) for name, values in carried.items()},
+        "linear_norm_ratio": (("block",), dynamics.linear_part(J, x).norm_ratio),
+        "contribution": (("level",), dynamics.contributions(J, x)),
+        **_random(J, x, found, n_samples, generator),
+        **_ends(traced, token, J, x),
+        **_growth(J, x, found, generator),
+        "left_right_cosine": (("block", "rank"), torch.einsum("ldk,lkd->lk", found.U, found.Vh)),
+        "singular_values": (("block", "rank"), found.S),
+    }
 
 
 def _random(
@@ -136,19 +124,12 @@ def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> frame.
         normed = traced.final_norm(x[-1][None])[0].to(x)
     with_norm = block_jacobians(traced, last, [(position, position)], "hidden_states")[0]
     product, affine = x[0], x[0]
-    for level, matrix in enumerate(J[:-1]):
-        remainder = x[level + 1] - x[level] - matrix @ x[level]
+    for level, matrix in enumerate(J):
+        before, remainder = product, x[level + 1] - x[level] - matrix @ x[level]
         product, affine = product + matrix @ product, affine + matrix @ affine + remainder
-    remainder = x[-1] - x[-2] - J[-1] @ x[-2]
-    pairs = {
-        "embedding": (x[0], x[-1]),
-        "product": (product + J[-1] @ product, x[-1]),
-        "released": (product, normed),
-        "product with final norm": (product + with_norm @ product, normed),
-        "affine": (affine + J[-1] @ affine + remainder, x[-1]),
-    }
-    computed, true = (torch.stack([pairs[name][side] for name in READINGS]) for side in (0, 1))
-    found = dynamics.agreement(computed, true)
+    # In the order of `READINGS`.
+    computed = torch.stack([x[0], product, before, before + with_norm @ before, affine])
+    found = dynamics.agreement(computed, torch.stack([x[-1], x[-1], normed, normed, x[-1]]))
     return {f"end_{name}": (("reading",), value) for name, value in found._asdict().items()}
 
 

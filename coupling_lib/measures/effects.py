@@ -1,7 +1,6 @@
 """The effects that the claims' verdicts rest on: one value per prompt, condensed to estimate, interval, error and n.
 
-Each function takes what a notebook has measured and gives effects by name. Networks are compared prompt by prompt, so
-that what makes prompts differ drops out. `numbers` writes effects down under the names by which rules ask for them.
+Networks are compared prompt by prompt, so that what makes prompts differ drops out. `numbers` names effects for rules.
 """
 
 from __future__ import annotations

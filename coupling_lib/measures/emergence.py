@@ -35,10 +35,7 @@ def measure_emergence(
     seed: int = 0,
     variant: str = "normalized_miscoupling",
 ) -> xr.Dataset:
-    """Measure one model at several steps of its training (paper, figures 1b to 1e and 27 to 30).
-
-    One step is in memory at a time. Each step goes through `sweep`, so that a measurement that was broken off goes on
-    where it stopped.
+    """Measure one model at several steps of its training, one in memory at a time (paper, figures 1b to 1e, 27 to 30).
 
     Args:
         name: alias, Hugging Face id or local folder of a model with revisions called "stepN".
@@ -52,20 +49,13 @@ def measure_emergence(
         variant: the mismatch whose null is given, a name of `metrics.variants.VARIANTS`.
 
     Returns:
-        a dataset with dimension `step`, in order of training, and
-
-        - every variant `(step, prompt, k, block_1, block_2)` of `measure_depth`, with its `singular_values`
-          and `frobenius_norm`;
-        - `null` `(step, k)`: the mean of `variant` for random orthogonal bases with that step's singular values,
-          since the spectrum itself changes in training; `null_error`, its standard error;
-        - `line_shape_score`, `expodistance` and `equidistance` `(step, prompt)`, `norm` `(step, prompt, level)`,
-          `window_line_shape_score` and `window_expodistance` `(step, prompt, centre)` of `measure_trajectories`;
-        - `progress` `(step,)`: validation loss or benchmark accuracy, NaN where it is not known; the attribute
-          `progress_label` says which.
+        a dataset with dimension `step`, in order of training, before the dimensions of its variables: every variant,
+        `singular_values` and `frobenius_norm` of `measure_depth`, and `TRAJECTORY` of `measure_trajectories`;
+        `null` and `null_error` `(step, k)`: `null_of` the variant, since the spectrum itself changes in training;
+        `progress` `(step,)`: validation loss or benchmark accuracy, as the attribute `progress_label` says, or NaN.
 
     Raises:
-        ParameterError: if steps are given twice or do not exist, the model has one block, or for the reasons of
-            `measure_depth`.
+        ParameterError: if steps are repeated or do not exist, the model has one block, or as in `measure_depth`.
         ModelUnavailableError: if the model has one revision only, or a revision cannot be had.
 
     Example:
@@ -78,26 +68,23 @@ def measure_emergence(
     chosen = choose_steps(name, "" if steps is None else ",".join(map(str, steps)))
     per_step = []
     for step in tqdm(chosen, desc=f"{name}: steps", unit="step", disable=None, leave=False):
-        measured = _one_step(name, step, given, precision, tuple(ks), token, window, seed)
-        null = null_of(measured, variant, seed=seed).mean("block_1")
-        per_step.append(measured.assign(null=null["value"], null_error=null["error"]))
+        model = load_model(name, revision=f"step{step}", precision=precision)
+        if model.n_blocks < 2:
+            raise ParameterError(
+                f"{model.name} has 1 block; coupling across depth needs two or more, take a deeper model"
+            )
+        inputs = inputs_for(model, given, seed=seed)
+        depth = sweep(measure_depth, model, inputs, ks=tuple(ks), token=token)
+        paths = sweep(measure_trajectories, model, inputs, token=token, window=window)
+        del model  # before the next one is loaded
+        kept = [variable for variable in (*VARIANTS, "singular_values", "frobenius_norm") if variable in depth]
+        null = null_of(depth, variant, seed=seed).mean("block_1")
+        measured = depth[kept].assign({name: paths[name] for name in TRAJECTORY})
+        measured = measured.assign(null=null["value"], null_error=null["error"])
+        per_step.append(measured.assign_attrs(window=paths.attrs["window"]))
     known = progress(name)
     ds = xr.concat(per_step, dim="step", combine_attrs="override").assign_coords(step=list(chosen))
     ds["progress"] = ("step", [known.values.get(step, float("nan")) for step in chosen])
     revisions = ", ".join(f"step{step}" for step in chosen)
     noted = {"revision": revisions, "variant": variant, "progress_label": known.label, "seed": seed}
     return ds.assign_attrs(measure="emergence", **noted)
-
-
-def _one_step(
-    name: str | Path, step: int, prompts: Any, precision: str, ks: tuple[int, ...], token: int, window: int, seed: int
-) -> xr.Dataset:
-    """Measure one revision; its weights are gone when this returns."""
-    model = load_model(name, revision=f"step{step}", precision=precision)
-    if model.n_blocks < 2:
-        raise ParameterError(f"{model.name} has 1 block; coupling across depth needs two or more, take a deeper model")
-    given = inputs_for(model, prompts, seed=seed)
-    depth = sweep(measure_depth, model, given, ks=ks, token=token)
-    paths = sweep(measure_trajectories, model, given, token=token, window=window)
-    kept = [variable for variable in (*VARIANTS, "singular_values", "frobenius_norm") if variable in depth]
-    return depth[kept].assign({name: paths[name] for name in TRAJECTORY}).assign_attrs(window=paths.attrs["window"])

@@ -1,13 +1,11 @@
 r"""What the paper's figure 1a says beyond the width of its models.
 
 Coupling as plotted follows $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$, a curve of the width $d$ alone, and the score rises
-with $\log d$ as well. So width has to be taken out of *both* before they are compared: a partial correlation. Setting
-what is left of coupling against the raw score is no test: its own relation to $\log d$ hides (suppresses) the one
-looked for.
+with $\log d$ as well. So width has to be taken out of *both* before they are compared: what is left of coupling still
+hides (suppresses) its relation to the raw score behind its own to $\log d$.
 
-Models of one family share data and recipe, so intervals come from drawing whole families again. A tuned model belongs
-to the family of its base (Vicuna to Llama-2). Counting it as a family of its own narrows the interval, so the finding
-is shown both ways.
+Intervals come from drawing whole families again, whose models share data and recipe. A tuned model belongs to the
+family of its base (Vicuna to Llama-2); as a family of its own it narrows the interval, so both ways are shown.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What every measurement shares: prompts traced with progress, Jacobians stacked over blocks, one data set over them.
-
-A measure is a function of one prompt's trace or Jacobians, which gives variables by name: their dimensions, and a
-tensor. `over_prompts` puts the variables of all prompts behind one another and notes where they come from.
-"""
+"""What every measurement shares: prompts traced with progress, Jacobians stacked over blocks, and one data set."""
 
 from __future__ import annotations
 
@@ -14,12 +10,12 @@ import xarray as xr
 from tqdm import tqdm
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_name, prompts_together
+from coupling_lib.inputs.given import inputs_for, prompt_name, prompts_together
 from coupling_lib.jacobian.derivatives import prompts_jacobians
 from coupling_lib.jacobian.tracing import Trace, trace
 from coupling_lib.metrics.variants import measure_variants, names_at
 from coupling_lib.models.load import Model, load_model
-from coupling_lib.provenance import provenance
+from coupling_lib.provenance import prompts_hash, provenance
 from coupling_lib.svd.memory import give_back
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
 
@@ -41,16 +37,16 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
     This is the rule, and the only place that states it:
 
     - **Raise the version by 1** when a number that the measure returns changes by more than rounding for the same
-      model, prompt and settings, or when what it returns is called, shaped or defined otherwise. It does not matter
-      where the cause lies: a changed metric, surrogate or Jacobian raises the version of every measure it enters.
+      model, prompt and settings, or when what it returns is called, shaped or defined otherwise; wherever the cause
+      lies: a changed metric, surrogate or Jacobian raises the version of every measure it enters.
     - **Leave it** when docstrings, comments, names inside, speed or memory change: what was measured is read back.
-      The weights, the prompt with its tokens and the settings are in the store's key by themselves (see `store.key`).
-    - Every measure of this library that is handed to `sweep` or `stream` has a version. `tests/measures/test_versions`
-      keeps a few numbers of each beside it, and fails when they change and the version does not.
+      The weights, the prompt with its tokens and the settings are in the store's key by themselves (`store.key`).
+    - Every measure of this library that is handed to `sweep` or `stream` has a version, and
+      `tests/measures/test_versions` fails when its numbers change and the version does not.
 
-    A measure of one's own may go without. It then counts as version 1 and is known by the text of the file that it
-    stands in, or in a notebook by its own text: editing that measures anew. What it calls elsewhere, this library
-    included, is not looked at, so after an update that matters give it a version, or raise it.
+    A measure of one's own may go without. It then counts as version 1 and is known by the text of its file, or in a
+    notebook by its own text: editing that measures anew. What it calls elsewhere, this library included, is not looked
+    at, so after an update that matters give it a version, or raise it.
 
     Args:
         version: a whole number from 1.
@@ -79,8 +75,7 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
 
 def batched(function: Measure) -> Measure:
     """Mark a measure that takes less time for several prompts at once than for one after the other."""
-    # Each variable of its data set with a prompt dimension holds, up to rounding, what it holds for that prompt
-    # alone.
+    # Each variable with a prompt dimension holds, up to rounding, what it holds for that prompt alone.
     function.batched = True
     return function
 
@@ -138,14 +133,19 @@ def between_blocks(values: xr.DataArray) -> xr.DataArray:
 
 
 def networks(
-    names: Sequence[str], precision: str, seed: int, revision: str | None = None
-) -> Iterator[tuple[str, str, Model]]:
-    """Load models one after the other, each "untrained" and "trained"; only the first is of the given revision."""
-    for number, name in enumerate(names):
+    measured: Callable[[Model, list], xr.Dataset], names: Sequence[str], prompts: Iterable[Any], seed: int, **first: Any
+) -> dict[str, dict[str, xr.Dataset]]:
+    """Measure models one after the other, each "untrained" and "trained"; only the first is of a given revision."""
+    prompts = prompts if isinstance(prompts, str | torch.Tensor) else list(prompts)
+    found: dict[str, dict[str, xr.Dataset]] = {}
+    for name in names:
+        found[name] = {}
         for state in ("untrained", "trained"):
-            chosen = None if number else revision
-            untrained = state == "untrained"
-            yield name, state, load_model(name, precision=precision, revision=chosen, untrained=untrained, seed=seed)
+            model = load_model(name, untrained=state == "untrained", seed=seed, **first)
+            found[name][state] = measured(model, inputs_for(model, prompts, seed=seed))
+            del model  # before the next one is loaded
+        first["revision"] = None
+    return found
 
 
 def traced_jacobians(
@@ -156,6 +156,11 @@ def traced_jacobians(
         J = _jacobians(group, token, boundary)
         for number in range(len(J)):
             yield group.pop(0), J[number]
+
+
+def generator_for(prompt: str | torch.Tensor, seed: int) -> torch.Generator:
+    """Seed by the prompt as well, so that a prompt gives the same numbers alone and among others."""
+    return torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
 
 
 def _groups(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[list[Trace]]:
@@ -182,14 +187,9 @@ def jacobians_by_prompt(
         yield from J
 
 
-def depth_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch.Tensor:
-    """Form the Jacobian J_tt of every block at one token."""
-    return _jacobians([traced], token, boundary)[0]
-
-
-def spent_jacobians(traced: Trace, token: int, boundary: str = "block") -> torch.Tensor:
-    """Form what `depth_jacobians` does, and let the trace forget each block whose Jacobian is there."""
-    return _jacobians([traced], token, boundary, forget=True)[0]
+def depth_jacobians(traced: Trace, token: int, boundary: str = "block", forget: bool = False) -> torch.Tensor:
+    """Form the Jacobian J_tt of every block at one token; the trace may forget each block whose Jacobian is there."""
+    return _jacobians([traced], token, boundary, forget)[0]
 
 
 def _jacobians(together: Sequence[Trace], token: int, boundary: str, forget: bool = False) -> torch.Tensor:

@@ -1,7 +1,4 @@
-"""Tables of models and of what is known about them: the paper's figures, the leaderboard, the suite, the store.
-
-The statistics over these tables are in `coupling_lib.measures.correlations`.
-"""
+"""Tables of models and of what is known about them: the paper's figures, the leaderboard, the suite, the store."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 
 from coupling_lib import paths, store
 from coupling_lib.errors import ParameterError
@@ -29,9 +25,6 @@ RIVALS = {
     "line-shape score": "line_shape_score", "expodistance": "log_expodistance",
 }  # fmt: skip
 """What else could predict the score: label and column of `suite`."""
-
-CHAPTER_PROMPTS = 12
-"""Number of embedded prompts that the chapters average over."""
 
 DECISIVE_MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "qwen1.5-0.5b", "pythia-1.4b")
 """Smallest models of the paper's figure 1a, which decide what its coupling is."""
@@ -103,7 +96,9 @@ def measured_models(root: Path | None = None) -> pd.DataFrame:
         if not (entry.in_paper or entry.embedded):
             continue
         mine = kept[kept["model"] == entry.alias]
-        found = {measure: _means(mine.loc[mine["measure"] == measure, "path"], measure) for measure in _READERS}
+        found = {
+            measure: _means(mine.loc[mine["measure"] == measure, "path"], measure) for measure in ("decisive", "depth")
+        }
         missing = np.isnan(found["decisive"])
         rows.append(
             {
@@ -118,8 +113,7 @@ def measured_models(root: Path | None = None) -> pd.DataFrame:
 
 def _comparable(kept: pd.DataFrame) -> pd.DataFrame:
     """Keep what may be averaged: float32, the blocks' own boundary, the end of training, the chapters' own prompts."""
-    # A store holds checkpoints on the way, narrower precisions, other readings of the last block and prompts of other
-    # chapters as well; a mean over all of these is nobody's coupling. What was measured on other prompts alone stays.
+    # A mean over all that a store holds is nobody's coupling. What was measured on other prompts alone stays.
     kept = kept[kept["precision"] == "float32"]
     settings = kept["settings"].map(json.loads)
     at_block = settings.map(lambda s: s.get("boundary", "block") == "block")
@@ -127,24 +121,12 @@ def _comparable(kept: pd.DataFrame) -> pd.DataFrame:
     kept = kept[(at_block & at_ten | (kept["measure"] != "depth")) & settings.map(lambda s: s.get("token", -1) == -1)]
     step = kept["revision"].str.extract(r"^step(\d+)$", expand=False).astype(float)
     kept = kept[step.isna() | (step == step.groupby(kept["model"]).transform("max"))]
-    ours = kept["prompt"].isin([prompt_name(prompt.text) for prompt in load_prompts(n=CHAPTER_PROMPTS)])
+    # The chapters average over the first 12 embedded prompts.
+    ours = kept["prompt"].isin([prompt_name(prompt.text) for prompt in load_prompts(n=12)])
     known = ours.groupby([kept["model"], kept["measure"]]).transform("any")
     kept = kept[ours | ~known]
     # The same prompt measured at one K and at several is one measurement.
     return kept.drop_duplicates(["model", "measure", "prompt"], keep="last")
-
-
-def _decisive_coupling(ds: xr.Dataset) -> float:
-    place = {"variant": "released_trace", "rule": "0.1 d", "pairs": "different"}
-    return 1 - float(ds["value"].sel(place).mean())
-
-
-def _depth_coupling(ds: xr.Dataset) -> float:
-    values = ds["normalized_miscoupling"].sel(k=10).transpose("prompt", "block_1", "block_2").values
-    return 1 - float(values[:, ~np.eye(values.shape[1], dtype=bool)].mean())
-
-
-_READERS = {"decisive": _decisive_coupling, "depth": _depth_coupling}
 
 
 def _means(files: pd.Series, measure: str) -> float:
@@ -152,7 +134,14 @@ def _means(files: pd.Series, measure: str) -> float:
     found = []
     for path in files:
         try:
-            found.append(_READERS[measure](open_file(Path(path))[1]))
+            ds = open_file(Path(path))[1]
+            if measure == "decisive":
+                found.append(
+                    1 - float(ds["value"].sel(variant="released_trace", rule="0.1 d", pairs="different").mean())
+                )
+                continue
+            values = ds["normalized_miscoupling"].sel(k=10).transpose("prompt", "block_1", "block_2").values
+            found.append(1 - float(values[:, ~np.eye(values.shape[1], dtype=bool)].mean()))
         except (DamagedError, KeyError):  # damaged, or measured at other K
             continue
     return float(np.mean(found)) if found else np.nan

@@ -1,8 +1,7 @@
 """What every reading of coupling is with no coupling: curves, surrogates of a model, and the decisive test.
 
-`null_curves` needs no model: it sets the closed forms beside simulation, over width, K and the decay of the
-spectrum. `measure_nulls` measures a model against surrogates of itself. `measure_decisive` measures the two
-normalisations of the released code at the numbers of vectors that the paper's headline figure may have used.
+`measure_decisive` measures the two normalisations of the released code at the numbers of vectors that the paper's
+headline figure may have used.
 """
 
 from __future__ import annotations
@@ -97,12 +96,9 @@ def measure_nulls(
     model: Model, prompts: frame.Prompts, ks: Sequence[int] = (10, 30), token: int = -1, seed: int = 0
 ) -> xr.Dataset:
     """Measure all variants of coupling across depth, and the same against surrogates of the model itself."""
-    # Every value is the mean over ordered pairs of different blocks. What each surrogate keeps and what it takes away
-    # is said in `coupling_lib.metrics.surrogates`. *Relative* coupling is
-    # $$\frac{\text{null} - \text{value}}{\text{null}},$$
-    # with the expectation for random bases and the same singular values as null (`measures.random_bases.null_of`),
-    # prompt by prompt: 0 without coupling, 1 at perfect coupling. The surrogate `rotated` is one draw of that null
-    # for each pair of blocks, and stands beside it as a check.
+    # Every value is the mean over ordered pairs of different blocks. *Relative* coupling sets it in proportion to the
+    # expectation for random bases and the same singular values, prompt by prompt: 0 without coupling, 1 at perfect
+    # coupling. The surrogate `rotated` is one draw of that null for each pair, and stands beside it as a check.
     given, ks, names = prompt_inputs(prompts), sorted(set(ks)), list(VARIANTS)
     if ks[0] < 2:
         raise ParameterError(f"ks is {ks!r}; some variants need off-diagonal entries, so K is at least 2")

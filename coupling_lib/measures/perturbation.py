@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 
 import torch
@@ -18,7 +18,6 @@ from coupling_lib.measures import frame
 from coupling_lib.metrics.dynamics import random_steps
 from coupling_lib.metrics.nulls import filled_spectrum
 from coupling_lib.models.load import Model
-from coupling_lib.provenance import prompts_hash
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 CARRIERS = ("network", "linear", "random")
@@ -44,16 +43,14 @@ def measure_perturbation(
     r"""Put noise on one token's embedding and compare its states with the clean ones (paper, figure 32).
 
     The perturbed embedding is $x^0 + \varepsilon \lVert x^0 \rVert\, g$ with $g$ a uniformly random direction of
-    length 1, the same at every noise level $\varepsilon$ of one draw. Three carriers take it to the following levels:
+    length 1, the same at every noise level $\varepsilon$ of one draw. Three carriers take it on:
 
-    - `network`: the network itself, run again with the first block's input changed at that token by an nnsight
-      intervention;
+    - `network`: the network itself, run again with the first block's input changed at that token by nnsight;
     - `linear`: $\delta^l = (I + J_l)\,\delta^{l-1}$ with the Jacobians of the clean run, giving $x^l + \delta^l$;
     - `random`: the same with random singular vectors in every block, the null.
 
-    $J_{tt}$ moves the perturbed token alone, and so does the network where attention is causal: earlier tokens do not
-    read this one, and what later ones read does not come back. In an encoder or a vision transformer the other tokens
-    move and act back, which `linear` leaves out; `earlier_moved` says how much they moved.
+    Where attention is causal the network, like $J_{tt}$, moves the perturbed token alone. In an encoder or a vision
+    transformer the other tokens move and act back, which `linear` leaves out; `earlier_moved` says how much they moved.
 
     Args:
         model: a model from `load_model`.
@@ -68,14 +65,13 @@ def measure_perturbation(
 
         - `cosine` `(prompt, carrier, noise, draw, level)` of the perturbed state with the clean one;
         - `amplification`, of the same dimensions, $\lVert \delta^l \rVert / \lVert \delta^0 \rVert$;
-        - `linear_error` `(prompt, noise, draw, level)`: the distance between the changes that the network and the
+        - `linear_error` `(prompt, noise, draw, level)`: distance between the changes that the network and the
           linearisation make, relative to the former;
         - `earlier_moved` `(prompt,)`: largest change of the tokens before this one after the last block, relative to
           their norm; rounding in a causal model.
 
     Raises:
-        ParameterError: if a noise level is not above 0, `draws` not from 1, a token does not exist, or there is no
-            prompt.
+        ParameterError: if a noise level is not above 0, `draws` not from 1, a token not there, or there is no prompt.
 
     Example:
         >>> import coupling_lib as cl
@@ -89,15 +85,13 @@ def measure_perturbation(
     if draws < 1:
         raise ParameterError(f"draws is {draws!r}; it must be a whole number from 1")
 
-    def each() -> Iterator[frame.Variables]:
-        for (traced, J), prompt in zip(frame.traced_jacobians(model, given, token), given, strict=True):
-            # Seeded by the prompt as well, so that a prompt gives the same numbers alone and among others.
-            generator = torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
-            yield _of_one_prompt(traced, J, traced.position(token), noise, draws, generator)
-
+    each = (
+        _of_one_prompt(traced, J, traced.position(token), noise, draws, frame.generator_for(prompt, seed))
+        for (traced, J), prompt in zip(frame.traced_jacobians(model, given, token), given, strict=True)
+    )
     coords = {"carrier": list(CARRIERS), "noise": noise, "level": range(model.n_blocks + 1)}
     details = {"measure": "perturbation", "draws": draws, "token": token, "noise_seed": seed}
-    return frame.over_prompts(model, given, each(), coords, **details)
+    return frame.over_prompts(model, given, each, coords, **details)
 
 
 def _of_one_prompt(
@@ -108,7 +102,14 @@ def _of_one_prompt(
     directions = directions / directions.norm(dim=-1, keepdim=True)
     added = (torch.tensor(noise).to(x)[:, None, None] * directions * x[0].norm()).flatten(0, 1)
     states, moved = perturbed_states(traced, position, added)
-    changes = torch.stack([states - x, _linear_changes(J, added), _random_changes(J, added, generator)])
+    linear = [added]
+    for matrix in J:
+        linear.append(linear[-1] + linear[-1] @ matrix.mT)
+    # The few largest singular values and the Frobenius norm settle how long a random direction becomes.
+    largest = top_triplets_stacked(J, min(_LARGEST, traced.d_model)).S
+    spectrum = filled_spectrum(largest, traced.d_model, torch.linalg.matrix_norm(J))
+    random = random_steps(spectrum, added, len(added), generator)
+    changes = torch.stack([states - x, torch.stack(linear, dim=1), random])
     changes = changes.unflatten(1, (len(noise), draws))  # (carrier, noise, draw, level, d)
     dims, lengths = ("carrier", "noise", "draw", "level"), changes.norm(dim=-1)
     return {
@@ -155,17 +156,3 @@ def _intervened(traced: Trace, position: int, added: torch.Tensor) -> tuple[torc
         others = stream[:, :position].save()
         run.stop()
     return torch.stack(states, dim=1), others
-
-
-def _linear_changes(J: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
-    changes = [added]
-    for matrix in J:
-        changes.append(changes[-1] + changes[-1] @ matrix.mT)
-    return torch.stack(changes, dim=1)
-
-
-def _random_changes(J: torch.Tensor, added: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    # The few largest singular values and the Frobenius norm settle how long a random direction becomes.
-    width = J.shape[-1]
-    largest = top_triplets_stacked(J, min(_LARGEST, width)).S
-    return random_steps(filled_spectrum(largest, width, torch.linalg.matrix_norm(J)), added, len(added), generator)

@@ -1,12 +1,9 @@
 """Precision: the same measurement with weights, or arithmetic, of fewer bits.
 
-Numbers of few bits enter a Jacobian in two places. The *weights* may be rounded or quantised, and with them the
-states at which the blocks are linearised. And the *arithmetic* of the derivative may be narrow: the released code
-differentiates in whatever type the model runs in, this library in float32. `measure_precision` tells the two apart:
-it repeats one measurement for several precisions of the weights, in float32 arithmetic, and for each of them repeats
-it once more in bfloat16 and in float16 arithmetic, with weights and states as they were.
-
-What an int8 or a 4-bit block is taken to be is said in `coupling_lib.blocks.precision`.
+Numbers of few bits enter a Jacobian in two places: the *weights* may be rounded or quantised, and with them the states
+at which blocks are linearised; and the *arithmetic* of the derivative may be narrow, as in the released code, which
+differentiates in whatever type the model runs in. `measure_precision` tells the two apart. What an int8 or a 4-bit
+block is taken to be is said in `coupling_lib.blocks.precision`.
 """
 
 from __future__ import annotations
@@ -37,8 +34,7 @@ REFERENCE = "float32"
 ARITHMETIC = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Types in which a Jacobian can be formed."""
 
-WEIGHTS = "weights"
-SOURCES = (WEIGHTS, "bfloat16 arithmetic", "float16 arithmetic")
+SOURCES = ("weights", "bfloat16 arithmetic", "float16 arithmetic")
 """Where an error comes from: narrow weights, or narrow arithmetic with the same weights and states."""
 
 VARIANT = "normalized_miscoupling"
@@ -86,8 +82,7 @@ def measure_triplets(
         `normalized_miscoupling` `(prompt, block_1, block_2)`.
 
     Raises:
-        ParameterError: if K exceeds the width, a token does not exist, the arithmetic is unknown, or there is no
-            prompt.
+        ParameterError: if K exceeds the width, a token does not exist, the arithmetic is unknown, or no prompt given.
         UntrustworthyResultError: if a Jacobian or a triplet fails its check, in float16 also by overflow.
 
     Example:
@@ -139,20 +134,16 @@ def measure_precision(
         seed: seed of random inputs and of the random subspaces.
 
     Returns:
-        a dataset whose dimension `precision` starts with float32, blocks from 0:
+        a dataset whose dimension `precision` starts with float32, blocks from 0, with
         `normalized_miscoupling` `(precision, prompt, block_1, block_2)` and `singular_values` `(precision, prompt,
-        block, rank)` of all prompts, in float32 arithmetic;
-        and of the first `n_vectors` prompts (dimension `example`), by the `source` of the error (`SOURCES`):
+        block, rank)` of all prompts; `null` and `null_error` `(precision)`, `null_of` with that precision's values;
+        and of the first `n_vectors` prompts (dimension `example`) by `source` of the error (`SOURCES`), weights
+        against float32 weights, or arithmetic against float32 with the same weights, NaN where it fails its checks:
         `value_error` `(precision, source, example, block, rank)`, relative, of singular values;
-        `angle` `(precision, source, side, example, block, order)`, principal angles in degrees between the spans of
-        the top K vectors, `side` "U" or "V";
+        `angle` `(precision, source, side, example, block, order)`, principal angles in degrees between the spans of the
+        top K vectors, beside `random_angle` and `random_angle_error` `(order)` of unrelated spans;
         `coupling_error` `(precision, source, example, block_1, block_2)`, the absolute difference of coupling.
-        Errors from weights are those against float32 weights; errors from arithmetic are those against float32
-        arithmetic with the same weights and states. A narrow arithmetic that fails its checks leaves NaN.
-        `null` `(precision)` is the mean mis-coupling of random bases with the singular values of that precision, and
-        `random_angle` `(order)` the mean for unrelated spans; `null_error` and `random_angle_error` are their standard
-        errors. The attribute `left_out` says in one line each which
-        precisions could not be measured and why.
+        The attribute `left_out` says line by line which precisions could not be measured and why.
 
     Raises:
         ParameterError: if K exceeds the width, a token does not exist, or there is no prompt.
@@ -173,7 +164,6 @@ def measure_precision(
         del model
         try:
             model = load_model(name, precision=precision, revision=revision)
-            _check_quantised(model)
             found.append(_measured(model, inputs, examples, settings))
         except CouplingError as error:
             model = None
@@ -192,6 +182,11 @@ def measure_precision(
 
 def _measured(model: Model, inputs: Sequence[Any], examples: Sequence[Any], settings: dict[str, int]) -> dict[str, Any]:
     """All measurements of one loaded model: depth over all prompts, triplets of some in every arithmetic."""
+    # Blocks that were left as they are would look like an exact quantisation.
+    if model.precision in ("int8", "nf4", "fp4") and not is_quantised(model.blocks.modules):
+        raise UnsupportedModelError(
+            f"bitsandbytes finds no linear layer to quantise in the blocks of {type(model.hf).__name__}"
+        )
     found: dict[str, Any] = {"depth": sweep(measure_depth, model, inputs, ks=(settings["k"],), token=settings["token"])}
     for arithmetic in ARITHMETIC:
         try:
@@ -218,7 +213,9 @@ def _errors(narrow: xr.Dataset | None, wide: xr.Dataset) -> xr.Dataset:
     """Distances of two measurements of the same triplets; NaN where the narrow one failed."""
     if narrow is None:
         return xr.full_like(_errors(wide, wide), np.nan)
-    angles = [principal_angles(_frames(narrow, side), _frames(wide, side)).rad2deg().numpy() for side in "UV"]
+    order = ("prompt", "block", "component", "rank")
+    frames = [[torch.from_numpy(ds[side].transpose(*order).values) for ds in (narrow, wide)] for side in "UV"]
+    angles = [principal_angles(*both).rad2deg().numpy() for both in frames]
     value_error = np.abs(narrow["singular_values"] / wide["singular_values"] - 1)
     variables = {
         "value_error": (("example", "block", "rank"), value_error.transpose("prompt", "block", "rank").values),
@@ -226,10 +223,6 @@ def _errors(narrow: xr.Dataset | None, wide: xr.Dataset) -> xr.Dataset:
         "coupling_error": (("example", "block_1", "block_2"), np.abs(narrow[VARIANT].values - wide[VARIANT].values)),
     }
     return xr.Dataset(variables, {"side": ["U", "V"]})
-
-
-def _frames(ds: xr.Dataset, side: str) -> torch.Tensor:
-    return torch.from_numpy(ds[side].transpose("prompt", "block", "component", "rank").values)
 
 
 def _in_arithmetic(traced: Trace, arithmetic: str) -> Trace:
@@ -242,11 +235,3 @@ def _in_arithmetic(traced: Trace, arithmetic: str) -> Trace:
     parts = {field.name: getattr(traced, field.name) for field in fields(Trace)}
     parts["model"] = replace(traced.model, precision=tolerated)
     return _NarrowTrace(**parts, arithmetic=ARITHMETIC[arithmetic])
-
-
-def _check_quantised(model: Model) -> None:
-    """Refuse a quantised model whose blocks were left as they are, which would look like an exact quantisation."""
-    if model.precision in ("int8", "nf4", "fp4") and not is_quantised(model.blocks.modules):
-        raise UnsupportedModelError(
-            f"bitsandbytes finds no linear layer to quantise in the blocks of {type(model.hf).__name__}"
-        )

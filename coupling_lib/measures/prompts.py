@@ -1,9 +1,4 @@
-"""Coupling prompt by prompt: with what a prompt is made of, and with and without an instruction at its end.
-
-`prompt_versions` puts a sentence behind each of some questions: the chain-of-thought instruction, or a control of the
-same length that instructs to nothing. `measure_prompts` measures coupling across depth and notes beside every prompt
-its data set, its length in tokens and its reasoning steps.
-"""
+"""Coupling prompt by prompt: with what a prompt is made of, and with and without an instruction at its end."""
 
 from __future__ import annotations
 
@@ -42,7 +37,7 @@ _CONTROLS = (
 
 
 def prompt_versions(model: Model, questions: Iterable[Prompt]) -> list[Prompt]:
-    """Put sentences behind questions: the chain-of-thought instruction, and the control that fits its length.
+    """Put sentences behind questions: the chain-of-thought instruction, and a control that instructs to nothing.
 
     Args:
         model: the model, whose tokenizer measures length.
@@ -50,7 +45,7 @@ def prompt_versions(model: Model, questions: Iterable[Prompt]) -> list[Prompt]:
 
     Returns:
         for each question itself, its version with the instruction ("+cot" added to its id), and its version with the
-        control sentence ("+control").
+        control sentence that comes nearest in length ("+control").
 
     Example:
         >>> import coupling_lib as cl
@@ -89,11 +84,10 @@ def measure_prompts(model: Model, prompts: Sequence[Prompt], ks: Sequence[int] =
         token: the position t whose Jacobians J_tt are measured; -1 is the last.
 
     Returns:
-        the dataset of `measure_depth`, each prompt measured through `sweep`, and along `prompt` the coordinates
-        `id`; `question`, the id without what a version adds to it; `version`, one of "alone", "step by step",
-        "control sentence"; `dataset`; `steps`, its reasoning steps, NaN where nobody counted; `n_tokens`, its length.
-        The attributes `control`, `control_tokens` and `instruction_tokens` name the control sentence and the
-        numbers of tokens that it and the instruction add.
+        the dataset of `measure_depth` with coordinates along `prompt`: `id`; `question`, the id without what a version
+        adds to it; `version`, "alone", "step by step" or "control sentence"; `dataset`; `steps`, its reasoning steps,
+        NaN where nobody counted; `n_tokens`, its length. The attributes `control`, `control_tokens` and
+        `instruction_tokens` name the control sentence and the tokens that it and the instruction add.
 
     Raises:
         ParameterError: if the model reads no text, K exceeds the width, a token does not exist, or there is no prompt.

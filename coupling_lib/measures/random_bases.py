@@ -1,9 +1,6 @@
-"""The null beside every measured coupling: what it is where blocks share no direction.
+"""The null beside every measured coupling: what it is where blocks share no direction but keep their singular values.
 
-One rule for all measurements. `null_of` takes the singular values out of a dataset and gives the expectation of a
-reading for uniformly random singular vectors, with its standard error, block by block and for every K. It is what a
-mean over pairs is set against. `depth_null` (`tokens_null` and `relations_null` are other names of it) draws single
-pairs, which spread.
+`null_of` gives the expectation, which a mean over pairs is set against; `depth_null` draws single pairs, which spread.
 """
 
 from __future__ import annotations
@@ -45,11 +42,9 @@ def null_of(
 
     Both blocks' singular vectors are independent, uniformly random orthonormal frames; the singular values are those
     of each Jacobian (root mean square over prompts), with the unmeasured tail filled so that its Frobenius norm is
-    kept. A measured coupling is a mean over pairs of blocks, and so it is to be set against the *mean* of the null.
-    That has no closed form, but the mean square does (`coupling_lib.metrics.nulls`), and only the small difference
-    between the two is taken from random draws. The normalised mis-coupling comes out with an error of about 1e-5;
-    $K$ decides its value, $\sqrt{1 - 1/K}$ less about 0.0003 at $K = 10$, and no spectrum or width moves it by more
-    than 0.0003 there.
+    kept. The mean has no closed form, but the mean square does (`coupling_lib.metrics.nulls`), and only the small
+    difference between the two is drawn. The normalised mis-coupling comes out with an error of about 1e-5: $K$ decides
+    it, $\sqrt{1 - 1/K}$ less about 0.0003 at $K = 10$, and no spectrum or width moves it by more than 0.0003 there.
 
     Args:
         ds: A dataset of `measure_depth`, `measure_relations` or `measure_tokens`.
@@ -60,8 +55,8 @@ def null_of(
     Returns:
         `value`, `error`, its standard error, and `mean_square`, the exact mean of the square (not a number for
         `old_off_over_diagonal`): dimensions `(k, block_1)`, `(relation, block_1)` or `(jacobian,)`, after `variant`
-        unless a single name was given. All blocks share the draws, so that the error of a mean over
-        blocks is the mean of the errors. Attributes: `draws`, and `note`, which says how the value was obtained.
+        unless a single name was given. All blocks share the draws, so that the error of a mean over blocks is the mean
+        of the errors. Attributes: `draws`, and `note`, which says how the value was obtained.
 
     Raises:
         ParameterError: If the dataset has no singular values, or a name is unknown.
@@ -94,10 +89,7 @@ def chance(null: xr.Dataset) -> Chance:
 
 
 def depth_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
-    """Draw what a variant is for single pairs that share no directions but keep their singular values.
-
-    This is the spread of single pairs, of blocks or of tokens. The mean, which a mean over pairs is to be set against,
-    is known far better than from draws: `null_of`. `tokens_null` and `relations_null` are the same function.
+    """Draw what a variant is for single pairs, of blocks or of tokens; `tokens_null` and `relations_null` are the same.
 
     Args:
         ds: a dataset of `measure_depth`, `measure_tokens` or `measure_relations`.

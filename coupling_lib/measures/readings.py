@@ -1,16 +1,15 @@
-"""Readings: the paper's "coupling", as each of its sources computes it, from one measurement of one model.
+"""The paper's "coupling" as each of its sources computes it, from one measurement of one model.
 
 Text, project page, released code and older code disagree on five points: how the distance from perfect coupling is
-formed and normalised (`metrics.variants.VARIANTS`), how a coupling is made of it (`TRANSFORMS`), whether pairs of a
-block with itself are in the mean, whether the last block includes the final norm (`boundary` of `measure_depth`), and
-how many singular vectors are compared. `measure_depth` holds all that is needed; the functions here set the readings
-side by side. `metrics.trajectory` does the same for the scores of trajectories.
+formed and normalised (`metrics.variants.VARIANTS`), how a coupling is made of it (`TRANSFORMS`), whether a block with
+itself is in the mean, whether the last block includes the final norm (`boundary` of `measure_depth`), and how many
+singular vectors are compared. `metrics.trajectory` does the same for the scores of trajectories.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,26 +22,16 @@ from coupling_lib.metrics.nulls import relative_to_null
 from coupling_lib.metrics.summaries import interval
 from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS
 
-SEVERAL_KS = (5, 10, 30, 50)
-"""Numbers of singular vectors in the sources: 10, 30 and 50 in the released code, 5 in an older one."""
 
-
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """One way to settle a point on which the sources disagree."""
 
-    point: str
-    """What is disagreed on."""
-    reading: str
-    """How it is settled here."""
-    variant: str
-    """Distance, a key of `VARIANTS`."""
-    transform: str = "one_minus"
-    """Coupling made of it, a key of `TRANSFORMS`."""
-    boundary: str = "block"
-    """Boundary of the last block, as in `measure_depth`."""
-    with_itself: bool = False
-    """Whether pairs of a block with itself are in the mean."""
+    point: str  #: What is disagreed on.
+    reading: str  #: How it is settled here.
+    variant: str  #: Distance, a key of `VARIANTS`.
+    transform: str = "one_minus"  #: Coupling made of it, a key of `TRANSFORMS`.
+    boundary: str = "block"  #: Boundary of the last block, as in `measure_depth`.
+    with_itself: bool = False  #: Whether pairs of a block with itself are in the mean.
 
 
 CHOICES = (
@@ -65,24 +54,23 @@ CHOICES = (
 
 
 def several_ks(k: int, width: int) -> tuple[int, ...]:
-    """Choose the numbers of singular vectors at which readings are compared."""
+    """Choose the numbers of singular vectors at which readings are compared: one's own, and those of the sources."""
     if not 2 <= k <= width:
         raise ParameterError(f"k is {k}; readings are compared at k from 2 to {width}, the width; pass -p k 10")
-    return tuple(sorted({k, *(other for other in SEVERAL_KS if other <= width)}))
+    return tuple(sorted({k, *(other for other in (5, 10, 30, 50) if other <= width)}))
 
 
 def mean_readings(datasets: Mapping[str, xr.Dataset], nulls: Mapping[str, xr.Dataset]) -> xr.Dataset:
-    r"""Average every variant over pairs of different blocks and over prompts, and set it in proportion to chance.
+    """Average every variant over pairs of different blocks and over prompts, and set it in proportion to chance.
 
     Args:
         datasets: measurements of `measure_depth` by name of the network.
         nulls: the results of `readings_null` by the same names.
 
     Returns:
-        dimensions `(network, variant, k)`: `mean`, `low` and `high` (95 % interval over prompts, NaN for a
-        single one), `null` of the variant itself and its standard error `null_error`; and `share`, `share_low`,
-        `share_high` of $(\text{value} - \text{null}) / (\text{best} - \text{null})$, 0 at chance and 1 at perfect
-        coupling.
+        dimensions `(network, variant, k)`: `mean`, `low` and `high` (95 % interval over prompts, NaN for a single one);
+        `null` of the variant itself and its standard error `null_error`; and `share`, `share_low` and `share_high` of
+        the way from chance, 0, to perfect coupling, 1.
 
     Example:
         >>> import coupling_lib as cl
@@ -119,7 +107,7 @@ def rank_agreement(ds: xr.Dataset, k: int) -> xr.Dataset:
         raise ParameterError(f"the model has {ds.sizes['block_1']} blocks; ranks of pairs need at least three")
     if k not in ds["k"].values:
         raise ParameterError(f"k is {k!r}; measured were {', '.join(map(str, ds['k'].values))}; take one of them")
-    names = _variants(ds)
+    names = [name for name in VARIANTS if name in ds]
     values = np.stack([_pairs(ds, name).sel(k=k).values for name in names], axis=-1)
     rho = np.stack([scipy.stats.spearmanr(prompt, axis=0).statistic for prompt in values])
     labelled = xr.DataArray(rho, {"variant": names, "other": names}, ("prompt", "variant", "other"))
@@ -186,10 +174,6 @@ def coupling_by_block(measured: Mapping[str, Mapping[str, xr.Dataset]], variant:
     return found.assign_attrs(variant=variant, k=k)
 
 
-def _variants(ds: xr.Dataset) -> list[str]:
-    return [name for name in VARIANTS if name in ds]
-
-
 def _pairs(ds: xr.Dataset, variant: str) -> xr.DataArray:
     """One variant at all ordered pairs of different blocks, (prompt, k, pair)."""
     values = ds[variant].transpose("prompt", "k", "block_1", "block_2").values.astype(float)
@@ -198,7 +182,7 @@ def _pairs(ds: xr.Dataset, variant: str) -> xr.DataArray:
 
 
 def _means(ds: xr.Dataset, null: xr.Dataset) -> xr.Dataset:
-    names = _variants(ds)
+    names = [name for name in VARIANTS if name in ds]
     values = xr.concat([_pairs(ds, name).mean("pair") for name in names], dim="variant").assign_coords(variant=names)
     values = values.transpose("prompt", "variant", "k")
     chance = null.sel(variant=names).mean("block_1").transpose("variant", "k")

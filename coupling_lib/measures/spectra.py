@@ -35,11 +35,9 @@ def measure_spectra(
         - `singular_values` `(prompt, block, rank)`, the K largest, and `frobenius_norm` `(prompt, block)`;
         - `stable_rank` `(prompt, block)`, which is norm_F(J)^2 / s_1^2;
         - `left_right_alignment` `(prompt, block)`, the mean of $|u_i^\top v_i|$ over the K triplets;
-        - `exchanged_miscoupling` `(prompt, block)`, the normalised mis-coupling of $V_K^\top J U_K$, not a number
-          for K = 1;
-        - `spectrum` `(prompt, whole, index)`, all singular values of the blocks `whole`, and `decay_exponent`
-          `(prompt, whole)`, the a of $\sigma_i \propto i^{-a}$ that fits the stronger half of them; absent where
-          `whole` is empty.
+        - `exchanged_miscoupling` `(prompt, block)`, the normalised mis-coupling of $V_K^\top J U_K$, NaN for K = 1;
+        - `spectrum` `(prompt, whole, index)`, all singular values of the blocks `whole`, and `decay_exponent` `(prompt,
+          whole)`, the a of $\sigma_i \propto i^{-a}$ that fits their stronger half; absent where `whole` is empty.
 
     Raises:
         ParameterError: if `k` exceeds the width, a block or token does not exist, or there is no prompt.
@@ -85,8 +83,7 @@ def spectra_fits(ds: xr.Dataset, first_block: int | None = None) -> xr.Dataset:
 
     Args:
         ds: a dataset of `measure_spectra`.
-        first_block: first block of the fit, counted from 0; by default depth 10, as in the released code, or
-            after the first quarter of a model of fewer than 20 blocks.
+        first_block: first block of the fit, from 0; None for `metrics.spectrum.first_block_of_fit`.
 
     Returns:
         `slope` per block, `intercept` (at depth 0, depth counted from 1) and `r_squared`, each `(prompt,)`; the

@@ -1,4 +1,4 @@
-r"""Coupling across tokens: the Jacobians of one or two blocks at many pairs of token positions.
+"""Coupling across tokens: the Jacobians of one or two blocks at many pairs of token positions.
 
 A block answers at position t2 to a change at position t1 by J^l_{t1 t2}. Three families of these matrices are
 compared with each other (paper, section 3.2), the Jacobian from block l, the singular vectors from block l':
@@ -7,8 +7,8 @@ compared with each other (paper, section 3.2), the Jacobian from block l, the si
 - `"input"`: J^l_{t1 t} with the vectors of J^l'_{t1 t'}, the answer of other tokens t, t' to one fixed token t1;
 - `"output"`: J^l_{t t2} with the vectors of J^l'_{t' t2}, the answer of one fixed token t2 to other tokens t, t'.
 
-The last two are *context* coupling. Their pairs hold different tokens, between which no skip path runs: nothing
-is subtracted there, and the identity is subtracted in J_tt alone.
+The last two are *context* coupling. No skip path runs between different tokens, so the identity is subtracted in J_tt
+alone.
 """
 
 from __future__ import annotations
@@ -43,12 +43,10 @@ def measure_tokens(
     k: int = 10,
     tokens: int = 12,
 ) -> xr.Dataset:
-    r"""Measure coupling across tokens within one block or between two (paper, section 3.2).
+    """Measure coupling across tokens within one block or between two (paper, section 3.2).
 
-    With J and J' the Jacobians of blocks l and l' at two tokens, as the `kind` says, the coupling matrix is
-    A = U'_K^T J V'_K. Only so many tokens are taken, the last ones that qualify, which bounds time and memory
-    whatever the length of the prompt: those whose Jacobian with the fixed token is not zero. In a causal model these
-    are the tokens after a fixed t1 or before a fixed t2, in a bidirectional one all others.
+    Only the last tokens that qualify are compared, which bounds time and memory: those whose Jacobian with the fixed
+    token is not zero. In a causal model these are the tokens after a fixed t1 or before a fixed t2.
 
     Args:
         model: a model from `load_model`.
@@ -61,12 +59,10 @@ def measure_tokens(
         tokens: largest number T of token positions compared, at least 2.
 
     Returns:
-        a dataset with dimensions `prompt`, `token_1` (whose Jacobian) and `token_2` (whose singular vectors), both
-        numbering the T tokens compared, and
+        a dataset with dimensions `prompt`, `token_1` (whose Jacobian) and `token_2` (whose vectors), T each, and
         one variable `(prompt, token_1, token_2)` per variant of `metrics.variants.VARIANTS`;
-        `position` `(prompt, token_1)`, each token's position in the prompt from 0;
-        `text` `(prompt, token_1)`, its text, empty without a tokenizer; `fixed_text` `(prompt,)` and
-        `fixed_position` `(prompt,)` of the fixed token, empty and -1 for `"self"`;
+        `position` and `text` `(prompt, token_1)`, each token's position from 0, and its text if there is a tokenizer;
+        `fixed_position` and `fixed_text` `(prompt,)` of the fixed token, -1 and empty for `"self"`;
         `singular_values` `(prompt, token_1, rank)` and `frobenius_norm` `(prompt, token_1)` of each J;
         `residual` `(prompt,)`, the largest of all triplets' residuals;
         `matrix` `(token_1, token_2, row, column)`, the signed A of the first prompt.
@@ -85,15 +81,23 @@ def measure_tokens(
     """
     given, other = prompt_inputs(prompts), block if other is None else other
     frame.check_k(model, k)
-    _check(model, block, other, kind, tokens)
+    for name, index in (("block", block), ("other", other)):
+        if not 0 <= index < model.n_blocks:
+            raise ParameterError(f"{name} is {index!r}; {model.name} has {model.n_blocks} blocks, counted from 0")
+    if kind not in KINDS:
+        raise ParameterError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+    if tokens < 2:
+        raise ParameterError(f"tokens is {tokens!r}; a comparison takes 2 at least")
 
     def each() -> Iterator[xr.Dataset]:
         for number, traced in enumerate(frame.traces(model, given)):
             default = 1 if kind == "input" else -1
             anchor = None if kind == "self" else traced.position(default if fixed is None else fixed)
             chosen = _chosen_tokens(traced, {block, other}, kind, anchor, tokens)
-            variables = _of_one_prompt(traced, block, other, kind, anchor, chosen, k, first=number == 0)
-            yield _filled(frame.plain(variables), tokens)
+            ds = frame.plain(_of_one_prompt(traced, block, other, kind, anchor, chosen, k, first=number == 0))
+            filling: dict[str, Any] = {name: np.nan for name in ds.data_vars} | {"position": -1, "text": ""}
+            missing = (0, tokens - len(chosen))
+            yield ds.pad({"token_1": missing, "token_2": missing}, constant_values=filling)
 
     details = {"block": block, "other": other, "kind": kind, "fixed": fixed, "k": k, "tokens": tokens}
     return frame.over_prompts(model, given, each(), {}, shared=["matrix"], measure="tokens", **details)
@@ -175,20 +179,3 @@ def _connected(traced: Trace, block: int, kind: str, fixed: int) -> torch.Tensor
             (pulled,) = torch.autograd.grad(y, x, u, create_graph=True)
             (answer,) = torch.autograd.grad(pulled[0, fixed] @ direction.to(y.dtype), u)
     return answer[0].abs().amax(dim=1).cpu() > 0
-
-
-def _filled(ds: xr.Dataset, tokens: int) -> xr.Dataset:
-    """Fill one prompt's tokens up to a common number."""
-    filling: dict[str, Any] = {name: np.nan for name in ds.data_vars} | {"position": -1, "text": ""}
-    missing = tokens - ds.sizes["token_1"]
-    return ds.pad({name: (0, missing) for name in ("token_1", "token_2")}, constant_values=filling)
-
-
-def _check(model: Model, block: int, other: int, kind: str, tokens: int) -> None:
-    for name, index in (("block", block), ("other", other)):
-        if not 0 <= index < model.n_blocks:
-            raise ParameterError(f"{name} is {index!r}; {model.name} has {model.n_blocks} blocks, counted from 0")
-    if kind not in KINDS:
-        raise ParameterError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
-    if tokens < 2:
-        raise ParameterError(f"tokens is {tokens!r}; a comparison takes 2 at least")

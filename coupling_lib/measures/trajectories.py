@@ -1,15 +1,15 @@
 """Trajectories: how the residual stream of one token moves from block to block, and what it would predict there.
 
 The *logit lens* reads the next token off the stream at each depth, as if the model ended there. `entropy` is that of
-softmax(W x^l), the paper's formula as it stands, with the model's unembedding W (and its bias, if it has one).
-`entropy_normed` is that of softmax(W N(x^l)), where the model's final norm N comes first, as it does in the model
-itself; at the last depth this is the model's own prediction, up to a constant factor or a soft cap that a few models
-put on their logits and that is left out here.
+softmax(W x^l), the paper's formula, with the unembedding W (and its bias, if any); `entropy_normed` is that of
+softmax(W N(x^l)) with the final norm N first, at the last depth the model's own prediction up to a constant factor or
+a soft cap that a few models put on their logits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coupling_lib.errors import UnsupportedModelError
-from coupling_lib.inputs.given import inputs_for, prompt_inputs
+from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import frame
 from coupling_lib.metrics import trajectory
@@ -38,7 +38,7 @@ _ROWS = 8192
 
 @frame.measurement(version=2)
 def measure_trajectories(model: Model, prompts: frame.Prompts, token: int = -1, window: int = 0) -> xr.Dataset:
-    r"""Measure how straight, how evenly spaced and how exponential token trajectories are (paper, section 2.2).
+    """Measure how straight, how evenly spaced and how exponential token trajectories are (paper, section 2.2).
 
     Args:
         model: a model from `load_model`.
@@ -49,18 +49,16 @@ def measure_trajectories(model: Model, prompts: frame.Prompts, token: int = -1, 
     Returns:
         a dataset, levels from 0 (what enters the first block) to L, blocks from 0, with
 
-        - `line_shape_score`, `expodistance` and `equidistance` `(prompt,)`, from the embedding $x^0$ to the last
-          block's own output $x^L$, and `readings` `(prompt, states, reading)`, the same in every reading of
-          `metrics.trajectory`; NaN where a score does not exist, as the expodistance of a stream whose norm
-          is kept constant;
+        - `line_shape_score`, `expodistance` and `equidistance` `(prompt,)`, from $x^0$ to the last block's own output
+          $x^L$, and `readings` `(prompt, states, reading)`, the same in every reading of `metrics.trajectory`; NaN
+          where a score does not exist;
         - `norm` `(prompt, level)` of the states and `step_length` `(prompt, block)`, in units of the stream;
         - `window_line_shape_score`, `window_expodistance` and `window_equidistance` `(prompt, centre)`, of each run
           of `window` blocks by its middle block;
-        - `entropy` and `entropy_normed` `(prompt, level)` in nats, see above; left out for a model
-          that has no next token, and the attribute `entropy_missing` says why;
-        - `path` `(level, position, component)` and `path_share` `(component,)`: the tokens of the first prompt in
-          the principal components of their last states, without special tokens; left out of prompts with fewer
-          than three tokens.
+        - `entropy` and `entropy_normed` `(prompt, level)` in nats; left out for a model that has no next token, and the
+          attribute `entropy_missing` says why;
+        - `path` `(level, position, component)` and `path_share` `(component,)`: the first prompt's tokens, special ones
+          left out, in the principal components of their last states; for three tokens or more.
 
     Raises:
         ParameterError: if a token does not exist, the window does not fit the model, or there is no prompt.
@@ -77,8 +75,12 @@ def measure_trajectories(model: Model, prompts: frame.Prompts, token: int = -1, 
     def each() -> Iterator[frame.Variables]:
         nonlocal missing
         for number, traced in enumerate(frame.traces(model, given)):
-            entropies, missing = _entropies(traced, token)
-            yield _scores(traced, token, width) | entropies | (_paths(traced) if number == 0 else {})
+            variables = _scores(traced, token, width) | (_paths(traced) if number == 0 else {})
+            try:
+                entropies, missing = logit_lens_entropies(traced, token), ""
+            except UnsupportedModelError as reason:
+                entropies, missing = {}, str(reason)
+            yield variables | {name: ("level", values) for name, values in entropies.items()}
 
     levels, centres = range(n_blocks + 1), [start + width // 2 for start in range(n_blocks - width + 1)]
     coords = {"level": levels, "block": range(n_blocks), "centre": centres}
@@ -119,13 +121,8 @@ def compare_trajectories(
         >>> bool(found["trained"].line_shape_score < found["untrained"].line_shape_score)
         True
     """
-    prompts = list(prompts)
-    found: dict[str, dict[str, xr.Dataset]] = {name: {} for name in names}
-    for name, state, model in frame.networks(names, precision, seed, revision):
-        given = inputs_for(model, prompts, seed=seed)
-        found[name][state] = sweep(measure_trajectories, model, given, token=token, window=window)
-        del model  # before the next one is loaded
-    return found
+    measured = partial(sweep, measure_trajectories, token=token, window=window)
+    return frame.networks(measured, names, prompts, seed, precision=precision, revision=revision)
 
 
 def _scores(traced: Trace, token: int, width: int) -> frame.Variables:
@@ -138,33 +135,22 @@ def _scores(traced: Trace, token: int, width: int) -> frame.Variables:
         normed = None
     x = states.cpu()
     windows = trajectory.block_windows(x, width)
-    scores = {name: getattr(trajectory, name) for name in SCORES}
-    return {
-        **{name: score_or_nan(score, x) for name, score in scores.items()},
+    variables: frame.Variables = {
         "readings": (("states", "reading"), measure_readings(x, normed)),
         "norm": ("level", trajectory.norms(x)),
         "step_length": ("block", trajectory.step_lengths(x)),
-        **{
-            f"window_{name}": ("centre", [score_or_nan(score, part) for part in windows])
-            for name, score in scores.items()
-        },
     }
-
-
-def _entropies(traced: Trace, token: int) -> tuple[frame.Variables, str]:
-    """Give the entropies of one prompt, or the reason why there are none."""
-    try:
-        return {name: ("level", values) for name, values in logit_lens_entropies(traced, token).items()}, ""
-    except UnsupportedModelError as reason:
-        return {}, str(reason)
+    for name in SCORES:
+        score = READINGS[name]
+        variables[name] = score_or_nan(score, x)
+        variables[f"window_{name}"] = ("centre", [score_or_nan(score, part) for part in windows])
+    return variables
 
 
 def logit_lens_entropies(traced: Trace, token: int = -1) -> dict[str, Tensor]:
     """Entropy of the next-token distribution read off the stream at each depth (paper, figure 26)."""
-    hf = traced.model.hf
-    position = traced.position(token)
-    x = traced.hidden[:, position]
-    head = hf.get_output_embeddings()
+    hf, position = traced.model.hf, traced.position(token)
+    x, head = traced.hidden[:, position], hf.get_output_embeddings()
     weight = getattr(head, "weight", None)
     if not isinstance(head, nn.Module) or weight is None:
         raise UnsupportedModelError(f"{type(hf).__name__} has no unembedding, so its states give no next token")
@@ -175,7 +161,14 @@ def logit_lens_entropies(traced: Trace, token: int = -1) -> dict[str, Tensor]:
         )
     with torch.no_grad():
         logits = {"entropy": _logits(head, x), "entropy_normed": _logits(head, traced.final_norm(x))}
-    _check_prediction(traced, position, logits["entropy_normed"][-1])
+        own = hf(**traced.inputs).logits[0, position].to(x)
+    # Some models transform states once more; up to a factor or a cap, these are the model's own logits.
+    agreement = float(torch.corrcoef(torch.stack([logits["entropy_normed"][-1], own]))[0, 1])
+    if not agreement > 0.99:
+        raise UnsupportedModelError(
+            f"{type(hf).__name__} does not predict by its unembedding alone (correlation {agreement:.2f} with its own "
+            "logits), so its states give no next token"
+        )
     return {name: trajectory.logit_entropy(values) for name, values in logits.items()}
 
 
@@ -183,19 +176,6 @@ def _logits(head: nn.Module, x: Tensor) -> Tensor:
     parts = [functional.linear(x, rows.to(x.device, x.dtype)) for rows in head.weight.split(_ROWS)]
     bias = getattr(head, "bias", None)
     return torch.cat(parts, dim=-1) + (0 if bias is None else bias.to(x.device, x.dtype))
-
-
-def _check_prediction(traced: Trace, position: int, last: Tensor) -> None:
-    """Refuse a model whose own logits are not these, up to a factor or a cap: some transform states once more."""
-    hf = traced.model.hf
-    with torch.no_grad():
-        own = hf(**traced.inputs).logits[0, position].to(last)
-    agreement = float(torch.corrcoef(torch.stack([last, own]))[0, 1])
-    if not agreement > 0.99:
-        raise UnsupportedModelError(
-            f"{type(hf).__name__} does not predict by its unembedding alone (correlation {agreement:.2f} with its own "
-            "logits), so its states give no next token"
-        )
 
 
 def _paths(traced: Trace) -> frame.Variables:

@@ -1,14 +1,11 @@
-r"""Coupling in vision transformers: at the class token, at a patch, between tokens in both orders, and with drop path.
+"""Coupling in vision transformers: at the class token, at a patch, between tokens in both orders, and with drop path.
 
-A vision transformer attends in both directions, so that $J^l_{t_1t_2}$ exists for every ordered pair of tokens, and
-that of $(t_2, t_1)$ is another matrix. `measure_relations` compares blocks with each other at six pairs of tokens;
-`measure_drop_path` shows what the same measurement gives when stochastic depth is left on.
+A vision transformer attends in both directions, so that $J^l_{t_1t_2}$ and $J^l_{t_2t_1}$ both exist, and differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +33,7 @@ def relation_tokens(model: Model, n_tokens: int) -> dict[str, tuple[int, int]]:
     config = model.hf.config
     if model.hf.main_input_name != "pixel_values" or not hasattr(config, "patch_size"):
         raise ParameterError(f"{model.name} reads no images; give a vision transformer such as 'nano-vit'")
-    height, width = np.array(_pair(config.image_size)) // _pair(config.patch_size)
+    height, width = np.broadcast_to(config.image_size, 2) // np.broadcast_to(config.patch_size, 2)
     if min(height, width) < 2 or n_tokens <= height * width:
         raise ParameterError(
             f"{model.name} has {height} x {width} patches and {n_tokens} tokens; a class token and at least 2 x 2 "
@@ -49,7 +46,7 @@ def relation_tokens(model: Model, n_tokens: int) -> dict[str, tuple[int, int]]:
 
 @frame.measurement(version=2)
 def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tensor], k: int = 10) -> xr.Dataset:
-    r"""Measure coupling between all pairs of blocks for several pairs of tokens (paper, section 3.2, for images).
+    """Measure coupling between all pairs of blocks for several pairs of tokens (paper, section 3.2, for images).
 
     For tokens $t_1, t_2$ the Jacobian $J^l_{t_1t_2}$ of each block is compared with the singular vectors of
     $J^{l'}_{t_1t_2}$ of each other block. The identity is subtracted for single tokens alone: between different
@@ -61,8 +58,7 @@ def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tenso
         k: number of singular vectors K.
 
     Returns:
-        a dataset with dimensions `prompt` (an image), `relation` (`RELATIONS`), `block_1` (l, whose Jacobian) and
-        `block_2` (l', whose vectors), blocks from 0, and
+        a dataset with dimensions `prompt` (an image), `relation` (`RELATIONS`), `block_1` (l) and `block_2` (l'), and
         one variable `(prompt, relation, block_1, block_2)` per variant of `metrics.variants.VARIANTS`;
         `singular_values` `(prompt, relation, block_1, rank)` and `frobenius_norm` `(prompt, relation, block_1)`;
         coordinates `token_in` and `token_out` `(relation,)`, the positions from 0.
@@ -88,8 +84,11 @@ def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tenso
 
 def _of_one_prompt(traced: Trace, k: int) -> xr.Dataset:
     pairs = list(relation_tokens(traced.model, traced.n_tokens).values())
+    # Single tokens, the first two, and pairs of different ones cannot be formed in one call.
+    apart = (pairs[:2], pairs[2:])
+    by_block = [torch.cat([block_jacobians(traced, at, some) for some in apart]) for at in range(traced.n_blocks)]
     each = []
-    for J in _relation_jacobians(traced, pairs):
+    for J in torch.stack(by_block, dim=1):
         found, values = frame.coupled(J, [k])
         variables: frame.Variables = {name: (("block_1", "block_2"), value[0]) for name, value in values.items()}
         variables["singular_values"] = (("block_1", "rank"), found.S)
@@ -110,12 +109,11 @@ def measure_drop_path(
     seed: int = 0,
     variant: str = "normalized_miscoupling",
 ) -> xr.Dataset:
-    r"""Measure coupling with stochastic depth off, as everywhere else, and left on, as in a model in training mode.
+    """Measure coupling with stochastic depth off, as everywhere else, and left on, as in a model in training mode.
 
-    The released code for vision transformers runs the model before it is put into evaluation mode. If the caller
-    left it in training mode, every residual branch is either dropped or multiplied by $1/(1-p_l)$, in the forward
-    pass and so in each Jacobian: the numbers then belong to a random sub-network. Draws in which a block loses both
-    branches have no singular vectors and are left out.
+    The released code for vision transformers runs the model before it is put into evaluation mode. In training mode
+    every residual branch is either dropped or multiplied by $1/(1-p_l)$, in the forward pass and so in each Jacobian:
+    the numbers belong to a random sub-network. Draws in which a block loses both branches are left out.
 
     Args:
         model: a vision model with branches that `drop_path` knows.
@@ -172,20 +170,3 @@ def measure_network(
         "relations": sweep(measure_relations, model, given, k=k),
         "path": sweep(measure_trajectories, model, given, token=token),
     }
-
-
-def _relation_jacobians(traced: Trace, pairs: list[tuple[int, int]]) -> torch.Tensor:
-    """Form the Jacobians of all blocks at all pairs of tokens, `(pairs, L, d, d)`."""
-    single = [pair for pair in pairs if pair[0] == pair[1]]
-    across = [pair for pair in pairs if pair[0] != pair[1]]
-    order = [[*single, *across].index(pair) for pair in pairs]
-    by_block = []
-    for block in range(traced.n_blocks):
-        # Single tokens and pairs of different ones cannot be formed in one call.
-        J = torch.cat([block_jacobians(traced, block, some) for some in (single, across)])
-        by_block.append(J[order])
-    return torch.stack(by_block, dim=1)
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else tuple(size)

@@ -1,8 +1,7 @@
-r"""The grid of trained vision transformers as a table: `data/vit_grid.csv`, one line per model, read and fitted.
+"""The grid of trained vision transformers as a table: `data/vit_grid.csv`, one line per model, read and fitted.
 
-Its columns are described in `coupling_lib.training.vit_grid`. A *reading* says which of its measurements is meant:
-token, number of singular vectors and variant. *Coupling* is 1 minus a normalised mismatch, mean over images and over
-pairs of different blocks. Models of one seed make the grid; further seeds repeat one row of it.
+Its columns are described in `coupling_lib.training.vit_grid`. *Coupling* is 1 minus a normalised mismatch, mean over
+images and over pairs of different blocks. Models of one seed make the grid; further seeds repeat one row of it.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
 r"""The coupling matrix of two block Jacobians, and how far it is from perfect coupling.
 
 Two residual Jacobians $J_1 = U_1 S_1 V_1^\top$ and $J_2 = U_2 S_2 V_2^\top$ are *coupled* when the singular
-vectors of one also diagonalise the other. The **coupling matrix** of the paper (equation 10) makes this visible:
+vectors of one also diagonalise the other: the **coupling matrix** of the paper (equation 10),
 
-$$A = U_{2,K}^\top J_1 V_{2,K} \in \mathbb{R}^{K \times K}.$$
+$$A = U_{2,K}^\top J_1 V_{2,K} \in \mathbb{R}^{K \times K},$$
 
-If the top $K$ singular vectors agree, $A$ is diagonal and holds the singular values of $J_1$. Two families of
-numbers say how far it is from that, and they are never blended:
+is then diagonal and holds the singular values of $J_1$. `miscoupling` looks at its off-diagonal part alone (paper,
+equations 13 and 14), `mismatch` compares it with those singular values (project page and released code).
 
-- `miscoupling` looks at the off-diagonal part of $A$ alone (paper, equations 13 and 14);
-- `mismatch` compares $A$ with the singular values of $J_1$ (project page and released code).
-
-Singular vectors have a joint sign: $(u_i, v_i)$ and $(-u_i, -v_i)$ are the same triplet. It changes
-$a_{ij}$ into $\pm a_{ij}$ but leaves the diagonal alone, so nothing here depends on it.
-
-All functions take leading batch dimensions, are differentiable, and compute in float32 or wider.
+Singular vectors have a joint sign: $(u_i, v_i)$ and $(-u_i, -v_i)$ are the same triplet. It changes $a_{ij}$ into
+$\pm a_{ij}$ but leaves the diagonal alone, so nothing here depends on it. All functions take leading batch dimensions,
+are differentiable, and compute in float32 or wider.
 """
 
 from __future__ import annotations
@@ -36,10 +32,8 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
     (equation 11) is the same only if all singular vectors of $J_1$ are kept.
 
     Args:
-        J1: Jacobian of the first block, a tensor (d, d) or any operator that answers `J1 @ V` for `V` (d, k).
-            Rows are output coordinates.
-        svd2: Singular triplets of the second Jacobian, with `.U` (d, at least k) and `.Vh` (at least k, d),
-            strongest first.
+        J1: Jacobian of the first block (d, d), or an operator that answers `J1 @ V`; rows are output coordinates.
+        svd2: Singular triplets of the second, `.U` (d, at least k) and `.Vh` (at least k, d), strongest first.
         k: Number of singular triplets, $K$.
 
     Returns:
@@ -49,7 +43,6 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
         ParameterError: If `k` is not between 1 and the number of triplets at hand, or the widths differ.
 
     Example:
-        >>> import torch
         >>> J = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
         >>> coupling_matrix(J, torch.linalg.svd(J), k=2)
         tensor([[3., 0.],
@@ -71,9 +64,7 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
 def coupling_matrices(J: Tensor | Sequence[Any], U: Tensor, Vh: Tensor) -> Tensor:
     r"""Coupling matrices of all pairs of blocks, $A_{l l'} = U_{l'}^\top J_l V_{l'}$ (paper, equation 10).
 
-    Each Jacobian is used once, on all singular vectors side by side: $J_l\,[V_1 \cdots V_{L_2}]$; one batched
-    product then gives every pair. The matrix for a smaller $K'$ is the leading block `A[..., :K', :K']`, so
-    $K' = 10, 30$ come free with $K = 50$. The result is not symmetric in the two blocks.
+    The matrix for a smaller $K'$ is the leading block `A[..., :K', :K']`. The result is not symmetric in the blocks.
 
     Args:
         J: Jacobians (L1, d, d), or a sequence of L1 operators that answer `J_l @ V`.
@@ -84,7 +75,6 @@ def coupling_matrices(J: Tensor | Sequence[Any], U: Tensor, Vh: Tensor) -> Tenso
         (L1, L2, K, K): first the block whose Jacobian it is, then the block whose vectors are used.
 
     Example:
-        >>> import torch
         >>> J = torch.stack([torch.diag(torch.tensor([3.0, 2.0])), torch.diag(torch.tensor([5.0, 4.0]))])
         >>> U, _, Vh = torch.linalg.svd(J)
         >>> coupling_matrices(J, U, Vh)[1, 0]  # the second block's Jacobian, the first one's vectors
@@ -122,8 +112,7 @@ def _side_by_side(bases: Tensor) -> Tensor:
 def miscoupling(A: Tensor, normalized: bool = False) -> Tensor:
     r"""Off-diagonal part of a coupling matrix (paper, equations 13 and 14).
 
-    $$m(A) = \lVert A - \mathrm{Diag}\,A \rVert_F, \qquad
-      \tilde m(A) = \frac{\lVert A - \mathrm{Diag}\,A \rVert_F}{\lVert A \rVert_F}.$$
+    $$m(A) = \lVert A - \mathrm{Diag}\,A \rVert_F, \qquad \tilde m(A) = m(A) / \lVert A \rVert_F.$$
 
     Both are 0 for perfect coupling. $m$ has the units of a singular value; $\tilde m$ lies between 0 and 1, does
     not change when $J_1$ is scaled, and is about $\sqrt{1 - 1/K}$ with no coupling at all.
@@ -136,7 +125,6 @@ def miscoupling(A: Tensor, normalized: bool = False) -> Tensor:
         One value per matrix (...).
 
     Example:
-        >>> import torch
         >>> miscoupling(torch.tensor([[3.0, 0.0], [4.0, 0.0]]), normalized=True)
         tensor(0.8000)
     """
@@ -160,8 +148,7 @@ def mismatch(A: Tensor, s1: Tensor, absolute: bool = False, norm: float | str = 
 
     Args:
         A: Coupling matrices (..., K, K).
-        s1: Top $K$ singular values of the Jacobian in $A$ (..., K), not of the block that gave the vectors. For all
-            pairs `A` (L1, L2, K, K) pass `s1[:, None, :]`.
+        s1: Top $K$ singular values of the Jacobian in $A$ (..., K); for all pairs `A` (L1, L2, K, K) `s1[:, None, :]`.
         absolute: Whether to take $|A|$, as the released code does.
         norm: $p$ of the normaliser: a positive number (2: Frobenius norm of $S_{1,K}$), or "trace" for $p = 1$.
 
@@ -172,7 +159,6 @@ def mismatch(A: Tensor, s1: Tensor, absolute: bool = False, norm: float | str = 
         ParameterError: If `norm` is neither a positive number nor "trace".
 
     Example:
-        >>> import torch
         >>> A, s1 = torch.tensor([[-3.0, 0.0], [0.0, 4.0]]), torch.tensor([3.0, 4.0])
         >>> mismatch(A, s1), mismatch(A, s1, absolute=True)
         (tensor(1.2000), tensor(0.))

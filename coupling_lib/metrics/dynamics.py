@@ -2,16 +2,12 @@ r"""The residual stream as a linear system: what products of $I + J_l$ carry, an
 
 The paper reads a network as $x^{l} = (I + J_l)\,x^{l-1}$ (section 6.1; appendix A.5, equations 19 to 24), with $J_l$
 the Jacobian of block $l$'s residual branch $f^l$ at the state $x^{l-1}$ that the network itself visits. The first-order
-expansion of a block there is
+expansion of a block there has a remainder as well, which the paper's equation leaves out:
 
-$$x^l = (I + J_l)\,x^{l-1} + b_l, \qquad b_l = f^l(x^{l-1}) - J_l\,x^{l-1},$$
+$$x^l = (I + J_l)\,x^{l-1} + b_l, \qquad b_l = f^l(x^{l-1}) - J_l\,x^{l-1}.$$
 
-so the paper's equation leaves out the remainder $b_l$. With it the recursion gives every state exactly; without it
-the product of the $I + J_l$ gives whatever part of the state was passed on linearly. The two readings have
-names of their own here and are never blended.
-
-A block that normalises its input cannot tell $x$ from $2x$. Where it reads the stream only through such a norm,
-$J_l\,x^{l-1} = 0$ up to the norm's small constant, and $b_l$ is all of $f^l$.
+A block that reads the stream only through a norm cannot tell $x$ from $2x$: $J_l\,x^{l-1} = 0$ up to the norm's small
+constant, and $b_l$ is all of $f^l$.
 
 Tensors: `J` (L, d, d), one residual Jacobian per block, and `x` (L+1, d), the states $x^0 \dots x^L$ of one token.
 """

@@ -1,9 +1,4 @@
-r"""What each variant is in the mean when there is no coupling, and draws of it.
-
-A measured value is a mean over pairs, so the mean of a variant under the null of `coupling_lib.metrics.nulls` is what
-it is set against: `expected_null`, with its standard error. It leans on the exact root mean square, and on draws of
-`random_orthogonal_null`.
-"""
+"""What each variant is in the mean under the null of `coupling_lib.metrics.nulls`, and draws of it."""
 
 from __future__ import annotations
 
@@ -155,26 +150,25 @@ def _frames(
 ) -> Iterator[list[FramePairs]]:
     """Pairs of frames, some draws at a time; those of a seed serve every prompt, and are kept if they are few."""
     sizes = (kinds, n_samples, group, d, r, k)
-    if not isinstance(source, int):
+    if not isinstance(source, int) or 8 * kinds * n_samples * k * (2 * r + k) > _MOST_KEPT:
         yield from _drawn(source, *sizes)
-    elif 8 * kinds * n_samples * k * (2 * r + k) > _MOST_KEPT:
-        yield from _drawn(torch.Generator().manual_seed(source), *sizes)
-    else:
-        kept, rest = _of_seed(source, *sizes)
-        for number in range(-(-n_samples // group)):
-            if number == len(kept):
-                kept.append(next(rest))
-            yield kept[number]
+        return
+    kept, rest = _of_seed(source, *sizes)
+    for number in range(-(-n_samples // group)):
+        if number == len(kept):
+            kept.append(next(rest))
+        yield kept[number]
 
 
 @lru_cache(maxsize=8)
 def _of_seed(seed: int, *sizes: int) -> tuple[list[list[FramePairs]], Iterator[list[FramePairs]]]:
     """What was drawn of a seed, and what draws more of it."""
-    return [], _drawn(torch.Generator().manual_seed(seed), *sizes)
+    return [], _drawn(seed, *sizes)
 
 
 def _drawn(
-    generator: torch.Generator | None, kinds: int, n_samples: int, group: int, d: int, r: int, k: int
+    source: torch.Generator | int | None, kinds: int, n_samples: int, group: int, d: int, r: int, k: int
 ) -> Iterator[list[FramePairs]]:
+    generator = torch.Generator().manual_seed(source) if isinstance(source, int) else source
     for first in range(0, n_samples, group):
         yield [frame_pairs(min(group, n_samples - first), d, r, k, generator) for _ in range(kinds)]

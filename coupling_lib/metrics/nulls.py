@@ -2,12 +2,8 @@ r"""What each variant measures when there is no coupling at all.
 
 The null hypothesis: both blocks keep their singular values, but all singular bases $U_1, V_1, U_2, V_2$ are
 independent and uniformly (Haar) distributed. A raw value means little without it, because several variants depend on
-the width $d$ and on $K$ alone: the `trace`
-normalisation of uncoupled Jacobians with flat spectra is about $1/\sqrt K$ at any width.
-
-Measured values are means over pairs, so the *mean* of a variant under the null is what they are set against:
-`coupling_lib.metrics.expected_null`, with its standard error. It leans on `closed_form_null`, the exact root mean
-square, derived here.
+the width $d$ and on $K$ alone. Measured values are means over pairs, so they are set against the *mean* of a variant
+under the null, `coupling_lib.metrics.expected_null`; it leans on the exact root mean square, derived here.
 
 **Derivation.** With $x = V_1^\top v$ and $y = U_1^\top u$ independent and uniform on the sphere, an entry of the
 coupling matrix is $a = u^\top J_1 v = \sum_i \sigma_i y_i x_i$. The signs are symmetric and
@@ -101,8 +97,7 @@ def filled_spectrum(S: Tensor, d: int, frobenius: Tensor) -> Tensor:
 def closed_form_null(name: str, S: Tensor, d: int, k: int) -> Tensor:
     """Root-mean-square value of a variant with no coupling, in closed form (derivation at the top of this module)."""
     # Exact for all variants but one, whatever the spectrum: `old_off_over_diagonal` is about $1 + (\pi/2 - 1)/K$, as
-    # if the entries of the coupling matrix were independent and Gaussian. The mean, which lies a little lower, is
-    # `expected_null`.
+    # if the entries of the coupling matrix were independent and Gaussian.
     (variant,) = chosen_variants([name])
     (S,) = widened(S)
     checked_ks([k], available=S.shape[-1])
@@ -148,15 +143,13 @@ def gaussian_miscoupling(k: int) -> float:
 
 def mean_absolute_coordinate(d: int) -> float:
     """Mean absolute coordinate of a uniform unit vector of width d."""
-    # It is $e_d = \Gamma(\tfrac d2) / (\sqrt\pi\, \Gamma(\tfrac{d+1}2)) \approx \sqrt{2 / \pi d}$, and also the mean
-    # $|u^\top v|$ of two unrelated unit vectors.
+    # It is $e_d \approx \sqrt{2 / \pi d}$ of the derivation, and also the mean $|u^\top v|$ of unrelated unit vectors.
     return math.exp(math.lgamma(d / 2) - math.lgamma((d + 1) / 2)) / math.sqrt(math.pi)
 
 
 def mean_absolute_entry(S: Tensor, d: int) -> Tensor:
     r"""Mean absolute entry $\mathbb E |u^\top J v|$ for unit vectors u, v drawn at random, exact for any spectrum."""
-    # It is $e_d\, \mathbb E \lVert \sigma \circ x \rVert_2$ (derivation at the top of this module). The integral in
-    # it is a trapezoidal sum over $\ln t$, which converges geometrically for such an integrand.
+    # The integral of the derivation is a trapezoidal sum over $\ln t$, which converges geometrically.
     S = S.double()
     energy = S.square().sum(dim=-1, keepdim=True)
     shares = (S.square() / energy).unsqueeze(-2)
@@ -171,7 +164,6 @@ def mean_absolute_entry(S: Tensor, d: int) -> Tensor:
 
 def relative_to_null(value: Tensor, null: Tensor) -> Tensor:
     """Share of the way from no coupling to perfect coupling."""
-    # $$\frac{\text{null} - \text{value}}{\text{null}}$$
     # Every variant is 0 at perfect coupling.
     value, null = widened(value, torch.as_tensor(null))
     return trustworthy(divided(value - null, -null, "distance from the null to perfect coupling"), "coupling")

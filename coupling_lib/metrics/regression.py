@@ -100,7 +100,7 @@ def correlation_over(
 ) -> Effect:
     """Pearson correlation with interval and standard error over whole groups, which are what counts as independent."""
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    return _over(lambda rows: pearson(x[rows], y[rows]), len(x), groups, n_resamples, fewest)
+    return effect_over(lambda rows: pearson(x[rows], y[rows]), len(x), groups, n_resamples, fewest)
 
 
 def r_squared_over(X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, n_resamples: int = 2000) -> Effect:
@@ -112,7 +112,7 @@ def r_squared_over(X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, 
         return float(1 - cleared(y[rows], X[rows]).var() / y[rows].var()) if varies else np.nan
 
     # A resample of a few equal points is fitted perfectly and says nothing.
-    return _over(explained, len(y), groups, n_resamples, fewest=X.shape[1] + 2)
+    return effect_over(explained, len(y), groups, n_resamples, fewest=X.shape[1] + 2)
 
 
 def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike, signed: bool = False) -> Effect:
@@ -125,10 +125,12 @@ def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike,
         r = np.corrcoef(table[:, rows])[2, :2]
         return float((np.sign(r[0]) if signed else 1) * r[0] ** 2 - r[1] ** 2)
 
-    return _over(lead, table.shape[1], groups)
+    return effect_over(lead, table.shape[1], groups)
 
 
-def _over(statistic: Statistic, n: int, groups: ArrayLike | None, n_resamples: int = 2000, fewest: int = 1) -> Effect:
+def effect_over(
+    statistic: Statistic, n: int, groups: ArrayLike | None, n_resamples: int = 2000, fewest: int = 1
+) -> Effect:
     """A statistic of n rows as an effect over groups, by default every row on its own."""
     groups = np.arange(n) if groups is None else np.asarray(groups)
     ends = bootstrap_error(statistic, groups, n_resamples, fewest=fewest)

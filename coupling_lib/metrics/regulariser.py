@@ -1,14 +1,9 @@
 r"""How far two matrices are from sharing their singular vectors, from a few products with random vectors.
 
-**What is measured.** Real square matrices $A$ and $B$ have a singular value decomposition in common, that is
-$A = U S_A V^\top$ and $B = U S_B V^\top$ with orthogonal $U$, $V$ and diagonal (perhaps signed) $S_A$, $S_B$, if and
-only if
-
-$$N = A B^\top \quad \text{and} \quad M = A^\top B$$
-
-are both symmetric (Eckart and Young, 1939). One direction is seen by multiplying out: $A B^\top = U S_A S_B U^\top$
-and $A^\top B = V S_A S_B V^\top$. For Jacobians of two blocks this is coupling: the coupling matrix
-$U_{l'}^\top J_l V_{l'}$ is then diagonal, for every K. How far a matrix is from symmetric is
+**What is measured.** Real square matrices have a singular value decomposition in common, $A = U S_A V^\top$ and
+$B = U S_B V^\top$ with orthogonal $U$, $V$ and diagonal (perhaps signed) $S_A$, $S_B$, if and only if
+$N = A B^\top$ and $M = A^\top B$ are both symmetric (Eckart and Young, 1939); for Jacobians of two blocks this is
+coupling, at every K. How far a matrix is from symmetric is
 
 $$c(N) = \frac{\lVert N - N^\top \rVert_F^2}{4 \lVert N \rVert_F^2}
        = \frac12 \Bigl( 1 - \frac{\mathrm{tr}(N N)}{\lVert N \rVert_F^2} \Bigr) \in [0, 1],$$
@@ -17,12 +12,9 @@ $$c(N) = \frac{\lVert N - N^\top \rVert_F^2}{4 \lVert N \rVert_F^2}
 each other, because $\mathrm{tr}(N N)$ is then as often positive as negative.
 
 **Why vectors suffice.** For independent vectors $y$, $z$ of independent standard normal entries,
-$\mathbb E\,(y^\top K z)^2 = \lVert K \rVert_F^2$ for any matrix $K$. And no product of $A$ with $B$ is ever
-formed, since
-
-$$y^\top A B^\top z = (A^\top y)^\top (B^\top z), \qquad y^\top A^\top B z = (A y)^\top (B z).$$
-
-With p probes all ordered pairs of them are used, so that p products with each matrix give $p (p - 1)$ samples.
+$\mathbb E\,(y^\top K z)^2 = \lVert K \rVert_F^2$ for any matrix $K$, and no product of $A$ with $B$ is ever formed:
+$y^\top A B^\top z = (A^\top y)^\top (B^\top z)$ and $y^\top A^\top B z = (A y)^\top (B z)$. With p probes all
+ordered pairs of them are used, so that p products with each matrix give $p (p - 1)$ samples.
 """
 
 from __future__ import annotations
@@ -54,8 +46,7 @@ def asymmetry_terms(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 def asymmetry(a: Tensor, b: Tensor) -> Tensor:
     """Estimate $c$ of pairs of matrices: the ratio of the estimates, each summed over the samples."""
-    # Because $(x - y)^2 \le 2 x^2 + 2 y^2$, the estimate lies in [0, 1] like $c$ itself, for any probes, and it is 0
-    # where the product is symmetric. It does not change when either matrix is scaled. As a ratio of unbiased
-    # estimates it is itself unbiased only in the limit of many probes or samples.
+    # Because $(x - y)^2 \le 2 x^2 + 2 y^2$, the estimate lies in [0, 1] like $c$ itself, for any probes. As a ratio of
+    # unbiased estimates it is itself unbiased only in the limit of many probes or samples.
     numerator, denominator = asymmetry_terms(a, b)
     return divided(numerator.sum(), denominator.sum(), "mean square of the products")

@@ -17,7 +17,6 @@ _MAX_ENTRIES = 2**21
 
 def stable_rank(S: Tensor) -> Tensor:
     """Stable rank: how many directions carry the Jacobian, weak ones counting for little."""
-    # $$\frac{\lVert J \rVert_F^2}{\sigma_1^2} = \sum_i \frac{\sigma_i^2}{\sigma_1^2}$$
     (S,) = widened(S)
     strongest = S.amax(dim=-1, keepdim=True)
     return divided(S, strongest, "largest singular value").square().sum(dim=-1)
@@ -25,8 +24,7 @@ def stable_rank(S: Tensor) -> Tensor:
 
 def decay_exponent(S: Tensor) -> Tensor:
     r"""Exponent $a$ of the power law $\sigma_i \propto i^{-a}$ that fits best in a log-log plot."""
-    # Least squares of $\ln \sigma_i$ on $\ln i$, $i = 1, \dots, r$, each value with the same weight. A flat spectrum
-    # has $a = 0$. Pass a slice to fit a part of the spectrum's head.
+    # Least squares of $\ln \sigma_i$ on $\ln i$, each value with the same weight.
     (S,) = widened(S)
     if S.shape[-1] < 2:
         raise ParameterError(f"the spectrum has shape {tuple(S.shape)!r}; a decay needs at least two singular values")
@@ -64,20 +62,17 @@ def first_block_of_fit(n_blocks: int) -> int:
 
 def left_right_alignment(U: Tensor, Vh: Tensor) -> Tensor:
     r"""Mean cosine $\frac1K \sum_i |u_i^\top v_i|$ between left and right vectors of the same rank."""
-    # It is 1 if the Jacobian acts on its top directions as a symmetric matrix (either sign): each singular direction
-    # is then written to where it is read from, as the paper's dynamical reading assumes. For unrelated vectors it is
-    # about $\sqrt{2 / \pi d}$.
+    # It is 1 if each singular direction is written to where it is read from (either sign), as the paper's dynamical
+    # reading assumes, and about $\sqrt{2 / \pi d}$ for unrelated vectors.
     U, Vh = widened(U, Vh)
     overlaps = trustworthy((Vh @ U).mT.abs(), "overlap of left and right vectors")
     return overlaps.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
 
 
 def exchanged_miscoupling(J: Tensor, U: Tensor, Vh: Tensor) -> Tensor:
-    """Normalised mis-coupling of a block with itself, left and right vectors exchanged."""
-    # $$\tilde m(V_K^\top J\, U_K) = \frac{\lVert B - \mathrm{Diag}\,B \rVert_F}{\lVert B \rVert_F}, \qquad B =
-    # V_K^\top J\, U_K$$
-    # The released code calls this order of the vectors `vju`. Unlike $U_K^\top J\, V_K$, which is diagonal by
-    # construction, $B$ is diagonal only where each left vector equals its right one up to sign.
+    r"""Normalised mis-coupling $\tilde m(B)$ of a block with itself, left and right vectors exchanged."""
+    # The released code calls $B = V_K^\top J\, U_K$ `vju`. Unlike $U_K^\top J\, V_K$, which is diagonal by
+    # construction, it is diagonal only where each left vector equals its right one up to sign.
     J, U, Vh = widened(J, U, Vh)
     return miscoupling(Vh @ J @ U, normalized=True)
 

@@ -1,13 +1,8 @@
-r"""Intervals, fits and correlations for the numbers that figures show and verdicts rest on; SciPy does the work.
+"""Intervals, fits and correlations for the numbers that figures show and verdicts rest on; SciPy does the work.
 
 Prompts, and models of a suite, are what counts as independent; checkpoints of one run and sizes of one family are
-not. So whatever is resampled comes in *groups*: whole groups are drawn with replacement and the statistic is computed
-anew, ranks included (the percentile bootstrap). Below `FEW` values an interval is Student's t.
-
-What the width of a model alone does to a coupling is the curve that the paper's figure 1a lies on: the released code's
-`trace` normalisation divides a distance by the sum of K singular values, and for a flat spectrum and random bases it is
-about $1/\sqrt K$ (`coupling_lib.metrics.nulls`). With $K = \lfloor 0.1\,d \rfloor$, one of the numbers of vectors in
-the pre-release code, 1 minus it grows with the width $d$ although nothing is coupled.
+not. So whole *groups* are drawn with replacement and the statistic is computed anew, ranks included (the percentile
+bootstrap). Below `FEW` values an interval is Student's t.
 """
 
 from __future__ import annotations
@@ -78,9 +73,8 @@ def bootstrap_interval(
     values: ArrayLike, level: float = 0.95, n_resamples: int = 2000, seed: int = 0, axis: int = 0
 ) -> Interval:
     """Percentile bootstrap interval of a mean."""
-    # The values along `axis` (one per prompt, say) are drawn again with replacement, `n_resamples` times; the
-    # interval holds the middle `level` of the means obtained. The percentile method is taken because it stays defined
-    # where all values agree, as on the diagonal of a mismatch: the interval is then that single point.
+    # The percentile method stays defined where all values agree, as on the diagonal of a mismatch: the interval is
+    # then that single point.
     values = _finite(values, "values")
     if values.ndim == 0 or values.shape[axis] < 2:
         raise ParameterError(f"values have shape {values.shape!r}; an interval over axis {axis} needs at least two")
@@ -202,8 +196,7 @@ def correlation(
 ) -> Correlation:
     """Correlation of x and y, or their partial correlation with a third variable held fixed, over resampled pairs."""
     # Spearman's coefficient is Pearson's of the ranks, ties sharing their mean rank. With z held fixed it is the
-    # correlation of what is left of x and y after their best linear prediction from z,
-    # $$r_{xy \cdot z} = \frac{r_{xy} - r_{xz} r_{yz}}{\sqrt{(1 - r_{xz}^2)(1 - r_{yz}^2)}}.$$
+    # correlation of what is left of x and y after their best linear prediction from z.
     if method not in ("spearman", "pearson"):
         raise ParameterError(f"method is {method!r}; expected spearman or pearson")
     variables = [np.asarray(variable, dtype=float) for variable in ((x, y) if given is None else (x, y, given))]
@@ -266,7 +259,8 @@ def partial_correlation(x: ArrayLike, y: ArrayLike, given: ArrayLike) -> Partial
 
 
 def width_curve(d: ArrayLike) -> NDArray[np.float64]:
-    r"""Coupling without any coupling, $1 - 1/\sqrt{\lfloor 0.1\,d \rfloor}$."""
+    r"""Coupling without any coupling, $1 - 1/\sqrt{\lfloor 0.1\,d \rfloor}$, which the paper's figure 1a lies on."""
+    # The released code's `trace` normalisation is about $1/\sqrt K$ for a flat spectrum and random bases.
     return 1 - np.maximum(1, np.floor(np.asarray(d) / 10)) ** -0.5
 
 

@@ -8,11 +8,10 @@ independent entries: normal ones below the diagonal and the roots of $\chi^2_{m-
 T^\top$ the product $H_1^\top H_2 = T\,(Q^\top H_2)$ needs a Gaussian matrix (K, K) more, and the rest of $H_2^\top H_2$
 is again Wishart, with $K$ rows fewer.
 
-**Angles.** The top $K$ singular vectors of a Jacobian are known up to a joint sign each, and where two singular values
-are close, hardly at all: the two vectors may mix. Their span is what is determined. Two spans of the same dimension are
-compared by their **principal angles** $0 \le \theta_1 \le \dots \le \theta_K \le \pi/2$: $\theta_1$ is the least angle
-between a vector of one and a vector of the other, $\theta_2$ the smallest among the vectors orthogonal to these, and so
-on. All are 0 where the spans are equal.
+**Angles.** Where two singular values are close, their vectors may mix: only the span of the top $K$ is determined. Two
+spans are compared by their **principal angles** $0 \le \theta_1 \le \dots \le \theta_K \le \pi/2$: $\theta_1$ is the
+least angle between a vector of one and a vector of the other, $\theta_2$ the smallest among the vectors orthogonal to
+these, and so on. All are 0 where the spans are equal.
 """
 
 from __future__ import annotations
@@ -91,8 +90,6 @@ def principal_angles(X: Tensor, Y: Tensor) -> Tensor:
 
 def random_angles(d: int, k: int, n_samples: int = 3000, generator: Generator | None = None) -> Tensor:
     """Principal angles between independent, uniformly random subspaces."""
-    # Only $X^\top Y$ of the two frames enters, a (K, K) matrix; no more is drawn.
+    # Let one frame be the first K coordinates: those of the other are then X'Y, and no more is drawn.
     # Where $2K$ exceeds $d$, the two spans share directions, whose angle is 0 up to rounding.
-    # Of one frame all first K coordinates are 1 on the diagonal: the other's are then X'Y.
-    cosine = torch.linalg.svdvals(frame_pairs(n_samples, d, k, k, generator).left).clamp(max=1)
-    return cosine.acos()
+    return torch.linalg.svdvals(frame_pairs(n_samples, d, k, k, generator).left).clamp(max=1).acos()

@@ -1,14 +1,13 @@
 r"""Surrogates: the same Jacobians against singular vectors from which one kind of agreement has been taken away.
 
-A null value says what a mismatch is with no coupling; a surrogate says *which* agreement it is that lifts a trained
-model above it. Block $l$ keeps its Jacobian and singular vectors. The vectors of block $l'$ are replaced:
+A surrogate says *which* agreement it is that lifts a trained model above its null. Block $l$ keeps its Jacobian and
+singular vectors. The vectors of block $l'$ are replaced:
 
 - `rotated`: $U_{l'} \to Q\, U_{l'}$, $V_{l'} \to R\, V_{l'}$ with independent, uniformly random rotations. Nothing is
-  left but orthonormality: the null hypothesis of `coupling_lib.metrics.nulls`, with the measured $J_l$ in place of one
-  with random bases (the distribution is the same).
+  left but orthonormality: the null hypothesis of `coupling_lib.metrics.nulls`.
 - `permuted`: the coordinates of the residual stream are shuffled, by one permutation for $U_{l'}$ and $V_{l'}$. How the
-  entries of a vector are distributed (a few large coordinates, say) and how a block's left and right vectors lie to
-  each other both stay; their place in the stream is lost.
+  entries of a vector are distributed and how a block's left and right vectors lie to each other both stay; their place
+  in the stream is lost.
 - `unpaired`: $U_{l'}$ and $V_{l'}$ stay, but $v_i$ is matched with another $u_{\pi(i)}$. The subspaces stay shared, the
   partners do not: what exceeds this is coupling of single directions and not of subspaces alone.
 """

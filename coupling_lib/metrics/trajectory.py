@@ -2,13 +2,11 @@ r"""The shape of a token's path through the residual stream: how straight, how e
 
 A trajectory is the sequence of states $x^0, x^1, \dots, x^L$ of one token: $x^0$ enters the first block and $x^l$
 leaves block $l$. Every function takes `x` (L+1, d) or (L+1, n, d), depth first and width last, and gives one value
-per token. What stands first and last in `x` is the caller's choice (with or without the embedding state, before or
-after the final norm), and a figure says which it took.
+per token.
 
-**Rival readings.** The paper defines line-shape score and expodistance by formulas and equidistance by a word. Its
-formulas leave open which states a trajectory is made of, and its words do not always say what its formulas do. Nothing
-here is blended: `STATES` names the choices of states, `READINGS` the choices of formula, and `measure_readings` gives
-every combination, so that a reader sees on a real model which choices matter.
+**Rival readings.** The paper's formulas leave open which states a trajectory is made of, and its words do not always
+say what its formulas do. `STATES` names the choices of states, `READINGS` the choices of formula, and
+`measure_readings` gives every combination.
 """
 
 from __future__ import annotations
@@ -57,7 +55,6 @@ def line_shape_score(x: Tensor) -> Tensor:
         UntrustworthyResultError: If a step has no direction (two equal states in a row) or the directions cancel.
 
     Example:
-        >>> import torch
         >>> line_shape_score(torch.tensor([[0.0, 0.0], [1.0, 0.0], [5.0, 0.0]]))  # straight on
         tensor(1.)
         >>> line_shape_score(torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 9.0]]))  # one right angle
@@ -88,10 +85,8 @@ def expodistance(x: Tensor, correction: int = 0) -> Tensor:
     $$\mathrm{ED} = \frac{\mathrm{Var}_l\, \alpha^l}{(\mathrm{Mean}_l\, \alpha^l)^2}, \qquad
       \alpha^l = \ln \frac{\lVert x^l \rVert_2}{\lVert x^{l-1} \rVert_2}, \quad l = 1, \dots, L.$$
 
-    It is 0 for exact exponential growth. The variance is the population one: the mean of squared deviations,
-    divided by $L$ and not by $L - 1$, because the $L$ steps are the whole path and not a sample of it. The value is
-    the *square* of the coefficient of variation of $\alpha$, as the paper's formula has it, and grows without bound as
-    the mean growth approaches 0.
+    It is 0 for exact exponential growth, and grows without bound as the mean growth approaches 0. It is the *square* of
+    a coefficient of variation, with the population variance: the $L$ steps are the whole path and no sample of it.
 
     Args:
         x: States (L+1, d) or (L+1, n, d).
@@ -105,7 +100,6 @@ def expodistance(x: Tensor, correction: int = 0) -> Tensor:
             variance is asked for of a single step.
 
     Example:
-        >>> import torch
         >>> expodistance(torch.tensor([[1.0], [2.0], [4.0], [8.0]]))  # doubles at each block
         tensor(0.)
         >>> expodistance(torch.tensor([[1.0], [1.0], [4.0]]))  # stands, then grows fourfold
@@ -131,8 +125,7 @@ def equidistance(x: Tensor, correction: int = 0) -> Tensor:
     $$\mathrm{CoV} = \frac{\sqrt{\mathrm{Var}_l\, \delta^l}}{\mathrm{Mean}_l\, \delta^l}, \qquad
       \delta^l = \lVert x^l - x^{l-1} \rVert_2,$$
 
-    with the population variance. It is 0 when all steps are equally long. The paper names the quantity without a
-    formula; this is the plain coefficient of variation, not its square.
+    with the population variance. It is 0 when all steps are equally long. The paper names it without a formula.
 
     Args:
         x: States (L+1, d) or (L+1, n, d).
@@ -145,7 +138,6 @@ def equidistance(x: Tensor, correction: int = 0) -> Tensor:
         UntrustworthyResultError: If no step has any length, or a sample variance is asked for of a single step.
 
     Example:
-        >>> import torch
         >>> equidistance(torch.tensor([[0.0], [1.0], [4.0]]))  # steps of 1 and 3
         tensor(0.5000)
     """
@@ -170,8 +162,7 @@ def window_width(n_blocks: int, wanted: int = 0) -> int:
 
 def block_windows(x: Tensor, width: int) -> Tensor:
     """Every run of neighbouring blocks of a trajectory, each to be scored on its own."""
-    # A window of `width` blocks has `width` steps between `width + 1` states. Window number s holds the blocks s to
-    # s + width - 1, counted from 0, and is centred at block s + width // 2.
+    # Window number s holds the blocks s to s + width - 1, from 0, and the states at their ends.
     if not 1 <= width < len(x):
         raise ParameterError(f"width is {width!r}; a trajectory of {len(x)} states has windows of 1 to {len(x) - 1}")
     return x.unfold(0, width + 1, 1).movedim(-1, 1)
@@ -229,10 +220,8 @@ STATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "normed end": lambda x, normed: torch.cat([x[:-1], normed[None]]),
     "both": lambda x, normed: torch.cat([x[1:-1], normed[None]]),
 }
-r"""Which states make the trajectory, from $x^0 .. x^L$ and the last state after the final norm. The default of the
-library takes all of $x^0 .. x^L$ as the blocks leave them. `without embedding` drops $x^0$; `normed end` takes the
-last state after the final norm, as Hugging Face's `hidden_states` and with them the released code do; `both` does
-both."""
+r"""Which states make the trajectory, from $x^0 .. x^L$ and the last state after the final norm, with which Hugging
+Face's `hidden_states`, and so the released code, end."""
 
 READINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "line_shape_score": line_shape_score,
@@ -243,10 +232,8 @@ READINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "equidistance_sample": partial(equidistance, correction=1),
     "equidistance_squared": lambda x: equidistance(x) ** 2,
 }
-r"""Formulas by name. `expodistance` is the paper's formula, the square of a coefficient of variation with the
-population variance; `expodistance_root` is the coefficient of variation that the paper's text calls it.
-`equidistance` is a coefficient of variation, `equidistance_squared` its square; `_sample` takes the sample
-variance."""
+r"""Formulas by name: `expodistance_root` is the coefficient of variation that the paper's text calls expodistance;
+`_sample` takes the sample variance."""
 
 
 def score_or_nan(score: Callable[[Tensor], Tensor], x: Tensor) -> float:

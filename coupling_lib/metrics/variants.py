@@ -1,15 +1,11 @@
 r"""Every published reading of "coupling", each under its own name.
 
 The paper's text, its project page, the released code, the pre-release code and an older version of it compute
-different numbers from the same pair of Jacobians. `VARIANTS` lists them; none is blended with another, and every
-figure names the one it shows. With $l$ the block whose Jacobian is measured and $l'$ the block whose singular vectors
-are used, all of them are read off six small matrices:
+different numbers from the same pair of Jacobians. `VARIANTS` lists them. With $l$ the block whose Jacobian is measured
+and $l'$ the block whose singular vectors are used, all are read off six small matrices of the top $K$ vectors:
 
 $$U_{l'}^\top J_l V_{l'}, \quad V_{l'}^\top J_l U_{l'}, \quad
-  U_{l'}^\top U_l, \quad V_l^\top V_{l'}, \quad U_{l'}^\top V_l, \quad V_{l'}^\top U_l,$$
-
-each with the top $K$ vectors only. `measure_variants` forms each once, for all pairs of blocks and the largest $K$,
-and takes its leading blocks for the smaller ones.
+  U_{l'}^\top U_l, \quad V_l^\top V_{l'}, \quad U_{l'}^\top V_l, \quad V_{l'}^\top U_l.$$
 
 Every variant is a distance: 0 for perfect coupling. What the paper plots as *coupling* is one of `TRANSFORMS` of it.
 """
@@ -169,11 +165,9 @@ def chosen_variants(names: Iterable[str] | None, ks: Iterable[int] = ()) -> list
 def evaluated(variants: Iterable[Variant], products: PairProducts, ks: Sequence[int]) -> dict[str, Tensor]:
     """Values of some variants at several numbers of singular vectors."""
     tops = [products.top(k) for k in ks]
-    return {variant.name: torch.stack([_read(variant, top) for top in tops]) for variant in variants}
-
-
-def _read(variant: Variant, products: PairProducts) -> Tensor:
-    return variant.value(products.s, *(getattr(products, name) for name in variant.needs))
+    return {
+        v.name: torch.stack([v.value(top.s, *(getattr(top, n) for n in v.needs)) for top in tops]) for v in variants
+    }
 
 
 def checked_ks(ks: Iterable[int], available: int) -> list[int]:
@@ -190,10 +184,7 @@ def checked_ks(ks: Iterable[int], available: int) -> list[int]:
 def measure_variants(
     J: Tensor | Sequence[Any], U: Tensor, S: Tensor, Vh: Tensor, ks: Iterable[int], names: Iterable[str] | None = None
 ) -> dict[str, Tensor]:
-    r"""Every variant for all pairs of blocks and several K, from shared products.
-
-    Each Jacobian is applied once to all singular vectors side by side; each of the six products is formed
-    once, for the largest $K$. Blocks are taken in groups so that no intermediate result exceeds 32 MB in float32.
+    """Every variant for all pairs of blocks and several K, from products that are formed once, for the largest K.
 
     Args:
         J: Residual Jacobians (L, d, d), or a sequence of L operators that answer `J_l @ V`.
@@ -211,7 +202,6 @@ def measure_variants(
         ParameterError: If the shapes do not fit together.
 
     Example:
-        >>> import torch
         >>> J = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0))
         >>> values = measure_variants(J, *torch.linalg.svd(J), ks=(2, 4), names=["normalized_miscoupling"])
         >>> values["normalized_miscoupling"].shape
@@ -263,7 +253,6 @@ def locality(values: Tensor) -> Tensor:
         ParameterError: If `values` does not hold one value per pair.
 
     Example:
-        >>> import torch
         >>> locality(torch.tensor([[1.0, 0.5], [0.3, 1.0]]))
         tensor([1.0000, 0.4000])
     """
