@@ -17,11 +17,11 @@ from coupling_lib import paths, store
 from coupling_lib.measures import nulls
 from coupling_lib.store import files
 
-LARGEST = 500_000
+LARGEST = 2_000_000
 """Bytes of a file above which it is left out."""
 
 MEASURES = (
-    *(cl.measure_depth, cl.measure_tokens, cl.measure_trajectories, cl.measure_spectra, cl.measure_triplets),
+    *(cl.measure_depth, cl.measure_tokens, cl.measure_trajectories, cl.measure_spectra, cl.measure_precision),
     *(cl.measure_dynamics, cl.measure_perturbation, nulls.measure_nulls, nulls.measure_decisive),
 )
 

@@ -27,6 +27,7 @@ from coupling_lib.measures.random_bases import chance, null_of
 from coupling_lib.metrics.subspaces import principal_angles, random_angles
 from coupling_lib.models.load import Model, load_model
 from coupling_lib.store.sweep import sweep
+from coupling_lib.store.whole import find_whole, keep_whole, whole_key
 
 REFERENCE = "float32"
 """The precision, and the arithmetic, that all others are compared with."""
@@ -111,6 +112,7 @@ def _of_one_prompt(traced: Trace, token: int, k: int) -> frame.Variables:
     }
 
 
+@frame.measurement(version=1)
 def measure_precision(
     name: str,
     prompts: Sequence[Any],
@@ -156,8 +158,11 @@ def measure_precision(
     """
     model = load_model(name, precision=REFERENCE, revision=revision)
     inputs = inputs_for(model, prompts, seed=seed)
-    settings = {"k": k, "token": token}
-    examples = inputs[:n_vectors]
+    settings, examples = {"k": k, "token": token}, inputs[:n_vectors]
+    chosen = settings | {"precisions": list(precisions), "n_vectors": n_vectors, "seed": seed}
+    key = whole_key(measure_precision, model, inputs, chosen)
+    if (kept := find_whole(key)) is not None:
+        return kept
     reference = _measured(model, inputs, examples, settings)
     found, left_out = [reference], []
     for precision in precisions:
@@ -177,7 +182,7 @@ def measure_precision(
     ds["random_angle"] = ("order", angles.mean(dim=0).numpy())
     ds["random_angle_error"] = ("order", (angles.std(dim=0) / len(angles) ** 0.5).numpy())
     named = {"precision": ", ".join(ds["precision"].values), "left_out": "\n".join(left_out)}
-    return ds.assign_attrs({"measure": "precision", "k": k, "n_vectors": len(examples)} | named)
+    return keep_whole(key, ds.assign_attrs({"measure": "precision", "k": k, "n_vectors": len(examples)} | named))
 
 
 def _measured(model: Model, inputs: Sequence[Any], examples: Sequence[Any], settings: dict[str, int]) -> dict[str, Any]:

@@ -165,3 +165,17 @@ def test_precisions_are_read_once_each_and_without_the_reference():
 def test_an_unknown_arithmetic_is_refused():
     with pytest.raises(ParameterError, match="arithmetic is 'float8'; it must be one of float32, bfloat16, float16"):
         measure_triplets(cl.load_model("nano-neox"), [PARIS], k=K, arithmetic="float8")
+
+
+def test_the_whole_is_kept_and_read_again_for_the_same_settings_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr("coupling_lib.paths.RESULTS", tmp_path)
+    first = measure_precision("nano-neox", [PARIS], ["bfloat16"], k=4, n_vectors=1)
+
+    def refuse(*arguments):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(precision, "_measured", refuse)
+    xr.testing.assert_identical(measure_precision("nano-neox", [PARIS], ["bfloat16"], k=4, n_vectors=1), first)
+    for prompts, settings in (([PARIS], {"k": 5}), (PROMPTS[1:], {"k": 4})):
+        with pytest.raises(AssertionError, match="measured again"):
+            measure_precision("nano-neox", prompts, ["bfloat16"], n_vectors=1, **settings)
