@@ -101,13 +101,13 @@ check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 texts = cl.inputs_for(loaded, chosen_prompts(p), seed=p.seed)
 settings = {"ks": ladder(p.k, loaded.d_model), "token": p.token, "seed": p.seed}
 trained = cl.sweep(measure_nulls, loaded, texts, **settings)
-trained_decisive = cl.sweep(measure_decisive, loaded, texts[:2], token=p.token)
+trained_decisive = cl.sweep(measure_decisive, loaded, texts[:6], token=p.token)
 
 # %%
 del loaded
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
 untrained = cl.sweep(measure_nulls, loaded, texts, **settings)
-untrained_decisive = cl.sweep(measure_decisive, loaded, texts[:2], token=p.token)
+untrained_decisive = cl.sweep(measure_decisive, loaded, texts[:6], token=p.token)
 del loaded
 
 # %% tags=["hide-input"]
@@ -153,8 +153,8 @@ show(
 #
 #     python workflow/decisive.py gpt2 gpt2-medium gpt2-large qwen1.5-0.5b pythia-1.4b
 #
-# It prints the lines below for each of them (here: this model, two prompts), with the digitised value beside. If the
-# trained and untrained models lie on the null of their own spectra and the digitised values lie there too, the axis
+# It prints the lines below for each of them (here: this model, up to six prompts), with the digitised value beside. If
+# the trained and untrained models lie on the null of their own spectra and the digitised values lie there too, the axis
 # shows the width of the models.
 
 # %%

@@ -220,5 +220,5 @@ def numbers_of(
     for short, part in product(("trace", "norm"), ("trained", "untrained", "null", "null_error")):
         found[f"decisive-{short}-{part.replace('_', '-')}"] = tenth[f"c_{short}_{part}"]
     found |= {"decisive-flat": tenth.c_flat, "decay": spectrum_decay(trained, k)}
-    found |= effects.numbers(effects.of_nulls(trained, k, REPORTED), "")
+    found |= effects.numbers(effects.of_nulls(trained, k, REPORTED) | effects.of_decisive(decisive), "")
     return {name: float(value) for name, value in found.items()}

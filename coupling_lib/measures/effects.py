@@ -70,6 +70,14 @@ def of_nulls(trained: xr.Dataset, k: int, variants: tuple[str, ...]) -> dict[str
     return found
 
 
+def of_decisive(both: xr.Dataset) -> dict[str, Effect]:
+    """Change with training of the coupling that figure 1a may show, 1 - `released_trace` at K = 10 % of the width."""
+    values = 1 - both["value"].sel(variant="released_trace", rule="0.1 d", pairs="different").astype(float)
+    return {
+        "decisive-trace-change": effect_of((values.sel(network="trained") - values.sel(network="untrained")).values)
+    }
+
+
 def of_emergence(measured: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
     """Coupling at the last step minus that at the most coupled one, and that one minus the first."""
     coupling = couplings(measured.transpose("step", "prompt", ...), variant, k)

@@ -68,6 +68,21 @@ def test_emergence_is_followed_from_the_first_step_to_the_peak_and_from_there_to
     assert_is_mean_of(found["fall"], coupling[2] - coupling[1])
 
 
+def test_the_decisive_change_is_that_of_the_reading_at_a_tenth_of_the_width():
+    values = RNG.uniform(0.1, 0.3, (2, 5, 2, 2, 2))
+    ds = xr.Dataset(
+        {"value": (("network", "prompt", "variant", "rule", "pairs"), values)},
+        coords={
+            "network": ["untrained", "trained"],
+            "variant": ["released_norm", "released_trace"],
+            "rule": ["10", "0.1 d"],
+            "pairs": ["different", "all"],
+        },
+    )
+    change = effects.of_decisive(ds)["decisive-trace-change"]
+    assert_is_mean_of(change, values[0, :, 1, 1, 0] - values[1, :, 1, 1, 0])
+
+
 def test_relative_coupling_and_what_goes_with_the_partners():
     values = RNG.uniform(-0.1, 0.3, (6, 2, 1, 1))
     ds = xr.Dataset(
