@@ -122,7 +122,13 @@ def other_models(others: str, besides: str) -> list[str]:
 
 
 def measure_models(
-    names: Sequence[str], prompts: Sequence[Any], k: int, token: int = -1, precision: str = "float32", seed: int = 0
+    names: Sequence[str],
+    prompts: Sequence[Any],
+    k: int,
+    token: int = -1,
+    precision: str = "float32",
+    seed: int = 0,
+    memory: str | int | None = None,
 ) -> dict[str, dict[str, xr.Dataset]]:
     """Measure coupling across depth in several models, one in memory at a time (paper, figure 20).
 
@@ -133,6 +139,7 @@ def measure_models(
         token: the position t whose Jacobians are measured; -1 is the last.
         precision: how the weights are held.
         seed: seed of the untrained weights and of random inputs.
+        memory: the most that weights may take, see `load_model`.
 
     Returns:
         for each model the datasets of `measure_depth`, by "untrained" and "trained".
@@ -146,7 +153,7 @@ def measure_models(
         {'untrained': 12, 'trained': 12}
     """
     found: dict[str, dict[str, xr.Dataset]] = {name: {} for name in names}
-    for name, state, model in frame.networks(names, precision, seed):
+    for name, state, model in frame.networks(names, precision, seed, memory=memory):
         if k > model.d_model:
             raise ParameterError(
                 f"k is {k}, and {name!r}, one of the other models, has width {model.d_model}; "

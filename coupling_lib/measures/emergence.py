@@ -34,6 +34,7 @@ def measure_emergence(
     window: int = 0,
     seed: int = 0,
     variant: str = "normalized_miscoupling",
+    memory: str | int | None = None,
 ) -> xr.Dataset:
     """Measure one model at several steps of its training (paper, figures 1b to 1e and 27 to 30).
 
@@ -50,6 +51,7 @@ def measure_emergence(
         window: number of blocks of a window, see `measure_trajectories`.
         seed: seed of the null, and of random inputs where the model has no tokenizer.
         variant: the mismatch whose null is given, a name of `metrics.variants.VARIANTS`.
+        memory: the most that weights may take, see `load_model`.
 
     Returns:
         a dataset with dimension `step`, in order of training, and
@@ -78,7 +80,9 @@ def measure_emergence(
     chosen = choose_steps(name, "" if steps is None else ",".join(map(str, steps)))
     per_step = []
     for step in tqdm(chosen, desc=f"{name}: steps", unit="step", disable=None, leave=False):
-        measured = _one_step(name, step, given, precision, tuple(ks), token, window, seed)
+        measured = _one_step(
+            name, step, given, {"precision": precision, "memory": memory}, tuple(ks), token, window, seed
+        )
         null = null_of(measured, variant, seed=seed).mean("block_1")
         per_step.append(measured.assign(null=null["value"], null_error=null["error"]))
     known = progress(name)
@@ -90,10 +94,17 @@ def measure_emergence(
 
 
 def _one_step(
-    name: str | Path, step: int, prompts: Any, precision: str, ks: tuple[int, ...], token: int, window: int, seed: int
+    name: str | Path,
+    step: int,
+    prompts: Any,
+    loading: dict[str, Any],
+    ks: tuple[int, ...],
+    token: int,
+    window: int,
+    seed: int,
 ) -> xr.Dataset:
     """Measure one revision; its weights are gone when this returns."""
-    model = load_model(name, revision=f"step{step}", precision=precision)
+    model = load_model(name, revision=f"step{step}", **loading)
     if model.n_blocks < 2:
         raise ParameterError(f"{model.name} has 1 block; coupling across depth needs two or more, take a deeper model")
     given = inputs_for(model, prompts, seed=seed)

@@ -138,14 +138,18 @@ def between_blocks(values: xr.DataArray) -> xr.DataArray:
 
 
 def networks(
-    names: Sequence[str], precision: str, seed: int, revision: str | None = None
+    names: Sequence[str],
+    precision: str,
+    seed: int,
+    revision: str | None = None,
+    memory: str | int | None = None,
 ) -> Iterator[tuple[str, str, Model]]:
     """Load models one after the other, each "untrained" and "trained"; only the first is of the given revision."""
     for number, name in enumerate(names):
         for state in ("untrained", "trained"):
             chosen = None if number else revision
-            untrained = state == "untrained"
-            yield name, state, load_model(name, precision=precision, revision=chosen, untrained=untrained, seed=seed)
+            made = {"precision": precision, "revision": chosen, "seed": seed, "memory": memory}
+            yield name, state, load_model(name, untrained=state == "untrained", **made)
 
 
 def traced_jacobians(

@@ -96,6 +96,7 @@ def compare_trajectories(
     token: int = -1,
     window: int = 0,
     seed: int = 0,
+    memory: str | int | None = None,
 ) -> dict[str, dict[str, xr.Dataset]]:
     """Measure several models, each untrained and trained, with one of them in memory at a time.
 
@@ -107,6 +108,7 @@ def compare_trajectories(
         token: see `measure_trajectories`.
         window: see `measure_trajectories`.
         seed: seed of the untrained weights and of random inputs.
+        memory: the most that weights may take, see `load_model`.
 
     Returns:
         for each name the datasets `"untrained"` and `"trained"` of `measure_trajectories`.
@@ -121,7 +123,7 @@ def compare_trajectories(
     """
     prompts = list(prompts)
     found: dict[str, dict[str, xr.Dataset]] = {name: {} for name in names}
-    for name, state, model in frame.networks(names, precision, seed, revision):
+    for name, state, model in frame.networks(names, precision, seed, revision, memory):
         given = inputs_for(model, prompts, seed=seed)
         found[name][state] = sweep(measure_trajectories, model, given, token=token, window=window)
         del model  # before the next one is loaded
