@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ from coupling_lib.errors import (
     PostNormWarning,
     UnsupportedModelError,
 )
-from coupling_lib.models import architecture, hub, sources
+from coupling_lib.models import architecture, checked, hub, sources
 from coupling_lib.models import untrained as fresh_weights
 
 
@@ -157,7 +157,9 @@ def load_model(
             hf = read(origin.folder)
         tokenizer = _tokenizer(origin.tokenizer) if family.main_input_name == "input_ids" else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
-        return Model(hf, tokenizer, *made, blocks=_prepare(hf, origin.name))
+        return Model(
+            hf, tokenizer, *made, blocks=_prepare(hf, origin.name, partial(checked.check, hf, origin, precision, fresh))
+        )
 
 
 def wrap_model(
@@ -196,7 +198,7 @@ def wrap_model(
     architecture.refuse_encoder_decoder(hf_model.config, name)
     hf_model.set_attn_implementation("eager")
     made = (name, "memory", None, precision or _stored_as(hf_model), False, None)
-    return Model(hf_model, tokenizer, *made, blocks=_prepare(hf_model, name))
+    return Model(hf_model, tokenizer, *made, blocks=_prepare(hf_model, name, partial(checks.validate, hf_model, name)))
 
 
 def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
@@ -241,12 +243,12 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
     return hf
 
 
-def _prepare(hf: PreTrainedModel, name: str) -> blocks.Blocks:
+def _prepare(hf: PreTrainedModel, name: str, check: Callable[[], blocks.Blocks]) -> blocks.Blocks:
     """Freeze a model, keep its layers in the form that can be differentiated, and check its blocks."""
     hf.eval().requires_grad_(False)
     hf.set_experts_implementation("eager")
     precisions.prepare(hf)
-    found = checks.validate(hf, name)
+    found = check()
     if found.post_norm:
         branch = "pass boundary='branch' for what their sub-layers add to it; " * all(found.post_norm.values())
         said = (
