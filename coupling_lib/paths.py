@@ -14,3 +14,5 @@ SHIPPED = DATA / "measurements"
 # What is made goes into the checkout, or where the user is: never among installed packages. COUPLING_RESULTS, read
 # when the library is imported, names another folder.
 RESULTS = Path(os.environ.get("COUPLING_RESULTS") or (Path.cwd() if _INSTALLED else ROOT) / "results").absolute()
+# What may be deleted at any time, and is then made again.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coupling_lib"

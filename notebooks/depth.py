@@ -24,6 +24,7 @@
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+memory: str = ""  # the most that weights may take, as 8GB; what does not fit stays on disk; empty for what is free
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
 prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
 k: int = 10  # number of singular vectors compared, from 1 to the model's width
@@ -68,7 +69,7 @@ show(
 )
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
 drawn = choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
 trained = cl.sweep(cl.measure_depth, loaded, texts, ks=(p.k,), token=p.token)
@@ -79,7 +80,9 @@ trained = cl.sweep(cl.measure_depth, loaded, texts, ks=(p.k,), token=p.token)
 
 # %%
 del loaded
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+loaded = cl.load_model(
+    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+)
 untrained = cl.sweep(cl.measure_depth, loaded, texts, ks=(p.k,), token=p.token)
 del loaded
 
@@ -176,7 +179,9 @@ show(
 
 # %%
 names = other_models(p.others, besides=p.model)
-further = cl.measure_models(names, choices.chosen_prompts(p), p.k, p.token, p.precision, p.seed)
+further = cl.measure_models(
+    names, choices.chosen_prompts(p), p.k, p.token, p.precision, p.seed, memory=p.memory or None
+)
 beside = {p.model: networks} | further
 origins = [ds.attrs for states in beside.values() for ds in states.values()]
 show(

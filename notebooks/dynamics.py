@@ -26,6 +26,7 @@
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+memory: str = ""  # the most that weights may take, as 8GB; what does not fit stays on disk; empty for what is free
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
 prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
 k: int = 10  # number of singular vectors and shared directions, from 1 to the model's width
@@ -40,7 +41,9 @@ from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices
 from coupling_lib.metrics.summaries import side_by_side
 
-p = cl.check_parameters(globals(), declared=("model", "precision", "revision", "prompts", "k", "token", "seed"))
+p = cl.check_parameters(
+    globals(), declared=("model", "precision", "memory", "revision", "prompts", "k", "token", "seed")
+)
 command = provenance.papermill_command("dynamics", vars(p))
 
 # %% [markdown]
@@ -49,7 +52,7 @@ command = provenance.papermill_command("dynamics", vars(p))
 # One pass through the model per prompt, every block's Jacobian at the chosen token, and products of these.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
 choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
 trained = cl.sweep(cl.measure_dynamics, loaded, texts, k=p.k, token=p.token, seed=p.seed)
@@ -60,7 +63,9 @@ trained = cl.sweep(cl.measure_dynamics, loaded, texts, k=p.k, token=p.token, see
 
 # %%
 del loaded
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+loaded = cl.load_model(
+    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+)
 untrained = cl.sweep(cl.measure_dynamics, loaded, texts, k=p.k, token=p.token, seed=p.seed)
 del loaded
 

@@ -22,6 +22,7 @@
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder, with revisions called stepN
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+memory: str = ""  # the most that weights may take, as 8GB; what does not fit stays on disk; empty for what is free
 steps: str = ""  # training steps such as 0,128,1000; empty for all of an embedded model, a spaced choice of Pythia's
 prompts: int = 12  # number of embedded prompts; or a set's name or file, as mmlu:100
 k: int = 10  # number of singular vectors compared, from 1 to the model's width
@@ -38,7 +39,9 @@ from coupling_lib.inputs.choices import chosen_prompts
 from coupling_lib.measures import effects
 from coupling_lib.models import checkpoints
 
-p = cl.check_parameters(globals(), declared=("model", "precision", "steps", "prompts", "k", "window", "token", "seed"))
+p = cl.check_parameters(
+    globals(), declared=("model", "precision", "memory", "steps", "prompts", "k", "window", "token", "seed")
+)
 chosen = checkpoints.choose_steps(p.model, p.steps)
 command = provenance.papermill_command("emergence", vars(p))
 
@@ -54,6 +57,7 @@ measured = cl.measure_emergence(
     chosen_prompts(p),
     steps=chosen,
     precision=p.precision,
+    memory=p.memory or None,
     ks=(p.k,),
     token=p.token,
     window=p.window,

@@ -24,6 +24,7 @@
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+memory: str = ""  # the most that weights may take, as 8GB; what does not fit stays on disk; empty for what is free
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
 prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
 k: int = 10  # number of singular vectors compared, from 2 to the model's width
@@ -40,7 +41,9 @@ from coupling_lib.measures import generalization
 from coupling_lib.measures.nulls import ladder, measure_decisive, measure_nulls, null_by_spectrum, null_curves
 from coupling_lib.metrics.summaries import side_by_side
 
-p = cl.check_parameters(globals(), declared=("model", "precision", "revision", "prompts", "k", "token", "seed"))
+p = cl.check_parameters(
+    globals(), declared=("model", "precision", "memory", "revision", "prompts", "k", "token", "seed")
+)
 command = provenance.papermill_command("nulls", vars(p))
 
 # %% [markdown]
@@ -96,7 +99,7 @@ print(by_spectrum.to_string(index=False, float_format="%.5f"))
 # The untrained model is the fourth comparison.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
 check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 texts = cl.inputs_for(loaded, chosen_prompts(p), seed=p.seed)
 settings = {"ks": ladder(p.k, loaded.d_model), "token": p.token, "seed": p.seed}
@@ -105,7 +108,9 @@ trained_decisive = cl.sweep(measure_decisive, loaded, texts[:6], token=p.token)
 
 # %%
 del loaded
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+loaded = cl.load_model(
+    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+)
 untrained = cl.sweep(measure_nulls, loaded, texts, **settings)
 untrained_decisive = cl.sweep(measure_decisive, loaded, texts[:6], token=p.token)
 del loaded

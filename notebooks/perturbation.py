@@ -27,6 +27,7 @@
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+memory: str = ""  # the most that weights may take, as 8GB; what does not fit stays on disk; empty for what is free
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
 prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
 noise: str = "0.03,0.1,0.3,1,3"  # lengths of the noise relative to the embedding, separated by commas
@@ -43,7 +44,7 @@ from coupling_lib.inputs import choices, parameters
 from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(
-    globals(), declared=("model", "precision", "revision", "prompts", "noise", "draws", "token", "seed")
+    globals(), declared=("model", "precision", "memory", "revision", "prompts", "noise", "draws", "token", "seed")
 )
 command = provenance.papermill_command("perturbation", vars(p))
 
@@ -56,7 +57,7 @@ command = provenance.papermill_command("perturbation", vars(p))
 # encoder the other tokens move too and act back, which the linearisation leaves out.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
 texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
 levels = parameters.parse_levels(p.noise)
 trained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=levels, draws=p.draws, token=p.token, seed=p.seed)
@@ -67,7 +68,9 @@ trained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=levels, draws=p
 
 # %%
 del loaded
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+loaded = cl.load_model(
+    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+)
 untrained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=levels, draws=p.draws, token=p.token, seed=p.seed)
 del loaded
 

@@ -26,6 +26,7 @@
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
 precisions: str = "bfloat16,int8,nf4,fp4"  # compared with float32: bfloat16, float16, int8, nf4 and fp4, or some
+memory: str = ""  # the most that weights may take, as 8GB; what does not fit stays on disk; empty for what is free
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
 prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
 k: int = 10  # number of singular vectors compared, from 1 to the model's width
@@ -41,7 +42,9 @@ from coupling_lib.inputs import choices
 from coupling_lib.measures.precision import chosen_precisions
 from coupling_lib.measures.random_bases import Chance
 
-p = cl.check_parameters(globals(), declared=("model", "precisions", "revision", "prompts", "k", "token", "seed"))
+p = cl.check_parameters(
+    globals(), declared=("model", "precisions", "memory", "revision", "prompts", "k", "token", "seed")
+)
 command = provenance.papermill_command("precision", vars(p))
 
 # %% [markdown]
@@ -56,7 +59,7 @@ command = provenance.papermill_command("precision", vars(p))
 # A precision that is not available for this model is left out, and said so here.
 
 # %%
-loaded = cl.load_model(p.model, revision=p.revision or None, untrained=True, seed=p.seed)
+loaded = cl.load_model(p.model, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed)
 choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 texts = choices.chosen_prompts(p)
 untrained = cl.sweep(cl.measure_depth, loaded, cl.inputs_for(loaded, texts, seed=p.seed), ks=(p.k,), token=p.token)
@@ -64,7 +67,9 @@ del loaded
 
 # %%
 narrow = chosen_precisions(p.precisions)
-measured = cl.measure_precision(p.model, texts, narrow, p.k, p.token, revision=p.revision or None, seed=p.seed)
+measured = cl.measure_precision(
+    p.model, texts, narrow, p.k, p.token, memory=p.memory or None, revision=p.revision or None, seed=p.seed
+)
 print(measured.attrs["left_out"] or "All of these precisions were measured.")
 
 # %% [markdown]

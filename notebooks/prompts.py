@@ -22,6 +22,7 @@
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+memory: str = ""  # the most that weights may take, as 8GB; what does not fit stays on disk; empty for what is free
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
 prompts: int = 24  # number of embedded prompts; or a set's name or file, as benchmarks:1200
 questions: int = 16  # number of embedded questions with counted reasoning steps; or a set or file, as gsm8k:200
@@ -39,7 +40,7 @@ from coupling_lib.measures.random_bases import chance
 from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(
-    globals(), declared=("model", "precision", "revision", "prompts", "questions", "k", "token", "seed")
+    globals(), declared=("model", "precision", "memory", "revision", "prompts", "questions", "k", "token", "seed")
 )
 command = provenance.papermill_command("prompts", vars(p))
 
@@ -52,7 +53,7 @@ command = provenance.papermill_command("prompts", vars(p))
 # What the control does too is due to more tokens, or to the last one, and not to what the instruction says.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
 choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 asked = [*choices.chosen_prompts(p), *cl.prompt_versions(loaded, choices.chosen_questions(p))]
 trained = cl.measure_prompts(loaded, asked, ks=(p.k,), token=p.token)
@@ -63,7 +64,9 @@ trained = cl.measure_prompts(loaded, asked, ks=(p.k,), token=p.token)
 
 # %%
 del loaded
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+loaded = cl.load_model(
+    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+)
 untrained = cl.measure_prompts(loaded, asked, ks=(p.k,), token=p.token)
 del loaded
 

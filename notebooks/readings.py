@@ -24,6 +24,7 @@
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+memory: str = ""  # the most that weights may take, as 8GB; what does not fit stays on disk; empty for what is free
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
 prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
 k: int = 10  # number of singular vectors where a figure shows a single one, from 2 to the model's width
@@ -39,7 +40,9 @@ from coupling_lib.inputs.choices import check_against_model, chosen_prompts
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.readings import several_ks
 
-p = cl.check_parameters(globals(), declared=("model", "precision", "revision", "prompts", "k", "token", "seed"))
+p = cl.check_parameters(
+    globals(), declared=("model", "precision", "memory", "revision", "prompts", "k", "token", "seed")
+)
 command = provenance.papermill_command("readings", vars(p))
 
 # %% [markdown]
@@ -51,7 +54,7 @@ command = provenance.papermill_command("readings", vars(p))
 
 # %%
 boundaries = ("block", "hidden_states")
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
 check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 texts = cl.inputs_for(loaded, chosen_prompts(p), seed=p.seed)
 settings = {"ks": several_ks(p.k, loaded.d_model), "token": p.token}
@@ -59,7 +62,9 @@ trained = {at: cl.sweep(cl.measure_depth, loaded, texts, **settings, boundary=at
 
 # %%
 del loaded
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+loaded = cl.load_model(
+    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+)
 untrained = {at: cl.sweep(cl.measure_depth, loaded, texts, **settings, boundary=at) for at in boundaries}
 del loaded
 

@@ -23,6 +23,7 @@
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+memory: str = ""  # the most that weights may take, as 8GB; what does not fit stays on disk; empty for what is free
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
 prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
 k: int = 15  # number of singular values and vectors, from 2 to half of the model's width
@@ -41,7 +42,8 @@ from coupling_lib.measures import effects
 from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(
-    globals(), declared=("model", "precision", "revision", "prompts", "k", "blocks", "token", "fit_from", "seed")
+    globals(),
+    declared=("model", "precision", "memory", "revision", "prompts", "k", "blocks", "token", "fit_from", "seed"),
 )
 command = provenance.papermill_command("spectra", vars(p))
 
@@ -52,7 +54,7 @@ command = provenance.papermill_command("spectra", vars(p))
 # triplets, and for a few blocks all singular values.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
 whole = choices.spread_blocks(p, loaded.n_blocks, loaded.d_model, loaded.name)
 texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
 trained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whole=tuple(whole))
@@ -63,7 +65,9 @@ trained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whol
 
 # %%
 del loaded
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+loaded = cl.load_model(
+    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+)
 untrained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whole=tuple(whole))
 del loaded
 

@@ -23,6 +23,7 @@
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+memory: str = ""  # the most that weights may take, as 8GB; what does not fit stays on disk; empty for what is free
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
 example: str = "What is the capital of France? The capital is"  # prompt whose matrices are drawn
 prompts: int = 5  # further embedded prompts for the means; or a set's name or file, as gsm8k:50
@@ -45,7 +46,7 @@ from coupling_lib.measures.tokens import token_comparisons, token_reports
 from coupling_lib.metrics.summaries import side_by_side
 
 compared = ("example", "prompts", "pair", "k", "tokens", "token_in", "token_out", "seed")
-p = cl.check_parameters(globals(), declared=("model", "precision", "revision", *compared))
+p = cl.check_parameters(globals(), declared=("model", "precision", "memory", "revision", *compared))
 command = provenance.papermill_command("tokens", vars(p))
 
 # %% [markdown]
@@ -64,7 +65,7 @@ command = provenance.papermill_command("tokens", vars(p))
 # compared then lie after the fixed input or before the fixed output.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
+loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
 choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 blocks = choices.chosen_pair(p, loaded.n_blocks, loaded.name)
 comparisons = token_comparisons(blocks, p.token_in, p.token_out)
@@ -80,7 +81,9 @@ trained = {
 
 # %%
 del loaded
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
+loaded = cl.load_model(
+    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+)
 untrained = {
     name: cl.sweep(cl.measure_tokens, loaded, texts, k=p.k, tokens=p.tokens, **chosen)
     for name, chosen in comparisons.items()

@@ -24,6 +24,7 @@
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
 others: str = ""  # further models in the first figure, separated by commas, as nano-llama,gpt2
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
+memory: str = ""  # the most that weights may take, as 8GB; what does not fit stays on disk; empty for what is free
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
 prompts: int = 24  # number of embedded prompts; or a set's name or file, as wikitext2:100
 token: int = -1  # token position that is followed; -1 is the last
@@ -41,7 +42,7 @@ from coupling_lib.measures.depth import other_models
 from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(
-    globals(), declared=("model", "others", "precision", "revision", "prompts", "token", "window", "seed")
+    globals(), declared=("model", "others", "precision", "memory", "revision", "prompts", "token", "window", "seed")
 )
 command = provenance.papermill_command("trajectories", vars(p))
 
@@ -56,6 +57,7 @@ models = cl.compare_trajectories(
     [p.model, *other_models(p.others, besides=p.model)],
     choices.chosen_prompts(p),
     precision=p.precision,
+    memory=p.memory or None,
     revision=p.revision or None,
     token=p.token,
     window=p.window,

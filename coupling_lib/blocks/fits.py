@@ -75,38 +75,36 @@ def parse(budget: str | int | None) -> int | None:
     return size
 
 
-def check(
-    need: dict[str, int], precision: str, device: torch.device, name: str, *, untrained: bool, offloaded: int | None
-) -> None:
+def check(need: dict[str, int], precision: str, device: torch.device, name: str, half_on_disk: int) -> None:
     """Refuse a model that does not fit, before anything large is downloaded or made."""
-    if untrained and need["float32"] > (free := available(torch.device("cpu"))):
-        raise ModelUnavailableError(
-            f"{name!r} needs {_gb(need['float32'])} while its untrained weights are made in float32, and {_gb(free)} "
-            "are free; choose a smaller model, or a machine with more memory"
-        )
     if need[precision] <= (free := available(device)):
         return
     fitting = [other for other in ("bfloat16", "int8", "nf4") if need[other] <= free]
-    ways = [f"pass precision={fitting[0]!r} ({_gb(need[fitting[0]])})"] if fitting else []
-    if offloaded is not None and offloaded <= free and not untrained:
-        ways.append(f"pass memory='{free // 10**6}MB' to leave its blocks on disk ({_gb(offloaded)})")
-    advice = ", or ".join(ways) or (
-        f"even precision='nf4' needs {_gb(need['nf4'])}: choose a smaller model, or a machine with more memory"
+    ways = [f"pass precision={fitting[0]!r} ({gb(need[fitting[0]])})"] if fitting else []
+    if not fitting and half_on_disk <= free:
+        ways.append(f"pass precision='bfloat16', which leaves its blocks on disk ({gb(half_on_disk)})")
+    advice = "".join(ways) or (
+        f"even precision='nf4' needs {gb(need['nf4'])}: choose a smaller model, or a machine with more memory"
     )
     raise ModelUnavailableError(
-        f"{name!r} needs {_gb(need[precision])} in {precision}, and {_gb(free)} are free on {device}; {advice}"
+        f"{name!r} needs {gb(need[precision])} in {precision}, and {gb(free)} are free on {device}; {advice}"
     )
+
+
+def check_drawn(need: int, free: int, name: str) -> None:
+    """Refuse a model whose fresh weights cannot be drawn even one block at a time."""
+    if need > free:
+        raise ModelUnavailableError(
+            f"{name!r} needs {gb(need)} while its untrained weights are drawn, one block at a time in float32, and "
+            f"{gb(free)} are free; choose a smaller model, or a machine with more memory"
+        )
 
 
 def check_offloaded(
-    whole: int, offloaded: int | None, budget: int, precision: str, device: torch.device, name: str, *, untrained: bool
+    whole: int, offloaded: int | None, budget: int, precision: str, device: torch.device, name: str
 ) -> None:
     """Refuse a model that does not fit into a budget even with its blocks on disk."""
-    bound = f"{name!r} needs {_gb(whole)}, and memory allows {_gb(budget)}"
-    if untrained:
-        raise ParameterError(
-            f"{bound}; untrained weights are made in memory as a whole: allow more, or leave memory out"
-        )
+    bound = f"{name!r} needs {gb(whole)}, and memory allows {gb(budget)}"
     if offloaded is None:
         raise ParameterError(
             f"{bound}; weights are quantised while the whole model is read, so {precision} cannot stay on disk: "
@@ -114,16 +112,16 @@ def check_offloaded(
         )
     if offloaded > budget:
         raise ParameterError(
-            f"{name!r} needs {_gb(offloaded)} with its blocks on disk (everything else in {precision} and one block in "
-            f"float32), and memory allows {_gb(budget)}; pass memory='{offloaded // 10**6 + 1}MB' or more"
+            f"{name!r} needs {gb(offloaded)} with its blocks on disk (everything else in {precision} and one block in "
+            f"float32), and memory allows {gb(budget)}; pass memory='{offloaded // 10**6 + 1}MB' or more"
         )
     if offloaded > (free := available(device)):
         raise ModelUnavailableError(
-            f"{name!r} needs {_gb(offloaded)} with its blocks on disk, and {_gb(free)} are free on {device}; choose a "
+            f"{name!r} needs {gb(offloaded)} with its blocks on disk, and {gb(free)} are free on {device}; choose a "
             "smaller model, or a machine with more memory"
         )
 
 
-def _gb(size: int) -> str:
+def gb(size: int) -> str:
     """Write a size for readers."""
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

@@ -67,6 +67,14 @@ def plan(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Plan:
     return Plan(found.path, _size(hf) - sum(sizes), max(sizes), len(sizes), tuple(others))
 
 
+@dataclass(frozen=True)
+class Placing:
+    """Where the weights of a model go: what stays on disk, and whether fresh ones are drawn one block at a time."""
+
+    on_disk: Plan | None = None
+    by_block: bool = False
+
+
 def choose(
     model_class: type[PreTrainedModel],
     config: PreTrainedConfig,
@@ -77,17 +85,38 @@ def choose(
     *,
     untrained: bool,
     budget: int | None,
-) -> Plan | None:
+) -> Placing:
     """Decide whether a model's blocks stay on disk, and refuse a model that fits in neither way."""
     need, division = memory.needed(model_class, config), plan(model_class, config)
     on_disk = None if "quantization_config" in arguments else division.bytes(arguments["dtype"])
     # A block whose weights are not float32 is measured on a float32 copy.
     whole = need[precision] + (0 if precision == "float32" else 4 * division.largest)
-    if budget is None or whole <= budget:
-        memory.check(need, precision, device, name, untrained=untrained, offloaded=on_disk)
-        return None
-    memory.check_offloaded(whole, on_disk, budget, precision, device, name, untrained=untrained)
-    return division
+    if budget is not None:
+        if stays := whole > budget:
+            memory.check_offloaded(whole, on_disk, budget, precision, device, name)
+        else:
+            memory.check(need, precision, device, name, division.bytes(torch.bfloat16))
+    else:
+        # Next to the weights: the Jacobians of all blocks, and activations, which take less than a block.
+        width = getattr(config.get_text_config(), "hidden_size", 0)
+        total, free = whole + 4 * (division.n_blocks * width**2 + division.largest), memory.available(device)
+        stays = on_disk is not None and on_disk < whole and total > free and on_disk <= free
+        if stays:
+            print(
+                f"{name}: measuring it in {precision} needs {memory.gb(total)}, and {memory.gb(free)} are free on "
+                f"{device}; its blocks stay on disk and are read one at a time, the rest takes {memory.gb(on_disk)}",
+                flush=True,
+            )
+        else:
+            memory.check(need, precision, device, name, division.bytes(torch.bfloat16))
+    by_block = untrained and (stays or need["float32"] > min(budget or need["float32"], _host()))
+    if by_block:
+        memory.check_drawn(4 * (division.outside + 2 * division.largest), _host(), name)
+    return Placing(division if stays else None, by_block)
+
+
+def _host() -> int:
+    return memory.available(torch.device("cpu"))
 
 
 def _size(module: nn.Module) -> int:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from coupling_lib.blocks import fits
 from coupling_lib.blocks.precision import PRECISIONS
 from coupling_lib.errors import ParameterError
 
@@ -119,6 +120,11 @@ RULES: dict[str, Rule] = {
     "model": Rule("an alias of data/models.csv, a Hugging Face id or a local folder", "nano-neox", _is_text),
     "precision": Rule(f"one of {', '.join(PRECISIONS)}", "float32", lambda v: v in tuple(PRECISIONS)),
     "precisions": Rule(f"some of {', '.join(PRECISIONS)}, separated by commas", "bfloat16,nf4", _are_precisions),
+    "memory": Rule(
+        "an amount of memory with its unit, or empty for what is free",
+        "8GB",
+        _or_empty(lambda v: isinstance(v, str) and _read_by(fits.parse)(v)),
+    ),
     "others": Rule(
         "aliases, Hugging Face ids or local folders, separated by commas, or empty", "nano-llama", _or_empty(_is_text)
     ),
@@ -161,7 +167,7 @@ RULES: dict[str, Rule] = {
 }
 """What each parameter may be; a name means the same in every notebook."""
 
-COMMON = ("model", "precision", "revision", "prompts", "k", "blocks", "token", "seed")
+COMMON = ("model", "precision", "memory", "revision", "prompts", "k", "blocks", "token", "seed")
 """What a notebook about coupling across depth takes."""
 
 

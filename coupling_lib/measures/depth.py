@@ -114,7 +114,13 @@ def other_models(others: str, besides: str) -> list[str]:
 
 
 def measure_models(
-    names: Sequence[str], prompts: Sequence[Any], k: int, token: int = -1, precision: str = "float32", seed: int = 0
+    names: Sequence[str],
+    prompts: Sequence[Any],
+    k: int,
+    token: int = -1,
+    precision: str = "float32",
+    seed: int = 0,
+    memory: str | int | None = None,
 ) -> dict[str, dict[str, xr.Dataset]]:
     """Measure coupling across depth in several models, one in memory at a time (paper, figure 20).
 
@@ -125,6 +131,7 @@ def measure_models(
         token: the position t; -1 is the last.
         precision: how the weights are held.
         seed: seed of the untrained weights and of random inputs.
+        memory: the most that weights may take, see `load_model`.
 
     Returns:
         for each model the datasets of `measure_depth`, by "untrained" and "trained".
@@ -146,4 +153,4 @@ def measure_models(
             )
         return sweep(measure_depth, model, given, ks=(k,), token=token)
 
-    return frame.networks(measured, names, prompts, seed, precision=precision)
+    return frame.networks(measured, names, prompts, seed, precision=precision, memory=memory)

@@ -34,6 +34,7 @@ def measure_emergence(
     window: int = 0,
     seed: int = 0,
     variant: str = "normalized_miscoupling",
+    memory: str | int | None = None,
 ) -> xr.Dataset:
     """Measure one model at several steps of its training, one in memory at a time (paper, figures 1b to 1e, 27 to 30).
 
@@ -47,6 +48,7 @@ def measure_emergence(
         window: number of blocks of a window, see `measure_trajectories`.
         seed: seed of the null, and of random inputs where the model has no tokenizer.
         variant: the mismatch whose null is given, a name of `metrics.variants.VARIANTS`.
+        memory: the most that weights may take, see `load_model`.
 
     Returns:
         a dataset with dimension `step`, in order of training, before the dimensions of its variables: every variant,
@@ -68,7 +70,7 @@ def measure_emergence(
     chosen = choose_steps(name, "" if steps is None else ",".join(map(str, steps)))
     per_step = []
     for step in tqdm(chosen, desc=f"{name}: steps", unit="step", disable=None, leave=False):
-        model = load_model(name, revision=f"step{step}", precision=precision)
+        model = load_model(name, revision=f"step{step}", precision=precision, memory=memory)
         if model.n_blocks < 2:
             raise ParameterError(
                 f"{model.name} has 1 block; coupling across depth needs two or more, take a deeper model"

@@ -9,6 +9,7 @@ import torch
 import xarray as xr
 from tqdm import tqdm
 
+from coupling_lib import progress
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import inputs_for, prompt_name, prompts_together
 from coupling_lib.jacobian.derivatives import prompts_jacobians
@@ -202,7 +203,9 @@ def _jacobians(together: Sequence[Trace], token: int, boundary: str, forget: boo
     shape = (len(together), first.n_blocks, first.d_model, first.d_model)
     J = torch.empty(shape, dtype=first.dtype, device=first.device)
     for block in blocks:
+        progress.block_begins()
         prompts_jacobians(together, block, pairs, boundary, out=J[:, block])
+        progress.block_ends()
         if forget:
             for traced in together:
                 traced.forget(block)

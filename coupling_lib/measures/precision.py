@@ -122,6 +122,7 @@ def measure_precision(
     n_vectors: int = 4,
     revision: str | None = None,
     seed: int = 0,
+    memory: str | int | None = None,
 ) -> xr.Dataset:
     """Measure a model in several precisions, one in memory at a time, and compare each with float32.
 
@@ -134,6 +135,7 @@ def measure_precision(
         n_vectors: number of prompts, from the first, for which vectors and arithmetic are compared.
         revision: branch, tag, commit or training step.
         seed: seed of random inputs and of the random subspaces.
+        memory: the most that weights may take, see `load_model`; a precision that needs more is left out.
 
     Returns:
         a dataset whose dimension `precision` starts with float32, blocks from 0, with
@@ -156,7 +158,7 @@ def measure_precision(
         >>> ds.precision.values.tolist(), float(ds.value_error.sel(precision="float32", source="weights").max())
         (['float32', 'bfloat16'], 0.0)
     """
-    model = load_model(name, precision=REFERENCE, revision=revision)
+    model = load_model(name, precision=REFERENCE, revision=revision, memory=memory)
     inputs = inputs_for(model, prompts, seed=seed)
     settings, examples = {"k": k, "token": token}, inputs[:n_vectors]
     chosen = settings | {"precisions": list(precisions), "n_vectors": n_vectors, "seed": seed}
@@ -168,7 +170,7 @@ def measure_precision(
     for precision in precisions:
         del model
         try:
-            model = load_model(name, precision=precision, revision=revision)
+            model = load_model(name, precision=precision, revision=revision, memory=memory)
             found.append(_measured(model, inputs, examples, settings))
         except CouplingError as error:
             model = None

@@ -98,6 +98,7 @@ def compare_trajectories(
     token: int = -1,
     window: int = 0,
     seed: int = 0,
+    memory: str | int | None = None,
 ) -> dict[str, dict[str, xr.Dataset]]:
     """Measure several models, each untrained and trained, with one of them in memory at a time.
 
@@ -109,6 +110,7 @@ def compare_trajectories(
         token: see `measure_trajectories`.
         window: see `measure_trajectories`.
         seed: seed of the untrained weights and of random inputs.
+        memory: the most that weights may take, see `load_model`.
 
     Returns:
         for each name the datasets `"untrained"` and `"trained"` of `measure_trajectories`.
@@ -122,7 +124,7 @@ def compare_trajectories(
         True
     """
     measured = partial(sweep, measure_trajectories, token=token, window=window)
-    return frame.networks(measured, names, prompts, seed, precision=precision, revision=revision)
+    return frame.networks(measured, names, prompts, seed, precision=precision, revision=revision, memory=memory)
 
 
 def _scores(traced: Trace, token: int, width: int) -> frame.Variables:

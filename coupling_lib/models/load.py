@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from coupling_lib.blocks import fits as memories
@@ -35,7 +36,8 @@ from coupling_lib.errors import (
     PostNormWarning,
     UnsupportedModelError,
 )
-from coupling_lib.models import architecture, hub, sources
+from coupling_lib.models import architecture, checked, hub, sources
+from coupling_lib.models import untrained as fresh_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +105,8 @@ def load_model(
         precision: how the weights are stored: "float32", "bfloat16", "float16", "nf4", "fp4" or "int8". Jacobians
             are formed in float32 whatever it is.
         untrained: take the same configuration with freshly initialised weights; no weights are downloaded. The
-            weights are drawn in float32 on the CPU and then stored in `precision`, so one seed gives one model.
+            weights are drawn in float32 on the CPU and then stored in `precision`, so one seed gives one model,
+            whether or not it fits into memory.
         seed: seed of that initialisation.
         revision: branch, tag or commit of the hub ("step128" of a Pythia model), or training step of an
             embedded model ("step0", "step316").
@@ -111,7 +114,8 @@ def load_model(
         memory: the most that weights may take on `device` at any moment, "8GiB", "500MB" or a number of bytes. A
             model that needs more, counting the float32 copy of the block being measured, keeps its blocks in
             their files and one at a time is read; the numbers are the same bit for bit. Activations and
-            Jacobians come on top. By default there is no bound but what is free.
+            Jacobians come on top. By default it is what is free, less room for these; where blocks stay on
+            disk then, one line says so. Untrained weights are drawn, and written, one block at a time.
 
     Returns:
         the model, with `requires_grad` off everywhere.
@@ -134,21 +138,27 @@ def load_model(
     config = architecture.read_config(origin.folder, origin.name)
     family = architecture.model_class(config, origin.name)
     fresh = seed if untrained else origin.step0_seed
-    on_disk = offload.choose(
+    placing = offload.choose(
         family, config, precision, arguments, place, origin.name, untrained=fresh is not None, budget=budget
     )
     with _quiet(), _explained(origin, precision):
         if fresh is None:
             origin = sources.with_weights(origin)
+
+        def read(folder: Path, **more: Any) -> PreTrainedModel:
+            return _read(family, folder, arguments | more, place)
+
         if fresh is not None:
-            hf = _initialise(family, config, fresh, arguments, place)
-        elif on_disk is not None:
-            hf = offload.load(lambda **more: _read(family, origin.folder, arguments | more, place), on_disk, place)
+            hf = fresh_weights.initialise(family, config, fresh, placing, arguments, place, read)
+        elif placing.on_disk is not None:
+            hf = offload.load(partial(read, origin.folder), placing.on_disk, place)
         else:
-            hf = _read(family, origin.folder, arguments, place)
+            hf = read(origin.folder)
         tokenizer = _tokenizer(origin.tokenizer) if family.main_input_name == "input_ids" else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
-        return Model(hf, tokenizer, *made, blocks=_prepare(hf, origin.name))
+        return Model(
+            hf, tokenizer, *made, blocks=_prepare(hf, origin.name, partial(checked.check, hf, origin, precision, fresh))
+        )
 
 
 def wrap_model(
@@ -187,7 +197,7 @@ def wrap_model(
     architecture.refuse_encoder_decoder(hf_model.config, name)
     hf_model.set_attn_implementation("eager")
     made = (name, "memory", None, precision or _stored_as(hf_model), False, None)
-    return Model(hf_model, tokenizer, *made, blocks=_prepare(hf_model, name))
+    return Model(hf_model, tokenizer, *made, blocks=_prepare(hf_model, name, partial(checks.validate, hf_model, name)))
 
 
 def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
@@ -232,28 +242,12 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
     return hf
 
 
-def _initialise(
-    family: type[PreTrainedModel], config: PreTrainedConfig, seed: int, arguments: dict, place: torch.device
-) -> PreTrainedModel:
-    """Draw fresh weights in float32 on the CPU, then store them as a loaded model's would be."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        hf = family._from_config(config, dtype=torch.float32, attn_implementation="eager")
-    if "quantization_config" not in arguments:
-        return hf.to(dtype=arguments["dtype"], device=place)
-    # Quantisation happens while weights are read, so they are written first.
-    with TemporaryDirectory() as folder:
-        hf.save_pretrained(folder)
-        del hf
-        return _read(family, Path(folder), arguments, place)
-
-
-def _prepare(hf: PreTrainedModel, name: str) -> blocks.Blocks:
+def _prepare(hf: PreTrainedModel, name: str, check: Callable[[], blocks.Blocks]) -> blocks.Blocks:
     """Freeze a model, keep its layers in the form that can be differentiated, and check its blocks."""
     hf.eval().requires_grad_(False)
     hf.set_experts_implementation("eager")
     precisions.prepare(hf)
-    found = checks.validate(hf, name)
+    found = check()
     if found.post_norm:
         branch = "pass boundary='branch' for what their sub-layers add to it; " * all(found.post_norm.values())
         said = (

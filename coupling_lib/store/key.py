@@ -77,6 +77,8 @@ def fingerprint(model: Model) -> str:
 
 
 def _files(model: Model) -> str:
+    if model.seed is not None:
+        return f"drawn from seed {model.seed}"  # the files are temporary; with the configuration the seed says it all
     if model.source.rpartition("@")[0] and not model.source.startswith("embedded:"):
         return model.source  # a commit of the hub never changes
     if re.search(r"sha256 [0-9a-f]{12}\)$", model.source):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ import xarray as xr
 from tqdm import tqdm
 
 from coupling_lib import paths
+from coupling_lib.blocks.fits import gb
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.inputs.given import prompt_inputs, prompt_name, prompts_together
 from coupling_lib.models.load import Model
+from coupling_lib.progress import Report
 from coupling_lib.provenance import command_line, prompts_hash
 from coupling_lib.store import StoreWarning, join_prompts, read, write
+from coupling_lib.store.files import place
 from coupling_lib.store.key import measurement_key, prompt_key
 
 Prompts = str | torch.Tensor | Iterable[Any]
@@ -37,6 +41,9 @@ def sweep(
     weights, is read from the store; so is what ships with the project, unless another `store` is named. A damaged
     file is set aside and its prompt measured again. Where the store cannot be written to, one warning says so and the
     measurement goes on.
+
+    What takes longer than half a minute says so: one line with the prompts, those in the store already, and the time as
+    measured on the first block, then now and then a line with the time left.
 
     Measures that gain by it get several short prompts of a narrow model at once, see `measures.frame.batched`; the
     numbers are those of each prompt alone, up to rounding.
@@ -112,11 +119,14 @@ def stream(
     shelf = _Shelf(paths.RESULTS if store is None else Path(store), measure, model, settings)
     most = prompts_together(model) if getattr(measure, "batched", False) else 1
     waiting: list[tuple[int, str | torch.Tensor]] = []
+    report = Report(model.name, model.n_blocks, len(given), lambda: shelf.missing(given), lambda: _needs(model))
 
     def measured() -> Iterator[xr.Dataset]:
         numbers, together = zip(*waiting, strict=True)
         waiting.clear()
-        for number, prompt, ds in zip(numbers, together, _each(measure, model, together, settings), strict=True):
+        for number, prompt, ds in zip(
+            numbers, together, _each(measure, model, together, settings, report), strict=True
+        ):
             ds = ds if number == 0 else _without_shared(ds)
             shelf.keep(prompt, ds, complete=number == 0)
             yield ds
@@ -135,11 +145,19 @@ def stream(
         yield from measured()
 
 
-def _each(measure: Measure, model: Model, prompts: Sequence[Any], settings: dict[str, Any]) -> Iterator[xr.Dataset]:
+def _each(
+    measure: Measure, model: Model, prompts: Sequence[Any], settings: dict[str, Any], report: Report
+) -> Iterator[xr.Dataset]:
     """Measure prompts together and give the data set of each, as if it had been measured alone."""
+
+    def timed(together: Sequence[Any]) -> xr.Dataset:
+        # The embedded models take seconds; what a notebook shows of them is compared word for word.
+        with nullcontext() if model.source.startswith("embedded:") else report.of(len(together)):
+            return measure(model, list(together), **settings)
+
     if len(prompts) > 1:
         try:
-            whole = measure(model, list(prompts), **settings)
+            whole = timed(prompts)
         except CouplingError:
             pass  # one by one, those before the one that is refused are measured and kept
         else:
@@ -148,7 +166,7 @@ def _each(measure: Measure, model: Model, prompts: Sequence[Any], settings: dict
                 yield whole.isel(prompt=[number]).assign_coords(prompt=[prompt_name(prompt)]).assign_attrs(alone)
             return
     for prompt in prompts:
-        yield measure(model, [prompt], **settings)
+        yield timed([prompt])
 
 
 class _Shelf:
@@ -179,6 +197,15 @@ class _Shelf:
             return None
         return found[0] if complete else _without_shared(found[0])
 
+    def missing(self, given: Sequence[Any]) -> int:
+        """Count the prompts that are not in the store, by the names of its files."""
+        if self.key is None:
+            return len(given)
+        return sum(
+            not (isinstance(prompt, str | torch.Tensor) and place(self.root, self._of(prompt)).exists())
+            for prompt in given
+        )
+
     def keep(self, prompt: str | torch.Tensor, ds: xr.Dataset, complete: bool) -> None:
         if self.key is None:
             return
@@ -196,6 +223,15 @@ class _Shelf:
         if not self.told:
             warnings.warn(said, StoreWarning, stacklevel=2)
         self.told = True
+
+
+def _needs(model: Model) -> str:
+    """Say what memory and disk a measurement of all Jacobians takes."""
+    held, on_disk = 4 * model.n_blocks * model.d_model**2, 0
+    for weight in model.hf.parameters():
+        held += 0 if weight.is_meta else weight.nbytes
+        on_disk += weight.nbytes if weight.is_meta else 0
+    return f"{gb(held)} of memory for weights and Jacobians" + (f", {gb(on_disk)} of weights on disk" * bool(on_disk))
 
 
 def _without_shared(ds: xr.Dataset) -> xr.Dataset:

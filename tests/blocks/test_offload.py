@@ -156,7 +156,7 @@ def test_the_least_budget_is_everything_outside_the_blocks_and_one_block_in_floa
     [
         ({"precision": "nf4"}, "nf4 cannot stay on disk: pass precision='bfloat16'"),
         ({"precision": "int8"}, "int8 cannot stay on disk"),
-        ({"untrained": True}, "untrained weights are made in memory as a whole"),
+        ({"precision": "nf4", "untrained": True}, "nf4 cannot stay on disk"),
     ],
 )
 def test_what_cannot_stay_on_disk_is_refused_in_one_line(folders, arguments, message):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
+import transformers
 from families import FAMILIES, loaded, named
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -67,6 +68,80 @@ def test_a_wrong_mask_row_is_noticed(monkeypatch):
     monkeypatch.setattr(blockmap, "_rows", lambda name, *rest: None if name == "attention_mask" else rows(name, *rest))
     with pytest.raises(UnsupportedModelError, match="the attention route gives a Jacobian that differs"):
         checks.validate(named("llama").build())
+
+
+def deep(**changes) -> torch.nn.Module:
+    """Eight blocks of one kind."""
+    return tiny.llama(num_hidden_layers=8, **changes)
+
+
+def put_to_the_test(monkeypatch) -> list[nn.Module]:
+    seen, compare = [], checks.route_error
+    monkeypatch.setattr(checks, "route_error", lambda call, *rest: seen.append(call.block) or compare(call, *rest))
+    return seen
+
+
+def test_of_blocks_alike_the_first_the_middle_and_the_last_are_put_to_the_test(monkeypatch):
+    hf, seen = deep(), put_to_the_test(monkeypatch)
+    assert checks.validate(hf).route == "attention"
+    assert [list(hf.model.layers).index(block) for block in seen] == [0, 4, 7]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda block: setattr(block.mlp, "act_fn", nn.GELU()),
+        lambda block: setattr(block.self_attn, "scaling", 0.3),
+        lambda block: setattr(block.mlp, "forward", lambda x: 0 * x),
+        lambda block: block.mlp.register_forward_hook(lambda module, args, output: 2 * output),
+        lambda block: setattr(block.mlp, "up_proj", nn.Linear(tiny.WIDTH, 64)),
+    ],
+)
+def test_a_block_that_differs_is_put_to_the_test_by_itself(change, monkeypatch):
+    hf, seen = deep(), put_to_the_test(monkeypatch)
+    change(hf.model.layers[2])
+    checks.validate(hf.eval())
+    assert [list(hf.model.layers).index(block) for block in seen] == [0, 4, 7, 2]
+
+
+def test_post_norm_is_said_of_every_block_of_a_kind():
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**dict(tiny.STACK, num_hidden_layers=6), vocab_size=50)
+    found = checks.validate(transformers.BertModel(config).eval())
+    assert list(found.post_norm) == list(range(6)) and len(set(found.post_norm.values())) == 1
+    assert found.norm_position == "post"
+
+
+@pytest.mark.parametrize("wrong", [0, 3, 5])
+def test_states_are_looked_at_in_every_block(wrong):
+    hf = deep()
+    with torch.no_grad():
+        hf.model.layers[wrong].mlp.up_proj.weight[0, 0] = float("nan")
+    with pytest.raises(ModelUnavailableError, match=f"layers.{wrong}.mlp.up_proj.weight hold 1 NaN"):
+        checks.validate(hf)
+
+
+def test_blocks_on_disk_are_read_once_and_the_few_that_are_put_to_the_test_twice_more(tmp_path, monkeypatch):
+    hf = deep()
+    hf.save_pretrained(tmp_path)
+    read, one = [], offload.StoredWeights.__getitem__
+    monkeypatch.setattr(
+        offload.StoredWeights,
+        "__getitem__",
+        lambda stored, name: read.append(stored._entries[name]["weight_name"]) or one(stored, name),
+    )
+    model = load_model(tmp_path, memory=offload.plan(type(hf), hf.config).bytes(torch.float32))
+    assert model.offloaded and model.blocks.route == "attention"
+    counts = [read.count(f"model.layers.{number}.mlp.up_proj.weight") for number in range(8)]
+    assert counts == [3, 1, 1, 1, 3, 1, 1, 3]
+
+
+def test_a_block_on_disk_that_gives_two_answers_is_refused(tmp_path):
+    hf = deep(attention_dropout=0.5)
+    hf.save_pretrained(tmp_path)
+    model = load_model(tmp_path, memory=offload.plan(type(hf), hf.config).bytes(torch.float32))
+    with pytest.raises(UnsupportedModelError, match="block 1 .* two answers in two runs"):
+        checks.validate(model.hf.train())
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

@@ -19,6 +19,7 @@ NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.py") if path.wi
 RIGHT = {
     "model": "nano-neox",
     "precision": "float32",
+    "memory": "",
     "revision": "",
     "prompts": 12,
     "k": 10,
@@ -46,6 +47,8 @@ def refusal(**changes):
         {},
         {"model": "meta-llama/Meta-Llama-3-8B", "revision": "main"},
         {"precision": "nf4"},
+        {"memory": "8GB"},
+        {"memory": "1.5 GiB"},
         {"prompts": "gsm8k:50"},
         {"prompts": 1, "k": 1, "seed": 123456789},
         {"blocks": "3-5,9"},
@@ -66,7 +69,7 @@ def test_a_whole_number_is_never_anything_else(name, value):
     assert f"; pass -p {name} " in message
 
 
-@pytest.mark.parametrize("name", ["model", "precision", "revision", "prompts", "blocks"])
+@pytest.mark.parametrize("name", ["model", "precision", "memory", "revision", "prompts", "blocks"])
 @pytest.mark.parametrize("value", ["false", "None", "null", 1.5, False, None])
 def test_a_text_is_neither_a_switch_nor_nothing(name, value):
     assert refusal(**{name: value}).startswith(f"parameter {name!r} is {value!r} ({type(value).__name__})")
@@ -87,6 +90,12 @@ def test_a_text_is_neither_a_switch_nor_nothing(name, value):
         ),
         ({"model": " "}, "parameter 'model' is ' ' (str)"),
         ({"revision": 1000}, "parameter 'revision' is 1000 (int)"),
+        (
+            {"memory": 8},
+            "parameter 'memory' is 8 (int); it must be an amount of memory with its unit, or empty for what is free; "
+            "pass -p memory 8GB",
+        ),
+        ({"memory": "8 gigs"}, "parameter 'memory' is '8 gigs' (str)"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name_with_what_would_do(changes, expected):
@@ -105,8 +114,8 @@ def test_a_mistyped_range_ends_in_the_first_block_there_is_not():
 
 def test_an_unknown_name_is_refused_with_the_nearest_known_one():
     assert refusal(modle="nano-llama") == (
-        "unknown parameter 'modle'; this notebook takes model, precision, revision, prompts, k, blocks, token, seed; "
-        "did you mean 'model'?"
+        "unknown parameter 'modle'; this notebook takes model, precision, memory, revision, prompts, k, blocks, token, "
+        "seed; did you mean 'model'?"
     )
     assert refusal(zzz=None).endswith("leave it out.")
 
@@ -249,3 +258,16 @@ def test_prompts_are_a_number_a_set_or_a_file(tmp_path):
     for wrong in ("gsm8k-or-so", f"{file}:4", f"{file}:0"):
         with pytest.raises(ParameterError):
             chosen(wrong)
+
+
+def test_every_language_notebook_takes_memory_and_hands_it_to_all_that_loads():
+    loading = ("load_model(", "measure_models(", "compare_trajectories(", "measure_precision(", "measure_emergence(")
+    taking = {path for path in NOTEBOOKS if path.stem not in ("vision", "generalization")}
+    for path in taking:
+        calls = [
+            node
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call) and f"{ast.unparse(node.func).rpartition('.')[2]}(" in loading
+        ]
+        given = [{word.arg: ast.unparse(word.value) for word in call.keywords} for call in calls]
+        assert given and all(words.get("memory") == "p.memory or None" for words in given), path.stem

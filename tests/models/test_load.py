@@ -7,10 +7,11 @@ import torch
 import transformers
 
 from coupling_lib import paths
-from coupling_lib.blocks import attention
+from coupling_lib.blocks import attention, offload
 from coupling_lib.blocks import fits as memory
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
 from coupling_lib.models.load import load_model, wrap_model
+from coupling_lib.store.key import fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -344,43 +345,69 @@ def test_memory_needed_counts_every_weight(folders):
     assert need["nf4"] == need["fp4"] == int(linear * 0.5625) + 4 * (total - linear)
 
 
-def test_a_model_that_does_not_fit_is_refused_with_a_precision_that_does(folders, monkeypatch):
-    folder, saved = folders["llama"]
-    total = sum(p.numel() for p in saved.parameters())
-    monkeypatch.setattr(memory, "available", lambda device: 3 * total)
+def sizes(folders) -> tuple[dict[str, int], offload.Plan]:
+    saved = folders["llama"][1]
+    return memory.needed(type(saved), saved.config), offload.plan(type(saved), saved.config)
+
+
+def test_a_model_that_fits_neither_way_is_refused_with_a_precision_that_does(folders, monkeypatch):
+    need, division = sizes(folders)
+    free = need["bfloat16"] + 1000
+    assert free < division.bytes(torch.float32)
+    monkeypatch.setattr(memory, "available", lambda device: free)
     with pytest.raises(
         ModelUnavailableError, match=r"needs 0\.2 MB in float32, and 0\.1 MB are free.*precision='bfloat16'"
     ) as error:
-        load_model(folder)
+        load_model(folders["llama"][0])
     one_line(error)
-    assert load_model(folder, precision="bfloat16").precision == "bfloat16"
+    model = load_model(folders["llama"][0], precision="bfloat16")
+    assert model.precision == "bfloat16"
 
 
 def test_a_model_that_fits_in_no_precision_is_refused(folders, monkeypatch):
     monkeypatch.setattr(memory, "available", lambda device: 10)
-    with pytest.raises(ModelUnavailableError, match="even precision='nf4' needs"):
-        load_model(folders["llama"][0], precision="bfloat16")
-    with pytest.raises(ModelUnavailableError, match="untrained weights are made in float32"):
-        load_model(folders["llama"][0], precision="bfloat16", untrained=True)
+    for untrained in (False, True):
+        with pytest.raises(ModelUnavailableError, match="even precision='nf4' needs"):
+            load_model(folders["llama"][0], precision="bfloat16", untrained=untrained)
 
 
-def test_a_model_that_does_not_fit_is_told_what_its_blocks_on_disk_would_need(folders, monkeypatch):
-    folder, saved = folders["llama"]
-    need = memory.needed(type(saved), saved.config)
-    place = torch.device("cpu")
-    monkeypatch.setattr(memory, "available", lambda device: 10**7)
-    short = dict.fromkeys(need, 10**9)
-    with pytest.raises(
-        ModelUnavailableError, match=r"free on cpu; pass memory='10MB' to leave its blocks on disk"
-    ) as e:
-        memory.check(short, "float32", place, "large", untrained=False, offloaded=9 * 10**6)
+def test_weights_that_cannot_be_drawn_even_by_blocks_are_refused(folders, monkeypatch):
+    _, division = sizes(folders)
+    least = 4 * (division.outside + 2 * division.largest)
+    monkeypatch.setattr(memory, "available", lambda device: least - 1)
+    with pytest.raises(ModelUnavailableError, match="while its untrained weights are drawn, one block at a time") as e:
+        load_model(folders["llama"][0], untrained=True)
     one_line(e)
-    with pytest.raises(ModelUnavailableError, match=r"precision='nf4' \(2\.0 MB\), or pass memory='10MB'"):
-        memory.check(short | {"nf4": 2 * 10**6}, "float32", place, "large", untrained=False, offloaded=9 * 10**6)
-    for offloaded in (None, 10**7 + 1):
-        with pytest.raises(ModelUnavailableError, match="even precision='nf4' needs 1.0 GB: choose"):
-            memory.check(short, "float32", place, "large", untrained=False, offloaded=offloaded)
-    memory.check(need, "float32", place, str(folder), untrained=False, offloaded=None)
+
+
+def test_a_model_that_does_not_fit_stays_on_disk_by_itself_and_says_so_in_one_line(folders, monkeypatch, capsys):
+    folder, _ = folders["llama"]
+    need, division = sizes(folders)
+    room = 4 * (tiny.BLOCKS * tiny.WIDTH**2 + division.largest)
+    monkeypatch.setattr(memory, "available", lambda device: need["float32"] + room)
+    assert not load_model(folder).offloaded and capsys.readouterr().out == ""
+    monkeypatch.setattr(memory, "available", lambda device: need["float32"] + room - 1)
+    model = load_model(folder)
+    assert model.offloaded and tiny.llama(0).config.vocab_size == model.hf.config.vocab_size
+    assert capsys.readouterr().out == (
+        f"{folder}: measuring it in float32 needs 0.2 MB, and 0.2 MB are free on cpu; its blocks stay on disk and are "
+        "read one at a time, the rest takes 0.1 MB\n"
+    )
+    bounded = load_model(folder, memory=division.bytes(torch.float32))
+    assert fingerprint(model) == fingerprint(bounded) and capsys.readouterr().out == ""
+    # Where it does not fit either way with room for a measurement, it is tried as before.
+    monkeypatch.setattr(memory, "available", lambda device: need["nf4"])
+    assert not load_model(folder, precision="nf4").offloaded
+
+
+def test_quantised_weights_that_do_not_fit_are_told_of_blocks_on_disk(folders, monkeypatch):
+    place, need = torch.device("cpu"), dict.fromkeys(sizes(folders)[0], 10**9)
+    monkeypatch.setattr(memory, "available", lambda device: 10**7)
+    with pytest.raises(ModelUnavailableError, match=r"pass precision='bfloat16', which leaves .* on disk \(9\.0 MB\)"):
+        memory.check(need, "nf4", place, "large", 9 * 10**6)
+    with pytest.raises(ModelUnavailableError, match="even precision='nf4' needs 1.0 GB: choose"):
+        memory.check(need, "nf4", place, "large", 10**7 + 1)
+    memory.check(need | {"nf4": 10**7}, "nf4", place, "large", 10**8)
 
 
 @pytest.mark.parametrize(

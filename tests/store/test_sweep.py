@@ -281,6 +281,22 @@ def test_a_run_that_is_killed_repeats_nothing_that_was_finished(folder, model, t
     assert scores == cl.measure_trajectories(model, prompts).line_shape_score.values.tolist()
 
 
+def test_a_run_that_is_interrupted_loses_no_more_than_the_prompt_in_hand(model, tmp_path):
+    counted = Counted()
+
+    def measure_until_stopped(model, prompts) -> xr.Dataset:
+        if len(counted.seen) == 2:
+            counted.seen.append("stopped")
+            raise KeyboardInterrupt
+        return counted(model, prompts)
+
+    with pytest.raises(KeyboardInterrupt):
+        cl.sweep(measure_until_stopped, model, TEXTS, store=tmp_path)
+    assert set(store.listing(root=tmp_path).prompt) == set(TEXTS[:2])
+    cl.sweep(measure_until_stopped, model, TEXTS, store=tmp_path)
+    assert counted.seen == [*TEXTS[:2], "stopped", TEXTS[2]]
+
+
 def test_two_processes_measure_the_same_at_once_without_harm(folder, tmp_path):
     both = [started(tmp_path, folder, name, pause=0.02) for name in ("one", "two")]
     first, second = map(finished, both)

@@ -1,0 +1,153 @@
+"""The depth notebook at real size: one prompt of a model of Llama-3-8B's shape, through papermill, as a user runs it.
+
+    python -m benchmarks.real_size --out results/benchmarks/real_size.json
+
+The checkpoint has random weights in bfloat16, 16 GB in safetensors files, and lies in a temporary folder (TMPDIR)
+beside the untrained weights that the notebook draws for itself, another 32 GB for float32. `--blocks 2` takes two of
+the blocks. Measurements are kept in a folder of their own, so that nothing is read from an earlier run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import psutil
+import torch
+from transformers import LlamaForCausalLM, PreTrainedConfig
+
+from benchmarks import machine, shapes
+from coupling_lib import paths
+from coupling_lib.blocks import fits
+from coupling_lib.blocks.record import find_blocks
+from coupling_lib.models.untrained import draw
+
+SHAPES = {"llama3-8b": shapes.llama3_8b, "small": shapes.small_llama}
+
+
+def run(config: PreTrainedConfig, parameters: dict[str, str], threads: int, size: int = 4096) -> dict[str, Any]:
+    """Write a checkpoint and run the notebook on it.
+
+    Args:
+        config: the shape of a Llama.
+        parameters: parameters of the notebook beside `model` and `prompts`.
+        threads: how many threads compute.
+        size: width of the matrices that are multiplied for the matrix peak.
+
+    Returns:
+        a record: `seconds` from the command to its end, `peak_resident` bytes of the largest process it started,
+        `matrix_peak` of the same minutes, and `fraction_of_peak`, the products that the Jacobians of both models
+        take with all of their weights, as a share of what the machine could have multiplied meanwhile.
+    """
+    torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory(prefix="real-size-") as root:
+        folder = Path(root) / "model"
+        folder.mkdir()
+        draw(LlamaForCausalLM, config, 1, torch.bfloat16, folder)
+        written = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        before = machine.matrix_rate(size)
+        seconds, peak, output = _papermill(Path(root), {"model": str(folder), "prompts": "1"} | parameters, threads)
+        matrix_peak = max(before, machine.matrix_rate(size))
+    flop = _flop(config)
+    return {
+        "machine": machine.facts(),
+        "model": {
+            "d": config.hidden_size,
+            "L": config.num_hidden_layers,
+            "weights": "random, bfloat16",
+            "bytes": written,
+        },
+        "parameters": parameters,
+        "seconds": seconds,
+        "peak_resident": peak,
+        "flop": flop,
+        "matrix_peak": matrix_peak,
+        "fraction_of_peak": flop / seconds / matrix_peak,
+        "said": [line for line in output.splitlines() if str(folder) in line and "papermill" not in line],
+    }
+
+
+def _flop(config: PreTrainedConfig) -> int:
+    """Count the products of the Jacobians of all blocks, of the trained and of the untrained model."""
+    blocks = find_blocks(fits.skeleton(LlamaForCausalLM, config)).modules
+    weights = sum(weight.numel() for weight in blocks.parameters() if weight.ndim == 2)
+    return 2 * 2 * config.hidden_size * weights
+
+
+def _papermill(root: Path, parameters: dict[str, str], threads: int) -> tuple[float, int, str]:
+    """Run the notebook in a process of its own; give its seconds, its largest process and what it said."""
+    notebook = root / "depth.ipynb"
+    jupytext.write(jupytext.read(paths.ROOT / "notebooks" / "depth.py"), notebook)
+    command = [sys.executable, "-m", "papermill", str(notebook), str(root / "out.ipynb"), "--log-output"]
+    command += [word for name, value in parameters.items() for word in ("-p", name, value)]
+    environment = os.environ | {"COUPLING_RESULTS": str(root / "results"), "XDG_CACHE_HOME": str(root / "cache")}
+    environment |= {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(paths.ROOT), "JUPYTER_PREFER_ENV_PATH": "1"}
+    start = time.perf_counter()
+    with (root / "log").open("w+", encoding="utf-8") as log:
+        child = subprocess.Popen(command, cwd=paths.ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        peak, done = [0], threading.Event()
+        watcher = threading.Thread(target=_watch, args=(child.pid, peak, done), daemon=True)
+        watcher.start()
+        code = child.wait()
+        seconds = time.perf_counter() - start
+        done.set()
+        watcher.join()
+        log.seek(0)
+        output = log.read()
+    if code:
+        raise RuntimeError(f"papermill ended with {code}: {output.strip().splitlines()[-1]}")
+    return seconds, peak[0], output
+
+
+def _watch(pid: int, peak: list[int], done: threading.Event) -> None:
+    """Keep the largest resident set of a process or of one that it started."""
+    while not done.wait(0.1):
+        try:
+            parent = psutil.Process(pid)
+            family = [parent, *parent.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return
+        for process in family:
+            try:
+                peak[0] = max(peak[0], process.memory_info().rss)
+            except psutil.NoSuchProcess:
+                continue
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run from the command line.
+
+    Args:
+        arguments: the words after the command; those of this process by default.
+    """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=paths.RESULTS / "benchmarks" / "real_size.json", help="the JSON")
+    parser.add_argument("--shape", choices=SHAPES, default="llama3-8b", help="whose shape the checkpoint has")
+    parser.add_argument("--blocks", type=int, help="number of blocks, for a part of the model")
+    parser.add_argument("--precision", default="float32", help="how the weights are held")
+    parser.add_argument("--memory", default="", help="the most that weights may take, as 8GB")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of threads")
+    parser.add_argument("--size", type=int, default=4096, help="width of the matrices for the matrix peak")
+    given = parser.parse_args(arguments)
+    config = SHAPES[given.shape](**{"blocks": given.blocks} if given.blocks else {})
+    parameters = {"precision": given.precision} | ({"memory": given.memory} if given.memory else {})
+    result = run(config, parameters, given.threads, given.size)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(
+        f"{result['seconds'] / 60:.1f} min, {result['peak_resident'] / 1e9:.1f} GB resident at most, "
+        f"{result['fraction_of_peak']:.0%} of the matrix peak; written to {given.out}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Which weights passed the check at load: where it took long, a small file says so, and it is not repeated.
+
+The check reads every block of a model. A file in the user's cache folder is named by all that its answer depends on:
+the weights, by commit, by their files' names, sizes and times of change, or by the seed they are drawn from; the
+configuration and the precision; the versions of the libraries, and the text of the check itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from coupling_lib import paths, provenance
+from coupling_lib.blocks import attention
+from coupling_lib.blocks.record import Blocks, find_blocks
+from coupling_lib.blocks.validate import validate
+from coupling_lib.models.sources import Source
+
+# A check that takes less time is made anew each time.
+_SECONDS = 5.0
+
+
+def check(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None) -> Blocks:
+    """Check a model's blocks, or take the answer of an earlier check of the same weights."""
+    place = _place(hf, origin, precision, seed)
+    if place is not None and (known := _read(place)) is not None:
+        attention.use(hf)
+        return replace(find_blocks(hf), **known)
+    start = time.monotonic()
+    found = validate(hf, origin.name)
+    if place is not None and time.monotonic() - start >= _SECONDS:
+        _write(place, found)
+    return found
+
+
+def _place(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None) -> Path | None:
+    """Name the file for a model; None if its weights are not known by anything that lasts."""
+    if seed is not None:
+        weights: Any = f"seed {seed}"
+    elif origin.hub_id:
+        weights = origin.source
+    else:
+        files = [origin.folder] if origin.folder.is_file() else sorted(origin.folder.glob("*.safetensors"))
+        weights = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    if not weights:
+        return None
+    config = {name: value for name, value in hf.config.to_dict().items() if name != "_name_or_path"}
+    code = "".join(file.read_text(encoding="utf-8") for file in sorted((paths.PACKAGE / "blocks").glob("*.py")))
+    what = [weights, config, type(hf).__name__, precision, hf.device.type, provenance.versions(), code]
+    digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    return paths.CACHE / "checked" / f"{digest}.json"
+
+
+def _read(place: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(place.read_text(encoding="utf-8"))
+        norms = {int(number): tuple(names) for number, names in record["post_norm"].items()}
+        return {"route": str(record["route"]), "post_norm": norms}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _write(place: Path, found: Blocks) -> None:
+    """Note a check that was passed; where nothing can be written it is made again next time."""
+    partial = place.with_name(f".{place.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps({"route": found.route, "post_norm": found.post_norm}), encoding="utf-8")
+        partial.replace(place)

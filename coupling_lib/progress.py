@@ -1,0 +1,109 @@
+"""How long a measurement takes and how far it is, in plain lines: they show in a notebook and in a log alike.
+
+Nothing is guessed: what is expected follows from the first block that was measured, then from whole prompts. What is
+over in less than half a minute says nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+clock = time.monotonic
+
+# Seconds: what is expected to take less is not spoken of, and lines about the progress are so far apart at least.
+_WORTH, _APART = 20.0, 30.0
+
+
+def duration(seconds: float) -> str:
+    """Write a time for readers."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
+class Report:
+    """What is said about one measurement of many prompts."""
+
+    def __init__(self, name: str, n_blocks: int, n_prompts: int, missing: Callable[[], int], needs: Callable[[], str]):
+        self.name, self.n_blocks, self.n_prompts = name, n_blocks, n_prompts
+        self.missing, self.needs = missing, needs
+        self.to_do: int | None = None
+        self.done, self.spent = 0, 0.0
+        self.said: float | None = None
+        self.start = self.first = 0.0
+        self.together = self.blocks = 0
+
+    @contextmanager
+    def of(self, together: int) -> Generator[None]:
+        """Take the time of some prompts that are measured together."""
+        self.together, self.blocks, self.start = together, 0, clock()
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            together, self.together = self.together, 0
+        self.done, self.spent = self.done + together, self.spent + clock() - self.start
+        self._speak()
+
+    def block_begins(self) -> None:
+        """Note when the first block of a prompt begins."""
+        self.first = self.first if self.blocks else clock()
+
+    def block_ends(self) -> None:
+        """Note that a block is measured."""
+        self.blocks += 1
+        # Of several prompts that are measured together, blocks may come more than once.
+        if self.together == 1 and self.blocks <= self.n_blocks:
+            self._speak()
+
+    def _speak(self) -> None:
+        now = clock()
+        elapsed = self.spent + (now - self.start if self.together else 0.0)
+        block = (now - self.first) / self.blocks if self.blocks else 0.0
+        each = self.spent / self.done if self.done else self.first - self.start + self.n_blocks * block
+        if each * self.n_prompts < _WORTH:
+            return
+        if self.to_do is None:
+            self.to_do = max(self.missing(), self.done + self.together)
+        whole = each * self.to_do
+        if self.said is None:
+            if whole < _WORTH:
+                return
+            rate = f"{duration(each)} a prompt" if self.done else f"{block:.1f} s a block"
+            kept = f", {self.n_prompts - self.to_do} of them in the store already" * (self.n_prompts > self.to_do)
+            fewer = f"; 1 prompt takes about {duration(each)}" if self.to_do > 1 else ""
+            size = f"{self.n_blocks} blocks, {_prompts(self.n_prompts)}{kept}"
+            long = f"about {duration(whole)} in all ({rate}, measured on the first)"
+            print(f"{self.name}: {size}; {long}; {self.needs()}{fewer}", flush=True)
+        elif now - self.said < max(_APART, whole / 50) or self.done >= self.to_do:
+            return
+        else:
+            block_of = f", block {self.blocks} of {self.n_blocks}" if self.together == 1 else ""
+            number = min(self.done + 1, self.to_do) if self.together else self.done
+            verb = "prompt" if self.together else "measured: prompt"
+            left = duration(max(whole - elapsed, 0.0))
+            print(f"{self.name}: {verb} {number} of {self.to_do}{block_of}; about {left} left", flush=True)
+        self.said = now
+
+
+_current: ContextVar[Report | None] = ContextVar("report", default=None)
+
+
+def block_begins() -> None:
+    """Say that a block begins, to whoever takes the time."""
+    if (report := _current.get()) is not None:
+        report.block_begins()
+
+
+def block_ends() -> None:
+    """Say that a block is measured, to whoever takes the time."""
+    if (report := _current.get()) is not None:
+        report.block_ends()
+
+
+def _prompts(count: int) -> str:
+    return f"{count} prompt{'' if count == 1 else 's'}"
