@@ -90,7 +90,18 @@ def _random_bases(J: torch.Tensor, S: torch.Tensor, ks: Sequence[int], names: Se
     return spectrum, *parts
 
 
-@frame.measurement(version=2)
+def _without_isotropic(J: torch.Tensor, ks: Sequence[int], seed: int) -> torch.Tensor:
+    """Relative normalised coupling (coordinates, k) of J - (tr J / d) I with its own vectors; J is changed."""
+    J.diagonal(dim1=-2, dim2=-1).sub_(J.diagonal(dim1=-2, dim2=-1).mean(dim=-1, keepdim=True))
+    U, S, Vh, _ = top_triplets_stacked(J, ks[-1])
+    V, name = Vh.mT, "normalized_miscoupling"
+    shuffled = surrogate_vectors(U, V, "permuted", torch.Generator().manual_seed(seed))
+    found = [mean_over_pairs(J, U, S, V, U2, V2, ks, [name])[name] for U2, V2 in ((U, V), shuffled)]
+    _, null, _ = _random_bases(J, S, ks, [name], seed)
+    return torch.stack([relative_to_null(value.cpu(), null[0]) for value in found])
+
+
+@frame.measurement(version=3)
 @frame.batched
 def measure_nulls(
     model: Model, prompts: frame.Prompts, ks: Sequence[int] = (10, 30), token: int = -1, seed: int = 0
@@ -112,7 +123,7 @@ def measure_nulls(
         values = torch.stack([torch.stack([of[name] for name in names]) for of in found])
         spectrum, null, error = _random_bases(J, S, ks, names, seed)
         closed = [torch.stack([closed_form_null(n, spectrum, model.d_model, k).mean() for k in ks]) for n in names]
-        dims = ("kind", "variant", "k")
+        squares, dims = torch.linalg.matrix_norm(J).square(), ("kind", "variant", "k")
         return {
             "value": (dims, values),
             "relative": (dims, torch.stack([relative_to_null(value, null) for value in values.cpu()])),
@@ -120,10 +131,12 @@ def measure_nulls(
             "null_error": (dims[1:], error),
             "closed_form": (dims[1:], torch.stack(closed)),
             "singular_values": (("block_1", "rank"), S),
+            "isotropic_share": (("block_1",), J.diagonal(dim1=-2, dim2=-1).mean(-1).square() * J.shape[-1] / squares),
+            "without_isotropic": (("coordinates", "k"), _without_isotropic(J, ks, seed)),
         }
 
     each = map(of_one_prompt, frame.jacobians_by_prompt(model, given, token))
-    coords = {"k": ks, "variant": names, "kind": ["measured", *SURROGATES]}
+    coords = {"k": ks, "variant": names, "kind": ["measured", *SURROGATES], "coordinates": ["own", "permuted"]}
     return frame.over_prompts(model, given, each, coords, measure="nulls", token=token, surrogate_seed=seed)
 
 

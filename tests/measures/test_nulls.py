@@ -66,6 +66,39 @@ def test_a_single_prompt_gives_what_it_gives_among_others(model, measured):
     np.testing.assert_allclose(alone["value"][0], measured["value"][1], rtol=1e-6)
 
 
+def test_without_its_isotropic_part_a_jacobian_couples_as_the_rest_of_it_does(model, measured):
+    traced = cl.trace(model, IDS[0])
+    J = np.stack([traced.jacobian(block).dense().double().numpy() for block in range(model.n_blocks)])
+    traces = np.trace(J, axis1=1, axis2=2) / J.shape[-1]
+    share = traces**2 * J.shape[-1] / (J**2).sum(axis=(1, 2))
+    np.testing.assert_allclose(measured["isotropic_share"][0], share, rtol=1e-4)
+    rest = J - traces[:, None, None] * np.eye(J.shape[-1])
+    U, _, Vt = np.linalg.svd(rest)
+    pairs = [(a, b) for a in range(len(J)) for b in range(len(J)) if a != b]
+    values = []
+    for a, b in pairs:
+        A = U[b, :, :4].T @ rest[a] @ Vt[b, :4].T
+        values.append(np.linalg.norm(A - np.diag(np.diag(A))) / np.linalg.norm(A))
+    null = measured["null"][0].sel(variant="normalized_miscoupling", k=4).item()
+    found = measured["without_isotropic"][0].sel(k=4)
+    # The spectrum of the rest moves the null by less than this.
+    assert found.sel(coordinates="own").item() == pytest.approx(1 - np.mean(values) / null, abs=2e-3)
+
+
+def test_an_isotropic_part_couples_without_any_shared_direction_and_is_seen_through():
+    generator = torch.Generator().manual_seed(0)
+    d, k = 64, 4
+    low = torch.randn(6, d, 8, generator=generator)
+    # Each block shrinks what it hears, along directions of its own, and shrinks everything a little.
+    J = -low @ low.mT / 8 - 0.5 * torch.eye(d)
+    U, S, Vh, _ = top_triplets_stacked(J, k)
+    name = "normalized_miscoupling"
+    null = nulls._random_bases(J, S, [k], [name])[1][0]
+    plain = mean_over_pairs(J, U, S, Vh.mT, U, Vh.mT, [k], [name])[name]
+    assert (relative_to_null(plain, null) > 0.2).all()
+    assert (nulls._without_isotropic(J.clone(), [k], 0).abs() < 0.05).all()
+
+
 def test_one_singular_vector_is_refused(model):
     with pytest.raises(ParameterError, match="at least 2"):
         nulls.measure_nulls(model, IDS, ks=(1, 4))
