@@ -121,7 +121,8 @@ def test_never_more_than_two_blocks_are_in_memory(tmp_path, monkeypatch):
 
     def reset(module):
         linear(module)
-        seen.append(in_memory(shapes))
+        if module.in_features == 71 and not module.weight.is_meta:  # the last layer of a block; a look takes a second
+            seen.append(in_memory(shapes))
 
     def note(files, tensors):
         seen.append(in_memory(shapes))
