@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import platform
 import shutil
 import tempfile
 import weakref
@@ -22,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -34,6 +37,8 @@ from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 
 # Reads a model from a folder; further arguments are those of `from_pretrained`.
 Read = Callable[..., PreTrainedModel]
+
+_PREFIX = f"coupling_lib-{platform.node()}-"
 
 
 def initialise(
@@ -75,7 +80,8 @@ def _from_files(
     write: Callable[[Path], object], placing: offload.Placing, place: torch.device, read: Read
 ) -> PreTrainedModel:
     """Write weights to a temporary folder and read them from there; it lives as long as a model that needs it."""
-    folder = tempfile.TemporaryDirectory(prefix="coupling_lib-")
+    _clear_up()
+    folder = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-")
     try:
         write(Path(folder.name))
         if placing.on_disk is None:
@@ -90,6 +96,14 @@ def _from_files(
     else:
         weakref.finalize(hf, folder.cleanup)
     return hf
+
+
+def _clear_up() -> None:
+    """Remove what a process of this machine left that was killed: the weights of a large model fill a disk."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        process = left.name.removeprefix(_PREFIX).partition("-")[0]
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def draw(family: type[PreTrainedModel], config: PreTrainedConfig, seed: int, dtype: torch.dtype, folder: Path) -> None:

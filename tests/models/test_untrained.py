@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
+import subprocess
+import sys
 import tempfile
 from itertools import chain, repeat
 from pathlib import Path
@@ -118,7 +121,8 @@ def test_never_more_than_two_blocks_are_in_memory(tmp_path, monkeypatch):
 
     def reset(module):
         linear(module)
-        seen.append(in_memory(shapes))
+        if module.in_features == 71 and not module.weight.is_meta:  # the last layer of a block; a look takes a second
+            seen.append(in_memory(shapes))
 
     def note(files, tensors):
         seen.append(in_memory(shapes))
@@ -146,6 +150,21 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
     with pytest.raises(UnsupportedModelError, match="ZeroDivisionError"):
         load_model(tmp_path / "m", untrained=True, memory=budget)
     assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_what_a_killed_process_left_is_removed_and_what_lives_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    kept = [
+        f"{untrained._PREFIX}{os.getpid()}-a",
+        f"coupling_lib-elsewhere-{gone.stdout.strip()}-a",
+        "coupling_lib-abc",
+    ]
+    for name in (*kept, f"{untrained._PREFIX}{gone.stdout.strip()}-a"):
+        (tmp_path / "temporary" / name).mkdir(parents=True)
+    tiny.save_llama(tmp_path / "m")
+    load_model(tmp_path / "m", untrained=True, precision="nf4")
+    assert {path.name for path in (tmp_path / "temporary").iterdir()} == set(kept)
 
 
 def test_a_disk_without_room_is_said_before_anything_is_drawn(tmp_path, monkeypatch):
