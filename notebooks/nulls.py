@@ -134,6 +134,19 @@ show(
 # as where they do not, so $m$ can be further from 0 than its null although the directions agree: read it with its
 # norm, or not at all.
 #
+# ## What needs no shared direction
+#
+# A Jacobian may have an *isotropic part*, $t_l I$ with $t_l = \mathrm{tr} J_l / d$: what the block does to every
+# direction alike. Two blocks need not share any direction for it to count as coupling. Where the left and right singular
+# vectors of block $l'$ are close to each other up to sign, $U_{l'}^\top (t_l I) V_{l'}$ is nearly diagonal, and so it is
+# after the coordinates of block $l'$ are permuted. That is how *permuted* surrogates can keep coupling. So the isotropic
+# part is taken out of every Jacobian, and the rest is measured like the whole, with its own vectors and its own null.
+
+# %%
+isotropic = nulls.take_isotropic(both)
+print(isotropic.round(3).to_string())
+
+# %% [markdown]
 # ## How many vectors
 #
 # A reading that found one and the same thing at every $K$ would give flat lines here.

@@ -107,6 +107,14 @@ def take_summary(surrogates: xr.Dataset) -> pd.DataFrame:
     return own.join(chosen.coupling.to_series().unstack("kind")[["permuted", "unpaired"]])
 
 
+def take_isotropic(both: xr.Dataset) -> pd.DataFrame:
+    """Sum up, for each number of vectors, coupling relative to random bases of the whole Jacobians and of the rest."""
+    whole = both.relative.sel(variant="normalized_miscoupling", kind=["measured", "permuted"]).drop_vars("variant")
+    whole = whole.rename(kind="of").assign_coords(of=["whole", "whole, permuted"])
+    rest = both.without_isotropic.rename(coordinates="of").assign_coords(of=["rest", "rest, permuted"])
+    return interval(xr.concat([whole, rest], dim="of")).to_dataframe(dim_order=["network", "k", "of"])
+
+
 def draw_curves(curves: xr.Dataset) -> Figure:
     """Draw what variants are with no coupling, against the width, for several decays of the spectrum."""
     rules, widths = curves.rule.values, curves.width.values
@@ -219,6 +227,13 @@ def numbers_of(
     tenth = table[table.K.str.endswith("(0.1 d)") & (table.pairs == "different")].iloc[0]
     for short, part in product(("trace", "norm"), ("trained", "untrained", "null", "null_error")):
         found[f"decisive-{short}-{part.replace('_', '-')}"] = tenth[f"c_{short}_{part}"]
+    rest = take_isotropic(both).xs(k, level="k")
+    for (network, of), row in rest.iterrows():
+        if of.startswith("rest"):
+            name = f"{of.replace(', ', '-')}-{network}"
+            found |= {name: row["mean"], f"{name}-low": row["low"], f"{name}-high": row["high"]}
+    share = both.isotropic_share.mean(["prompt", "block_1"])
+    found |= {f"isotropic-share-{name}": share.sel(network=name) for name in both.network.values}
     found |= {"decisive-flat": tenth.c_flat, "decay": spectrum_decay(trained, k)}
     found |= effects.numbers(effects.of_nulls(trained, k, REPORTED) | effects.of_decisive(decisive), "")
     return {name: float(value) for name, value in found.items()}

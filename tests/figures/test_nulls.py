@@ -170,6 +170,12 @@ def test_the_summary_and_the_quoted_numbers_are_those_of_the_tables(curves, both
     null = both.null.sel(network="trained", k=K, variant="normalized_miscoupling")
     assert quoted["coupling-null"] == pytest.approx(1 - float(null.mean()))
     assert quoted["decisive-trace-null"] == tenth.c_trace_null[2]
+    rest = both.without_isotropic.sel(network="trained", k=K)
+    for name, place in (("rest", "own"), ("rest-permuted", "permuted")):
+        assert quoted[f"{name}-trained"] == pytest.approx(float(rest.sel(coordinates=place).mean()))
+        assert quoted[f"{name}-trained-low"] < quoted[f"{name}-trained"] < quoted[f"{name}-trained-high"]
+    shares = both.isotropic_share.sel(network="untrained")
+    assert quoted["isotropic-share-untrained"] == pytest.approx(float(shares.mean()))
     closed = frame(nulls.take_curves(curves))
     for variant in ("mismatch", "released_trace"):
         same = closed[closed.variant == variant]

@@ -11,8 +11,10 @@ import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures import nulls
 from coupling_lib.metrics.expected_null import expected_null
-from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum
+from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum, relative_to_null
+from coupling_lib.metrics.surrogates import mean_over_pairs
 from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 IDS = [torch.tensor([[5, 17, 99, 3, 42]]), torch.tensor([[7, 8, 9]])]
 DIFFERENT = ~np.eye(3, dtype=bool)
@@ -87,16 +89,17 @@ def test_without_its_isotropic_part_a_jacobian_couples_as_the_rest_of_it_does(mo
 
 def test_an_isotropic_part_couples_without_any_shared_direction_and_is_seen_through():
     generator = torch.Generator().manual_seed(0)
-    d, k = 64, 4
-    low = torch.randn(6, d, 8, generator=generator)
+    d, k = 256, 4
+    low = torch.randn(8, d, 8, generator=generator)
     # Each block shrinks what it hears, along directions of its own, and shrinks everything a little.
-    J = -low @ low.mT / 8 - 0.5 * torch.eye(d)
+    J = -low @ low.mT / d - 0.5 * torch.eye(d)
     U, S, Vh, _ = top_triplets_stacked(J, k)
     name = "normalized_miscoupling"
     null = nulls._random_bases(J, S, [k], [name])[1][0]
     plain = mean_over_pairs(J, U, S, Vh.mT, U, Vh.mT, [k], [name])[name]
-    assert (relative_to_null(plain, null) > 0.2).all()
-    assert (nulls._without_isotropic(J.clone(), [k], 0).abs() < 0.05).all()
+    assert (relative_to_null(plain, null) > 0.9).all()
+    # The trace holds a little of the low rank, too, so that a little is left, permuted or not.
+    assert (nulls._without_isotropic(J.clone(), [k], 0) < 0.2).all()
 
 
 def test_one_singular_vector_is_refused(model):
