@@ -137,10 +137,11 @@ show(
 # ## What needs no shared direction
 #
 # A Jacobian may have an *isotropic part*, $t_l I$ with $t_l = \mathrm{tr} J_l / d$: what the block does to every
-# direction alike. Two blocks need not share any direction for it to count as coupling. Where the left and right singular
-# vectors of block $l'$ are close to each other up to sign, $U_{l'}^\top (t_l I) V_{l'}$ is nearly diagonal, and so it is
-# after the coordinates of block $l'$ are permuted. That is how *permuted* surrogates can keep coupling. So the isotropic
-# part is taken out of every Jacobian, and the rest is measured like the whole, with its own vectors and its own null.
+# direction alike. Two blocks need not share any direction for it to count as coupling. Where the left and right
+# singular vectors of block $l'$ are close to each other up to sign, $U_{l'}^\top (t_l I) V_{l'}$ is nearly diagonal,
+# and so it is after the coordinates of block $l'$ are permuted. That is how *permuted* surrogates can keep coupling.
+# So the isotropic part is taken out of every Jacobian, and the rest is measured like the whole, with its own vectors
+# and its own null.
 
 # %%
 isotropic = nulls.take_isotropic(both)
