@@ -20,6 +20,9 @@ VISION_MODELS := nano-vit nano-vit-sd
 VISION_NOTEBOOKS := vision
 # What needs several steps of one training.
 STEP_NOTEBOOKS := emergence
+# What another model that was trained here answers otherwise.
+OTHER_MODEL := nano-llama
+OTHER_NOTEBOOKS := dynamics prompts
 # What is about many models at once is run once.
 SUITE_NOTEBOOKS := generalization
 # Set by continuous integration: a missing Chromium is then an error.
@@ -34,12 +37,13 @@ export PYTHONUNBUFFERED := 1
 LIBRARY := $(shell find coupling_lib -name '*.py' -not -path 'coupling_lib/training/*')
 PROMPTS := $(shell find data/prompts -type f 2>/dev/null)
 TABLES := $(wildcard data/*.csv) $(shell find data/measurements -type f 2>/dev/null)
-MODELS := $(LANGUAGE_MODELS) $(VISION_MODELS)
+MODELS := $(LANGUAGE_MODELS) $(OTHER_MODEL) $(VISION_MODELS)
 CHECKPOINTS := $(foreach model,$(MODELS),$(shell find data/checkpoints/$(model) -type f 2>/dev/null))
 NOTEBOOKS := $(patsubst notebooks/%.ipynb,%,$(wildcard notebooks/*.ipynb))
 LANGUAGE_NOTEBOOKS := $(filter-out $(VISION_NOTEBOOKS) $(SUITE_NOTEBOOKS) $(STEP_NOTEBOOKS),$(NOTEBOOKS))
 EXECUTED := $(foreach model,$(LANGUAGE_MODELS),$(LANGUAGE_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
   $(foreach model,$(TRAINED_HERE),$(STEP_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
+  $(OTHER_NOTEBOOKS:%=results/$(OTHER_MODEL)/%.ipynb) \
   $(foreach model,$(VISION_MODELS),$(VISION_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
   $(SUITE_NOTEBOOKS:%=results/suite/%.ipynb)
 ALONE := $(filter-out results/suite/%,$(EXECUTED))

@@ -250,7 +250,7 @@ def test_every_coupling_or_null_that_a_page_shows_belongs_to_a_quantity():
     own = (
         r"generalization-.*", r"tokens-.*", r".*-(error|n|spread|p)", r"depth-(local|emerged).*",
         r"emergence-(fall|rise).*", r"vision-(class-to|coupling-(class|patch)-null).*",
-        r"nulls-(paired|permuted|unpaired|decisive|closed|coupling-null-|rest|isotropic).*",
+        r"nulls-(paired|permuted|unpaired|decisive|closed|coupling-null-|rest|shared|isotropic).*",
         r"precision-(difference|change|lost).*",
         r"perturbation-.*",
         r"vision-(rank|accuracy|within|steeper|r-squared|model-epochs|drop-path-on|patch).*",

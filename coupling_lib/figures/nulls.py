@@ -235,5 +235,6 @@ def numbers_of(
     share = both.isotropic_share.mean(["prompt", "block_1"])
     found |= {f"isotropic-share-{name}": share.sel(network=name) for name in both.network.values}
     found |= {"decisive-flat": tenth.c_flat, "decay": spectrum_decay(trained, k)}
-    found |= effects.numbers(effects.of_nulls(trained, k, REPORTED) | effects.of_decisive(decisive), "")
+    others = effects.of_rest(trained, k) | effects.of_decisive(decisive)
+    found |= effects.numbers(effects.of_nulls(trained, k, REPORTED) | others, "")
     return {name: float(value) for name, value in found.items()}

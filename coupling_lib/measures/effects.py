@@ -70,6 +70,12 @@ def of_nulls(trained: xr.Dataset, k: int, variants: tuple[str, ...]) -> dict[str
     return found
 
 
+def of_rest(trained: xr.Dataset, k: int) -> dict[str, Effect]:
+    """Relative coupling without the Jacobians' isotropic part, beyond what is left of it with permuted coordinates."""
+    rest = trained["without_isotropic"].sel(k=k).astype(float)
+    return {"shared-directions": effect_of((rest.sel(coordinates="own") - rest.sel(coordinates="permuted")).values)}
+
+
 def of_decisive(both: xr.Dataset) -> dict[str, Effect]:
     """Change with training of the coupling that figure 1a may show, 1 - `released_trace` at K = 10 % of the width."""
     values = 1 - both["value"].sel(variant="released_trace", rule="0.1 d", pairs="different").astype(float)

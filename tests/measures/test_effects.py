@@ -68,6 +68,15 @@ def test_emergence_is_followed_from_the_first_step_to_the_peak_and_from_there_to
     assert_is_mean_of(found["fall"], coupling[2] - coupling[1])
 
 
+def test_shared_directions_are_what_permuted_coordinates_lose():
+    values = RNG.uniform(-0.1, 0.3, (6, 2, 1))
+    ds = xr.Dataset(
+        {"without_isotropic": (("prompt", "coordinates", "k"), values)},
+        coords={"coordinates": ["own", "permuted"], "k": [10]},
+    )
+    assert_is_mean_of(effects.of_rest(ds, 10)["shared-directions"], values[:, 0, 0] - values[:, 1, 0])
+
+
 def test_the_decisive_change_is_that_of_the_reading_at_a_tenth_of_the_width():
     values = RNG.uniform(0.1, 0.3, (2, 5, 2, 2, 2))
     ds = xr.Dataset(
