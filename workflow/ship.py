@@ -30,7 +30,9 @@ def ship(model: str) -> int:
     """Copy a model's measurements; the number of files."""
     versions = {measure.__name__.removeprefix("measure_"): measure.version for measure in MEASURES}
     table = store.listing(model)
-    chosen = table[(table["version"] == table["measure"].map(versions)) & (table["bytes"] <= LARGEST)]
+    # Narrow precisions stand in the comparison of precisions, which is kept as a whole.
+    plain = (table["precision"] == "float32") & (table["bytes"] <= LARGEST)
+    chosen = table[plain & (table["version"] == table["measure"].map(versions))]
     folder = paths.SHIPPED / model / files.FOLDER
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -88,12 +88,13 @@ def coupling_columns(table: pd.DataFrame) -> list[str]:
 
 
 def measured_models(root: Path | None = None) -> pd.DataFrame:
-    """Say which models of the paper have been measured here, as the store has it."""
-    kept = store.listing(root=root)
+    """Say which models have been measured here, those of the paper among them, as the store has it."""
+    roots = [paths.SHIPPED, None] if root is None else [root]
+    kept = pd.concat([store.listing(root=one) for one in roots], ignore_index=True)
     kept = _comparable(kept[~kept["untrained"].astype(bool)])
     rows = []
     for entry in entries():
-        if not (entry.in_paper or entry.embedded):
+        if not (entry.in_paper or entry.embedded or entry.alias in set(kept["model"])):
             continue
         mine = kept[kept["model"] == entry.alias]
         found = {

@@ -1,0 +1,54 @@
+"""Measurements that ship with the project: two prompts of a measure, measured anew, give what is shipped."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import coupling_lib as cl
+from coupling_lib import paths, store
+from coupling_lib.store import files
+
+MODEL = "smollm2-135m"
+MEASURES = {"depth": cl.measure_depth, "spectra": cl.measure_spectra, "trajectories": cl.measure_trajectories}
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return store.listing(MODEL, root=paths.SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return cl.load_model(MODEL)
+
+
+def test_every_measure_of_a_language_chapter_is_there_for_the_trained_and_the_untrained_model(shipped):
+    both = {"depth", "tokens", "trajectories", "spectra", "dynamics", "perturbation", "nulls", "decisive"}
+    assert set(shipped.measure) == both | {"precision"}
+    for measure in both:
+        assert set(shipped[shipped.measure == measure].untrained) == {True, False}, measure
+    assert shipped.source.str.contains("sha256 b179c9523d0e").all()
+
+
+def test_no_file_is_large_and_all_can_be_read(shipped):
+    assert shipped.bytes.max() < 2_000_000 and shipped.bytes.sum() < 32_000_000
+    for path in shipped.path:
+        files.open_file(paths.ROOT / path)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_two_prompts_measured_anew_give_what_is_shipped(shipped, model, name):
+    rows = shipped[(shipped.measure == name) & ~shipped.untrained]
+    first = rows[rows.settings == rows.settings.iloc[0]].iloc[:2]
+    assert len(first) == 2
+    for row in first.itertuples():
+        _, kept = files.open_file(paths.ROOT / row.path)
+        found = MEASURES[name](model, [row.prompt], **json.loads(row.settings))
+        for variable in kept.data_vars:
+            values = kept[variable]
+            if values.dtype.kind == "f" and "path" not in variable and variable not in ("matrix", "residual"):
+                scale = float(np.nanmax(abs(values), initial=1e-30))
+                np.testing.assert_allclose(found[variable], values, rtol=2e-3, atol=2e-4 * scale, err_msg=variable)
