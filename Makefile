@@ -58,12 +58,14 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 book: ## build the book into _build/html (open _build/html/index.html)
+	@mkdir -p results; touch results/.started
 	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed
 	@$(MAKE) --no-print-directory _build/.complete
 	@echo "the book is in _build/html/index.html"
 
 # What has to run alone (the last notebook, which lists what the others measured, and Sphinx) has the tests beside it.
 test: lint ## lint, run all tests, build the book and read it in a browser
+	@mkdir -p results; touch results/.started
 	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) $(ALONE)
 	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) unit _build/.complete
 	@$(MAKE) --no-print-directory browser
@@ -152,7 +154,7 @@ results/$(1)/%.ipynb: notebooks/%.ipynb $$(LIBRARY) $$(PROMPTS) $$(TABLES) $$(fi
 	@start=$$$$SECONDS; partial=$$(@D)/.$$*.partial.ipynb; \
 	OMP_NUM_THREADS=1 $$(BIN)/papermill $$< $$$$partial $(2) -k python3 --no-progress-bar --log-level WARNING \
 	  2> >(grep --line-buffered -v '^\[IPKernelApp\]' >&2) || { echo "error: notebook $$* failed for $(1); $$$$partial shows how far it came" >&2; exit 1; }; \
-	mv $$$$partial $$@; echo "   done in $$$$((SECONDS - start)) s: $$@"
+	mv $$$$partial $$@; echo "   done in $$$$((SECONDS - start)) s: $$@ ($$$$(find $$(EXECUTED) -newer results/.started 2>/dev/null | wc -l) of at most $$(words $$(EXECUTED)))"
 endef
 $(foreach model,$(MODELS),$(eval $(call executed,$(model),-p model $(model))))
 $(eval $(call executed,suite,))
