@@ -97,7 +97,7 @@ def map_page() -> str:
             f"Of {sum(numbers.values())} figures and tables, {numbers['faithful']} are drawn as the paper describes "
             f"them, {numbers['partly']} in part, and {numbers['not drawn']} not at all. *Faithful* is said of the "
             "kind of figure, not of its outcome: what came out stands in the [claims](claims.md).\n",
-            f"The captions or bodies of {_joined(lost['lost'])} are lost in our source, and parts of those of "
+            f"The captions or bodies of {_joined(lost['lost'])} are lost in our source, and parts of the captions of "
             f"{_joined(lost['partly lost'])}. For these the table says what we take them for.\n",
             "## Item by item\n",
             _table(rows),
@@ -138,8 +138,9 @@ def _commands(rows: list[Row]) -> dict[str, str]:
 
 def _joined(items: list[str]) -> str:
     """Writes a list as a reader expects it."""
-    words = [named(item) for item in items]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    kinds = {"figures": [item for item in items if not item.startswith("T")]}
+    kinds["tables"] = [item[1:] for item in items if item.startswith("T")]
+    return " and of ".join(f"{kind} {', '.join(found)}" for kind, found in kinds.items() if found)
 
 
 def unknown_models(row: Row) -> list[str]:

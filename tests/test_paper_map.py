@@ -37,6 +37,15 @@ def declared(notebook: str) -> dict[str, object]:
     return {node.target.id: ast.literal_eval(node.value) for node in twin.body if isinstance(node, ast.AnnAssign)}
 
 
+@cache
+def drawn_in(notebook: str) -> dict[str, str]:
+    """By its name each figure that the twin shows, and the function that draws it."""
+    twin = ast.walk(ast.parse((ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8")))
+    calls = [node for node in twin if isinstance(node, ast.Call) and ast.unparse(node.func) == "show"]
+    named = {ast.literal_eval(word.value): call for call in calls for word in call.keywords if word.arg == "name"}
+    return {name: ast.unparse(call.args[0]).rpartition(".")[2] for name, call in named.items()}
+
+
 def test_every_figure_and_table_of_the_paper_is_there_once_and_in_order():
     figures = [*(f"1{part}" for part in "abcde"), "2", "3", "4", "5a", "5b", "6a", "6b", *map(str, range(7, 37))]
     items = [item for row in ROWS for item in paper_map.items_of(row)]
@@ -63,12 +72,8 @@ def test_a_figure_is_drawn_by_the_function_beside_it(row):
         assert not row["functions"] and not row["figures"] and not row["parameters"]
         return
     names, functions = (paper_map.listed(row, column) for column in ("figures", "functions"))
-    twin = (ROOT / "notebooks" / f"{row['notebook']}.py").read_text(encoding="utf-8")
-    drawn = re.findall(r'^show\(\n    \w+\.(\w+),(?:(?!^\)).)*?name="([\w-]+)"', twin, re.M | re.S)
-    assert len(names) == len(functions)
-    assert [(function.split(".")[1], name) for name, function in zip(names, functions, strict=True)] == [
-        pair for name in names for pair in drawn if pair[1] == name
-    ]
+    drawn = drawn_in(row["notebook"])
+    assert [function.split(".")[1] for function in functions] == [drawn[name] for name in names]
 
 
 @each_row
@@ -106,3 +111,9 @@ def test_a_range_of_items_is_counted_one_by_one():
     assert paper_map.items_of({"item": "1c-e"}) == ["1c", "1d", "1e"]
     assert paper_map.items_of({"item": "36"}) == ["36"]
     assert [paper_map.named(item) for item in ("T1", "3", "1c-e")] == ["table 1", "figure 3", "figures 1c-e"]
+
+
+def test_lost_captions_are_named_once_figures_before_tables():
+    assert re.findall(r"captions or bodies of (.+) are lost", paper_map.map_page()) == [
+        "figures 13, 14, 16, 24 and of tables 1, 2, 3, 4"
+    ]
