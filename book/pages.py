@@ -17,6 +17,7 @@ import nbformat
 import yaml
 from claims import claims_page
 from complete import pages
+from paper_map import map_page
 from structure import homogeneous_page, postnorm_page
 
 import coupling_lib
@@ -292,6 +293,7 @@ PAGES = {
     "postnorm": postnorm_page,
     "homogeneous": homogeneous_page,
     "models": models_page,
+    "paper-figures": map_page,
     "variants": variants_page,
     "api": api_page,
     "versions": versions_page,

@@ -28,21 +28,32 @@ prompts: int = 12  # number of embedded prompts; or a set's name or file, as mml
 k: int = 10  # number of singular vectors compared, from 1 to the model's width
 window: int = 0  # blocks in a window, odd; 0 for the paper's 11, or about half of a model that is not deep enough
 token: int = -1  # token position whose Jacobian and trajectory are taken; -1 is the last
+middle: int = 0  # training step of the graph in the middle; 0 for the most coupled between the first and the last
+centres: str = ""  # middle blocks of the windows that are followed, from 1, as 6,16,31; empty for three over the depth
+others: str = ""  # further models whose training is set beside this one's, separated by commas, as pythia-6.9b
 seed: int = 0  # seed of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
+from IPython.display import display
+
 import coupling_lib as cl
 from coupling_lib import provenance
 from coupling_lib.figures import emergence
 from coupling_lib.figures.show import remember, show
-from coupling_lib.inputs.choices import chosen_prompts
+from coupling_lib.inputs import choices
 from coupling_lib.measures import effects
+from coupling_lib.measures.depth import other_models
 from coupling_lib.models import checkpoints
 
 p = cl.check_parameters(
-    globals(), declared=("model", "precision", "memory", "steps", "prompts", "k", "window", "token", "seed")
+    globals(),
+    declared=(
+        *("model", "precision", "memory", "steps", "prompts", "k", "window", "token"),
+        *("middle", "centres", "others", "seed"),
+    ),
 )
-chosen = checkpoints.choose_steps(p.model, p.steps)
+steps_of = {name: checkpoints.choose_steps(name, p.steps) for name in [p.model, *other_models(p.others, p.model)]}
+middle_step = choices.chosen_middle(p, steps_of[p.model])
 command = provenance.papermill_command("emergence", vars(p))
 
 # %% [markdown]
@@ -52,20 +63,25 @@ command = provenance.papermill_command("emergence", vars(p))
 # it stopped.
 
 # %%
-measured = cl.measure_emergence(
-    p.model,
-    chosen_prompts(p),
-    steps=chosen,
-    precision=p.precision,
-    memory=p.memory or None,
-    ks=(p.k,),
-    token=p.token,
-    window=p.window,
-    seed=p.seed,
-)
+models = {
+    name: cl.measure_emergence(
+        name,
+        choices.chosen_prompts(p),
+        steps=chosen,
+        precision=p.precision,
+        memory=p.memory or None,
+        ks=(p.k,),
+        token=p.token,
+        window=p.window,
+        seed=p.seed,
+    )
+    for name, chosen in steps_of.items()
+}
 
 # %% tags=["hide-input"]
+measured = models[p.model]
 reading = measured.attrs["variant"]
+window_centres = choices.chosen_centres(p, measured.centre.values, p.model)
 width = measured.attrs["window"]
 origin = provenance.line(measured.attrs, command=command)
 
@@ -110,13 +126,13 @@ show(
 # %% [markdown]
 # ## Graphs of blocks
 #
-# Three steps: the first, the most coupled of those between, and the last. Blocks stand on a circle, the first at the
-# top.
+# Three steps: the first, one between (the parameter `middle`, or the most coupled one), and the last. Blocks stand on a
+# circle, the first at the top.
 
 # %%
 show(
     emergence.draw_graphs,
-    emergence.take_graphs(measured, reading, p.k),
+    emergence.take_graphs(measured, reading, p.k, middle_step),
     name="emergence-graphs",
     caption="Blocks joined by their coupling at three steps of training, mean over prompts. Width and opacity of a "
     "line grow in proportion to it, on one scale for all.",
@@ -137,11 +153,11 @@ show(
 # %%
 show(
     emergence.draw_scores,
-    emergence.take_scores(measured),
+    emergence.take_scores(measured, window_centres),
     name="emergence-scores",
     caption="Line-shape score and expodistance over training: medians over prompts with quartiles. Above: all blocks, "
-    f"from the embedding to the last block's output. Below: windows of {width} blocks, the shallowest, the middle and "
-    "the deepest (the paper's windows have 11 blocks).",
+    f"from the embedding to the last block's output. Below: windows of {width} blocks"
+    f"{'' if window_centres else ', the shallowest, the middle and the deepest'} (the paper's windows have 11 blocks).",
     provenance=origin,
 )
 
@@ -154,6 +170,25 @@ show(
     f"prompts. The scores are of windows of {width} blocks and stand at the middle one.",
     provenance=origin,
 )
+
+# %% [markdown]
+# ## Beside other models
+#
+# The parameter `others` names further models with several steps. Their coupling and their scores over training stand in
+# one figure with this model's, ordered by size; without `others` there is nothing to draw.
+
+# %%
+if len(models) > 1:
+    display(
+        show(
+            emergence.draw_models,
+            emergence.take_models(models, reading, p.k),
+            name="emergence-models",
+            caption="Coupling (mean over all pairs of different blocks, with 95 % intervals over prompts), line-shape "
+            "score and expodistance of all blocks (medians with quartiles) over training. Models in order of size.",
+            provenance=provenance.line(*(ds.attrs for ds in models.values()), command=command),
+        )
+    )
 
 # %% [markdown]
 # ## In numbers

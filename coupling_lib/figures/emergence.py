@@ -5,7 +5,7 @@ Steps stand on a logarithmic axis; step 0, which has no logarithm, stands apart 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label
 from coupling_lib.metrics.summaries import interval, pair_couplings, quartiles
+from coupling_lib.models.registry import by_size
 
 SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance"}
 """Scores that are followed over training, and how an axis says them."""
@@ -28,6 +29,7 @@ PROFILES = {
 }
 """Quantities that are drawn against depth: the dimension that depth is, and the axis's label."""
 _BLOCKS = ["block_1", "block_2"]
+_MARKERS = "osD^vP"
 
 
 def take_coupling(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
@@ -47,11 +49,12 @@ def take_locality(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     return found.assign_attrs(label=coupling_label(variant, k))
 
 
-def take_graphs(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
-    """Select coupling at three steps, mean of both directions: the first, the most coupled between, the last."""
+def take_graphs(ds: xr.Dataset, variant: str, k: int, middle: int | None = None) -> xr.DataArray:
+    """Select coupling at three steps, mean of both directions: the first, the `middle` (most coupled), the last."""
     couplings = pair_couplings(ds, variant, k)
     between = couplings.mean(["prompt", *_BLOCKS])[1:-1]
-    steps = [0, *([1 + int(between.values.argmax())] if between.size else []), ds.sizes["step"] - 1]
+    inner = [] if not between.size else [1 + int(between.values.argmax())]
+    steps = [0, *(inner if middle is None else [list(ds.step.values).index(middle)]), ds.sizes["step"] - 1]
     one_way = couplings.isel(step=steps).mean("prompt").rename(block_1="block_a", block_2="block_b")
     both_ways = (one_way + one_way.rename(block_a="block_b", block_b="block_a")) / 2
     blocks = {name: both_ways[name] + 1 for name in ("block_a", "block_b")}
@@ -61,10 +64,10 @@ def take_graphs(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
     return found.assign_attrs(label=coupling_label(variant, k), null=null)
 
 
-def take_scores(ds: xr.Dataset) -> xr.Dataset:
-    """Select line-shape score and expodistance of the whole depth and of the first, the middle and the last window."""
-    centres, width = ds.centre.values, int(ds.attrs["window"])
-    chosen = dict.fromkeys((centres[0], centres[(len(centres) - 1) // 2], centres[-1]))
+def take_scores(ds: xr.Dataset, centres: Sequence[int] = ()) -> xr.Dataset:
+    """Select line-shape score and expodistance of the whole depth and of some windows (first, middle and last)."""
+    known, width = ds.centre.values, int(ds.attrs["window"])
+    chosen = dict.fromkeys(centres or (known[0], known[(len(known) - 1) // 2], known[-1]))
     windows = ds[[f"window_{score}" for score in SCORES]].rename({f"window_{score}": score for score in SCORES})
     found = [ds[[*SCORES]], *(windows.sel(centre=centre, drop=True) for centre in chosen)]
     names = ["all", *(f"blocks {c - width // 2 + 1}-{c - width // 2 + width}" for c in chosen)]
@@ -79,6 +82,18 @@ def take_profiles(ds: xr.Dataset) -> xr.Dataset:
         depth = quartiles(ds[quantity].astype(float)).rename({dimension: "depth"})
         found.append(depth.assign_coords(depth=depth.depth + (dimension == "centre")))
     return xr.concat(found, pd.Index(PROFILES, name="quantity"), join="outer")
+
+
+def take_models(models: Mapping[str, xr.Dataset], variant: str, k: int) -> dict[str, xr.Dataset]:
+    """Select mean coupling, and line-shape score and expodistance of the whole depth, of models ordered by size."""
+    found = {}
+    for name in by_size(models):
+        ds = models[name]
+        coupling = take_coupling(ds, variant, k)[["mean", "low", "high"]].rename(mean="middle")
+        scores = quartiles(ds[[*SCORES]].to_dataarray("quantity").astype(float)).rename(median="middle")
+        joined = xr.concat([coupling.expand_dims(quantity=["coupling"]), scores], dim="quantity")
+        found[name] = joined.transpose("quantity", "step").assign_attrs(label=coupling_label(variant, k))
+    return found
 
 
 def take_summary(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
@@ -161,7 +176,7 @@ def draw_graphs(graphs: xr.DataArray) -> Figure:
 def draw_scores(scores: xr.Dataset) -> Figure:
     """Draw line-shape score and expodistance against training, of all blocks and of windows (figures 27 to 29)."""
     figure, grid = parts.grid(2, 2, 4.6, sharey="col")
-    inks = [style.colour(style.TRAINED), *(style.dataset_colour("", at) for at in range(3))]
+    inks = [style.colour(style.TRAINED), *(style.dataset_colour("", at) for at in range(5))]
     for (above, below), score in zip(grid.T, scores.score.values, strict=True):
         for name, ink in zip(scores.blocks.values, inks, strict=False):
             one = scores.sel(score=score, blocks=name)
@@ -174,6 +189,26 @@ def draw_scores(scores: xr.Dataset) -> Figure:
     for axes in grid[:, 0]:
         if axes.get_legend_handles_labels()[0]:  # without step 0 there is nothing to name above
             axes.legend()
+    return figure
+
+
+def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
+    """Draw coupling, line-shape score and expodistance of several models against training (figures 1b and 27)."""
+    first = next(iter(models.values()))
+    labels = {"coupling": first.label} | SCORES
+    figure, row = parts.panels(list(labels.values()), 3.4, plain=True)
+    steps = np.unique(np.concatenate([one.step.values for one in models.values()]))
+    for axes, quantity in zip(row, labels, strict=True):
+        places = dict(zip(steps, parts.step_axis(axes, steps), strict=True))
+        axes.set_xticks(axes.get_xticks()[:: 2 if len(axes.get_xticks()) > 5 else 1])
+        for position, (name, one) in enumerate(models.items()):
+            ink, at = style.dataset_colour("", position), [places[step] for step in one.step.values]
+            drawn = one.sel(quantity=quantity).rename(middle="median").assign_coords(step=at)
+            look = {"marker": _MARKERS[position % len(_MARKERS)], "markersize": 3.5, "label": style.short_name(name)}
+            parts.band(axes, drawn, "step", ink, 0.2, **look)
+    row[0].set_ylim(bottom=min(0, row[0].get_ylim()[0]))
+    parts.log_axis(row[2])
+    parts.legend_under(figure, row[:1], columns=min(len(models), 4))
     return figure
 
 

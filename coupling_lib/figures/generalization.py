@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike
 
-from coupling_lib.figures import parts, style
+from coupling_lib.figures import parts, scatter, style
 from coupling_lib.measures.generalization import SCORES
 from coupling_lib.metrics.regression import FITS
 from coupling_lib.metrics.statistics import beyond_width, cleared, width_curve
@@ -82,15 +80,15 @@ def draw_paper(table: pd.DataFrame) -> Figure:
     figure, row = parts.panels(list(shown), 4.1)
     row[1].sharey(row[0])
     for axes, (title, (x, y, label)) in zip(row, shown.items(), strict=True):
-        _draw_families(axes, table, x, y)
-        r = _draw_line(axes, table[x], table[y])
+        scatter.families(axes, table, x, y)
+        r = scatter.line(axes, table[x], table[y])
         axes.set_xlabel(label)
-        _write(axes, f"$r = {r:.2f}$" if title == "Beyond width" else f"$R^2 = {r**2:.2f}$")
+        scatter.write(axes, f"$r = {r:.2f}$" if title == "Beyond width" else f"$R^2 = {r**2:.2f}$")
         axes.margins(y=0.12)
     row[0].set_ylabel("mean of six benchmarks (%)")
     row[2].locator_params(axis="x", nbins=4)
     row[2].set_ylabel(r"the same, cleared of $\log d$")
-    _family_legend(figure, row, table, rows=2)
+    scatter.family_legend(figure, row, table, rows=2)
     return figure
 
 
@@ -106,8 +104,8 @@ def draw_suite(table: pd.DataFrame, marked: str = "") -> Figure:
             early, late, faint = part[~part.final], part[part.final], {"markerfacecolor": "none", "alpha": 0.5}
             parts.points(axes, early[coupling], early[column], ink, marker=marker, markersize=2.6, **faint)
             parts.points(axes, late[coupling], late[column], ink, marker=marker, markersize=5)
-        r = _draw_line(axes, last[coupling], last[column])
-        _write(axes, f"last checkpoints: $r = {r:.2f}$", (0.98, 0.03), ha="right", va="bottom")
+        r = scatter.line(axes, last[coupling], last[column])
+        scatter.write(axes, f"last checkpoints: $r = {r:.2f}$", (0.98, 0.03), ha="right", va="bottom")
         axes.set(xlabel=COUPLING, ylabel=name)
         for place in last.loc[last.model == marked, [coupling, column]].to_numpy():
             axes.annotate(marked, place, (6, 5), textcoords="offset points", fontsize=8.5, fontweight="bold")
@@ -202,7 +200,7 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
                 axes.set_xscale("log")
             else:
                 axes.set_xticks(sorted(table[x].unique()))
-            _write(axes, f"$r = {np.corrcoef(np.log(shown[x]), shown[column])[0, 1]:.2f}$")
+            scatter.write(axes, f"$r = {np.corrcoef(np.log(shown[x]), shown[column])[0, 1]:.2f}$")
             axes.margins(y=0.2)
     for axes, name in zip(grid[-1], columns.values(), strict=True):
         axes.set_xlabel(name)
@@ -230,21 +228,21 @@ def draw_leaderboard(board: pd.DataFrame, marked: str = "") -> Figure:
     figure, panels = parts.grid(2, 4, 5.2)
     grid = panels.ravel()
     for axes, task in zip(grid, (*TASKS, "average"), strict=False):
-        _draw_families(axes, board.dropna(subset=[task, "parameters_b"]), "parameters_b", task)
+        scatter.families(axes, board.dropna(subset=[task, "parameters_b"]), "parameters_b", task)
         ring = board.loc[board.model == marked, ["parameters_b", task]].T.to_numpy()
         axes.plot(*ring, "o", markersize=11, markerfacecolor="none", color=style.colour("text"))
         axes.set_xscale("log")
         axes.set_title(task if task != "average" else "mean of the six", fontsize=9, pad=4)
         axes.set_xlabel("10$^9$ parameters", fontsize=8)
     axes, known = grid[-1], board.dropna(subset=["GSM8K", "rest"])
-    _draw_families(axes, known, "rest", "GSM8K")
-    r = _draw_line(axes, known.rest, known.GSM8K)
-    _write(axes, f"$R^2 = {r**2:.2f}$")
+    scatter.families(axes, known, "rest", "GSM8K")
+    r = scatter.line(axes, known.rest, known.GSM8K)
+    scatter.write(axes, f"$R^2 = {r**2:.2f}$")
     axes.set_title("GSM8K and the rest", fontsize=9, pad=4)
     axes.set_xlabel("mean of the other five", fontsize=8)
     for axes in grid:
         axes.tick_params(labelsize=7.5)
-    _family_legend(figure, grid, board, rows=3)
+    scatter.family_legend(figure, grid, board, rows=3)
     return figure
 
 
@@ -272,32 +270,3 @@ def draw_regularised(runs: pd.DataFrame, changes: pd.DataFrame) -> Figure:
         axes.set(xlim=(-0.3, len(strengths) - 0.5), xlabel="strength of the regulariser", ylabel=label)
     parts.legend_under(figure, row)
     return figure
-
-
-def _draw_families(axes: Axes, table: pd.DataFrame, x: str, y: str) -> None:
-    """Draw models as dots that show their family."""
-    for family, part in table.groupby(table.family.map(_family)):
-        ink, marker = style.family_style(family)
-        parts.points(axes, part[x], part[y], ink, marker=marker, alpha=0.85, label=family)
-
-
-def _family(name: str) -> str:
-    """Give a family without its generation; "other", which stands last, for those without a look of their own."""
-    root = name.split(" (")[0]
-    return root if style.family_style(root) != style.family_style("other") else "other"
-
-
-def _family_legend(figure: Figure, row: Sequence[Axes], table: pd.DataFrame, rows: int) -> None:
-    columns = -(-table.family.map(_family).nunique() // rows)
-    parts.legend_under(figure, row, columns=columns, columnspacing=1.2, handletextpad=0.2, fontsize=8)
-
-
-def _draw_line(axes: Axes, x: ArrayLike, y: ArrayLike) -> float:
-    """Draw the least-squares line through points, and give their correlation."""
-    ends = np.array([np.min(x), np.max(x)])
-    axes.plot(ends, np.polyval(np.polyfit(x, y, 1), ends), color=style.colour("text"), linewidth=1, zorder=0)
-    return float(np.corrcoef(x, y)[0, 1])
-
-
-def _write(axes: Axes, text: str, place: tuple[float, float] = (0.04, 0.97), **look: object) -> None:
-    axes.annotate(text, place, xycoords="axes fraction", **({"va": "top", "fontsize": 8.5} | look))

@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 
 from coupling_lib.figures import parts, style
 from coupling_lib.metrics.summaries import cells, quartiles, side_by_side, with_ends
+from coupling_lib.models.registry import by_size
 
 Models = Mapping[str, Mapping[str, xr.Dataset]]
 
@@ -40,8 +41,8 @@ _LOGARITHMIC = ("expodistance", "norm", "relative_step")
 
 
 def take_scores(models: Models) -> dict[str, xr.Dataset]:
-    """Select every prompt's scores, and the number of blocks, of several models."""
-    found = {name: side_by_side(**networks) for name, networks in models.items()}
+    """Select every prompt's scores, and the number of blocks, of several models, ordered by size."""
+    found = {name: side_by_side(**models[name]) for name in by_size(models)}
     return {name: both[list(SCORES)].astype(float).assign(blocks=both.sizes["block"]) for name, both in found.items()}
 
 

@@ -6,6 +6,7 @@ model that was loaded, and where it leaves the choice open, one is made.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 from coupling_lib.errors import ParameterError
@@ -63,6 +64,31 @@ def chosen_pair(parameters: SimpleNamespace, n_blocks: int, name: str) -> tuple[
         expected = f"two blocks from 1 to {n_blocks} (the depth of {name}), and there is no block {max(pair) + 1}"
         raise ParameterError(refusal("pair", parameters.pair, expected, f"1,{n_blocks}"))
     return pair
+
+
+def chosen_middle(parameters: SimpleNamespace, steps: Sequence[int]) -> int | None:
+    """Say which step of training the parameter `middle` stands for; None for the most coupled one."""
+    between = tuple(steps)[1:-1]
+    if parameters.middle == 0:
+        return None
+    if parameters.middle not in between:
+        some = f"one of {', '.join(map(str, between))}" if between else "0, as no step lies between the first and last"
+        expected = f"{some} (steps that are measured between the first and the last)" if between else some
+        raise ParameterError(refusal("middle", parameters.middle, expected, str(between[0] if between else 0)))
+    return parameters.middle
+
+
+def chosen_centres(parameters: SimpleNamespace, centres: Sequence[int], name: str) -> list[int]:
+    """Say which middle blocks of windows, from 0, the parameter `centres` stands for; none for the usual three."""
+    chosen = [] if parameters.centres == "" else parse_blocks(parameters.centres)
+    if outside := [block for block in chosen if block not in centres]:
+        first, last = min(centres) + 1, max(centres) + 1
+        expected = (
+            f"blocks from {first} to {last}, about which a window fits into {name}, "
+            f"and block {outside[0] + 1} is none of them"
+        )
+        raise ParameterError(refusal("centres", parameters.centres, expected, str(first)))
+    return chosen
 
 
 def chosen_questions(parameters: SimpleNamespace) -> list[Prompt]:

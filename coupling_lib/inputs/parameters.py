@@ -150,6 +150,12 @@ RULES: dict[str, Rule] = {
         "0,1000",
         lambda v: v == "" or (isinstance(v, str) and bool(re.fullmatch(r"\s*\d+(\s*,\s*\d+)+\s*", v))),
     ),
+    "middle": Rule("a training step, or 0 for the most coupled", "4000", _whole_from(0)),
+    "centres": Rule(
+        "one to five blocks counted from 1, separated by commas, or empty",
+        "6,16,31",
+        _or_empty(_read_by(lambda value: len(parse_blocks(value)) <= 5)),
+    ),
     "window": Rule(
         "an odd number of blocks from 3, or 0 to choose by depth",
         "5",

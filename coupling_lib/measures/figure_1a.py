@@ -61,6 +61,23 @@ def statistics(points: pd.DataFrame, above: float = 50.0) -> dict[str, float]:
     }
 
 
+def subset_table(points: pd.DataFrame, above: float = 50.0) -> pd.DataFrame:
+    """Fit the line of figure 1a to some of its models at a time (the paper's table 4)."""
+    subsets = {
+        "all": points,
+        "base models": points[points["kind"] == "base"],
+        f"score above {above:g}": points[points["score"] > above],
+        f"score up to {above:g}": points[points["score"] <= above],
+        "training tokens known": points[points["tokens_t"].notna()],
+    }
+    lines = {}
+    for name, part in subsets.items():
+        fit = linear_fit(part["coupling"], part["score"])
+        r = float(np.sign(fit.slope)) * fit.r_squared**0.5
+        lines[name] = {"n": fit.n, "r": r, "r_squared": fit.r_squared, "p": fit.p_value, "slope": fit.slope}
+    return pd.DataFrame.from_dict(lines, orient="index").astype({"n": int})
+
+
 def partial_table(points: pd.DataFrame) -> pd.DataFrame:
     """Correlate coupling and score once the width of the models is taken out of both, in six ways."""
     table = prepared(points)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -66,6 +67,13 @@ def lookup(name: str) -> Entry | None:
 def suggest(name: str) -> list[str]:
     """Give the aliases that look most like a name, for the message about a misspelling."""
     return difflib.get_close_matches(name.strip().lower(), [entry.alias for entry in entries()], n=3, cutoff=0.6)
+
+
+def by_size(names: Iterable[str]) -> list[str]:
+    """Order models by their number of parameters; those whose size is not known come last, as they were named."""
+    found = {name: lookup(name) for name in names}
+    sizes = {name: entry.parameters_b if entry else None for name, entry in found.items()}
+    return sorted(sizes, key=lambda name: float("inf") if sizes[name] is None else sizes[name])
 
 
 @functools.cache

@@ -35,9 +35,20 @@ def _make(name: str, case: str, n: int) -> xr.Dataset | xr.DataArray:
     return TAKE[name](MEASUREMENTS[case])
 
 
+WIDE = make_emergence(n_blocks=7)
+MODELS = {"pythia-12b": MEASURED, "a/small-one": MEASURED.isel(step=[1, 3]), "pythia-70m": MEASURED.isel(prompt=[0])}
+
+
+def _models(n: int) -> dict[str, xr.Dataset]:
+    return emergence.take_models(dict(list(MODELS.items())[:n]), NAME, K)
+
+
 CASES = {
     f"{name} {case}".rstrip(): (getattr(emergence, name), partial(_make, name, case))
     for name in TAKE
     for case in MEASUREMENTS
+} | {
+    "draw_models": (emergence.draw_models, _models),
+    "draw_scores five windows": (emergence.draw_scores, lambda n: emergence.take_scores(WIDE, range(1, 6))),
 }
-"""Each figure, what draws it and what makes its data, with any steps; emergence is always of one model."""
+"""Each figure, what draws it and what makes its data, with any steps; all but one are of one model."""

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import xarray as xr
 from matplotlib.colors import to_hex
 
 from coupling_lib.figures import emergence, style
@@ -72,6 +73,40 @@ def test_graphs_are_of_the_first_the_most_coupled_and_the_last_step(measured):
     edge = table[(table.step == "step 100") & (table.block_a == 2) & (table.block_b == 5)].coupling.item()
     pair = 1 - measured[NAME].sel(k=K, step=100).mean("prompt").values
     assert edge == pytest.approx((pair[1, 4] + pair[4, 1]) / 2)
+
+
+def test_the_step_of_the_graph_in_the_middle_can_be_chosen(measured):
+    graphs = emergence.take_graphs(measured, NAME, K, middle=10)
+    assert graphs.step.values.tolist() == ["step 0", "step 10", "step 1000"]
+    usual = emergence.take_graphs(measured, NAME, K)
+    xr.testing.assert_equal(graphs.isel(step=[0, 2]), usual.isel(step=[0, 2]))
+    pair = 1 - measured[NAME].sel(k=K, step=10).mean("prompt").values
+    found = graphs.sel(step="step 10", block_a=1, block_b=4)
+    assert found.item() == pytest.approx((pair[0, 3] + pair[3, 0]) / 2)
+
+
+def test_windows_about_chosen_blocks_are_drawn_in_the_order_chosen(measured):
+    scores = emergence.take_scores(measured, [4, 1])
+    assert scores.blocks.values.tolist() == ["all", "blocks 4-6", "blocks 1-3"]
+    middle = scores["median"].sel(score="line_shape_score", blocks="blocks 4-6", step=100)
+    assert middle == pytest.approx(np.median(measured.window_line_shape_score.sel(step=100, centre=4)))
+    below = emergence.draw_scores(scores).axes[2]
+    assert [text.get_text() for text in below.get_legend().get_texts()] == ["blocks 4-6", "blocks 1-3"]
+
+
+def test_models_stand_in_order_of_size_each_at_its_own_steps(measured):
+    small = measured.isel(step=[1, 3])
+    found = emergence.take_models({"pythia-12b": measured, "mine": measured, "pythia-70m": small}, NAME, K)
+    assert list(found) == ["pythia-70m", "pythia-12b", "mine"]
+    expected = emergence.take_coupling(small, NAME, K)
+    np.testing.assert_allclose(found["pythia-70m"].middle.sel(quantity="coupling"), expected["mean"])
+    lss = found["pythia-12b"].sel(quantity="line_shape_score")
+    np.testing.assert_allclose(lss.middle, measured.line_shape_score.median("prompt"))
+    left, middle, _ = emergence.draw_models(found).axes
+    drawn = {line.get_label(): line for line in left.lines}
+    np.testing.assert_allclose(drawn["pythia-70m"].get_ydata(), expected["mean"])
+    np.testing.assert_allclose(drawn["pythia-70m"].get_xdata(), np.log10([10, 1000]))
+    assert len(drawn["pythia-12b"].get_xdata()) == 4 and middle.get_title() == "line-shape score"
 
 
 def test_windows_are_named_by_their_blocks_from_one(measured):

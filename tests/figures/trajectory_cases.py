@@ -43,13 +43,15 @@ def make_trajectories(seed: int, n_prompts: int = 5, n_blocks: int = 6, width: i
     )
 
 
-def make_emergence(strengths: tuple[float, ...] = (0.06, 0.06, 0.6, 0.3), n_prompts: int = 5) -> xr.Dataset:
+def make_emergence(
+    strengths: tuple[float, ...] = (0.06, 0.06, 0.6, 0.3), n_prompts: int = 5, n_blocks: int = 6
+) -> xr.Dataset:
     """A measurement of emergence: coupling around each strength, a null of 0.05, a falling loss."""
     parts = []
     for seed, strength in enumerate(strengths):
         depth = make_depth(strength, seed=seed, n_prompts=n_prompts).drop_vars(["matrix", "by_distance"])
         depth = depth.drop_vars(["variant", "distance"])
-        paths = make_trajectories(seed, n_prompts=n_prompts)
+        paths = make_trajectories(seed, n_prompts=n_prompts, n_blocks=n_blocks)
         names = [
             "line_shape_score", "expodistance", "equidistance", "norm",
             "window_line_shape_score", "window_expodistance",

@@ -2,6 +2,7 @@
 
 import ast
 import math
+import re
 from types import SimpleNamespace
 
 import jupytext
@@ -243,6 +244,41 @@ def test_what_depends_on_the_model_is_refused_with_the_models_figures():
 )
 def test_chosen_blocks_count_from_zero_and_lie_in_the_middle_without_a_choice(blocks, n_blocks, expected):
     assert choices.check_against_model(SimpleNamespace(k=1, blocks=blocks), n_blocks, 96, "model") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("middle", "4000 ", "it must be a training step, or 0 for the most coupled; pass -p middle 4000"),
+        ("middle", -1, "parameter 'middle' is -1 (int)"),
+        ("centres", "0,3", "it must be one to five blocks counted from 1, separated by commas, or empty"),
+        ("centres", "1,2,3,4,5,6", "pass -p centres 6,16,31"),
+        ("centres", "last", "parameter 'centres' is 'last' (str)"),
+    ],
+)
+def test_steps_and_windows_that_cannot_be_read_are_refused(name, value, expected):
+    with pytest.raises(ParameterError) as caught:
+        parameters.check_parameters({name: value}, declared=(name,))
+    assert expected in str(caught.value)
+
+
+def test_the_middle_step_is_one_between_the_first_and_the_last():
+    assert choices.chosen_middle(SimpleNamespace(middle=0), [0, 10, 100]) is None
+    assert choices.chosen_middle(SimpleNamespace(middle=10), [0, 10, 100]) == 10
+    for steps, expected in (([0, 10, 100], "one of 10 (steps"), ([0, 100], "no step lies between")):
+        with pytest.raises(ParameterError, match=re.escape(expected)):
+            choices.chosen_middle(SimpleNamespace(middle=100), steps)
+
+
+def test_windows_stand_where_one_fits():
+    assert choices.chosen_centres(SimpleNamespace(centres=""), range(5, 31), "model") == []
+    assert choices.chosen_centres(SimpleNamespace(centres="6,15,31"), range(5, 31), "model") == [5, 14, 30]
+    with pytest.raises(ParameterError) as caught:
+        choices.chosen_centres(SimpleNamespace(centres="5,15,30"), range(5, 31), "model")
+    assert str(caught.value) == (
+        "parameter 'centres' is '5,15,30' (str); it must be blocks from 6 to 31, about which a window fits into model, "
+        "and block 5 is none of them; pass -p centres 6"
+    )
 
 
 def test_prompts_are_a_number_a_set_or_a_file(tmp_path):

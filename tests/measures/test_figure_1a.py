@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from coupling_lib.measures import figure_1a, generalization
 from coupling_lib.metrics.statistics import cleared
@@ -63,3 +64,16 @@ def test_a_gain_is_the_difference_of_two_shares_of_variance(points):
         expected = r(points.coupling, points.score) ** 2 - r(table[column], points.score) ** 2
         assert gains[label].value == pytest.approx(expected, abs=1e-9) and gains[label].n == 11
         assert gains[label].low < expected < gains[label].high
+
+
+def test_subsets_of_the_figure_are_fitted_one_by_one(points):
+    table = figure_1a.subset_table(points)
+    for name, chosen in (("all", points.width > 0), ("base models", points.kind == "base")):
+        fit = scipy.stats.linregress(points.coupling[chosen], points.score[chosen])
+        assert table.loc[name, ["n", "r", "r_squared", "p"]].tolist() == pytest.approx(
+            [chosen.sum(), fit.rvalue, fit.rvalue**2, fit.pvalue]
+        )
+    base = table.loc["base models"]
+    assert (base.n, round(base.r_squared, 2)) == (24, 0.80) and base.p == pytest.approx(3.6e-9, rel=0.02)
+    assert table.loc["score above 50", "n"] + table.loc["score up to 50", "n"] == len(points)
+    assert table.loc["training tokens known", "n"] == 17

@@ -102,3 +102,10 @@ def test_a_registry_with_other_columns_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "DATA", tmp_path)
     with pytest.raises(CouplingError, match="has columns"):
         registry.entries()
+
+
+def test_models_are_ordered_by_size_and_those_of_unknown_size_come_last():
+    names = ["mine", "llama3-8b", "gpt2", "phi-2", "other/model", "EleutherAI/pythia-1.4b"]
+    expected = ["gpt2", "EleutherAI/pythia-1.4b", "phi-2", "llama3-8b", "mine", "other/model"]
+    assert registry.by_size(names) == expected
+    assert registry.by_size({"one": 1}) == ["one"]

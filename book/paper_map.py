@@ -1,0 +1,157 @@
+"""The map from every figure and table of the paper to what draws it here. Part of `pages`, which writes it."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+from pathlib import Path
+
+from coupling_lib import paths, provenance
+from coupling_lib.models.registry import entries
+
+STATES = ("faithful", "partly", "not drawn")
+"""What a row of the map may say of an item."""
+
+Row = dict[str, str]
+
+
+def read_map(file: Path | None = None) -> list[Row]:
+    """Reads the map.
+
+    Args:
+        file: the table; None for `data/paper_map.csv`.
+
+    Returns:
+        its rows, by the names of the columns; what each holds is said at the head of the file.
+    """
+    lines = (file or paths.DATA / "paper_map.csv").read_text(encoding="utf-8").splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def items_of(row: Row) -> list[str]:
+    """Names the single items that a row stands for.
+
+    Args:
+        row: a row of the map.
+
+    Returns:
+        the items, such as 1c, 1d and 1e for "1c-e".
+    """
+    item = row["item"]
+    if "-" not in item:
+        return [item]
+    first, last = item.split("-")
+    return [f"{first[:-1]}{chr(letter)}" for letter in range(ord(first[-1]), ord(last) + 1)]
+
+
+def listed(row: Row, column: str) -> list[str]:
+    """Splits a cell that may name several things.
+
+    Args:
+        row: a row of the map.
+        column: the column's name.
+
+    Returns:
+        what the cell names.
+    """
+    return [part for part in row[column].split(";") if part]
+
+
+def parameters_of(row: Row) -> dict[str, str]:
+    """Reads the parameters with which an item is drawn for a model of the paper.
+
+    Args:
+        row: a row of the map.
+
+    Returns:
+        the values as text, by name.
+    """
+    return dict(part.split("=", 1) for part in shlex.split(row["parameters"]))
+
+
+def named(item: str) -> str:
+    """Says in words which item is meant.
+
+    Args:
+        item: a name as in the map.
+
+    Returns:
+        "figure 3", "table 1", or "figures 1c-e".
+    """
+    if item.startswith("T"):
+        return f"table {item[1:]}"
+    return f"figure{'s' if '-' in item else ''} {item}"
+
+
+def map_page() -> str:
+    """Writes the map: what became of all items, one by one, and the commands.
+
+    Returns:
+        Markdown with headings of the second level.
+    """
+    rows = read_map()
+    numbers = {state: sum(len(items_of(row)) for row in rows if row["state"] == state) for state in STATES}
+    lost = {kind: [row["item"] for row in rows if row["caption"] == kind] for kind in ("lost", "partly lost")}
+    return "\n".join(
+        [
+            f"Of {sum(numbers.values())} figures and tables, {numbers['faithful']} are drawn as the paper describes "
+            f"them, {numbers['partly']} in part, and {numbers['not drawn']} not at all. *Faithful* is said of the "
+            "kind of figure, not of its outcome: what came out stands in the [claims](claims.md).\n",
+            f"The captions or bodies of {_joined(lost['lost'])} are lost in our source, and parts of the captions of "
+            f"{_joined(lost['partly lost'])}. For these the table says what we take them for.\n",
+            "## Item by item\n",
+            _table(rows),
+            "## Commands\n",
+            "Each draws the item for a model of the paper, where that model can be had and fits the machine; without "
+            "parameters, for the models and tables that ship with the book.\n",
+            *(f"### {heading}\n\n```bash\n{commands}\n```\n" for heading, commands in _commands(rows).items()),
+        ]
+    )
+
+
+def _table(rows: list[Row]) -> str:
+    """Sets one line per item: what it shows, where it is drawn here, by what, and how far."""
+    lines = ["| item | what it shows | drawn here | by | state |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        names, page = listed(row, "figures"), row["page"]
+        target = f"../{page}.ipynb" if row["notebook"] else f"../{page}.md"
+        places = [f"[{name}]({target})" for name in names or [Path(page).name]] if page else []
+        drawn = [f"{{py:func}}`{name} <coupling_lib.figures.{name}>`" for name in listed(row, "functions")]
+        note = f": {row['note']}" if row["note"] else ""
+        cells = (row["item"], row["shows"], ", ".join(places), ", ".join(drawn), f"*{row['state']}*{note}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _commands(rows: list[Row]) -> dict[str, str]:
+    """Gives the commands of each notebook, each once, under the items that it draws."""
+    drawn: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        if row["notebook"]:
+            command = f".venv/bin/{provenance.papermill_command(row['notebook'], parameters_of(row))}"
+            drawn.setdefault(row["notebook"], {}).setdefault(command, []).append(named(row["item"]))
+    return {
+        notebook: "\n".join(f"# {', '.join(items)}\n{command}" for command, items in commands.items())
+        for notebook, commands in drawn.items()
+    }
+
+
+def _joined(items: list[str]) -> str:
+    """Writes a list as a reader expects it."""
+    kinds = {"figures": [item for item in items if not item.startswith("T")]}
+    kinds["tables"] = [item[1:] for item in items if item.startswith("T")]
+    return " and of ".join(f"{kind} {', '.join(found)}" for kind, found in kinds.items() if found)
+
+
+def unknown_models(row: Row) -> list[str]:
+    """Finds the models of a command that the registry does not have.
+
+    Args:
+        row: a row of the map.
+
+    Returns:
+        their names.
+    """
+    given, known = parameters_of(row), {entry.alias for entry in entries()}
+    names = [given.get("model", ""), *given.get("others", "").split(",")]
+    return [name for name in names if name and name not in known]

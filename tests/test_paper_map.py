@@ -1,0 +1,119 @@
+"""The map of the paper's figures and tables: all are there, and what it names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from importlib import import_module
+
+import complete
+import nbformat
+import paper_map
+import pytest
+import yaml
+
+from coupling_lib.inputs.parameters import RULES
+from coupling_lib.paths import ROOT
+
+ROWS = paper_map.read_map()
+
+each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row["item"])
+
+
+@cache
+def names_of(notebook: str) -> frozenset[str]:
+    """What a notebook keeps under a name, and what its twin, which may be ahead of it, names."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4).cells
+    kept = [output.get("metadata", {}).get("scrapbook", {}) for cell in cells for output in cell.get("outputs", [])]
+    twin = (ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8")
+    return frozenset([*(one["name"] for one in kept if one), *re.findall(r'\bname="([\w-]+)"', twin)])
+
+
+@cache
+def declared(notebook: str) -> dict[str, object]:
+    """The parameters of a notebook with their defaults, from its twin."""
+    twin = ast.parse((ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8"))
+    return {node.target.id: ast.literal_eval(node.value) for node in twin.body if isinstance(node, ast.AnnAssign)}
+
+
+@cache
+def drawn_in(notebook: str) -> dict[str, str]:
+    """By its name each figure that the twin shows, and the function that draws it."""
+    twin = ast.walk(ast.parse((ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8")))
+    calls = [node for node in twin if isinstance(node, ast.Call) and ast.unparse(node.func) == "show"]
+    named = {ast.literal_eval(word.value): call for call in calls for word in call.keywords if word.arg == "name"}
+    return {name: ast.unparse(call.args[0]).rpartition(".")[2] for name, call in named.items()}
+
+
+def test_every_figure_and_table_of_the_paper_is_there_once_and_in_order():
+    figures = [*(f"1{part}" for part in "abcde"), "2", "3", "4", "5a", "5b", "6a", "6b", *map(str, range(7, 37))]
+    items = [item for row in ROWS for item in paper_map.items_of(row)]
+    assert items == [*figures, *(f"T{number}" for number in range(1, 5))]
+
+
+@each_row
+def test_what_a_row_names_exists(row):
+    assert row["shows"] and row["state"] in paper_map.STATES
+    pages = complete.pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
+    assert (row["page"] in pages) == (row["state"] != "not drawn")
+    if row["notebook"]:
+        assert row["page"].endswith(f"/{row['notebook']}")
+        assert set(paper_map.listed(row, "figures")) <= names_of(row["notebook"])
+    for name in paper_map.listed(row, "functions"):
+        module, function = name.split(".")
+        assert callable(getattr(import_module(f"coupling_lib.figures.{module}"), function))
+
+
+@each_row
+def test_a_figure_is_drawn_by_the_function_beside_it(row):
+    """The twin calls `show` with that function and that name."""
+    if not row["notebook"]:
+        assert not row["functions"] and not row["figures"] and not row["parameters"]
+        return
+    names, functions = (paper_map.listed(row, column) for column in ("figures", "functions"))
+    drawn = drawn_in(row["notebook"])
+    assert [function.split(".")[1] for function in functions] == [drawn[name] for name in names]
+
+
+@each_row
+def test_its_command_would_be_accepted(row):
+    given = paper_map.parameters_of(row)
+    assert paper_map.unknown_models(row) == []
+    for name, value in given.items():
+        default = declared(row["notebook"])[name]
+        # papermill reads what looks like a number as one.
+        read = int(value) if re.fullmatch(r"-?\d+", value) else value
+        assert RULES[name].accepts(read), (name, value)
+        assert read != default, f"{name} is {value} anyway"
+
+
+@each_row
+def test_what_is_missing_is_said_where_something_is(row):
+    assert row["state"] == "faithful" or row["note"]
+    assert row["caption"] in ("", "lost", "partly lost")
+
+
+def test_the_page_has_a_row_for_each_item_and_each_command_once():
+    page = paper_map.map_page()
+    items = re.findall(r"^\| (\d+\w*(?:-\w)?|T\d) \|", page, re.MULTILINE)
+    assert items == [row["item"] for row in ROWS]
+    commands = re.findall(r"^\.venv/bin/papermill .+$", page, re.MULTILINE)
+    assert len(commands) == len(set(commands)) >= 20
+    assert ".venv/bin/papermill notebooks/depth.ipynb out.ipynb -p model llama3-8b -p precision nf4" in page
+    assert "{py:func}`depth.draw_matrices <coupling_lib.figures.depth.draw_matrices>`" in page
+    assert "[depth-matrices](../results/smollm2-135m/depth.ipynb)" in page
+    drawn = sum(len(paper_map.items_of(row)) for row in ROWS)
+    assert page.startswith(f"Of {drawn} figures and tables, ")
+
+
+def test_a_range_of_items_is_counted_one_by_one():
+    assert paper_map.items_of({"item": "1c-e"}) == ["1c", "1d", "1e"]
+    assert paper_map.items_of({"item": "36"}) == ["36"]
+    assert [paper_map.named(item) for item in ("T1", "3", "1c-e")] == ["table 1", "figure 3", "figures 1c-e"]
+
+
+def test_lost_captions_are_named_once_figures_before_tables():
+    assert re.findall(r"captions or bodies of (.+) are lost", paper_map.map_page()) == [
+        "figures 13, 14, 16, 24 and of tables 1, 2, 3, 4"
+    ]
