@@ -17,6 +17,7 @@ import nbformat
 import yaml
 from claims import claims_page
 from complete import pages
+from routes import families_page
 from structure import homogeneous_page, postnorm_page
 
 import coupling_lib
@@ -292,6 +293,7 @@ PAGES = {
     "postnorm": postnorm_page,
     "homogeneous": homogeneous_page,
     "models": models_page,
+    "families": families_page,
     "variants": variants_page,
     "api": api_page,
     "versions": versions_page,
