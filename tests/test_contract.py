@@ -42,7 +42,7 @@ def test_trace_and_jacobian(model):
     assert J.svd(k=10).residual.max() < 1e-5
     ids = torch.tensor([model.tokenizer(PARIS)["input_ids"]])
     assert torch.equal(cl.trace(model, ids).hidden, trace.hidden)
-    assert trace.route in ("attention", "cache", "sequence")
+    assert trace.route in ("attention", "cache", "state", "sequence")
 
 
 def test_metrics(model):

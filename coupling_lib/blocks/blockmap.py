@@ -1,21 +1,23 @@
 """One block as a function of a few tokens alone, all other tokens held fixed.
 
-J_{t1 t2} needs the block at positions t1 and t2 only. The other tokens enter through their keys and values, which are
-constants; with those frozen, a column of the Jacobian costs one token's work instead of the whole sequence's. Three
-routes give the same map:
+J_{t1 t2} needs the block at positions t1 and t2 only. The other tokens enter through their keys and values, or through
+the state of a recurrence, which are constants; with those frozen, a column of the Jacobian costs one token's work
+instead of the whole sequence's. Four routes give the same map:
 
 `attention`  the family calls its attention through transformers' interface, and `coupling_lib.blocks.attention`
              answers against the constants recorded in the trace;
 `cache`      the family has an attention of its own but reads and writes a cache object, and one that
              gives back the constants stands in for it;
-`sequence`   the block mixes tokens in some other way (state-space models), and the whole sequence is
-             evaluated.
+`state`      the block carries a state from token to token (a convolution, a recurrence, beside attention or alone):
+             the tokens before t1 leave theirs in the family's own cache, and the block takes the next ones from there;
+`sequence`   the block mixes tokens in some other way, and the whole sequence is evaluated.
 
-The route is chosen at load, by what the family's blocks call, and then put to the test, see `validate`.
+The route of each block is chosen at load, by what it calls, and then put to the test, see `validate`.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +26,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from coupling_lib.blocks.attention import KeysValues, frozen, recording
 from coupling_lib.blocks.record import BlockCall, on_tensors
@@ -32,7 +36,10 @@ from coupling_lib.blocks.record import BlockCall, on_tensors
 # A map of the chosen tokens' states, (T, s, d), to their states after the block.
 TokenMap = Callable[[Tensor], Tensor]
 
-_CACHE_NAMES = ("past_key_values", "past_key_value", "layer_past")
+_CACHE_NAMES = ("past_key_values", "past_key_value", "layer_past", "cache_params")
+_UNBOUNDED = (0.0, float("inf"))
+# What a block raises that does not take a cache, or not the one that stands in.
+_NO_CACHE = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 class _RecordingCache(DynamicCache):
@@ -63,6 +70,10 @@ class _FrozenCache(DynamicCache):
 
 def choose_route(call: BlockCall, block: nn.Module) -> str:
     """Tell which route a block takes, by what it calls."""
+    if carries_state(call, block):
+        # Mamba-2 in transformers bounds its time steps where it takes many tokens, and not where it takes one.
+        bounds = {getattr(part, "time_step_limit", None) or _UNBOUNDED for part in block.modules()}
+        return "state" if bounds == {_UNBOUNDED} else "sequence"
     if len(call.keys_values) == 1:
         return "attention"
     if _cache_name(block) and _cached(call, block) is not None:
@@ -76,6 +87,8 @@ def token_map(call: BlockCall, block: nn.Module, route: str, positions: Tensor) 
         return prompts_map([call], block, positions)
     if route == "cache":
         return _cache_map(call, block, positions)
+    if route == "state":
+        return _state_map(call, block, positions)
     index = positions[0]
     return lambda x: call.replay(block, call.input.to(x.dtype).index_copy(1, index, x))[:, index]
 
@@ -158,12 +171,15 @@ def _cache_name(block: nn.Module) -> str | None:
 def _cached(call: BlockCall, block: nn.Module) -> KeysValues | None:
     """Let the block write its keys and values into a cache, once."""
     cache = _RecordingCache()
-    dtype = next(p.dtype for p in block.parameters() if p.is_floating_point())
     try:
-        call.with_argument(_cache_name(block), cache).replay(block, call.input.to(dtype))
-    except (AttributeError, TypeError, ValueError):
+        call.with_argument(_cache_name(block), cache).replay(block, call.input.to(_dtype(block)))
+    except _NO_CACHE:
         return None
     return cache.written
+
+
+def _dtype(block: nn.Module) -> torch.dtype:
+    return next(p.dtype for p in block.parameters() if p.is_floating_point())
 
 
 def _cache_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
@@ -174,6 +190,73 @@ def _cache_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap
     few = _few(call, positions).with_arguments(lambda name, value: _keys(name, value, end, n))
     few = few.with_argument(_cache_name(block), _FrozenCache(constants, positions))
     return lambda x: few.replay(block, x)
+
+
+def carries_state(call: BlockCall, block: nn.Module) -> bool:
+    """Tell whether a block carries a state from token to token, by what it writes into its family's cache."""
+    if not _cache_name(block) or not _with_states(cache := DynamicCache(config=call.config)):
+        return False
+    try:
+        _advance(call, block, cache, 0, call.input.to(_dtype(block)))
+    except _NO_CACHE:
+        return False
+    return any(any(layer.has_previous_state.values()) for layer in _with_states(cache))
+
+
+def _with_states(cache: DynamicCache) -> list[LinearAttentionCacheLayerMixin]:
+    return [layer for layer in cache.layers if isinstance(layer, LinearAttentionCacheLayerMixin)]
+
+
+def _state_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
+    """Give a block as a map of the states at a few positions, from the state that the tokens before them leave."""
+    start, end = int(positions[0, 0]), int(positions[0, -1]) + 1
+    stream = call.input[:, :end].to(_dtype(block))
+    before = DynamicCache(config=call.config)
+    if start:
+        with torch.no_grad():
+            _advance(call, block, before, 0, stream[:, :start])
+
+    def apply(x: Tensor) -> Tensor:
+        few = stream[:, start:].to(x.dtype).index_copy(1, positions[0] - start, x)
+        cache, out = copy.deepcopy(before), []
+        # One by one: not every family's form for several tokens goes on from a state (Mamba's begins anew).
+        with _Replaced(cache):
+            for place, state in enumerate(few.split(1, dim=1), start=start):
+                out.append(_advance(call, block, cache, place, state))
+        return torch.cat(out, dim=1)[:, positions[0] - start]
+
+    return apply
+
+
+class _Replaced(TorchFunctionMode):
+    """Within it, what a block writes over a state of a cache takes that one's place, and leaves it as it is."""
+
+    # A derivative needs both.
+
+    def __init__(self, cache: DynamicCache):
+        super().__init__()
+        self.states = [
+            states for layer in _with_states(cache) for states in (layer.conv_states, layer.recurrent_states)
+        ]
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.copy_:
+            for states in self.states:
+                for name, state in states.items():
+                    if state is args[0]:
+                        states[name] = args[1].to(state.dtype)
+                        return states[name]
+        return func(*args, **(kwargs or {}))
+
+
+def _advance(call: BlockCall, block: nn.Module, cache: DynamicCache, start: int, stream: Tensor) -> Tensor:
+    """Call a block on the tokens from one on, with what those before left in its cache."""
+    n, end = call.input.shape[1], start + stream.shape[1]
+    among = torch.arange(start, end, device=stream.device)[None]
+    part = call.with_arguments(lambda name, value: _keys(name, _rows(name, value, among, n), end, n))
+    return part.with_argument(_cache_name(block), cache).replay(block, stream)
 
 
 def _belongs_to_positions(name: str, value: Tensor) -> bool:

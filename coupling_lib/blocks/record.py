@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from nnsight import NNsight
 from torch import Tensor, nn
-from transformers import Cache, PreTrainedModel
+from transformers import Cache, PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks.attention import KeysValues, recording
 from coupling_lib.errors import UnsupportedModelError
@@ -30,11 +30,16 @@ class Blocks:
 
     path: str
     modules: nn.ModuleList
-    route: str = "sequence"
+    routes: tuple[str, ...] = ()
     post_norm: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.modules)
+
+    @property
+    def route(self) -> str:
+        """Name the routes to the blocks' maps: one, or those of a model whose blocks differ in kind."""
+        return " and ".join(sorted(set(self.routes)))
 
     @property
     def norm_position(self) -> str:
@@ -54,6 +59,7 @@ class BlockCall:
     stream: str
     arguments: dict[str, Any]
     keys_values: dict[str, KeysValues] = field(default_factory=dict)
+    config: PreTrainedConfig | None = None
 
     def with_arguments(self, change: Callable[[str, Tensor], Any]) -> BlockCall:
         """Change every tensor among the arguments but the residual stream."""
@@ -133,7 +139,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor]) -> li
             # What follows the blocks, logits of a whole vocabulary, would take a third of a short prompt's time.
             run.stop()
     calls = [
-        _block_call(block, args, kwargs, output, keys_values)
+        replace(_block_call(block, args, kwargs, output, keys_values), config=hf.config)
         for block, ((args, kwargs), output) in zip(blocks.modules, recorded, strict=True)
     ]
     # nnsight keeps these variables in a cycle that lasts until the next garbage collection, and every layer's keys and

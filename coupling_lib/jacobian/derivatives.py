@@ -96,7 +96,7 @@ def prompts_jacobians(
     if len(pairs) != len(traces):
         raise ParameterError(f"pairs names {len(pairs)} pairs for {len(traces)} prompts; give one for each")
     J = _memory(traces[0], len(pairs)) if out is None else out
-    joined = traces[0].route == "attention" and joinable([trace.calls[block] for trace in traces])
+    joined = traces[0].routes[block] == "attention" and joinable([trace.calls[block] for trace in traces])
     if joined and len(traces) > 1:
         return _formed(traces, block, pairs, boundary, J)
     for trace, pair, place in zip(traces, pairs, J, strict=True):
@@ -115,13 +115,13 @@ def _formed(traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]
     trace = traces[0]
     trace.check_boundary(boundary)
     # Other routes than attention take one set of positions at a time.
-    together = 64 if trace.route == "attention" else 1
+    together = 64 if trace.routes[block] == "attention" else 1
     for first in range(0, len(pairs), together):
         some = slice(first, first + together)
         x, y = evaluate(traces[some] if len(traces) > 1 else traces, block, pairs[some], boundary)
         rows, place = J[some].transpose(0, 1), 0
         # Parts of one size: a small last one would leave the matrix products idle.
-        batch = batch_size(trace, len(x), beside=J.untyped_storage().nbytes())
+        batch = batch_size(trace, n_evaluated(trace, block, pairs[some]), beside=J.untyped_storage().nbytes())
         for part in rows.tensor_split(-(-len(rows) // batch)):
             units = x.new_zeros(len(part), trace.d_model)
             units.diagonal(place).fill_(1)
@@ -151,15 +151,14 @@ def evaluate(
     start, end = torch.tensor(pairs, device=calls[0].input.device).T
     one = pairs[0][0] == pairs[0][1]
     positions = start[:, None] if one else torch.stack([start, end], dim=1)
-    # A causal block does not let an earlier token see a later one; only the whole sequence can say so.
-    causal_order = bool((start <= end).all())
-    route = trace.route if causal_order or trace.route == "attention" else "sequence"
     states = _at([call.input for call in calls], positions).to(trace.dtype)
     with torch.enable_grad(), linearised(module), picking_rows(module):
         x = states[:, 0].clone().requires_grad_(True)
         few = torch.cat([x[:, None], states[:, 1:]], dim=1)
-        several = len(calls) > 1
-        map_ = prompts_map(calls, module, positions) if several else token_map(calls[0], module, route, positions)
+        if len(calls) > 1:
+            map_ = prompts_map(calls, module, positions)
+        else:
+            map_ = token_map(calls[0], module, _route(trace, block, pairs), positions)
         y = map_(few)[:, -1]
         _check_replay(trace, block, pairs, y.detach(), _at([call.output for call in calls], end))
         if boundary == "branch" and (norms := trace.model.blocks.post_norm.get(block)):
@@ -192,11 +191,25 @@ def _check_replay(
         )
 
 
-def batch_size(trace: Trace, n_pairs: int, beside: int = 0) -> int:
+def _route(trace: Trace, block: int, pairs: Sequence[tuple[int, int]]) -> str:
+    """Tell by which route a block is evaluated at some pairs."""
+    # A causal block does not let an earlier token see a later one; only the whole sequence can say so.
+    route = trace.routes[block]
+    return route if route == "attention" or all(start <= end for start, end in pairs) else "sequence"
+
+
+def n_evaluated(trace: Trace, block: int, pairs: Sequence[tuple[int, int]]) -> int:
+    """Count the tokens whose intermediate values a cotangent meets."""
+    route = _route(trace, block, pairs)
+    if route == "state":
+        return 1 + max(end - start for start, end in pairs)
+    return trace.n_tokens if route == "sequence" else len(pairs)
+
+
+def batch_size(trace: Trace, n_tokens: int, beside: int = 0) -> int:
     """Give how many cotangents fit into the memory budget at once, beside so many bytes of results."""
     # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
-    tokens = trace.n_tokens if trace.route == "sequence" else n_pairs
-    each = 16 * tokens * trace.d_model * trace.dtype.itemsize
+    each = 16 * n_tokens * trace.d_model * trace.dtype.itemsize
     return min(_LARGEST_BATCH, max(1, budget(_BATCH_BYTES, trace.device.type, beside) // each))
 
 

@@ -19,7 +19,14 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.jacobian.derivatives import batch_size, batched_gradient, block_jacobians, evaluate, position_name
+from coupling_lib.jacobian.derivatives import (
+    batch_size,
+    batched_gradient,
+    block_jacobians,
+    evaluate,
+    n_evaluated,
+    position_name,
+)
 from coupling_lib.svd.operators import prefer_matrix_free
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets
 
@@ -86,8 +93,9 @@ class BlockJacobian:
         if "_dense" in self.__dict__:
             return (self._dense.T if transposed else self._dense) @ V.to(self._dense)
         columns = (V.unsqueeze(0) if V.ndim == 1 else V.T).to(self.device, self.dtype)
-        x, y = evaluate([self.trace], self.block, [(self.token_in, self.token_out)], self.boundary)
-        batch = batch_size(self.trace, 1)
+        pairs = [(self.token_in, self.token_out)]
+        x, y = evaluate([self.trace], self.block, pairs, self.boundary)
+        batch = batch_size(self.trace, n_evaluated(self.trace, self.block, pairs))
         if transposed:
             product = batched_gradient(y, x, columns[:, None], batch)[:, 0]
         else:

@@ -44,8 +44,13 @@ class Trace:
 
     @property
     def route(self) -> str:
-        """Say how block maps are evaluated: by `"attention"`, `"cache"` or the whole `"sequence"`."""
+        """Say how block maps are evaluated: by `"attention"`, `"cache"`, `"state"` or the whole `"sequence"`."""
         return self.model.blocks.route
+
+    @property
+    def routes(self) -> tuple[str, ...]:
+        """Say the same block by block; those of a hybrid model differ."""
+        return self.model.blocks.routes
 
     @property
     def post_norm(self) -> bool:

@@ -63,7 +63,7 @@ def _read(place: Path) -> dict[str, Any] | None:
     try:
         record = json.loads(place.read_text(encoding="utf-8"))
         norms = {int(number): tuple(names) for number, names in record["post_norm"].items()}
-        return {"route": str(record["route"]), "post_norm": norms}
+        return {"routes": tuple(map(str, record["routes"])), "post_norm": norms}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -73,5 +73,5 @@ def _write(place: Path, found: Blocks) -> None:
     partial = place.with_name(f".{place.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"route": found.route, "post_norm": found.post_norm}), encoding="utf-8")
+        partial.write_text(json.dumps({"routes": found.routes, "post_norm": found.post_norm}), encoding="utf-8")
         partial.replace(place)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from families import loaded, named
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import DynamicCache
 
 from coupling_lib.blocks import blockmap
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks.attention import KeysValues
+from coupling_lib.jacobian import derivatives
+from coupling_lib.jacobian.tracing import trace
 
 IDS = torch.arange(3, 14)[None]
 
@@ -19,13 +23,15 @@ def recorded(name: str):
     return model.blocks, blocks.record(model.hf, model.blocks, {"input_ids": IDS})
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt-oss", "mistral-window", "falcon-alibi", "mpt-alibi", "mamba"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt-oss", "mistral-window", "falcon-alibi", "mpt-alibi", "mamba2", "rwkv", "lfm2"]
+)
 def test_every_route_gives_the_blocks_own_output_at_the_token_that_is_read(name):
     found, calls = recorded(name)
-    for call, block in zip(calls, found.modules, strict=True):
+    for call, block, route in zip(calls, found.modules, found.routes, strict=True):
         for positions in ([[10]], [[4]], [[2, 7]]):
             index = torch.tensor(positions)
-            out = blockmap.token_map(call, block, found.route, index)(call.input[0][index])
+            out = blockmap.token_map(call, block, route, index)(call.input[0][index])
             torch.testing.assert_close(out[:, -1], call.output[0][index[:, -1]], rtol=1e-6, atol=1e-6)
 
 
@@ -79,9 +85,66 @@ def test_alibi_belongs_to_keys_not_to_the_batch():
 
 
 def test_route_is_chosen_by_what_the_block_calls():
-    for name, route in (("llama", "attention"), ("gptj", "cache"), ("mamba", "sequence")):
+    for name, route in (("llama", "attention"), ("gptj", "cache"), ("mamba", "state"), ("rwkv", "sequence")):
         found, calls = recorded(name)
         assert blockmap.choose_route(calls[0], found.modules[0]) == found.route == route
+
+
+def test_every_block_of_a_hybrid_takes_the_route_of_its_own_kind():
+    found = recorded("qwen3-next")[0]
+    assert found.routes == ("state", "attention", "state") and found.route == "attention and state"
+    found = recorded("recurrent-gemma")[0]
+    assert found.routes == ("sequence", "sequence", "attention") and found.route == "attention and sequence"
+
+
+def test_attention_beside_a_recurrence_is_not_taken_for_all_of_a_block():
+    found, calls = recorded("falcon-h1")
+    assert len(calls[0].keys_values) == 1 and found.routes == ("state",) * 3
+
+
+def test_several_tokens_at_once_do_not_go_on_from_a_state_in_every_family():
+    """Mamba's form for many tokens begins anew, without a word: from a state, tokens are taken one by one."""
+    found, calls = recorded("mamba")
+    call, block = calls[1], found.modules[1]
+    cache = DynamicCache(config=call.config)
+    blockmap._advance(call, block, cache, 0, call.input[:, :3])
+    naive = blockmap._advance(call, block, cache, 3, call.input[:, 3:8])[0, -1]
+    assert float((naive - call.output[0, 7]).norm() / naive.norm()) > 1e-3
+    index = torch.tensor([[3, 7]])
+    right = blockmap.token_map(call, block, "state", index)(call.input[0][index])[0, -1]
+    torch.testing.assert_close(right, call.output[0, 7], rtol=1e-6, atol=1e-6)
+
+
+def test_time_steps_are_bounded_in_one_form_of_mamba_2_only():
+    """What takes one token does not bound them: another map, and another Jacobian, without a word."""
+    found, calls = recorded("mamba2-bounded")
+    call, block, index = calls[1], found.modules[1], torch.tensor([[6]])
+    assert blockmap.carries_state(call, block) and found.route == "sequence"
+    naive = blockmap.token_map(call, block, "state", index)(call.input[0][index])[0, -1]
+    assert float((naive - call.output[0, 6]).norm() / naive.norm()) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "qwen3-next", "lfm2"])
+def test_the_state_before_a_token_is_left_as_it_was(name):
+    """One map is evaluated many times; what the block writes over its states must not reach the next evaluation."""
+    found, calls = recorded(name)
+    index = torch.tensor([[4, 6]])
+    map_, x = blockmap.token_map(calls[0], found.modules[0], "state", index), calls[0].input[0][index]
+    first = map_(x)
+    map_(x + 1)
+    assert torch.equal(map_(x), first)
+
+
+@pytest.mark.parametrize(("name", "grows"), [("mamba2", False), ("qwen3-next", False), ("lfm2", False), ("rwkv", True)])
+def test_what_a_cotangent_costs_does_not_grow_with_the_tokens_before(name, grows):
+    model, counts = loaded(named(name)), []
+    for n in (16, 48):
+        traced = trace(model, torch.arange(1, n + 1)[None])
+        x, y = derivatives.evaluate([traced], 0, [(n - 1, n - 1)], "block")
+        with FlopCounterMode(display=False) as counter:
+            derivatives.pulled_back(y, x, torch.eye(32, dtype=x.dtype)[:, None])
+        counts.append(counter.get_total_flops())
+    assert counts[0] > 0 and (counts[1] > 2 * counts[0] if grows else counts[1] == counts[0])
 
 
 def test_a_cache_that_is_written_twice_is_no_route():

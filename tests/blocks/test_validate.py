@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import tiny
 import torch
@@ -149,8 +151,53 @@ def test_self_check_is_far_below_its_limit_in_every_family(family):
     model = loaded(family)
     hf, found = model.hf, model.blocks
     given = blocks.random_input(hf, torch.Generator().manual_seed(3), n_tokens=9)
-    for call, module in zip(blocks.record(hf, found, {hf.main_input_name: given}), found.modules, strict=True):
-        assert checks.route_error(call, module, found.route, torch.float64) < 1e-5
+    calls = blocks.record(hf, found, {hf.main_input_name: given})
+    for call, module, route in zip(calls, found.modules, found.routes, strict=True):
+        assert checks.route_error(call, module, route, torch.float64) < 1e-4
+
+
+def test_a_recurrence_that_steps_otherwise_than_it_runs_is_evaluated_as_a_whole():
+    hf = named("mamba2").build()
+    steps = "mamba2_selective_state_update"
+    module = sys.modules[type(hf).__module__]
+    one = getattr(module, steps)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, steps, lambda *given, **named: one(*given, **named) + 1)
+        assert checks.validate(hf).route == "sequence"
+    assert checks.validate(hf).route == "state"
+
+
+def test_a_block_that_autograd_refuses_is_refused_in_one_line():
+    class Overwriting(nn.Module):
+        def forward(self, x):
+            y = x.exp()
+            z = y * y
+            y.add_(1)
+            return z
+
+    hf = named("mamba2-bounded").build()
+    mixer = hf.backbone.layers[1].mixer
+    mixer.out_proj = nn.Sequential(mixer.out_proj, Overwriting())
+    with pytest.raises(UnsupportedModelError) as caught:
+        checks.validate(hf)
+    assert str(caught.value).startswith(
+        "block 2 of Mamba2ForCausalLM (model type 'mamba2') cannot be differentiated by the sequence route (one of the"
+    )
+    assert "\n" not in str(caught.value) and str(caught.value).endswith("please report it")
+
+
+def test_an_error_that_is_no_number_is_not_lost(monkeypatch):
+    hf = named("llama").build()
+    found = checks.validate(hf)
+    call = blocks.record(hf, found, {"input_ids": torch.arange(3, 12)[None]})[0]
+    compare = checks._row_and_column
+
+    def spoilt(call, block, route, positions, u, v):
+        row, column = compare(call, block, route, positions, u, v)
+        return (row, column * float("nan")) if route == "attention" else (row, column)
+
+    monkeypatch.setattr(checks, "_row_and_column", spoilt)
+    assert not checks.route_error(call, found.modules[0], "attention", torch.float64) <= 1e-3
 
 
 def test_experts_run_one_at_a_time():

@@ -37,7 +37,7 @@ def test_weights_that_passed_are_not_checked_again(tmp_path, cache, made, save):
     save(tmp_path / "m")
     first, again = load_model(tmp_path / "m"), load_model(tmp_path / "m")
     assert made == [str(tmp_path / "m")] and len(list(cache.iterdir())) == 1
-    assert (first.blocks.route, first.blocks.post_norm) == (again.blocks.route, again.blocks.post_norm)
+    assert (first.blocks.routes, first.blocks.post_norm) == (again.blocks.routes, again.blocks.post_norm)
     assert first.hf.config._attn_implementation == again.hf.config._attn_implementation
     assert torch.equal(first.hf(torch.arange(4)[None])[0], again.hf(torch.arange(4)[None])[0])
 
@@ -67,7 +67,9 @@ def test_weights_that_did_not_pass_are_refused_each_time(tmp_path, cache):
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", json.dumps({"route": "attention"}), json.dumps({"post_norm": []})])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", json.dumps({"routes": ["attention"]}), json.dumps({"post_norm": []})]
+)
 def test_a_damaged_note_counts_for_nothing(tmp_path, cache, made, content):
     tiny.save_llama(tmp_path / "m")
     load_model(tmp_path / "m")

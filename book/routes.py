@@ -1,0 +1,70 @@
+"""Writes the table of model families: how the blocks of each are evaluated, and whether that grows with the prompt."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import coupling_lib
+from coupling_lib import paths
+from coupling_lib.jacobian import derivatives
+from coupling_lib.models.load import Model
+
+# Tokens of the two prompts that are compared.
+SHORT, LONG = 12, 36
+# What a cotangent costs for the longer prompt, over the shorter, from which it is said to grow with the tokens.
+_GROWS = 1.9
+
+
+def arithmetic(model: Model, block: int, n: int) -> int:
+    """Counts what one column of a Jacobian costs, at the last of n tokens.
+
+    Args:
+        model: A language model.
+        block: The block, from 0.
+        n: How many tokens.
+
+    Returns:
+        Floating-point operations of matrix products and convolutions, with the block evaluated.
+    """
+    traced = coupling_lib.trace(model, torch.arange(1, n + 1)[None])
+    x, y = derivatives.evaluate([traced], block, [(n - 1, n - 1)], "block")
+    with FlopCounterMode(display=False) as counter:
+        derivatives.pulled_back(y, x, torch.ones(1, *y.shape, dtype=y.dtype))
+    return counter.get_total_flops()
+
+
+def growth(model: Model) -> str:
+    """Tells whether what a column of a block's Jacobian costs grows with the prompt, from counts.
+
+    Args:
+        model: A language model.
+
+    Returns:
+        `no`; `attention alone`, where the part that meets the keys does; or what share of the blocks does.
+    """
+    ratios = [arithmetic(model, block, LONG) / arithmetic(model, block, SHORT) for block in range(model.n_blocks)]
+    growing = sum(ratio >= _GROWS for ratio in ratios)
+    if growing:
+        return "yes" if growing == len(ratios) else "in its recurrent blocks"
+    return "no" if max(ratios) == 1 else "attention alone"
+
+
+def families_page() -> str:
+    """Writes the families that are tested, with the route to their blocks' maps, found anew.
+
+    Returns:
+        a table in Markdown.
+    """
+    sys.path.append(str(paths.ROOT / "tests"))
+    from families import FAMILIES, loaded
+
+    lines = ["| family | model type | route | grows with the prompt |", "| --- | --- | --- | --- |"]
+    for family in FAMILIES:
+        model = loaded(family, torch.float32)
+        # An image has as many tokens as it has patches; its route is what matters.
+        grows = growth(model) if model.hf.main_input_name == "input_ids" else "no"
+        lines.append(f"| {family.name} | `{model.hf.config.model_type}` | {model.blocks.route} | {grows} |")
+    return "\n".join(lines) + "\n"
