@@ -87,7 +87,8 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 #
 # The paper sets coupling against the difficulty ratings of Easy2Hard-Bench. Here difficulty is the number of reasoning
 # steps in the solution of a GSM8K problem, or of one in its style: a count that anybody can check, but a coarser one.
-# The paper's second panel is the length of the prompt.
+# The paper's second panel is the length of the prompt. Where prompts carry ratings, as in a file with a `rating` or a
+# `difficulty` of each (`-p prompts rated.jsonl:200`), these take the place of the steps.
 #
 # $\rho$ is Spearman's coefficient over prompts, with its 95 % interval: nothing is shown to be related whose interval
 # holds 0. Longer problems often take more steps, and data sets differ in length and in how their prompts end; the table

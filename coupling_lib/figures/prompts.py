@@ -23,6 +23,8 @@ ALONE = "alone"
 QUANTITIES = {
     "steps": "reasoning steps",
     "steps at equal length": "reasoning steps, length held fixed",
+    "rating": "rated difficulty",
+    "rating at equal length": "rated difficulty, length held fixed",
     "length": "length in tokens",
     "length within sets": "length in tokens, within data sets",
 }
@@ -35,7 +37,9 @@ _MARKERS = "osD"
 def take_prompts(both: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
     """Tabulate every prompt to which nothing was added: what it is like, and its mean coupling over all pairs."""
     alone = both.isel(prompt=np.flatnonzero(both.version == ALONE)).reset_coords()
-    notes = alone[["id", "question", "version", "dataset", "steps", "n_tokens"]].rename(n_tokens="tokens")
+    # Ratings stand in the table where there are some: they belong to files of one's own.
+    rated = ["rating"] if "rating" in alone and alone.rating.notnull().any() else []
+    notes = alone[["id", "question", "version", "dataset", "steps", *rated, "n_tokens"]].rename(n_tokens="tokens")
     coupling = _block_couplings(alone, variant, k).mean("block")
     table = notes.assign(coupling=coupling).to_dataframe(dim_order=["network", "prompt"]).reset_index()
     table = table[["network", *notes.data_vars, "coupling"]]
@@ -72,8 +76,13 @@ def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | N
     counted = alone[alone["steps"].notna()]
     within = alone[["tokens", "coupling"]] - alone.groupby("dataset")[["tokens", "coupling"]].transform("mean")
     cases = [(counted, "steps", None), (counted, "steps", "tokens"), (alone, "tokens", None)]
-    found: dict[str, Correlation | None] = dict.fromkeys(QUANTITIES)
-    for name, (frame, x, given) in zip(QUANTITIES, [*cases, (within.round(12), "tokens", None)], strict=True):
+    cases += [(within.round(12), "tokens", None)]
+    names = [name for name in QUANTITIES if "rating" in alone or not name.startswith("rating")]
+    if "rating" in alone:
+        rated = alone[alone["rating"].notna()]
+        cases[2:2] = [(rated, "rating", None), (rated, "rating", "tokens")]
+    found: dict[str, Correlation | None] = dict.fromkeys(names)
+    for name, (frame, x, given) in zip(names, cases, strict=True):
         if len(frame) >= 4:  # fewer have no correlation
             try:
                 found[name] = correlation(frame[x], frame["coupling"], given=None if given is None else frame[given])
@@ -95,27 +104,32 @@ def correlation_table(table: pd.DataFrame) -> pd.DataFrame:
 def draw_prompts(table: pd.DataFrame, null: float | None = None) -> Figure:
     """Draw the coupling of every prompt against its reasoning steps, its length and its data set (figure 9)."""
     networks, sets = table["network"].unique(), sorted(table["dataset"].unique())
+    difficulty = "rating" if "rating" in table else "steps"
     figure = Figure(figsize=(style.WIDTH, 5.6), layout="constrained")
     axes = figure.subplot_mosaic([["steps", "tokens"], ["sets", "sets"]], sharey=True)
     for position, name in enumerate(networks):
         ink, found = style.dataset_colour(name, position), table.attrs["correlations"][name]
         rows = table[table["network"] == name]
-        for x, quantity in (("steps", "steps"), ("tokens", "length")):
+        for x, quantity in ((difficulty, difficulty), ("tokens", "length")):
+            panel = axes["steps" if x == difficulty else x]
             places, values = rows.loc[rows[x].notna(), [x, "coupling"]].to_numpy(dtype=float).T
             # Prompts with as many steps would lie on top of each other.
             spread = np.random.default_rng(0).uniform(-0.12, 0.12, len(places)) if x == "steps" else 0
-            axes[x].scatter(places + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
+            panel.scatter(places + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
             if len(places) > 2 and np.ptp(places) > 0:
                 fit, ends = linear_fit(places, values), np.array([places.min(), places.max()])
-                axes[x].plot(ends, fit.intercept + fit.slope * ends, color=ink, linewidth=1.2)
-            place = {"ha": "right", "va": "top", "transform": axes[x].transAxes, "fontsize": 8}
-            axes[x].text(0.99, 0.99 - 0.075 * position, _written(name, found[quantity]), color=ink, **place)
+                panel.plot(ends, fit.intercept + fit.slope * ends, color=ink, linewidth=1.2)
+            place = {"ha": "right", "va": "top", "transform": panel.transAxes, "fontsize": 8}
+            panel.text(0.99, 0.99 - 0.075 * position, _written(name, found[quantity]), color=ink, **place)
         for place, dataset in enumerate(sets):
             values = xr.DataArray(rows.loc[rows["dataset"] == dataset, "coupling"], dims="prompt")
             look = {"shape": (0.06, 0.15, 0.04), "label": "" if place else name}
             centre = place - 0.05 + 0.7 * ((position + 0.5) / len(networks) - 0.5)
             parts.strip(axes["sets"], centre, values, ink, interval(values), **look)
-    parts.block_axis(axes["steps"], "reasoning steps of the solution")
+    if difficulty == "steps":
+        parts.block_axis(axes["steps"], "reasoning steps of the solution")
+    else:
+        axes["steps"].set_xlabel("rated difficulty")
     axes["tokens"].set_xlabel("length of the prompt (tokens)")
     axes["tokens"].tick_params(labelleft=False)
     axes["sets"].set_xticks(range(len(sets)), sets, **({"rotation": 20, "ha": "right"} if len(sets) > 7 else {}))

@@ -92,13 +92,13 @@ def chosen_centres(parameters: SimpleNamespace, centres: Sequence[int], name: st
 
 
 def chosen_questions(parameters: SimpleNamespace) -> list[Prompt]:
-    """Read the prompts that the parameter `questions` stands for: those whose reasoning steps are counted."""
+    """Read the prompts that the parameter `questions` stands for: those with counted reasoning steps or a rating."""
     given = parameters.questions
     wanted = max(2, given) if isinstance(given, int) else 2
     named = "embedded" if isinstance(given, int) else given
     found = chosen_prompts(SimpleNamespace(prompts=named, seed=parameters.seed))
-    counted = [prompt for prompt in found if prompt.steps is not None]
+    counted = [prompt for prompt in found if prompt.steps is not None or prompt.rating is not None]
     if len(counted) < wanted:
-        expected = f"at least {wanted} prompts with counted reasoning steps, and there are {len(counted)}"
+        expected = f"at least {wanted} prompts with counted reasoning steps or a rating, and there are {len(counted)}"
         raise ParameterError(refusal("questions", given, expected))
     return counted[:wanted] if isinstance(given, int) else counted

@@ -11,7 +11,7 @@ from coupling_lib.figures import prompts
 from coupling_lib.measures.random_bases import Chance
 from coupling_lib.metrics.summaries import side_by_side
 
-from .cases_prompts import BLOCKS, NAME, VERSIONS, K, make_prompts, networks
+from .cases_prompts import BLOCKS, NAME, VERSIONS, K, make_prompts, networks, rated
 
 BOTH = networks(2)
 TRAINED = make_prompts(0.3, seed=2)
@@ -47,6 +47,21 @@ def test_correlations_are_spearmans_over_prompts_alone():
     assert found["length within sets"].r == pytest.approx(within)
     listed = prompts.correlation_table(table).set_index(["network", "quantity"])
     assert listed.loc[("trained", "length in tokens"), "spearman"] == found["length"].r
+
+
+def test_ratings_take_the_place_of_steps_where_there_are_some():
+    table = prompts.take_prompts(rated(2), NAME, K)
+    known = table[(table.network == "trained") & table.rating.notna()]
+    found = prompts.correlations(table, "trained")
+    assert found["rating"].n == len(known) > 4
+    assert found["rating"].r == pytest.approx(scipy.stats.spearmanr(known.rating, known.coupling).statistic)
+    assert found["rating at equal length"].n == len(known) and found["steps"].n == 6
+    left = prompts.draw_prompts(table).axes[0]
+    assert left.get_xlabel() == "rated difficulty"
+    np.testing.assert_allclose(left.collections[1].get_offsets(), known[["rating", "coupling"]])
+    unrated = prompts.take_prompts(BOTH, NAME, K)
+    assert "rating" not in unrated and "rating" not in prompts.correlations(unrated, "trained")
+    assert "rating" not in prompts.take_prompts(BOTH.assign_coords(rating=("prompt", [np.nan] * 23)), NAME, K)
 
 
 def test_a_difference_between_sets_is_no_correlation_within_them():
