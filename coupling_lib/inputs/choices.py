@@ -91,6 +91,14 @@ def chosen_centres(parameters: SimpleNamespace, centres: Sequence[int], name: st
     return chosen
 
 
+def chosen_turn(parameters: SimpleNamespace, n_blocks: int, name: str) -> int:
+    """Say which block the parameter `turn` marks: 0 for none, -1 for one that is found, which takes four blocks."""
+    if parameters.turn > n_blocks or (parameters.turn < 0 and n_blocks < 4):
+        expected = f"a block from 1 to {n_blocks} (the depth of {name}), or 0 for no line"
+        raise ParameterError(refusal("turn", parameters.turn, expected, "0"))
+    return parameters.turn
+
+
 def chosen_questions(parameters: SimpleNamespace) -> list[Prompt]:
     """Read the prompts that the parameter `questions` stands for: those with counted reasoning steps or a rating."""
     given = parameters.questions
