@@ -5,6 +5,8 @@ That of one block is the mean over its pairs with all others, its Jacobian with 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -15,7 +17,8 @@ from coupling_lib.figures import parts, style
 from coupling_lib.figures.labels import coupling_label
 from coupling_lib.measures import effects
 from coupling_lib.metrics.statistics import Correlation, correlation, linear_fit
-from coupling_lib.metrics.summaries import cells, interval, pair_couplings
+from coupling_lib.metrics.summaries import cells, interval, pair_couplings, side_by_side
+from coupling_lib.models.registry import by_size
 
 ALONE = "alone"
 """The version of a prompt to which nothing is added."""
@@ -55,6 +58,12 @@ def take_versions(both: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     shown = {"coupling": interval(couplings, "question"), "difference": interval(changes, "question")}
     found = xr.concat(list(shown.values()), pd.Index(shown, name="quantity"))
     return found.assign_attrs(label=coupling_label(variant, k))
+
+
+def take_models(models: Mapping[str, xr.Dataset], variant: str, k: int) -> xr.Dataset:
+    """Select what `take_versions` does of several trained models, ordered by size; their depths may differ."""
+    found = [take_versions(side_by_side(**{name: models[name]}), variant, k) for name in by_size(models)]
+    return xr.concat(found, dim="network", join="outer").assign_attrs(label=coupling_label(variant, k))
 
 
 def version_couplings(both: xr.Dataset, variant: str, k: int) -> xr.DataArray:
@@ -159,7 +168,7 @@ def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
                     look = {"marker": _MARKERS[position % len(_MARKERS)], "markersize": 3.5}
                     look["label"] = _ADDED.get(version, f"with {version}")
                     parts.band(axes, one, "block", style.dataset_colour(version, position), 0.2, **look)
-        column[0].set_title(parts.title_of(name))
+        column[0].set_title(parts.title_of(_cut(style.short_name(name), 40 // len(names))))
         column[1].axhline(0, color=style.colour("text"), linewidth=0.7)
         parts.block_axis(column[1])
     # After all bands: what ends an axis at 0 also ends its growing with what is drawn.
@@ -221,6 +230,10 @@ def _block_couplings(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
     vectors = coupling.mean("block_1").rename(block_2="block")
     mean = (vectors + jacobian) / 2
     return mean.assign_coords(block=np.arange(mean.sizes["block"]) + 1)
+
+
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= max(12, most) else f"{name[: max(12, most) - 1]}…"
 
 
 def _written(name: str, found: Correlation | None) -> str:

@@ -136,3 +136,15 @@ def test_caption_names_the_control_and_the_stand_in_for_tokens():
     assert "adds 4 tokens, the control sentence (“It rained.”) 3." in prompts.versions_caption(data)
     data.attrs["words_as_tokens"] = 1
     assert "each word stands for one token" in prompts.versions_caption(data)
+
+
+def test_models_of_different_depth_stand_side_by_side_in_order_of_size():
+    short = TRAINED.isel(block_1=slice(3), block_2=slice(3))
+    found = prompts.take_models({"mine": TRAINED, "gpt2-xl": TRAINED, "gpt2": short}, NAME, K)
+    assert found.network.values.tolist() == ["gpt2", "gpt2-xl", "mine"]
+    alone = prompts.take_versions(side_by_side(trained=short), NAME, K).isel(network=0, drop=True)
+    shown = found.sel(network="gpt2").isel(block=slice(3)).drop_vars("network")
+    np.testing.assert_allclose(shown["mean"], alone["mean"].transpose(*shown["mean"].dims))
+    assert np.isnan(found["mean"].sel(network="gpt2").isel(block=3)).all()
+    titles = [axes.get_title() for axes in prompts.draw_versions(found, null=0.95).axes[:3]]
+    assert titles == ["gpt2", "gpt2-xl", "mine"]
