@@ -57,6 +57,18 @@ def listed(row: Row, column: str) -> list[str]:
     return [part for part in row[column].split(";") if part]
 
 
+def in_full(function: str) -> str:
+    """Names a function of the map in full.
+
+    Args:
+        function: a name as in the map, such as depth.draw_map; what draws lies in the room of figures.
+
+    Returns:
+        its dotted name.
+    """
+    return f"coupling_lib.{function}" if function.count(".") > 1 else f"coupling_lib.figures.{function}"
+
+
 def parameters_of(row: Row) -> dict[str, str]:
     """Reads the parameters with which an item is drawn for a model of the paper.
 
@@ -116,7 +128,7 @@ def _table(rows: list[Row]) -> str:
         names, page = listed(row, "figures"), row["page"]
         target = f"../{page}.ipynb" if row["notebook"] else f"../{page}.md"
         places = [f"[{name}]({target})" for name in names or [Path(page).name]] if page else []
-        drawn = [f"{{py:func}}`{name} <coupling_lib.figures.{name}>`" for name in listed(row, "functions")]
+        drawn = [f"{{py:func}}`{name} <{in_full(name)}>`" for name in listed(row, "functions")]
         note = f": {row['note']}" if row["note"] else ""
         cells = (row["item"], row["shows"], ", ".join(places), ", ".join(drawn), f"*{row['state']}*{note}")
         lines.append(f"| {' | '.join(cells)} |")

@@ -28,19 +28,24 @@ prompts: int = 24  # number of embedded prompts; or a set's name or file, as ben
 questions: int = 16  # number of embedded questions with counted reasoning steps; or a set or file, as gsm8k:200
 k: int = 10  # number of singular vectors compared, from 1 to the model's width
 token: int = -1  # token position whose Jacobian is taken; -1 is the last
+others: str = ""  # further models that get the same questions, separated by commas, as nano-llama; may be empty
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
+from IPython.display import display
+
 import coupling_lib as cl
 from coupling_lib import provenance
 from coupling_lib.figures import prompts as by_prompt
 from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices
+from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(
-    globals(), declared=("model", "precision", "memory", "revision", "prompts", "questions", "k", "token", "seed")
+    globals(),
+    declared=("model", "precision", "memory", "revision", "prompts", "questions", "k", "token", "others", "seed"),
 )
 command = provenance.papermill_command("prompts", vars(p))
 
@@ -87,7 +92,8 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 #
 # The paper sets coupling against the difficulty ratings of Easy2Hard-Bench. Here difficulty is the number of reasoning
 # steps in the solution of a GSM8K problem, or of one in its style: a count that anybody can check, but a coarser one.
-# The paper's second panel is the length of the prompt.
+# The paper's second panel is the length of the prompt. Where prompts carry ratings, as in a file with a `rating` or a
+# `difficulty` of each (`-p prompts rated.jsonl:200`), these take the place of the steps.
 #
 # $\rho$ is Spearman's coefficient over prompts, with its 95 % interval: nothing is shown to be related whose interval
 # holds 0. Longer problems often take more steps, and data sets differ in length and in how their prompts end; the table
@@ -128,6 +134,30 @@ show(
     f"directions. {by_prompt.versions_caption(trained)}",
     provenance=origin,
 )
+
+# %% [markdown]
+# The parameter `others` puts the same questions to further models; each gets a control sentence that suits its own
+# tokenizer, and stands beside this one after training, ordered by size.
+
+# %%
+models = {p.model: trained}
+for name in other_models(p.others, besides=p.model):
+    loaded = cl.load_model(name, precision=p.precision, memory=p.memory or None)
+    versions = cl.prompt_versions(loaded, choices.chosen_questions(p))
+    models[name] = cl.measure_prompts(loaded, versions, ks=(p.k,), token=p.token)
+    del loaded
+if len(models) > 1:
+    display(
+        show(
+            by_prompt.draw_versions,
+            by_prompt.take_models(models, reading.name, p.k),
+            null=null,
+            name="prompts-models",
+            caption="Coupling of each block with all others in trained models, for questions alone and with a sentence "
+            "added: mean over questions with 95 % interval. Below: paired differences. Dashed: random directions.",
+            provenance=provenance.line(*(ds.attrs for ds in models.values()), command=command),
+        )
+    )
 
 # %% [markdown]
 # ## In numbers

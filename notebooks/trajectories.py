@@ -29,6 +29,7 @@ revision: str = ""  # branch, tag, commit or training step such as step1000; emp
 prompts: int = 24  # number of embedded prompts; or a set's name or file, as wikitext2:100
 token: int = -1  # token position that is followed; -1 is the last
 window: int = 0  # blocks in a window, odd; 0 for the paper's 11, or about half of a model that is not deep enough
+turn: int = 0  # block that a line marks against depth, from 1; 0 for none, -1 for where the growth of the norm changes
 seed: int = 0  # seed of the untrained weights and of the selection of prompts
 
 # %% tags=["hide-input"]
@@ -42,7 +43,8 @@ from coupling_lib.measures.depth import other_models
 from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(
-    globals(), declared=("model", "others", "precision", "memory", "revision", "prompts", "token", "window", "seed")
+    globals(),
+    declared=("model", "others", "precision", "memory", "revision", "prompts", "token", "window", "turn", "seed"),
 )
 command = provenance.papermill_command("trajectories", vars(p))
 
@@ -102,11 +104,12 @@ show(
 # its entropy says how undecided the model would be if it stopped there.
 
 # %%
+profiles = trajectories.take_profiles(both, choices.chosen_turn(p, both.sizes["block"], p.model))
 show(
     trajectories.draw_profiles,
-    trajectories.take_profiles(both),
+    profiles,
     name="trajectories-profiles",
-    caption=trajectories.profile_caption(both),
+    caption=trajectories.profile_caption(both) + trajectories.turn_caption(profiles, found=p.turn < 0),
     provenance=origin,
 )
 

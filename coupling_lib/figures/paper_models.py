@@ -105,9 +105,10 @@ def draw_each_k(table: pd.DataFrame) -> Figure:
 def _draw_measured(axes: Axes, known: pd.DataFrame, column: str) -> None:
     """Draw the models of which a coupling was measured, each with its name; a line where there are enough."""
     if known.empty:
-        axes.text(
-            0.5, 0.5, "no model with a score\nis measured here", transform=axes.transAxes, ha="center", va="center"
-        )
+        place = {"transform": axes.transAxes, "ha": "right", "va": "bottom", "fontsize": 8.5}
+        axes.text(0.97, 0.04, "no model with a score\nis measured here", **place)
+        if not axes.lines:
+            axes.set_xticks([])
         return
     scatter.families(axes, known, column, "score")
     for model in known.itertuples():

@@ -5,6 +5,8 @@ That of one block is the mean over its pairs with all others, its Jacobian with 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -15,7 +17,8 @@ from coupling_lib.figures import parts, style
 from coupling_lib.figures.labels import coupling_label
 from coupling_lib.measures import effects
 from coupling_lib.metrics.statistics import Correlation, correlation, linear_fit
-from coupling_lib.metrics.summaries import cells, interval, pair_couplings
+from coupling_lib.metrics.summaries import cells, interval, pair_couplings, side_by_side
+from coupling_lib.models.registry import by_size
 
 ALONE = "alone"
 """The version of a prompt to which nothing is added."""
@@ -23,6 +26,8 @@ ALONE = "alone"
 QUANTITIES = {
     "steps": "reasoning steps",
     "steps at equal length": "reasoning steps, length held fixed",
+    "rating": "rated difficulty",
+    "rating at equal length": "rated difficulty, length held fixed",
     "length": "length in tokens",
     "length within sets": "length in tokens, within data sets",
 }
@@ -35,7 +40,9 @@ _MARKERS = "osD"
 def take_prompts(both: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
     """Tabulate every prompt to which nothing was added: what it is like, and its mean coupling over all pairs."""
     alone = both.isel(prompt=np.flatnonzero(both.version == ALONE)).reset_coords()
-    notes = alone[["id", "question", "version", "dataset", "steps", "n_tokens"]].rename(n_tokens="tokens")
+    # Ratings stand in the table where there are some: they belong to files of one's own.
+    rated = ["rating"] if "rating" in alone and alone.rating.notnull().any() else []
+    notes = alone[["id", "question", "version", "dataset", "steps", *rated, "n_tokens"]].rename(n_tokens="tokens")
     coupling = _block_couplings(alone, variant, k).mean("block")
     table = notes.assign(coupling=coupling).to_dataframe(dim_order=["network", "prompt"]).reset_index()
     table = table[["network", *notes.data_vars, "coupling"]]
@@ -51,6 +58,12 @@ def take_versions(both: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     shown = {"coupling": interval(couplings, "question"), "difference": interval(changes, "question")}
     found = xr.concat(list(shown.values()), pd.Index(shown, name="quantity"))
     return found.assign_attrs(label=coupling_label(variant, k))
+
+
+def take_models(models: Mapping[str, xr.Dataset], variant: str, k: int) -> xr.Dataset:
+    """Select what `take_versions` does of several trained models, ordered by size; their depths may differ."""
+    found = [take_versions(side_by_side(**{name: models[name]}), variant, k) for name in by_size(models)]
+    return xr.concat(found, dim="network", join="outer").assign_attrs(label=coupling_label(variant, k))
 
 
 def version_couplings(both: xr.Dataset, variant: str, k: int) -> xr.DataArray:
@@ -72,8 +85,13 @@ def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | N
     counted = alone[alone["steps"].notna()]
     within = alone[["tokens", "coupling"]] - alone.groupby("dataset")[["tokens", "coupling"]].transform("mean")
     cases = [(counted, "steps", None), (counted, "steps", "tokens"), (alone, "tokens", None)]
-    found: dict[str, Correlation | None] = dict.fromkeys(QUANTITIES)
-    for name, (frame, x, given) in zip(QUANTITIES, [*cases, (within.round(12), "tokens", None)], strict=True):
+    cases += [(within.round(12), "tokens", None)]
+    names = [name for name in QUANTITIES if "rating" in alone or not name.startswith("rating")]
+    if "rating" in alone:
+        rated = alone[alone["rating"].notna()]
+        cases[2:2] = [(rated, "rating", None), (rated, "rating", "tokens")]
+    found: dict[str, Correlation | None] = dict.fromkeys(names)
+    for name, (frame, x, given) in zip(names, cases, strict=True):
         if len(frame) >= 4:  # fewer have no correlation
             try:
                 found[name] = correlation(frame[x], frame["coupling"], given=None if given is None else frame[given])
@@ -95,27 +113,32 @@ def correlation_table(table: pd.DataFrame) -> pd.DataFrame:
 def draw_prompts(table: pd.DataFrame, null: float | None = None) -> Figure:
     """Draw the coupling of every prompt against its reasoning steps, its length and its data set (figure 9)."""
     networks, sets = table["network"].unique(), sorted(table["dataset"].unique())
+    difficulty = "rating" if "rating" in table else "steps"
     figure = Figure(figsize=(style.WIDTH, 5.6), layout="constrained")
     axes = figure.subplot_mosaic([["steps", "tokens"], ["sets", "sets"]], sharey=True)
     for position, name in enumerate(networks):
         ink, found = style.dataset_colour(name, position), table.attrs["correlations"][name]
         rows = table[table["network"] == name]
-        for x, quantity in (("steps", "steps"), ("tokens", "length")):
+        for x, quantity in ((difficulty, difficulty), ("tokens", "length")):
+            panel = axes["steps" if x == difficulty else x]
             places, values = rows.loc[rows[x].notna(), [x, "coupling"]].to_numpy(dtype=float).T
             # Prompts with as many steps would lie on top of each other.
             spread = np.random.default_rng(0).uniform(-0.12, 0.12, len(places)) if x == "steps" else 0
-            axes[x].scatter(places + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
+            panel.scatter(places + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
             if len(places) > 2 and np.ptp(places) > 0:
                 fit, ends = linear_fit(places, values), np.array([places.min(), places.max()])
-                axes[x].plot(ends, fit.intercept + fit.slope * ends, color=ink, linewidth=1.2)
-            place = {"ha": "right", "va": "top", "transform": axes[x].transAxes, "fontsize": 8}
-            axes[x].text(0.99, 0.99 - 0.075 * position, _written(name, found[quantity]), color=ink, **place)
+                panel.plot(ends, fit.intercept + fit.slope * ends, color=ink, linewidth=1.2)
+            place = {"ha": "right", "va": "top", "transform": panel.transAxes, "fontsize": 8}
+            panel.text(0.99, 0.99 - 0.075 * position, _written(name, found[quantity]), color=ink, **place)
         for place, dataset in enumerate(sets):
             values = xr.DataArray(rows.loc[rows["dataset"] == dataset, "coupling"], dims="prompt")
             look = {"shape": (0.06, 0.15, 0.04), "label": "" if place else name}
             centre = place - 0.05 + 0.7 * ((position + 0.5) / len(networks) - 0.5)
             parts.strip(axes["sets"], centre, values, ink, interval(values), **look)
-    parts.block_axis(axes["steps"], "reasoning steps of the solution")
+    if difficulty == "steps":
+        parts.block_axis(axes["steps"], "reasoning steps of the solution")
+    else:
+        axes["steps"].set_xlabel("rated difficulty")
     axes["tokens"].set_xlabel("length of the prompt (tokens)")
     axes["tokens"].tick_params(labelleft=False)
     axes["sets"].set_xticks(range(len(sets)), sets, **({"rotation": 20, "ha": "right"} if len(sets) > 7 else {}))
@@ -145,7 +168,7 @@ def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
                     look = {"marker": _MARKERS[position % len(_MARKERS)], "markersize": 3.5}
                     look["label"] = _ADDED.get(version, f"with {version}")
                     parts.band(axes, one, "block", style.dataset_colour(version, position), 0.2, **look)
-        column[0].set_title(parts.title_of(name))
+        column[0].set_title(parts.title_of(_cut(style.short_name(name), 40 // len(names))))
         column[1].axhline(0, color=style.colour("text"), linewidth=0.7)
         parts.block_axis(column[1])
     # After all bands: what ends an axis at 0 also ends its growing with what is drawn.
@@ -207,6 +230,10 @@ def _block_couplings(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
     vectors = coupling.mean("block_1").rename(block_2="block")
     mean = (vectors + jacobian) / 2
     return mean.assign_coords(block=np.arange(mean.sizes["block"]) + 1)
+
+
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= max(12, most) else f"{name[: max(12, most) - 1]}…"
 
 
 def _written(name: str, found: Correlation | None) -> str:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from coupling_lib.figures import parts, style
+from coupling_lib.metrics.statistics import turning_point
 from coupling_lib.metrics.summaries import cells, quartiles, side_by_side, with_ends
 from coupling_lib.models.registry import by_size
 
@@ -46,8 +47,12 @@ def take_scores(models: Models) -> dict[str, xr.Dataset]:
     return {name: both[list(SCORES)].astype(float).assign(blocks=both.sizes["block"]) for name, both in found.items()}
 
 
-def take_profiles(both: xr.Dataset) -> xr.Dataset:
-    """Select quantities against depth, medians with quartiles; steps relative to their mean."""
+def take_profiles(both: xr.Dataset, turn: int = 0) -> xr.Dataset:
+    """Select quantities against depth, medians with quartiles; `turn` is the block that a line marks, -1 to find it."""
+    if turn < 0:
+        network = style.TRAINED if style.TRAINED in both.network else both.network.values[-1]
+        turn = turning_point(np.log(both.norm.sel(network=network).median("prompt")))
+    marked = {"turn": turn} if turn else {}
     given = both.assign(relative_step=both.step_length / both.step_length.mean("block"))
     found = {}
     for name, (dimension, *_) in _PROFILES.items():
@@ -57,7 +62,7 @@ def take_profiles(both: xr.Dataset) -> xr.Dataset:
             values = given[name].astype(float).rename({dimension: "depth"}).assign_coords(depth=depth)
             found[name] = quartiles(values)
     joined = xr.concat(list(found.values()), pd.Index(found, name="quantity"), join="outer")
-    return joined.transpose("network", "quantity", "depth").assign_attrs(window=both.attrs["window"])
+    return joined.transpose("network", "quantity", "depth").assign_attrs(window=both.attrs["window"], **marked)
 
 
 def take_paths(both: xr.Dataset) -> xr.Dataset:
@@ -101,6 +106,18 @@ def numbers_of(summary: pd.DataFrame, model: str) -> dict[str, float]:
     """Name a model's numbers as the book quotes them."""
     names = {label: name.replace("_", "-") for name, label in SCORES.items()}
     return cells(summary.loc[model].rename(index=names), with_ends("{1}-{0}", "median"))
+
+
+def turn_caption(profiles: xr.Dataset, found: bool) -> str:
+    """Say what the vertical line of `draw_profiles` marks, where there is one."""
+    if "turn" not in profiles.attrs:
+        return ""
+    how = (
+        ": a line that bends once fits the logarithm of the trained model's norm best if it bends there"
+        if found
+        else ""
+    )
+    return f" The vertical line marks block {profiles.turn}{how}."
 
 
 def profile_caption(both: xr.Dataset) -> str:
@@ -159,6 +176,8 @@ def draw_profiles(profiles: xr.Dataset) -> Figure:
         parts.block_axis(axes, depth)
         if name in _LOGARITHMIC:
             parts.log_axis(axes)
+        if "turn" in profiles.attrs:
+            axes.axvline(profiles.turn, color=style.colour("text"), linewidth=0.9, dashes=(2, 2), zorder=1)
         if name == "relative_step":
             axes.axhline(1, color=style.colour(style.NULL), linewidth=1.2, dashes=(1, 1.5))
         if name == "entropy_normed":

@@ -91,14 +91,22 @@ def chosen_centres(parameters: SimpleNamespace, centres: Sequence[int], name: st
     return chosen
 
 
+def chosen_turn(parameters: SimpleNamespace, n_blocks: int, name: str) -> int:
+    """Say which block the parameter `turn` marks: 0 for none, -1 for one that is found, which takes four blocks."""
+    if parameters.turn > n_blocks or (parameters.turn < 0 and n_blocks < 4):
+        expected = f"a block from 1 to {n_blocks} (the depth of {name}), or 0 for no line"
+        raise ParameterError(refusal("turn", parameters.turn, expected, "0"))
+    return parameters.turn
+
+
 def chosen_questions(parameters: SimpleNamespace) -> list[Prompt]:
-    """Read the prompts that the parameter `questions` stands for: those whose reasoning steps are counted."""
+    """Read the prompts that the parameter `questions` stands for: those with counted reasoning steps or a rating."""
     given = parameters.questions
     wanted = max(2, given) if isinstance(given, int) else 2
     named = "embedded" if isinstance(given, int) else given
     found = chosen_prompts(SimpleNamespace(prompts=named, seed=parameters.seed))
-    counted = [prompt for prompt in found if prompt.steps is not None]
+    counted = [prompt for prompt in found if prompt.steps is not None or prompt.rating is not None]
     if len(counted) < wanted:
-        expected = f"at least {wanted} prompts with counted reasoning steps, and there are {len(counted)}"
+        expected = f"at least {wanted} prompts with counted reasoning steps or a rating, and there are {len(counted)}"
         raise ParameterError(refusal("questions", given, expected))
     return counted[:wanted] if isinstance(given, int) else counted

@@ -161,6 +161,11 @@ RULES: dict[str, Rule] = {
         "5",
         lambda v: _is_whole(v) and (v == 0 or (v > 2 and v % 2)),
     ),
+    "turn": Rule(
+        "a block counted from 1, 0 for no line, or -1 for where the growth of the norm changes most",
+        "-1",
+        _whole_from(-1),
+    ),
     "fit_from": Rule("a block counted from 1, or 0 to choose by depth", "10", _whole_from(0)),
     "noise": Rule("noise levels above 0, separated by commas", "0.1,0.3,1", _read_by(parse_levels)),
     "draws": Rule("a whole number from 1", "4", _whole_from(1)),

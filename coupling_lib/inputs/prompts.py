@@ -7,12 +7,17 @@ notebook can be run with `-p prompts gsm8k:50`, or from the hub; `-p prompts fol
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 import os
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.paths import DATA
@@ -58,12 +63,15 @@ class Prompt:
         steps: reasoning steps that its solution takes, the difficulty of a GSM8K problem; None where nobody counted.
             For GSM8K see `count_steps`; for the embedded "gsm8k-style" problems our own count of the additions,
             subtractions, multiplications and divisions on the shortest way, a change of units counted as one of them.
+        rating: how difficult it was rated, on the scale of whoever rated it, as in Easy2Hard-Bench; None where nobody
+            did.
     """
 
     id: str
     dataset: str
     text: str
     steps: int | None = None
+    rating: float | None = None
 
 
 def load_prompts(
@@ -75,9 +83,10 @@ def load_prompts(
     prompt of each style, and a larger n with the same seed begins with the smaller selection.
 
     Args:
-        name: "embedded", one of `BENCHMARKS`, "benchmarks" for all six, "wikitext2" (paragraphs of
-            `PARAGRAPH_WORDS` words, headings left out), or the path of a `.jsonl` file (key "prompt" or "question",
-            and "id", "dataset", "steps" or "answer" if wanted) or a `.txt` file (one prompt a line).
+        name: "embedded", "paris" (the example of the paper's figures), one of `BENCHMARKS`, "benchmarks" for all six,
+            "wikitext2" (paragraphs of `PARAGRAPH_WORDS` words, headings left out), or the path of a `.jsonl` or `.csv`
+            file (key or column "prompt" or "question", and "id", "dataset", "steps" or "answer", "rating" or
+            "difficulty" if wanted) or of a `.txt` file (one prompt a line).
         n: Number of prompts; None takes all, in the order of the file.
         seed: Seed of the selection.
         folder: Local folder that holds `arc.jsonl`, `gsm8k.jsonl`, ... or, for "wikitext2", `test.txt`; by default
@@ -99,16 +108,18 @@ def load_prompts(
     """
     if name == "embedded":
         prompts = _from_file(DATA / "prompts" / "embedded.jsonl")
+    elif name == "paris":
+        prompts = [Prompt("paris", "paris", PARIS)]
     elif name == "benchmarks":
         prompts = [prompt for benchmark in BENCHMARKS for prompt in _named(benchmark, folder)]
     elif name in _HUB:
         prompts = _named(str(name), folder)
-    elif Path(name).suffix in {".jsonl", ".txt"}:
+    elif Path(name).suffix in {".jsonl", ".csv", ".txt"}:
         prompts = _from_file(Path(name))
     else:
         raise ParameterError(
-            f"the prompt set {str(name)!r} is unknown; choose from embedded, benchmarks, {', '.join(_HUB)}, "
-            "or give the path of a .jsonl or .txt file"
+            f"the prompt set {str(name)!r} is unknown; choose from embedded, paris, benchmarks, {', '.join(_HUB)}, "
+            "or give the path of a .jsonl, .csv or .txt file"
         )
     return prompts if n is None else _balanced(prompts, n, seed)
 
@@ -148,33 +159,71 @@ def _named(name: str, folder: str | Path | None) -> list[Prompt]:
 
 def _from_file(path: Path) -> list[Prompt]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # not at U+2028, which JSON strings may hold
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"the prompt file {str(path)!r} cannot be read ({error}); expected UTF-8 text") from None
-    read = _json_line if path.suffix == ".jsonl" else lambda line, default: replace(default, text=line.strip())
+    read, expected = _READERS[path.suffix]
     prompts = []
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                prompts.append(read(line, Prompt(f"{path.stem}-{number}", path.stem, "")))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise ParameterError(
-                    f'line {number} of {str(path)!r} is no prompt; expected JSON such as {{"prompt": "some text"}}'
-                ) from None
+    for number, line in _lines(text, path.suffix):
+        try:
+            prompts.append(read(line, Prompt(f"{path.stem}-{number}", path.stem, "")))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ParameterError(f"line {number} of {str(path)!r} is no prompt; expected {expected}") from None
     if not prompts:
         raise ParameterError(f"the prompt file {str(path)!r} holds no prompt; expected one a line")
     return prompts
 
 
+def _lines(text: str, suffix: str) -> list[tuple[int, Any]]:
+    """Number the lines of a file that are not blank; those of a table are read, and may span several."""
+    if suffix == ".csv":
+        table = csv.DictReader(io.StringIO(text))
+        return [(table.line_num, row) for row in table]
+    lines = enumerate(text.split("\n"), start=1)  # not at U+2028, which JSON strings may hold
+    return [(number, line) for number, line in lines if line.strip()]
+
+
+def _csv_row(row: Mapping[str, Any], default: Prompt) -> Prompt:
+    given = {name: cell for name, cell in row.items() if name and cell}
+    # What a table gives as text is a number where one is meant.
+    numbers = {name: kind(given[name]) for name, kind in (("steps", int), ("rating", float)) if name in given}
+    try:
+        numbers["difficulty"] = float(given.get("difficulty", ""))
+    except ValueError:  # a word such as "easy" rates nothing
+        pass
+    return _record(given | numbers, default)
+
+
 def _json_line(line: str, default: Prompt) -> Prompt:
-    record = json.loads(line)
+    return _record(json.loads(line), default)
+
+
+def _text_line(line: str, default: Prompt) -> Prompt:
+    return replace(default, text=line.strip())
+
+
+def _record(record: Mapping[str, Any], default: Prompt) -> Prompt:
     text = (record["prompt"] if "prompt" in record else record["question"]).strip()
     steps, answer = record.get("steps"), record.get("answer")
     if steps is None and isinstance(answer, str):
         steps = count_steps(answer)
+    rating = record.get("rating")
+    if rating is None and type(record.get("difficulty")) in (int, float):
+        rating = record["difficulty"]
     if not text or not (steps is None or (type(steps) is int and steps > 0)):
         raise ValueError
-    return Prompt(str(record.get("id", default.id)), str(record.get("dataset", default.dataset)), text, steps)
+    if not (rating is None or (type(rating) in (int, float) and math.isfinite(rating))):
+        raise ValueError
+    named = {"id": str(record.get("id", default.id)), "dataset": str(record.get("dataset", default.dataset))}
+    return Prompt(**named, text=text, steps=steps, rating=None if rating is None else float(rating))
+
+
+_READERS = {
+    ".jsonl": (_json_line, 'JSON such as {"prompt": "some text"}'),
+    ".csv": (_csv_row, "a table with a column prompt or question, and numbers as steps (from 1) and rating"),
+    ".txt": (_text_line, "a text"),
+}
+"""By the ending of a file: what reads one of its prompts, and what is expected of it."""
 
 
 def _paragraphs(lines: list[str]) -> list[Prompt]:

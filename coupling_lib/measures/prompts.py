@@ -86,8 +86,9 @@ def measure_prompts(model: Model, prompts: Sequence[Prompt], ks: Sequence[int] =
     Returns:
         the dataset of `measure_depth` with coordinates along `prompt`: `id`; `question`, the id without what a version
         adds to it; `version`, "alone", "step by step" or "control sentence"; `dataset`; `steps`, its reasoning steps,
-        NaN where nobody counted; `n_tokens`, its length. The attributes `control`, `control_tokens` and
-        `instruction_tokens` name the control sentence and the tokens that it and the instruction add.
+        NaN where nobody counted; `rating`, its difficulty, NaN where nobody rated it; `n_tokens`, its length. The
+        attributes `control`, `control_tokens` and `instruction_tokens` name the control sentence and the tokens that it
+        and the instruction add.
 
     Raises:
         ParameterError: if the model reads no text, K exceeds the width, a token does not exist, or there is no prompt.
@@ -108,6 +109,7 @@ def measure_prompts(model: Model, prompts: Sequence[Prompt], ks: Sequence[int] =
         "version": [_SUFFIXES.get(suffix, ALONE) for suffix in suffixes],
         "dataset": [prompt.dataset for prompt in prompts],
         "steps": [float("nan") if prompt.steps is None else float(prompt.steps) for prompt in prompts],
+        "rating": [float("nan") if prompt.rating is None else prompt.rating for prompt in prompts],
         "n_tokens": [_length(model, prompt.text) for prompt in prompts],
     }
     ds = ds.assign_coords({name: ("prompt", values) for name, values in notes.items()})

@@ -163,6 +163,20 @@ def linear_fit(x: ArrayLike, y: ArrayLike) -> LinearFit:
     return LinearFit(float(fit.slope), float(fit.intercept), float(fit.rvalue**2), float(fit.pvalue), len(x))
 
 
+def turning_point(y: ArrayLike) -> int:
+    """Place in a series, from 0, at which a line that bends once fits it best by least squares."""
+    y = _finite(y, "y")
+    if y.ndim != 1 or len(y) < 5:
+        raise ParameterError(f"y has shape {y.shape!r}; a line that bends once needs a list of five values or more")
+    x = np.arange(len(y))
+
+    def left(bend: int) -> float:
+        design = np.column_stack([np.ones(len(y)), x, np.maximum(0, x - bend)])
+        return float(np.sum((y - design @ np.linalg.lstsq(design, y, rcond=None)[0]) ** 2))
+
+    return min(range(2, len(y) - 2), key=left)
+
+
 def fit_with_interval(x: ArrayLike, y: ArrayLike, n_resamples: int = 4000, seed: int = 0) -> LinearFit:
     """Fit a line, and give its R² the 95 % interval over resampled points."""
     # The lower end lies above 0 even without any relation, because $R^2$ is never negative and no sample has a

@@ -40,7 +40,23 @@ def networks(n):
     return side_by_side(**{name: make_prompts((0.05, 0.3, 0.2)[i], seed=i + 1) for i, name in enumerate(names)})
 
 
+def rated(n: int) -> xr.Dataset:
+    """Some of the prompts have a rating of their difficulty."""
+    both = networks(n)
+    ratings = np.where(np.arange(both.sizes["prompt"]) % 4 > 0, np.linspace(-1, 2, both.sizes["prompt"]) ** 2, np.nan)
+    return both.assign_coords(rating=("prompt", ratings))
+
+
+def of_models(n: int) -> xr.Dataset:
+    """Trained models of different depths, the second without the last block."""
+    made = {f"organisation/a-model-with-a-name-{i}": make_prompts(0.2, seed=i) for i in range(n)}
+    shorter = {name: ds.isel(block_1=slice(3), block_2=slice(3)) for name, ds in list(made.items())[1:2]}
+    return prompts.take_models(made | shorter, NAME, K)
+
+
 CASES = {
+    "draw_versions of models": (prompts.draw_versions, of_models, NULL),
+    "draw_prompts rated": (prompts.draw_prompts, lambda n: prompts.take_prompts(rated(n), NAME, K), NULL),
     "draw_prompts": (prompts.draw_prompts, lambda n: prompts.take_prompts(networks(n), NAME, K), NULL),
     "draw_versions": (prompts.draw_versions, lambda n: prompts.take_versions(networks(n), NAME, K), NULL),
 }

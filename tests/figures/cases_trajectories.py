@@ -33,6 +33,10 @@ CASES = {
     "draw_scores of many": (trajectories.draw_scores, lambda n: trajectories.take_scores(models(n + 4))),
     "draw_scores without growth": (trajectories.draw_scores, no_growth),
     "draw_profiles": (trajectories.draw_profiles, lambda n: trajectories.take_profiles(both(n))),
+    "draw_profiles with a line": (
+        trajectories.draw_profiles,
+        lambda n: trajectories.take_profiles(both(n), turn=-1),
+    ),
     "draw_profiles without entropy": (
         trajectories.draw_profiles,
         lambda n: trajectories.take_profiles(both(n, without=ENTROPIES)),

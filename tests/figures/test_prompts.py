@@ -11,7 +11,7 @@ from coupling_lib.figures import prompts
 from coupling_lib.measures.random_bases import Chance
 from coupling_lib.metrics.summaries import side_by_side
 
-from .cases_prompts import BLOCKS, NAME, VERSIONS, K, make_prompts, networks
+from .cases_prompts import BLOCKS, NAME, VERSIONS, K, make_prompts, networks, rated
 
 BOTH = networks(2)
 TRAINED = make_prompts(0.3, seed=2)
@@ -47,6 +47,21 @@ def test_correlations_are_spearmans_over_prompts_alone():
     assert found["length within sets"].r == pytest.approx(within)
     listed = prompts.correlation_table(table).set_index(["network", "quantity"])
     assert listed.loc[("trained", "length in tokens"), "spearman"] == found["length"].r
+
+
+def test_ratings_take_the_place_of_steps_where_there_are_some():
+    table = prompts.take_prompts(rated(2), NAME, K)
+    known = table[(table.network == "trained") & table.rating.notna()]
+    found = prompts.correlations(table, "trained")
+    assert found["rating"].n == len(known) > 4
+    assert found["rating"].r == pytest.approx(scipy.stats.spearmanr(known.rating, known.coupling).statistic)
+    assert found["rating at equal length"].n == len(known) and found["steps"].n == 6
+    left = prompts.draw_prompts(table).axes[0]
+    assert left.get_xlabel() == "rated difficulty"
+    np.testing.assert_allclose(left.collections[1].get_offsets(), known[["rating", "coupling"]])
+    unrated = prompts.take_prompts(BOTH, NAME, K)
+    assert "rating" not in unrated and "rating" not in prompts.correlations(unrated, "trained")
+    assert "rating" not in prompts.take_prompts(BOTH.assign_coords(rating=("prompt", [np.nan] * 23)), NAME, K)
 
 
 def test_a_difference_between_sets_is_no_correlation_within_them():
@@ -121,3 +136,15 @@ def test_caption_names_the_control_and_the_stand_in_for_tokens():
     assert "adds 4 tokens, the control sentence (“It rained.”) 3." in prompts.versions_caption(data)
     data.attrs["words_as_tokens"] = 1
     assert "each word stands for one token" in prompts.versions_caption(data)
+
+
+def test_models_of_different_depth_stand_side_by_side_in_order_of_size():
+    short = TRAINED.isel(block_1=slice(3), block_2=slice(3))
+    found = prompts.take_models({"mine": TRAINED, "gpt2-xl": TRAINED, "gpt2": short}, NAME, K)
+    assert found.network.values.tolist() == ["gpt2", "gpt2-xl", "mine"]
+    alone = prompts.take_versions(side_by_side(trained=short), NAME, K).isel(network=0, drop=True)
+    shown = found.sel(network="gpt2").isel(block=slice(3)).drop_vars("network")
+    np.testing.assert_allclose(shown["mean"], alone["mean"].transpose(*shown["mean"].dims))
+    assert np.isnan(found["mean"].sel(network="gpt2").isel(block=3)).all()
+    titles = [axes.get_title() for axes in prompts.draw_versions(found, null=0.95).axes[:3]]
+    assert titles == ["gpt2", "gpt2-xl", "mine"]

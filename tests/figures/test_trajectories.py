@@ -6,6 +6,7 @@ from matplotlib.colors import to_hex
 
 from coupling_lib.figures import style, trajectories
 from coupling_lib.figures.show import frame
+from coupling_lib.metrics.summaries import side_by_side
 from tests.figures.cases_trajectories import ENTROPIES, PATHS, both, models, states
 from tests.figures.drawn import assert_text_inside
 
@@ -135,3 +136,17 @@ def test_summary_and_quoted_numbers_are_medians_with_quartiles():
     assert quoted["line-shape-score-trained"] == pytest.approx(middle)
     assert quoted["line-shape-score-trained-high"] == pytest.approx(high)
     assert len(quoted) == 2 * 3 * 3
+
+
+def test_a_line_marks_the_block_that_is_given_or_where_the_norm_of_the_trained_model_turns():
+    bent = {name: ds.copy(deep=True) for name, ds in states().items()}
+    bent["trained"]["norm"][:] = np.exp([0, 1, 2, 3, 3.1, 3.2, 3.3])
+    found = trajectories.take_profiles(side_by_side(**bent), turn=-1)
+    assert found.turn == 3
+    for axes in trajectories.draw_profiles(found).axes:
+        assert [line.get_xdata() for line in axes.lines if len(set(line.get_xdata())) == 1] == [[3, 3]]
+    given = trajectories.take_profiles(both(), turn=2)
+    assert given.turn == 2 and "turn" not in trajectories.take_profiles(both()).attrs
+    assert trajectories.turn_caption(given, found=False) == " The vertical line marks block 2."
+    assert "bends" in trajectories.turn_caption(found, found=True)
+    assert trajectories.turn_caption(trajectories.take_profiles(both()), found=False) == ""

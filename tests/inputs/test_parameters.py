@@ -251,6 +251,7 @@ def test_chosen_blocks_count_from_zero_and_lie_in_the_middle_without_a_choice(bl
     [
         ("middle", "4000 ", "it must be a training step, or 0 for the most coupled; pass -p middle 4000"),
         ("middle", -1, "parameter 'middle' is -1 (int)"),
+        ("turn", -2, "it must be a block counted from 1, 0 for no line, or -1"),
         ("centres", "0,3", "it must be one to five blocks counted from 1, separated by commas, or empty"),
         ("centres", "1,2,3,4,5,6", "pass -p centres 6,16,31"),
         ("centres", "last", "parameter 'centres' is 'last' (str)"),
@@ -268,6 +269,13 @@ def test_the_middle_step_is_one_between_the_first_and_the_last():
     for steps, expected in (([0, 10, 100], "one of 10 (steps"), ([0, 100], "no step lies between")):
         with pytest.raises(ParameterError, match=re.escape(expected)):
             choices.chosen_middle(SimpleNamespace(middle=100), steps)
+
+
+@pytest.mark.parametrize(("turn", "n_blocks"), [(13, 12), (-1, 3)])
+def test_a_line_is_drawn_at_a_block_there_is(turn, n_blocks):
+    assert [choices.chosen_turn(SimpleNamespace(turn=at), 12, "model") for at in (0, -1, 12)] == [0, -1, 12]
+    with pytest.raises(ParameterError, match=f"'turn' is {turn} .int.; it must be a block from 1 to {n_blocks} "):
+        choices.chosen_turn(SimpleNamespace(turn=turn), n_blocks, "model")
 
 
 def test_windows_stand_where_one_fits():

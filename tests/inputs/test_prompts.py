@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.inputs.choices import chosen_prompts
+from coupling_lib.inputs.choices import chosen_prompts, chosen_questions
 from coupling_lib.inputs.prompts import BENCHMARKS, PARIS, Prompt, add_chain_of_thought, count_steps, load_prompts
 
 LONG = "word " * 31 + "<unk>"
@@ -188,7 +188,7 @@ def test_files_that_are_missing_empty_or_not_text_are_refused_in_one_line(tmp_pa
 
 
 def test_an_unknown_set_lists_the_known_ones():
-    with pytest.raises(ParameterError, match=r"'gsm' is unknown; choose from embedded, benchmarks, arc, gsm8k"):
+    with pytest.raises(ParameterError, match=r"'gsm' is unknown; choose from embedded, paris, benchmarks, arc, gsm8k"):
         load_prompts("gsm")
 
 
@@ -245,3 +245,47 @@ def test_chain_of_thought_appends_the_sentence_and_marks_the_id():
 
 def test_the_example_of_the_paper_is_at_hand():
     assert PARIS == "What is the capital of France? The capital is"
+    assert load_prompts("paris") == [Prompt("paris", "paris", PARIS)]
+
+
+def test_ratings_come_with_a_file_as_rating_or_as_a_difficulty_that_is_a_number(tmp_path):
+    rows = [
+        {"question": "One?", "rating": -1.5, "difficulty": 3},
+        {"prompt": "Two?", "difficulty": 2},
+        {"prompt": "Three?", "difficulty": "easy"},
+    ]
+    (tmp_path / "rated.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    read = load_prompts(tmp_path / "rated.jsonl")
+    assert [prompt.rating for prompt in read] == [-1.5, 2.0, None]
+    assert add_chain_of_thought(read[0]).rating == -1.5
+    table = 'id,question,rating,steps,difficulty\na,"One, two\nthree?",0.25,3,\nb,Four?,,,0.5\nc,Five?,,,hard\n'
+    (tmp_path / "rated.csv").write_text(table)
+    assert load_prompts(str(tmp_path / "rated.csv")) == [
+        Prompt("a", "rated", "One, two\nthree?", 3, 0.25),
+        Prompt("b", "rated", "Four?", None, 0.5),
+        Prompt("c", "rated", "Five?"),
+    ]
+    assert len(chosen_questions(SimpleNamespace(questions=str(tmp_path / "rated.jsonl"), seed=0))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("bad.jsonl", '{"prompt": "x", "rating": "high"}'),
+        ("bad.jsonl", '{"prompt": "x", "rating": true}'),
+        ("bad.jsonl", '{"prompt": "x", "rating": NaN}'),
+        ("bad.csv", "fine,high"),
+        ("bad.csv", "fine,nan"),
+        ("bad.csv", ",1"),
+    ],
+)
+def test_a_rating_that_is_no_number_is_refused_with_its_line(tmp_path, name, line):
+    (tmp_path / name).write_text(("prompt,rating\n" if name.endswith("csv") else '{"prompt": "a"}\n') + line + "\n")
+    with pytest.raises(ParameterError, match=r"line 2 of .*bad\.\w+' is no prompt; expected "):
+        load_prompts(tmp_path / name)
+
+
+def test_a_table_without_prompts_says_which_column_is_expected(tmp_path):
+    (tmp_path / "none.csv").write_text("text,rating\nOne,1\n")
+    with pytest.raises(ParameterError, match="expected a table with a column prompt or question"):
+        load_prompts(tmp_path / "none.csv")

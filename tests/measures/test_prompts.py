@@ -15,7 +15,7 @@ from coupling_lib.measures.prompts import added_tokens, control_sentence, measur
 from coupling_lib.models.load import wrap_model
 
 EGGS = Prompt("q1", "mine", "Tom has six eggs and eats two. How many eggs are left?", steps=1)
-RIVER = Prompt("r1", "stories", "The river was wide and")
+RIVER = Prompt("r1", "stories", "The river was wide and", rating=0.5)
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,7 @@ def test_values_are_those_of_measure_depth_and_every_prompt_is_described(neox):
     assert ds.version.values.tolist() == ["alone", "alone", "step by step", "control sentence"]
     assert ds["dataset"].values.tolist() == ["stories", "mine", "mine", "mine"]
     np.testing.assert_array_equal(ds.steps, [np.nan, 1, 1, 1])
+    np.testing.assert_array_equal(ds.rating, [0.5, np.nan, np.nan, np.nan])
     wanted = cl.measure_depth(neox, [prompt.text for prompt in asked[:4]], ks=(5,))
     np.testing.assert_allclose(ds.normalized_miscoupling, wanted.normalized_miscoupling, rtol=1e-5, atol=1e-6)
     assert ds.n_tokens.values.tolist() == [cl.trace(neox, prompt.text).n_tokens for prompt in asked[:4]]

@@ -11,6 +11,7 @@ from coupling_lib.metrics.statistics import (
     mean_interval,
     paired_interval,
     partial_correlation,
+    turning_point,
 )
 
 
@@ -161,3 +162,11 @@ def test_an_effect_holds_estimate_interval_error_and_n():
     for wrong in ({"values": [[1.0]]}, {"values": [1.0, 2.0], "statistic": "mode"}):
         with pytest.raises(ParameterError, match="mean or median"):
             effect_of(**wrong)
+
+
+def test_a_line_that_bends_once_is_bent_where_the_series_turns():
+    assert turning_point([0, 2, 4, 6, 5, 4, 3, 2]) == 3
+    noise = 0.01 * np.random.default_rng(0).standard_normal(30)
+    assert turning_point(np.maximum(0, np.arange(30) - 17) + noise) == 17
+    with pytest.raises(ParameterError, match="five values"):
+        turning_point([1, 2, 3, 4])
