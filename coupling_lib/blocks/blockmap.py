@@ -203,6 +203,15 @@ def carries_state(call: BlockCall, block: nn.Module) -> bool:
     return any(any(layer.has_previous_state.values()) for layer in _with_states(cache))
 
 
+@torch.no_grad()
+def state_size(call: BlockCall, block: nn.Module) -> int:
+    """Count the numbers in the state that one token leaves."""
+    cache = DynamicCache(config=call.config)
+    _advance(call, block, cache, 0, call.input[:, :1].to(_dtype(block)))
+    kept = [[*layer.conv_states.values(), *layer.recurrent_states.values()] for layer in _with_states(cache)]
+    return sum(state.numel() for states in kept for state in states if state is not None)
+
+
 def _with_states(cache: DynamicCache) -> list[LinearAttentionCacheLayerMixin]:
     return [layer for layer in cache.layers if isinstance(layer, LinearAttentionCacheLayerMixin)]
 

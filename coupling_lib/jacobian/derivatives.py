@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from coupling_lib.blocks.blockmap import joinable, prompts_map, token_map
+from coupling_lib.blocks.blockmap import joinable, prompts_map, state_size, token_map
 from coupling_lib.blocks.postnorm import without_norms
 from coupling_lib.blocks.rules import linearised, picking_rows
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
@@ -199,10 +199,12 @@ def _route(trace: Trace, block: int, pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def n_evaluated(trace: Trace, block: int, pairs: Sequence[tuple[int, int]]) -> int:
-    """Count the tokens whose intermediate values a cotangent meets."""
+    """Count the tokens whose intermediate values a cotangent meets, a state as so many tokens as are its size."""
     route = _route(trace, block, pairs)
     if route == "state":
-        return 1 + max(end - start for start, end in pairs)
+        # A cotangent meets the state as a whole, some four times; a state may be a hundred times a stream.
+        states = state_size(trace.calls[block], trace.block(block)) // (4 * trace.d_model)
+        return (1 + states) * (1 + max(end - start for start, end in pairs))
     return trace.n_tokens if route == "sequence" else len(pairs)
 
 

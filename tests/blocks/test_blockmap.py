@@ -153,3 +153,12 @@ def test_a_cache_that_is_written_twice_is_no_route():
     assert isinstance(cache.update(one, one), KeysValues)
     with pytest.raises(ValueError, match="more than once"):
         cache.update(one, one)
+
+
+def test_memory_is_planned_for_the_state_that_a_cotangent_meets():
+    traced = trace(loaded(named("mamba2")), torch.arange(1, 12)[None])
+    # 8 heads of width 8 with states of 8, and a convolution of width 4 over 64 + 2 * 2 * 8 channels.
+    size = 8 * 8 * 8 + 4 * (64 + 2 * 2 * 8)
+    assert blockmap.state_size(traced.calls[0], traced.block(0)) == size
+    assert derivatives.n_evaluated(traced, 0, [(5, 5)]) == 1 + size // (4 * 32)
+    assert derivatives.n_evaluated(traced, 0, [(5, 7)]) == 3 * (1 + size // (4 * 32))
