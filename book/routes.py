@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -59,11 +60,11 @@ def families_page() -> str:
         a table in Markdown.
     """
     sys.path.append(str(paths.ROOT / "tests"))
-    from families import FAMILIES, loaded
+    tested = import_module("families")
 
     lines = ["| family | model type | route | grows with the prompt |", "| --- | --- | --- | --- |"]
-    for family in FAMILIES:
-        model = loaded(family, torch.float32)
+    for family in tested.FAMILIES:
+        model = tested.loaded(family, torch.float32)
         # An image has as many tokens as it has patches; its route is what matters.
         grows = growth(model) if model.hf.main_input_name == "input_ids" else "no"
         lines.append(f"| {family.name} | `{model.hf.config.model_type}` | {model.blocks.route} | {grows} |")
