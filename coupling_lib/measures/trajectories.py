@@ -36,7 +36,7 @@ COMPONENTS = 2
 _ROWS = 8192
 
 
-@frame.measurement(version=2)
+@frame.measurement(version=3)
 def measure_trajectories(model: Model, prompts: frame.Prompts, token: int = -1, window: int = 0) -> xr.Dataset:
     """Measure how straight, how evenly spaced and how exponential token trajectories are (paper, section 2.2).
 
@@ -189,10 +189,16 @@ def _paths(traced: Trace) -> frame.Variables:
     kept = [at for at in range(traced.n_tokens) if ids is None or int(ids[0, at]) not in special]
     if len(kept) <= COMPONENTS:
         return {}
-    path = principal_paths(traced.hidden[:, kept], COMPONENTS)
+    # So has the first token of some models, which attention parks on; ten times the median is far from both.
+    states = traced.hidden[:, kept]
+    norms = torch.linalg.vector_norm(states[-1], dim=-1)
+    near = norms <= 10 * norms.median()
+    path = principal_paths(states[:, near], COMPONENTS)
+    coordinates = path.coordinates.new_full((*states.shape[:2], COMPONENTS), torch.nan)
+    coordinates[:, near] = path.coordinates
     texts = [str(at) if traced.tokens is None else traced.tokens[at] for at in kept]
     return {
-        "path": (("level", "position", "component"), path.coordinates),
+        "path": (("level", "position", "component"), coordinates),
         "path_share": ("component", path.share),
         "path_token": ("position", np.array(texts, dtype=str)),
     }

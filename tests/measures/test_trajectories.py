@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from tiny import save_bert, save_llama, tokenizer
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
+from coupling_lib.measures import trajectories
 from coupling_lib.metrics.trajectory import principal_paths
 
 BEST = "It was the best of times"
@@ -77,6 +80,18 @@ def test_paths_are_those_of_the_first_prompts_tokens(model, measured):
     trace = cl.trace(model, PARIS)
     assert measured.path_token.values.tolist() == trace.tokens
     np.testing.assert_allclose(measured.path, principal_paths(trace.hidden).coordinates, rtol=1e-6)
+
+
+def test_a_token_whose_state_outgrows_all_others_does_not_turn_the_plane(model):
+    traced = cl.trace(model, BEST)
+    grown = traced.hidden.clone()
+    grown[:, 0] *= 1000
+    long = types.SimpleNamespace(model=traced.model, inputs=traced.inputs, n_tokens=traced.n_tokens, hidden=grown)
+    long.tokens = traced.tokens
+    path = trajectories._paths(long)["path"][1]
+    assert bool(path[:, 0].isnan().all()) and bool(path[:, 1:].isfinite().all())
+    wanted = principal_paths(traced.hidden[:, 1:], trajectories.COMPONENTS).coordinates
+    torch.testing.assert_close(path[:, 1:], wanted)
 
 
 def test_special_tokens_are_left_out_of_paths(tmp_path):
