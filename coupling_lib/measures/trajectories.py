@@ -191,8 +191,8 @@ def _paths(traced: Trace) -> frame.Variables:
         return {}
     # So has the first token of some models, which attention parks on; ten times the median is far from both.
     states = traced.hidden[:, kept]
-    norms = torch.linalg.vector_norm(states[-1], dim=-1)
-    near = norms <= 10 * norms.median()
+    norms = torch.linalg.vector_norm(states, dim=-1)
+    near = (norms <= 10 * norms.median(dim=1, keepdim=True).values).all(dim=0)
     path = principal_paths(states[:, near], COMPONENTS)
     coordinates = path.coordinates.new_full((*states.shape[:2], COMPONENTS), torch.nan)
     coordinates[:, near] = path.coordinates
