@@ -19,6 +19,7 @@ from coupling_lib import paths
 
 LATEST = Path(__file__).parent / "latest.json"
 LATEST_GPU = Path(__file__).parent / "latest_gpu.json"
+LATEST_SIZE = Path(__file__).parent / "latest_real_size.json"
 OUT = paths.RESULTS / "book" / "benchmarks.md"
 
 STAGES = ("capture", "jacobians", "svd", "pairs", "total")
@@ -245,12 +246,34 @@ def gpu_tables(run: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def page(latest: Path = LATEST, latest_gpu: Path = LATEST_GPU) -> str:
+def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
+    """Set a run of `real_size.py` as a row of a table.
+
+    Args:
+        run: its record.
+
+    Returns:
+        cells: model, precision, minutes, memory and the share of the matrix peak that was the Jacobians'.
+    """
+    model, minutes = run["model"], run["seconds"] / 60
+    shape = f"d = {model['d']}, L = {model['L']}, {model['bytes'] / 1e9:.1f} GB on disk"
+    share = f"{run['fraction_of_peak']:.0%} of {run['matrix_peak'] / 1e9:.0f} GFLOP/s"
+    return (
+        shape,
+        run["parameters"]["precision"],
+        f"{minutes:.1f} min",
+        f"{run['peak_resident'] / 1e9:.1f} GB",
+        share,
+    )
+
+
+def page(latest: Path = LATEST, latest_gpu: Path = LATEST_GPU, latest_size: Path = LATEST_SIZE) -> str:
     """Write the page of the book from the latest runs, or say that there is none.
 
     Args:
         latest: JSON of `speed.py`.
         latest_gpu: JSON of `gpu.py`.
+        latest_size: JSON of `real_size.py`.
 
     Returns:
         Markdown with headings of the second level.
@@ -258,6 +281,13 @@ def page(latest: Path = LATEST, latest_gpu: Path = LATEST_GPU) -> str:
     parts = ["## Two cores\n", "Not measured yet. `make bench` measures and prints these tables.\n"]
     if latest.exists():
         parts[1] = speed_page(json.loads(latest.read_text(encoding="utf-8")))
+    parts += ["## At real size\n"]
+    if latest_size.exists():
+        run = json.loads(latest_size.read_text(encoding="utf-8"))
+        head = ("model", "precision", "depth notebook, one prompt", "largest process", "arithmetic")
+        parts += [machine_line(run["machine"]), table(head, [real_size_row(run)])]
+    else:
+        parts.append("Not measured yet: `python -m benchmarks.real_size`.\n")
     parts += ["## GPU\n"]
     run = json.loads(latest_gpu.read_text(encoding="utf-8")) if latest_gpu.exists() else None
     if run and run["gpu_measured"]:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import real_size, shapes
+from benchmarks import machine, real_size, report, shapes
 
 
 def test_the_notebook_runs_on_a_checkpoint_that_was_written_for_it(tmp_path):
@@ -27,3 +27,17 @@ def test_the_notebook_runs_on_a_checkpoint_that_was_written_for_it(tmp_path):
 def test_a_notebook_that_fails_says_why(tmp_path):
     with pytest.raises(RuntimeError, match="papermill ended with 1.*precision"):
         real_size.run(shapes.small_llama(blocks=2), {"precision": "none"}, 1, 64)
+
+
+def test_the_book_shows_the_record_or_the_command(tmp_path):
+    none = tmp_path / "none.json"
+    assert "Not measured yet: `python -m benchmarks.real_size`" in report.page(none, none, none)
+    record = {
+        "machine": machine.facts(),
+        "model": {"d": 4096, "L": 32, "weights": "random, bfloat16", "bytes": 16_060_000_000},
+        "parameters": {"precision": "nf4"},
+        "seconds": 750.0, "peak_resident": 9_870_000_000, "flop": 1, "matrix_peak": 1.14e11, "fraction_of_peak": 0.513,
+    }  # fmt: skip
+    (tmp_path / "size.json").write_text(json.dumps(record), encoding="utf-8")
+    row = "| d = 4096, L = 32, 16.1 GB on disk | nf4 | 12.5 min | 9.9 GB | 51% of 114 GFLOP/s |"
+    assert row in report.page(none, none, tmp_path / "size.json")
