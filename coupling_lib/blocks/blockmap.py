@@ -11,7 +11,7 @@ instead of the whole sequence's. Four routes give the same map:
 `state`      the block carries a state from token to token (a convolution, a recurrence, beside attention or alone):
              the tokens before t1 leave theirs in the family's own cache, and the block takes the next ones from there;
 `sequence`   the block mixes tokens in some other way, and the whole sequence is evaluated
-             at every step.
+             for every column.
 
 The route of each block is chosen at load, by what it calls, and then put to the test, see `validate`.
 """
