@@ -45,13 +45,9 @@ from coupling_lib.measures import effects
 from coupling_lib.measures.depth import other_models
 from coupling_lib.models import checkpoints
 
-p = cl.check_parameters(
-    globals(),
-    declared=(
-        *("model", "precision", "memory", "steps", "prompts", "k", "window", "token"),
-        *("middle", "centres", "others", "seed"),
-    ),
-)
+# %% tags=["hide-input"]
+common = ("model", "precision", "memory", "steps", "prompts", "k", "window", "token", "seed")
+p = cl.check_parameters(globals(), declared=(*common, "middle", "centres", "others"))
 steps_of = {name: checkpoints.choose_steps(name, p.steps) for name in [p.model, *other_models(p.others, p.model)]}
 middle_step = choices.chosen_middle(p, steps_of[p.model])
 command = provenance.papermill_command("emergence", vars(p))

@@ -43,10 +43,8 @@ from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.metrics.summaries import side_by_side
 
-p = cl.check_parameters(
-    globals(),
-    declared=("model", "precision", "memory", "revision", "prompts", "questions", "k", "token", "others", "seed"),
-)
+known = ("model", "precision", "memory", "revision", "prompts", "questions", "k", "token", "others", "seed")
+p = cl.check_parameters(globals(), declared=known)
 command = provenance.papermill_command("prompts", vars(p))
 
 # %% [markdown]
@@ -146,18 +144,16 @@ for name in other_models(p.others, besides=p.model):
     versions = cl.prompt_versions(loaded, choices.chosen_questions(p))
     models[name] = cl.measure_prompts(loaded, versions, ks=(p.k,), token=p.token)
     del loaded
+
+# %%
+caption = (
+    "Coupling of each block with all others in trained models, for questions alone and with a sentence added: mean "
+    "over questions with 95 % interval. Below: paired differences. Dashed: random directions."
+)
+taken = by_prompt.take_models(models, reading.name, p.k)
+origins = provenance.line(*(ds.attrs for ds in models.values()), command=command)
 if len(models) > 1:
-    display(
-        show(
-            by_prompt.draw_versions,
-            by_prompt.take_models(models, reading.name, p.k),
-            null=null,
-            name="prompts-models",
-            caption="Coupling of each block with all others in trained models, for questions alone and with a sentence "
-            "added: mean over questions with 95 % interval. Below: paired differences. Dashed: random directions.",
-            provenance=provenance.line(*(ds.attrs for ds in models.values()), command=command),
-        )
-    )
+    display(show(by_prompt.draw_versions, taken, null=null, name="prompts-models", caption=caption, provenance=origins))
 
 # %% [markdown]
 # ## In numbers

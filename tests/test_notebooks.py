@@ -148,8 +148,8 @@ def test_names_of_figures_and_numbers_begin_with_the_notebook_s_own(path):
         ({"seed": "false"}, "parameter 'seed' is 'false' (str); it must be a whole number from 0; pass -p seed 0"),
         (
             {"promts": 3},
-            "unknown parameter 'promts'; this notebook takes model, precision, revision, prompts, k, blocks, token, "
-            "seed, others; did you mean 'prompts'?",
+            "unknown parameter 'promts'; this notebook takes model, precision, memory, revision, prompts, k, "
+            "blocks, token, seed, others; did you mean 'prompts'?",
         ),
     ],
     ids=["k above the width", "no such block", "text for a number", "unknown name"],

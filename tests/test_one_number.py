@@ -218,7 +218,7 @@ def page_texts() -> dict[str, str]:
 def test_quantities_that_two_pages_show_are_the_same_number_in_the_committed_notebooks():
     found = collected(lambda model, notebook: committed(model, notebook) if default_model(notebook) == model else {})
     assert {page for several in found.values() for page in (one.page for one in several)} >= {
-        "depth.md", "emergence.md", "nulls.md", "readings.md", "precision.md", "vision.md", "claims.toml",
+        "depth.md", "emergence.md", "nulls.md", "precision.md", "vision.md", "claims.toml",
     }  # fmt: skip
     assert contradictions(found, page_texts()) == []
 

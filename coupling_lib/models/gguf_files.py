@@ -85,8 +85,12 @@ class Gguf:
         config = architecture.read_config(self.configuration(), self.name)
         family = architecture.model_class(config, self.name)
         place = torch.device("cpu")
-        need = memories.needed(family, config)
-        memories.check(need, "float32", place, self.name, untrained=False, offloaded=None)
+        need, free = memories.needed(family, config)["float32"], memories.available(place)
+        if need > free:
+            raise ModelUnavailableError(
+                f"{self.name!r} needs {memories.gb(need)} once, while its weights become float32, and "
+                f"{memories.gb(free)} are free; take the model's safetensors files, or a machine with more memory"
+            )
         # Where transformers has kernels for packed weights it would keep them packed.
         dense = {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
         hf, report = family.from_pretrained(**self._arguments, **dense, config=config, output_loading_info=True)
