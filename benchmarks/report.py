@@ -287,7 +287,7 @@ def page(latest: Path = LATEST, latest_gpu: Path = LATEST_GPU, latest_size: Path
         head = ("model", "precision", "depth notebook, one prompt", "largest process", "arithmetic")
         parts += [machine_line(run["machine"]), table(head, [real_size_row(run)])]
     else:
-        parts.append("Not measured yet: `python -m benchmarks.real_size`.\n")
+        parts.append("The record is still to be made, on a quiet machine: `python -m benchmarks.real_size`.\n")
     parts += ["## GPU\n"]
     run = json.loads(latest_gpu.read_text(encoding="utf-8")) if latest_gpu.exists() else None
     if run and run["gpu_measured"]:

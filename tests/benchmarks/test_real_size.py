@@ -31,7 +31,7 @@ def test_a_notebook_that_fails_says_why(tmp_path):
 
 def test_the_book_shows_the_record_or_the_command(tmp_path):
     none = tmp_path / "none.json"
-    assert "Not measured yet: `python -m benchmarks.real_size`" in report.page(none, none, none)
+    assert "still to be made, on a quiet machine: `python -m benchmarks.real_size`" in report.page(none, none, none)
     record = {
         "machine": machine.facts(),
         "model": {"d": 4096, "L": 32, "weights": "random, bfloat16", "bytes": 16_060_000_000},
