@@ -177,7 +177,7 @@ def test_every_figure_has_its_data_and_its_origin_beside_it(page):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("model", ["nano-neox", "nano-llama"])
+@pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m"])
 def test_page_of_a_model_was_run_for_that_model(model):
     text = (HTML / "results" / model / "depth.html").read_text(encoding="utf-8")
     origins = re.findall(r'class="tbc-provenance">([^<]*)<', text)
@@ -188,7 +188,7 @@ def test_page_of_a_model_was_run_for_that_model(model):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("model", ["nano-neox", "nano-llama", "nano-vit", "nano-vit-sd"])
+@pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m", "nano-vit", "nano-vit-sd"])
 def test_page_that_collects_a_model_s_figures_shows_one_of_each_notebook(model):
     folder = HTML / "results" / model
     text = (folder / "index.html").read_text(encoding="utf-8")

@@ -141,7 +141,7 @@ def test_search_finds_a_word_of_the_book(tab):
     assert tab.locator("#search-results li a").count() > 2
 
 
-@pytest.mark.parametrize("model", ["nano-neox", "nano-llama"])
+@pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m"])
 def test_the_data_of_a_figure_downloads_as_csv(tab, model, tmp_path):
     show(tab, HTML / "results" / model / "depth.html")
     with tab.expect_download() as waiting:
