@@ -34,7 +34,13 @@ from coupling_lib.models.untrained import draw
 SHAPES = {"llama3-8b": shapes.llama3_8b, "small": shapes.small_llama}
 
 
-def run(config: PreTrainedConfig, parameters: dict[str, str], threads: int, size: int = 4096) -> dict[str, Any]:
+def run(
+    config: PreTrainedConfig,
+    parameters: dict[str, str],
+    threads: int,
+    size: int = 4096,
+    checkpoint: Path | None = None,
+) -> dict[str, Any]:
     """Write a checkpoint and run the notebook on it.
 
     Args:
@@ -42,17 +48,20 @@ def run(config: PreTrainedConfig, parameters: dict[str, str], threads: int, size
         parameters: parameters of the notebook beside `model` and `prompts`.
         threads: how many threads compute.
         size: width of the matrices that are multiplied for the matrix peak.
+        checkpoint: folder of a checkpoint that was written before; a new one by default, removed at the end.
 
     Returns:
         a record: `seconds` from the command to its end, `peak_resident` bytes of the largest process it started,
-        `matrix_peak` of the same minutes, and `fraction_of_peak`, the products that the Jacobians of both models
-        take with all of their weights, as a share of what the machine could have multiplied meanwhile.
+        `matrix_peak` of the same minutes, and `fraction_of_peak`, what forming the Jacobians of both models takes, all
+        of their columns with all of their weights, as a share of what the machine could have multiplied meanwhile.
+        Where the measurement multiplies with Jacobians instead of forming them, it does less than that.
     """
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="real-size-") as root:
-        folder = Path(root) / "model"
-        folder.mkdir()
-        draw(LlamaForCausalLM, config, 1, torch.bfloat16, folder)
+        folder = checkpoint or Path(root) / "model"
+        if not any(folder.glob("*.safetensors")):
+            folder.mkdir(parents=True, exist_ok=True)
+            draw(LlamaForCausalLM, config, 1, torch.bfloat16, folder)
         written = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         before = machine.matrix_rate(size)
         seconds, peak, output = _papermill(Path(root), {"model": str(folder), "prompts": "1"} | parameters, threads)
@@ -137,10 +146,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--memory", default="", help="the most that weights may take, as 8GB")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of threads")
     parser.add_argument("--size", type=int, default=4096, help="width of the matrices for the matrix peak")
+    parser.add_argument("--checkpoint", type=Path, help="folder of a checkpoint to write, or that was written before")
     given = parser.parse_args(arguments)
     config = SHAPES[given.shape](**{"blocks": given.blocks} if given.blocks else {})
     parameters = {"precision": given.precision} | ({"memory": given.memory} if given.memory else {})
-    result = run(config, parameters, given.threads, given.size)
+    result = run(config, parameters, given.threads, given.size, given.checkpoint)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(

@@ -20,6 +20,7 @@ from coupling_lib import paths
 LATEST = Path(__file__).parent / "latest.json"
 LATEST_GPU = Path(__file__).parent / "latest_gpu.json"
 LATEST_SIZE = Path(__file__).parent / "latest_real_size.json"
+LATEST_UNFORMED = Path(__file__).parent / "latest_unformed.json"
 OUT = paths.RESULTS / "book" / "benchmarks.md"
 
 STAGES = ("capture", "jacobians", "svd", "pairs", "total")
@@ -253,11 +254,11 @@ def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
         run: its record.
 
     Returns:
-        cells: model, precision, minutes, memory and the share of the matrix peak that was the Jacobians'.
+        cells: model, precision, minutes, memory and what forming all Jacobians takes, a second, beside the matrix peak.
     """
     model, minutes = run["model"], run["seconds"] / 60
     shape = f"d = {model['d']}, L = {model['L']}, {model['bytes'] / 1e9:.1f} GB on disk"
-    share = f"{run['fraction_of_peak']:.0%} of {run['matrix_peak'] / 1e9:.0f} GFLOP/s"
+    share = f"{run['flop'] / run['seconds'] / 1e9:.0f} of {run['matrix_peak'] / 1e9:.0f} GFLOP/s"
     return (
         shape,
         run["parameters"]["precision"],
@@ -267,13 +268,48 @@ def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def page(latest: Path = LATEST, latest_gpu: Path = LATEST_GPU, latest_size: Path = LATEST_SIZE) -> str:
+def unformed_tables(run: dict[str, Any]) -> list[str]:
+    """Set a run of `unformed.py`.
+
+    Args:
+        run: its record.
+
+    Returns:
+        parts of a page: what is compared, and the table.
+    """
+    rows = [
+        (
+            case["shape"],
+            *(str(case[name]) for name in ("d", "L", "k")),
+            *(seconds(case["seconds"][way]) for way in ("formed", "products")),
+            f"{case['ratio']:.2f}",
+            "products" if case["prefers"] else "forming",
+            f"{case['difference']:.0e}",
+        )
+        for case in run["cases"]
+    ]
+    head = ("model", "d", "L", "K", "forming", "products", "ratio", "the library chooses", "values differ by")
+    said = (
+        "Coupling across depth needs K singular triplets of each Jacobian and its products with the vectors of all "
+        "blocks. Either every Jacobian is formed, or it is only multiplied with. Seconds a block, both ways in turns; "
+        "random weights, which have flat spectra, but for SmolLM2.\n"
+    )
+    return ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]
+
+
+def page(
+    latest: Path = LATEST,
+    latest_gpu: Path = LATEST_GPU,
+    latest_size: Path = LATEST_SIZE,
+    latest_unformed: Path = LATEST_UNFORMED,
+) -> str:
     """Write the page of the book from the latest runs, or say that there is none.
 
     Args:
         latest: JSON of `speed.py`.
         latest_gpu: JSON of `gpu.py`.
-        latest_size: JSON of `real_size.py`.
+        latest_size: JSON of the runs of `real_size.py`, a list.
+        latest_unformed: JSON of `unformed.py`.
 
     Returns:
         Markdown with headings of the second level.
@@ -283,11 +319,13 @@ def page(latest: Path = LATEST, latest_gpu: Path = LATEST_GPU, latest_size: Path
         parts[1] = speed_page(json.loads(latest.read_text(encoding="utf-8")))
     parts += ["## At real size\n"]
     if latest_size.exists():
-        run = json.loads(latest_size.read_text(encoding="utf-8"))
-        head = ("model", "precision", "depth notebook, one prompt", "largest process", "arithmetic")
-        parts += [machine_line(run["machine"]), table(head, [real_size_row(run)])]
+        runs = json.loads(latest_size.read_text(encoding="utf-8"))
+        head = ("model", "precision", "depth notebook, one prompt", "largest process", "forming would be")
+        parts += [machine_line(runs[0]["machine"]), table(head, [real_size_row(run) for run in runs])]
     else:
         parts.append("The record is still to be made, on a quiet machine: `python -m benchmarks.real_size`.\n")
+    if latest_unformed.exists():
+        parts += unformed_tables(json.loads(latest_unformed.read_text(encoding="utf-8")))
     parts += ["## GPU\n"]
     run = json.loads(latest_gpu.read_text(encoding="utf-8")) if latest_gpu.exists() else None
     if run and run["gpu_measured"]:

@@ -6,6 +6,7 @@ over in less than half a minute says nothing.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -34,12 +35,12 @@ class Report:
         self.done, self.spent = 0, 0.0
         self.said: float | None = None
         self.start = self.first = 0.0
-        self.together = self.blocks = 0
+        self.together, self.blocks = 0, 0.0
 
     @contextmanager
     def of(self, together: int) -> Generator[None]:
         """Take the time of some prompts that are measured together."""
-        self.together, self.blocks, self.start = together, 0, clock()
+        self.together, self.blocks, self.start = together, 0.0, clock()
         token = _current.set(self)
         try:
             yield
@@ -53,11 +54,11 @@ class Report:
         """Note when the first block of a prompt begins."""
         self.first = self.first if self.blocks else clock()
 
-    def block_ends(self) -> None:
-        """Note that a block is measured."""
-        self.blocks += 1
+    def block_ends(self, share: float) -> None:
+        """Note that a block is measured, or such a share of what is done for it."""
+        self.blocks += share
         # Of several prompts that are measured together, blocks may come more than once.
-        if self.together == 1 and self.blocks <= self.n_blocks:
+        if self.together == 1 and self.blocks < self.n_blocks + 0.5:
             self._speak()
 
     def _speak(self) -> None:
@@ -82,7 +83,7 @@ class Report:
         elif now - self.said < max(_APART, whole / 50) or self.done >= self.to_do:
             return
         else:
-            block_of = f", block {self.blocks} of {self.n_blocks}" if self.together == 1 else ""
+            block_of = f", block {math.ceil(self.blocks - 0.01)} of {self.n_blocks}" if self.together == 1 else ""
             number = min(self.done + 1, self.to_do) if self.together else self.done
             verb = "prompt" if self.together else "measured: prompt"
             left = duration(max(whole - elapsed, 0.0))
@@ -93,16 +94,16 @@ class Report:
 _current: ContextVar[Report | None] = ContextVar("report", default=None)
 
 
-def block_begins() -> None:
-    """Say that a block begins, to whoever takes the time."""
+@contextmanager
+def block(share: float = 1.0) -> Generator[None]:
+    """Tell whoever takes the time that a block is measured within, or such a share of what is done for it."""
     if (report := _current.get()) is not None:
         report.block_begins()
-
-
-def block_ends() -> None:
-    """Say that a block is measured, to whoever takes the time."""
-    if (report := _current.get()) is not None:
-        report.block_ends()
+    try:
+        yield
+    finally:
+        if report is not None:
+            report.block_ends(share)
 
 
 def _prompts(count: int) -> str:

@@ -46,9 +46,8 @@ def slow(clock: Clock, forward: float, block: float, rest: float = 0.0):
         for _ in given:
             clock.now += forward
             for _ in range(model.n_blocks):
-                progress.block_begins()
-                clock.now += block
-                progress.block_ends()
+                with progress.block():
+                    clock.now += block
             clock.now += rest
         return xr.Dataset({"n": ("prompt", [len(x) for x in given])}, {"prompt": given})
 
@@ -99,6 +98,24 @@ def test_prompts_that_are_kept_are_named_in_the_plan(model, tmp_path, clock, cap
     lines = capsys.readouterr().out.splitlines()
     assert "3 blocks, 4 prompts, 1 of them in the store already; about 4 min in all (30.0 s a block" in lines[0]
     assert "prompt 1 of 3, block 2 of 3; about 4 min left" in lines[1]
+
+
+def test_a_block_that_is_measured_in_two_parts_counts_once(model, tmp_path, clock, capsys):
+    def measure_twice(model, prompts) -> xr.Dataset:
+        for share, seconds in ((0.75, 75), (0.25, 25)):
+            for _ in range(model.n_blocks):
+                with progress.block(share):
+                    clock.now += seconds
+        return xr.Dataset({"n": ("prompt", [1])}, {"prompt": prompt_inputs(prompts)})
+
+    cl.sweep(measure_twice, model, TEXTS[:1], store=tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert "about 5 min in all (100.0 s a block, measured on the first)" in lines[0]
+    assert [line.rpartition(": ")[2] for line in lines[1:]] == [
+        "prompt 1 of 1, block 2 of 3; about 2 min left",
+        "prompt 1 of 1, block 3 of 3; about 75 s left",
+        "prompt 1 of 1, block 3 of 3; about 25 s left",
+    ]
 
 
 def test_a_measure_without_blocks_is_timed_by_its_first_prompt(model, tmp_path, clock, capsys):

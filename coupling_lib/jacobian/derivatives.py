@@ -212,7 +212,9 @@ def batch_size(trace: Trace, n_tokens: int, beside: int = 0) -> int:
     """Give how many cotangents fit into the memory budget at once, beside so many bytes of results."""
     # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
     each = 16 * n_tokens * trace.d_model * trace.dtype.itemsize
-    return min(_LARGEST_BATCH, max(1, budget(_BATCH_BYTES, trace.device.type, beside) // each))
+    # An eighth of what the weights of a wide block take, 12 d^2 of them in float32, is little beside them.
+    room = max(budget(_BATCH_BYTES, trace.device.type, beside), 6 * trace.d_model**2)
+    return min(_LARGEST_BATCH, max(1, room // each))
 
 
 def batched_gradient(y: Tensor, x: Tensor, cotangents: Tensor, batch: int) -> Tensor:

@@ -11,14 +11,16 @@ prompts, are formed by `derivatives`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.jacobian.derivatives import (
     batch_size,
     batched_gradient,
@@ -27,7 +29,7 @@ from coupling_lib.jacobian.derivatives import (
     n_evaluated,
     position_name,
 )
-from coupling_lib.svd.operators import prefer_matrix_free
+from coupling_lib.svd.operators import fewer_products
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class BlockJacobian:
     token_in: int
     token_out: int
     boundary: str = "block"
+    _graph: _Graph | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
         return f"BlockJacobian({position_name(self.trace, self.block, (self.token_in, self.token_out))})"
@@ -93,19 +96,19 @@ class BlockJacobian:
         if "_dense" in self.__dict__:
             return (self._dense.T if transposed else self._dense) @ V.to(self._dense)
         columns = (V.unsqueeze(0) if V.ndim == 1 else V.T).to(self.device, self.dtype)
-        pairs = [(self.token_in, self.token_out)]
-        x, y = evaluate([self.trace], self.block, pairs, self.boundary)
-        batch = batch_size(self.trace, n_evaluated(self.trace, self.block, pairs))
-        if transposed:
-            product = batched_gradient(y, x, columns[:, None], batch)[:, 0]
-        else:
-            # u -> J^T u is linear, so its own derivative along v is J v: two reverse passes and no forward mode.
-            u = torch.zeros(self.shape[0], dtype=columns.dtype, device=columns.device, requires_grad=True)
-            (pulled,) = torch.autograd.grad(y, x, u[None], create_graph=True)
-            product = batched_gradient(pulled[0], u, columns, batch)
+        product = (self._graph or _Graph(self)).product(columns, transposed=transposed)
         if self.token_in == self.token_out:
             product = product - columns
         return product.T if V.ndim == 2 else product[0]
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Evaluate the block once for all products within; each evaluates it anew outside."""
+        outer, self._graph = self._graph, self._graph or _Graph(self)
+        try:
+            yield
+        finally:
+            self._graph = outer
 
     def dense(self) -> Tensor:
         """Form the whole matrix `(d, d)`, once, and keep it; errors are those of `block_jacobians`."""
@@ -115,18 +118,46 @@ class BlockJacobian:
     def _dense(self) -> Tensor:
         return block_jacobians(self.trace, self.block, [(self.token_in, self.token_out)], self.boundary)[0]
 
-    def svd(self, k: int = 10) -> SingularTriplets:
+    def svd(self, k: int = 10, formed: bool | None = None) -> SingularTriplets:
         """Compute the K largest singular triplets, each certified.
 
         Args:
             k: how many, from 1 to d.
+            formed: whether the matrix is formed for it, and kept, rather than multiplied with; None for what takes less
+                time. It is formed in any case where products do not tell the K-th triplet from the next ones.
 
         Returns:
             `U (d, k)`, `S (k,)`, `Vh (k, d)`, `residual (k,)`; errors are those of `top_triplets`.
         """
-        # A few triplets of a wide block come from products J V and J^T U alone; else the matrix is formed and kept.
-        unformed = "_dense" not in self.__dict__ and prefer_matrix_free(self.shape[0], k, 0, 10 * k + 100)
-        return top_triplets(self if unformed else self.dense(), k)
+        formed = not fewer_products(self.shape[0], k) if formed is None else formed
+        if not formed and "_dense" not in self.__dict__:
+            with self.held(), suppress(UntrustworthyResultError):
+                return top_triplets(self, k)
+        return top_triplets(self.dense(), k)
+
+
+class _Graph:
+    """A block that was evaluated once, for any number of products with its Jacobian, the identity included."""
+
+    def __init__(self, jacobian: BlockJacobian):
+        trace, block = jacobian.trace, jacobian.block
+        pairs = [(jacobian.token_in, jacobian.token_out)]
+        self._x, self._y = evaluate([trace], block, pairs, jacobian.boundary)
+        self._batch = batch_size(trace, n_evaluated(trace, block, pairs))
+
+    def product(self, columns: Tensor, *, transposed: bool) -> Tensor:
+        """Multiply columns, given as rows."""
+        if transposed:
+            return batched_gradient(self._y, self._x, columns[:, None], self._batch)[:, 0]
+        u, pulled = self._pulled
+        return batched_gradient(pulled, u, columns, self._batch)
+
+    @cached_property
+    def _pulled(self) -> tuple[Tensor, Tensor]:
+        # u -> J^T u is linear, so its own derivative along v is J v: two reverse passes and no forward mode.
+        u = torch.zeros_like(self._y[0], requires_grad=True)
+        (pulled,) = torch.autograd.grad(self._y, self._x, u[None], create_graph=True)
+        return u, pulled[0]
 
 
 class _Transposed:

@@ -12,20 +12,34 @@ from typing import Any
 import torch
 import xarray as xr
 
+from coupling_lib import progress
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.jacobian.operator import BlockJacobian
+from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import frame
 from coupling_lib.metrics.coupling import coupling_matrices
+from coupling_lib.metrics.spectrum import frobenius_estimate, probes
 from coupling_lib.metrics.summaries import interval
-from coupling_lib.metrics.variants import locality, names_at
+from coupling_lib.metrics.variants import VARIANTS, locality, measure_variants, names_at
 from coupling_lib.models.load import Model
 from coupling_lib.store.sweep import sweep
+from coupling_lib.svd.operators import fewer_products
+from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
+
+# The share of a block's time that its products with the vectors of all blocks take, where it is not formed.
+_SHARE_OF_PAIRS = 0.3
 
 
 @frame.measurement(version=2)
 @frame.batched
 def measure_depth(
-    model: Model, prompts: frame.Prompts, ks: Sequence[int] = (10, 30, 50), token: int = -1, boundary: str = "block"
+    model: Model,
+    prompts: frame.Prompts,
+    ks: Sequence[int] = (10, 30, 50),
+    token: int = -1,
+    boundary: str = "block",
+    formed: bool | None = None,
 ) -> xr.Dataset:
     """Measure coupling between all pairs of blocks at one token position (paper, sections 2 and 3).
 
@@ -35,6 +49,9 @@ def measure_depth(
         ks: numbers of singular vectors K, each from 1 to the width.
         token: the position t whose Jacobians J_tt are measured; -1 is the last.
         boundary: `"block"`, or `"hidden_states"` or `"branch"` as in `Trace.jacobian`.
+        formed: whether the matrix J^l of every block is formed, rather than multiplied with; None for what takes less
+            time, which is products where K is small against the width. A, and all variants that are read off it, are
+            the same either way.
 
     Returns:
         a dataset with dimensions `prompt`, `k`, `block_1` (l, whose Jacobian) and `block_2` (l', whose vectors), with
@@ -43,6 +60,8 @@ def measure_depth(
         `singular_values` `(prompt, block_1, rank)` and `frobenius_norm` `(prompt, block_1)` of each J^l;
         `residual` `(prompt, block_1)`, the largest of its triplets' residuals;
         `matrix` `(block_1, block_2, row, column)`, the signed A_{l l'} of the first prompt at the largest K.
+        Where no J^l is formed, `frobenius_estimate` stands in place of `frobenius_norm`, and the two variants that are
+        read off V_{l'}^T J^l U_{l'} are left out.
 
     Raises:
         ParameterError: if K exceeds the width, a token does not exist, or there is no prompt.
@@ -56,25 +75,63 @@ def measure_depth(
     """
     given, ks, blocks = prompt_inputs(prompts), sorted(set(ks)), range(model.n_blocks)
     frame.check_k(model, *ks)
-    jacobians = frame.jacobians_by_prompt(model, given, token, boundary)
-    each = (_of_one_prompt(J, ks, first=number == 0) for number, J in enumerate(jacobians))
-    coords = {"k": ks, "block_1": blocks, "block_2": blocks, "variant": names_at(ks), "distance": blocks}
+    if formed is None:
+        formed = not fewer_products(model.d_model, max(ks), model.n_blocks)
+    if formed:
+        each = (_formed(J, ks) for J in frame.jacobians_by_prompt(model, given, token, boundary))
+    else:
+        each = (_unformed(traced, ks, token, boundary) for traced in frame.traces(model, given))
+    names = [name for name in names_at(ks) if formed or "vju" not in VARIANTS[name].needs]
+    coords = {"k": ks, "block_1": blocks, "block_2": blocks, "variant": names, "distance": blocks}
     details = {"measure": "depth", "token": token, "boundary": boundary}
     return frame.over_prompts(model, given, each, coords, shared=["matrix"], **details)
 
 
-def _of_one_prompt(J: torch.Tensor, ks: list[int], first: bool) -> frame.Variables:
-    found, values = frame.coupled(J, ks)
+def _formed(J: torch.Tensor, ks: list[int]) -> xr.Dataset:
+    variables = _of_one_prompt(J, top_triplets_stacked(J, max(ks)), ks, names_at(ks))
+    return frame.plain(variables | {"frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J))})
+
+
+def _unformed(traced: Trace, ks: list[int], token: int, boundary: str) -> xr.Dataset:
+    """Measure one prompt by products with its Jacobians alone."""
+    J = [traced.jacobian(block, token, boundary=boundary) for block in range(traced.n_blocks)]
+    triplets = []
+    for block in frame.counted(traced):
+        with progress.block(1 - _SHARE_OF_PAIRS):
+            triplets.append(J[block].svd(max(ks), formed=False))
+    found = SingularTriplets(*map(torch.stack, zip(*triplets, strict=True)))
+    probed = [_Probed(one, Vh) for one, Vh in zip(J, found.Vh, strict=True)]
+    names = [name for name in names_at(ks) if "vju" not in VARIANTS[name].needs]
+    variables = _of_one_prompt(probed, found, ks, names)
+    norms = frobenius_estimate(found.S, torch.stack([one.products for one in probed]))
+    return frame.plain(variables | {"frobenius_estimate": (("block_1",), norms)})
+
+
+class _Probed:
+    """A Jacobian whose product with the vectors of all blocks takes the probes of its norm along."""
+
+    def __init__(self, jacobian: BlockJacobian, Vh: torch.Tensor):
+        self.jacobian, self.probes = jacobian, probes(Vh)
+
+    def __matmul__(self, V: torch.Tensor) -> torch.Tensor:
+        with progress.block(_SHARE_OF_PAIRS):
+            product = self.jacobian @ torch.cat([V, self.probes], dim=1)
+        found, self.products = product.tensor_split([V.shape[1]], dim=1)
+        return found
+
+
+def _of_one_prompt(
+    J: torch.Tensor | list[_Probed], found: SingularTriplets, ks: list[int], names: list[str]
+) -> frame.Variables:
+    A = coupling_matrices(J, found.U, found.Vh)
+    values = measure_variants(J, found.U, found.S, found.Vh, ks, names, A)
     variables: frame.Variables = {name: (("k", "block_1", "block_2"), value) for name, value in values.items()}
-    variables |= {
+    return variables | {
         "by_distance": (("variant", "k", "distance"), locality(torch.stack(list(values.values())))),
         "singular_values": (("block_1", "rank"), found.S),
-        "frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J)),
         "residual": (("block_1",), found.residual.amax(dim=1)),
+        "matrix": (("block_1", "block_2", "row", "column"), A),
     }
-    if first:
-        variables["matrix"] = (("block_1", "block_2", "row", "column"), coupling_matrices(J, found.U, found.Vh))
-    return variables
 
 
 def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:

@@ -79,7 +79,11 @@ def measure_emergence(
         depth = sweep(measure_depth, model, inputs, ks=tuple(ks), token=token)
         paths = sweep(measure_trajectories, model, inputs, token=token, window=window)
         del model  # before the next one is loaded
-        kept = [variable for variable in (*VARIANTS, "singular_values", "frobenius_norm") if variable in depth]
+        kept = [
+            variable
+            for variable in (*VARIANTS, "singular_values", "frobenius_norm", "frobenius_estimate")
+            if variable in depth
+        ]
         null = null_of(depth, variant, seed=seed).mean("block_1")
         measured = depth[kept].assign({name: paths[name] for name in TRAJECTORY})
         measured = measured.assign(null=null["value"], null_error=null["error"])

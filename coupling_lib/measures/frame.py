@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -105,9 +106,10 @@ def over_prompts(
     **details: Any,
 ) -> xr.Dataset:
     """Put the variables of each prompt into one data set; what is `shared` is the first prompt's alone."""
-    per_prompt = [one if isinstance(one, xr.Dataset) else plain(one) for one in each]
-    apart = [ds.drop_vars(shared, errors="ignore") for ds in per_prompt]
-    first = per_prompt[0].drop_vars(list(apart[0].data_vars))
+    whole = (one if isinstance(one, xr.Dataset) else plain(one) for one in each)
+    first = next(whole)
+    apart = [ds.drop_vars(shared, errors="ignore") for ds in itertools.chain([first], whole)]
+    first = first.drop_vars(list(apart[0].data_vars))
     ds = xr.concat(apart, dim="prompt").assign(first.data_vars)
     ds = ds.assign_coords({**coords, "prompt": [prompt_name(prompt) for prompt in given]})
     return ds.assign_attrs(provenance(model, given, **details, route=model.blocks.route))
@@ -193,19 +195,21 @@ def depth_jacobians(traced: Trace, token: int, boundary: str = "block", forget: 
     return _jacobians([traced], token, boundary, forget)[0]
 
 
+def counted(traced: Trace) -> Iterable[int]:
+    """Give the blocks of a model; those that are read from disk take long enough to be counted."""
+    silent = None if traced.model.offloaded else True
+    return tqdm(range(traced.n_blocks), desc=traced.model.name, unit="block", disable=silent, leave=False)
+
+
 def _jacobians(together: Sequence[Trace], token: int, boundary: str, forget: bool = False) -> torch.Tensor:
     """Form the Jacobians of every block in several prompts, shape `(prompts, L, d, d)`."""
     first = together[0]
     pairs = [(traced.position(token),) * 2 for traced in together]
-    # Blocks that are read from disk take long enough to be counted.
-    silent = None if first.model.offloaded else True
-    blocks = tqdm(range(first.n_blocks), desc=first.model.name, unit="block", disable=silent, leave=False)
     shape = (len(together), first.n_blocks, first.d_model, first.d_model)
     J = torch.empty(shape, dtype=first.dtype, device=first.device)
-    for block in blocks:
-        progress.block_begins()
-        prompts_jacobians(together, block, pairs, boundary, out=J[:, block])
-        progress.block_ends()
+    for block in counted(first):
+        with progress.block():
+            prompts_jacobians(together, block, pairs, boundary, out=J[:, block])
         if forget:
             for traced in together:
                 traced.forget(block)

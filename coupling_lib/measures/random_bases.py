@@ -176,8 +176,8 @@ def root_mean_square_spectra(ds: xr.Dataset) -> torch.Tensor:
     """Give the singular values of each block, root mean square over prompts, with the tail filled."""
     # Root mean squares keep the energy of the head and the whole consistent, so that a tail exists.
     S, frobenius = (
-        torch.tensor(ds[name].transpose("prompt", ...).values, dtype=torch.float64).square().mean(0).sqrt()
-        for name in ("singular_values", "frobenius_norm")
+        torch.tensor(array.transpose("prompt", ...).values, dtype=torch.float64).square().mean(0).sqrt()
+        for array in (ds["singular_values"], _norms(ds))
     )
     return _whole(S, int(ds.attrs["width"]), frobenius)
 
@@ -186,22 +186,27 @@ def _whole(S: torch.Tensor, width: int, frobenius: torch.Tensor) -> torch.Tensor
     return S if S.shape[-1] == width else filled_spectrum(S, width, frobenius)
 
 
+def _norms(ds: xr.Dataset) -> xr.DataArray | None:
+    """Frobenius norms of a dataset's Jacobians; estimates where these were not formed."""
+    return ds.get("frobenius_norm", ds.get("frobenius_estimate"))
+
+
 def _at_hand(ds: xr.Dataset) -> tuple[torch.Tensor, int, list[int], xr.DataArray]:
     """Spectra (L, r) of a dataset, its width, its numbers of vectors, and an array with the dimensions of its null."""
-    if "singular_values" not in ds or "frobenius_norm" not in ds:
+    if "singular_values" not in ds or _norms(ds) is None:
         raise ParameterError(
             "the dataset has no singular_values and frobenius_norm; expected one of measure_depth, measure_relations "
             "or measure_tokens"
         )
-    width, both = int(ds.attrs["width"]), ds[["singular_values", "frobenius_norm"]]
-    if "token_1" in both["frobenius_norm"].dims:
+    width, both = int(ds.attrs["width"]), xr.Dataset({"singular_values": ds["singular_values"], "norm": _norms(ds)})
+    if "token_1" in both["norm"].dims:
         S, frobenius = (torch.tensor(both[name].values, dtype=torch.float64).flatten(0, 1) for name in both)
         known = torch.isfinite(frobenius).nonzero().flatten()
         some = known[torch.linspace(0, len(known) - 1, min(len(known), _MOST_SPECTRA)).round().long()]
         blank = xr.DataArray(np.empty(len(some)), dims="jacobian")
         return _whole(S[some], width, frobenius[some]), width, [int(ds.attrs["k"])], blank
-    blank = both["frobenius_norm"].isel(prompt=0, drop=True).reset_coords(drop=True)
-    S = root_mean_square_spectra(both.transpose("prompt", *blank.dims, ...)).flatten(0, -2)
+    blank = both["norm"].isel(prompt=0, drop=True).reset_coords(drop=True)
+    S = root_mean_square_spectra(ds.transpose("prompt", *blank.dims, ...)).flatten(0, -2)
     if "k" not in ds.dims:
         return S, width, [int(ds.attrs["k"])], blank
     return S, width, ds["k"].values.tolist(), blank.expand_dims(k=ds["k"].values)

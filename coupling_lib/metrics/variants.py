@@ -182,7 +182,13 @@ def checked_ks(ks: Iterable[int], available: int) -> list[int]:
 
 
 def measure_variants(
-    J: Tensor | Sequence[Any], U: Tensor, S: Tensor, Vh: Tensor, ks: Iterable[int], names: Iterable[str] | None = None
+    J: Tensor | Sequence[Any],
+    U: Tensor,
+    S: Tensor,
+    Vh: Tensor,
+    ks: Iterable[int],
+    names: Iterable[str] | None = None,
+    A: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Every variant for all pairs of blocks and several K, from products that are formed once, for the largest K.
 
@@ -193,6 +199,7 @@ def measure_variants(
         Vh: Right singular vectors as rows (L, K, d).
         ks: Numbers of singular triplets, each at most K.
         names: Variants to compute, keys of `VARIANTS`; None computes all.
+        A: `coupling_matrices(J, U, Vh)`, where they are at hand.
 
     Returns:
         For each name a tensor (len(ks), L, L); index [., l, l'] holds the Jacobian of block l against the
@@ -216,18 +223,26 @@ def measure_variants(
         )
     ks, variants = checked_ks(ks, available=min(U.shape[-1], S.shape[-1], Vh.shape[-2])), chosen_variants(names)
     U, S, V = U[..., : max(ks)], S[..., : max(ks)], Vh[:, : max(ks)].mT
-    parts = [evaluated(variants, products, ks) for _, products in block_products(J, U, S, V, U, V, variants)]
+    products_of = block_products(J, U, S, V, U, V, variants, A)
+    parts = [evaluated(variants, products, ks) for _, products in products_of]
     return {variant.name: torch.cat([part[variant.name] for part in parts], dim=1) for variant in variants}
 
 
 def block_products(
-    J: Tensor | Sequence[Any], U: Tensor, S: Tensor, V: Tensor, U2: Tensor, V2: Tensor, variants: Iterable[Variant]
+    J: Tensor | Sequence[Any],
+    U: Tensor,
+    S: Tensor,
+    V: Tensor,
+    U2: Tensor,
+    V2: Tensor,
+    variants: Iterable[Variant],
+    A: Tensor | None = None,
 ) -> Iterator[tuple[slice, PairProducts]]:
     """Products of blocks J, U, S, V with the vectors U2, V2 of all blocks, some blocks at a time."""
     n_blocks, d, k = U.shape
     group = max(1, _MAX_ENTRIES // (n_blocks * k * max(d, k)))
     formulas: dict[str, Callable[[slice], Tensor]] = {
-        "ujv": lambda rows: project_all_pairs(J[rows], left=U2, right=V2),
+        "ujv": lambda rows: project_all_pairs(J[rows], left=U2, right=V2) if A is None else A[rows],
         "vju": lambda rows: project_all_pairs(J[rows], left=V2, right=U2),
         "uu": lambda rows: overlap_all_pairs(U2, U[rows]),
         "vv": lambda rows: overlap_all_pairs(V2, V[rows]).mT,

@@ -23,6 +23,7 @@ import xarray as xr
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from coupling_lib import paths
 from coupling_lib.errors import CouplingError, ParameterError
 
 FOLDER = "measurements"
@@ -74,6 +75,16 @@ def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bo
         finally:
             os.close(handle)
     return path
+
+
+def roots(root: Path) -> list[Path]:
+    """Give the folders that are read for a store, what ships with the project last."""
+    return [root, paths.SHIPPED] if root == paths.RESULTS else [root]
+
+
+def find(root: Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | None:
+    """Find a measurement in a store, or among what ships with the project."""
+    return next(filter(None, (read(folder, key) for folder in roots(root))), None)
 
 
 def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | None:

@@ -36,7 +36,8 @@ def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping
         function, fixed = function.func, function.keywords | fixed
     bound = inspect.signature(function).bind_partial(None, None, **(fixed | dict(settings)))
     bound.apply_defaults()
-    plain = {name: _plain(name, value) for name, value in list(bound.arguments.items())[2:]}
+    # A setting that is None says nothing; so a measure may get a further one and keep its keys.
+    plain = {name: _plain(name, value) for name, value in list(bound.arguments.items())[2:] if value is not None}
     version = getattr(function, "version", None)
     return which_model(model) | {
         "weights": fingerprint(model),
@@ -106,7 +107,7 @@ def _plain(name: str, value: Any) -> Any:
         return {str(key): _plain(name, part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(name, part) for part in value]
-    if value is None or isinstance(value, str | int | float):
+    if isinstance(value, str | int | float):
         return value
     raise ParameterError(f"the setting {name!r} is a {type(value).__name__}, not a number, a text or several of these")
 

@@ -24,8 +24,8 @@ from coupling_lib.inputs.given import prompt_inputs, prompt_name, prompts_togeth
 from coupling_lib.models.load import Model
 from coupling_lib.progress import Report
 from coupling_lib.provenance import command_line, prompts_hash
-from coupling_lib.store import StoreWarning, join_prompts, read, write
-from coupling_lib.store.files import place
+from coupling_lib.store import StoreWarning, join_prompts, write
+from coupling_lib.store.files import find, place, roots
 from coupling_lib.store.key import measurement_key, prompt_key
 
 Prompts = str | torch.Tensor | Iterable[Any]
@@ -187,9 +187,7 @@ class _Shelf:
         if self.key is None or not isinstance(prompt, str | torch.Tensor):
             return None
         try:
-            found = read(self.root, self._of(prompt))
-            if found is None and self.root == paths.RESULTS:
-                found = read(paths.SHIPPED, self._of(prompt))
+            found = find(self.root, self._of(prompt))
         except OSError as error:
             self._tell(error)
             return None
@@ -202,7 +200,10 @@ class _Shelf:
         if self.key is None:
             return len(given)
         return sum(
-            not (isinstance(prompt, str | torch.Tensor) and place(self.root, self._of(prompt)).exists())
+            not (
+                isinstance(prompt, str | torch.Tensor)
+                and any(place(root, self._of(prompt)).exists() for root in roots(self.root))
+            )
             for prompt in given
         )
 

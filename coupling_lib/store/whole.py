@@ -10,7 +10,7 @@ import xarray as xr
 
 from coupling_lib import paths
 from coupling_lib.models.load import Model
-from coupling_lib.store.files import StoreWarning, digest, read, write
+from coupling_lib.store.files import StoreWarning, digest, find, write
 from coupling_lib.store.key import measurement_key, prompt_key
 
 
@@ -24,7 +24,7 @@ def whole_key(
 
 def find_whole(key: Mapping[str, Any]) -> xr.Dataset | None:
     """Find it in the store, or among what ships with the project."""
-    found = read(paths.RESULTS, key) or read(paths.SHIPPED, key)
+    found = find(paths.RESULTS, key)
     return found[0] if found else None
 
 

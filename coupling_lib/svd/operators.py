@@ -61,12 +61,12 @@ def as_torch_operator(operator: Any) -> Any:
     return operator
 
 
-def prefer_matrix_free(d: int, k: int, n_blocks: int, columns: int) -> bool:
-    """Tell whether products J V cost less than forming J, for one block among all-pairs measurements."""
-    # A dense d x d Jacobian takes d vector-Jacobian products. A Krylov basis of m columns takes 2 m products, and the
-    # coupling with the singular vectors of all L blocks takes L K more. Products on few columns at once reach about a
-    # quarter of the speed of those on many, so dense wins unless 2 m + L K < d / 4.
-    return 2 * columns + n_blocks * k < d / 4
+def fewer_products(d: int, k: int, n_blocks: int = 0) -> bool:
+    """Tell whether K triplets, and coupling with those of L blocks, take less time by products than by forming J."""
+    # A (d, d) Jacobian takes d products with its transpose. A Krylov basis of m columns takes 2 m, each as long as
+    # three of many at once, and the coupling with the singular vectors of all blocks L K more. m is what blocks of
+    # trained decoders need. `benchmarks.unformed` measures both ways on either side of this line.
+    return 2 * 3 * (150 + 3 * k) + n_blocks * k < 0.9 * d
 
 
 def _check_operator(name: str, J: Any) -> None:

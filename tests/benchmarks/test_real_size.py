@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import machine, real_size, report, shapes
+from benchmarks import machine, real_size, report, shapes, unformed
 
 
 def test_the_notebook_runs_on_a_checkpoint_that_was_written_for_it(tmp_path):
@@ -31,13 +31,28 @@ def test_a_notebook_that_fails_says_why(tmp_path):
 
 def test_the_book_shows_the_record_or_the_command(tmp_path):
     none = tmp_path / "none.json"
-    assert "still to be made, on a quiet machine: `python -m benchmarks.real_size`" in report.page(none, none, none)
+    assert "still to be made, on a quiet machine: `python -m benchmarks.real_size`" in report.page(
+        none, none, none, none
+    )
     record = {
         "machine": machine.facts(),
         "model": {"d": 4096, "L": 32, "weights": "random, bfloat16", "bytes": 16_060_000_000},
         "parameters": {"precision": "nf4"},
-        "seconds": 750.0, "peak_resident": 9_870_000_000, "flop": 1, "matrix_peak": 1.14e11, "fraction_of_peak": 0.513,
+        "seconds": 750.0, "peak_resident": 9_870_000_000, "flop": 4.35e13, "matrix_peak": 1.14e11,
+        "fraction_of_peak": 0.513,
     }  # fmt: skip
-    (tmp_path / "size.json").write_text(json.dumps(record), encoding="utf-8")
-    row = "| d = 4096, L = 32, 16.1 GB on disk | nf4 | 12.5 min | 9.9 GB | 51% of 114 GFLOP/s |"
-    assert row in report.page(none, none, tmp_path / "size.json")
+    (tmp_path / "size.json").write_text(json.dumps([record]), encoding="utf-8")
+    row = "| d = 4096, L = 32, 16.1 GB on disk | nf4 | 12.5 min | 9.9 GB | 58 of 114 GFLOP/s |"
+    assert row in report.page(none, none, tmp_path / "size.json", none)
+
+
+def test_products_and_forming_are_compared_in_one_run(tmp_path):
+    unformed.main(["--quick", "--rounds", "1", "--out", str(tmp_path / "new" / "unformed.json")])
+    record = json.loads((tmp_path / "new" / "unformed.json").read_text(encoding="utf-8"))
+    (case,) = record["cases"]
+    assert (case["shape"], case["d"], case["L"], case["k"], case["prefers"]) == ("small", 256, 6, 4, False)
+    assert case["ratio"] == case["seconds"]["products"] / case["seconds"]["formed"] > 0
+    assert 0 < case["difference"] < 1e-4
+    case |= {"seconds": {"formed": 18.0, "products": 5.4}, "ratio": 0.3, "difference": 2e-5}
+    page = "\n".join(report.unformed_tables(record))
+    assert "| small | 256 | 6 | 4 | 18\xa0s | 5.4\xa0s | 0.30 | forming | 2e-05 |" in page

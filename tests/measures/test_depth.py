@@ -13,7 +13,9 @@ import xarray as xr
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
+from coupling_lib.measures import depth
 from coupling_lib.measures.depth import other_models
+from coupling_lib.metrics.variants import VARIANTS
 
 KS = (10, 30, 50)
 
@@ -184,3 +186,32 @@ def test_other_models_are_read_without_the_model_itself_and_without_repetitions(
 def test_what_cannot_be_measured_is_refused_in_one_line(arguments, message):
     with pytest.raises(ParameterError, match=message):
         cl.measure_depth(cl.load_model("nano-neox"), **arguments)
+
+
+@pytest.mark.parametrize("boundary", ["block", "hidden_states"])
+def test_products_give_what_formed_jacobians_do(model, boundary):
+    formed, products = (
+        cl.measure_depth(model, [PARIS, "It was the best of times"], ks=(5, 10), boundary=boundary, formed=formed)
+        for formed in (True, False)
+    )
+    left_out = {"frobenius_norm", "released_norm_vju", "released_trace_vju"}
+    assert set(formed.data_vars) - set(products.data_vars) == left_out
+    assert set(products.data_vars) - set(formed.data_vars) == {"frobenius_estimate"}
+    for name in set(products.data_vars) & set(VARIANTS) | {"singular_values"}:
+        scale = float(np.abs(formed[name]).max())
+        np.testing.assert_allclose(products[name], formed[name], rtol=0, atol=1e-4 * scale, err_msg=name)
+    assert float(products.residual.max()) < 1e-5
+    # A sign of each pair of vectors is free; here it is the same in both.
+    assert float(np.abs(np.abs(products.matrix) - np.abs(formed.matrix)).max() / np.abs(formed.matrix).max()) < 1e-4
+    # Sixteen probes know what lies outside of ten directions to a few per cent.
+    np.testing.assert_allclose(products.frobenius_estimate, formed.frobenius_norm, rtol=0.05)
+    chances = [cl.null_of(ds, "normalized_miscoupling") for ds in (formed, products)]
+    assert float(abs(chances[0].value - chances[1].value).max()) < 1e-3
+
+
+def test_what_takes_less_time_is_chosen(model, monkeypatch):
+    asked = []
+    monkeypatch.setattr(depth, "fewer_products", lambda *given: bool(asked.append(given)) or True)
+    ds = cl.measure_depth(model, [PARIS], ks=(3, 4))
+    assert asked == [(96, 4, 12)] and "frobenius_estimate" in ds
+    assert "frobenius_norm" in cl.measure_depth(model, [PARIS], ks=(3, 4), formed=True) and len(asked) == 1

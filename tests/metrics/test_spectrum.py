@@ -10,8 +10,10 @@ from coupling_lib.metrics.spectrum import (
     exchanged_miscoupling,
     exchanged_null,
     first_block_of_fit,
+    frobenius_estimate,
     inverse_sigma_fit,
     left_right_alignment,
+    probes,
     stable_rank,
 )
 from coupling_lib.metrics.subspaces import random_frame
@@ -27,6 +29,17 @@ def test_stable_rank_of_a_flat_spectrum_is_its_length_and_of_zero_is_refused():
     assert stable_rank(torch.full((7,), 0.2).double()).item() == pytest.approx(7)
     with pytest.raises(UntrustworthyResultError, match="largest singular value is 0"):
         stable_rank(torch.zeros(2, 4))
+
+
+def test_the_frobenius_norm_is_estimated_without_bias_from_what_lies_outside_the_strongest_directions():
+    J = torch.randn(40, 60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    S, Vh = torch.linalg.svd(J)[1:]
+    few = probes(Vh[:5])
+    assert few.shape == (60, 16) and float((Vh[:5] @ few).abs().max()) < 1e-12
+    estimates = torch.stack([frobenius_estimate(S[:5], J @ probes(Vh[:5], count)) for count in (16, 20000)])
+    exact = torch.linalg.matrix_norm(J)
+    assert abs(float(estimates[0] / exact) - 1) < 0.05 and abs(float(estimates[1] / exact) - 1) < 2e-3
+    assert float(frobenius_estimate(S, J @ probes(Vh))) == pytest.approx(float(exact), rel=1e-12)
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.7])

@@ -12,7 +12,7 @@ from scipy.sparse.linalg import svds
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.svd.krylov import golub_kahan
-from coupling_lib.svd.operators import as_linear_operator, as_torch_operator, prefer_matrix_free
+from coupling_lib.svd.operators import as_linear_operator, as_torch_operator, fewer_products
 from coupling_lib.svd.triplets import IllDefinedSubspaceWarning, top_triplets
 
 
@@ -182,8 +182,9 @@ def test_operator_with_a_flat_spectrum_warns():
         top_triplets(Counted(torch.eye(64)), 10)
 
 
-def test_matrix_free_pays_only_for_few_triplets_of_wide_models():
-    assert not prefer_matrix_free(d=768, k=10, n_blocks=12, columns=256)
-    assert not prefer_matrix_free(d=4096, k=50, n_blocks=32, columns=340)
-    assert prefer_matrix_free(d=4096, k=10, n_blocks=32, columns=300)
-    assert prefer_matrix_free(d=8, k=1, n_blocks=1, columns=0) and not prefer_matrix_free(4, 1, 1, 0)
+def test_products_pay_only_for_few_triplets_of_wide_models():
+    assert not fewer_products(d=768, k=10, n_blocks=12)
+    assert not fewer_products(d=1024, k=10, n_blocks=24)
+    assert fewer_products(d=2048, k=10, n_blocks=16)
+    assert fewer_products(d=4096, k=10, n_blocks=32) and fewer_products(d=4096, k=30, n_blocks=32)
+    assert not fewer_products(d=4096, k=100, n_blocks=32)

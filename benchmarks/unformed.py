@@ -1,0 +1,137 @@
+"""Coupling across depth by products with the Jacobians, against forming every one of them, in turns in one run.
+
+    python -m benchmarks.unformed --out results/benchmarks/unformed.json
+
+Each case takes a few blocks of a model and one prompt, and gives the seconds of one block of the whole model: its
+triplets and its products with the vectors of all L blocks. Random weights have flat spectra, which products find hard;
+`smollm2-135m` is trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, PreTrainedConfig
+
+import coupling_lib as cl
+from benchmarks import machine
+from benchmarks.machine import timed
+from benchmarks.shapes import llama3_8b, model_from, prompt_ids, small_llama
+from coupling_lib import paths
+from coupling_lib.metrics.coupling import project_all_pairs
+from coupling_lib.svd.operators import fewer_products
+
+# The vocabulary is no part of a block.
+_VOCABULARY = 4096
+
+
+def _llama_1b() -> LlamaConfig:
+    return LlamaConfig(
+        hidden_size=2048,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        intermediate_size=8192,
+    )
+
+
+SHAPES = {"llama3-8b": llama3_8b, "llama3.2-1b": _llama_1b, "small": small_llama}
+CASES = (
+    *(("llama3-8b", k) for k in (10, 30, 50)),
+    *(("llama3.2-1b", k) for k in (10, 30)),
+    *(("smollm2-135m", k) for k in (10, 30)),
+)
+
+
+def run(cases: tuple[tuple[str, int], ...] = CASES, blocks: int = 2, rounds: int = 3, n: int = 32) -> list[dict]:
+    """Measure the cases.
+
+    Args:
+        cases: models, by a name of `SHAPES` or an alias, and numbers of vectors K.
+        blocks: how many blocks of each are measured.
+        rounds: how often either way; the median counts.
+        n: length of the prompt.
+
+    Returns:
+        one record a case: `shape`, `d`, `L`, `k`, `seconds` of a block either way, their `ratio`, whether the library
+        `prefers` products there, and `difference`, the largest relative one of any variant of coupling.
+    """
+    return [_case(name, k, blocks, rounds, n) for name, k in cases]
+
+
+def _case(name: str, k: int, blocks: int, rounds: int, n: int) -> dict[str, Any]:
+    model, depth = _model(name, blocks)
+    ids = prompt_ids(model, n)
+    traced, d = cl.trace(model, ids), model.d_model
+    V = torch.randn(depth - model.n_blocks, d, k, generator=torch.Generator().manual_seed(0))
+
+    def measured(formed: bool) -> tuple[float, Any]:
+        seconds, found = timed(lambda: cl.measure_depth(model, [ids], ks=(k,), formed=formed))
+        J = [traced.jacobian(block) for block in range(model.n_blocks)]
+        if formed:
+            for one in J:
+                one.dense()  # which has been timed above
+        more = timed(lambda: project_all_pairs(J, V, V))[0] if len(V) else 0.0
+        return (seconds + more) / model.n_blocks, found
+
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    found: dict[bool, Any] = {}
+    for _ in range(rounds):
+        for formed in (True, False):
+            seconds, found[formed] = measured(formed)
+            taken[formed].append(seconds)
+    formed, products = (statistics.median(taken[way]) for way in (True, False))
+    return {
+        "shape": name,
+        "d": d,
+        "L": depth,
+        "k": k,
+        "seconds": {"formed": formed, "products": products},
+        "ratio": products / formed,
+        "prefers": fewer_products(d, k, depth),
+        "difference": _difference(found[True], found[False]),
+    }
+
+
+def _model(name: str, blocks: int) -> tuple[cl.Model, int]:
+    if name not in SHAPES:
+        model = cl.load_model(name)
+        return model, model.n_blocks
+    config: PreTrainedConfig = SHAPES[name]()
+    depth, config.num_hidden_layers, config.vocab_size = config.num_hidden_layers, blocks, _VOCABULARY
+    return model_from(config, name), depth
+
+
+def _difference(formed: Any, products: Any) -> float:
+    values = [name for name in products.data_vars if products[name].dims[1:] == ("k", "block_1", "block_2")]
+    return max(float(np.abs(formed[name] - products[name]).max() / np.abs(formed[name]).max()) for name in values)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run from the command line.
+
+    Args:
+        arguments: the words after the command; those of this process by default.
+    """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=paths.RESULTS / "benchmarks" / "unformed.json", help="the JSON")
+    parser.add_argument("--rounds", type=int, default=3, help="how often either way")
+    parser.add_argument("--quick", action="store_true", help="a tiny shape, to see that it works")
+    given = parser.parse_args(arguments)
+    cases = (("small", 4),) if given.quick else CASES
+    result = {"machine": machine.facts(), "cases": []}
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    for case in cases:
+        result["cases"] += run((case,), rounds=given.rounds)
+        given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print("{shape}, K = {k}: products take {ratio:.2f} of the time of forming".format_map(result["cases"][-1]))
+
+
+if __name__ == "__main__":
+    main()
