@@ -185,4 +185,5 @@ _build/.complete: $(BOOK) $(EXECUTED) results/book/.complete
 	@$(BIN)/jupyter-book build . --all -n -W --keep-going \
 	  || { rm -rf _build; echo "error: the book has warnings or errors, listed above; nothing was built" >&2; exit 1; }
 	@$(BIN)/python book/complete.py
+	@$(BIN)/python book/slim.py
 	@touch $@

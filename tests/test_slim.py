@@ -1,0 +1,51 @@
+"""What is taken out of the built book, and what stays."""
+
+from __future__ import annotations
+
+import json
+
+import slim
+
+from coupling_lib import paths
+
+
+def test_notebooks_to_download_keep_their_cells_and_lose_their_outputs(tmp_path):
+    cells = [
+        {"cell_type": "markdown", "source": ["# Tiefe → depth"], "metadata": {}},
+        {
+            "cell_type": "code",
+            "source": ["1 + 1"],
+            "outputs": [{"data": 2}],
+            "execution_count": 3,
+            "metadata": {"a": 1},
+        },
+    ]
+    path = tmp_path / "results" / "depth.ipynb"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"cells": cells, "metadata": {"k": 1}, "nbformat": 4, "nbformat_minor": 5}))
+    assert slim.without_outputs(tmp_path) == 1
+    left = json.loads(path.read_text(encoding="utf-8"))
+    cells[1] |= {"outputs": [], "execution_count": None}
+    assert left == {"cells": cells, "metadata": {"k": 1}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def test_one_bundle_of_mathjax_stays_with_what_it_loads(tmp_path):
+    names = (
+        "tex-chtml.js",
+        "tex-svg.js",
+        "output/chtml/fonts/a.woff",
+        "output/svg/b.js",
+        "input/tex/e/c.js",
+        "sre/d.js",
+    )
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    slim.one_bundle(tmp_path)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["input/tex/e/c.js", "output/chtml/fonts/a.woff", "tex-chtml.js"]
+    assert not (tmp_path / "sre").exists() and not (tmp_path / "output" / "svg").exists()
+
+
+def test_the_bundle_that_stays_is_the_one_that_pages_load():
+    assert f"mathjax_path: mathjax/{slim.MATHJAX[0]}" in (paths.ROOT / "_config.yml").read_text(encoding="utf-8")
