@@ -2,8 +2,8 @@
 
     python workflow/ship.py smollm2-135m
 
-Only what the library of today would read again is taken: the version of its measure is the current one. Files above 2 MB,
-such as those with the coupling matrices at K = 50, are left out; whoever asks for them measures them anew.
+Only what the library of today would read again is taken: the version of its measure is the current one. Files above
+2 MB, such as those with the coupling matrices at K = 50, are left out; whoever asks for them measures them anew.
 """
 
 from __future__ import annotations
