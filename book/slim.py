@@ -21,6 +21,7 @@ MATHJAX = ("tex-chtml.js", "output/chtml", "input/tex")
 
 
 PICTURE = re.compile(r'src="data:image/(svg\+xml|png);base64,([A-Za-z0-9+/=]{1000,})"')
+VIEW = re.compile(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 
 
 def pictures_once(site: Path) -> int:
@@ -44,7 +45,10 @@ def pictures_once(site: Path) -> int:
             if name not in names:
                 (folder / name).write_bytes(picture)
                 names.add(name)
-            return f'loading="lazy" src="{to_folder}/{name}"'
+            # Its place is kept free until it is there.
+            size = VIEW.search(picture[:2000])
+            shape = f' style="aspect-ratio: {size[1].decode()} / {size[2].decode()}"' if size else ""
+            return f'loading="lazy"{shape} src="{to_folder}/{name}"'
 
         text = page.read_text(encoding="utf-8")
         light = PICTURE.sub(moved, text)

@@ -47,6 +47,7 @@ SHOWN = """async scheme => {
   const seen = e => e && e.checkVisibility({visibilityProperty: true}) && e.getBoundingClientRect().height > 0;
   const style = e => getComputedStyle(e);
   const images = [...document.images];
+  for (const image of images) image.loading = "eager";
   const drawn = await Promise.all(images.map(i => i.decode().then(() => i.naturalWidth > 0, () => false)));
   const other = {light: "dark", dark: "light"}[scheme];
   const wrong = figure => {

@@ -11,7 +11,7 @@ from coupling_lib import paths
 
 
 def test_a_picture_of_several_pages_becomes_one_file_and_small_ones_stay(tmp_path):
-    picture = b"<svg xmlns='http://www.w3.org/2000/svg'>" + b"<g/>" * 300 + b"</svg>"
+    picture = b'<svg viewBox="0 0 432.5 288">' + b"<g/>" * 300 + b"</svg>"
     source = f'<img class="only-light" src="data:image/svg+xml;base64,{base64.b64encode(picture).decode()}" alt="a">'
     icon = '<img src="data:image/png;base64,AAAA">'
     for name in ("a.html", "results/b.html"):
@@ -20,7 +20,7 @@ def test_a_picture_of_several_pages_becomes_one_file_and_small_ones_stay(tmp_pat
     assert slim.pictures_once(tmp_path) == 1
     (file,) = (tmp_path / "_images").iterdir()
     assert file.suffix == ".svg" and file.read_bytes() == picture
-    shown = '<img class="only-light" loading="lazy" src="{}" alt="a">'.format
+    shown = '<img class="only-light" loading="lazy" style="aspect-ratio: 432.5 / 288" src="{}" alt="a">'.format
     assert (tmp_path / "a.html").read_text() == f"<p>{shown(f'_images/{file.name}')}{icon}</p>"
     assert (tmp_path / "results" / "b.html").read_text() == f"<p>{shown(f'../_images/{file.name}')}{icon}</p>"
 
