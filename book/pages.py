@@ -19,6 +19,7 @@ from claims import claims_page
 from complete import pages
 from paper_map import map_page
 from routes import families_page
+from scale import scale_page
 from structure import homogeneous_page, postnorm_page
 
 import coupling_lib
@@ -296,6 +297,7 @@ PAGES = {
     "models": models_page,
     "paper-figures": map_page,
     "families": families_page,
+    "scale": scale_page,
     "variants": variants_page,
     "api": api_page,
     "versions": versions_page,

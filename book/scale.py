@@ -1,0 +1,86 @@
+"""What the paper's own measurement takes with this library, on paper. Part of `pages`, which writes it."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from benchmarks.tables import table
+from coupling_lib import paths
+from coupling_lib.models.registry import Entry, entries
+from coupling_lib.svd.operators import fewer_products
+
+PROMPTS, K = 1200, 10
+# Columns of a Krylov basis that the strongest K triplets of a trained block take, as in `fewer_products`.
+_COLUMNS = 150 + 3 * K
+# Bytes of a weight as it is published, and in 4 bits with its scales.
+_PUBLISHED, _IN_4_BITS = 2, 4.5 / 8
+
+
+class Cost(NamedTuple):
+    """What one model takes.
+
+    Args:
+        formed: operations of all prompts with every Jacobian formed.
+        products: the same by products alone.
+        hours: of whichever of the two the library takes, on two cores.
+        fetched: bytes of published weights.
+        held: bytes of the weights in 4 bits and of one block in float32.
+    """
+
+    formed: float
+    products: float
+    hours: float
+    fetched: float
+    held: float
+
+
+def cost(entry: Entry) -> Cost:
+    """Estimates what a model takes from its depth, width and number of parameters.
+
+    Args:
+        entry: a line of the registry.
+
+    Returns:
+        operations for all prompts, and bytes.
+    """
+    L, d, weights = entry.blocks, entry.width, entry.parameters_b * 1e9
+    # Half of a small model is embeddings: a block has 12 d^2 weights, and seldom more than 20 d^2.
+    within = min(weights, 20 * d**2 * L)
+    formed = 2 * d * within * PROMPTS
+    products = 2 * (2 * _COLUMNS + L * K) * within * PROMPTS
+    # Of few columns at once each takes as long as three of many.
+    longer = 2 * (2 * 3 * _COLUMNS + L * K) * within * PROMPTS
+    hours = (longer if fewer_products(d, K, L) else formed) / measured_rate() / 3600
+    return Cost(formed, products, hours, _PUBLISHED * weights, _IN_4_BITS * weights + 4 * within / L)
+
+
+def measured_rate() -> float:
+    """Gives the operations a second that forming Jacobians of the widest benchmarked model came to on two cores."""
+    run = json.loads((paths.ROOT / "benchmarks" / "latest.json").read_text(encoding="utf-8"))
+    case = max(run["cases"], key=lambda case: case["d"])
+    return case["complete_flop_per_block"] * case["L"] / case["seconds"]["ours"]["jacobians"]
+
+
+def scale_page() -> str:
+    """Sets the table of all models that figure 1a shows, and its sum.
+
+    Returns:
+        Markdown.
+    """
+    models = sorted(
+        (entry for entry in entries() if entry.in_paper and entry.kind == "base"), key=lambda entry: entry.parameters_b
+    )
+    costs = [cost(entry) for entry in models]
+    rows = [
+        (f"`{entry.alias}`", str(entry.blocks), f"{entry.width:,}", *_cells(each))
+        for entry, each in zip(models, costs, strict=True)
+    ]
+    rows.append((f"all {len(models)}", "", "", *_cells(Cost(*map(sum, zip(*costs, strict=True))))[:-1], ""))
+    head = ("model", "L", "d", "formed, PFLOP", "products, PFLOP", "hours here", "fetched, GB", "held, GB")
+    return f"The rate is {measured_rate() / 1e9:.0f} GFLOP/s.\n\n{table(head, rows)}"
+
+
+def _cells(each: Cost) -> tuple[str, ...]:
+    work = (f"{amount / 1e15:,.1f}" for amount in (each.formed, each.products))
+    return (*work, f"{each.hours:,.0f}" if each.hours >= 10 else f"{each.hours:.1f}", f"{each.fetched / 1e9:,.0f}", f"{each.held / 1e9:,.1f}")

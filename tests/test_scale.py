@@ -1,0 +1,35 @@
+"""The estimate of the paper's own measurement: the count for one model by hand, and that the table adds up."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import scale
+
+from coupling_lib.models.registry import lookup
+
+
+def test_operations_of_one_model_are_those_counted_by_hand():
+    # 32 blocks of width 4,096 with 8e9 weights; 1,200 prompts; K = 10, and Krylov bases of 180 columns.
+    found = scale.cost(lookup("llama3-8b"))
+    assert found.formed == pytest.approx(2 * 4096 * 8e9 * 1200)
+    assert found.products == pytest.approx(2 * (2 * 180 + 32 * 10) * 8e9 * 1200)
+    assert found.hours == pytest.approx(2 * (6 * 180 + 32 * 10) * 8e9 * 1200 / scale.measured_rate() / 3600)
+    assert found.fetched == 16e9 and found.held == 8e9 * 4.5 / 8 + 4 * 8e9 / 32
+
+
+def test_a_narrow_model_is_formed_and_its_embeddings_are_no_block():
+    entry = lookup("gpt2")
+    found = scale.cost(entry)
+    assert found.formed == pytest.approx(2 * 768 * min(0.124e9, 12 * 20 * 768**2) * 1200)
+    assert found.hours == pytest.approx(found.formed / scale.measured_rate() / 3600)
+
+
+def test_the_table_has_the_38_models_of_figure_1a_and_their_sum():
+    rows = [line.split("|") for line in scale.scale_page().splitlines() if line.startswith("| `")]
+    assert len(rows) == 38
+    (total,) = re.findall(r"\| all 38 \|.*", scale.scale_page())
+    for column in (4, 5, 7):
+        numbers = [float(row[column].replace(",", "")) for row in rows]
+        assert float(total.split("|")[column].replace(",", "")) == pytest.approx(sum(numbers), rel=2e-2)
