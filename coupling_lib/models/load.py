@@ -9,7 +9,6 @@ opened.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ from coupling_lib.errors import (
 )
 from coupling_lib.models import architecture, checked, hub, sources
 from coupling_lib.models import untrained as fresh_weights
+from coupling_lib.svd.memory import ran_out
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,8 +300,7 @@ def _explained(origin: sources.Source, precision: str) -> Generator[None]:
         ) from error
     except Exception as error:
         said = " ".join(str(error).split())[:200]
-        short = r"not enough memory|can(no|')t allocate memory|out of memory"
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or re.search(short, str(error), re.IGNORECASE):
+        if ran_out(error):
             raise ModelUnavailableError(
                 f"memory ran out while {origin.name!r} was loaded in {precision}; pass precision='nf4', pass "
                 "memory='2GiB' or so to leave its blocks on disk, or choose a smaller model"
