@@ -231,11 +231,14 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
         arguments = {"device_map": {"": place}, **arguments}
     safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
     arguments = {"attn_implementation": "eager", "output_loading_info": True, **safe, **arguments}
-    hf, report = family.from_pretrained(folder, **arguments)
+    # What does not fit would be drawn at random, and is refused.
+    hf, report = family.from_pretrained(folder, ignore_mismatched_sizes=True, **arguments)
+    architecture.refuse_other_shapes(report["mismatched_keys"], folder.name)
     # transformers draws what is missing at random and goes on: the model would be measured half untrained.
     if missing := sorted(report["missing_keys"]):
         lack = f"lack {len(missing)} of the model's tensors ({missing[0]}, ...)"
         raise ModelUnavailableError(f"the weights in {folder.name!r} {lack}; take the complete set of files")
+    architecture.refuse_further_blocks(hf, report["unexpected_keys"], folder.name)
     for parameter in hf.parameters():
         if (well := memories.aligned(weight := parameter.data)) is not weight:
             parameter.data = well
