@@ -52,7 +52,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
 
-.PHONY: help book test bench golden suite regularised vit-grid notebooks lint clean unit browser executed
+.PHONY: help book test bench faults golden suite regularised vit-grid notebooks lint clean unit browser executed
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -81,6 +81,10 @@ notebooks: $(READY) ## execute the committed notebooks anew from their text twin
 bench: $(READY) ## measure the library against the released method (40 minutes, quiet machine)
 	@$(BIN)/python -m benchmarks.speed --out results/benchmarks/speed.json
 	@$(BIN)/python -m benchmarks.gpu --out results/benchmarks/gpu.json
+
+KILLS ?= 50
+faults: $(READY) ## kill sweeps at random moments, resume and compare them: make faults KILLS=50 (a few minutes)
+	@OMP_NUM_THREADS=1 $(BIN)/python workflow/faults.py --kills $(KILLS)
 
 # Every number of the book in one file, for a comparison with another: python workflow/golden.py compare OLD NEW
 GOLDEN ?= results/golden.txt

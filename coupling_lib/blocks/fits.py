@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from coupling_lib.errors import ModelUnavailableError, ParameterError
+from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
 
 # Bytes per weight; the scales of bitsandbytes add one float32 for every block of 64 weights in 4 bits.
 _PLAIN = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
@@ -23,8 +23,14 @@ _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 def skeleton(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
     """Build a model without its weights."""
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        return model_class._from_config(copy.deepcopy(config), dtype=torch.float32)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return model_class._from_config(copy.deepcopy(config), dtype=torch.float32)
+    except Exception as error:
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise UnsupportedModelError(
+            f"the configuration makes no {model_class.__name__} ({said}); check its values"
+        ) from error
 
 
 def needed(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict[str, int]:

@@ -8,6 +8,7 @@ the same matrix products.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,8 @@ from torch import Tensor
 from coupling_lib.blocks.blockmap import joinable, prompts_map, state_size, token_map
 from coupling_lib.blocks.postnorm import without_norms
 from coupling_lib.blocks.rules import linearised, picking_rows
-from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.svd.memory import budget
+from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError
+from coupling_lib.svd.memory import budget, ran_out
 
 if TYPE_CHECKING:
     from coupling_lib.jacobian.tracing import Trace
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _BATCH_BYTES = {"cpu": 10 * 2**22, "cuda": 2**32}
 # More cotangents than this at once give the matrix products nothing.
 _LARGEST_BATCH = 1024
+# As many at once as there was memory for, on a device where it ran out with more.
+_AT_MOST: dict[str, int] = {}
 # How closely a replayed block must give what it gave inside the model, relative to the norm of its
 # output. Weights narrower than float32 run in their own arithmetic inside the model and in float32 here.
 _REPLAY_TOLERANCE = {"bfloat16": 5e-2, "float16": 1e-2, "int8": 1e-1}
@@ -214,7 +217,7 @@ def batch_size(trace: Trace, n_tokens: int, beside: int = 0) -> int:
     each = 16 * n_tokens * trace.d_model * trace.dtype.itemsize
     # An eighth of what the weights of a wide block take, 12 d^2 of them in float32, is little beside them.
     room = max(budget(_BATCH_BYTES, trace.device.type, beside), 6 * trace.d_model**2)
-    return min(_LARGEST_BATCH, max(1, room // each))
+    return min(_AT_MOST.get(trace.device.type, _LARGEST_BATCH), max(1, room // each))
 
 
 def batched_gradient(y: Tensor, x: Tensor, cotangents: Tensor, batch: int) -> Tensor:
@@ -224,12 +227,33 @@ def batched_gradient(y: Tensor, x: Tensor, cotangents: Tensor, batch: int) -> Te
 
 
 def pulled_back(y: Tensor, x: Tensor, cotangents: Tensor) -> Tensor:
-    """Pull one batch of cotangents back through a graph."""
+    """Pull one batch of cotangents back through a graph; where memory runs out, by smaller ones."""
 
     def pull(cotangent: Tensor) -> Tensor:
         return torch.autograd.grad(y, x, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
 
-    return torch.vmap(pull)(cotangents).detach()
+    size = len(cotangents)
+    while True:
+        try:
+            parts = [torch.vmap(pull)(part).detach() for part in cotangents.split(size)]
+        except (RuntimeError, MemoryError) as error:
+            if not ran_out(error):
+                raise
+            if size == 1:
+                raise CouplingError(
+                    "memory ran out while a single row of a Jacobian was formed; free some, take a shorter prompt, or "
+                    "leave the model's blocks on disk with memory='2GiB' or so"
+                ) from None
+        else:
+            break
+        # Only here has the error let go of what its frames hold.
+        size = -(-size // 2)
+    if size < len(cotangents):
+        if x.device.type not in _AT_MOST:
+            said = f"memory ran out with {len(cotangents)} rows of a Jacobian at once; going on with {size} at a time"
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
+        _AT_MOST[x.device.type] = min(size, _AT_MOST.get(x.device.type, size))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def position_name(trace: Trace, block: int, pair: tuple[int, int]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import transformers
@@ -14,7 +16,11 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING,
 )
 
+from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
+
+# More blocks than any model has: even without their weights they would fill the memory.
+_MOST_BLOCKS = 10_000
 
 
 def read_config(folder: Path, name: str) -> PreTrainedConfig:
@@ -38,8 +44,32 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
     except Exception as error:
         said = f"is not understood ({' '.join(str(error).split())[:200]}); check its values"
         raise UnsupportedModelError(f"config.json of {name!r} {said}") from error
+    if (depth := getattr(config.get_text_config(), "num_hidden_layers", None) or 0) > _MOST_BLOCKS:
+        said = f"says that it has {depth:,} blocks, and at most {_MOST_BLOCKS:,} can be measured; check its values"
+        raise UnsupportedModelError(f"config.json of {name!r} {said}")
     refuse_encoder_decoder(config, name)
     return config
+
+
+def refuse_other_shapes(mismatched: Iterable[tuple], name: str) -> None:
+    """Refuse weights of other shapes than the configuration asks for."""
+    for key, *shapes in sorted(mismatched, key=lambda found: found[0]):
+        stored, asked = (" x ".join(map(str, shape)) for shape in shapes)
+        said = f"{key} is {stored}, and config.json asks for {asked}"
+        raise UnsupportedModelError(f"the weights in {name!r} and their configuration do not belong together: {said}")
+
+
+def refuse_further_blocks(hf: PreTrainedModel, unused: Iterable[str], name: str) -> None:
+    """Refuse weights of more blocks than the configuration says; transformers would leave them out without a word."""
+    blocks = find_blocks(hf)
+    numbers = (re.search(rf"(?:^|\.){blocks.path.rpartition('.')[2]}\.(\d+)\.", key) for key in unused)
+    stored = 1 + max((int(found[1]) for found in numbers if found), default=-1)
+    # What predicts further tokens in training is stored as further blocks, and is none of the model.
+    if stored > len(blocks) + (getattr(hf.config, "num_nextn_predict_layers", None) or 0):
+        raise ModelUnavailableError(
+            f"config.json of {name!r} says {len(blocks)} blocks, and the weights are of {stored}; take both from one "
+            "source"
+        )
 
 
 def refuse_encoder_decoder(config: PreTrainedConfig, name: str) -> None:

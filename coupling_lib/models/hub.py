@@ -8,15 +8,24 @@ way in which this can fail ends in one line that says what to do.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import re
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx2
-from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+from huggingface_hub import (
+    HfFileMetadata,
+    constants,
+    get_hf_file_metadata,
+    hf_hub_download,
+    hf_hub_url,
+    try_to_load_from_cache,
+)
 from huggingface_hub import logging as hub_logging
 from huggingface_hub.errors import (
     EntryNotFoundError,
@@ -26,17 +35,21 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils import tqdm
+from huggingface_hub.utils import parse_ratelimit_headers, tqdm
 
 from coupling_lib.errors import CouplingError, ModelUnavailableError
-from coupling_lib.models import registry
+from coupling_lib.models import intact, registry
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _PICKLED = re.compile(r".*\.(bin|pt|pth|ckpt|h5|msgpack)(\.index\.json)?")
 _PICKLED_NAMES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _OLDER_TOKENIZER = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")
 TOKENIZER_FILES = (*_TOKENIZER, *_OLDER_TOKENIZER)
+# A hub that limits how often it is asked is asked so many times; the pauses, in seconds, double from the first up, or
+# are what it asks for. Its limits hold for five minutes; a pause above that is the user's to decide on.
+_TRIES, _FIRST_PAUSE, _LONGEST_PAUSE, _WORTH_TELLING = 6, 1.0, 330.0, 5.0
 
 
 class _TruncatedError(OSError):
@@ -88,14 +101,18 @@ def fetch_weights(repo_id: str, commit: str) -> None:
         index = _cached(repo_id, INDEX, commit)
         if index is None and _get(repo_id, WEIGHTS, commit):
             return
-        index = index or _get(repo_id, INDEX, commit)
+        index = _get(repo_id, INDEX, commit)
         if index is None:
             pickled = next((n for n in _PICKLED_NAMES if _exists(repo_id, n, commit)), None)
             raise ModelUnavailableError(_no_safetensors(repo_id, pickled))
-        for shard in shards(index, repo_id):
-            if _get(repo_id, shard, commit) is None:
+        # All are asked for before the first of them, which may be large, is downloaded.
+        missing = [shard for shard in shards(index, repo_id) if _cached(repo_id, shard, commit) is None]
+        for shard in missing:
+            if not _exists(repo_id, shard, commit):
                 said = f"{repo_id!r} lacks {shard}, which its {INDEX} names; choose another revision"
                 raise ModelUnavailableError(said)
+        for shard in shards(index, repo_id):
+            _download(repo_id, shard, commit)
 
 
 def check_weights(folder: Path, name: str) -> None:
@@ -134,18 +151,49 @@ def _cached(repo_id: str, name: str, revision: str) -> Path | None:
 
 def _get(repo_id: str, name: str, commit: str, online: bool = True) -> Path | None:
     """Give a file's place in the cache, fetching it if need be; None if it cannot be had there."""
-    if found := _cached(repo_id, name, commit):
-        return found
-    if online and _exists(repo_id, name, commit):
-        return Path(hf_hub_download(repo_id, name, revision=commit, tqdm_class=_Progress))
+    if _cached(repo_id, name, commit) or (online and _exists(repo_id, name, commit)):
+        return _download(repo_id, name, commit)
     return None
+
+
+def _download(repo_id: str, name: str, revision: str) -> Path:
+    """Give a file's place in the cache, fetching it if need be, and refuse one that is not what the hub announced."""
+    # Several processes that want one file wait for the first, which has a lock. A file takes its name when it is whole.
+    found = _cached(repo_id, name, revision) if _COMMIT.fullmatch(revision) else None
+    file = found or Path(hf_hub_download(repo_id, name, revision=revision, tqdm_class=_Progress))
+    intact.check(file, repo_id)
+    return file
+
+
+def _metadata(repo_id: str, name: str, revision: str, tries: int = _TRIES) -> HfFileMetadata:
+    """Ask the hub about a file; where it limits how often it is asked, wait as it says and ask again."""
+    # For nothing else: `hf_hub_download` on its own would wait minutes for a server that fell silent.
+    for number in itertools.count(1):
+        try:
+            return get_hf_file_metadata(hf_hub_url(repo_id, name, revision=revision))
+        except HfHubHTTPError as error:
+            pause = _pause(error)
+            if error.response.status_code != 429 or number >= tries or (pause or 0) > _LONGEST_PAUSE:
+                raise
+        pause = _FIRST_PAUSE * 2 ** (number - 1) if pause is None else pause
+        if pause >= _WORTH_TELLING:
+            host = urlsplit(constants.ENDPOINT).netloc
+            print(f"{host} limits how often it is asked (429); waiting {pause:.0f} s", flush=True)
+        time.sleep(pause)
+
+
+def _pause(error: HfHubHTTPError) -> float | None:
+    """Read how many seconds a hub wants to be left alone, if it says so."""
+    limit, after = parse_ratelimit_headers(error.response.headers), error.response.headers.get("Retry-After", "")
+    if limit is not None and limit.remaining == 0:
+        return float(limit.reset_in_seconds)
+    return float(after) if re.fullmatch(r"\d{1,9}", after, flags=re.ASCII) else None
 
 
 def _exists(repo_id: str, name: str, commit: str) -> bool:
     """Ask the hub whether a repository has a file."""
-    # Without retries: `hf_hub_download` on its own would wait minutes for a server that fell silent.
     try:
-        get_hf_file_metadata(hf_hub_url(repo_id, name, revision=commit))
+        _metadata(repo_id, name, commit)
     except EntryNotFoundError:
         return False
     except HfHubHTTPError as error:
@@ -157,12 +205,14 @@ def _exists(repo_id: str, name: str, commit: str) -> bool:
 
 def _resolve(repo_id: str, revision: str, name: str = "config.json") -> tuple[Path, bool]:
     """Find the commit a revision stands for: a file of it in the cache, and whether the hub can be asked for more."""
+    found = _cached(repo_id, name, revision)
     try:
-        metadata = get_hf_file_metadata(hf_hub_url(repo_id, name, revision=revision))
+        metadata = _metadata(repo_id, name, revision, tries=1 if found else _TRIES)
     except (RevisionNotFoundError, EntryNotFoundError):
         raise
     except (httpx2.TransportError, HfHubHTTPError, OfflineModeIsEnabled):
-        if found := _cached(repo_id, name, revision):
+        if found:
+            intact.check(found, repo_id)
             return found, False
         raise
     if metadata.commit_hash is None:
@@ -171,7 +221,7 @@ def _resolve(repo_id: str, revision: str, name: str = "config.json") -> tuple[Pa
             f"{host} does not answer as a Hugging Face hub does; check HF_ENDPOINT and the proxy"
         )
     # Asked for by the revision's own name, so that the cache knows it when there is no network.
-    return Path(hf_hub_download(repo_id, name, revision=revision, tqdm_class=_Progress)), True
+    return _download(repo_id, name, revision), True
 
 
 @contextmanager
@@ -211,6 +261,10 @@ def _explain(error: BaseException, repo_id: str, revision: str | None) -> str:
             return f"{who} does not exist on {host} (404); check the spelling of the id"
         if isinstance(cause, _TruncatedError) or status == 416 or "Consistency check failed" in str(cause):
             return f"a file of {who} arrived truncated from {host}; run the same again to resume the download"
+        if status == 429:
+            pause = _pause(cause)
+            when = "later" if pause is None else f"in {pause:.0f} s"
+            return f"{host} limits how often it is asked for {who} (429); run the same again {when}, or `hf auth login`"
         if status is not None:
             return f"{host} answered {status} for {who}; try again later"
         if isinstance(cause, httpx2.TimeoutException):
@@ -222,7 +276,7 @@ def _explain(error: BaseException, repo_id: str, revision: str | None) -> str:
             return f"HF_HUB_OFFLINE is set and {who} is not in the local cache; unset it, or {without}"
         if isinstance(cause, httpx2.TransportError):
             return f"{host} cannot be reached and {who} is not in the local cache; connect to a network, or {without}"
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return f"the disk is full while fetching {who}; free some space, or set HF_HOME to a larger disk"
         if isinstance(cause, PermissionError):
             return f"{constants.HF_HUB_CACHE} cannot be written; set HF_HOME to a folder of your own"

@@ -9,7 +9,6 @@ opened.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ from coupling_lib.errors import (
 )
 from coupling_lib.models import architecture, checked, hub, sources
 from coupling_lib.models import untrained as fresh_weights
+from coupling_lib.svd.memory import ran_out
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,11 +231,14 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
         arguments = {"device_map": {"": place}, **arguments}
     safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
     arguments = {"attn_implementation": "eager", "output_loading_info": True, **safe, **arguments}
-    hf, report = family.from_pretrained(folder, **arguments)
+    # What does not fit would be drawn at random, and is refused.
+    hf, report = family.from_pretrained(folder, ignore_mismatched_sizes=True, **arguments)
+    architecture.refuse_other_shapes(report["mismatched_keys"], folder.name)
     # transformers draws what is missing at random and goes on: the model would be measured half untrained.
     if missing := sorted(report["missing_keys"]):
         lack = f"lack {len(missing)} of the model's tensors ({missing[0]}, ...)"
         raise ModelUnavailableError(f"the weights in {folder.name!r} {lack}; take the complete set of files")
+    architecture.refuse_further_blocks(hf, report["unexpected_keys"], folder.name)
     for parameter in hf.parameters():
         if (well := memories.aligned(weight := parameter.data)) is not weight:
             parameter.data = well
@@ -300,8 +303,7 @@ def _explained(origin: sources.Source, precision: str) -> Generator[None]:
         ) from error
     except Exception as error:
         said = " ".join(str(error).split())[:200]
-        short = r"not enough memory|can(no|')t allocate memory|out of memory"
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or re.search(short, str(error), re.IGNORECASE):
+        if ran_out(error):
             raise ModelUnavailableError(
                 f"memory ran out while {origin.name!r} was loaded in {precision}; pass precision='nf4', pass "
                 "memory='2GiB' or so to leave its blocks on disk, or choose a smaller model"

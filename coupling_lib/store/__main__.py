@@ -21,6 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CouplingError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted; what is in the store is whole", file=sys.stderr)
+        return 130
     except OSError as error:
         print(f"error: {error.filename or 'the store'}: {error.strerror or error}", file=sys.stderr)
         return 1

@@ -103,7 +103,8 @@ def prune(
         spoilt = [*_files(root, files.DAMAGED), *(p for p in _files(root, files.PARTIAL) if _age(p) > _WRITING)]
         chosen += [path for path in spoilt if folders is None or path.parent in folders]
     if outdated:
-        newest = listing(root=root).groupby("measure")[["version", "code"]].last()
+        # By version before time: a clock may have gone backwards.
+        newest = listing(root=root).sort_values(["version", "made"]).groupby("measure")[["version", "code"]].last()
         current = newest.reindex(table["measure"]).reset_index(drop=True)
         old = (table[["version", "code"]].reset_index(drop=True) != current).any(axis=1)
         chosen += map(Path, table["path"][old])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import re
 from collections.abc import Mapping
+
+import torch
 
 # Bytes of results beside which memory is worth more than a twentieth of the time.
 _LARGE = 2**25
@@ -15,6 +18,13 @@ _GLIBC = ctypes.CDLL("libc.so.6") if platform.libc_ver()[0] == "glibc" else None
 def budget(by_device: Mapping[str, int], device: str, held: int) -> int:
     """Give how many bytes intermediate tensors may take on a device, half of it beside large results."""
     return by_device.get(device, by_device["cpu"]) // (2 if held >= _LARGE else 1)
+
+
+def ran_out(error: BaseException) -> bool:
+    """Tell whether an error says that memory ran out, on the CPU or on a GPU."""
+    said = r"not enough memory|can(no|')t allocate memory|out of memory"
+    typed = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return typed or re.search(said, str(error), re.IGNORECASE) is not None
 
 
 def give_back(held: int = _LARGE) -> None:

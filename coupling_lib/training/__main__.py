@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None, command: str = "") -> None:
         options.act(options)
     except (CouplingError, FileNotFoundError) as error:
         parser.exit(1, f"{error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "interrupted; the same command goes on from the last checkpoint\n")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,21 +3,18 @@
 `huggingface_hub` reads HF_ENDPOINT and HF_HOME when it is imported, so nothing here can be tested in place.
 """
 
+import hashlib
 import json
-import os
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
-import forked
 import pytest
 import tiny
 import torch
 from hub_server import REPO_ID, Hub
+from hub_users import ROOT, closed_port, last_line, run, sums, user
 from tiny_gguf import write
 
-ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = "from coupling_lib.errors import ModelUnavailableError; from coupling_lib.models.load import load_model\n"
 LOAD = "from coupling_lib.models.load import load_model; model = load_model({arguments})"
 SHOW = """
@@ -43,42 +40,6 @@ def revisions(tmp_path_factory):
     (root / "pickled" / "model.safetensors").unlink()
     torch.save(model.state_dict(), root / "pickled" / "pytorch_model.bin")
     return {name: root / name for name in ("main", "step128", "pickled")}
-
-
-def user(home, endpoint, **settings):
-    """Environment of a user whose only hub is the given one and who has no token."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))
-    }
-    return {
-        **kept,
-        "HF_ENDPOINT": endpoint,
-        "HF_HOME": str(home),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-        **settings,
-    }
-
-
-def run(code, environment, *arguments):
-    return forked.run(code, environment, *arguments, cwd=ROOT)
-
-
-def closed_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
-
-
-def sums(folder_seed):
-    return {name: p.double().sum().item() for name, p in tiny.llama(folder_seed).named_parameters()}
-
-
-def last_line(done):
-    """The last line a user sees of a process that failed."""
-    assert done.returncode == 1, done.stderr
-    line = done.stderr.rstrip().splitlines()[-1]
-    return line.removeprefix("coupling_lib.errors.ModelUnavailableError: ")
 
 
 def test_an_alias_is_downloaded_and_gives_the_served_weights_then_also_without_a_network(tmp_path, revisions):
@@ -175,8 +136,8 @@ LINES = {
     "404": "'ill/404' does not exist on {host} (404); check the spelling of the id",
     "500": "{host} answered 500 for 'ill/500'; try again later",
     "truncated": "{host} broke off while sending 'ill/truncated'; run the same again to resume the download",
-    "short": "the weights of 'ill/short' are damaged or truncated (Error while deserializing header: incomplete "
-    "metadata, file not fully covered); delete {cache}/models--ill--short and fetch them anew",
+    "short": "model.safetensors of 'ill/short' has the SHA-256 {half}, and the hub announced {whole}; it was removed, "
+    "run the same again to fetch it anew",
     "silent": "{host} did not answer within 2 s for 'ill/silent'; try again, or set HF_HUB_ETAG_TIMEOUT and "
     "HF_HUB_DOWNLOAD_TIMEOUT to more seconds",
     "stalled": "{host} did not answer within 2 s for 'ill/stalled'; try again, or set HF_HUB_ETAG_TIMEOUT and "
@@ -208,7 +169,10 @@ def test_each_failure_of_the_hub_has_its_own_line_and_none_takes_long(tmp_path, 
         done = run(ALL, environment, *LINES)
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
-        said = {"endpoint": hub.endpoint, "host": hub.endpoint.removeprefix("http://"), "cache": tmp_path / "hub"}
+        said = {"endpoint": hub.endpoint, "host": hub.endpoint.removeprefix("http://")}
+    weights = (revisions["main"] / "model.safetensors").read_bytes()
+    for name, part in (("half", weights[: len(weights) // 2]), ("whole", weights)):
+        said[name] = hashlib.sha256(part).hexdigest()[:12]
     assert {mode: line for mode, (line, _) in found.items()} == {m: line.format(**said) for m, line in LINES.items()}
     assert max(seconds for _, seconds in found.values()) < 30
 
