@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from coupling_lib.blocks import precision
 from coupling_lib.blocks.record import BlockCall, record
-from coupling_lib.errors import ParameterError, UnsupportedModelError
+from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.load import Model
 
@@ -202,17 +202,38 @@ def trace(model: Model, given: str | Tensor) -> Trace:
         the trace. An input that is empty, of another shape or longer than the model can read, and a text
         for a model without a tokenizer, raise `ParameterError`.
 
+    Raises:
+        UntrustworthyResultError: under autocast, or with a default dtype of half precision, which would narrow
+            states and Jacobians without a word.
+
     Example:
         >>> import coupling_lib as cl
         >>> model = cl.load_model("nano-neox")
         >>> cl.trace(model, "It was a dark and stormy night").hidden.shape[0]
         13
     """
+    _refuse_narrow_arithmetic()
     inputs, tokens = _inputs(model, given), None
     calls = record(model.hf, model.blocks, inputs)
     if "input_ids" in inputs and model.tokenizer is not None:
         tokens = [model.tokenizer.decode([token]) for token in inputs["input_ids"][0].tolist()]
     return Trace(model, inputs, calls, tokens)
+
+
+def _refuse_narrow_arithmetic() -> None:
+    """Refuse to record anything where torch itself would round it to half precision."""
+    # Servers that share one model among many users set either of the two; neither shows in the model's own weights.
+    if (dtype := torch.get_default_dtype()).itemsize < torch.float32.itemsize:
+        raise UntrustworthyResultError(
+            f"torch's default dtype is {dtype}, in which Jacobians hold three digits or fewer; "
+            "call torch.set_default_dtype(torch.float32) first, and choose the weights' precision in load_model"
+        )
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            raise UntrustworthyResultError(
+                f"torch.autocast is on for {device!r} and rounds products to {torch.get_autocast_dtype(device)}; trace "
+                "outside of it (or under torch.autocast(..., enabled=False)), so that Jacobians are formed in float32"
+            )
 
 
 def _inputs(model: Model, given: str | Tensor) -> dict[str, Tensor]:
