@@ -17,7 +17,7 @@ from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.measures import frame
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.summaries import interval
-from coupling_lib.metrics.variants import locality, names_at
+from coupling_lib.metrics.variants import chosen_variants, locality, names_at
 from coupling_lib.models.load import Model
 from coupling_lib.store.sweep import sweep
 
@@ -54,8 +54,7 @@ def measure_depth(
         >>> dict(ds.normalized_miscoupling.sizes)
         {'prompt': 1, 'k': 1, 'block_1': 12, 'block_2': 12}
     """
-    given, ks, blocks = prompt_inputs(prompts), sorted(set(ks)), range(model.n_blocks)
-    frame.check_k(model, *ks)
+    given, ks, blocks = prompt_inputs(prompts, model), frame.several_k(model, ks), range(model.n_blocks)
     jacobians = frame.jacobians_by_prompt(model, given, token, boundary)
     each = (_of_one_prompt(J, ks, first=number == 0) for number, J in enumerate(jacobians))
     coords = {"k": ks, "block_1": blocks, "block_2": blocks, "variant": names_at(ks), "distance": blocks}
@@ -98,6 +97,7 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
         >>> bool(means.sel(pairs="neighbours") > means.sel(pairs="all pairs"))
         True
     """
+    chosen_variants([variant])
     if ds.sizes["block_1"] < 2:
         raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
     neighbours = ds["by_distance"].sel(variant=variant, distance=1, drop=True)

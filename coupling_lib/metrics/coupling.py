@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
 
 
 def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
@@ -49,8 +49,7 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
                 [0., 2.]])
     """
     available = min(svd2.U.shape[-1], svd2.Vh.shape[-2])
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= available:
-        raise ParameterError(f"k is {k!r}; expected a whole number from 1 to {available}, the singular triplets given")
+    k = check_whole("k", k, 1, available, "the singular triplets given")
     J1, U, V = widened(J1, svd2.U[..., :, :k], svd2.Vh[..., :k, :].mT)
     shape = getattr(J1, "shape", None)
     if shape is not None and tuple(shape[-2:]) != (U.shape[-2], V.shape[-2]):

@@ -20,7 +20,7 @@ import torch
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.errors import ParameterError, UntrustworthyResultError, is_whole, shown
 from coupling_lib.metrics.coupling import divided, trustworthy, widened
 
 
@@ -149,15 +149,15 @@ def window_width(n_blocks: int, wanted: int = 0) -> int:
     """How many blocks a window of a trajectory covers."""
     # The paper takes 11 blocks of models with 32 and more. A shallower model gets the largest odd number that is at
     # most half of its depth, so that several windows fit beside one another.
-    if wanted == 0:
+    if is_whole(wanted) and wanted == 0:
         half = (n_blocks + 1) // 2
         return min(n_blocks, max(3, min(11, half - (half + 1) % 2)))
-    if wanted < 3 or wanted % 2 == 0 or wanted > n_blocks:
+    if not is_whole(wanted) or wanted < 3 or wanted % 2 == 0 or wanted > n_blocks:
         raise ParameterError(
-            f"window is {wanted!r}; expected an odd number of blocks from 3 to {n_blocks} (the depth), "
+            f"window is {shown(wanted)}; expected an odd number of blocks from 3 to {n_blocks} (the depth), "
             "or 0 to choose by depth"
         )
-    return wanted
+    return int(wanted)
 
 
 def block_windows(x: Tensor, width: int) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, is_whole, shown
 from coupling_lib.metrics.coupling import divided, miscoupling, mismatch, overlap_all_pairs, project_all_pairs, widened
 
 # Entries of the largest intermediate product: 32 MB in float32. Blocks are taken in groups that stay below it.
@@ -156,9 +156,11 @@ def chosen_variants(names: Iterable[str] | None, ks: Iterable[int] = ()) -> list
     """Variants of the given names, in the order given; without names all that exist at these K."""
     if isinstance(names, str):
         raise ParameterError(f"names is {names!r}; expected a list of names, for example [{names!r}]")
+    if not isinstance(names, Iterable | None):
+        raise ParameterError(f"names is {shown(names)}; expected a list of names, or None for all")
     names = names_at(ks) if names is None else list(names)
-    if unknown := [name for name in names if name not in VARIANTS]:
-        raise ParameterError(f"the variant {unknown[0]!r} is unknown; choose from {', '.join(VARIANTS)}")
+    if unknown := [name for name in names if not isinstance(name, str) or name not in VARIANTS]:
+        raise ParameterError(f"the variant {shown(unknown[0])} is unknown; choose from {', '.join(VARIANTS)}")
     return [VARIANTS[name] for name in names]
 
 
@@ -173,12 +175,12 @@ def evaluated(variants: Iterable[Variant], products: PairProducts, ks: Sequence[
 def checked_ks(ks: Iterable[int], available: int) -> list[int]:
     """Numbers of singular triplets as a list, once they are known to make sense."""
     ks = list(ks) if isinstance(ks, Iterable) else [ks]
-    wrong = [k for k in ks if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= available]
+    wrong = [k for k in ks if not is_whole(k) or not 1 <= k <= available]
     if wrong or not ks:
         raise ParameterError(
             f"ks is {ks!r}; expected whole numbers from 1 to {available}, the singular triplets at hand"
         )
-    return ks
+    return [int(k) for k in ks]
 
 
 def measure_variants(

@@ -16,6 +16,9 @@ from transformers.models.auto.modeling_auto import (
 
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 
+DEEPEST = 10_000
+"""Blocks above which a configuration is taken for damaged: building so many modules alone would take hours."""
+
 
 def read_config(folder: Path, name: str) -> PreTrainedConfig:
     """Read a model's configuration."""
@@ -24,9 +27,9 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
         model_type = raw.get("model_type")
     except FileNotFoundError:
         raise ModelUnavailableError(f"{name!r} has no config.json; choose a model in the transformers format") from None
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise ModelUnavailableError(f"config.json of {name!r} is damaged; fetch it again") from error
-    if model_type not in CONFIG_MAPPING_NAMES:
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING_NAMES:
         raise UnsupportedModelError(_unknown(name, f"the model type {model_type!r}", "auto_map" in raw))
     if method := raw.get("quantization_config"):
         raise UnsupportedModelError(
@@ -39,6 +42,12 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
         said = f"is not understood ({' '.join(str(error).split())[:200]}); check its values"
         raise UnsupportedModelError(f"config.json of {name!r} {said}") from error
     refuse_encoder_decoder(config, name)
+    depth = getattr(config.get_text_config(), "num_hidden_layers", None)
+    if isinstance(depth, int) and depth > DEEPEST:
+        raise UnsupportedModelError(
+            f"config.json of {name!r} speaks of {depth:,} blocks, and no transformer has more than {DEEPEST:,}; "
+            "check its num_hidden_layers"
+        )
     return config
 
 
@@ -55,7 +64,8 @@ def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
     """Choose the class that evaluates a configuration."""
     # The class that the configuration names comes first, so that every stored weight has its place: an encoder keeps
     # its head. Where it names none, an encoder is told from a decoder by having a masked-language-model class.
-    named = config.architectures[0] if config.architectures else None
+    listed = config.architectures if isinstance(config.architectures, list) else []
+    named = listed[0] if listed and isinstance(listed[0], str) else None
     declared = getattr(transformers, named, None) if named else None
     known = isinstance(declared, type) and issubclass(declared, PreTrainedModel)
     if known and isinstance(config, declared.config_class):

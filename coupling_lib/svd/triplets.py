@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
 from coupling_lib.svd.eigenvectors import top_eigenvectors
 from coupling_lib.svd.krylov import golub_kahan
 from coupling_lib.svd.memory import budget, give_back
@@ -244,8 +244,7 @@ def _certify(found: SingularTriplets, gap: Tensor, tolerance: float, dtype: torc
 
 
 def _check_k(k: int, shape: tuple[int, ...]) -> None:
-    if not 1 <= k <= min(shape):
-        raise ParameterError(f"k is {k!r}; a {shape} Jacobian has from 1 to {min(shape)} singular values")
+    check_whole("k", k, 1, min(shape), f"as many singular values as a {shape} Jacobian has")
 
 
 def _check_entries(J: Tensor) -> None:
