@@ -200,8 +200,8 @@ def trace(model: Model, given: str | Tensor) -> Trace:
         for a model without a tokenizer, raise `ParameterError`.
 
     Raises:
-        UntrustworthyResultError: under autocast, or with a default dtype of half precision, which would narrow
-            states and Jacobians without a word.
+        UntrustworthyResultError: if states are NaN or infinite; under autocast, or with a default dtype of half
+            precision, which would narrow states and Jacobians without a word.
 
     Example:
         >>> import coupling_lib as cl
@@ -213,9 +213,22 @@ def trace(model: Model, given: str | Tensor) -> Trace:
     _refuse_narrow_arithmetic()
     inputs, tokens = _inputs(model, given), None
     calls = record(model.hf, model.blocks, inputs)
+    _check_finite(model, calls)
     if "input_ids" in inputs and model.tokenizer is not None:
         tokens = [model.tokenizer.decode([token]) for token in inputs["input_ids"][0].tolist()]
     return Trace(model, inputs, calls, tokens)
+
+
+def _check_finite(model: Model, calls: list[BlockCall]) -> None:
+    """Refuse states that are no numbers, and say where they begin."""
+    # The check at load sees the embeddings of a few tokens only.
+    for number, state in enumerate([calls[0].input, *(call.output for call in calls)]):
+        if not bool((finite := state.isfinite().all(dim=-1)).all()):
+            where = f"after block {number}" if number else "before block 1, in the embedding"
+            raise UntrustworthyResultError(
+                f"{model.name}: the state at position {int((~finite[0]).nonzero()[0])} holds NaN or infinite values "
+                f"{where}; look for such weights, or take precision='float32' if half precision overflowed"
+            )
 
 
 def _refuse_narrow_arithmetic() -> None:
