@@ -80,7 +80,6 @@ PAPERMILL: list[tuple[str, list[str], str]] = [
     ("depth", ["-p", "blocks", CODE], "ParameterError: parameter 'blocks' is .*touch ran"),
     ("depth", ["-y", "k: {a: 1}"], r"ParameterError: parameter 'k' is \{'a': 1\} \(dict\); it must be a whole number"),
     ("depth", ["-r", "model", CODE], "ModelUnavailableError: no model is called .*touch ran"),
-    ("tokens", ["-p", "modle", "nano-llama"], "ParameterError: unknown parameter 'modle'; .* did you mean 'model'"),
     # papermill reads YAML by the safe loader: the tag that would call a function is unknown to it.
-    ("depth", ["-y", "k: !!python/object/apply:os.system ['touch ran']"], ".*line 1, column 4"),
+    ("depth", ["-y", "k: !!python/object/apply:os.system ['touch ran']"], r"\s*\^$"),
 ]
