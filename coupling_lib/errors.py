@@ -55,8 +55,7 @@ def is_whole(value: Any) -> bool:
 def check_whole(name: str, value: Any, least: int, most: int | None = None, why: str = "") -> int:
     """Give a whole number within its bounds as Python's own, and refuse anything else by name."""
     if not is_whole(value) or value < least or (most is not None and value > most):
-        end = "" if most is None else f" to {most}"
-        raise ParameterError(
-            f"{name} is {shown(value)}; it must be a whole number from {least}{end}{why and f', {why}'}"
-        )
+        bounds = f"from {least}" + ("" if most is None else f" to {most}")
+        seen = f"{name} is {shown(value)}; {why and f'{why}, so '}"
+        raise ParameterError(f"{seen}it must be a whole number {bounds}")
     return int(value)

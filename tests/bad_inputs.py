@@ -119,7 +119,7 @@ def moved(message: str, **settings: Any) -> Bad:
     return Bad(f"noise with {settings}", lambda rig: cl.measure_perturbation(rig.model, [TEXT], **settings), message)
 
 
-WHOLE_K = r"k is {}; it must be a whole number from 1 to 96, as nano-neox has width 96"
+WHOLE_K = r"k is {}; nano-neox has width 96, so it must be a whole number from 1 to 96"
 
 LIBRARY = [
     # Names of models: none may become a path outside, a system call that fails, or a command.
@@ -223,16 +223,14 @@ LIBRARY = [
         Bad(
             f"svd with k {k!r}",
             lambda rig, k=k: rig.trace.jacobian(0).svd(k),
-            "k is .*; it must be a whole number from 1",
+            "k is .*, so it must be a whole number from 1 to 96",
         )
         for k in (0, -1, 97, 2.5, "5", True, None)
     ),
     Bad("triplets of a text", lambda rig: cl.top_triplets("J", 1), "is a str; a matrix or an object"),
-    Bad("k 1.5 of a matrix", lambda rig: cl.top_triplets(MATRICES[0], 1.5), "k is 1.5; it must be .* from 1 to 8"),
-    Bad("k True of matrices", lambda rig: cl.top_triplets_stacked(MATRICES, True), "k is True; it must be a whole"),
-    Bad(
-        "k of an operator", lambda rig: cl.golub_kahan(MATRICES[0], 9), "k is 9; it must be a whole number from 1 to 8"
-    ),
+    Bad("k 1.5 of a matrix", lambda rig: cl.top_triplets(MATRICES[0], 1.5), "k is 1.5; .*, so it must be .* 1 to 8"),
+    Bad("k True of matrices", lambda rig: cl.top_triplets_stacked(MATRICES, True), "k is True; a .* Jacobian has 8"),
+    Bad("k of an operator", lambda rig: cl.golub_kahan(MATRICES[0], 9), "k is 9; a .* operator has 8 singular values"),
     # Measures and their stores.
     *(swept(f"k {k!r}", WHOLE_K.format(k), ks=(k,)) for k in (0, 97, 2.0, True, None)),
     swept("k as a number", "ks is 5; it must be whole numbers from 1 to 96", ks=5),
@@ -256,11 +254,11 @@ LIBRARY = [
     Bad("no measure", lambda rig: cl.sweep("depth", rig.model, [TEXT]), "measure is 'depth'; pass a function"),
     Bad("a measure of a name", lambda rig: cl.measure_depth("nano-neox", [TEXT]), "model is .*; pass what"),
     Bad("one name for several", lambda rig: cl.measure_models("nano-neox", [TEXT], k=3), r"such as \['nano-neox'\]"),
-    tokens("block is '1'; it must be a whole number from 0 to 11, as nano-neox has 12", block="1"),
-    tokens("other is 12; it must be a whole number from 0 to 11", other=12),
-    tokens("block is -1; it must be a whole number from 0 to 11", block=-1),
+    tokens("block is '1'; nano-neox has 12 blocks, counted from 0, so it must", block="1"),
+    tokens("other is 12; nano-neox has 12 blocks", other=12),
+    tokens("block is -1; nano-neox has 12 blocks", block=-1),
     tokens("kind is 'both'; it must be one of self, input, output", kind="both"),
-    tokens("tokens is 2.5; it must be a whole number from 2", tokens=2.5),
+    tokens("tokens is 2.5; a comparison takes 2 at least, so", tokens=2.5),
     tokens("the fixed token, at position 0 .* attends to 0 tokens besides itself", kind="output", fixed=0),
     moved(r"noise is \[nan\]; it must be relative noise levels above 0", noise=(np.nan,)),
     moved(r"noise is \[inf\]; it must be relative noise levels", noise=(np.inf,)),
@@ -298,7 +296,7 @@ LIBRARY = [
     read("infinite.jsonl", '{"prompt": "x", "rating": 1e999}', "line 1 of .*infinite.jsonl' is no prompt"),
     Bad("a prompt set of code", lambda rig: cl.load_prompts(CODE), "the prompt set .*touch ran.* is unknown; choose"),
     Bad("no prompt set", lambda rig: cl.load_prompts(None), "the prompt set is None; expected a name or a path"),
-    Bad("half a prompt", lambda rig: cl.load_prompts(n=1.5), "n is 1.5; it must be a whole number from 1 to 120"),
+    Bad("half a prompt", lambda rig: cl.load_prompts(n=1.5), "n is 1.5; the set has 120 prompts"),
     Bad("a word as seed", lambda rig: cl.load_prompts(n=3, seed="a"), "seed is 'a'; it must be a whole number from 0"),
     Bad("a number as folder", lambda rig: cl.load_prompts("arc", folder=3), "folder is 3; expected a name or a path"),
     *(

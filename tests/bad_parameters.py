@@ -55,7 +55,7 @@ PARAMETERS: list[tuple[dict[str, Any], str]] = [
     ({"blocks": "1-" + "9" * 5000}, r"parameter 'blocks' is '1-999.*\(5,004 characters\) \(str\)"),
     ({"pair": "1," + "9" * 5000}, r"parameter 'pair' is '1,999.*\(5,004 characters\) \(str\)"),
     ({"pair": "9,13"}, "two blocks from 1 to 12 .* and there is no block 13"),
-    ({"prompts": 121}, "n is 121; it must be a whole number from 1 to 120"),
+    ({"prompts": 121}, r"n is 121; the set has 120 prompts \(None takes all\), so it must"),
     ({"prompts": "embedded:0"}, "parameter 'prompts' is 'embedded:0'"),
     ({"prompts": "embedded:" + "9" * 5000}, r"the prompt set 'embedded:99.*\(5,011 characters\) is unknown"),
     ({"prompts": "../../etc/passwd"}, r"the prompt set '\.\./\.\./etc/passwd' is unknown; choose from"),

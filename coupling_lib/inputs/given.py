@@ -83,7 +83,7 @@ def inputs_for(
     """
     given = prompt_inputs(prompts, model)
     if longest is not None:
-        longest = check_whole("longest", longest, 1, why="of tokens, or None")
+        longest = check_whole("longest", longest, 1)
     check_whole("seed", seed, 0, 2**63 - 1)
     check_whole("n_tokens", n_tokens, 1)
     if model.tokenizer is not None:

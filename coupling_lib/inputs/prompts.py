@@ -288,7 +288,7 @@ def _from_hub(name: str) -> list[Prompt]:
 
 def _balanced(prompts: list[Prompt], n: int, seed: int) -> list[Prompt]:
     """Take one prompt of each style after another, every style in an order of its own."""
-    check_whole("n", n, 1, len(prompts), "or None for all prompts")
+    check_whole("n", n, 1, len(prompts), f"the set has {len(prompts)} prompts (None takes all)")
     styles: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         styles.setdefault(prompt.dataset, []).append(prompt)

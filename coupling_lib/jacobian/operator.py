@@ -125,7 +125,7 @@ class BlockJacobian:
             `U (d, k)`, `S (k,)`, `Vh (k, d)`, `residual (k,)`; errors are those of `top_triplets`.
         """
         # A few triplets of a wide block come from products J V and J^T U alone; else the matrix is formed and kept.
-        check_whole("k", k, 1, self.shape[0], "the width of the stream")
+        check_whole("k", k, 1, self.shape[0], f"the Jacobian has width {self.shape[0]}")
         unformed = "_dense" not in self.__dict__ and prefer_matrix_free(self.shape[0], k, 0, 10 * k + 100)
         return top_triplets(self if unformed else self.dense(), k)
 

@@ -92,7 +92,7 @@ def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]
 def check_k(model: Model, *ks: int) -> None:
     """Refuse numbers of singular vectors that a model's Jacobians do not have, before anything is measured."""
     for k in ks:
-        check_whole("k", k, 1, model.d_model, f"as {model.name} has width {model.d_model}")
+        check_whole("k", k, 1, model.d_model, f"{model.name} has width {model.d_model}")
 
 
 def several_k(model: Model, ks: Iterable[int]) -> list[int]:

@@ -51,7 +51,7 @@ def measure_spectra(
     given, whole = prompt_inputs(prompts, model), list(whole)
     frame.check_k(model, k)
     for block in whole:
-        check_whole("a block of whole", block, 0, model.n_blocks - 1, f"as {model.name} has {model.n_blocks}, from 0")
+        check_whole("a block of whole", block, 0, model.n_blocks - 1, f"{model.name} has {model.n_blocks}")
     coords = {"block": range(model.n_blocks)} | ({"whole": whole} if whole else {})
     each = (_of_one_prompt(J, k, whole) for J in frame.jacobians_by_prompt(model, given, token))
     return frame.over_prompts(model, given, each, coords, measure="spectra", k=k, token=token)

@@ -82,10 +82,10 @@ def measure_tokens(
     given, other = prompt_inputs(prompts, model), block if other is None else other
     frame.check_k(model, k)
     for name, index in (("block", block), ("other", other)):
-        check_whole(name, index, 0, model.n_blocks - 1, f"as {model.name} has {model.n_blocks} blocks, counted from 0")
+        check_whole(name, index, 0, model.n_blocks - 1, f"{model.name} has {model.n_blocks} blocks, counted from 0")
     if kind not in KINDS:
         raise ParameterError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
-    check_whole("tokens", tokens, 2, why="as a comparison takes 2 at least")
+    check_whole("tokens", tokens, 2, why="a comparison takes 2 at least")
 
     def each() -> Iterator[xr.Dataset]:
         for number, traced in enumerate(frame.traces(model, given)):

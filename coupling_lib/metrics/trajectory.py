@@ -20,8 +20,8 @@ import torch
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError, UntrustworthyResultError, is_whole, shown
-from coupling_lib.metrics.coupling import divided, trustworthy, widened
+from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole, is_whole, shown
+from coupling_lib.metrics.coupling import divided, real, trustworthy, widened
 
 
 def norms(x: Tensor) -> Tensor:
@@ -175,7 +175,8 @@ def logit_entropy(logits: Tensor) -> Tensor:
 
 
 def _states(x: Tensor) -> Tensor:
-    if x.ndim < 2 or len(x) < 2:
+    real("the trajectory", x, 2, 3)
+    if len(x) < 2:
         raise ParameterError(
             f"the trajectory has shape {tuple(x.shape)!r}; expected (L+1, d) or (L+1, n, d) with at least two depths"
         )
@@ -184,6 +185,7 @@ def _states(x: Tensor) -> Tensor:
 
 
 def _spread(values: Tensor, correction: int) -> Tensor:
+    check_whole("correction", correction, 0, 1)
     if len(values) <= correction:
         raise UntrustworthyResultError(f"a path of {len(values)} step has no sample variance; take the population's")
     return values

@@ -19,7 +19,17 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError, is_whole, shown
-from coupling_lib.metrics.coupling import divided, miscoupling, mismatch, overlap_all_pairs, project_all_pairs, widened
+from coupling_lib.metrics.coupling import (
+    divided,
+    fitting,
+    miscoupling,
+    mismatch,
+    overlap_all_pairs,
+    project_all_pairs,
+    real,
+    trustworthy,
+    widened,
+)
 
 # Entries of the largest intermediate product: 32 MB in float32. Blocks are taken in groups that stay below it.
 _MAX_ENTRIES = 2**23
@@ -209,8 +219,12 @@ def measure_variants(
         >>> values["normalized_miscoupling"].shape
         torch.Size([2, 3, 3])
     """
+    for name, part in (("U", U), ("S", S), ("Vh", Vh), *((("J", J),) if isinstance(J, Tensor) else ())):
+        real(name, part, 2, 3)
     J, U, S, Vh = widened(J, U, S, Vh)
     n_blocks = len(J)
+    if not n_blocks:
+        raise ParameterError("there is no Jacobian; expected (L, d, d) with L from 1")
     if U.ndim != 3 or Vh.ndim != 3 or S.ndim != 2 or {len(U), len(S), len(Vh)} != {n_blocks}:
         raise ParameterError(
             f"U, S, Vh have shapes {tuple(U.shape)}, {tuple(S.shape)}, {tuple(Vh.shape)} for {n_blocks} Jacobians; "
@@ -218,7 +232,8 @@ def measure_variants(
         )
     ks, variants = checked_ks(ks, available=min(U.shape[-1], S.shape[-1], Vh.shape[-2])), chosen_variants(names)
     U, S, V = U[..., : max(ks)], S[..., : max(ks)], Vh[:, : max(ks)].mT
-    parts = [evaluated(variants, products, ks) for _, products in block_products(J, U, S, V, U, V, variants)]
+    with fitting(J=J, U=U, S=S, Vh=Vh):
+        parts = [evaluated(variants, products, ks) for _, products in block_products(J, U, S, V, U, V, variants)]
     return {variant.name: torch.cat([part[variant.name] for part in parts], dim=1) for variant in variants}
 
 
@@ -258,12 +273,14 @@ def locality(values: Tensor) -> Tensor:
         >>> locality(torch.tensor([[1.0, 0.5], [0.3, 1.0]]))
         tensor([1.0000, 0.4000])
     """
+    real("values", values, 2)
     (values,) = widened(values)
     n_blocks = values.shape[-1]
-    if values.ndim < 2 or values.shape[-2] != n_blocks:
+    if values.shape[-2] != n_blocks or not n_blocks:
         raise ParameterError(
             f"values have shape {tuple(values.shape)}; expected one value per pair of blocks, (..., L, L)"
         )
     index = torch.arange(n_blocks, device=values.device)
     distance = (index[:, None] - index).abs()
-    return torch.stack([values[..., distance == delta].mean(dim=-1) for delta in index], dim=-1)
+    means = torch.stack([values[..., distance == delta].mean(dim=-1) for delta in index], dim=-1)
+    return trustworthy(means, "mean by distance")

@@ -72,7 +72,7 @@ def golub_kahan(
         found = golub_kahan(operator.T, k, tolerance, block, max_columns)
         return found._replace(U=found.Vh.T, Vh=found.U.T)
     d = operator.shape[1]
-    check_whole("k", k, 1, d, f"as many singular values as a {tuple(operator.shape)} operator has")
+    check_whole("k", k, 1, d, f"a {tuple(operator.shape)} operator has {d} singular values")
     limit = min(d, max(k + block, 20 * k + 512 if max_columns is None else max_columns))
     bases = _Bases(operator, min(block, limit), limit)
     next_check, earlier = min(2 * k + 3 * bases.width, limit), None

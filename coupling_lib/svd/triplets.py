@@ -244,7 +244,7 @@ def _certify(found: SingularTriplets, gap: Tensor, tolerance: float, dtype: torc
 
 
 def _check_k(k: int, shape: tuple[int, ...]) -> None:
-    check_whole("k", k, 1, min(shape), f"as many singular values as a {shape} Jacobian has")
+    check_whole("k", k, 1, min(shape), f"a {shape} Jacobian has {min(shape)} singular values")
 
 
 def _check_entries(J: Tensor) -> None:
