@@ -122,6 +122,8 @@ def top_triplets_stacked(J: Tensor, k: int, tolerance: float = 1e-4) -> Singular
         >>> top_triplets_stacked(torch.diag_embed(torch.tensor([[3.0, 2.0], [1.0, 5.0]])), k=1).S.tolist()
         [[3.0], [5.0]]
     """
+    if not isinstance(J, Tensor):
+        raise ParameterError(f"J is a {type(J).__name__}; a tensor that stacks matrices, (L, d, d), is expected")
     if J.ndim != 3 or not len(J):
         raise ParameterError(f"J has shape {tuple(J.shape)}; a stack of matrices, (L, d, d), is expected")
     _check_k(k, tuple(J.shape[1:]))
