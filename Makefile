@@ -52,7 +52,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
 
-.PHONY: help book test bench faults golden suite regularised vit-grid notebooks lint clean unit browser executed
+.PHONY: help book test bench faults golden suite regularised vit-grid notebooks lint audit clean unit browser executed
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -104,6 +104,14 @@ regularised: $(READY) ## repeat the experiment with coupling as a regulariser: m
 
 vit-grid: $(READY) ## train and measure the grid of vision transformers anew
 	@$(BIN)/python -m coupling_lib.training.vit grid digits --table runs/vit_grid.csv
+
+# pip-audit has an environment of its own: what it needs is none of the project's business.
+audit: $(READY) ## list every package in sbom.json and look each up among known vulnerabilities
+	@$(BIN)/python workflow/sbom.py
+	@test -x .audit/bin/pip-audit || { "$(PYTHON)" -m venv --clear .audit && .audit/bin/python -m pip install -q pip-audit==2.10.1; }
+	@mkdir -p results
+	@$(BIN)/python -m pip freeze --exclude-editable | sed 's/+[^ ]*$$//' > results/audited.txt
+	@.audit/bin/pip-audit --no-deps --disable-pip -r results/audited.txt
 
 clean: ## remove everything that was built; the environment in .venv stays
 	rm -rf _build results .pytest_cache .ruff_cache

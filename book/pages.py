@@ -5,6 +5,7 @@ They lie in `results/book/` and are included by the hand-written pages of the sa
 
 from __future__ import annotations
 
+import html
 import inspect
 import pkgutil
 import platform
@@ -12,6 +13,7 @@ import re
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import quote
 
 import nbformat
 import yaml
@@ -61,6 +63,18 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [list(head), align, *cells]) + "\n"
 
 
+def plain(text: str) -> str:
+    """Writes a text so that a page shows it as it is.
+
+    Args:
+        text: a name or a sentence of someone else's.
+
+    Returns:
+        the text with what Markdown or HTML would take for markup as entities.
+    """
+    return re.sub(r"[^\w\s.,:;/()+-]", lambda found: f"&#{ord(found[0])};", text)
+
+
 def number(value: float | None, digits: int = 4) -> str:
     """Writes a number of the registry, or nothing where there is none.
 
@@ -88,10 +102,11 @@ def model_table(models: list[Entry]) -> str:
     """
     rows = []
     for entry in models:
-        where = f"[{entry.hub_id}](https://huggingface.co/{entry.hub_id})" if entry.hub_id else "in this project"
+        address = f"https://huggingface.co/{quote(entry.hub_id)}"
+        where = f"[{plain(entry.hub_id)}]({address})" if entry.hub_id else "in this project"
         sizes = (number(entry.parameters_b), number(entry.blocks), number(entry.width))
         scores = (number(entry.training_tokens_t, 2), number(entry.average))
-        rows.append((f"`{entry.alias}`", where, entry.family, entry.kind, *sizes, *scores))
+        rows.append((f"`{entry.alias.replace('`', '')}`", where, plain(entry.family), entry.kind, *sizes, *scores))
     head = ("alias", "model", "family", "kind", "10⁹ parameters ", "blocks ", "width ", "10¹² tokens ", "mean score ")
     return table(head, rows)
 
@@ -260,12 +275,13 @@ def model_page(folder: Path, order: Sequence[str]) -> str:
     Returns:
         a page in Markdown, to lie in that folder.
     """
-    parts = [f"# {folder.name}\n", "Every notebook as it ran for this model; the first figure of the model in each.\n"]
+    head = f"# {plain(folder.name)}\n"
+    parts = [head, "Every notebook as it ran for this model; the first figure of the model in each.\n"]
     for path in (folder / f"{name}.ipynb" for name in order if (folder / f"{name}.ipynb").is_file()):
         notebook = nbformat.read(path, as_version=4)
         title = next(re.findall(r"^# (.+)", cell.source)[0] for cell in notebook.cells if cell.cell_type == "markdown")
         outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-        measured = f'tbc-provenance">model {folder.name} '
+        measured = f'tbc-provenance">model {html.escape(folder.name)} '
         names = [o.metadata["scrapbook"]["name"] for o in outputs if measured in o.get("data", {}).get("text/html", "")]
         parts += [f"## [{title}]({path.name})\n", f"```{{glue}} {names[0]}\n:doc: {path.name}\n```\n"]
     return "\n".join(parts)

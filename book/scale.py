@@ -83,4 +83,5 @@ def scale_page() -> str:
 
 def _cells(each: Cost) -> tuple[str, ...]:
     work = (f"{amount / 1e15:,.1f}" for amount in (each.formed, each.products))
-    return (*work, f"{each.hours:,.0f}" if each.hours >= 10 else f"{each.hours:.1f}", f"{each.fetched / 1e9:,.0f}", f"{each.held / 1e9:,.1f}")
+    hours = f"{each.hours:,.0f}" if each.hours >= 10 else f"{each.hours:.1f}"
+    return (*work, hours, f"{each.fetched / 1e9:,.0f}", f"{each.held / 1e9:,.1f}")

@@ -4,6 +4,11 @@ Every error a user can cause is a `CouplingError`. In a notebook (and so under p
 one line, without the stack of frames that led there: the frames are the library's, the mistake is not.
 """
 
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
 
 class CouplingError(Exception):
     """Base of all errors of this library; its message is one complete line."""
@@ -31,3 +36,26 @@ class PostNormWarning(UserWarning):
 
 class UntrustworthyResultError(CouplingError, ArithmeticError):
     """A computed result fails its own check: an all-zero Jacobian, a NaN, a singular triplet with a large residual."""
+
+
+def shown(value: Any, most: int = 120) -> str:
+    """Write a value for a message: as Python would, cut where it is long, in one line whatever it is."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a number of more digits than Python writes, or an object that cannot describe itself
+        text = f"a {type(value).__name__} that cannot be written"
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]} ({len(text):,} characters)"
+
+
+def is_whole(value: Any) -> bool:
+    """Tell whole numbers, numpy's among them, from everything that Python would compare with one."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_whole(name: str, value: Any, least: int, most: int | None = None, why: str = "") -> int:
+    """Give a whole number within its bounds as Python's own, and refuse anything else by name."""
+    if not is_whole(value) or value < least or (most is not None and value > most):
+        bounds = f"from {least}" + ("" if most is None else f" to {most}")
+        seen = f"{name} is {shown(value)}; {why and f'{why}, so '}"
+        raise ParameterError(f"{seen}it must be a whole number {bounds}")
+    return int(value)

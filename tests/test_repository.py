@@ -181,6 +181,7 @@ def test_help_lists_every_target_a_user_runs():
         "suite",
         "regularised",
         "vit-grid",
+        "audit",
         "clean",
     ]
     assert re.findall(r"^  make ([\w-]+)", shown.stdout, re.M) == targets

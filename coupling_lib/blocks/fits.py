@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
+from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError, shown
 
 # Bytes per weight; the scales of bitsandbytes add one float32 for every block of 64 weights in 4 bits.
 _PLAIN = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
@@ -72,10 +73,11 @@ def parse(budget: str | int | None) -> int | None:
         return None
     size = budget if isinstance(budget, int) and not isinstance(budget, bool) else 0
     if isinstance(budget, str) and (found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", budget)):
-        size = int(float(found[1]) * _UNITS.get(found[2], 0))
+        amount = float(found[1]) * _UNITS.get(found[2], 0)
+        size = int(amount) if math.isfinite(amount) else 0
     if size <= 0:
         raise ParameterError(
-            f"memory is {budget!r}; it must be a text such as '8GiB' or '500MB' (units: {', '.join(_UNITS)}), "
+            f"memory is {shown(budget)}; it must be a text such as '8GiB' or '500MB' (units: {', '.join(_UNITS)}), "
             "or a whole number of bytes"
         )
     return size

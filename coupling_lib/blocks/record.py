@@ -171,6 +171,11 @@ def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int)
     """Make a valid input for a model: uniform token ids, or an image of standard normal noise."""
     config = hf.config
     if hf.main_input_name == "pixel_values":
+        if not hasattr(config, "image_size"):
+            raise UnsupportedModelError(
+                f"{type(hf).__name__} does not say how large its images are; take a vision transformer, whose "
+                "configuration has an image_size"
+            )
         size = config.image_size
         height, width = (size, size) if isinstance(size, int) else size
         return torch.randn(1, config.num_channels, height, width, generator=generator).to(hf.device, hf.dtype)

@@ -129,7 +129,7 @@ def dataset_colour(name: str, position: int) -> str:
 
 def short_name(name: str) -> str:
     """Give a model's name without the folders or the organisation before it."""
-    return name.rstrip("/").rsplit("/", 1)[-1]
+    return name.rstrip("/").rsplit("/", 1)[-1].replace("$", r"\$")  # which would begin a formula
 
 
 def model_look(name: str, position: int) -> tuple[str, str]:

@@ -47,7 +47,7 @@ def chosen_prompts(parameters: SimpleNamespace) -> list[Prompt]:
     if isinstance(given, int):
         return load_prompts(n=given, seed=parameters.seed)
     name, _, count = given.rpartition(":")
-    if name and count.isdecimal():
+    if name and count.isdecimal() and len(count) <= 18:
         if int(count) < 1:
             raise ParameterError(refusal("prompts", given))
         return load_prompts(name, n=int(count), seed=parameters.seed)

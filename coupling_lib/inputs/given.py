@@ -3,27 +3,50 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from coupling_lib.blocks.precision import arithmetic
 from coupling_lib.blocks.record import random_input
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, check_whole, shown
+from coupling_lib.inputs.prompts import unreadable
 from coupling_lib.models.load import Model
 
 # What is measured together has so many prompts at most, and Jacobians of so many bytes.
 _MOST_TOGETHER, _BYTES_TOGETHER = 16, 2**25
 
 
-def prompt_inputs(prompts: str | torch.Tensor | Iterable[Any]) -> list[str | torch.Tensor]:
-    """Bring prompts into a list of texts or tensors."""
+def prompt_inputs(prompts: str | torch.Tensor | Iterable[Any], *models: Any) -> list[str | torch.Tensor]:
+    """Bring prompts into a list of texts or tensors, and refuse what is none, or a model that was not loaded."""
+    for model in models:
+        check_model(model)
     single = isinstance(prompts, str | torch.Tensor)
+    if isinstance(prompts, Mapping | bytes) or not (single or isinstance(prompts, Iterable)):
+        raise ParameterError(f"prompts is {shown(prompts)}; give a list of texts, tensors or `Prompt` objects")
     given = [getattr(prompt, "text", prompt) for prompt in ([prompts] if single else prompts)]
     if not given:
         raise ParameterError("prompts is empty; give at least one text or tensor of input_ids")
+    for number, prompt in enumerate(given, start=1):
+        if not isinstance(prompt, str | torch.Tensor):
+            raise ParameterError(
+                f"prompt {number} of {len(given)} is {shown(prompt)} ({type(prompt).__name__}); "
+                "give texts, tensors or `Prompt` objects"
+            )
+        if isinstance(prompt, str) and not prompt.strip():
+            raise ParameterError(f"prompt {number} of {len(given)} is an empty text; write one, or leave it out")
+        if isinstance(prompt, str) and (why := unreadable(prompt)):
+            raise ParameterError(f"prompt {number} of {len(given)} {why}; take it out of the text")
     return given
+
+
+def check_model(model: Any) -> None:
+    """Refuse a name, or a model of another library, where a loaded model is expected."""
+    if not (hasattr(model, "hf") and hasattr(model, "blocks")):
+        raise ParameterError(
+            f"model is {shown(model, 60)} ({type(model).__name__}); pass what cl.load_model or cl.wrap_model returns"
+        )
 
 
 def inputs_for(
@@ -58,9 +81,11 @@ def inputs_for(
         >>> inputs_for(load_model("nano-vit"), ["a picture"])[0].shape
         torch.Size([1, 1, 8, 8])
     """
-    given = prompt_inputs(prompts)
-    if longest is not None and (isinstance(longest, bool) or not isinstance(longest, int) or longest < 1):
-        raise ParameterError(f"longest is {longest!r}; it must be a whole number of tokens from 1, or None")
+    given = prompt_inputs(prompts, model)
+    if longest is not None:
+        longest = check_whole("longest", longest, 1)
+    check_whole("seed", seed, 0, 2**63 - 1)
+    check_whole("n_tokens", n_tokens, 1)
     if model.tokenizer is not None:
         return _shortened(model, given, longest)
     generator = torch.Generator().manual_seed(seed)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.labelled_images import read_dataset
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
@@ -54,8 +54,10 @@ def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> l
     """
     if not hasattr(config, "image_size") or not hasattr(config, "num_channels"):
         raise ParameterError(f"model type {getattr(config, 'model_type', '?')!r} reads no images; take a ViT or DeiT")
-    if n < 1:
-        raise ParameterError(f"images is {n!r}; it must be a whole number from 1")
+    check_whole("images", n, 1)
+    check_whole("seed", seed, 0, 2**63 - 1)
+    if not isinstance(source, str | Path) or "\0" in str(source):
+        raise ParameterError(f"pictures is {source!r}; it must be a data set, a folder of pictures, or 'noise'")
     path = Path(source)
     if str(source) == "noise":
         generator = torch.Generator().manual_seed(seed)
@@ -124,5 +126,12 @@ def _pictures(folder: Path, n: int) -> list[tuple[str, int, torch.Tensor]]:
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in _PICTURES)
     if len(files) < n:
         raise ParameterError(f"the folder {str(folder)!r} holds {len(files)} pictures; {n} were asked for")
-    arrays = [np.asarray(Image.open(file).convert("RGB"), dtype=np.float32) / 255 for file in files[:n]]
-    return [(file.name, -1, torch.from_numpy(a).permute(2, 0, 1)) for file, a in zip(files, arrays, strict=False)]
+    found = []
+    for file in files[:n]:
+        try:
+            array = np.asarray(Image.open(file).convert("RGB"), dtype=np.float32) / 255
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            said = shown(error)
+            raise ParameterError(f"the picture {str(file)!r} cannot be read ({said}); take it out, or fix it") from None
+        found.append((file.name, -1, torch.from_numpy(array).permute(2, 0, 1)))
+    return found

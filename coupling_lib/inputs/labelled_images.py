@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, shown
 
 HELD_OUT = 0.4
 """Share of the digits that is held out for testing."""
@@ -56,6 +56,8 @@ def read_dataset(source: str | Path) -> LabelledImages:
         >>> tuple(digits.train.shape), tuple(digits.test.shape)
         ((1078, 1, 8, 8), (719, 1, 8, 8))
     """
+    if not isinstance(source, str | Path) or "\0" in str(source):
+        raise ParameterError(f"data is {shown(source)}; it must be the name or the path of a data set")
     path = Path(source)
     if str(source) == "digits":
         return _digits()

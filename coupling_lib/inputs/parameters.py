@@ -24,7 +24,7 @@ from typing import Any
 
 from coupling_lib.blocks import fits
 from coupling_lib.blocks.precision import PRECISIONS
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, shown
 
 # What papermill leaves as text although a switch or nothing at all was meant.
 _WORDS = {"true", "false", "none", "null", "yes", "no"}
@@ -83,7 +83,7 @@ def parse_blocks(text: str | int) -> list[int]:
     blocks: list[int] = []
     parts = [str(text)] if _is_whole(text) else text.split(",") if isinstance(text, str) else []
     for part in parts:
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip(), flags=re.ASCII)
+        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part.strip(), flags=re.ASCII)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise ParameterError(refusal("blocks", text))
@@ -109,7 +109,7 @@ def parse_levels(text: str | float) -> tuple[float, ...]:
 def parse_pair(text: str | int) -> tuple[int, int]:
     """Read a choice of two blocks, which may be the same."""
     seen = str(text) if _is_whole(text) or isinstance(text, str) else ""
-    match = re.fullmatch(r"\s*(\d+)\s*(?:,\s*(\d+)\s*)?", seen, flags=re.ASCII)
+    match = re.fullmatch(r"\s*(\d{1,18})\s*(?:,\s*(\d{1,18})\s*)?", seen, flags=re.ASCII)
     first, second = (int(match[1]) - 1, int(match[2] or match[1]) - 1) if match else (-1, -1)
     if min(first, second) < 0:
         raise ParameterError(refusal("pair", text))
@@ -224,7 +224,8 @@ width of the model; pass -p k 10
 def refusal(name: str, value: Any, expected: str = "", example: str = "") -> str:
     """Say in one line why a parameter is refused and what would do, by default what its rule says."""
     expected, example = expected or RULES[name].expected, example or RULES[name].example
-    return f"parameter {name!r} is {value!r} ({type(value).__name__}); it must be {expected}; pass -p {name} {example}"
+    seen = f"{shown(value)} ({type(value).__name__})"
+    return f"parameter {name!r} is {seen}; it must be {expected}; pass -p {name} {example}"
 
 
 def _given(namespace: Mapping[str, Any], declared: tuple[str, ...]) -> list[str]:

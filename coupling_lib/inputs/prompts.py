@@ -13,13 +13,14 @@ import json
 import math
 import os
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.errors import CouplingError, ParameterError, check_whole, shown
 from coupling_lib.paths import DATA
 
 PARIS = "What is the capital of France? The capital is"
@@ -106,6 +107,11 @@ def load_prompts(
         >>> [prompt.steps for prompt in load_prompts() if prompt.dataset == "gsm8k-style"][:5]
         [3, 2, 2, 2, 3]
     """
+    if not isinstance(name, str | Path) or not isinstance(folder, str | Path | None):
+        wrong, value = ("folder", folder) if isinstance(name, str | Path) else ("the prompt set", name)
+        raise ParameterError(f"{wrong} is {shown(value)}; expected a name or a path")
+    if n is not None:
+        check_whole("seed", seed, 0)
     if name == "embedded":
         prompts = _from_file(DATA / "prompts" / "embedded.jsonl")
     elif name == "paris":
@@ -118,8 +124,8 @@ def load_prompts(
         prompts = _from_file(Path(name))
     else:
         raise ParameterError(
-            f"the prompt set {str(name)!r} is unknown; choose from embedded, paris, benchmarks, {', '.join(_HUB)}, "
-            "or give the path of a .jsonl, .csv or .txt file"
+            f"the prompt set {shown(str(name))} is unknown; choose from embedded, paris, benchmarks, "
+            f"{', '.join(_HUB)}, or give the path of a .jsonl, .csv or .txt file"
         )
     return prompts if n is None else _balanced(prompts, n, seed)
 
@@ -127,6 +133,14 @@ def load_prompts(
 def add_chain_of_thought(prompt: Prompt) -> Prompt:
     """The same prompt followed by "Let's think step by step." (zero-shot chain of thought, Kojima et al., 2022)."""
     return replace(prompt, id=f"{prompt.id}+cot", text=f"{prompt.text} {CHAIN_OF_THOUGHT}")
+
+
+def unreadable(text: str) -> str:
+    """Say what in a text no writer meant and no tokenizer reads as such; nothing where all is well."""
+    # White space of any kind is text. Other control characters come from binary files and terminals, and a lone
+    # half of a surrogate pair from a file that was read in the wrong encoding.
+    found = re.search(r"[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]", text)
+    return f"holds the control character {found[0]!a} at position {found.start()}" if found else ""
 
 
 def count_steps(answer: str) -> int | None:
@@ -159,16 +173,22 @@ def _named(name: str, folder: str | Path | None) -> list[Prompt]:
 
 def _from_file(path: Path) -> list[Prompt]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8-sig")  # without the mark that spreadsheets put before the first word
+    except (OSError, ValueError) as error:
         raise ParameterError(f"the prompt file {str(path)!r} cannot be read ({error}); expected UTF-8 text") from None
     read, expected = _READERS[path.suffix]
-    prompts = []
-    for number, line in _lines(text, path.suffix):
+    prompts: list[Prompt] = []
+    try:
+        lines = _lines(text, path.suffix)
+    except csv.Error as error:
+        raise ParameterError(f"the prompt file {str(path)!r} is no table ({error}); expected {expected}") from None
+    for number, line in lines:
         try:
             prompts.append(read(line, Prompt(f"{path.stem}-{number}", path.stem, "")))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ParameterError(f"line {number} of {str(path)!r} is no prompt; expected {expected}") from None
+        if why := unreadable(prompts[-1].text):
+            raise ParameterError(f"the prompt in line {number} of {str(path)!r} {why}; take it out of the file")
     if not prompts:
         raise ParameterError(f"the prompt file {str(path)!r} holds no prompt; expected one a line")
     return prompts
@@ -177,7 +197,7 @@ def _from_file(path: Path) -> list[Prompt]:
 def _lines(text: str, suffix: str) -> list[tuple[int, Any]]:
     """Number the lines of a file that are not blank; those of a table are read, and may span several."""
     if suffix == ".csv":
-        table = csv.DictReader(io.StringIO(text))
+        table = csv.DictReader(io.StringIO(text), strict=True)  # a quote that is never closed swallows the rest
         return [(table.line_num, row) for row in table]
     lines = enumerate(text.split("\n"), start=1)  # not at U+2028, which JSON strings may hold
     return [(number, line) for number, line in lines if line.strip()]
@@ -268,8 +288,7 @@ def _from_hub(name: str) -> list[Prompt]:
 
 def _balanced(prompts: list[Prompt], n: int, seed: int) -> list[Prompt]:
     """Take one prompt of each style after another, every style in an order of its own."""
-    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= len(prompts):
-        raise ParameterError(f"n is {n!r}; expected a whole number from 1 to {len(prompts)}, or None for all prompts")
+    check_whole("n", n, 1, len(prompts), f"the set has {len(prompts)} prompts (None takes all)")
     styles: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         styles.setdefault(prompt.dataset, []).append(prompt)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
 from coupling_lib.jacobian.derivatives import (
     batch_size,
     batched_gradient,
@@ -129,6 +129,7 @@ class BlockJacobian:
         Returns:
             `U (d, k)`, `S (k,)`, `Vh (k, d)`, `residual (k,)`; errors are those of `top_triplets`.
         """
+        check_whole("k", k, 1, self.shape[0], f"the Jacobian has width {self.shape[0]}")
         formed = not fewer_products(self.shape[0], k) if formed is None else formed
         if not formed and "_dense" not in self.__dict__:
             with self.held(), suppress(UntrustworthyResultError):

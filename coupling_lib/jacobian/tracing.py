@@ -9,7 +9,6 @@ The states are recorded in the precision the model runs in; everything derived f
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,10 +17,13 @@ from torch import Tensor, nn
 
 from coupling_lib.blocks import precision
 from coupling_lib.blocks.record import BlockCall, record
-from coupling_lib.errors import ParameterError, UnsupportedModelError
+from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
+from coupling_lib.inputs.given import check_model, prompt_inputs
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.load import Model
 
+# Larger than any normalised pixel, and smaller than the bytes of any but a black picture.
+_BRIGHTEST = 50
 BOUNDARIES = ("block", "hidden_states", "branch")
 
 
@@ -129,7 +131,7 @@ class Trace:
 
     def position(self, token: int, name: str = "token") -> int:
         """Turn a token position, possibly counted from the end, into one from 0 to n - 1; `name` is for the error."""
-        if not _is_whole(token) or not -self.n_tokens <= token < self.n_tokens:
+        if not is_whole(token) or not -self.n_tokens <= token < self.n_tokens:
             raise ParameterError(
                 f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}; give one as a "
                 "whole number"
@@ -175,7 +177,7 @@ class Trace:
         Raises:
             ParameterError: if the block or a token is no whole number or does not exist, or the boundary is unknown.
         """
-        if not _is_whole(block) or not -self.n_blocks <= block < self.n_blocks:
+        if not is_whole(block) or not -self.n_blocks <= block < self.n_blocks:
             raise ParameterError(
                 f"block is {block!r}; {self.model.name} has {self.n_blocks}, counted from 0; give a whole number "
                 f"from 0 to {self.n_blocks - 1}"
@@ -184,11 +186,6 @@ class Trace:
         start = self.position(token_in, "token_in")
         end = start if token_out is None else self.position(token_out, "token_out")
         return BlockJacobian(self, int(block) % self.n_blocks, start, end, boundary)
-
-
-def _is_whole(number: object) -> bool:
-    """Tell whole numbers, numpy's among them, from everything that Python would compare with one."""
-    return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
 def trace(model: Model, given: str | Tensor) -> Trace:
@@ -202,17 +199,52 @@ def trace(model: Model, given: str | Tensor) -> Trace:
         the trace. An input that is empty, of another shape or longer than the model can read, and a text
         for a model without a tokenizer, raise `ParameterError`.
 
+    Raises:
+        UntrustworthyResultError: if states are NaN or infinite; under autocast, or with a default dtype of half
+            precision, which would narrow states and Jacobians without a word.
+
     Example:
         >>> import coupling_lib as cl
         >>> model = cl.load_model("nano-neox")
         >>> cl.trace(model, "It was a dark and stormy night").hidden.shape[0]
         13
     """
+    check_model(model)
+    _refuse_narrow_arithmetic()
     inputs, tokens = _inputs(model, given), None
     calls = record(model.hf, model.blocks, inputs)
+    _check_finite(model, calls)
     if "input_ids" in inputs and model.tokenizer is not None:
         tokens = [model.tokenizer.decode([token]) for token in inputs["input_ids"][0].tolist()]
     return Trace(model, inputs, calls, tokens)
+
+
+def _check_finite(model: Model, calls: list[BlockCall]) -> None:
+    """Refuse states that are no numbers, and say where they begin."""
+    # The check at load sees the embeddings of a few tokens only.
+    for number, state in enumerate([calls[0].input, *(call.output for call in calls)]):
+        if not bool((finite := state.isfinite().all(dim=-1)).all()):
+            where = f"after block {number}" if number else "before block 1, in the embedding"
+            raise UntrustworthyResultError(
+                f"{model.name}: the state at position {int((~finite[0]).nonzero()[0])} holds NaN or infinite values "
+                f"{where}; look for such weights, or take precision='float32' if half precision overflowed"
+            )
+
+
+def _refuse_narrow_arithmetic() -> None:
+    """Refuse to record anything where torch itself would round it to half precision."""
+    # Servers that share one model among many users set either of the two; neither shows in the model's own weights.
+    if (dtype := torch.get_default_dtype()).itemsize < torch.float32.itemsize:
+        raise UntrustworthyResultError(
+            f"torch's default dtype is {dtype}, in which Jacobians hold three digits or fewer; "
+            "call torch.set_default_dtype(torch.float32) first, and choose the weights' precision in load_model"
+        )
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            raise UntrustworthyResultError(
+                f"torch.autocast is on for {device!r} and rounds products to {torch.get_autocast_dtype(device)}; trace "
+                "outside of it (or under torch.autocast(..., enabled=False)), so that Jacobians are formed in float32"
+            )
 
 
 def _inputs(model: Model, given: str | Tensor) -> dict[str, Tensor]:
@@ -220,16 +252,20 @@ def _inputs(model: Model, given: str | Tensor) -> dict[str, Tensor]:
     hf, wanted = model.hf, model.hf.main_input_name
     pixels = wanted == "pixel_values"
     if isinstance(given, str):
+        prompt_inputs(given)
         if model.tokenizer is None:
             raise ParameterError(f"{model.name} has no tokenizer and was given a text; give {wanted} as a tensor")
         given = torch.tensor([model.tokenizer(given)["input_ids"]], dtype=torch.long)
     if not isinstance(given, Tensor):
         raise ParameterError(f"the input is a {type(given).__name__}; give a text or a tensor of {wanted}")
-    fits = given.ndim == (4 if pixels else 2) and given.is_floating_point() == pixels
+    whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+    fits = given.ndim == (4 if pixels else 2) and (given.is_floating_point() if pixels else whole)
+    fits = fits and given.layout == torch.strided and not given.is_meta
     if not fits or len(given) != 1 or given.numel() == 0:
         form = "(1, channels, height, width), floating point" if pixels else "(1, n) with n >= 1, integer"
         raise ParameterError(f"the input has shape {tuple(given.shape)} and dtype {given.dtype}; {wanted} is {form}")
     if pixels:
+        _check_pixels(model, given)
         return {wanted: given.to(hf.device, hf.dtype)}
     config = hf.config.get_text_config()
     longest = getattr(config, "max_position_embeddings", None)
@@ -237,4 +273,23 @@ def _inputs(model: Model, given: str | Tensor) -> dict[str, Tensor]:
         raise ParameterError(f"the input has {given.shape[1]} tokens; {model.name} reads at most {longest}; shorten it")
     if int(given.max()) >= config.vocab_size or int(given.min()) < 0:
         raise ParameterError(f"a token id lies outside the vocabulary of {model.name}, 0 to {config.vocab_size - 1}")
-    return {wanted: given.to(hf.device)}
+    return {wanted: given.to(hf.device, torch.long)}
+
+
+def _check_pixels(model: Model, given: Tensor) -> None:
+    """Refuse an image of the wrong size, or one that was not normalised as those of the model's training."""
+    config = model.hf.config
+    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", given.shape[1])
+    size = tuple(given.shape[2:]) if size is None else (size, size) if isinstance(size, int) else tuple(size)
+    if tuple(given.shape[1:]) != (channels, *size):
+        raise ParameterError(
+            f"the image has shape {tuple(given.shape)}, and {model.name} reads {(1, channels, *size)}; "
+            "cl.load_images brings pictures into its format"
+        )
+    if not bool(given.isfinite().all()):
+        raise ParameterError("the image holds NaN or infinite values; give finite ones")
+    if (largest := float(given.abs().max())) > _BRIGHTEST:
+        raise ParameterError(
+            f"the image has values up to {largest:.4g}; a model reads pixels that are normalised to a few units around "
+            "0: divide bytes by 255 and normalise them as cl.load_images does"
+        )

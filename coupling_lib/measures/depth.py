@@ -21,7 +21,7 @@ from coupling_lib.measures import frame
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.spectrum import frobenius_estimate, probes
 from coupling_lib.metrics.summaries import interval
-from coupling_lib.metrics.variants import VARIANTS, locality, measure_variants, names_at
+from coupling_lib.metrics.variants import VARIANTS, chosen_variants, locality, measure_variants, names_at
 from coupling_lib.models.load import Model
 from coupling_lib.store.sweep import sweep
 from coupling_lib.svd.operators import fewer_products
@@ -73,8 +73,7 @@ def measure_depth(
         >>> dict(ds.normalized_miscoupling.sizes)
         {'prompt': 1, 'k': 1, 'block_1': 12, 'block_2': 12}
     """
-    given, ks, blocks = prompt_inputs(prompts), sorted(set(ks)), range(model.n_blocks)
-    frame.check_k(model, *ks)
+    given, ks, blocks = prompt_inputs(prompts, model), frame.several_k(model, ks), range(model.n_blocks)
     if formed is None:
         formed = not fewer_products(model.d_model, max(ks), model.n_blocks)
     if formed:
@@ -155,6 +154,7 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
         >>> bool(means.sel(pairs="neighbours") > means.sel(pairs="all pairs"))
         True
     """
+    chosen_variants([variant])
     if ds.sizes["block_1"] < 2:
         raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
     neighbours = ds["by_distance"].sel(variant=variant, distance=1, drop=True)

@@ -71,7 +71,7 @@ def measure_dynamics(
         >>> round(float(ds.end_cosine.sel(reading="affine")[0]), 4)
         1.0
     """
-    given, levels = prompt_inputs(prompts), range(model.n_blocks + 1)
+    given, levels = prompt_inputs(prompts, model), range(model.n_blocks + 1)
     frame.check_k(model, k)
 
     each = (

@@ -15,7 +15,7 @@ from coupling_lib.inputs.given import inputs_for
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
-from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.metrics.variants import VARIANTS, chosen_variants
 from coupling_lib.models.checkpoints import choose_steps, progress
 from coupling_lib.models.load import load_model
 from coupling_lib.store.sweep import sweep
@@ -67,7 +67,10 @@ def measure_emergence(
         {'step': 2, 'prompt': 1, 'k': 1, 'block_1': 12, 'block_2': 12}
     """
     given = prompts if isinstance(prompts, str | torch.Tensor) else list(prompts)
-    chosen = choose_steps(name, "" if steps is None else ",".join(map(str, steps)))
+    if isinstance(steps, Iterable) and not isinstance(steps, str):
+        steps = ",".join(map(str, steps))
+    chosen = choose_steps(name, "" if steps is None else steps)
+    chosen_variants([variant])
     per_step = []
     for step in tqdm(chosen, desc=f"{name}: steps", unit="step", disable=None, leave=False):
         model = load_model(name, revision=f"step{step}", precision=precision, memory=memory)

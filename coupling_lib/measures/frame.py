@@ -11,7 +11,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from coupling_lib import progress
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.given import inputs_for, prompt_name, prompts_together
 from coupling_lib.jacobian.derivatives import prompts_jacobians
 from coupling_lib.jacobian.tracing import Trace, trace
@@ -93,8 +93,15 @@ def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]
 def check_k(model: Model, *ks: int) -> None:
     """Refuse numbers of singular vectors that a model's Jacobians do not have, before anything is measured."""
     for k in ks:
-        if not 1 <= k <= model.d_model:
-            raise ParameterError(f"k is {k}; {model.name} has width {model.d_model}, so k is from 1 to {model.d_model}")
+        check_whole("k", k, 1, model.d_model, f"{model.name} has width {model.d_model}")
+
+
+def several_k(model: Model, ks: Iterable[int]) -> list[int]:
+    """Sort several numbers of singular vectors, and refuse what a model's Jacobians do not have."""
+    if isinstance(ks, str | bytes) or not isinstance(ks, Iterable) or not (chosen := list(ks)):
+        raise ParameterError(f"ks is {shown(ks)}; it must be whole numbers from 1 to {model.d_model}, such as (10,)")
+    check_k(model, *chosen)
+    return sorted({int(k) for k in chosen})
 
 
 def over_prompts(
@@ -139,6 +146,8 @@ def networks(
     measured: Callable[[Model, list], xr.Dataset], names: Sequence[str], prompts: Iterable[Any], seed: int, **first: Any
 ) -> dict[str, dict[str, xr.Dataset]]:
     """Measure models one after the other, each "untrained" and "trained"; only the first is of a given revision."""
+    if isinstance(names, str) or not (names := list(names)):
+        raise ParameterError(f"names is {names!r}; give a list of models, such as ['nano-neox']")
     prompts = prompts if isinstance(prompts, str | torch.Tensor) else list(prompts)
     found: dict[str, dict[str, xr.Dataset]] = {}
     for name in names:
@@ -163,6 +172,7 @@ def traced_jacobians(
 
 def generator_for(prompt: str | torch.Tensor, seed: int) -> torch.Generator:
     """Seed by the prompt as well, so that a prompt gives the same numbers alone and among others."""
+    check_whole("seed", seed, 0, 2**62)
     return torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
 
 

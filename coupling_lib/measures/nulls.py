@@ -110,10 +110,9 @@ def measure_nulls(
     # Every value is the mean over ordered pairs of different blocks. *Relative* coupling sets it in proportion to the
     # expectation for random bases and the same singular values, prompt by prompt: 0 without coupling, 1 at perfect
     # coupling. The surrogate `rotated` is one draw of that null for each pair, and stands beside it as a check.
-    given, ks, names = prompt_inputs(prompts), sorted(set(ks)), list(VARIANTS)
+    given, ks, names = prompt_inputs(prompts, model), frame.several_k(model, ks), list(VARIANTS)
     if ks[0] < 2:
         raise ParameterError(f"ks is {ks!r}; some variants need off-diagonal entries, so K is at least 2")
-    frame.check_k(model, ks[-1])
 
     def of_one_prompt(J: torch.Tensor) -> frame.Variables:
         U, S, Vh, _ = top_triplets_stacked(J, ks[-1])
@@ -153,7 +152,7 @@ def measure_decisive(
     # The paper's final figure 1a plots values that agree with $1 - 1/\sqrt{\lfloor 0.1 d \rfloor}$, the value of 1 -
     # `released_trace` with K = 10 % of the width, a flat spectrum and no coupling. Whether they are that, or
     # coupling, is decided by measuring the same models.
-    given, n_blocks = prompt_inputs(prompts), model.n_blocks
+    given, n_blocks = prompt_inputs(prompts, model), model.n_blocks
     if n_blocks < 2:
         raise ParameterError("the model has 1 block; coupling needs pairs of different blocks, take a deeper model")
     fixed = [k for k in ks if k <= model.d_model]

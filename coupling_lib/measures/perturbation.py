@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Sequence
 from operator import attrgetter
 
+import numpy as np
 import torch
 import xarray as xr
 from nnsight import NNsight
 
 from coupling_lib.blocks.record import residual_stream
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import frame
@@ -79,11 +80,11 @@ def measure_perturbation(
         >>> bool(ds.cosine.sel(carrier="network", level=0).min() > 0.999)
         True
     """
-    given, noise = prompt_inputs(prompts), [float(level) for level in noise]
-    if not noise or not all(level > 0 for level in noise):
-        raise ParameterError(f"noise is {noise!r}; it must be relative noise levels above 0, such as (0.1, 1.0)")
-    if draws < 1:
-        raise ParameterError(f"draws is {draws!r}; it must be a whole number from 1")
+    given, noise = prompt_inputs(prompts, model), noise if isinstance(noise, str) else np.ravel(noise).tolist()
+    if not noise or not all(type(level) in (int, float) and 0 < level < np.inf for level in noise):
+        raise ParameterError(f"noise is {shown(noise)}; it must be relative noise levels above 0, such as (0.1, 1.0)")
+    noise = [float(level) for level in noise]
+    check_whole("draws", draws, 1)
 
     each = (
         _of_one_prompt(traced, J, traced.position(token), noise, draws, frame.generator_for(prompt, seed))

@@ -17,7 +17,14 @@ import torch
 import xarray as xr
 
 from coupling_lib.blocks.precision import PRECISIONS, is_quantised
-from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError, UntrustworthyResultError
+from coupling_lib.errors import (
+    CouplingError,
+    ParameterError,
+    UnsupportedModelError,
+    UntrustworthyResultError,
+    check_whole,
+    shown,
+)
 from coupling_lib.inputs.given import inputs_for, prompt_inputs
 from coupling_lib.jacobian.narrow import RoundedProducts
 from coupling_lib.jacobian.tracing import Trace
@@ -92,7 +99,7 @@ def measure_triplets(
         >>> dict(ds.U.sizes)
         {'prompt': 1, 'block': 12, 'component': 96, 'rank': 4}
     """
-    given = prompt_inputs(prompts)
+    given = prompt_inputs(prompts, model)
     frame.check_k(model, k)
     if arithmetic not in ARITHMETIC:
         raise ParameterError(f"arithmetic is {arithmetic!r}; it must be one of {', '.join(ARITHMETIC)}")
@@ -158,6 +165,10 @@ def measure_precision(
         >>> ds.precision.values.tolist(), float(ds.value_error.sel(precision="float32", source="weights").max())
         (['float32', 'bfloat16'], 0.0)
     """
+    if isinstance(precisions, str) or (unknown := [name for name in precisions if name not in PRECISIONS]):
+        wrong = precisions if isinstance(precisions, str) else unknown[0]
+        raise ParameterError(f"precisions has {shown(wrong)}; give a list of some of {', '.join(PRECISIONS)}")
+    check_whole("n_vectors", n_vectors, 1)
     model = load_model(name, precision=REFERENCE, revision=revision, memory=memory)
     inputs = inputs_for(model, prompts, seed=seed)
     settings, examples = {"k": k, "token": token}, inputs[:n_vectors]

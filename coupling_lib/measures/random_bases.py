@@ -16,7 +16,7 @@ from coupling_lib.metrics import nulls
 from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
 from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
 from coupling_lib.metrics.spectrum import exchanged_null
-from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.metrics.variants import VARIANTS, chosen_variants
 
 # A comparison of tokens has a Jacobian per token and prompt; this many of them stand for all.
 _MOST_SPECTRA = 64
@@ -69,7 +69,8 @@ def null_of(
         coupling of random bases 0.0516 True
     """
     single = isinstance(variant, str)
-    names = [variant] if single else [name for name in VARIANTS if name in ds] if variant is None else list(variant)
+    names = [variant] if single else [name for name in VARIANTS if name in ds] if variant is None else variant
+    names = [named.name for named in chosen_variants(names)]
     S, width, ks, blank = _at_hand(ds)
     found = expected_null(S, width, ks, names, n_samples, seed)
     parts = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 import xarray as xr
 
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.measures import frame
 from coupling_lib.metrics import spectrum
@@ -48,11 +48,10 @@ def measure_spectra(
         >>> dict(ds.singular_values.sizes), dict(ds.spectrum.sizes)
         ({'prompt': 1, 'block': 12, 'rank': 5}, {'prompt': 1, 'whole': 2, 'index': 96})
     """
-    given, whole = prompt_inputs(prompts), list(whole)
+    given, whole = prompt_inputs(prompts, model), list(whole)
     frame.check_k(model, k)
     for block in whole:
-        if not 0 <= block < model.n_blocks:
-            raise ParameterError(f"whole names block {block!r}; {model.name} has {model.n_blocks}, counted from 0")
+        check_whole("a block of whole", block, 0, model.n_blocks - 1, f"{model.name} has {model.n_blocks}")
     coords = {"block": range(model.n_blocks)} | ({"whole": whole} if whole else {})
     each = (_of_one_prompt(J, k, whole) for J in frame.jacobians_by_prompt(model, given, token))
     return frame.over_prompts(model, given, each, coords, measure="spectra", k=k, token=token)

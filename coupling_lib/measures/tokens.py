@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace
@@ -79,15 +79,13 @@ def measure_tokens(
         >>> dict(ds.normalized_miscoupling.sizes)
         {'prompt': 1, 'token_1': 4, 'token_2': 4}
     """
-    given, other = prompt_inputs(prompts), block if other is None else other
+    given, other = prompt_inputs(prompts, model), block if other is None else other
     frame.check_k(model, k)
     for name, index in (("block", block), ("other", other)):
-        if not 0 <= index < model.n_blocks:
-            raise ParameterError(f"{name} is {index!r}; {model.name} has {model.n_blocks} blocks, counted from 0")
+        check_whole(name, index, 0, model.n_blocks - 1, f"{model.name} has {model.n_blocks} blocks, counted from 0")
     if kind not in KINDS:
         raise ParameterError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
-    if tokens < 2:
-        raise ParameterError(f"tokens is {tokens!r}; a comparison takes 2 at least")
+    check_whole("tokens", tokens, 2, why="a comparison takes 2 at least")
 
     def each() -> Iterator[xr.Dataset]:
         for number, traced in enumerate(frame.traces(model, given)):

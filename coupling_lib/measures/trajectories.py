@@ -69,7 +69,7 @@ def measure_trajectories(model: Model, prompts: frame.Prompts, token: int = -1, 
         >>> dict(ds.norm.sizes), bool(ds.line_shape_score >= 1)
         ({'prompt': 1, 'level': 13}, True)
     """
-    given, missing = prompt_inputs(prompts), ""
+    given, missing = prompt_inputs(prompts, model), ""
     width, n_blocks = trajectory.window_width(model.n_blocks, window), model.n_blocks
 
     def each() -> Iterator[frame.Variables]:

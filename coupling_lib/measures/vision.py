@@ -11,14 +11,15 @@ import numpy as np
 import torch
 import xarray as xr
 
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace, trace
 from coupling_lib.measures import frame
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.trajectories import measure_trajectories
-from coupling_lib.models.drop_path import draw_gates, fixed_gates
+from coupling_lib.metrics.variants import chosen_variants
+from coupling_lib.models.drop_path import depth_rates, draw_gates, fixed_gates
 from coupling_lib.models.load import Model
 from coupling_lib.provenance import prompts_hash
 from coupling_lib.store.sweep import sweep
@@ -74,7 +75,7 @@ def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tenso
         >>> dict(ds.normalized_miscoupling.sizes)
         {'prompt': 1, 'relation': 6, 'block_1': 12, 'block_2': 12}
     """
-    given, blocks = prompt_inputs(prompts), range(model.n_blocks)
+    given, blocks = prompt_inputs(prompts, model), range(model.n_blocks)
     frame.check_k(model, k)
     each = (_of_one_prompt(traced, k) for traced in frame.traces(model, given))
     coords = {"relation": list(RELATIONS), "block_1": blocks, "block_2": blocks}
@@ -139,10 +140,12 @@ def measure_drop_path(
         >>> dict(ds.on.sizes)
         {'prompt': 1, 'draw': 2}
     """
-    given, modules = prompt_inputs(prompts), model.blocks.modules
+    given, modules = prompt_inputs(prompts, model), model.blocks.modules
     frame.check_k(model, k)
-    if draws < 1:
-        raise ParameterError(f"draws is {draws!r}; it must be a whole number from 1")
+    check_whole("draws", draws, 1)
+    check_whole("seed", seed, 0)
+    depth_rates(rate, len(modules))
+    chosen_variants([variant])
 
     def measured(image: torch.Tensor) -> float:
         values = frame.coupled(frame.depth_jacobians(trace(model, image), token), [k], [variant])[1][variant][0]

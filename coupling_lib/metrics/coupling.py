@@ -15,14 +15,15 @@ are differentiable, and compute in float32 or wider.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError, check_whole, shown
 
 
 def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
@@ -48,17 +49,22 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
         tensor([[3., 0.],
                 [0., 2.]])
     """
-    available = min(svd2.U.shape[-1], svd2.Vh.shape[-2])
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= available:
-        raise ParameterError(f"k is {k!r}; expected a whole number from 1 to {available}, the singular triplets given")
-    J1, U, V = widened(J1, svd2.U[..., :, :k], svd2.Vh[..., :k, :].mT)
+    U, Vh = getattr(svd2, "U", None), getattr(svd2, "Vh", None)
+    real("U of svd2", U, 2)
+    real("Vh of svd2", Vh, 2)
+    if not hasattr(J1, "__matmul__") or isinstance(J1, Tensor):
+        real("J1", J1, 2)
+    available = min(U.shape[-1], Vh.shape[-2])
+    k = check_whole("k", k, 1, available, f"{available} singular triplets are given")
+    J1, U, V = widened(J1, U[..., :, :k], Vh[..., :k, :].mT)
     shape = getattr(J1, "shape", None)
     if shape is not None and tuple(shape[-2:]) != (U.shape[-2], V.shape[-2]):
         raise ParameterError(
             f"J1 has shape {tuple(shape)} and svd2 has U of shape {tuple(svd2.U.shape)} and Vh of shape "
             f"{tuple(svd2.Vh.shape)}; expected J1 ({U.shape[-2]}, {V.shape[-2]}): take both from blocks of one width"
         )
-    return U.mT @ (J1 @ V)
+    with fitting(J1=J1, U=U, V=V):
+        return trustworthy(U.mT @ (J1 @ V), "coupling matrix")
 
 
 def coupling_matrices(J: Tensor | Sequence[Any], U: Tensor, Vh: Tensor) -> Tensor:
@@ -74,6 +80,9 @@ def coupling_matrices(J: Tensor | Sequence[Any], U: Tensor, Vh: Tensor) -> Tenso
     Returns:
         (L1, L2, K, K): first the block whose Jacobian it is, then the block whose vectors are used.
 
+    Raises:
+        ParameterError: If there is no Jacobian, or the widths differ.
+
     Example:
         >>> J = torch.stack([torch.diag(torch.tensor([3.0, 2.0])), torch.diag(torch.tensor([5.0, 4.0]))])
         >>> U, _, Vh = torch.linalg.svd(J)
@@ -81,8 +90,15 @@ def coupling_matrices(J: Tensor | Sequence[Any], U: Tensor, Vh: Tensor) -> Tenso
         tensor([[5., 0.],
                 [0., 4.]])
     """
+    real("U", U, 3, 3)
+    real("Vh", Vh, 3, 3)
+    if isinstance(J, Tensor):
+        real("J", J, 3, 3)
     J, U, Vh = widened(J, U, Vh)
-    return project_all_pairs(J, left=U, right=Vh.mT)
+    if not len(J) or not len(U):
+        raise ParameterError("there is no Jacobian, or no block with vectors; expected (L, d, d) with L from 1")
+    with fitting(J=J, U=U, Vh=Vh):
+        return trustworthy(project_all_pairs(J, left=U, right=Vh.mT), "coupling matrices")
 
 
 def project_all_pairs(J: Tensor | Sequence[Any], left: Tensor, right: Tensor) -> Tensor:
@@ -128,6 +144,7 @@ def miscoupling(A: Tensor, normalized: bool = False) -> Tensor:
         >>> miscoupling(torch.tensor([[3.0, 0.0], [4.0, 0.0]]), normalized=True)
         tensor(0.8000)
     """
+    square("A", A)
     (A,) = widened(A)
     off_diagonal = A.clone()
     off_diagonal.diagonal(dim1=-2, dim2=-1).zero_()
@@ -166,12 +183,46 @@ def mismatch(A: Tensor, s1: Tensor, absolute: bool = False, norm: float | str = 
     p = 1 if norm == "trace" else norm
     if isinstance(p, bool) or not isinstance(p, int | float) or not p > 0:
         raise ParameterError(f'norm is {norm!r}; expected 2, another positive number, or "trace"')
+    square("A", A)
+    real("s1", s1, 1)
+    if s1.shape[-1] != A.shape[-1]:
+        raise ParameterError(f"s1 has shape {tuple(s1.shape)} and A {tuple(A.shape)}; expected as many values as rows")
     A, s1 = widened(A, s1)
-    A = A.expand(*torch.broadcast_shapes(A.shape[:-1], s1.shape), -1)
+    with fitting(A=A, s1=s1):
+        A = A.expand(*torch.broadcast_shapes(A.shape[:-1], s1.shape), -1)
     difference = A.abs() if absolute else A.clone()
     difference.diagonal(dim1=-2, dim2=-1).sub_(s1)
     distance = torch.linalg.matrix_norm(difference)
     return divided(distance, torch.linalg.vector_norm(s1, ord=p, dim=-1), "norm of the singular values")
+
+
+def real(name: str, x: Any, least: int, most: int | None = None) -> None:
+    """Refuse what is no tensor of real numbers with a number of dimensions within bounds."""
+    if not isinstance(x, Tensor) or x.is_complex() or x.layout != torch.strided:
+        raise ParameterError(f"{name} is {shown(x, 60)}; expected a dense tensor of real numbers")
+    if x.ndim < least or (most is not None and x.ndim > most):
+        wanted = f"{least} or more" if most is None else f"{least} to {most}" if most > least else str(least)
+        raise ParameterError(f"{name} has shape {tuple(x.shape)}; expected {wanted} dimensions")
+
+
+def square(name: str, A: Any) -> None:
+    """Refuse what is no square matrix, or no stack of such."""
+    real(name, A, 2)
+    if A.shape[-1] != A.shape[-2] or not A.shape[-1]:
+        raise ParameterError(f"{name} has shape {tuple(A.shape)}; expected square matrices (..., K, K) with K from 1")
+
+
+@contextmanager
+def fitting(**factors: Any) -> Generator[None]:
+    """Say which shapes do not fit together where torch finds that they do not."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if isinstance(error, torch.OutOfMemoryError | CouplingError):
+            raise
+        shapes = ", ".join(f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in factors.items())
+        said = shown(str(error).partition("\n")[0])
+        raise ParameterError(f"the shapes {shapes} do not fit together ({said}); take all of one width") from error
 
 
 def widened(*arguments: Any) -> tuple[Any, ...]:

@@ -20,8 +20,8 @@ import torch
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.coupling import divided, trustworthy, widened
+from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole, is_whole, shown
+from coupling_lib.metrics.coupling import divided, real, trustworthy, widened
 
 
 def norms(x: Tensor) -> Tensor:
@@ -149,15 +149,15 @@ def window_width(n_blocks: int, wanted: int = 0) -> int:
     """How many blocks a window of a trajectory covers."""
     # The paper takes 11 blocks of models with 32 and more. A shallower model gets the largest odd number that is at
     # most half of its depth, so that several windows fit beside one another.
-    if wanted == 0:
+    if is_whole(wanted) and wanted == 0:
         half = (n_blocks + 1) // 2
         return min(n_blocks, max(3, min(11, half - (half + 1) % 2)))
-    if wanted < 3 or wanted % 2 == 0 or wanted > n_blocks:
+    if not is_whole(wanted) or wanted < 3 or wanted % 2 == 0 or wanted > n_blocks:
         raise ParameterError(
-            f"window is {wanted!r}; expected an odd number of blocks from 3 to {n_blocks} (the depth), "
+            f"window is {shown(wanted)}; expected an odd number of blocks from 3 to {n_blocks} (the depth), "
             "or 0 to choose by depth"
         )
-    return wanted
+    return int(wanted)
 
 
 def block_windows(x: Tensor, width: int) -> Tensor:
@@ -175,7 +175,8 @@ def logit_entropy(logits: Tensor) -> Tensor:
 
 
 def _states(x: Tensor) -> Tensor:
-    if x.ndim < 2 or len(x) < 2:
+    real("the trajectory", x, 2, 3)
+    if len(x) < 2:
         raise ParameterError(
             f"the trajectory has shape {tuple(x.shape)!r}; expected (L+1, d) or (L+1, n, d) with at least two depths"
         )
@@ -184,6 +185,7 @@ def _states(x: Tensor) -> Tensor:
 
 
 def _spread(values: Tensor, correction: int) -> Tensor:
+    check_whole("correction", correction, 0, 1)
     if len(values) <= correction:
         raise UntrustworthyResultError(f"a path of {len(values)} step has no sample variance; take the population's")
     return values

@@ -18,8 +18,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.coupling import divided, miscoupling, mismatch, overlap_all_pairs, project_all_pairs, widened
+from coupling_lib.errors import ParameterError, is_whole, shown
+from coupling_lib.metrics.coupling import (
+    divided,
+    fitting,
+    miscoupling,
+    mismatch,
+    overlap_all_pairs,
+    project_all_pairs,
+    real,
+    trustworthy,
+    widened,
+)
 
 # Entries of the largest intermediate product: 32 MB in float32. Blocks are taken in groups that stay below it.
 _MAX_ENTRIES = 2**23
@@ -156,9 +166,11 @@ def chosen_variants(names: Iterable[str] | None, ks: Iterable[int] = ()) -> list
     """Variants of the given names, in the order given; without names all that exist at these K."""
     if isinstance(names, str):
         raise ParameterError(f"names is {names!r}; expected a list of names, for example [{names!r}]")
+    if not isinstance(names, Iterable | None):
+        raise ParameterError(f"names is {shown(names)}; expected a list of names, or None for all")
     names = names_at(ks) if names is None else list(names)
-    if unknown := [name for name in names if name not in VARIANTS]:
-        raise ParameterError(f"the variant {unknown[0]!r} is unknown; choose from {', '.join(VARIANTS)}")
+    if unknown := [name for name in names if not isinstance(name, str) or name not in VARIANTS]:
+        raise ParameterError(f"the variant {shown(unknown[0])} is unknown; choose from {', '.join(VARIANTS)}")
     return [VARIANTS[name] for name in names]
 
 
@@ -173,12 +185,12 @@ def evaluated(variants: Iterable[Variant], products: PairProducts, ks: Sequence[
 def checked_ks(ks: Iterable[int], available: int) -> list[int]:
     """Numbers of singular triplets as a list, once they are known to make sense."""
     ks = list(ks) if isinstance(ks, Iterable) else [ks]
-    wrong = [k for k in ks if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= available]
+    wrong = [k for k in ks if not is_whole(k) or not 1 <= k <= available]
     if wrong or not ks:
         raise ParameterError(
             f"ks is {ks!r}; expected whole numbers from 1 to {available}, the singular triplets at hand"
         )
-    return ks
+    return [int(k) for k in ks]
 
 
 def measure_variants(
@@ -214,8 +226,12 @@ def measure_variants(
         >>> values["normalized_miscoupling"].shape
         torch.Size([2, 3, 3])
     """
+    for name, part in (("U", U), ("S", S), ("Vh", Vh), *((("J", J),) if isinstance(J, Tensor) else ())):
+        real(name, part, 2, 3)
     J, U, S, Vh = widened(J, U, S, Vh)
     n_blocks = len(J)
+    if not n_blocks:
+        raise ParameterError("there is no Jacobian; expected (L, d, d) with L from 1")
     if U.ndim != 3 or Vh.ndim != 3 or S.ndim != 2 or {len(U), len(S), len(Vh)} != {n_blocks}:
         raise ParameterError(
             f"U, S, Vh have shapes {tuple(U.shape)}, {tuple(S.shape)}, {tuple(Vh.shape)} for {n_blocks} Jacobians; "
@@ -223,8 +239,9 @@ def measure_variants(
         )
     ks, variants = checked_ks(ks, available=min(U.shape[-1], S.shape[-1], Vh.shape[-2])), chosen_variants(names)
     U, S, V = U[..., : max(ks)], S[..., : max(ks)], Vh[:, : max(ks)].mT
-    products_of = block_products(J, U, S, V, U, V, variants, A)
-    parts = [evaluated(variants, products, ks) for _, products in products_of]
+    with fitting(J=J, U=U, S=S, Vh=Vh):
+        products_of = block_products(J, U, S, V, U, V, variants, A)
+        parts = [evaluated(variants, products, ks) for _, products in products_of]
     return {variant.name: torch.cat([part[variant.name] for part in parts], dim=1) for variant in variants}
 
 
@@ -271,12 +288,14 @@ def locality(values: Tensor) -> Tensor:
         >>> locality(torch.tensor([[1.0, 0.5], [0.3, 1.0]]))
         tensor([1.0000, 0.4000])
     """
+    real("values", values, 2)
     (values,) = widened(values)
     n_blocks = values.shape[-1]
-    if values.ndim < 2 or values.shape[-2] != n_blocks:
+    if values.shape[-2] != n_blocks or not n_blocks:
         raise ParameterError(
             f"values have shape {tuple(values.shape)}; expected one value per pair of blocks, (..., L, L)"
         )
     index = torch.arange(n_blocks, device=values.device)
     distance = (index[:, None] - index).abs()
-    return torch.stack([values[..., distance == delta].mean(dim=-1) for delta in index], dim=-1)
+    means = torch.stack([values[..., distance == delta].mean(dim=-1) for delta in index], dim=-1)
+    return trustworthy(means, "mean by distance")

@@ -30,9 +30,9 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
         model_type = raw.get("model_type")
     except FileNotFoundError:
         raise ModelUnavailableError(f"{name!r} has no config.json; choose a model in the transformers format") from None
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise ModelUnavailableError(f"config.json of {name!r} is damaged; fetch it again") from error
-    if model_type not in CONFIG_MAPPING_NAMES:
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING_NAMES:
         raise UnsupportedModelError(_unknown(name, f"the model type {model_type!r}", "auto_map" in raw))
     if method := raw.get("quantization_config"):
         raise UnsupportedModelError(
@@ -85,7 +85,8 @@ def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
     """Choose the class that evaluates a configuration."""
     # The class that the configuration names comes first, so that every stored weight has its place: an encoder keeps
     # its head. Where it names none, an encoder is told from a decoder by having a masked-language-model class.
-    named = config.architectures[0] if config.architectures else None
+    listed = config.architectures if isinstance(config.architectures, list) else []
+    named = listed[0] if listed and isinstance(listed[0], str) else None
     declared = getattr(transformers, named, None) if named else None
     known = isinstance(declared, type) and issubclass(declared, PreTrainedModel)
     if known and isinstance(config, declared.config_class):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from coupling_lib import paths
-from coupling_lib.errors import ModelUnavailableError, ParameterError
+from coupling_lib.errors import ModelUnavailableError, ParameterError, shown
 from coupling_lib.models import registry, sources
 
 PYTHIA = (0, *(2**power for power in range(10)), *range(1000, 143_001, 1000))
@@ -55,7 +55,7 @@ def choose_steps(name: str | Path, steps: str | int = "") -> tuple[int, ...]:
     if unknown:
         listed = known if len(known) < 20 else (*known[:12], "...", known[-1])
         raise ParameterError(
-            f"parameter 'steps' is {steps!r}; {str(name)!r} has no step {unknown[0]}; choose from "
+            f"parameter 'steps' is {shown(steps)}; {str(name)!r} has no step {unknown[0]}; choose from "
             f"{', '.join(map(str, listed))}"
         )
     return chosen
@@ -64,11 +64,11 @@ def choose_steps(name: str | Path, steps: str | int = "") -> tuple[int, ...]:
 def parse_steps(steps: str | int) -> tuple[int, ...]:
     """Read training steps separated by commas."""
     parts = str(steps).split(",") if isinstance(steps, str | int) and not isinstance(steps, bool) else []
-    numbers = [int(part) for part in parts if re.fullmatch(r"\s*\d+\s*", part, flags=re.ASCII)]
+    numbers = [int(part) for part in parts if re.fullmatch(r"\s*\d{1,18}\s*", part, flags=re.ASCII)]
     if len(numbers) < max(2, len(parts)) or len(set(numbers)) < len(numbers):
         raise ParameterError(
-            f"parameter 'steps' is {steps!r}; it must be two or more training steps, separated by commas, or empty; "
-            "pass -p steps 0,1000"
+            f"parameter 'steps' is {shown(steps)}; it must be two or more training steps, separated by commas, or "
+            "empty; pass -p steps 0,1000"
         )
     return tuple(sorted(numbers))
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from coupling_lib.errors import ParameterError, UnsupportedModelError
+from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
 
 BRANCHES = ("attention", "mlp")
 """Names of a block's submodules whose outputs are added to the residual stream."""
@@ -31,8 +31,8 @@ BRANCHES = ("attention", "mlp")
 
 def depth_rates(rate: float, n_blocks: int) -> list[float]:
     """Give each block's probability of dropping a branch."""
-    if not 0 <= rate < 1:
-        raise ParameterError(f"rate is {rate!r}; a rate of stochastic depth is from 0 to below 1")
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise ParameterError(f"rate is {shown(rate)}; a rate of stochastic depth is from 0 to below 1")
     return [round(rate * block / max(1, n_blocks - 1), 12) for block in range(n_blocks)]
 
 

@@ -34,6 +34,8 @@ from coupling_lib.errors import (
     ParameterError,
     PostNormWarning,
     UnsupportedModelError,
+    check_whole,
+    shown,
 )
 from coupling_lib.models import architecture, checked, hub, sources
 from coupling_lib.models import untrained as fresh_weights
@@ -138,10 +140,10 @@ def load_model(
     config = architecture.read_config(origin.folder, origin.name)
     family = architecture.model_class(config, origin.name)
     fresh = seed if untrained else origin.step0_seed
-    placing = offload.choose(
-        family, config, precision, arguments, place, origin.name, untrained=fresh is not None, budget=budget
-    )
     with _quiet(), _explained(origin, precision):
+        placing = offload.choose(
+            family, config, precision, arguments, place, origin.name, untrained=fresh is not None, budget=budget
+        )
         if fresh is None:
             origin = sources.with_weights(origin)
 
@@ -193,6 +195,8 @@ def wrap_model(
     """
     if not isinstance(hf_model, PreTrainedModel):
         raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers PreTrainedModel was expected")
+    if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "decode")):
+        raise ParameterError(f"tokenizer is {shown(tokenizer)}; a transformers tokenizer was expected, or None")
     name = name or type(hf_model).__name__
     architecture.refuse_encoder_decoder(hf_model.config, name)
     hf_model.set_attn_implementation("eager")
@@ -204,10 +208,9 @@ def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
     """Refuse values that Python would silently take for others, such as the string "false" for True."""
     if not isinstance(untrained, bool):
         raise ParameterError(f"untrained is {untrained!r}; it must be True or False")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise ParameterError(f"seed is {seed!r}; it must be a whole number from 0")
+    check_whole("seed", seed, 0, 2**63 - 1)
     if revision is not None and (not isinstance(revision, str) or not revision.strip()):
-        raise ParameterError(f"revision is {revision!r}; it must be the name of a branch, tag, commit or step, or None")
+        raise ParameterError(f"revision is {shown(revision)}; it must be a branch, tag, commit or step, or None")
 
 
 def _device(device: str | torch.device | None) -> torch.device:
@@ -218,8 +221,8 @@ def _device(device: str | torch.device | None) -> torch.device:
         chosen = torch.device(device)
     except (RuntimeError, TypeError):
         chosen = None
-    if chosen is None or chosen.type not in ("cpu", "cuda"):
-        raise ParameterError(f"device is {device!r}; it must be 'cpu', 'cuda' or 'cuda:N'")
+    if chosen is None or chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index):
+        raise ParameterError(f"device is {shown(device)}; it must be 'cpu', 'cuda' or 'cuda:N'")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ParameterError(f"device is {device!r}, and {torch.cuda.device_count()} GPUs are visible; pass 'cpu'")
     return chosen

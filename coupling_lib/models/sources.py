@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coupling_lib import paths
-from coupling_lib.errors import ModelUnavailableError, ParameterError
+from coupling_lib.errors import ModelUnavailableError, ParameterError, shown
 from coupling_lib.models import gguf_files, hub, packages, registry
 
 
@@ -34,9 +35,7 @@ class Source:
 def locate(name: str | Path, revision: str | None) -> Source:
     """Find what a name stands for: a folder first, then an alias or an id of the registry, then any hub id."""
     # Of a hub model, configuration and tokenizer are fetched.
-    if not isinstance(name, str | Path) or not str(name).strip():
-        raise ParameterError(f"model is {name!r}; it must be an alias, a Hugging Face id or a folder")
-    text, (folder, entry) = str(name).strip(), at_hand(name)
+    text, (folder, entry) = checked_name(name), at_hand(name)
     if (file := gguf_files.find(name)) is not None:
         return _gguf(text, file, text, revision)
     if folder is not None and entry is None:
@@ -77,9 +76,22 @@ def with_weights(origin: Source) -> Source:
     return origin
 
 
+def checked_name(name: str | Path) -> str:
+    """Refuse what can be neither an alias nor an id nor a path, before a system call or the hub is asked about it."""
+    text = str(name).strip() if isinstance(name, str | Path) else ""
+    if not text:
+        raise ParameterError(f"model is {shown(name)}; it must be an alias, a Hugging Face id or a folder")
+    if not text.isprintable() or max(len(os.fsencode(part)) for part in Path(text).parts or (text,)) > 255:
+        raise ParameterError(
+            f"model is {shown(text)}; a name has printable characters, at most 255 between slashes: give an alias, a "
+            "Hugging Face id or a folder"
+        )
+    return text
+
+
 def at_hand(name: str | Path) -> tuple[Path | None, registry.Entry | None]:
     """Give the folder of a model that needs no network, and its entry of the registry unless a folder has its name."""
-    folder = Path(str(name).strip())
+    folder = Path(checked_name(name))
     if folder.is_dir():
         return folder, None
     entry = registry.lookup(str(name))

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from coupling_lib import paths
 from coupling_lib.blocks.fits import gb
-from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.errors import CouplingError, ParameterError, shown
 from coupling_lib.inputs.given import prompt_inputs, prompt_name, prompts_together
 from coupling_lib.models.load import Model
 from coupling_lib.progress import Report
@@ -75,7 +75,7 @@ def sweep(
         >>> dict(ds.norm.sizes)
         {'prompt': 2, 'level': 13}
     """
-    given, versions = prompt_inputs(prompts), []
+    given, versions = prompt_inputs(prompts, model), []
 
     def noted() -> Iterator[xr.Dataset]:
         for ds in stream(measure, model, given, store=store, **settings):
@@ -106,6 +106,9 @@ def stream(
     Yields:
         one data set per prompt, in their order.
 
+    Raises:
+        ParameterError: see `sweep`; also if `measure` is no function, or `store` no folder.
+
     Example:
         >>> import tempfile
         >>> import coupling_lib as cl
@@ -115,8 +118,10 @@ def stream(
         ...     [ds.prompt.item() for ds in found] == texts
         True
     """
-    given = prompt_inputs(prompts)
-    shelf = _Shelf(paths.RESULTS if store is None else Path(store), measure, model, settings)
+    given = prompt_inputs(prompts, model)
+    if not callable(measure):
+        raise ParameterError(f"measure is {shown(measure)}; pass a function, such as cl.measure_depth")
+    shelf = _Shelf(_root(store), measure, model, settings)
     most = prompts_together(model) if getattr(measure, "batched", False) else 1
     waiting: list[tuple[int, str | torch.Tensor]] = []
     report = Report(model.name, model.n_blocks, len(given), lambda: shelf.missing(given), lambda: _needs(model))
@@ -167,6 +172,17 @@ def _each(
             return
     for prompt in prompts:
         yield timed([prompt])
+
+
+def _root(store: str | Path | None) -> Path:
+    """Say where results are kept, and refuse a place where none can ever be."""
+    if store is None:
+        return paths.RESULTS
+    if not isinstance(store, str | Path) or not str(store).strip() or "\0" in str(store):
+        raise ParameterError(f"store is {shown(store)}; it must be a folder, or None for the usual one")
+    if Path(store).is_file():
+        raise ParameterError(f"store is the file {str(store)!r}; give a folder, which is made if it is not there")
+    return Path(store)
 
 
 class _Shelf:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.errors import UntrustworthyResultError, check_whole
 from coupling_lib.svd.eigenvectors import top_eigenvectors
 
 BLOCK = 16
@@ -72,8 +72,7 @@ def golub_kahan(
         found = golub_kahan(operator.T, k, tolerance, block, max_columns)
         return found._replace(U=found.Vh.T, Vh=found.U.T)
     d = operator.shape[1]
-    if not 1 <= k <= d:
-        raise ParameterError(f"k is {k!r}; a {tuple(operator.shape)} operator has from 1 to {d} singular values")
+    check_whole("k", k, 1, d, f"a {tuple(operator.shape)} operator has {d} singular values")
     limit = min(d, max(k + block, 20 * k + 512 if max_columns is None else max_columns))
     bases = _Bases(operator, min(block, limit), limit)
     next_check, earlier = min(2 * k + 3 * bases.width, limit), None

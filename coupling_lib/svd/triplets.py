@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
 from coupling_lib.svd.eigenvectors import top_eigenvectors
 from coupling_lib.svd.krylov import golub_kahan
 from coupling_lib.svd.memory import budget, give_back
@@ -122,6 +122,8 @@ def top_triplets_stacked(J: Tensor, k: int, tolerance: float = 1e-4) -> Singular
         >>> top_triplets_stacked(torch.diag_embed(torch.tensor([[3.0, 2.0], [1.0, 5.0]])), k=1).S.tolist()
         [[3.0], [5.0]]
     """
+    if not isinstance(J, Tensor):
+        raise ParameterError(f"J is a {type(J).__name__}; a tensor that stacks matrices, (L, d, d), is expected")
     if J.ndim != 3 or not len(J):
         raise ParameterError(f"J has shape {tuple(J.shape)}; a stack of matrices, (L, d, d), is expected")
     _check_k(k, tuple(J.shape[1:]))
@@ -244,8 +246,7 @@ def _certify(found: SingularTriplets, gap: Tensor, tolerance: float, dtype: torc
 
 
 def _check_k(k: int, shape: tuple[int, ...]) -> None:
-    if not 1 <= k <= min(shape):
-        raise ParameterError(f"k is {k!r}; a {shape} Jacobian has from 1 to {min(shape)} singular values")
+    check_whole("k", k, 1, min(shape), f"a {shape} Jacobian has {min(shape)} singular values")
 
 
 def _check_entries(J: Tensor) -> None:

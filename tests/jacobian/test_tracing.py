@@ -8,7 +8,7 @@ import pytest
 import torch
 from families import loaded, named
 
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.jacobian import tracing
 from coupling_lib.models.load import load_model
 
@@ -92,3 +92,22 @@ def test_a_trace_forgets_blocks_and_knows_its_size_to_the_end():
     assert [call is None for call in trace.calls] == [True, True, False]
     assert (trace.n_blocks, trace.n_tokens, trace.d_model) == (3, 9, 32)
     assert torch.equal(trace.jacobian(2).dense(), wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_that_torch_would_slip_in_is_refused_in_one_line(dtype):
+    model, usual = load_model("nano-neox", precision="bfloat16"), torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with pytest.raises(UntrustworthyResultError, match=f"default dtype is {dtype}.*set_default_dtype") as default:
+            tracing.trace(model, IDS)
+    finally:
+        torch.set_default_dtype(usual)
+    with (
+        torch.autocast("cpu", dtype=dtype),
+        pytest.raises(UntrustworthyResultError, match=f"autocast is on for 'cpu' and rounds products to {dtype}") as on,
+    ):
+        tracing.trace(model, IDS)
+    assert "\n" not in f"{default.value}{on.value}"
+    with torch.autocast("cpu", dtype=dtype), torch.autocast("cpu", enabled=False):
+        assert tracing.trace(model, IDS).jacobian(0).dense().dtype == torch.float32

@@ -178,7 +178,7 @@ def test_other_models_are_read_without_the_model_itself_and_without_repetitions(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(prompts=[PARIS], ks=(97,)), "k is 97; nano-neox has width 96, so k is from 1 to 96"),
+        (dict(prompts=[PARIS], ks=(97,)), "k is 97; nano-neox has width 96, so it must be a whole number from 1 to 96"),
         (dict(prompts=[PARIS], token=40), "token is 40; this input has 18 tokens"),
         (dict(prompts=[]), "prompts is empty"),
     ],

@@ -104,7 +104,7 @@ def test_dataset_survives_netcdf(ds, tmp_path):
 
 
 def test_what_cannot_be_measured_is_refused_in_one_line(model):
-    with pytest.raises(ParameterError, match="whole names block 12; nano-neox has 12"):
+    with pytest.raises(ParameterError, match="a block of whole is 12; nano-neox has 12"):
         cl.measure_spectra(model, PROMPTS, whole=(12,))
     with pytest.raises(ParameterError, match="k is 97"):
         cl.measure_spectra(model, PROMPTS, k=97)

@@ -167,7 +167,7 @@ def test_a_report_compares_two_blocks_and_then_one():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(k=97), "k is 97; nano-neox has width 96, so k is from 1 to 96"),
+        (dict(k=97), "k is 97; nano-neox has width 96, so it must be a whole number from 1 to 96"),
         (dict(block=12), "block is 12; nano-neox has 12 blocks, counted from 0"),
         (dict(other=-1), "other is -1; nano-neox has 12 blocks, counted from 0"),
         (dict(kind="both"), "kind is 'both'; it must be one of self, input, output"),

@@ -168,7 +168,7 @@ def test_nan_states_are_refused(x):
 
 @pytest.mark.parametrize("shape", [(5,), (1, 8)])
 def test_a_shape_that_is_no_trajectory_is_refused(shape):
-    with pytest.raises(ParameterError, match="at least two depths"):
+    with pytest.raises(ParameterError, match="at least two depths|expected 2 to 3 dimensions"):
         norms(torch.ones(shape))
 
 

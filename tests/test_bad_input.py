@@ -1,0 +1,81 @@
+"""Bad input through the library and through papermill: one clear line, nothing stored, nothing run."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bad_inputs import CODE, LIBRARY, Bad, Rig
+from bad_parameters import PAPERMILL, PARAMETERS, check
+
+from coupling_lib import paths
+from coupling_lib.errors import CouplingError
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    return Rig(tmp_path_factory.mktemp("rig"))
+
+
+def listing(*folders: Path) -> dict[str, str]:
+    """Every file with the digest of what is in it, and every folder."""
+    found = [path for folder in folders for path in sorted(folder.rglob("*"))]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "" for path in found}
+
+
+@pytest.fixture
+def unchanged(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The store, the folder of all results and the current folder are afterwards what they were before."""
+    monkeypatch.chdir(tmp_path)
+    folders = (rig.store, paths.RESULTS, tmp_path)
+    before = listing(*folders)
+    assert any(name.startswith(str(rig.store)) for name in before)
+    yield
+    assert listing(*folders) == before
+
+
+def assert_one_line(error: BaseException, message: str) -> None:
+    assert isinstance(error, CouplingError)
+    said = str(error)
+    assert re.search(message, said), said
+    assert said and len(said.splitlines()) == 1 and len(said) < 700
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.filterwarnings("ignore::coupling_lib.errors.PostNormWarning")
+@pytest.mark.parametrize("bad", LIBRARY, ids=[row.name for row in LIBRARY])
+def test_the_library_refuses_in_one_line_and_leaves_everything_as_it_was(rig: Rig, bad: Bad):
+    with pytest.raises(CouplingError) as caught:
+        bad.call(rig)
+    assert_one_line(caught.value, bad.message)
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("given", "message"), PARAMETERS, ids=[str(given)[:50] for given, _ in PARAMETERS])
+def test_a_notebook_s_parameters_are_refused_before_anything_is_loaded(given: dict, message: str):
+    with pytest.raises(CouplingError) as caught:
+        check(given)
+    assert_one_line(caught.value, message)
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("notebook", "given", "message"), PAPERMILL, ids=[" ".join(row[1]) for row in PAPERMILL])
+def test_papermill_ends_in_that_line_and_a_code_that_is_not_zero(
+    notebook: str, given: list[str], message: str, tmp_path
+):
+    source = paths.ROOT / "notebooks" / f"{notebook}.ipynb"
+    command = [sys.executable, "-m", "papermill", str(source), "-", "--no-progress-bar", *given]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    assert run.returncode != 0
+    assert re.match(message, run.stderr.rstrip().splitlines()[-1]), run.stderr[-1000:]
+
+
+def test_the_table_is_long_and_repeats_nothing():
+    names = [row.name for row in LIBRARY] + [str(given) for given, _ in PARAMETERS]
+    assert len(set(names)) == len(names) >= 60
+    assert sum(CODE in str(row) for row in PARAMETERS) >= 3
