@@ -19,11 +19,18 @@ from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.summaries import interval
 from coupling_lib.metrics.variants import locality, names_at
 from coupling_lib.models.load import Model
+from coupling_lib.store.limits import summarised
 from coupling_lib.store.sweep import sweep
+
+
+def coupling_of_blocks(ds: xr.Dataset) -> xr.DataArray:
+    """Average each prompt's coupling over ordered pairs of different blocks, at the largest K."""
+    return 1 - frame.between_blocks(ds["normalized_miscoupling"].isel(k=-1))
 
 
 @frame.measurement(version=2)
 @frame.batched
+@summarised(by=coupling_of_blocks)
 def measure_depth(
     model: Model, prompts: frame.Prompts, ks: Sequence[int] = (10, 30, 50), token: int = -1, boundary: str = "block"
 ) -> xr.Dataset:
