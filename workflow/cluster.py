@@ -20,7 +20,7 @@ import psutil
 
 from coupling_lib.errors import CouplingError
 
-_NEEDED = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "sbatch")
+_NEEDED = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "sbatch", "srun")
 _CONF = """
 ClusterName=trial
 SlurmctldHost={host}(127.0.0.1)
@@ -62,7 +62,8 @@ class Cluster:
         self.folder = folder
         self.processes: dict[str, subprocess.Popen] = {}
         # What the cluster's commands, and so Snakemake, find it by.
-        self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+        path = f"{folder / 'bin'}:{os.environ.get('PATH', '')}"
+        self.environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path}
 
     @staticmethod
     def program(name: str) -> str | None:
@@ -70,13 +71,17 @@ class Cluster:
         return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
     def __enter__(self) -> Cluster:
-        for name in ("state", "spool"):
+        for name in ("state", "spool", "bin"):
             (self.folder / name).mkdir(parents=True)
         user, host = pwd.getpwuid(os.geteuid()).pw_name, socket.gethostname().split(".")[0]
         memory = psutil.virtual_memory().total // 2**20 - 64
         how = {"user": user, "host": host, "ports": _free_ports(2), "cpus": os.cpu_count(), "memory": memory}
         (self.folder / "slurm.conf").write_text(_CONF.format(folder=self.folder, **how))
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+        # Snakemake's plugin takes every SLURM_ variable away before it calls srun, which then looks elsewhere.
+        srun = self.folder / "bin" / "srun"
+        srun.write_text(f'#!/bin/sh\nSLURM_CONF={self.folder / "slurm.conf"} exec {self.program("srun")} "$@"\n')
+        srun.chmod(0o755)
         key = self.folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))

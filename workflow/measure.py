@@ -76,7 +76,7 @@ def _store(plan: dict[str, Any]) -> Path | None:
 def _inode(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
-    except FileNotFoundError:
+    except OSError:  # not there, nor can it be
         return None
     return found.st_ino, found.st_mtime_ns
 

@@ -24,12 +24,12 @@ SNAKEMAKE = ROOT / ".venv-sweep" / "bin" / "snakemake"
 
 def command(config: str, profile: str, more: str = "") -> list[str]:
     """Write the plan, and give the command that works through it."""
-    folder = ROOT / "workflow" / "profiles" / profile
-    if not (folder / "config.yaml").is_file():
-        known = ", ".join(sorted(path.parent.name for path in folder.parent.glob("*/config.yaml")))
+    known = {file.parent.name: file.parent for file in sorted((ROOT / "workflow" / "profiles").glob("*/config.yaml"))}
+    if profile not in known:
         raise CouplingError(
-            f"there is no profile {profile!r}; choose from {known}, or add workflow/profiles/{profile}/"
+            f"there is no profile {profile!r}; choose from {', '.join(known)}, or add workflow/profiles/"
         )
+    folder = known[profile]
     plan = read(config)
     rows = estimate(plan)
     print(table(plan, rows), flush=True)
