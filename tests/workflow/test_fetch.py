@@ -84,6 +84,7 @@ def test_what_runs_a_sweep_is_read_by_nobody_s_shell():
     commands = text.split("shell:\n")[1:]
     used = {word for command in commands for word in _fields(command.split("\n\n")[0])}
     plain = {"wildcards.weights", "wildcards.job", "wildcards.part", "wildcards.shards", "threads", "PYTHON"}
+    plain.add("params.given")  # joined by shlex.join
     assert {word for word in used if not word.endswith(":q")} == plain
     for profile in ("local", "slurm"):
         folder = settings.ROOT / "workflow" / "profiles" / profile
