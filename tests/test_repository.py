@@ -30,9 +30,14 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
-def requirements() -> list[str]:
+# In an environment of its own.
+APART = ("sweep",)
+
+
+def requirements(apart: tuple[str, ...] = APART) -> list[str]:
     extras = PROJECT["project"]["optional-dependencies"]
-    return [line for group in (PROJECT["project"]["dependencies"], *extras.values()) for line in group]
+    groups = [extras[name] for name in extras if name not in apart]
+    return [line for group in (PROJECT["project"]["dependencies"], *groups) for line in group]
 
 
 # -- pins and packages
@@ -51,13 +56,15 @@ def test_environment_yml_allows_the_python_versions_of_pyproject():
 
 
 def test_every_requirement_is_pinned_exactly():
-    assert [line for line in requirements() if not re.fullmatch(r"[\w.-]+==\d[\w.]*", line)] == []
+    assert [line for line in requirements(apart=()) if not re.fullmatch(r"[\w.-]+==\d[\w.]*", line)] == []
 
 
 def test_every_requirement_has_its_reason_beside_it():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     bare = [
-        line for line in requirements() if not re.search(rf'^\s*"{re.escape(line)}",\s+# \S.+$', text, re.MULTILINE)
+        line
+        for line in requirements(apart=())
+        if not re.search(rf'^\s*"{re.escape(line)}",\s+# \S.+$', text, re.MULTILINE)
     ]
     assert bare == []
 
@@ -120,6 +127,11 @@ def test_the_pins_are_what_is_installed():
     assert {name: version(name).partition("+")[0] for name in pins} == pins
 
 
+def test_what_has_an_environment_of_its_own_is_imported_by_nothing_here():
+    loose = {folder: {name for name in imported(folder) if name.startswith("snakemake")} for folder in MAY_IMPORT}
+    assert {folder: names for folder, names in loose.items() if names} == {}
+
+
 def test_every_package_folder_is_listed_in_pyproject():
     folders = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "coupling_lib").rglob("__init__.py")}
     assert {name.replace("/", ".") for name in folders} | {"coupling_lib.data"} == set(
@@ -175,6 +187,9 @@ def test_help_lists_every_target_a_user_runs():
         "book",
         "test",
         "lint",
+        "sweep",
+        "sweep-plan",
+        "test-cluster",
         "notebooks",
         "bench",
         "golden",

@@ -44,6 +44,11 @@ def needed(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict
     return need | {name: int(size * linear + 4 * (total - linear)) for name, size in _LINEAR.items()}
 
 
+def bytes_per_weight(precision: str) -> float:
+    """Say how many bytes a weight of a block takes."""
+    return (_PLAIN | _LINEAR)[precision]
+
+
 def aligned(weight: torch.Tensor) -> torch.Tensor:
     """Put a weight where the processor's vector instructions like it: at a multiple of 64 bytes."""
     # In a safetensors file a weight begins at any multiple of 8 bytes, and so it does where the file is mapped. The

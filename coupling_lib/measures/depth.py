@@ -23,6 +23,7 @@ from coupling_lib.metrics.spectrum import frobenius_estimate, probes
 from coupling_lib.metrics.summaries import interval
 from coupling_lib.metrics.variants import VARIANTS, chosen_variants, locality, measure_variants, names_at
 from coupling_lib.models.load import Model
+from coupling_lib.store.limits import summarised
 from coupling_lib.store.sweep import sweep
 from coupling_lib.svd.operators import fewer_products
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
@@ -31,8 +32,14 @@ from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
 _SHARE_OF_PAIRS = 0.3
 
 
+def coupling_of_blocks(ds: xr.Dataset) -> xr.DataArray:
+    """Average each prompt's coupling over ordered pairs of different blocks, at the largest K."""
+    return 1 - frame.between_blocks(ds["normalized_miscoupling"].isel(k=-1))
+
+
 @frame.measurement(version=2)
 @frame.batched
+@summarised(by=coupling_of_blocks)
 def measure_depth(
     model: Model,
     prompts: frame.Prompts,

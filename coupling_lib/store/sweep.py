@@ -2,7 +2,8 @@
 
     ds = cl.sweep(cl.measure_depth, model, prompts, ks=(10,))
 
-A run that was stopped, or killed, goes on where it was; a run that was finished is read from the disk in no time.
+A run that was stopped, or killed, goes on where it was; a run that was finished is read from the disk in no time. So
+shards of a set, measured into one store on as many machines as there are, are merged by a sweep of the whole set.
 """
 
 from __future__ import annotations
@@ -27,13 +28,22 @@ from coupling_lib.provenance import command_line, prompts_hash
 from coupling_lib.store import StoreWarning, join_prompts, write
 from coupling_lib.store.files import find, place, roots
 from coupling_lib.store.key import measurement_key, prompt_key
+from coupling_lib.store.limits import Summary, Until, in_shard
 
 Prompts = str | torch.Tensor | Iterable[Any]
 Measure = Callable[..., xr.Dataset]
 
 
 def sweep(
-    measure: Measure, model: Model, prompts: Prompts, *, store: str | Path | None = None, **settings: Any
+    measure: Measure,
+    model: Model,
+    prompts: Prompts,
+    *,
+    store: str | Path | None = None,
+    shard: str | None = None,
+    until: float | None = None,
+    of: str | Summary | None = None,
+    **settings: Any,
 ) -> xr.Dataset:
     """Measure many prompts, keep each as soon as it is done, and repeat nothing that was finished.
 
@@ -57,14 +67,23 @@ def sweep(
         model: a model from `load_model` or `wrap_model`.
         prompts: texts, tensors of `input_ids` `(1, n)`, images `(1, c, h, w)`, or `Prompt` objects.
         store: folder of all results; by default `results`, or what the environment variable `COUPLING_RESULTS` says.
+        shard: "i/n" measures the i-th of n shards, every n-th prompt, and no other. Its prompts are measured one by
+            one, so that a number does not depend on how the set was divided: sweeping the whole set afterwards, on the
+            same store, gives the bytes that shard "1/1" gives. What no prompt changes comes with shard 1.
+        until: ends the sweep, in the order of the prompts, as soon as half the width of the 95 % interval of the mean
+            over them is below this number; after 8 prompts at the earliest. All are measured if it never is.
+        of: what `until` looks at: the name of a variable, averaged over everything but prompts, or a function of the
+            data set of one prompt; by default the measure's main number, where it has one (`measure_depth`: the
+            coupling of different blocks at the largest K).
         settings: keyword arguments of `measure`, plain values.
 
     Returns:
         what `measure(model, prompts, **settings)` returns. Where entries of different prompts differ in length, the
-        shorter are filled up with NaN. The attribute `versions` names all that were used, if these are several.
+        shorter are filled up with NaN. The attribute `versions` names all that were used, if these are several; with
+        `until`, `stopped` says after how many prompts the sweep ended and why, and `half_width` is the one reached.
 
     Raises:
-        ParameterError: if there is no prompt, or `measure` refuses one.
+        ParameterError: if there is no prompt, or `measure` refuses one; if a shard does not exist or is empty.
 
     Example:
         >>> import tempfile
@@ -75,21 +94,35 @@ def sweep(
         >>> dict(ds.norm.sizes)
         {'prompt': 2, 'level': 13}
     """
-    given, versions = prompt_inputs(prompts, model), []
+    whole, versions = prompt_inputs(prompts, model), []
+    given = [prompt for _, prompt in in_shard(whole, shard)]
+    if not given:
+        raise ParameterError(f"shard {shard} of {len(whole)} prompts is empty; make at most {len(whole)} shards")
+    limit = None if until is None else Until(until, of, measure, shard, len(given))
 
     def noted() -> Iterator[xr.Dataset]:
-        for ds in stream(measure, model, given, store=store, **settings):
+        for ds in stream(measure, model, whole, store=store, shard=shard, **settings):
             versions.append(ds.attrs.get("versions", ""))
             yield ds
+            if limit is not None and limit.enough(ds):
+                return
 
     joined = join_prompts(noted())
+    given = given[: len(versions)]
     present = {"n_prompts": len(given), "prompts_sha256": prompts_hash(given)}
     present |= {"versions": "; ".join(dict.fromkeys(versions)), "command": command_line()}
-    return joined.assign_attrs({name: value for name, value in present.items() if name in joined.attrs})
+    present = {name: value for name, value in present.items() if name in joined.attrs}
+    return joined.assign_attrs(present | (limit.record() if limit else {}))
 
 
 def stream(
-    measure: Measure, model: Model, prompts: Prompts, *, store: str | Path | None = None, **settings: Any
+    measure: Measure,
+    model: Model,
+    prompts: Prompts,
+    *,
+    store: str | Path | None = None,
+    shard: str | None = None,
+    **settings: Any,
 ) -> Iterator[xr.Dataset]:
     """Measure like `sweep`, and give the measurements one at a time, so that memory does not grow with their number.
 
@@ -101,10 +134,11 @@ def stream(
         model: see `sweep`.
         prompts: see `sweep`.
         store: see `sweep`.
+        shard: see `sweep`.
         settings: see `sweep`.
 
     Yields:
-        one data set per prompt, in their order.
+        one data set per prompt, in their order; none where a shard is empty.
 
     Raises:
         ParameterError: see `sweep`; also if `measure` is no function, or `store` no folder.
@@ -118,11 +152,13 @@ def stream(
         ...     [ds.prompt.item() for ds in found] == texts
         True
     """
-    given = prompt_inputs(prompts, model)
+    chosen = in_shard(prompt_inputs(prompts, model), shard)
+    given = [prompt for _, prompt in chosen]
     if not callable(measure):
         raise ParameterError(f"measure is {shown(measure)}; pass a function, such as cl.measure_depth")
     shelf = _Shelf(_root(store), measure, model, settings)
-    most = prompts_together(model) if getattr(measure, "batched", False) else 1
+    # The last digits of what is measured together depend on the company.
+    most = prompts_together(model) if getattr(measure, "batched", False) and shard is None else 1
     waiting: list[tuple[int, str | torch.Tensor]] = []
     report = Report(model.name, model.n_blocks, len(given), lambda: shelf.missing(given), lambda: _needs(model))
 
@@ -137,8 +173,8 @@ def stream(
             yield ds
 
     silent = None if len(given) > 1 else True
-    bar = tqdm(given, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False)
-    for number, prompt in enumerate(bar):
+    bar = tqdm(chosen, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False)
+    for number, prompt in bar:
         ds = shelf.find(prompt, complete=number == 0)
         if ds is None:
             waiting.append((number, prompt))

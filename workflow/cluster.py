@@ -1,0 +1,168 @@
+"""A SLURM cluster of one node, on this machine and in a folder of its own, for trying a sweep on a real scheduler.
+
+It needs Debian's packages `slurm-wlm` and `munge` and nothing of the system's own set-up: configuration, key, sockets,
+ports, state and logs lie in the folder, and its end takes them all away.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+
+from coupling_lib.errors import CouplingError
+
+_NEEDED = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "sbatch", "srun")
+_CONF = """
+ClusterName=trial
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+ReturnToService=2
+SlurmdTimeout=30
+InactiveLimit=0
+KillWait=5
+MinJobAge=300
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} State=UNKNOWN
+PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class Cluster:
+    """A running cluster; use it as a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        if lacking := [name for name in _NEEDED if self.program(name) is None]:
+            raise CouplingError(f"{', '.join(lacking)} not found; on Debian: apt-get install slurm-wlm munge")
+        self.folder = folder
+        self.processes: dict[str, subprocess.Popen] = {}
+        # What the cluster's commands, and so Snakemake, find it by.
+        path = f"{folder / 'bin'}:{os.environ.get('PATH', '')}"
+        self.environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path}
+
+    @staticmethod
+    def program(name: str) -> str | None:
+        """Find a program, in the folders of the system's administrator too."""
+        return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+
+    def __enter__(self) -> Cluster:
+        for name in ("state", "spool", "bin"):
+            (self.folder / name).mkdir(parents=True)
+        user, host = pwd.getpwuid(os.geteuid()).pw_name, socket.gethostname().split(".")[0]
+        memory = psutil.virtual_memory().total // 2**20 - 64
+        how = {"user": user, "host": host, "ports": _free_ports(2), "cpus": os.cpu_count(), "memory": memory}
+        (self.folder / "slurm.conf").write_text(_CONF.format(folder=self.folder, **how))
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+        # Snakemake's plugin takes every SLURM_ variable away before it calls srun, which then looks elsewhere.
+        srun = self.folder / "bin" / "srun"
+        srun.write_text(f'#!/bin/sh\nSLURM_CONF={self.folder / "slurm.conf"} exec {self.program("srun")} "$@"\n')
+        srun.chmod(0o755)
+        key = self.folder / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        try:
+            self.start("munged")
+            self.start("slurmctld")
+            self.start("slurmd")
+            self.wait_idle()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["scancel", "--full", "--user", str(os.geteuid())], env=self._env(), check=False,
+                       capture_output=True)  # fmt: skip
+        for name in ("slurmd", "slurmctld", "munged"):
+            if name in self.processes:
+                _end(self.processes.pop(name))
+
+    def start(self, name: str) -> None:
+        """Start one of the daemons, in the foreground of a process that is ours."""
+        place = self.folder
+        munged = ["--foreground", "--force", f"--key-file={place / 'munge.key'}", f"--socket={place / 'munge.socket'}"]
+        munged += [f"--{file}-file={place / 'munge'}.{file}" for file in ("pid", "log", "seed")]
+        arguments = {"munged": munged, "slurmctld": ["-D", "-i"], "slurmd": ["-D"]}[name]
+        with (place / f"{name}.out").open("ab") as out:
+            command = [self.program(name), *arguments]
+            self.processes[name] = subprocess.Popen(command, env=self._env(), stdout=out, stderr=out)
+        if name == "munged":
+            _until(lambda: (place / "munge.socket").exists(), "munged does not answer", self.logs)
+
+    def kill(self, name: str) -> None:
+        """Kill a daemon as a crash would; what it started goes on."""
+        process = self.processes.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def wait_idle(self, seconds: float = 60) -> None:
+        """Wait until the node takes jobs."""
+        _until(lambda: self.state() in ("idle", "mix", "alloc"), "the node does not come up", self.logs, seconds)
+
+    def state(self) -> str:
+        """Give the node's state, as sinfo has it."""
+        found = subprocess.run(
+            ["sinfo", "-h", "-o", "%t"], env=self._env(), capture_output=True, text=True, check=False
+        )
+        return found.stdout.strip()
+
+    def logs(self) -> str:
+        """Give the last lines of what the daemons said."""
+        files = sorted([*self.folder.glob("*.log"), *self.folder.glob("*.out")])
+        return "\n".join(line for file in files for line in file.read_text(errors="replace").splitlines()[-3:])
+
+    def _env(self) -> dict[str, str]:
+        return os.environ | self.environment
+
+
+def _until(done: object, lack: str, logs: object, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > end:
+            raise CouplingError(f"{lack}:\n{logs()}")
+        time.sleep(0.1)
+
+
+def _end(process: subprocess.Popen) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Find ports that nobody listens on."""
+    held = [socket.socket() for _ in range(count)]
+    for one in held:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports

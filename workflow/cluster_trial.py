@@ -1,0 +1,174 @@
+"""A sweep through a real SLURM of one node, with a job and the node's daemon killed in the middle: `make test-cluster`.
+
+Three models in two precisions, in shards. It passes where the sweep completes, every prompt was measured once, the
+numbers are those of an undisturbed run to the last bit, and running it again does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from coupling_lib.errors import CouplingError
+from workflow.cluster import Cluster
+from workflow.records import in_one_line, lines
+from workflow.settings import ROOT
+
+CONFIG = {
+    "name": "trial",
+    "models": ["nano-neox", "nano-llama", "nano-vit"],
+    "precisions": ["float32", "bfloat16"],
+    "prompts": 8,
+    "shards": 2,
+    "measures": {"depth": {"ks": [4]}},
+}
+PROMPTS, SHARDS, JOBS = 8, 2, 6
+# There is no accounting to ask, and nobody waits for a file system.
+MORE = (
+    "--slurm-no-account --slurm-status-command squeue --slurm-init-seconds-before-status-checks 2 "
+    "--latency-wait 10 --jobs 4"
+)
+_LONGEST = 900
+
+# The undisturbed run: one process, one shard, a store of its own; then both are compared bit for bit.
+_COMPARED = """
+import sys
+import coupling_lib as cl
+disturbed, own = sys.argv[1:3]
+for name in sys.argv[3:]:
+    model = cl.load_model(name)
+    inputs = cl.inputs_for(model, cl.load_prompts(n=PROMPTS))
+    one = cl.sweep(cl.measure_depth, model, inputs, store=own, shard="1/1", ks=(4,))
+    many = cl.sweep(cl.measure_depth, model, inputs, store=disturbed, ks=(4,))
+    assert bytes(one.to_netcdf(engine="scipy")) == bytes(many.to_netcdf(engine="scipy")), f"{name} differs"
+"""
+
+
+class Trial:
+    """One trial in a folder."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.folder, self.cluster, self.start = folder, cluster, time.monotonic()
+        self.results = folder / "results"
+        self.root = self.results / "sweeps" / "trial"
+        self.config = folder / "trial.yaml"
+        self.config.write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
+        own = {"COUPLING_RESULTS": str(self.results), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self.environment = os.environ | cluster.environment | own
+
+    def run(self) -> None:
+        """Run the sweep, disturb it, and look at what it left."""
+        with (self.folder / "sweep.out").open("wb") as out:
+            command = [sys.executable, "-m", "workflow.sweep", str(self.config), "--profile", "slurm", f"--more={MORE}"]
+            sweep = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=out, stderr=subprocess.STDOUT)
+            try:
+                self.disturb(sweep)
+                sweep.wait(timeout=_LONGEST)
+            except BaseException:
+                sweep.kill()
+                raise
+        if sweep.returncode:
+            raise CouplingError(f"the sweep ended with {sweep.returncode}:\n{self.said()}\n{self.cluster.logs()}")
+        self.say("the sweep is complete")
+        self.once()
+        before = self.journals()
+        again = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
+        if again.returncode or "Nothing to be done" not in again.stdout + again.stderr or self.journals() != before:
+            raise CouplingError(f"the second sweep did something:\n{again.stdout}{again.stderr}")
+        self.say("running it again did nothing")
+        code = _COMPARED.replace("PROMPTS", str(PROMPTS))
+        command = [sys.executable, "-c", code, str(self.results), str(self.folder / "own"), *CONFIG["models"]]
+        compared = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
+        if compared.returncode:
+            raise CouplingError(f"the numbers are not those of an undisturbed run:\n{compared.stderr}")
+        self.say("the numbers of each model are those of an undisturbed run, bit for bit")
+
+    def disturb(self, sweep: subprocess.Popen) -> None:
+        """Kill a job that has begun, then the node's daemon while another has."""
+        first = self.begun(sweep, besides=set())
+        line = next(lines(first))
+        os.kill(line["pid"], signal.SIGKILL)
+        done = len(list(lines(first)))
+        self.say(f"killed SLURM job {line['slurm']} when {done} of {PROMPTS // SHARDS} prompts of its shard were done")
+        second = self.begun(sweep, besides={first})
+        self.cluster.kill("slurmd")
+        done = len(list(lines(second)))
+        self.say(f"killed the node's daemon when {done} of {PROMPTS // SHARDS} prompts of another shard were done")
+        time.sleep(3)
+        self.cluster.start("slurmd")
+        self.cluster.wait_idle()
+        self.say("the node's daemon is back")
+
+    def begun(self, sweep: subprocess.Popen, besides: set[Path]) -> Path:
+        """Wait for a shard that has measured something and not all, other than those that were seen before."""
+        seen = besides | set(self.journals())
+
+        def found() -> Path | None:
+            if sweep.poll() is not None:
+                raise CouplingError(f"the sweep ended before it was disturbed:\n{self.said()}")
+            fresh = [path for path, count in self.journals().items() if path not in seen and 0 < count]
+            return next((path for path in fresh if not self.receipt(path).exists()), None)
+
+        return _wait(found, _LONGEST)
+
+    def receipt(self, journal: Path) -> Path:
+        """Give the receipt that a shard writes when it is done."""
+        return self.root / "measured" / journal.parent.name / f"{journal.stem}.json"
+
+    def journals(self) -> dict[Path, int]:
+        """Count the measurements that each shard noted."""
+        return {path: len(list(lines(path))) for path in (self.root / "journals").glob("*/*.jsonl")}
+
+    def once(self) -> None:
+        """Count what was measured, by the journals and by the files."""
+        noted = [line for journal in self.journals() for line in lines(journal)]
+        names, wanted = {line["file"] for line in noted}, JOBS * PROMPTS
+        files = {path.name for path in self.results.glob("*/measurements/*.safetensors")}
+        merged = [json.loads(path.read_text()) for path in (self.root / "measured").glob("*.json")]
+        complete = [record["job"] for record in merged if record["prompts"] == record["of"] == PROMPTS]
+        # A process that is killed between a file and its line leaves the file, which nobody measures again.
+        if len(noted) != len(names) or not names <= files or len(files) != wanted or len(complete) != JOBS:
+            raise CouplingError(
+                f"{len(noted)} measurements of {len(names)} prompts were noted, {len(files)} files are there and "
+                f"{len(complete)} of {JOBS} jobs are complete; {wanted} of each were expected"
+            )
+        self.say(f"{len(files)} prompts were measured, {len(noted) - len(names)} of them twice")
+
+    def said(self) -> str:
+        """Give the end of what the sweep printed."""
+        return "\n".join((self.folder / "sweep.out").read_text(errors="replace").splitlines()[-40:])
+
+    def say(self, text: str) -> None:
+        """Print a line with the time since the start."""
+        print(f"{time.monotonic() - self.start:5.0f} s  {text}", flush=True)
+
+
+def _wait(found: Callable[[], Path | None], seconds: float) -> Path:
+    end = time.monotonic() + seconds
+    while (path := found()) is None:
+        if time.monotonic() > end:
+            raise CouplingError(f"nothing was measured within {seconds} s")
+        time.sleep(0.01)
+    return path
+
+
+def _run() -> str:
+    """Run a sweep through a SLURM cluster of one node, and kill parts of it."""
+    # Whoever ends the trial ends its cluster.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory(prefix="sweep-") as folder, Cluster(Path(folder) / "slurm") as cluster:
+        Trial(Path(folder), cluster).run()
+    return "the sweep survived"
+
+
+if __name__ == "__main__":
+    sys.exit(in_one_line(_run, "cluster_trial"))

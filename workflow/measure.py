@@ -1,0 +1,96 @@
+"""Measure one shard of a sweep's job into the store, and write a receipt of what was found there and what was made.
+
+    python -m workflow.measure PLAN JOB --shard 2/3
+
+Each measurement that is made is noted in a journal as soon as it is in the store, so that what a job did before it was
+killed is known. `python -m workflow.merge` reads receipts and journals.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import coupling_lib as cl
+from coupling_lib import paths, store
+from coupling_lib.errors import CouplingError
+from coupling_lib.inputs.choices import chosen_prompts
+from coupling_lib.store.key import measurement_key, prompt_key
+from coupling_lib.store.limits import Until, in_shard, parse_shard
+from coupling_lib.store.sweep import stream
+from workflow.records import in_one_line, lines, note, read, write
+from workflow.settings import MEASURES
+
+
+def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
+    """Measure a shard, and give its receipt."""
+    if name not in plan["jobs"]:
+        raise CouplingError(f"the plan has no job {name!r}; it has {', '.join(plan['jobs'])}")
+    job, root, (number, count) = plan["jobs"][name], Path(plan["root"]), parse_shard(shard)
+    measured, part = MEASURES[job["measure"]], f"{number}-of-{count}"
+    how = {key: job[key] for key in ("precision", "untrained", "seed", "revision")}
+    model = cl.load_model(job["model"], **how, memory=job["memory"] or None)
+    prompts = chosen_prompts(SimpleNamespace(prompts=job["prompts"], seed=job["seed"]))
+    inputs = cl.inputs_for(model, prompts, seed=job["seed"])
+    key = measurement_key(measured, model, job["settings"])
+    if key["version"] != job["version"]:
+        raise CouplingError(f"{name} was planned with version {job['version']}, and the library has {key['version']} "
+                            "now; plan the sweep again")  # fmt: skip
+    chosen = in_shard(inputs, shard)
+    places = [store.place(plan["store"], key | {"prompt": prompt_key(model, prompt)}) for _, prompt in chosen]
+    journal = root / "journals" / name / f"{part}.jsonl"
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    limit = None if job["until"] is None else Until(job["until"], job["of"], measured, None, len(inputs))
+    datasets = stream(measured, model, inputs, store=_store(plan), shard=shard, **job["settings"])
+    files = []
+    for (place, _), path in zip(chosen, places, strict=True):
+        noted, before = path.name in {line["file"] for line in lines(journal)}, _inode(path)
+        ds = next(datasets)
+        found = path if path.exists() else Path(paths.SHIPPED, *path.parts[-3:])
+        if not found.exists():
+            raise CouplingError(f"{path} could not be written, so that prompt {place + 1} would be lost; see above")
+        record = {"place": place, "file": found.name, "sha256": hashlib.sha256(found.read_bytes()).hexdigest()}
+        files.append(record)
+        if found == path and _inode(path) != before:
+            # What was damaged, or removed since it was made, is rightly measured again.
+            again = "damaged" if before else "removed" if noted else ""
+            note(journal, record | {"again": again} | _whereabouts())
+        if limit is not None and limit.enough(ds):
+            break
+    receipt = {"job": name, "shard": shard, "prompts": len(inputs), "files": files}
+    target = root / "measured" / name / f"{part}.json"
+    return write(target, receipt | (limit.record() if limit and files else {}))
+
+
+def _store(plan: dict[str, Any]) -> Path | None:
+    """Name the store only where it is another than the usual, which is read together with what ships."""
+    return None if Path(plan["store"]) == paths.RESULTS else Path(plan["store"])
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:  # not there, nor can it be
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _whereabouts() -> dict[str, Any]:
+    slurm = os.environ.get("SLURM_JOB_ID", "")
+    return {"host": platform.node(), "pid": os.getpid(), "slurm": slurm, "at": datetime.now(UTC).isoformat()}
+
+
+def _run(plan: str, job: str, shard: str) -> str:
+    """Measure one shard of a sweep's job."""
+    receipt = read(measure(read(plan), job, shard))
+    return f"{job}, shard {shard}: {len(receipt['files'])} prompts are in the store"
+
+
+if __name__ == "__main__":
+    sys.exit(in_one_line(_run, "measure", plan=None, job=None, shard="1/1"))

@@ -1,0 +1,71 @@
+"""A small book of a sweep: its figures, and a page that says what was measured."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coupling_lib.errors import CouplingError
+from workflow.records import in_one_line, read
+
+
+def pages(plan: dict[str, Any]) -> Path:
+    """Write the sources of the book and build it."""
+    root = Path(plan["root"])
+    book = root / "book"
+    shutil.rmtree(book, ignore_errors=True)
+    book.mkdir(parents=True)
+    for figure in plan["figures"]:
+        shutil.copy(root / "figures" / f"{figure}.ipynb", book / f"{figure}.ipynb")
+    (book / "index.md").write_text(front(plan), encoding="utf-8")
+    toc = {"format": "jb-book", "root": "index", "chapters": [{"file": figure} for figure in plan["figures"]]}
+    settings = {"title": f"Sweep {plan['name']}", "execute": {"execute_notebooks": "off"}, "only_build_toc_files": True}
+    for name, content in (("_toc.yml", toc), ("_config.yml", settings)):
+        (book / name).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(book), "--all"]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    page = book / "_build" / "html" / "index.html"
+    if built.returncode or not page.is_file():
+        last = [line for line in built.stderr.splitlines() if line.strip()][-1:]
+        raise CouplingError(f"the book was not built ({''.join(last)[:200]}); run: jupyter-book build {book}")
+    return page
+
+
+def front(plan: dict[str, Any]) -> str:
+    """Write the first page: a table of what was measured."""
+    rows = []
+    for name in plan["jobs"]:
+        record = read(Path(plan["root"]) / "measured" / f"{name}.json")
+        state = "untrained" if record["untrained"] else "trained"
+        number = f"{record['prompts']} of {record['of']}"
+        cells = (record["model"], record["revision"] or "", state, record["precision"], record["measure"])
+        rows.append([*map(str, cells), str(record["version"]), number, record["stopped"]])
+    head = ["model", "revision", "network", "precision", "measure", "version", "prompts", "ended early"]
+    lines = [head, ["---"] * len(head), *([_plain(cell) for cell in row] for row in rows)]
+    text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return f"# Sweep {plan['name']}\n\nWhat was measured, and is shown on the pages that follow.\n\n{text}\n"
+
+
+def _plain(text: str) -> str:
+    """Show a text as it is, whatever it holds: no markup of its own, and no end of its cell."""
+    return re.sub(
+        r"([\\`*_{}\[\]()#+!|<>$~-])",
+        lambda found: f"&#{ord(found[1])};",
+        html.escape(text.replace("\n", " "), quote=False),
+    )
+
+
+def _run(plan: str) -> str:
+    """Build a small book of a sweep."""
+    return f"the book of the sweep is {pages(read(plan))}"
+
+
+if __name__ == "__main__":
+    sys.exit(in_one_line(_run, "pages", plan=None))

@@ -1,0 +1,199 @@
+"""What a sweep will take, before it runs: operations, hours, memory and disk of every job, and what is there already.
+
+    python -m workflow.plan CONFIG
+
+The figures follow from depth, width and parameters in `data/models.csv`. They are estimates, good to about a factor of
+two for coupling across depth; the hours are at the rate that is named, and of a card one has to say it (`flops`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from coupling_lib import store
+from coupling_lib.blocks import fits
+from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.inputs.choices import chosen_prompts
+from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.models import registry, sources
+from coupling_lib.progress import duration
+from coupling_lib.store.limits import in_shard
+from workflow.records import in_one_line, write
+from workflow.settings import read
+
+# Python with its libraries, and how much more than the estimate a scheduler is asked for.
+_LIBRARIES, _SPARE, _SLOWER = 1.5e9, 1.3, 4
+_TOKENS_PER_LETTER = 0.25
+_UNKNOWN = float("nan")
+
+
+def estimate(plan: dict[str, Any]) -> pd.DataFrame:
+    """Estimate every shard of every job: one row each."""
+    rate = plan["flops"] or measured_rate()
+    rows = []
+    for name, job in plan["jobs"].items():
+        prompts = chosen_prompts(SimpleNamespace(prompts=job["prompts"], seed=job["seed"]))
+        kept = stored(plan, job)
+        for number in range(1, job["shards"] + 1):
+            texts = [prompt.text for _, prompt in in_shard(prompts, f"{number}/{job['shards']}")]
+            there = len([text for text in texts if text in kept.index])
+            left = [text for text in texts if text not in kept.index]
+            work = sum(operations(job, _TOKENS_PER_LETTER * len(text)) for text in left) if left else 0.0
+            each = kept["bytes"].mean() if len(kept) else record_bytes(job)
+            row = {"job": name, "shard": f"{number}/{job['shards']}", "prompts": len(texts), "stored": there}
+            row |= {"flop": work, "hours": work / rate / 3600, "memory": memory(job), "disk": each * len(left)}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def operations(job: Mapping[str, Any], n_tokens: float) -> float:
+    """Estimate the floating-point operations of one prompt."""
+    L, d, block = shape(job)
+    forward = 2 * block * L * n_tokens
+    if job["measure"] == "trajectories":
+        return forward
+    # The Jacobian of a block pulls d cotangents back; each is multiplied with the vectors of every block.
+    k = max([*job["settings"].get("ks", []), job["settings"].get("k", 0)]) or 50
+    return forward + L * 2 * block * d + L * L * 2 * d * d * k
+
+
+def memory(job: Mapping[str, Any]) -> float:
+    """Estimate the bytes that a job holds: weights, the float32 copy of a block, the Jacobians of all blocks."""
+    L, d, block = shape(job)
+    entry = registry.lookup(job["model"])
+    total = entry.parameters_b * 1e9 if entry and entry.parameters_b else block * L
+    each = fits.bytes_per_weight(job["precision"])
+    held = fits.parse(job["memory"]) if job["memory"] else each * total
+    return _LIBRARIES + held + 4 * block + 4 * L * d * d
+
+
+def weights_bytes(model: Mapping[str, Any]) -> float:
+    """Estimate what fetching a model puts on the disk; nothing where it is at hand."""
+    folder, entry = sources.at_hand(model["model"])
+    if folder is not None:
+        return 0.0
+    # Published weights take two bytes each.
+    return entry.parameters_b * 2e9 if entry and entry.parameters_b else _UNKNOWN
+
+
+def record_bytes(job: Mapping[str, Any]) -> float:
+    """Estimate the file of one prompt of coupling across depth, where none is stored yet."""
+    L, d, _ = shape(job)
+    ks = len(job["settings"].get("ks", [0]))
+    return 4 * (len(VARIANTS) * ks * L * (L + 1) + L * d)
+
+
+def shape(job: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Give blocks, width and weights of a block; NaN where nobody wrote them down."""
+    entry, config = registry.lookup(job["model"]), Path(job["model"]) / "config.json"
+    if entry and entry.blocks and entry.width:
+        L, d = entry.blocks, entry.width
+        # Embeddings counted with the blocks would be half of a small model.
+        return L, d, min(entry.parameters_b * 1e9 / L, 20.0 * d * d) if entry.parameters_b else 12.0 * d * d
+    known = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    L, d = known.get("num_hidden_layers", _UNKNOWN), known.get("hidden_size", _UNKNOWN)
+    return L, d, 12.0 * d * d
+
+
+def stored(plan: Mapping[str, Any], job: Mapping[str, Any]) -> pd.DataFrame:
+    """List what is in the store of a job, by prompt."""
+    table = _listing(plan["store"])
+    alike = (table["measure"] == job["measure"]) & (table["version"] == job["version"])
+    alike &= (table["precision"] == job["precision"]) & (table["untrained"] == int(job["untrained"]))
+    alike &= table["model"].isin([job["model"], getattr(registry.lookup(job["model"]), "alias", "")])
+    if job["revision"] is not None:
+        alike &= table["revision"] == job["revision"]
+    same = [_within(job["settings"], json.loads(text)) for text in table["settings"]]
+    return table[alike & np.array(same, dtype=bool)].drop_duplicates("prompt").set_index("prompt")
+
+
+def _within(given: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Tell whether a measurement was made with these settings, whatever the others are."""
+    return all(settings.get(name) == value for name, value in given.items())
+
+
+@cache
+def _listing(root: str) -> pd.DataFrame:
+    return store.listing(root=root)
+
+
+@cache
+def measured_rate(n: int = 1024) -> float:
+    """Measure how many operations a second a matrix product does here."""
+    A = np.ones((n, n), dtype=np.float32)
+    best = math.inf
+    for _ in range(4):
+        start = time.perf_counter()
+        A @ A
+        best = min(best, time.perf_counter() - start)
+    return 2 * n**3 / best
+
+
+def table(plan: dict[str, Any], rows: pd.DataFrame) -> str:
+    """Write the plan for readers."""
+    lines = [f"sweep {plan['name']}: {len(plan['weights'])} models, {len(plan['jobs'])} jobs in {len(rows)} shards, "
+             f"{len(plan['figures'])} figures"]  # fmt: skip
+    source = "as configured" if plan["flops"] else "of one matrix product, measured here"
+    lines += [f"at {(plan['flops'] or measured_rate()) / 1e9:,.0f} GFLOP/s ({source})", ""]
+    for name, model in plan["weights"].items():
+        need = weights_bytes(model)
+        lines.append(f"  fetch    {name}: {'at hand' if need == 0 else _size(need) + ' of weights'}")
+    for row in rows.itertuples():
+        time_needed = "unknown time" if math.isnan(row.hours) else "nothing to do" if row.prompts == row.stored else (
+            f"{_flop(row.flop)}, {duration(row.hours * 3600)}")  # fmt: skip
+        lines.append(f"  measure  {row.job} {row.shard}: {row.prompts} prompts, {row.stored} stored; {time_needed}; "
+                     f"{_size(row.memory)} of memory, {_size(row.disk)} of disk")  # fmt: skip
+    lines += [f"  figure   {name}" for name in plan["figures"]] + ["  book"] * plan["book"]
+    total = rows["hours"].sum(skipna=False) * 3600
+    left, disk = int((rows["prompts"] - rows["stored"]).sum()), rows["disk"].sum(skipna=False)
+    long = "unknown time (a model's size is not known)" if math.isnan(total) else duration(total) if left else "no time"
+    return "\n".join([*lines, "", f"in all {left} prompts to measure: {long} on one machine, {_size(disk)} of disk"])
+
+
+def for_the_scheduler(plan: dict[str, Any], rows: pd.DataFrame) -> None:
+    """Give every job the memory and the minutes that a scheduler is asked for."""
+    for name, job in plan["jobs"].items():
+        mine = rows[rows["job"] == name]
+        need, hours = mine["memory"].max(), mine["hours"].max()
+        # What is not known gets a machine's usual share: nothing is asked for.
+        job["mem_mb"] = None if math.isnan(need) else math.ceil(_SPARE * need / 1e6)
+        job["minutes"] = None if math.isnan(hours) else math.ceil(15 + _SLOWER * 60 * hours)
+
+
+def _flop(count: float) -> str:
+    for unit, factor in (("PFLOP", 1e15), ("TFLOP", 1e12)):
+        if count >= factor:
+            return f"{count / factor:,.1f} {unit}"
+    return f"{count / 1e9:,.1f} GFLOP"
+
+
+def _size(size: float) -> str:
+    return "an unknown amount" if math.isnan(size) else fits.gb(int(size))
+
+
+def _run(config: str, out: str) -> str:
+    """Print what a sweep will take, and with --out write the plan that Snakemake works through."""
+    plan = read(config)
+    try:
+        rows = estimate(plan)
+    except ParameterError as error:
+        raise CouplingError(f"{Path(config).name}: {error}") from None
+    for_the_scheduler(plan, rows)
+    if out:
+        write(Path(plan["root"]) / "plan.json" if out == "-" else Path(out), plan)
+    return table(plan, rows)
+
+
+if __name__ == "__main__":
+    sys.exit(in_one_line(_run, "plan", config=None, out=""))

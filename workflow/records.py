@@ -1,0 +1,83 @@
+"""What the workflow's commands share: records that are whole or not there, journals, and errors of one line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from coupling_lib.errors import CouplingError
+
+
+def read(file: str | Path) -> dict[str, Any]:
+    """Read a plan, a receipt or another record."""
+    try:
+        found = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CouplingError(f"the record {str(file)!r} cannot be read ({error}); run make sweep again") from None
+    if not isinstance(found, dict):
+        raise CouplingError(f"the record {str(file)!r} holds a {type(found).__name__}; run make sweep again")
+    return found
+
+
+def write(target: Path, content: dict[str, Any]) -> Path:
+    """Write a record whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    partial.replace(target)
+    return target
+
+
+def lines(journal: Path) -> Iterator[dict[str, Any]]:
+    """Read a journal; a last line that was cut off by a kill says nothing."""
+    for text in journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []:
+        try:
+            yield json.loads(text)
+        except ValueError:
+            continue
+
+
+def note(journal: Path, line: dict[str, Any]) -> None:
+    """Append one line in one write, after one that may have been cut off."""
+    with journal.open("ab", buffering=0) as file:
+        file.write(b"\n" * _cut_off(journal) + json.dumps(line).encode() + b"\n")
+        os.fsync(file.fileno())
+
+
+def _cut_off(journal: Path) -> bool:
+    content = journal.read_bytes()
+    return bool(content) and not content.endswith(b"\n")
+
+
+def in_one_line(
+    run: Callable[..., str], prog: str, arguments: Sequence[str] | None = None, **options: str | None
+) -> int:
+    """Run a command of the workflow: what a user can cause ends in one line on stderr and a status that is not 0."""
+    # An option without a default is a place on the command line.
+    parser = argparse.ArgumentParser(prog=f"python -m workflow.{prog}", description=run.__doc__)
+    for name, default in options.items():
+        if default is None:
+            parser.add_argument(name, metavar=name.upper())
+        else:
+            parser.add_argument(f"--{name}", default=default)
+    given = vars(parser.parse_args(arguments))
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    try:
+        print(run(**given))
+    except CouplingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {error.filename or 'the disk'}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("error: interrupted; what was finished is kept, and the same command goes on", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,275 @@
+"""What a sweep's configuration file says, checked before anything runs: each mistake is one line.
+
+`read` turns the file into a plan: every job with all that it needs, under a name made of what it measures. Snakemake
+works through the plan and never sees the file, so that no value of it reaches a shell.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import coupling_lib as cl
+from coupling_lib import paths
+from coupling_lib.errors import CouplingError
+from coupling_lib.inputs.parameters import RULES
+from coupling_lib.measures import nulls
+from coupling_lib.models import registry, sources
+from coupling_lib.store import digest
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+MEASURES = {
+    measure.__name__.removeprefix("measure_"): measure
+    for measure in (
+        *(cl.measure_depth, cl.measure_tokens, cl.measure_trajectories, cl.measure_spectra, cl.measure_dynamics),
+        *(cl.measure_perturbation, cl.measure_triplets, cl.measure_relations, cl.measure_drop_path),
+        *(nulls.measure_nulls, nulls.measure_decisive),
+    )
+}
+# Named by the workflow itself for each figure.
+_OF_THE_SWEEP = ("model", "precision", "revision", "prompts", "memory", "seed")
+
+
+class ConfigError(CouplingError):
+    """A configuration file says something that no sweep can do."""
+
+
+def _one(rule: str) -> Callable[[Any], bool]:
+    return RULES[rule].accepts
+
+
+def _whole(least: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _list_of(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and bool(value) and all(map(accepts, value))
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def _mapping(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(name, str) for name in value)
+
+
+# Name: what is said of it where it is wrong, whether a value will do, and what stands for nothing said.
+KEYS: dict[str, tuple[str, Callable[[Any], bool], Any]] = {
+    "name": ("letters, digits, '.', '_' and '-'", lambda v: _is_name(v), None),
+    "models": ("a list of aliases, Hugging Face ids or folders", lambda v: isinstance(v, list) and bool(v), None),
+    "precisions": (f"a list of {RULES['precision'].expected}", _list_of(_one("precision")), ["float32"]),
+    "untrained": ("a list of true or false", _list_of(lambda v: isinstance(v, bool)), [False]),
+    "prompts": (RULES["prompts"].expected, _one("prompts"), 12),
+    "seed": (RULES["seed"].expected, _one("seed"), 0),
+    "shards": ("a whole number from 1", _whole(1), 1),
+    "until": ("a number above 0, the half width to reach, as 0.01", _number, None),
+    "of": ("the name of a variable", lambda v: isinstance(v, str) and bool(v.strip()), None),
+    "measures": ("measures with their settings, as depth: {ks: [10]}", lambda v: _mapping(v) and bool(v), None),
+    "figures": ("notebooks with their parameters, as depth: {k: 10}", _mapping, {}),
+    "book": ("true or false", lambda v: isinstance(v, bool), False),
+    "gpu": ("a whole number of cards for each job, from 0", _whole(0), 0),
+    "memory": (RULES["memory"].expected, _one("memory"), ""),
+    "flops": ("floating-point operations a second, above 0", _number, None),
+}
+REQUIRED = ("models", "measures")
+
+
+def read(file: str | Path) -> dict[str, Any]:
+    """Read a configuration file into the plan of a sweep."""
+    file = Path(file)
+    try:
+        given = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the file {str(file)!r} cannot be read ({error}); give a configuration file") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{file.name} is no YAML that a sweep reads ({said}); see workflow/config.yaml") from None
+    try:
+        return plan(given, file.stem)
+    except CouplingError as error:
+        raise ConfigError(f"{file.name}: {error}") from None
+
+
+def plan(given: Any, name: str) -> dict[str, Any]:
+    """Check what was given, and make a job of every model, network, precision and measure."""
+    chosen = _checked(given)
+    name = chosen["name"] or name
+    if not _is_name(name):
+        raise ConfigError(f"the sweep would be called {name!r}; give it a name: of {KEYS['name'][0]}")
+    if chosen["until"] is not None and chosen["shards"] > 1:
+        raise ConfigError(f"until is {chosen['until']!r}, which needs all prompts in one job, and shards is "
+                          f"{chosen['shards']}; leave one of them out")  # fmt: skip
+    models = [_model(number, entry) for number, entry in enumerate(chosen["models"])]
+    measures = {m: _settings(m, settings, models) for m, settings in chosen["measures"].items()}
+    shared = {key: chosen[key] for key in ("prompts", "seed", "until", "of", "gpu", "memory")}
+    jobs, figures = {}, {}
+    for model in models:
+        for precision in chosen["precisions"]:
+            needed = []
+            for untrained in chosen["untrained"]:
+                for measure, settings in measures.items():
+                    job = {**model, "precision": precision, "untrained": untrained, "measure": measure}
+                    job |= {"version": MEASURES[measure].version, "settings": settings, **shared}
+                    label = _label(job)
+                    jobs[label] = job | {"weights": _slug(model), "shards": chosen["shards"]}
+                    needed.append(label)
+            for notebook, parameters in chosen["figures"].items():
+                filled = _figure(notebook, parameters, {**model, "precision": precision, **shared})
+                figure = {"notebook": notebook, "parameters": filled, "needs": needed}
+                figures[f"{notebook}-{_slug(model)}-{precision}"] = figure
+    weights = {_slug(model): model for model in models}
+    folder = str(paths.RESULTS / "sweeps" / name)
+    return {"name": name, "root": folder, "store": str(paths.RESULTS), "weights": weights, "jobs": jobs,
+            "figures": figures, "book": chosen["book"], "flops": chosen["flops"]}  # fmt: skip
+
+
+def _checked(given: Any) -> dict[str, Any]:
+    """Check names and types of the whole file."""
+    if not _mapping(given):
+        raise ConfigError(f"it holds {_seen(given)}; names with values were expected, see workflow/config.yaml")
+    for name in given:
+        if name not in KEYS:
+            raise ConfigError(f"{name!r} is unknown{_near(name, KEYS)}; a sweep takes {', '.join(KEYS)}")
+    for name in REQUIRED:
+        if given.get(name) is None:
+            raise ConfigError(f"{name} is missing; give {KEYS[name][0]}")
+    chosen = {name: default if given.get(name) is None else given[name] for name, (*_, default) in KEYS.items()}
+    for name, (expected, accepts, _) in KEYS.items():
+        if given.get(name) is not None and not accepts(given[name]):
+            raise ConfigError(f"{name} is {_seen(given[name])}; expected {expected}")
+    return chosen
+
+
+def _model(number: int, entry: Any) -> dict[str, Any]:
+    """Check one model: a name, or a name with a revision."""
+    where = f"models[{number}]"
+    given = entry if _mapping(entry) else {"model": entry}
+    if set(given) - {"model", "revision"} or not isinstance(given.get("model"), str) or not given["model"].strip():
+        raise ConfigError(f"{where} is {_seen(entry)}; expected a name, or {{model: name, revision: step1000}}")
+    name, revision = given["model"].strip(), given.get("revision")
+    if revision is not None and not (_one("revision")(revision) and revision.strip()):
+        raise ConfigError(f"{where} has revision {_seen(revision)}; expected {RULES['revision'].expected}")
+    entry = registry.lookup(name)
+    if entry is None and (Path(name) / "config.json").is_file():
+        return {"model": str(Path(name).resolve()), "revision": revision}
+    if entry is None and not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*(/[\w.-]+\.gguf)?", name, re.ASCII):
+        near = registry.suggest(name)
+        advice = f"did you mean {near[0]!r}?" if near else "see data/models.csv for the aliases"
+        raise ConfigError(
+            f"{where} is {name!r}: no alias, no Hugging Face id and no folder with a config.json; {advice}"
+        )
+    if entry is not None and entry.embedded and revision is not None:
+        try:
+            sources.locate(name, revision)  # needs no network; says which steps there are
+        except CouplingError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    return {"model": name, "revision": revision}
+
+
+def _settings(measure: str, settings: Any, models: list[dict[str, Any]]) -> dict[str, Any]:
+    """Check a measure's settings against its arguments."""
+    if measure not in MEASURES:
+        raise ConfigError(f"measures has {measure!r}{_near(measure, MEASURES)}; choose from {', '.join(MEASURES)}")
+    settings = {} if settings is None else settings
+    if not _mapping(settings):
+        raise ConfigError(f"measures: {measure} is {_seen(settings)}; expected settings such as {{k: 10}}, or nothing")
+    taken = dict(list(inspect.signature(MEASURES[measure]).parameters.items())[2:])
+    for name, value in settings.items():
+        if name not in taken:
+            raise ConfigError(f"measures: {measure} has no setting {name!r}{_near(name, taken)}; it takes "
+                              f"{', '.join(taken)}")  # fmt: skip
+        if expected := _unlike(value, taken[name]):
+            raise ConfigError(f"measures: {measure} has {name} = {_seen(value)}; expected {expected}")
+    for name, parameter in taken.items():
+        if parameter.default is parameter.empty and name not in settings:
+            raise ConfigError(f"measures: {measure} needs {name}; add it to its settings")
+    ks = settings.get("ks", [settings["k"]] if "k" in settings else [])
+    for k in ks:
+        widths = {m["model"]: entry.width for m in models if (entry := registry.lookup(m["model"])) and entry.width}
+        if k < 1 or (narrow := [m for m, width in widths.items() if k > width]):
+            bound = f"{widths[narrow[0]]}, the width of {narrow[0]}" if k >= 1 else "the width of the model"
+            raise ConfigError(f"measures: {measure} has k = {k}; expected a whole number from 1 to {bound}")
+    return settings
+
+
+def _unlike(value: Any, parameter: inspect.Parameter) -> str:
+    """Say what was expected, where a value is not of the kind of an argument's default; empty where it is."""
+    kind, default = str(parameter.annotation), parameter.default
+    if "Sequence" in kind or isinstance(default, tuple | list):
+        whole = "int" in kind
+        fits = isinstance(value, list) and all(_is_number(x, whole) for x in value) and (value or default == ())
+        return "" if fits else f"a list of {'whole ' * whole}numbers"
+    if value is None and "None" in kind:
+        return ""
+    if kind.startswith("int"):
+        return "" if _is_number(value, whole=True) else "a whole number"
+    if kind.startswith("float"):
+        return "" if _is_number(value, whole=False) else "a number"
+    return "" if isinstance(value, str) else "a text"
+
+
+def _figure(notebook: str, parameters: Any, of_the_sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill a notebook's parameters, and check those that were given."""
+    known = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+    if notebook not in known:
+        raise ConfigError(f"figures has {notebook!r}{_near(notebook, known)}; choose from {', '.join(known)}")
+    parameters = {} if parameters is None else parameters
+    if not _mapping(parameters):
+        raise ConfigError(f"figures: {notebook} is {_seen(parameters)}; expected parameters such as {{k: 10}}")
+    declared = _declared(notebook)
+    for name, value in parameters.items():
+        if name in _OF_THE_SWEEP or name not in declared:
+            free = [other for other in declared if other not in _OF_THE_SWEEP]
+            raise ConfigError(f"figures: {notebook} has no {name!r} of its own{_near(name, free)}; it takes "
+                              f"{', '.join(free)}")  # fmt: skip
+        if not RULES[name].accepts(value):
+            raise ConfigError(f"figures: {notebook} has {name} = {_seen(value)}; expected {RULES[name].expected}")
+    usual = {name: value for name, value in of_the_sweep.items() if name in declared and value not in (None, "")}
+    return {name: value for name, value in usual.items() if name in _OF_THE_SWEEP} | dict(parameters)
+
+
+def _declared(notebook: str) -> list[str]:
+    """List the parameters of a notebook, from its text twin."""
+    text = (NOTEBOOKS / f"{notebook}.py").read_text(encoding="utf-8")
+    cell = text.partition('# %% tags=["parameters"')[2].partition("# %%")[0]
+    return re.findall(r"^(\w+): \w+ = ", cell, re.MULTILINE)
+
+
+def _label(job: Mapping[str, Any]) -> str:
+    """Name a job by what it measures; two that differ in anything have different names."""
+    state = "untrained" if job["untrained"] else "trained"
+    # How many cards it takes changes no number.
+    identity = {name: value for name, value in job.items() if name not in ("gpu", "memory")}
+    return f"{_slug(job)}-{job['precision']}-{state}-{job['measure']}-{digest(identity)[:8]}"
+
+
+def _slug(model: Mapping[str, Any]) -> str:
+    """Make a file name of a model and its revision."""
+    text = "-".join(filter(None, (model["model"], model["revision"])))
+    plain = re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip(".-")[-60:]
+    return plain if plain == text else f"{plain}-{digest({'of': text})[:6]}"
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(re.fullmatch(r"\w[\w.-]{0,60}", value, re.ASCII))
+
+
+def _is_number(value: Any, whole: bool) -> bool:
+    return isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+
+
+def _near(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def _seen(value: Any) -> str:
+    return f"{repr(value)[:80]} ({type(value).__name__})"
