@@ -44,10 +44,10 @@
   }
 
   // The ends of the map's colours: all networks of a model share them, so that they can be compared.
-  function ends(data, reading) {
+  function ends(data, reading, prompt) {
     let low = Infinity, high = -Infinity;
     data.states.forEach((_, state) => {
-      const map = data.map(state, -1, reading);
+      const map = data.map(state, prompt, reading);
       map.forEach((x, n) => {
         if (n % (data.blocks + 1)) { low = Math.min(low, x); high = Math.max(high, x); }
       });
@@ -69,7 +69,7 @@
     if (classes.length) node.className = classes.map(c => `cx-${c}`).join(" ");
     for (const [key, value] of Object.entries(attributes)) {
       if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
-      else if (key in node && key !== "list") node[key] = value;
+      else if (key in node && key !== "role") node[key] = value;
       else node.setAttribute(key, value);
     }
     node.append(...children);
@@ -86,12 +86,15 @@
   let made = 0;
   function menu(label, changed) {
     const id = `cx-${++made}`;
+    let filled = "";
     const select = make("select", {id, onchange: () => changed(select.value)});
     const box = make("div.field", {}, make("label", {htmlFor: id}, label), select);
     return {
       box,
       fill(options, chosen) {
-        select.replaceChildren(...options.map(([value, text]) => make("option", {value}, text)));
+        const key = JSON.stringify(options);
+        if (key !== filled) select.replaceChildren(...options.map(([value, text]) => make("option", {value}, text)));
+        filled = key;
         select.value = chosen;
       },
     };
@@ -101,7 +104,7 @@
     const id = `cx-${++made}`;
     const input = make("input", {id, type: "number", min: 1, inputMode: "numeric", onchange: () => changed(+input.value)});
     const button = (sign, by) =>
-      make("button", {type: "button", ariaLabel: `${label}: ${by > 0 ? "next" : "previous"}`, onclick: () => changed(+input.value + by)}, sign);
+      make("button", {type: "button", "aria-label": `${label}: ${by > 0 ? "next" : "previous"}`, onclick: () => changed(+input.value + by)}, sign);
     const box = make("div.field", {}, make("label", {htmlFor: id}, label), make("div.stepper", {}, button("−", -1), input, button("+", 1)));
     return {box, show(value, most) { input.max = most; input.value = value; }};
   }
@@ -120,30 +123,31 @@
     const models = menu("Model", value => change({model: value, state: "", prompt: "mean"}));
     const prompts = menu("Prompt", value => change({prompt: value}));
     const readings = menu("Reading", value => change({reading: value}));
+    const sliderId = `cx-${++made}`;
     const slider = make("input", {
-      type: "range", min: 0, step: 1, id: "cx-step",
+      type: "range", min: 0, step: 1, id: sliderId,
       oninput: () => change({state: data.states[+slider.value].name}),
     });
     const ends2 = ["untrained", "trained"].map((word, n) =>
       make("button", {type: "button", onclick: () => change({state: data.states.at(-n).name})}, word));
-    const step = make("output", {htmlFor: "cx-step"});
-    const training = make("div.field.training", {role: "group", ariaLabel: "Training"},
-      make("label", {htmlFor: "cx-step"}, "Training: ", step), make("div.both", {}, make("div.toggle", {}, ...ends2), slider));
+    const step = make("output", {htmlFor: sliderId});
+    const training = make("div.field.training", {role: "group", "aria-label": "Training"},
+      make("label", {htmlFor: sliderId}, "Training: ", step), make("div.both", {}, make("div.toggle", {}, ...ends2), slider));
     const quoted = make("p.prompt");
 
-    const grid = make("div.grid", {role: "grid", ariaLabel: "Map of all pairs of blocks"});
-    const top = make("div.ticks.top", {ariaHidden: "true"}), side = make("div.ticks.side", {ariaHidden: "true"});
-    const bar = make("canvas", {height: 1, ariaHidden: "true"}), mark = make("span.mark");
+    const grid = make("div.grid", {role: "grid", "aria-label": "Map of all pairs of blocks"});
+    const top = make("div.ticks.top", {"aria-hidden": "true"}), side = make("div.ticks.side", {"aria-hidden": "true"});
+    const bar = make("canvas", {height: 1, "aria-hidden": "true"}), mark = make("span.mark");
     const low = make("span"), high = make("span"), caption = make("p.note");
-    const map = make("section.map", {ariaLabel: "Map"},
+    const map = make("section.map", {"aria-label": "Map"},
       make("div.axis", {}, "vectors of block ", make("i", {}, "l′"), " →"),
       make("div.frame", {}, make("div.axis.down", {}, "Jacobian of block ", make("i", {}, "l"), " →"), top, side, grid),
       make("div.bar", {}, bar, mark), make("div.ends", {}, low, high), caption);
 
     const first = stepper("Block l", value => data && change({l: clamp(value || 1, 1, data.blocks)}));
     const second = stepper("Block l′", value => data && change({m: clamp(value || 1, 1, data.blocks)}));
-    const swap = make("button", {type: "button", onclick: () => change({l: model.get("m"), m: model.get("l")})}, "⇄ swap");
-    const told = make("p.told", {role: "status"});
+    const swap = make("button.swap", {type: "button", "aria-label": "swap the two blocks", onclick: () => change({l: model.get("m"), m: model.get("l")})}, "⇄");
+    const told = make("div.told"), spoken = make("p.spoken", {role: "status"});
     const figures = ["forth", "forth null", "back", "back null"].map(() => {
       const canvas = make("canvas", {role: "img"});
       const title = make("figcaption");
@@ -153,18 +157,18 @@
     const entry = make("p.note.entry");
     const plot = make("div.plot");
     const missing = make("p.note");
-    const matrixTable = make("div.scroll", {tabIndex: 0, role: "region", ariaLabel: "Entries of the matrix"});
+    const matrixTable = make("div.scroll", {tabIndex: 0, role: "region", "aria-label": "Entries of the matrix"});
     const matrixToggle = make("details", {ontoggle: () => fillMatrixTable()}, make("summary", {}, "The entries of |A| as a table"), matrixTable);
-    const pair = make("section.pair", {ariaLabel: "The chosen pair"},
-      make("div.steppers", {}, first.box, second.box, swap), told, missing, squares, entry, plot, matrixToggle);
+    const pair = make("section.pair", {"aria-label": "The chosen pair"},
+      make("div.steppers", {}, first.box, second.box, swap), told, spoken, missing, squares, entry, matrixToggle);
 
-    const mapTable = make("div.scroll", {tabIndex: 0, role: "region", ariaLabel: "Numbers of the map"});
+    const mapTable = make("div.scroll", {tabIndex: 0, role: "region", "aria-label": "Numbers of the map"});
     const mapToggle = make("details", {ontoggle: () => fillMapTable()}, make("summary", {}, "The numbers of this map as a table"), mapTable);
     const origin = make("p.origin");
     el.classList.add("cx");
     el.replaceChildren(
       make("div.controls", {}, models.box, training, prompts.box, readings.box), quoted,
-      make("div.columns", {}, map, pair), mapToggle, origin);
+      make("div.columns", {}, map, pair, plot), mapToggle, origin);
 
     // What is chosen, as numbers into the data.
     function view() {
@@ -181,9 +185,10 @@
     async function update() {
       const name = model.get("model"), ask = ++asked;
       el.setAttribute("aria-busy", "true");
-      const raw = await model.get("load")(name);
+      const raw = await model.get("load")(name).catch(error => { quoted.textContent = error.message; });
       if (ask !== asked) return;
       el.removeAttribute("aria-busy");
+      if (!raw) return;
       if (!data || data.name !== name) data = {...unpacked(raw), name};
       show();
     }
@@ -214,7 +219,7 @@
 
     function showMap(v, colours) {
       const n = data.blocks, values = data.map(v.state, v.prompt, v.reading);
-      const [bottom, most] = ends(data, v.reading), label = data.readings[v.reading].label;
+      const [bottom, most] = ends(data, v.reading, v.prompt), label = data.readings[v.reading].label;
       if (drawnFor !== data.name) build(n);
       drawnFor = data.name;
       // More ink is more coupling, which is a smaller value.
@@ -232,7 +237,7 @@
       const ink = bar.getContext("2d");
       colours.ink.forEach((c, x) => { ink.fillStyle = c; ink.fillRect(colours.ink.length - 1 - x, 0, 1, 1); });
       mark.style.left = `${(100 * (chance - bottom)) / (most - bottom)}%`;
-      low.textContent = `${bottom.toFixed(2)} more coupling`;
+      low.textContent = `${bottom.toFixed(2)} ← more coupling`;
       high.textContent = most.toFixed(2);
       const others = Array.from(values).filter((_, at) => at % (n + 1));
       caption.replaceChildren(`${label}: mean of all pairs ${mean(others).toFixed(3)}; random directions ${chance.toFixed(3)} (the mark). `
@@ -277,6 +282,10 @@
         make("thead", {}, make("tr", {}, ...head)),
         make("tbody", {}, line(l, m), ...(l === m ? [] : [line(m, l)]))));
 
+      // A cell of the map says its number by itself when it is moved to.
+      if (!grid.contains(document.activeElement))
+        spoken.textContent = `Blocks ${l + 1} and ${m + 1}: ${values[l * n + m].toFixed(3)}, the other way round ${values[m * n + l].toFixed(3)}`;
+
       const kept = v.shown < data.matrixPrompts;
       missing.textContent = !kept
         ? `The matrices of this model are kept for the first prompt only. Choose “${data.prompts[0].text}” to see them.`
@@ -294,7 +303,8 @@
       });
       const most = Math.max(...sets.flatMap(s => s.values));
       sets.forEach((set, k) => square(figures[k], set, most, colours));
-      entry.textContent = `|A| / σ₁ of the Jacobian, one scale for all four: no ink is 0, full ink is ${most.toFixed(2)}.`;
+      figures.slice(2).forEach(figure => { figure.box.hidden = l === m; });
+      entry.textContent = `|A| / σ₁ of the Jacobian, one scale for all: no ink is 0, full ink is ${most.toFixed(2)}.`;
       plot.replaceChildren(curves(v, colours));
     }
 

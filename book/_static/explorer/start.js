@@ -13,7 +13,7 @@
     const script = document.createElement("script");
     script.src = new URL(`../explorer-data/${name}.js`, here);
     script.onload = () => done(explorer.data[name]);
-    script.onerror = () => failed(new Error(`the data of ${name} are not there`));
+    script.onerror = () => failed(new Error(`the data of ${name} are not there: ${script.src} cannot be read; build the book again`));
     document.head.append(script);
   }));
 
