@@ -7,6 +7,7 @@ global, with arrays in base64: values of pairs in 16 bits, one scale per reading
 from __future__ import annotations
 
 import base64
+import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -191,13 +192,23 @@ def table(label: str, values: np.ndarray) -> str:
     return f"<table><caption>{caption}</caption><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def without_script(found: xr.Dataset, label: str) -> str:
-    """Writes the part of the page that stands where no script runs: the map that is shown first, as a table."""
-    reading = next(iter(READINGS))
+def element(found: xr.Dataset, models: Mapping[str, str]) -> str:
+    """Writes the element of the page that the script fills; until then, the map that is shown first as a table.
+
+    Args:
+        found: what `measured` gave for the network that is shown first.
+        models: aliases, and how each is called; the first is that network's.
+
+    Returns:
+        HTML in Markdown.
+    """
+    reading, (label, *_) = next(iter(READINGS)), models.values()
     values = found[reading].sel(k=K).mean("prompt").transpose("block_1", "block_2").values
-    told = "The explorer needs JavaScript. Here are the numbers of its first map, and <a href='depth.html'>Depth</a> "
     inside = table(f"{READINGS[reading]} of {label}, mean over {found.sizes['prompt']} prompts, K = {K}", values)
-    return f'```{{raw}} html\n<noscript><p>{told}draws it.</p><div class="cx-scroll">{inside}</div></noscript>\n```\n'
+    told = "<p>The explorer needs JavaScript. Here are the numbers of its first map.</p>"
+    listed = html.escape(json.dumps(list(models.items())))
+    scrolled = f'<div class="cx-scroll" tabindex="0" role="region" aria-label="Numbers of the map">{inside}</div>'
+    return f'```{{raw}} html\n<div id="explorer" data-models="{listed}">{told}{scrolled}</div>\n```\n'
 
 
 def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
@@ -212,11 +223,11 @@ def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     texts = cl.load_prompts(n=n_prompts)
     (folder / "look.js").write_text(script("look", "book", look()), encoding="utf-8")
-    for number, (name, label) in enumerate(models.items()):
+    for number, name in enumerate(models):
         found = {state: measured(name, state, texts) for state in states_of(name)}
         (folder / f"{name}.js").write_text(script("data", name, data_of(name, found, texts)), encoding="utf-8")
         if number == 0:
-            part = without_script(list(found.values())[-1], label)
+            part = element(list(found.values())[-1], models)
             out.with_suffix(".md").write_text(part, encoding="utf-8")
         print(f"   explorer: {name}", flush=True)
 

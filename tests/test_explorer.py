@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import gzip
+import html
+import json
 import re
 from types import SimpleNamespace
 
@@ -134,8 +136,9 @@ def test_the_colours_are_the_book_s():
 
 
 def test_what_stands_without_script_holds_the_mean_over_prompts(small):
-    part = explorer.without_script(small.found[-1], "nano-neox")
-    assert part.startswith("```{raw} html\n<noscript>") and part.count("<tr>") == 13
+    part = explorer.element(small.found[-1], {NEOX: "Nano & co"})
+    assert json.loads(html.unescape(re.findall(r'data-models="(.*?)"', part)[0])) == [[NEOX, "Nano & co"]]
+    assert part.startswith('```{raw} html\n<div id="explorer"') and part.count("<tr>") == 13
     row = re.findall(r'<tr><th scope="row">3</th>(.*?)</tr>', part)[0]
     means = small.found[-1]["normalized_miscoupling"].sel(k=10).mean("prompt").values[2]
     assert re.findall(r"<td>(.*?)</td>", row) == [f"{value:.3f}" for value in means]
@@ -149,17 +152,14 @@ def test_all_files_are_written(tmp_path, monkeypatch, small):
     assert sorted(path.name for path in folder.iterdir()) == ["look.js", "nano-neox.js"]
     assert explorer.read((folder / "look.js").read_text(encoding="utf-8")) == explorer.look()
     assert [p["name"] for p in explorer.read((folder / "nano-neox.js").read_text(encoding="utf-8"))["prompts"]]
-    assert "<noscript>" in (tmp_path / "explorer.md").read_text(encoding="utf-8")
+    assert "<table>" in (tmp_path / "explorer.md").read_text(encoding="utf-8")
 
 
 def test_the_scripts_are_light():
     assert sum(len(gzip.compress(path.read_bytes())) for path in SCRIPTS.glob("*.js")) < 40_000
 
 
-def test_the_page_offers_the_models_that_are_written_and_follows_the_claims():
-    page = (ROOT / "book" / "explorer.md").read_text(encoding="utf-8")
-    offered = re.findall(r"data-models='(.*?)'", page)[0]
-    assert yaml.safe_load(offered) == [list(pair) for pair in explorer.MODELS.items()]
+def test_the_page_follows_the_claims():
     chapters = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"][0]["chapters"]
     files = [chapter["file"] for chapter in chapters]
     assert files.index("book/explorer") == files.index("book/claims") + 1
@@ -258,6 +258,7 @@ def test_a_pointer_chooses_a_pair_and_buttons_go_on_from_it(tab):
 @pytest.mark.parametrize("view", ["", "model=nothing&l=-3&m=x&prompt=y&state=z&reading=w", "l=99&m=1e9"])
 def test_an_address_without_sense_shows_a_pair_all_the_same(tab, view):
     opened(tab, view)
+    assert tab.get_by_label("Model").locator("option").all_text_contents() == list(explorer.MODELS.values())
     assert tab.locator("#explorer").get_attribute("data-ready") == "smollm2-135m 30"
     assert tab.locator('[aria-selected="true"]').count() == 1 and tab.wrong == []
 
@@ -297,7 +298,7 @@ def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(
 def test_without_script_the_map_is_a_table(chromium):
     page = chromium.new_page(java_script_enabled=False)
     page.goto(PAGE.as_uri(), wait_until="load")
-    assert page.locator("noscript tbody tr").count() == 30
+    assert page.locator("#explorer tbody tr").count() == 30 and page.get_by_text("needs JavaScript").is_visible()
     page.close()
 
 
