@@ -18,6 +18,7 @@ import yaml
 from claims import claims_page
 from complete import pages
 from paper_map import map_page
+from reproduce import machine_page, reproduce_page
 from routes import families_page
 from structure import homogeneous_page, postnorm_page
 
@@ -299,6 +300,8 @@ PAGES = {
     "variants": variants_page,
     "api": api_page,
     "versions": versions_page,
+    "machine": machine_page,
+    "reproduce": reproduce_page,
 }
 
 if __name__ == "__main__":
