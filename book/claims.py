@@ -150,7 +150,7 @@ def judge(claim: Mapping[str, Any], results: Path, model: str, margins: Mapping[
         a line per reading whose numbers are there.
     """
     numbers: dict[str, float | str] = {}
-    for notebook in sorted(_notebooks(claim)):
+    for notebook in sorted(notebooks_of(claim)):
         numbers |= remembered(results / model / f"{notebook}.ipynb")
     found = []
     for at, test in enumerate(claim["test"]):
@@ -363,7 +363,8 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _notebooks(claim: Mapping[str, Any]) -> set[str]:
+def notebooks_of(claim: Mapping[str, Any]) -> set[str]:
+    """Name the notebooks whose numbers a claim reads; not every one of the names need be a notebook."""
     text = " ".join(str(value) for test in claim["test"] for value in (test["measured"], test.get("than", "")))
     names = re.findall(r"[\[{]([a-z]+)[-.]", text)
     return {claim["notebook"], *names, *(test["effect"].split("-")[0] for test in claim["test"])}

@@ -20,6 +20,7 @@ import yaml
 from claims import claims_page
 from complete import pages
 from paper_map import map_page
+from reproduce import machine_page, reproduce_page
 from routes import families_page
 from scale import scale_page
 from structure import homogeneous_page, postnorm_page
@@ -317,6 +318,8 @@ PAGES = {
     "variants": variants_page,
     "api": api_page,
     "versions": versions_page,
+    "machine": machine_page,
+    "reproduce": reproduce_page,
 }
 
 if __name__ == "__main__":

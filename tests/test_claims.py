@@ -147,7 +147,7 @@ def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
     texts = [str(t.get(part, "")) for t in claim["test"] for part in ("measured", "than", "than_error", "margin")]
     names = re.findall(r"[\[{]([a-z][\w.-]*-[\w.%-]+)", " ".join([*texts, claim.get("needs", "")]))
     names += [f"{test['effect']}{end}" for test in claim["test"] for end in ("", "-error", "-n")]
-    for notebook in claims._notebooks(claim):
+    for notebook in claims.notebooks_of(claim):
         kept = claims.remembered(paths.ROOT / "notebooks" / f"{notebook}.ipynb")
         missing = {n for n in names if n.startswith(f"{notebook}-")} - set(kept)
         assert not missing

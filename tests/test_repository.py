@@ -212,7 +212,9 @@ def citation() -> dict:
 
 def test_citation_has_the_fields_that_the_format_asks_for_and_no_unknown_ones(citation):
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    # The last three come with the first release.
     known = {"abstract", "type", "version", "license", "keywords", "preferred-citation"}
+    known |= {"date-released", "doi", "repository-code"}
     assert citation.keys() <= known | {"cff-version", "message", "title", "authors"}
     assert citation["cff-version"] == "1.2.0"
     assert citation["type"] == "software"

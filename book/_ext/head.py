@@ -1,0 +1,166 @@
+"""What a page says about itself to search engines, to whoever shares its link, and to catalogues of scholarly work.
+
+Every page gets a description, taken from its own first sentences; the front page, the paper and this software as JSON-LD. What
+needs the book's public address (the address and picture of a shared link, `sitemap.xml`) is there once `html: baseurl` is set
+in `_config.yml`, or BOOK_ADDRESS in the environment of the build.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+from xml.sax.saxutils import escape
+
+import matplotlib
+from docutils import nodes
+from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CARD = "_static/card.png"
+
+
+def description(document: Any, otherwise: str, longest: int = 200) -> str:
+    """Takes the first paragraph of a page that is plain prose: without mathematics, and longer than a heading.
+
+    Args:
+        document: the page, as Sphinx has read it; None for pages that Sphinx makes.
+        otherwise: what is taken where there is none.
+        longest: characters after which it is cut, between words.
+
+    Returns:
+        one line of text.
+    """
+    text = otherwise
+    for paragraph in document.findall(nodes.paragraph) if document is not None else ():
+        found = " ".join(paragraph.astext().split())
+        inside_table = isinstance(paragraph.parent, nodes.entry)
+        if len(found) >= 40 and not inside_table and not list(paragraph.findall(nodes.math)):
+            text = found
+            break
+    if len(text) <= longest:
+        return text
+    return text[:longest].rpartition(" ")[0].rstrip(",;:.") + " …"
+
+
+def metatags(title: str, text: str, site: str, address: str | None, card: str | None) -> str:
+    """Writes description and Open Graph of a page.
+
+    Args:
+        title: of the page.
+        text: its description.
+        site: the book's title.
+        address: of the page; None while it has none.
+        card: address of the picture that a shared link shows.
+
+    Returns:
+        HTML for the head of the page.
+    """
+    named = {"description": text, "twitter:card": "summary_large_image" if card else "summary"}
+    shared = {"og:title": title, "og:description": text, "og:type": "article", "og:site_name": site}
+    shared |= {"og:url": address} if address else {}
+    shared |= {"og:image": card, "og:image:alt": CARD_SAYS} if card else {}
+    lines = [f'<meta name="{name}" content="{html.escape(value)}" />' for name, value in named.items()]
+    lines += [f'<meta property="{name}" content="{html.escape(value)}" />' for name, value in shared.items()]
+    return "\n".join(lines) + "\n"
+
+
+def scholarly(codemeta: dict[str, Any], address: str | None) -> str:
+    """Writes the paper and this software in the terms of schema.org.
+
+    Args:
+        codemeta: the content of `codemeta.json`.
+        address: of the book; None while it has none.
+
+    Returns:
+        a script element with JSON-LD.
+    """
+    paper = {"@id": codemeta["referencePublication"]["url"], **codemeta["referencePublication"]}
+    kept = ("@type", "name", "description", "version", "license", "identifier", "codeRepository", "author", "keywords")
+    software = {name: codemeta[name] for name in kept if name in codemeta}
+    software |= {"url": address} if address else {}
+    graph = [paper, {**software, "isBasedOn": {"@id": paper["@id"]}}]
+    text = json.dumps({"@context": "https://schema.org", "@graph": graph}, ensure_ascii=False)
+    return f'<script type="application/ld+json">{text.replace("</", "<" + chr(92) + "/")}</script>\n'
+
+
+CARD_SAYS = "A bright diagonal in a dark square: the coupling matrix of two coupled blocks"
+
+
+def draw_card(file: Path, title: str) -> None:
+    """Draws the picture of a shared link: the title, and beside it the coupling matrix of two coupled blocks.
+
+    Args:
+        file: where it goes, a PNG of 1200 x 630 pixels.
+        title: the book's title.
+    """
+    figure = Figure(figsize=(12, 6.3), dpi=100, facecolor="#0d1b2a")
+    axes = figure.add_axes((0.58, 0.14, 0.378, 0.72))
+    size = 10
+    strength = [[(1 - 0.06 * i) if i == j else 0.12 / (1 + abs(i - j)) for j in range(size)] for i in range(size)]
+    axes.imshow(strength, cmap=matplotlib.colormaps["magma"], vmin=0, vmax=1)
+    axes.set_axis_off()
+    figure.text(0.06, 0.86, title.replace(" ", "\n"), color="white", size=52, weight="bold", va="top", linespacing=1.25)
+    figure.text(0.06, 0.14, "Do the blocks of a trained\ntransformer agree?", color="#9ec5e8", size=26, va="bottom")
+    figure.savefig(file)
+
+
+def sitemap(address: str, pages: list[str]) -> str:
+    """Lists the pages of the book for search engines.
+
+    Args:
+        address: of the book, with a slash at its end.
+        pages: names of the pages, relative to it.
+
+    Returns:
+        XML.
+    """
+    lines = [f"  <url><loc>{escape(urljoin(address, page))}</loc></url>" for page in pages]
+    head = '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
+    return "\n".join([head, *lines, "</urlset>"]) + "\n"
+
+
+def _take_address(app: Any, config: Any) -> None:
+    """Take the address from the environment, if it is there, and see to the slash at its end."""
+    given = os.environ.get("BOOK_ADDRESS") or config.html_baseurl
+    config.html_baseurl = given.rstrip("/") + "/" if given.strip("/") else ""
+
+
+def _describe(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    known = json.loads((ROOT / "codemeta.json").read_text(encoding="utf-8"))
+    base, site = app.config.html_baseurl or None, app.config.html_title or app.config.project
+    title = html.unescape(re.sub(r"<[^>]+>", "", context.get("title") or site))
+    address = urljoin(base, app.builder.get_target_uri(page)) if base else None
+    card = urljoin(base, CARD) if base else None
+    head = metatags(title, description(document, known["description"]), site, address, card)
+    if page == app.config.root_doc:
+        head += scholarly(known, base)
+    context["metatags"] = context.get("metatags", "") + head
+
+
+def _finish(app: Any, failed: Exception | None) -> None:
+    if failed or app.builder.name != "html" or not app.config.html_baseurl:
+        return
+    names = sorted(app.builder.get_target_uri(page) for page in app.env.found_docs)
+    text = sitemap(app.config.html_baseurl, names)
+    (Path(app.outdir) / "sitemap.xml").write_text(text, encoding="utf-8")
+    draw_card(Path(app.outdir) / CARD, app.config.html_title or app.config.project)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connects what is written into each head, and what is written at the end.
+
+    Args:
+        app: the Sphinx application.
+
+    Returns:
+        what Sphinx asks of an extension.
+    """
+    app.connect("config-inited", _take_address)
+    app.connect("html-page-context", _describe)
+    app.connect("build-finished", _finish)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

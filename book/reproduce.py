@@ -1,0 +1,121 @@
+"""Writes what it takes to repeat each claim (command, time, tolerance), and what this copy of the book was made on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from claims import notebooks_of, read_claims
+from complete import pages
+
+from benchmarks import machine
+from coupling_lib import paths
+
+TOLERANCE = 0.002
+"""Relative difference that another machine's float32 arithmetic may make; the tests of what is shipped use the same."""
+
+EXACT = {"generalization": "the same digits: read from tables that are shipped"}
+"""Notebooks whose numbers come from tables in data/, not from a measurement, and what that means."""
+
+ROUNDED = {"precision": "the verdict; how narrow formats are rounded depends on the processor"}
+"""Notebooks whose numbers depend on the machine by design."""
+
+
+def duration(notebook: Path) -> float | None:
+    """Gives how long an executed notebook ran.
+
+    Args:
+        notebook: where papermill wrote it.
+
+    Returns:
+        seconds; None if it was not run here.
+    """
+    if not notebook.is_file():
+        return None
+    return json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("papermill", {}).get("duration")
+
+
+def spoken(seconds: float | None) -> str:
+    """Writes a time as one would say it.
+
+    Args:
+        seconds: how long; None if that is not known.
+
+    Returns:
+        seconds below two minutes, minutes above, neither more exact than is repeated on another day.
+    """
+    if seconds is None:
+        return "not run here"
+    return f"{max(5, round(seconds / 5) * 5)} s" if seconds < 117.5 else f"{round(seconds / 60)} min"
+
+
+def repeated(claim: Mapping[str, Any], results: Path) -> tuple[str, float | None, str]:
+    """Says how a claim is repeated.
+
+    Args:
+        claim: an entry of `data/claims.toml`.
+        results: folder of all results.
+
+    Returns:
+        one command, the seconds that it takes, and what has to come out the same.
+    """
+    known = {path.stem for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
+    names = [claim["notebook"], *sorted((notebooks_of(claim) & known) - {claim["notebook"]})]
+    files = [f"{model}/{name}.ipynb" for model in claim["models"] for name in names]
+    # Other notebooks that a claim reads need not have been made for every one of its models.
+    files = [file for file in files if Path(file).stem == claim["notebook"] or (results / file).is_file()]
+    times = [duration(results / file) for file in files]
+    total = None if None in times else sum(times)
+    allowed = (EXACT | ROUNDED).get(claim["notebook"], f"the verdict; numbers within {TOLERANCE:.1%}")
+    command = "make " + " ".join(f"results/{file}" for file in files)
+    if claim["models"] == ["suite"]:  # by itself: make would first run all others, whose results it lists
+        command = f".venv/bin/papermill notebooks/{claim['notebook']}.ipynb out.ipynb"
+    return command, total, allowed
+
+
+def reproduce_page(results: Path | None = None) -> str:
+    """Writes the table from claims to commands.
+
+    Args:
+        results: folder of all results; by default `results`.
+
+    Returns:
+        Markdown: a row per claim, and below it the time of every notebook.
+    """
+    results = results or paths.RESULTS
+    lines = ["| claim | command | time | what has to come out |", "| --- | --- | ---: | --- |"]
+    for at, claim in enumerate(read_claims(), start=1):
+        command, seconds, allowed = repeated(claim, results)
+        lines.append(
+            f"| {at}. {claim['claim'].replace('|', chr(92) + '|')} | `{command}` | {spoken(seconds)} | {allowed} |"
+        )
+    listed = pages(yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8")))
+    ran = [page.removeprefix("results/") for page in listed if page.startswith("results/") and "/index" not in page]
+    lines += ["", "## How long each notebook ran\n", "| notebook | time |", "| --- | ---: |"]
+    for page in ran:
+        time = spoken(duration(results / f"{page}.ipynb"))
+        lines.append(f"| [{page.replace('/', ', ')}](../results/{page}.ipynb) | {time} |")
+    return "\n".join(lines) + "\n"
+
+
+def machine_page() -> str:
+    """Writes what this copy of the book was made on.
+
+    Returns:
+        a table: processor, cores, memory, graphics processor, day.
+    """
+    facts = machine.facts()
+    rows = {
+        "processor": facts["cpu"],
+        "cores": facts["cores"],
+        "memory": f"{facts['memory_gib']:g} GiB",
+        "graphics processor": facts["gpu"] or "none",
+        "made on": facts["date"],
+    }
+    return (
+        "\n".join(["|  | machine |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())])
+        + "\n"
+    )

@@ -1,0 +1,96 @@
+"""The workflows of GitHub: they parse, run only what the project has, and pin what they use."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+
+import pytest
+import yaml
+
+from coupling_lib import paths
+
+FILES = sorted((paths.ROOT / ".github" / "workflows").glob("*.yml"))
+MAKEFILE = (paths.ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def parsed(path) -> dict:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def steps(path) -> list[dict]:
+    return [step for job in parsed(path)["jobs"].values() for step in job["steps"]]
+
+
+def named(name: str) -> dict:
+    return parsed(paths.ROOT / ".github" / "workflows" / f"{name}.yml")
+
+
+each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+def test_there_are_tests_pages_and_the_newest():
+    assert [path.stem for path in FILES] == ["newest", "pages", "test"]
+
+
+@each
+def test_each_has_a_name_a_reason_to_run_and_may_only_read(path):
+    workflow = parsed(path)
+    assert workflow["name"] == path.stem
+    assert "workflow_dispatch" in workflow[True]  # YAML reads the key `on` as a truth value
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all(0 < job["timeout-minutes"] <= 180 and job["runs-on"] for job in workflow["jobs"].values())
+
+
+@each
+def test_every_action_is_pinned_to_one_release_the_same_everywhere(path):
+    uses = [step["uses"] for step in steps(path) if "uses" in step]
+    assert [use for use in uses if not re.fullmatch(r"actions/[\w-]+@v\d+\.\d+\.\d+", use)] == []
+    versions = {use for other in FILES for use in re.findall(r"uses: (\S+)", other.read_text(encoding="utf-8"))}
+    assert len({use.partition("@")[0] for use in versions}) == len(versions)
+
+
+@each
+def test_what_is_run_is_there(path):
+    commands = "\n".join(step["run"] for step in steps(path) if "run" in step)
+    targets = re.findall(r"\bmake (\S+)", commands)
+    known = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE)) | {".venv/.ready"}
+    assert set(targets) <= known
+    named_files = re.findall(r"(?<!\S)((?:\.ci|tests|workflow)/\S+)", commands)
+    assert targets or named_files
+    assert [name for name in named_files if not (paths.ROOT / name).exists()] == []
+
+
+def test_tests_run_on_every_python_that_the_project_allows():
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    low, high = (int(part) for part in re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups())
+    matrix = named("test")["jobs"]["test"]["strategy"]["matrix"]
+    assert matrix["python"] == [f"3.{minor}" for minor in range(low, high)]
+
+
+def test_pages_puts_up_the_folder_that_make_book_builds_and_only_that_job_may_write():
+    jobs = named("pages")["jobs"]
+    (upload,) = [step for step in jobs["build"]["steps"] if "upload-pages-artifact" in step.get("uses", "")]
+    assert f"the book is in {upload['with']['path']}/index.html" in MAKEFILE
+    assert jobs["deploy"]["permissions"] == {"pages": "write", "id-token": "write"}
+    assert "permissions" not in jobs["build"]
+
+
+def test_the_newest_run_loosens_every_pin_of_the_library_and_nothing_else(tmp_path):
+    (loosen,) = [step["run"] for step in named("newest")["jobs"]["newest"]["steps"] if "sed" in step.get("run", "")]
+    (tmp_path / "pyproject.toml").write_bytes((paths.ROOT / "pyproject.toml").read_bytes())
+    subprocess.run(["bash", "-c", loosen], cwd=tmp_path, check=True)
+    before, after = (
+        tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        for folder in (paths.ROOT, tmp_path)
+    )
+    assert after["dependencies"] == [line.replace("==", ">=") for line in before["dependencies"]]
+    assert {**after, "dependencies": []} == {**before, "dependencies": []}
+
+
+def test_the_checklist_of_a_release_names_files_that_are_there():
+    text = (paths.ROOT / "RELEASING.md").read_text(encoding="utf-8")
+    named_files = re.findall(r"`([\w./-]+\.(?:toml|cff|md|json|yml))`", text)
+    assert {"pyproject.toml", "CITATION.cff", "CHANGELOG.md", ".zenodo.json"} <= set(named_files)
+    assert [name for name in named_files if not (paths.ROOT / name).is_file()] == []
