@@ -127,7 +127,7 @@ audit: $(READY) ## list every package in sbom.json and look each up among known 
 	@test -x .audit/bin/pip-audit || { "$(PYTHON)" -m venv --clear .audit && .audit/bin/python -m pip install -q pip-audit==2.10.1; }
 	@mkdir -p results
 	@$(BIN)/python -m pip freeze --exclude-editable | sed 's/+[^ ]*$$//' > results/audited.txt
-	@.audit/bin/pip-audit --no-deps --disable-pip -r results/audited.txt
+	@.audit/bin/pip-audit --strict --no-deps --disable-pip -r results/audited.txt
 
 clean: ## remove everything that was built; the environment in .venv stays
 	rm -rf _build results .pytest_cache .ruff_cache

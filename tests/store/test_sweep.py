@@ -195,7 +195,10 @@ def test_where_nothing_can_be_written_one_warning_is_given_and_nothing_is_lost(m
         raise OSError(28, "No space left on device")
 
     (tmp_path / "file").write_text("in the way")
-    for root, reason in ((tmp_path / "file", "File exists|Not a directory"), (tmp_path, "No space left on device")):
+    for root, reason in (
+        (tmp_path / "file" / "below", "File exists|Not a directory"),
+        (tmp_path, "No space left on device"),
+    ):
         if root == tmp_path:
             monkeypatch.setattr(os, "fsync", full)
         with warnings.catch_warnings(record=True) as told:
@@ -225,7 +228,7 @@ def test_wrong_arguments_are_refused_as_by_the_measure_itself(model, tmp_path):
         cl.sweep(cl.measure_depth, model, TEXTS, store=tmp_path, ks=(99,))
     with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
         cl.sweep(cl.measure_depth, model, TEXTS, store=tmp_path, depth=3)
-    with pytest.raises(ParameterError, match="the input is a int"):
+    with pytest.raises(ParameterError, match=r"prompt 1 of 1 is 3 .int."):
         cl.sweep(cl.measure_trajectories, model, [3], store=tmp_path)
     assert store.listing(root=tmp_path).empty
 
