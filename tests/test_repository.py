@@ -177,6 +177,7 @@ def test_help_lists_every_target_a_user_runs():
         "lint",
         "notebooks",
         "bench",
+        "faults",
         "golden",
         "suite",
         "regularised",
