@@ -106,9 +106,15 @@ class Trial:
 
     def disturb(self, sweep: subprocess.Popen) -> None:
         """Kill a job that has begun, then the node's daemon while another has."""
-        first = self.begun(sweep, besides=set())
-        line = next(lines(first))
-        os.kill(line["pid"], signal.SIGKILL)
+        passed: set[Path] = set()
+        while True:
+            first = self.begun(sweep, besides=passed)
+            line = next(lines(first))
+            try:
+                os.kill(line["pid"], signal.SIGKILL)
+                break
+            except ProcessLookupError:  # it was done in the meantime
+                passed.add(first)
         done = len(list(lines(first)))
         self.say(f"killed SLURM job {line['slurm']} when {done} of {PROMPTS // SHARDS} prompts of its shard were done")
         second = self.begun(sweep, besides={first})
@@ -127,7 +133,9 @@ class Trial:
         def found() -> Path | None:
             if sweep.poll() is not None:
                 raise CouplingError(f"the sweep ended before it was disturbed:\n{self.said()}")
-            fresh = [path for path, count in self.journals().items() if path not in seen and 0 < count]
+            fresh = [
+                path for path, count in self.journals().items() if path not in seen and 0 < count < PROMPTS // SHARDS
+            ]
             return next((path for path in fresh if not self.receipt(path).exists()), None)
 
         return _wait(found, _LONGEST)
