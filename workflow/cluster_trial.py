@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,6 +68,7 @@ class Trial:
 
     def run(self) -> None:
         """Run the sweep, disturb it, and look at what it left."""
+        self.dry_run()
         with (self.folder / "sweep.out").open("wb") as out:
             command = [sys.executable, "-m", "workflow.sweep", str(self.config), "--profile", "slurm", f"--more={MORE}"]
             sweep = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=out, stderr=subprocess.STDOUT)
@@ -92,11 +94,27 @@ class Trial:
             raise CouplingError(f"the numbers are not those of an undisturbed run:\n{compared.stderr}")
         self.say("the numbers of each model are those of an undisturbed run, bit for bit")
 
+    def dry_run(self) -> None:
+        """Ask Snakemake what there is to do, of which nothing is done."""
+        command = [sys.executable, "-m", "workflow.sweep", str(self.config), "--more=-n"]
+        run = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
+        counts = dict(re.findall(r"^(fetch|measure|merge|figure|book) +(\d+)$", run.stdout + run.stderr, re.MULTILINE))
+        expected = {"fetch": str(len(CONFIG["models"])), "measure": str(JOBS * SHARDS), "merge": str(JOBS)}
+        if run.returncode or counts != expected or self.journals():
+            raise CouplingError(f"a dry run plans {counts}, and {expected} was expected:\n{run.stdout}{run.stderr}")
+        self.say(f"a dry run plans {', '.join(f'{count} x {rule}' for rule, count in expected.items())}")
+
     def disturb(self, sweep: subprocess.Popen) -> None:
         """Kill a job that has begun, then the node's daemon while another has."""
-        first = self.begun(sweep, besides=set())
-        line = next(lines(first))
-        os.kill(line["pid"], signal.SIGKILL)
+        passed: set[Path] = set()
+        while True:
+            first = self.begun(sweep, besides=passed)
+            line = next(lines(first))
+            try:
+                os.kill(line["pid"], signal.SIGKILL)
+                break
+            except ProcessLookupError:  # it was done in the meantime
+                passed.add(first)
         done = len(list(lines(first)))
         self.say(f"killed SLURM job {line['slurm']} when {done} of {PROMPTS // SHARDS} prompts of its shard were done")
         second = self.begun(sweep, besides={first})
@@ -115,7 +133,9 @@ class Trial:
         def found() -> Path | None:
             if sweep.poll() is not None:
                 raise CouplingError(f"the sweep ended before it was disturbed:\n{self.said()}")
-            fresh = [path for path, count in self.journals().items() if path not in seen and 0 < count]
+            fresh = [
+                path for path, count in self.journals().items() if path not in seen and 0 < count < PROMPTS // SHARDS
+            ]
             return next((path for path in fresh if not self.receipt(path).exists()), None)
 
         return _wait(found, _LONGEST)
