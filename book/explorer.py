@@ -215,7 +215,7 @@ def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
     """Measures the models, from the store where it has them, and writes the scripts and the part of the page.
 
     Args:
-        out: folder of the scripts, which the book adds to its own static files; `out.md` is the part of the page.
+        out: folder of the scripts, which the book adds to its own static files; the part of the page lies beside it.
         models: aliases, and how each is called; the first is the one that the part of the page shows.
         n_prompts: number of embedded prompts.
     """
