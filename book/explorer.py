@@ -208,7 +208,7 @@ def element(found: xr.Dataset, models: Mapping[str, str]) -> str:
     told = "<p>The explorer needs JavaScript. Here are the numbers of its first map.</p>"
     listed = html.escape(json.dumps(list(models.items())))
     scrolled = f'<div class="cx-scroll" tabindex="0" role="region" aria-label="Numbers of the map">{inside}</div>'
-    return f'```{{raw}} html\n<div id="explorer" data-models="{listed}">{told}{scrolled}</div>\n```\n'
+    return f'```{{raw}} html\n<div id="coupling-explorer" data-models="{listed}">{told}{scrolled}</div>\n```\n'
 
 
 def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
