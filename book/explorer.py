@@ -208,14 +208,14 @@ def element(found: xr.Dataset, models: Mapping[str, str]) -> str:
     told = "<p>The explorer needs JavaScript. Here are the numbers of its first map.</p>"
     listed = html.escape(json.dumps(list(models.items())))
     scrolled = f'<div class="cx-scroll" tabindex="0" role="region" aria-label="Numbers of the map">{inside}</div>'
-    return f'```{{raw}} html\n<div id="explorer" data-models="{listed}">{told}{scrolled}</div>\n```\n'
+    return f'```{{raw}} html\n<div id="coupling-explorer" data-models="{listed}">{told}{scrolled}</div>\n```\n'
 
 
 def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
     """Measures the models, from the store where it has them, and writes the scripts and the part of the page.
 
     Args:
-        out: folder of the scripts, which the book adds to its own static files; `out.md` is the part of the page.
+        out: folder of the scripts, which the book adds to its own static files; the part of the page lies beside it.
         models: aliases, and how each is called; the first is the one that the part of the page shows.
         n_prompts: number of embedded prompts.
     """

@@ -138,7 +138,7 @@ def test_the_colours_are_the_book_s():
 def test_what_stands_without_script_holds_the_mean_over_prompts(small):
     part = explorer.element(small.found[-1], {NEOX: "Nano & co"})
     assert json.loads(html.unescape(re.findall(r'data-models="(.*?)"', part)[0])) == [[NEOX, "Nano & co"]]
-    assert part.startswith('```{raw} html\n<div id="explorer"') and part.count("<tr>") == 13
+    assert part.startswith('```{raw} html\n<div id="coupling-explorer"') and part.count("<tr>") == 13
     row = re.findall(r'<tr><th scope="row">3</th>(.*?)</tr>', part)[0]
     means = small.found[-1]["normalized_miscoupling"].sel(k=10).mean("prompt").values[2]
     assert re.findall(r"<td>(.*?)</td>", row) == [f"{value:.3f}" for value in means]
@@ -173,7 +173,7 @@ def opened(tab, view: str = "", size: dict[str, int] = test_browser.DESKTOP) -> 
     tab.set_viewport_size(size)
     tab.goto("about:blank")
     tab.goto(f"{PAGE.as_uri()}#{view}", wait_until="load")
-    tab.locator("#explorer[data-ready]").wait_for()
+    tab.locator("#coupling-explorer[data-ready]").wait_for()
 
 
 def shown(tab) -> list[float]:
@@ -259,7 +259,7 @@ def test_a_pointer_chooses_a_pair_and_buttons_go_on_from_it(tab):
 def test_an_address_without_sense_shows_a_pair_all_the_same(tab, view):
     opened(tab, view)
     assert tab.get_by_label("Model").locator("option").all_text_contents() == list(explorer.MODELS.values())
-    assert tab.locator("#explorer").get_attribute("data-ready") == "smollm2-135m 30"
+    assert tab.locator("#coupling-explorer").get_attribute("data-ready") == "smollm2-135m 30"
     assert tab.locator('[aria-selected="true"]').count() == 1 and tab.wrong == []
 
 
@@ -298,7 +298,9 @@ def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(
 def test_without_script_the_map_is_a_table(chromium):
     page = chromium.new_page(java_script_enabled=False)
     page.goto(PAGE.as_uri(), wait_until="load")
-    assert page.locator("#explorer tbody tr").count() == 30 and page.get_by_text("needs JavaScript").is_visible()
+    assert (
+        page.locator("#coupling-explorer tbody tr").count() == 30 and page.get_by_text("needs JavaScript").is_visible()
+    )
     page.close()
 
 

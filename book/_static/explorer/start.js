@@ -2,7 +2,8 @@
 (() => {
   "use strict";
   const here = document.currentScript.src, explorer = window.couplingExplorer;
-  const el = document.getElementById("explorer");
+  // The heading of the page has the name "explorer" already.
+  const el = document.getElementById("coupling-explorer");
   const models = JSON.parse(el.dataset.models), keys = ["model", "state", "prompt", "reading", "l", "m"];
   const start = {model: models[0][0], state: "", prompt: "mean", reading: "", l: 12, m: 14};
   const heard = [];
