@@ -32,8 +32,8 @@ from coupling_lib.errors import CouplingError, ParameterError
 _NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w]|\.\d)")
 _FIGURE = re.compile(r'<figure class="tbc-figure">.*?</figure>', re.DOTALL)
 _TABLE = re.compile(r'<a download="([^"]*)\.csv" href="data:text/csv;charset=utf-8,([^"]*)"')
-# Names of calls, and versions of programs: no numbers.
-_OTHER_PAGES = ("api.md", "versions.md")
+# Names of calls, versions of programs, the machine and its times: no numbers of the book.
+_OTHER_PAGES = ("api.md", "versions.md", "machine.md", "reproduce.md")
 _OTHER_COLUMNS = ("versions", "command")
 
 Line = tuple[str, str]

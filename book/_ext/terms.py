@@ -1,4 +1,4 @@
-"""Gives each link to the glossary the definition that it leads to, so that `glossary.js` can show it without a network."""
+"""Gives each link to the glossary the definition behind it, so that `glossary.js` shows it without a network."""
 
 from __future__ import annotations
 

@@ -1,0 +1,263 @@
+"""What the book says about itself: how to cite and repeat it, its words, and what stands in the head of each page."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import xml.etree.ElementTree as ET
+from types import SimpleNamespace
+
+import cited
+import claims
+import head
+import nbformat
+import pytest
+import reproduce
+import terms
+import yaml
+from docutils import nodes
+from docutils.utils import new_document
+from PIL import Image
+from sphinx import addnodes
+
+from coupling_lib import paths
+
+BOOK = paths.ROOT / "book"
+CODEMETA = json.loads((paths.ROOT / "codemeta.json").read_text(encoding="utf-8"))
+
+
+# -- citing
+
+
+def test_the_entry_of_the_paper_is_the_one_of_the_bibliography():
+    text = cited.entry("aubry2025", (BOOK / "references.bib").read_text(encoding="utf-8"))
+    assert text.startswith("@inproceedings{aubry2025,") and text.endswith("\n}")
+    assert text.count("@") == 1 and "Papyan, Vardan" in text
+
+
+def test_an_entry_that_is_not_there_is_refused_by_its_key():
+    with pytest.raises(ValueError, match=r"no entry 'nobody'; name one of references\.bib"):
+        cited.entry("nobody", "@book{x,\n}")
+
+
+def test_the_companion_is_cited_with_version_and_commit_and_once_released_with_doi_and_year():
+    citation = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    before = cited.companion(citation, "0123456789ab")
+    assert re.search(r"version += \{0\.1\.0\}", before) and "commit 0123456789ab" in before and "doi" not in before
+    after = cited.companion({**citation, "doi": "10.5281/zenodo.1", "date-released": "2027-01-31"}, None)
+    assert re.search(r"doi += \{10\.5281/zenodo\.1\}", after) and re.search(r"year += \{2027\}", after)
+    assert "commit" not in after
+
+
+def test_the_commit_is_that_of_the_project_with_a_plus_after_a_change_and_none_outside_of_a_clone(tmp_path):
+    assert cited.commit(tmp_path) is None
+    me = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    (tmp_path / "file").write_text("one")
+    for command in (["init", "-q"], ["add", "file"], [*me, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    of = cited.commit(tmp_path)
+    assert re.fullmatch(r"[0-9a-f]{12}", of)
+    (tmp_path / "file").write_text("two")
+    assert cited.commit(tmp_path) == f"{of}+"
+
+
+# -- repeating
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [(None, "not run here"), (1, "5 s"), (58, "60 s"), (117, "115 s"), (118, "2 min"), (700, "12 min")],
+)
+def test_times_are_said_no_more_exactly_than_they_repeat(seconds, written):
+    assert reproduce.spoken(seconds) == written
+
+
+def executed(results, name: str, seconds: float):
+    path = results / f"{name}.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    notebook = nbformat.v4.new_notebook(metadata={"papermill": {"duration": seconds}})
+    nbformat.write(notebook, path)
+
+
+def test_every_claim_has_one_command_with_its_time_and_its_tolerance(tmp_path):
+    for name in ("smollm2-135m/depth", "nano-neox/depth"):
+        executed(tmp_path, name, 90.0)
+    executed(tmp_path, "suite/generalization", 50.0)
+    known = claims.read_claims()
+    of_depth = next(c for c in known if c["notebook"] == "depth" and claims.notebooks_of(c) == {"depth"})
+    assert reproduce.repeated(of_depth, tmp_path) == (
+        "make results/smollm2-135m/depth.ipynb results/nano-neox/depth.ipynb",
+        180.0,
+        "the verdict; numbers within 0.2%",
+    )
+    of_suite = next(c for c in known if c["models"] == ["suite"])
+    command, seconds, allowed = reproduce.repeated(of_suite, tmp_path)
+    assert (command, seconds) == (".venv/bin/papermill notebooks/generalization.ipynb out.ipynb", 50.0)
+    assert allowed.startswith("the same digits")
+    rows = re.findall(r"^\| (\d+)\. .*\| `((?:make|\.venv/bin/papermill) [^`]+)` \| [^|]+ \| [^|]+ \|$",
+                      reproduce.reproduce_page(tmp_path), re.MULTILINE)  # fmt: skip
+    assert [int(number) for number, _ in rows] == list(range(1, len(known) + 1))
+
+
+def test_the_commands_name_what_make_can_make():
+    makefile = (paths.ROOT / "Makefile").read_text(encoding="utf-8")
+    for claim in claims.read_claims():
+        command, *_ = reproduce.repeated(claim, paths.ROOT / "nothing")
+        for model, notebook in re.findall(r"results/([\w-]+)/([\w-]+)\.ipynb", command):
+            assert (paths.ROOT / "notebooks" / f"{notebook}.ipynb").is_file()
+            assert re.search(rf"^[A-Z_]+ :=.*\b{re.escape(model)}\b", makefile, re.MULTILINE)
+
+
+def test_the_machine_is_described():
+    rows = dict(re.findall(r"^\| ([a-z ]+) \| (.+) \|$", reproduce.machine_page(), re.MULTILINE))
+    assert {"processor", "cores", "memory", "graphics processor", "made on"} <= rows.keys()
+    assert int(rows["cores"]) >= 1 and rows["memory"].endswith("GiB")
+
+
+# -- the glossary
+
+
+def test_every_term_that_a_page_names_is_in_the_glossary_and_the_glossary_is_in_order():
+    text = (BOOK / "glossary.md").read_text(encoding="utf-8").split("glossary}\n")[1].split("```")[0]
+    said = re.findall(r"^(\S.*)$", text, re.MULTILINE)
+    assert len(said) >= 30
+    assert said == sorted(said, key=lambda term: re.sub(r"\W", " ", term).lower())
+    used = set()
+    for page in BOOK.glob("*.md"):
+        for role in re.findall(r"\{term\}`([^`]+)`", page.read_text(encoding="utf-8")):
+            target = re.search(r"<(.+)>", role)
+            used.add(" ".join((target[1] if target else role).split()))
+    assert used and used <= set(said)
+
+
+def test_no_page_links_a_term_twice():
+    for page in BOOK.glob("*.md"):
+        roles = re.findall(r"\{term\}`([^`]+)`", page.read_text(encoding="utf-8"))
+        targets = [" ".join(re.sub(r".*<(.+)>", r"\1", role, flags=re.DOTALL).split()) for role in roles]
+        assert len(targets) == len(set(targets)), page.name
+
+
+def glossary() -> nodes.document:
+    document = new_document("glossary")
+    item = nodes.definition_list_item("", nodes.term("", "null", ids=["term-null"]))
+    item += nodes.definition("", nodes.paragraph("", "By chance\nalone."), nodes.paragraph("", "More."))
+    document += addnodes.glossary("", nodes.definition_list("", item))
+    return document
+
+
+def test_links_to_the_glossary_carry_the_first_paragraph_of_the_definition_and_others_nothing():
+    said = terms.definitions(glossary())
+    assert said == {"term-null": "By chance alone."}
+    other = '<a class="reference internal" href="idea.html#blocks">x</a>'
+    link = '<a class="reference internal" href="glossary.html#term-null">'
+    assert terms.marked(other + link, {"term-null": 'a "b" & c'}) == (
+        other + link[:-1] + ' data-definition="a &quot;b&quot; &amp; c">'
+    )
+
+
+def test_the_script_of_the_glossary_is_small_and_asks_nothing_of_a_network():
+    text = (BOOK / "_static" / "glossary.js").read_text(encoding="utf-8")
+    assert len(text.encode()) < 3000
+    assert re.findall(r"fetch|XMLHttpRequest|import|https?:", text) == []
+
+
+# -- the head of a page
+
+
+def page_of(*paragraphs: nodes.paragraph) -> nodes.document:
+    document = new_document("page")
+    document += nodes.section("", *paragraphs)
+    return document
+
+
+def test_the_description_is_the_first_plain_paragraph_cut_between_words():
+    mathematics = nodes.paragraph("", "", nodes.Text("a paragraph that is long enough and has "), nodes.math("", "J"))
+    short, plain = nodes.paragraph("", "Too short."), nodes.paragraph("", "word " * 60)
+    text = head.description(page_of(mathematics, short, plain), "otherwise")
+    assert text.startswith("word word") and text.endswith("word …") and len(text) <= 202
+    assert head.description(page_of(short), "otherwise") == "otherwise" == head.description(None, "otherwise")
+
+
+def test_without_an_address_a_head_names_no_address_and_with_one_its_page_and_its_picture():
+    without = head.metatags('A "title"', "What it is.", "Site", None, None)
+    assert '<meta name="description" content="What it is." />' in without
+    assert 'property="og:title" content="A &quot;title&quot;"' in without
+    assert "og:url" not in without and "og:image" not in without and "https:" not in without
+    address = "https://example.org/book/"
+    with_one = head.metatags("T", "D", "S", f"{address}a.html", f"{address}_static/card.png")
+    assert f'property="og:url" content="{address}a.html"' in with_one
+    assert f'property="og:image" content="{address}_static/card.png"' in with_one
+    assert "summary_large_image" in with_one
+
+
+def test_the_paper_is_a_scholarly_article_on_which_the_software_is_based():
+    text = head.scholarly({**CODEMETA, "description": "a </script> b"}, "https://example.org/")
+    assert text.count("</script>") == 1
+    record = json.loads(re.fullmatch(r'<script type="application/ld\+json">(.+)</script>\n', text)[1])
+    paper, software = record["@graph"]
+    assert record["@context"] == "https://schema.org"
+    assert paper["@type"] == "ScholarlyArticle" and len(paper["author"]) == 4 and paper["datePublished"] == "2025"
+    assert software["isBasedOn"] == {"@id": paper["@id"]} and software["url"] == "https://example.org/"
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "taken"),
+    [
+        ("", "", ""),
+        ("https://a.org/b", "", "https://a.org/b/"),
+        ("https://a.org/", "https://c.org/d/", "https://c.org/d/"),
+        ("", "/", ""),
+    ],
+)
+def test_the_address_comes_from_the_environment_or_the_configuration_and_ends_in_one_slash(
+    monkeypatch, given, environment, taken
+):
+    monkeypatch.setenv("BOOK_ADDRESS", environment)
+    config = SimpleNamespace(html_baseurl=given)
+    head._take_address(None, config)
+    assert config.html_baseurl == taken
+
+
+def made_up(tmp_path, address: str) -> SimpleNamespace:
+    (tmp_path / "_static").mkdir()
+    return SimpleNamespace(
+        config=SimpleNamespace(html_baseurl=address, html_title="Transformer Block Coupling", project="p"),
+        builder=SimpleNamespace(name="html", get_target_uri=lambda page: f"{page}.html"),
+        env=SimpleNamespace(found_docs={"book/idea", "book/index"}),
+        outdir=str(tmp_path),
+    )
+
+
+def test_with_an_address_the_site_gets_its_map_and_its_picture(tmp_path):
+    head._finish(made_up(tmp_path, "https://example.org/book/"), None)
+    places = [place.text for place in ET.parse(tmp_path / "sitemap.xml").iter() if place.tag.endswith("}loc")]
+    assert places == ["https://example.org/book/book/idea.html", "https://example.org/book/book/index.html"]
+    with Image.open(tmp_path / "_static" / "card.png") as card:
+        assert card.size == (1200, 630)
+
+
+def test_without_an_address_nothing_is_made(tmp_path):
+    head._finish(made_up(tmp_path, ""), None)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_the_icon_is_a_matrix_that_is_strongest_on_its_diagonal():
+    tree = ET.parse(BOOK / "_static" / "favicon.svg")
+    strength = {
+        (cell.get("y"), cell.get("x")): float(cell.get("opacity")) for cell in tree.iter() if cell.get("opacity")
+    }
+    assert len(strength) == 25
+    weakest = min(value for (row, column), value in strength.items() if row == column)
+    assert weakest > 2 * max(value for (row, column), value in strength.items() if row != column)
+
+
+# -- the container
+
+
+def test_the_container_has_a_python_that_the_project_allows_and_builds_the_book():
+    text = (paths.ROOT / "Containerfile").read_text(encoding="utf-8")
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["docker.io/library/python:3.12-slim"]
+    assert "make book" in text and "RUN make .venv/.ready" in text
+    ignored = (paths.ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert {".venv", "_build", "results"} <= set(ignored)
