@@ -135,14 +135,14 @@ def kill(case: Case, model: cl.Model, kills: int, draw: random.Random, folder: P
     prompts = [prompt.text for prompt in cl.load_prompts(n=case.n_prompts)]
     log = folder / "log"
 
-    def sweep(root: Path) -> Callable[[], Any]:
+    def begin(root: Path) -> Callable[[], Any]:
         # A partial function has no mark that its prompts may be measured together.
         measure = noted(case.measure, log)
         measure = measure if case.tolerance else functools.partial(measure)
         return lambda: cl.sweep(measure, model, prompts, store=root, **case.settings)
 
     start = time.monotonic()
-    run(sweep(folder / "undisturbed"))
+    run(begin(folder / "undisturbed"))
     duration = time.monotonic() - start
     wanted = {path.relative_to(folder / "undisturbed"): path for path in kept(folder / "undisturbed")}
     if len(wanted) != len(set(prompts)):
@@ -152,7 +152,7 @@ def kill(case: Case, model: cl.Model, kills: int, draw: random.Random, folder: P
         count.sweeps, root, before, killed = count.sweeps + 1, folder / str(count.sweeps), {}, True
         while killed:
             log.unlink(missing_ok=True)
-            killed = run(sweep(root), draw.uniform(0, duration) if count.kills < kills else None)
+            killed = run(begin(root), draw.uniform(0, duration) if count.kills < kills else None)
             count.kills += killed
             now = kept(root, count)
             measured = log.read_text(encoding="utf-8").splitlines() if log.exists() else []

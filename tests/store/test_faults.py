@@ -206,8 +206,8 @@ def test_what_a_measurement_says_of_its_time_bears_a_clock_that_goes_backwards(m
 
     def measure_timed(model, prompts) -> xr.Dataset:
         for _ in range(model.n_blocks):
-            progress.block_begins()
-            progress.block_ends()
+            with progress.block():
+                pass
         return cl.measure_trajectories(model, prompts)
 
     cl.sweep(measure_timed, model, TEXTS, store=tmp_path)
