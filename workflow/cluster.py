@@ -96,8 +96,11 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        subprocess.run(["scancel", "--full", "--user", str(os.geteuid())], env=self._env(), check=False,
-                       capture_output=True)  # fmt: skip
+        # Jobs outlive the daemon that started them: they end first, as long as somebody can tell them to.
+        self._ask("scancel", "--full", "--user", str(os.geteuid()))
+        end = time.monotonic() + 20
+        while self._ask("squeue", "--noheader") and time.monotonic() < end:
+            time.sleep(0.2)
         for name in ("slurmd", "slurmctld", "munged"):
             if name in self.processes:
                 _end(self.processes.pop(name))
@@ -126,15 +129,17 @@ class Cluster:
 
     def state(self) -> str:
         """Give the node's state, as sinfo has it."""
-        found = subprocess.run(
-            ["sinfo", "-h", "-o", "%t"], env=self._env(), capture_output=True, text=True, check=False
-        )
-        return found.stdout.strip()
+        return self._ask("sinfo", "-h", "-o", "%t")
 
     def logs(self) -> str:
         """Give the last lines of what the daemons said."""
         files = sorted([*self.folder.glob("*.log"), *self.folder.glob("*.out")])
         return "\n".join(line for file in files for line in file.read_text(errors="replace").splitlines()[-3:])
+
+    def _ask(self, *command: str) -> str:
+        """Run one of the cluster's commands, and give what it says; nothing where nobody answers."""
+        run = subprocess.run(command, env=self._env(), capture_output=True, text=True, check=False)
+        return run.stdout.strip()
 
     def _env(self) -> dict[str, str]:
         return os.environ | self.environment
