@@ -16,10 +16,7 @@ import pytest
 import reproduce
 import terms
 import yaml
-from docutils import nodes
-from docutils.utils import new_document
 from PIL import Image
-from sphinx import addnodes
 
 from coupling_lib import paths
 
@@ -34,6 +31,13 @@ def test_the_entry_of_the_paper_is_the_one_of_the_bibliography():
     text = cited.entry("aubry2025", (BOOK / "references.bib").read_text(encoding="utf-8"))
     assert text.startswith("@inproceedings{aubry2025,") and text.endswith("\n}")
     assert text.count("@") == 1 and "Papyan, Vardan" in text
+
+
+def test_a_page_that_asks_for_entries_gets_them_and_the_page_on_citing_asks_for_both():
+    page = (BOOK / "cite.md").read_text(encoding="utf-8")
+    text = cited.filled(page)
+    assert page.count("BIBTEX-OF-") == 2 and "BIBTEX-OF-" not in text
+    assert "@inproceedings{aubry2025," in text and "@software{transformer_block_coupling_companion," in text
 
 
 def test_an_entry_that_is_not_there_is_refused_by_its_key():
@@ -138,12 +142,30 @@ def test_no_page_links_a_term_twice():
         assert len(targets) == len(set(targets)), page.name
 
 
-def glossary() -> nodes.document:
-    document = new_document("glossary")
-    item = nodes.definition_list_item("", nodes.term("", "null", ids=["term-null"]))
-    item += nodes.definition("", nodes.paragraph("", "By chance\nalone."), nodes.paragraph("", "More."))
-    document += addnodes.glossary("", nodes.definition_list("", item))
-    return document
+class Node:
+    """As much of a node of a page that Sphinx has read as the extensions look at."""
+
+    def __init__(self, tagname: str, *children: Node | str, ids: tuple[str, ...] = ()) -> None:
+        self.tagname, self.children, self.ids, self.parent = tagname, list(children), ids, None
+        for child in children:
+            if isinstance(child, Node):
+                child.parent = self
+
+    def __getitem__(self, name: str) -> tuple[str, ...]:
+        return {"ids": self.ids}[name]
+
+    def findall(self, wanted) -> list[Node]:
+        below = [node for child in self.children if isinstance(child, Node) for node in child.findall(wanted)]
+        return [self, *below] if wanted(self) else below
+
+    def astext(self) -> str:
+        return "".join(child if isinstance(child, str) else child.astext() for child in self.children)
+
+
+def glossary() -> Node:
+    definition = Node("definition", Node("paragraph", "By chance\nalone."), Node("paragraph", "More."))
+    item = Node("definition_list_item", Node("term", "null", ids=("term-null",)), definition)
+    return Node("document", Node("glossary", Node("definition_list", item)))
 
 
 def test_links_to_the_glossary_carry_the_first_paragraph_of_the_definition_and_others_nothing():
@@ -165,16 +187,15 @@ def test_the_script_of_the_glossary_is_small_and_asks_nothing_of_a_network():
 # -- the head of a page
 
 
-def page_of(*paragraphs: nodes.paragraph) -> nodes.document:
-    document = new_document("page")
-    document += nodes.section("", *paragraphs)
-    return document
+def page_of(*paragraphs: Node) -> Node:
+    return Node("document", Node("section", *paragraphs))
 
 
 def test_the_description_is_the_first_plain_paragraph_cut_between_words():
-    mathematics = nodes.paragraph("", "", nodes.Text("a paragraph that is long enough and has "), nodes.math("", "J"))
-    short, plain = nodes.paragraph("", "Too short."), nodes.paragraph("", "word " * 60)
-    text = head.description(page_of(mathematics, short, plain), "otherwise")
+    mathematics = Node("paragraph", "a paragraph that is long enough and has ", Node("math", "J"), " in its middle")
+    short, plain = Node("paragraph", "Too short."), Node("paragraph", "word " * 60)
+    cell = Node("entry", Node("paragraph", "a long cell of a table, which is no description of a page"))
+    text = head.description(page_of(mathematics, cell, short, plain), "otherwise")
     assert text.startswith("word word") and text.endswith("word …") and len(text) <= 202
     assert head.description(page_of(short), "otherwise") == "otherwise" == head.description(None, "otherwise")
 

@@ -1,6 +1,6 @@
 """Fills the page on citing: BibTeX of the paper, and of this copy of the companion with its version and commit.
 
-The directives are `bibtex-of-paper` (its argument is the key in references.bib) and `bibtex-of-companion`.
+A page asks for an entry by BIBTEX-OF- and its key in references.bib, or by BIBTEX-OF-COMPANION.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from docutils import nodes
-from docutils.parsers.rst import Directive
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -83,35 +81,29 @@ def companion(citation: dict[str, Any], of: str | None) -> str:
     return f"@software{{transformer_block_coupling_companion,\n{lines}\n}}"
 
 
-class _Entry(Directive):
-    """A literal block of BibTeX; what it says depends on files that Sphinx does not watch, so they are named to it."""
+def filled(text: str) -> str:
+    """Puts the entries where a page asks for them.
 
-    reads = ""
+    Args:
+        text: the page, with BIBTEX-OF-COMPANION, and BIBTEX-OF- before the keys of other entries.
 
-    def run(self) -> list[nodes.Node]:
-        file = ROOT / self.reads
-        self.state.document.settings.record_dependencies.add(str(file))
-        text = self.written(file.read_text(encoding="utf-8"))
-        return [nodes.literal_block(text, text, language="bibtex")]
-
-
-class _Paper(_Entry):
-    required_arguments = 1
-    reads = "book/references.bib"
-
-    def written(self, text: str) -> str:
-        return entry(self.arguments[0], text)
+    Returns:
+        the page with the entries in it.
+    """
+    if "BIBTEX-OF-COMPANION" in text:
+        citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+        text = text.replace("BIBTEX-OF-COMPANION", companion(citation, commit()))
+    bibliography = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
+    return re.sub(r"BIBTEX-OF-(\w+)", lambda found: entry(found[1], bibliography), text)
 
 
-class _Companion(_Entry):
-    reads = "CITATION.cff"
-
-    def written(self, text: str) -> str:
-        return companion(yaml.safe_load(text), commit())
+def _fill(app: Any, page: str, source: list[str]) -> None:
+    if "BIBTEX-OF-" in source[0]:
+        source[0] = filled(source[0])
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Registers the directives.
+    """Connects the filling of pages that are read.
 
     Args:
         app: the Sphinx application.
@@ -119,6 +111,5 @@ def setup(app: Any) -> dict[str, bool]:
     Returns:
         what Sphinx asks of an extension.
     """
-    app.add_directive("bibtex-of-paper", _Paper)
-    app.add_directive("bibtex-of-companion", _Companion)
+    app.connect("source-read", _fill)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -17,7 +17,6 @@ from urllib.parse import urljoin
 from xml.sax.saxutils import escape
 
 import matplotlib
-from docutils import nodes
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,15 +35,19 @@ def description(document: Any, otherwise: str, longest: int = 200) -> str:
         one line of text.
     """
     text = otherwise
-    for paragraph in document.findall(nodes.paragraph) if document is not None else ():
+    for paragraph in document.findall(_named("paragraph")) if document is not None else ():
         found = " ".join(paragraph.astext().split())
-        inside_table = isinstance(paragraph.parent, nodes.entry)
-        if len(found) >= 40 and not inside_table and not list(paragraph.findall(nodes.math)):
+        inside_table = paragraph.parent.tagname == "entry"
+        if len(found) >= 40 and not inside_table and not list(paragraph.findall(_named("math"))):
             text = found
             break
     if len(text) <= longest:
         return text
     return text[:longest].rpartition(" ")[0].rstrip(",;:.") + " …"
+
+
+def _named(tag: str) -> Any:
+    return lambda node: node.tagname == tag
 
 
 def metatags(title: str, text: str, site: str, address: str | None, card: str | None) -> str:

@@ -6,8 +6,6 @@ import html
 import re
 from typing import Any
 
-from sphinx import addnodes
-
 GLOSSARY = "book/glossary"
 _LINK = re.compile(r'<a class="reference internal" href="[^"]*#(term-[^"]+)"')
 
@@ -22,7 +20,7 @@ def definitions(document: Any) -> dict[str, str]:
         the first paragraph of each definition, by the anchor of its term.
     """
     found = {}
-    for glossary in document.findall(addnodes.glossary):
+    for glossary in document.findall(lambda node: node.tagname == "glossary"):
         for item in glossary.children[0].children:
             *terms, definition = item.children
             for term in terms:
