@@ -27,10 +27,11 @@ def pins() -> dict[str, str]:
     """Reads what pyproject.toml pins.
 
     Returns:
-        versions by canonical name, extras included.
+        versions by canonical name, extras included but for `sweep`, which has an environment of its own.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name != "sweep"}
+    lists = [project["dependencies"], *extras.values()]
     return {canonical(name): version for lines in lists for name, version in (line.split("==") for line in lines)}
 
 

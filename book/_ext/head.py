@@ -1,7 +1,7 @@
 """What a page says about itself to search engines, to whoever shares its link, and to catalogues of scholarly work.
 
 Every page gets a description, taken from its own first sentences; the front page, the paper and this software as
-JSON-LD. What needs the book's public address (the address and picture of a shared link, `sitemap.xml`) is there once
+JSON-LD. What needs the book's public address (the address and picture of a shared link, a sitemap) is there once
 `html: baseurl` is set in `_config.yml`, or BOOK_ADDRESS in the environment of the build.
 """
 

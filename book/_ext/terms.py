@@ -1,4 +1,4 @@
-"""Gives each link to the glossary the definition behind it, so that `glossary.js` shows it without a network."""
+"""Gives each link to the glossary the definition behind it, so that a script shows it without a network."""
 
 from __future__ import annotations
 
