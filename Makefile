@@ -209,7 +209,7 @@ results/.fresh: $(READY)
 
 results/book/.complete: $(wildcard book/*.py) $(wildcard benchmarks/*) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(EXECUTED) $(READY)
 	@echo "== pages made from the registry, the model cards and the library"
-	@$(BIN)/python book/pages.py
+	@PYTHONPATH=$(CURDIR) $(BIN)/python book/pages.py
 	@$(BIN)/python book/explorer.py
 	@$(BIN)/python -m benchmarks.report
 	@touch $@
