@@ -122,9 +122,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=paths.RESULTS / "benchmarks" / "unformed.json", help="the JSON")
     parser.add_argument("--rounds", type=int, default=3, help="how often either way")
+    names = list(dict.fromkeys(name for name, _ in CASES))
+    parser.add_argument("--shapes", nargs="+", choices=names, default=names, help="models that are measured")
     parser.add_argument("--quick", action="store_true", help="a tiny shape, to see that it works")
     given = parser.parse_args(arguments)
-    cases = (("small", 4),) if given.quick else CASES
+    cases = [("small", 4)] if given.quick else [case for case in CASES if case[0] in given.shapes]
     result = {"machine": machine.facts(), "cases": []}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     for case in cases:
