@@ -140,8 +140,9 @@ def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, monkey
 
     monkeypatch.setattr(suite.text, "batch", interrupted)
     names = ["--only", "one", "two"]
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit) as ended:
         main(["suite", *arguments, *names])
+    assert ended.value.code == 130
     assert set(suite_table.read(folder / "table.csv").model) == {"one"}
     main(["suite", *arguments, *names])
     assert steps == [0, 1, 2, 3, 0, 1, 2, 3, 2, 3]  # killed in the second model's last step, resumed at its checkpoint

@@ -132,7 +132,7 @@ def test_another_version_or_job_is_refused_and_a_store_that_cannot_be_written_to
             measuring.measure(made, name, "1/2")
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(store.StoreWarning), pytest.raises(CouplingError, match="could not be written, so that prompt 1"):
-        measuring.measure(made | {"store": str(tmp_path / "file")}, name, "1/2")
+        measuring.measure(made | {"store": str(tmp_path / "file" / "below")}, name, "1/2")
 
 
 def test_commands_end_in_one_line(made, tmp_path, capsys):
