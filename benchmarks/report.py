@@ -292,7 +292,7 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
     said = (
         "Coupling across depth needs K singular triplets of each Jacobian and its products with the vectors of all "
         "blocks. Either every Jacobian is formed, or it is only multiplied with. Seconds a block, both ways in turns; "
-        "random weights, which have flat spectra, but for SmolLM2.\n"
+        "random weights have flat spectra, which products find hard.\n"
     )
     return ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]
 
