@@ -120,6 +120,21 @@ def llama3_8b(blocks: int = 32) -> LlamaConfig:
     )
 
 
+def llama32_1b() -> LlamaConfig:
+    """Give the configuration of Llama-3.2-1B's blocks.
+
+    Returns:
+        the configuration.
+    """
+    return LlamaConfig(
+        hidden_size=2048,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        intermediate_size=8192,
+    )
+
+
 def small_llama(blocks: int = 6) -> LlamaConfig:
     """Give a Llama small enough to rehearse the GPU benchmark on a CPU.
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 import coupling_lib as cl
 from benchmarks import machine
 from benchmarks.machine import timed
-from benchmarks.shapes import llama3_8b, model_from, prompt_ids, small_llama
+from benchmarks.shapes import llama3_8b, llama32_1b, model_from, prompt_ids, small_llama
 from coupling_lib import paths
 from coupling_lib.metrics.coupling import project_all_pairs
 from coupling_lib.svd.operators import fewer_products
@@ -31,17 +31,7 @@ from coupling_lib.svd.operators import fewer_products
 _VOCABULARY = 4096
 
 
-def _llama_1b() -> LlamaConfig:
-    return LlamaConfig(
-        hidden_size=2048,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        intermediate_size=8192,
-    )
-
-
-SHAPES = {"llama3-8b": llama3_8b, "llama3.2-1b": _llama_1b, "small": small_llama}
+SHAPES = {"llama3-8b": llama3_8b, "llama3.2-1b": llama32_1b, "small": small_llama}
 CASES = (
     *(("llama3-8b", k) for k in (10, 30, 50)),
     *(("llama3.2-1b", k) for k in (10, 30)),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import NamedTuple
 
 from benchmarks.tables import table
 from coupling_lib import paths
 from coupling_lib.models.registry import Entry, entries
-from coupling_lib.svd.operators import fewer_products
+from coupling_lib.svd.operators import fewer_products, krylov_columns
 
 PROMPTS, K = 1200, 10
-# Columns of a Krylov basis that the strongest K triplets of a trained block take, as in `fewer_products`.
-_COLUMNS = 150 + 3 * K
 # Bytes of a weight as it is published, and in 4 bits with its scales.
 _PUBLISHED, _IN_4_BITS = 2, 4.5 / 8
 
@@ -48,13 +47,14 @@ def cost(entry: Entry) -> Cost:
     # Half of a small model is embeddings: a block has 12 d^2 weights, and seldom more than 20 d^2.
     within = min(weights, 20 * d**2 * L)
     formed = 2 * d * within * PROMPTS
-    products = 2 * (2 * _COLUMNS + L * K) * within * PROMPTS
+    products = 2 * (2 * krylov_columns(K) + L * K) * within * PROMPTS
     # Of few columns at once each takes as long as three of many.
-    longer = 2 * (2 * 3 * _COLUMNS + L * K) * within * PROMPTS
+    longer = 2 * (2 * 3 * krylov_columns(K) + L * K) * within * PROMPTS
     hours = (longer if fewer_products(d, K, L) else formed) / measured_rate() / 3600
     return Cost(formed, products, hours, _PUBLISHED * weights, _IN_4_BITS * weights + 4 * within / L)
 
 
+@cache
 def measured_rate() -> float:
     """Gives the operations a second that forming Jacobians of the widest benchmarked model came to on two cores."""
     run = json.loads((paths.ROOT / "benchmarks" / "latest.json").read_text(encoding="utf-8"))

@@ -83,22 +83,22 @@ def measure_depth(
     given, ks, blocks = prompt_inputs(prompts, model), frame.several_k(model, ks), range(model.n_blocks)
     if formed is None:
         formed = not fewer_products(model.d_model, max(ks), model.n_blocks)
-    if formed:
-        each = (_formed(J, ks) for J in frame.jacobians_by_prompt(model, given, token, boundary))
-    else:
-        each = (_unformed(traced, ks, token, boundary) for traced in frame.traces(model, given))
     names = [name for name in names_at(ks) if formed or "vju" not in VARIANTS[name].needs]
+    if formed:
+        each = (_formed(J, ks, names) for J in frame.jacobians_by_prompt(model, given, token, boundary))
+    else:
+        each = (_unformed(traced, ks, names, token, boundary) for traced in frame.traces(model, given))
     coords = {"k": ks, "block_1": blocks, "block_2": blocks, "variant": names, "distance": blocks}
     details = {"measure": "depth", "token": token, "boundary": boundary}
     return frame.over_prompts(model, given, each, coords, shared=["matrix"], **details)
 
 
-def _formed(J: torch.Tensor, ks: list[int]) -> xr.Dataset:
-    variables = _of_one_prompt(J, top_triplets_stacked(J, max(ks)), ks, names_at(ks))
+def _formed(J: torch.Tensor, ks: list[int], names: list[str]) -> xr.Dataset:
+    variables = _of_one_prompt(J, top_triplets_stacked(J, max(ks)), ks, names)
     return frame.plain(variables | {"frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J))})
 
 
-def _unformed(traced: Trace, ks: list[int], token: int, boundary: str) -> xr.Dataset:
+def _unformed(traced: Trace, ks: list[int], names: list[str], token: int, boundary: str) -> xr.Dataset:
     """Measure one prompt by products with its Jacobians alone."""
     J = [traced.jacobian(block, token, boundary=boundary) for block in range(traced.n_blocks)]
     triplets = []
@@ -107,7 +107,6 @@ def _unformed(traced: Trace, ks: list[int], token: int, boundary: str) -> xr.Dat
             triplets.append(J[block].svd(max(ks), formed=False))
     found = SingularTriplets(*map(torch.stack, zip(*triplets, strict=True)))
     probed = [_Probed(one, Vh) for one, Vh in zip(J, found.Vh, strict=True)]
-    names = [name for name in names_at(ks) if "vju" not in VARIANTS[name].needs]
     variables = _of_one_prompt(probed, found, ks, names)
     norms = frobenius_estimate(found.S, torch.stack([one.products for one in probed]))
     return frame.plain(variables | {"frobenius_estimate": (("block_1",), norms)})

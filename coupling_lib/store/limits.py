@@ -71,6 +71,10 @@ class Until:
     def enough(self, ds: xr.Dataset) -> bool:
         """Take one more prompt, and say whether the interval is narrow enough now."""
         self.values.append(self._value(ds))
+        return self._reached
+
+    @property
+    def _reached(self) -> bool:
         return len(self.values) >= FEWEST and self.half_width < self.until
 
     @property
@@ -84,10 +88,9 @@ class Until:
     def record(self) -> dict[str, str | float]:
         """Say, for a measurement's attributes, how far the sweep went and why it ended."""
         name = self.of if isinstance(self.of, str) else getattr(self.of, "__name__", "of")
-        reached = len(self.values) >= FEWEST and self.half_width < self.until
         after = f"after {len(self.values)} of {self.n_prompts} prompts"
         width = f"half width {self.half_width:.3g} of the 95 % interval of the mean {name}"
-        ended = f"{after}: {width} is below {self.until:g}" if reached else f"not early, {after}: {width}"
+        ended = f"{after}: {width} is below {self.until:g}" if self._reached else f"not early, {after}: {width}"
         return {"stopped": ended, "until": self.until, "half_width": self.half_width}
 
     def _value(self, ds: xr.Dataset) -> float:

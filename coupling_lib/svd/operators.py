@@ -66,7 +66,12 @@ def fewer_products(d: int, k: int, n_blocks: int = 0) -> bool:
     # A (d, d) Jacobian takes d products with its transpose. A Krylov basis of m columns takes 2 m, each as long as
     # three of many at once, and the coupling with the singular vectors of all blocks L K more. m is what blocks of
     # trained decoders need. `benchmarks.unformed` measures both ways on either side of this line.
-    return 2 * 3 * (150 + 3 * k) + n_blocks * k < 0.9 * d
+    return 2 * 3 * krylov_columns(k) + n_blocks * k < 0.9 * d
+
+
+def krylov_columns(k: int) -> int:
+    """Say how many columns of a Krylov basis the strongest K triplets of a trained decoder's block take."""
+    return 150 + 3 * k
 
 
 def _check_operator(name: str, J: Any) -> None:

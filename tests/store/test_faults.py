@@ -13,7 +13,6 @@ from pathlib import Path
 
 import forked
 import pytest
-import tiny
 import xarray as xr
 
 import coupling_lib as cl
@@ -24,18 +23,6 @@ from coupling_lib.store import catalogue, files
 from coupling_lib.training import __main__ as training
 
 TEXTS = [f"It was the best of times, it was number {number}" for number in range(8)]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    tiny.save_llama(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def model(folder):
-    return cl.load_model(folder)
 
 
 def mount(*words: str) -> bool:

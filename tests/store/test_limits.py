@@ -7,7 +7,6 @@ import os
 
 import numpy as np
 import pytest
-import tiny
 import xarray as xr
 
 import coupling_lib as cl
@@ -20,13 +19,6 @@ from coupling_lib.store import limits
 from coupling_lib.store.sweep import stream
 
 TEXTS = [f"It was the {word} of times" for word in ("best", "worst", "first", "last", "age", "season", "epoch")]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    tiny.save_llama(path)
-    return cl.load_model(path)
 
 
 class Counted:

@@ -30,18 +30,6 @@ from coupling_lib.store.sweep import stream
 TEXTS = ["It was the best of times", "it was the worst of times, it was", "What is the capital of France?"]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    tiny.save_llama(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def model(folder):
-    return cl.load_model(folder)
-
-
 class Counted:
     """A measure that writes down what it was called with."""
 
