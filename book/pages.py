@@ -19,6 +19,7 @@ import nbformat
 import yaml
 from claims import claims_page
 from complete import pages
+from idea import idea_neighbours, idea_toy
 from paper_map import map_page
 from reproduce import machine_page, reproduce_page
 from routes import families_page
@@ -309,6 +310,8 @@ def write(folder: Path) -> None:
 PAGES = {
     "claims": claims_page,
     "landing": landing_page,
+    "idea-toy": idea_toy,
+    "idea-neighbours": idea_neighbours,
     "postnorm": postnorm_page,
     "homogeneous": homogeneous_page,
     "models": models_page,

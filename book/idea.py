@@ -1,0 +1,147 @@
+"""Draws the pictures of "The idea in five minutes": two blocks with three directions each, and two real blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import coupling_lib
+from coupling_lib import provenance
+from coupling_lib.figures import depth, parts, style
+from coupling_lib.figures.show import show
+from coupling_lib.metrics.summaries import side_by_side
+
+# How strongly the toy's two blocks respond along their three directions.
+FIRST, SECOND = (3.0, 2.0, 1.0), (2.6, 1.8, 1.0)
+CASES = ("the same directions", "two of them turned", "unrelated directions")
+# A view from above and from the side, so that no axis of the toy hides another.
+_VIEW = np.array([[-0.72, 0.69, 0.0], [-0.29, -0.31, 0.9]])
+_READING, _K = "normalized_miscoupling", 10
+
+
+def take_toy(seed: int = 3, turn: float = 30.0) -> xr.Dataset:
+    """Compute the toy: the second block's input `vectors` in the axes of the first, and the matrix A of both."""
+    angle, rng = np.deg2rad(turn), np.random.default_rng(seed)
+    turned = np.eye(3)
+    turned[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    drawn = [np.linalg.qr(rng.standard_normal((3, 3)))[0] for _ in range(2)]
+    J = torch.diag(torch.tensor(FIRST, dtype=torch.float64))
+    bases = [(np.eye(3), np.eye(3)), (turned, turned), drawn]
+    others = [torch.from_numpy(U @ np.diag(SECOND) @ V.T) for U, V in bases]
+    A = np.stack([coupling_lib.coupling_matrix(J, coupling_lib.top_triplets(other, 3), 3).numpy() for other in others])
+    dims, coords = ("case", "row", "column"), {"case": list(CASES), "row": [1, 2, 3], "column": [1, 2, 3]}
+    vectors = (dims, np.stack([V for _, V in bases]))
+    return xr.Dataset({"vectors": vectors, "A": (dims, A), "coupling": ("case", _coupling(A))}, coords)
+
+
+def take_neighbours(networks: dict[str, xr.Dataset]) -> xr.DataArray:
+    """Select |A| of the neighbouring blocks that training coupled most, in every network, on the scale of its J."""
+    trained = depth.take_graph(side_by_side(trained=networks["trained"]), _READING, _K).isel(network=0)
+    beside = {int(a): float(trained.sel(block_a=a, block_b=a + 1)) for a in trained.block_a.values[:-1]}
+    first = max(beside, key=beside.get)
+    drawn = depth.take_matrices(side_by_side(**networks), [first - 1, first], _K)
+    pair = drawn.sel(block_jacobian=first, block_vectors=first + 1)
+    return pair.assign_coords(coupling=("network", _coupling(pair.values)))
+
+
+def draw_toy(toy: xr.Dataset) -> Figure:
+    """Draw the directions of both blocks, arrows as long as the responses, and under them the matrix A."""
+    figure = Figure(figsize=(style.WIDTH, 4.3), layout="constrained")
+    rows = figure.subplots(2, len(CASES), height_ratios=(0.85, 1))
+    for (above, below), case in zip(rows.T, toy.case.values, strict=True):
+        one = toy.sel(case=case)
+        above.set_title(str(case))
+        _arrows(above, np.eye(3), FIRST, style.dataset_colour("", 0), 2.6)
+        _arrows(above, one.vectors.values, SECOND, style.dataset_colour("", 1), 1.4)
+        above.set(xlim=(-2.7, 2.7), ylim=(-1.3, 1.9), aspect="equal")
+        above.set_axis_off()
+        _matrix_panel(below, np.abs(one.A.values), max(FIRST), numbers=True)
+        below.set_xlabel(f"coupling {float(one.coupling):.2f}", fontsize=10)
+    for axes, colour, name in zip(rows[0][:2], (0, 1), ("first block", "second block"), strict=True):
+        ink = style.dataset_colour("", colour)
+        axes.plot([], [], color=ink, linewidth=2.6 - 1.2 * colour, label=name)
+    rows[1][0].set_ylabel("$|A|$")
+    figure.legend(loc="outside upper center", ncols=2)
+    return figure
+
+
+def draw_neighbours(pair: xr.DataArray) -> Figure:
+    """Draw |A| of one pair of blocks in each network on one scale, with the coupling that it amounts to."""
+    figure, row = parts.panels(list(pair.network.values), 1.15, square=True)
+    # The strongest responses alone would leave the rest of the diagonal in the dark.
+    top = float(pair.quantile(0.97))
+    for axes, network in zip(row, pair.network.values, strict=True):
+        one = pair.sel(network=network)
+        image = _matrix_panel(axes, one.values, top)
+        axes.set_xlabel(f"coupling {float(one.coupling):.2f}", fontsize=10)
+    first, second = int(pair.block_jacobian), int(pair.block_vectors)
+    label = rf"$|A|\;/\;\sigma_1$: Jacobian of block {first}, singular vectors of block {second}, $K={_K}$"
+    parts.colour_bar(row, image, label, extend="max")
+    return figure
+
+
+def idea_toy() -> str:
+    """Write the toy as a part of a page."""
+    return _raw(
+        show(
+            draw_toy,
+            take_toy(),
+            name="idea-toy",
+            caption="Two blocks in a space of three dimensions. An arrow is a direction that a block responds to, as "
+            "long as its response. Below, the matrix A: the first block's Jacobian in the directions of the second.",
+            provenance="a drawing; computed from directions chosen for it, no model is measured · make book",
+        )
+    )
+
+
+def idea_neighbours() -> str:
+    """Write two real blocks before and after training as a part of a page."""
+    networks, prompts = {}, coupling_lib.load_prompts(n=12)
+    for name in ("untrained", "trained"):
+        model = coupling_lib.load_model("smollm2-135m", untrained=name == "untrained")
+        networks[name] = coupling_lib.sweep(coupling_lib.measure_depth, model, prompts, ks=(_K,))
+    pair = take_neighbours(networks)
+    first, second = int(pair.block_jacobian), int(pair.block_vectors)
+    return _raw(
+        show(
+            draw_neighbours,
+            pair,
+            name="idea-neighbours",
+            caption=f"The coupling matrix of blocks {first} and {second} of SmolLM2-135M at the last token of one "
+            "prompt, before and after training: of all neighbours, the two that are coupled most. The scale ends below "
+            "the largest entries.",
+            provenance=provenance.line(*(ds.attrs for ds in networks.values()), command="make book"),
+        )
+    )
+
+
+def _coupling(matrices: np.ndarray) -> list[float]:
+    """Give 1 minus the normalised mis-coupling of each matrix."""
+    return [1 - float(coupling_lib.miscoupling(torch.from_numpy(A.copy()), normalized=True)) for A in matrices]
+
+
+def _arrows(axes: Axes, vectors: np.ndarray, lengths: tuple[float, ...], ink: str, width: float) -> None:
+    """Draw three arrows of space on the page, each away from its origin and, thinner, to the other side."""
+    for vector, length in zip(vectors.T, lengths, strict=True):
+        end = _VIEW @ (vector * length * 0.82)
+        look = {"arrowstyle": "-|>", "color": ink, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", end, (0, 0), arrowprops=look)
+
+
+def _matrix_panel(axes: Axes, values: np.ndarray, top: float, numbers: bool = False) -> object:
+    """Draw a matrix without axes, by request with its numbers inside."""
+    image = axes.imshow(values, cmap=style.ink(), vmin=0, vmax=top, interpolation="none")
+    axes.set(xticks=[], yticks=[])
+    for place in np.ndindex(values.shape) if numbers else ():
+        share = values[place] / top
+        # The map runs from the page's colour to the strongest contrast with it.
+        ink = style.colour("page") if share > 0.45 else style.colour("text")
+        axes.text(place[1], place[0], f"{values[place]:.1f}", ha="center", va="center", color=ink, fontsize=10)
+    return image
+
+
+def _raw(figure: object) -> str:
+    return f"```{{raw}} html\n{figure.data}\n```\n"

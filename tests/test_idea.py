@@ -1,0 +1,66 @@
+"""The pictures of "The idea in five minutes": the toy against plain arithmetic, the pair against its choice."""
+
+from __future__ import annotations
+
+import idea
+import numpy as np
+import pytest
+import xarray as xr
+
+import coupling_lib as cl
+
+
+def test_the_toy_shows_the_matrices_that_arithmetic_gives():
+    toy = idea.take_toy(seed=3, turn=30.0)
+    same, turned, unrelated = (abs(toy.A.sel(case=case).values) for case in idea.CASES)
+    np.testing.assert_allclose(same, np.diag(idea.FIRST), atol=1e-12)
+    c, s = np.cos(np.pi / 6), np.sin(np.pi / 6)
+    expected = [[3 * c**2 + 2 * s**2, c * s, 0], [c * s, 3 * s**2 + 2 * c**2, 0], [0, 0, 1]]
+    np.testing.assert_allclose(turned, expected, atol=1e-12)
+    V = toy.vectors.sel(case=idea.CASES[2]).values
+    np.testing.assert_allclose(V.T @ V, np.eye(3), atol=1e-12)
+    # Whatever U is, a column of A is as long as J v, and v is the input direction that is drawn.
+    np.testing.assert_allclose(np.linalg.norm(unrelated, axis=0), np.linalg.norm(np.diag(idea.FIRST) @ V, axis=0))
+
+
+def test_the_toy_s_couplings_fall_from_1_and_are_what_the_matrices_hold():
+    toy = idea.take_toy()
+    for case in toy.case.values:
+        A = toy.A.sel(case=case).values
+        beside = np.linalg.norm(A - np.diag(np.diag(A))) / np.linalg.norm(A)
+        assert float(toy.coupling.sel(case=case)) == pytest.approx(1 - beside, abs=1e-12)
+    assert toy.coupling.values[0] == pytest.approx(1.0) and np.all(np.diff(toy.coupling.values) < -0.1)
+
+
+@pytest.fixture(scope="module")
+def networks() -> dict[str, xr.Dataset]:
+    prompts = cl.load_prompts(n=2)
+    found = {}
+    for name in ("untrained", "trained"):
+        model = cl.load_model("nano-neox", untrained=name == "untrained")
+        found[name] = cl.measure_depth(model, prompts, ks=(10,))
+    return found
+
+
+def test_the_pair_is_the_one_of_all_neighbours_that_is_coupled_most(networks):
+    pair = idea.take_neighbours(networks)
+    first, second = int(pair.block_jacobian), int(pair.block_vectors)
+    assert second == first + 1 and list(pair.network.values) == ["untrained", "trained"]
+    distance = networks["trained"].normalized_miscoupling.sel(k=10).mean("prompt").values
+    beside = [(distance[a, a + 1] + distance[a + 1, a]) / 2 for a in range(len(distance) - 1)]
+    assert first == 1 + int(np.argmin(beside))
+    for name, ds in networks.items():
+        A = ds.matrix.isel(block_1=first - 1, block_2=first).values
+        one = pair.sel(network=name)
+        np.testing.assert_allclose(one.values, abs(A) / float(ds.singular_values[0, first - 1, 0]), rtol=1e-6)
+        expected = 1 - np.linalg.norm(A - np.diag(np.diag(A))) / np.linalg.norm(A)
+        assert float(one.coupling) == pytest.approx(expected, abs=1e-5)
+
+
+def test_both_pictures_say_their_couplings(networks):
+    toy = idea.take_toy()
+    said = [axes.get_xlabel() for axes in idea.draw_toy(toy).axes if axes.get_xlabel()]
+    assert said == [f"coupling {value:.2f}" for value in toy.coupling.values]
+    pair = idea.take_neighbours(networks)
+    said = [axes.get_xlabel() for axes in idea.draw_neighbours(pair).axes][:2]
+    assert said == [f"coupling {float(value):.2f}" for value in pair.coupling]
