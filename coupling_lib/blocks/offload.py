@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -26,6 +27,7 @@ from accelerate.hooks import AlignDevicesHook, add_hook_to_module, remove_hook_f
 from safetensors import safe_open
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, modeling_utils
+from transformers.core_model_loading import WeightConverter
 
 from coupling_lib.blocks import fits as memory
 from coupling_lib.blocks.record import find_blocks
@@ -146,9 +148,10 @@ def load(read: Callable[..., PreTrainedModel], division: Plan, device: torch.dev
 
 @contextmanager
 def _read_not_mapped() -> Generator[None]:
-    """Let transformers read each tensor from its file, where it would map all files at once."""
-    mapped = modeling_utils.safe_open
+    """Let transformers read each tensor it needs from its file, where it would map all files and read every tensor."""
+    mapped, convert = modeling_utils.safe_open, modeling_utils.convert_and_load_state_dict_in_model
     modeling_utils.safe_open = lambda file, **options: mapped(file, **options | {"backend": "pread"})
+    modeling_utils.convert_and_load_state_dict_in_model = partial(_leave, convert)
     # accelerate warns that there are parameters on the meta device, which is what was asked for.
     log = logging.getLogger("accelerate.big_modeling")
     level = log.level
@@ -157,7 +160,31 @@ def _read_not_mapped() -> Generator[None]:
         yield
     finally:
         log.setLevel(level)
-        modeling_utils.safe_open = mapped
+        modeling_utils.safe_open, modeling_utils.convert_and_load_state_dict_in_model = mapped, convert
+
+
+class _Unread:
+    """A tensor that stays in its file: where transformers would read it and drop it, its shape is enough."""
+
+    def __init__(self, stored: Any):
+        self._shape = stored.get_shape()
+
+    def __getitem__(self, _: object) -> _Unread:
+        return self
+
+    def to(self, *, device: object, dtype: torch.dtype) -> torch.Tensor:
+        """Give what is on no device, and in the dtype that the index of files promises."""
+        return torch.empty(self._shape, dtype=dtype, device="meta")
+
+
+def _leave(
+    convert: Callable[..., Any], model: Any, state_dict: Mapping[str, Any], load_config: Any, disk_offload_index: Any
+) -> Any:
+    """Keep transformers from reading what stays in its file as it is; what is built from several tensors is read."""
+    if not any(isinstance(entry, WeightConverter) for entry in load_config.weight_mapping or ()):
+        stay = {at["weight_name"] for at in (disk_offload_index or {}).values()}
+        state_dict = {name: _Unread(stored) if name in stay else stored for name, stored in state_dict.items()}
+    return convert(model=model, state_dict=state_dict, load_config=load_config, disk_offload_index=disk_offload_index)
 
 
 class StoredWeights(Mapping[str, torch.Tensor]):
