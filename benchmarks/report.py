@@ -322,6 +322,9 @@ def page(
         runs = json.loads(latest_size.read_text(encoding="utf-8"))
         head = ("model", "precision", "depth notebook, one prompt", "largest process", "forming would be")
         parts += [machine_line(runs[0]["machine"]), table(head, [real_size_row(run) for run in runs])]
+        for precision in {"float32", "nf4"} - {run["parameters"]["precision"] for run in runs}:
+            command = f"`python -m benchmarks.real_size --precision {precision}`"
+            parts.append(f"In {precision} it was not measured here; {command} does it.\n")
     else:
         parts.append("The record is still to be made, on a quiet machine: `python -m benchmarks.real_size`.\n")
     if latest_unformed.exists():
