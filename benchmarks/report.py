@@ -94,16 +94,16 @@ def speed_page(run: dict[str, Any]) -> str:
         "### Each stage\n",
         table(("model", "n", "method", *_STAGE_NAMES), by_stage),
         "### Jacobians against the matrix peak\n",
-        "Counted are the products that are done. Those with unit vectors are not: rows of the weights are taken in "
-        "their place. The last two columns set the time beside that of all products at the peak.\n",
+        "The count is of the products that are done. Products with unit vectors are not: rows of the weights are taken "
+        "in their place. The last two columns set the time beside that of all products at the peak.\n",
         table(
             ("model", "n", "GFLOP per block", "GFLOP/s", "peak GFLOP/s", "fraction", "GFLOP of all", "against all"),
             peak,
         ),
         "### Roofline\n",
         "No method that forms the Jacobians is faster than their matrix products at the machine's peak. The ceiling is "
-        "the released method's time over that of the products done here, with states, SVD and pairs for nothing. The "
-        "released method pulls every cotangent back through the whole sequence; the last column says at which part of "
+        "the released method's time over that of the products done here, as if states, SVD and pairs took no time. The "
+        "released method pulls every cotangent back through the whole sequence. The last column says at which part of "
         "the peak its products ran.\n",
         table(
             (
@@ -148,8 +148,8 @@ def _memory_kept(cases: list[dict[str, Any]]) -> list[str]:
         for case, kept in compared
     ]
     said = (
-        "The released method takes and frees tensors of tens of megabytes all the time. With its defaults the C "
-        "library gives many of them back to the system, and gets them again page by page, zeroed. *Kept* is one more "
+        "The released method takes and frees tensors of tens of megabytes all the time. By default the C library gives "
+        "many of them back to the system and gets them again page by page, zeroed. *Kept* is one more "
         f"round in a process that keeps what is freed (`{' '.join(map('='.join, MEMORY_KEPT.items()))}`), the released "
         "method's Jacobians scaled from three blocks at most.\n"
     )
@@ -182,8 +182,8 @@ def _memory(records: list[dict[str, Any]]) -> list[str]:
     ]
     head = ("model", "n", "method", "peak above the weights", "of it kept Jacobians", "of it states, keys, values")
     held = (
-        "Coupling of all pairs of blocks needs all Jacobians at the end, and until they are formed the states, keys "
-        "and values. The rest of the peak is work space, and memory that the allocator holds back.\n"
+        "Coupling of all pairs of blocks needs all Jacobians at the end. Until they are formed it needs the states, "
+        "keys and values. The rest of the peak is work space, and memory that the allocator holds back.\n"
     )
     first = records[0].get("uncounted")
     said = f"A prompt of {first} tokens goes first, uncounted, because it reads the code of the linear algebra.\n"
@@ -291,8 +291,8 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
     head = ("model", "d", "L", "K", "forming", "products", "ratio", "the library chooses", "values differ by")
     said = (
         "Coupling across depth needs K singular triplets of each Jacobian and its products with the vectors of all "
-        "blocks. Either every Jacobian is formed, or it is only multiplied with. Seconds a block, both ways in turns; "
-        "random weights have flat spectra, which products find hard.\n"
+        "blocks. Either every Jacobian is formed, or it is only multiplied with. The table has seconds a block; the "
+        "two ways take turns. Random weights have flat spectra, which are hard for products.\n"
     )
     return ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]
 

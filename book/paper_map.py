@@ -107,15 +107,15 @@ def map_page() -> str:
     return "\n".join(
         [
             f"Of {sum(numbers.values())} figures and tables, {numbers['faithful']} are drawn as the paper describes "
-            f"them, {numbers['partly']} in part, and {numbers['not drawn']} not at all. *Faithful* is said of the "
-            "kind of figure, not of its outcome: what came out stands in the [claims](claims.md).\n",
+            f"them, {numbers['partly']} in part, and {numbers['not drawn']} not at all. *Faithful* is about the "
+            "kind of figure, not about its outcome; the [claims](claims.md) say what came out.\n",
             f"The captions or bodies of {_joined(lost['lost'])} are lost in our source, and parts of the captions of "
             f"{_joined(lost['partly lost'])}. For these the table says what we take them for.\n",
             "## Item by item\n",
             _table(rows),
             "## Commands\n",
-            "Each draws the item for a model of the paper, where that model can be had and fits the machine; without "
-            "parameters, for the models and tables that ship with the book.\n",
+            "Each command draws its items for a model of the paper. The model has to be at hand and fit the machine. A "
+            "command without parameters takes the models and tables that ship with the book.\n",
             *(f"### {heading}\n\n```bash\n{commands}\n```\n" for heading, commands in _commands(rows).items()),
         ]
     )
