@@ -17,13 +17,13 @@ from urllib.parse import quote
 
 import nbformat
 import yaml
-from claims import claims_page
 from complete import pages
 from idea import idea_neighbours, idea_toy
 from paper_map import map_page
 from reproduce import machine_page, reproduce_page
 from routes import families_page
 from scale import scale_page
+from scorecard import claims_page
 from structure import homogeneous_page, postnorm_page
 
 import coupling_lib
