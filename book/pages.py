@@ -24,6 +24,7 @@ from reproduce import machine_page, reproduce_page
 from routes import families_page
 from scale import scale_page
 from scorecard import claims_page
+from status import status_page
 from structure import homogeneous_page, postnorm_page
 
 import coupling_lib
@@ -323,6 +324,7 @@ PAGES = {
     "versions": versions_page,
     "machine": machine_page,
     "reproduce": reproduce_page,
+    "status": status_page,
 }
 
 if __name__ == "__main__":

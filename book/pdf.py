@@ -30,8 +30,8 @@ OUT = ROOT / "_build" / "transformer-block-coupling.pdf"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 # What a sheet of paper has no use for: buttons, the way to the next page, marks beside headings, folded code.
-PAPER = """.bd-header-article, #jb-print-toc, .prev-next-footer, .headerlink, .bd-footer, .copybtn, .bd-sidebar-secondary,
-div.cell details.hide, div.cell.tag_hide-input > details { display: none !important; }
+PAPER = """.bd-header-article, #jb-print-toc, .prev-next-footer, .headerlink, .bd-footer, .copybtn,
+.bd-sidebar-secondary, div.cell details.hide, div.cell.tag_hide-input > details { display: none !important; }
 .bd-article { padding-top: 0 !important; } body { font-size: 10.5pt; }"""
 READY = """async () => {
   for (const image of document.images) image.loading = "eager";
