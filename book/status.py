@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-MARKS = {"y": "yes", "ready": "ready, waiting for a public address", "p": "partly", "n": "no"}
+MARKS = {"y": "yes", "ready": "ready for a public address", "p": "partly", "n": "no"}
 """What is said of this book."""
 OTHERS = {"y": "yes", "n": "no", "p": "partly", "?": "not verified", "-": "not the engine's to offer"}
 """What is said of the others."""
@@ -31,8 +31,8 @@ def status_page() -> str:
     head = ["", "feature", "this book", *(f'<span class="book-name">{name}</span>' for name in known["books"])]
     lines = [f"| {' | '.join(head)} |", "| ---: | --- | --- |" + " :---: |" * len(known["books"])]
     for number, row in enumerate(rows, start=1):
-        here = f"**{row['here']}**" + (f" {row['shown']}" if row["here"] in ("y", "ready") else "")
-        lines.append(f"| {number} | {row['name']} | {here} | {' | '.join(row['others'])} |")
+        here = row["shown"] if row["here"] in ("y", "ready") else "[why](#what-is-missing-and-why)"
+        lines.append(f"| {number} | {row['name']} | **{row['here']}** {here} | {' | '.join(row['others'])} |")
     lacking = [
         f"{number}. {row['name']} ({MARKS[row['here']]}): {row['shown']}"
         for number, row in enumerate(rows, start=1)
