@@ -58,7 +58,7 @@ PROFILE ?= local
 MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
-.PHONY: help book test sweep sweep-plan test-cluster bench faults golden suite regularised vit-grid notebooks lint \
+.PHONY: help book pdf links test sweep sweep-plan test-cluster bench faults golden suite regularised vit-grid notebooks lint \
   audit clean unit browser executed
 
 help: ## list the targets
@@ -69,6 +69,12 @@ book: ## build the book into _build/html (open _build/html/index.html)
 	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed
 	@$(MAKE) --no-print-directory _build/.complete
 	@echo "the book is in _build/html/index.html"
+
+pdf: book ## print the whole book into _build/transformer-block-coupling.pdf (some minutes; needs Chromium)
+	@$(BIN)/python book/pdf.py
+
+links: book ## look up every link of the book to another machine (needs the network)
+	@$(BIN)/jupyter-book build . --builder linkcheck
 
 # What has to run alone (the last notebook, which lists what the others measured, and Sphinx) has the tests beside it.
 test: lint ## lint, run all tests, build the book and read it in a browser

@@ -18,13 +18,14 @@ from urllib.parse import quote
 import nbformat
 import yaml
 from chapters import CHAPTERS, run_part, verdicts_part
-from claims import claims_page
 from complete import pages
 from idea import idea_neighbours, idea_toy
 from paper_map import map_page
 from reproduce import machine_page, reproduce_page
 from routes import families_page
 from scale import scale_page
+from scorecard import claims_page
+from status import status_page
 from structure import homogeneous_page, postnorm_page
 
 import coupling_lib
@@ -327,6 +328,7 @@ PAGES = {
     "versions": versions_page,
     "machine": machine_page,
     "reproduce": reproduce_page,
+    "status": status_page,
 }
 
 if __name__ == "__main__":

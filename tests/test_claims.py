@@ -6,8 +6,10 @@ import math
 import re
 
 import claims
+import named_numbers
 import nbformat
 import pytest
+import scorecard
 import verdicts
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -42,14 +44,14 @@ def executed(folder, name, numbers):
     [(0.5, 0.5), ("[a]", 0.4), ("(1 + [b]) / 2", 0.6), ("max([a], 0.5) - abs(0 - [b])", 0.3), ("[missing]", None)],
 )
 def test_a_number_of_a_claim_is_arithmetic_over_what_was_remembered(number, value):
-    found = claims.computed(number, {"a": 0.4, "b": 0.2})
+    found = named_numbers.computed(number, {"a": 0.4, "b": 0.2})
     assert found is None if value is None else found == pytest.approx(value)
 
 
 @pytest.mark.parametrize("number", ["__import__('os').getcwd()", "[a].real", "print([a])", "(lambda: 1)()", "[a] > 0"])
 def test_a_number_that_is_more_than_arithmetic_is_refused(number):
     with pytest.raises(ParameterError, match="a number is"):
-        claims.computed(number, {"a": 1.0})
+        named_numbers.computed(number, {"a": 1.0})
 
 
 def claim(*tests):
@@ -120,11 +122,61 @@ def test_the_margin_is_the_unit_s_or_one_of_its_own(tmp_path):
     assert margins[:2] == pytest.approx([0.3, 0.1]) and math.isnan(margins[2])
 
 
-def test_without_any_result_the_page_says_so_and_gives_commands(tmp_path):
-    page = claims.claims_page(tmp_path)
-    rows = [line for line in page.splitlines() if re.match(r"\| \d+\. ", line)]
-    assert len(rows) == len(CLAIMS) == 27
-    assert all(row.count("not measured here") >= 2 and "papermill notebooks/" in row for row in rows)
+def cards(page: str) -> list[str]:
+    return re.split(r"^\(claim-\d+\)=$", page.partition(scorecard.RULES)[0], flags=re.MULTILINE)[1:]
+
+
+def test_without_any_result_every_card_says_so_and_gives_commands(tmp_path):
+    page = scorecard.claims_page(tmp_path)
+    found = cards(page)
+    assert len(found) == len(CLAIMS) == 27
+    for number, card in enumerate(found, start=1):
+        assert re.match(rf"\n### {number}\. \S", card)
+        assert card.count("not measured here") >= 2 and "papermill notebooks/" in card
+        assert set(re.findall(r'data-verdict="([^"]+)"', card)) == {"not measured here"}
+    assert re.findall(r'data-verdict="([^"]+)"><b>(\d+)</b>', page) == [
+        ("not measured here", str(sum(any((m in claims.DECODERS) == real for m in one["models"]) for one in CLAIMS)))
+        for real in (True, False)
+    ] + [("not measured here", "27")]
+
+
+def test_the_counts_are_those_of_the_cards(tmp_path):
+    for model, value in (("smollm2-135m", 1.0), ("nano-neox", -1.0)):
+        ends = {"depth-local-low": value, "depth-local-high": value, "depth-neighbours-spread": 0.01}
+        remembering(tmp_path / model, "depth-local", value, **ends)
+    page = scorecard.claims_page(tmp_path)
+    local = next(card for card in cards(page) if "Coupling is local" in card)
+    assert re.findall(r'<li data-place="(\w+)" data-verdict="([^"]+)">', local) == [
+        ("decoder", "reproduced"), ("trained", "contradicted"), ("paper", "not measured here"),
+    ]  # fmt: skip
+    shown = re.findall(r'data-place="(\w+)" data-verdict="([^"]+)">(?!<b>)', page)
+    counted = re.findall(r'data-place="(\w+)" data-verdict="([^"]+)"><b>(\d+)</b>', page)
+    assert {(place, name): shown.count((place, name)) for place, name, _ in counted} == {
+        (place, name): int(n) for place, name, n in counted
+    }
+    assert sum(int(n) for *_, n in counted) == len(shown)
+
+
+def test_a_card_folds_its_numbers_and_links_the_section_that_measured_them(tmp_path):
+    remembering(tmp_path / "one", "depth-local", 1.0)
+    one = claim(LOCAL | {"says": "it is more"}) | {"models": ["one"]}
+    _, found = decided(one, tmp_path)
+    given = {"decoder": None, "trained": "reproduced", "paper": "not measured here"}
+    card = scorecard.card(3, one, found, given, "more", tmp_path)
+    before, _, folded = card.partition("<details")
+    assert "local 1.00, 5 prompts: **✓ for** (p < .001, corrected < .001)" in folded and "local 1.00" not in before
+    assert "<summary>1 reading in numbers" in folded and "of claim 3</span></summary>" in folded
+    assert "](../results/one/depth.ipynb#in-numbers)" in before and "The paper reports: more." in before
+    assert "in a public decoder" not in card
+
+
+def test_every_verdict_has_a_shape_of_its_own_beside_its_word():
+    assert list(scorecard.SYMBOLS) == list(verdicts.VERDICTS)
+    assert len(set(scorecard.SYMBOLS.values())) == len(verdicts.VERDICTS)
+    line = scorecard.counts_line([{"decoder": None, "trained": "depends on the definition", "paper": "reproduced"}])
+    for name in verdicts.VERDICTS:
+        assert f'<symbol id="mark-{name.replace(" ", "-")}"' in line
+    assert 'href="#mark-depends-on-the-definition"></use></svg>depends on the definition</span>' in line
 
 
 def test_every_claim_states_the_paper_its_rules_and_an_existing_section():
@@ -139,7 +191,7 @@ def test_every_claim_states_the_paper_its_rules_and_an_existing_section():
 
 def test_every_claim_about_no_effect_states_its_margin_and_every_margin_its_reason():
     assert all("margin" in test for claim in CLAIMS for test in claim["test"] if test["claims"] == "within")
-    assert all(entry["why"] and entry["value"] > 0 for entry in claims._read(None)["margin"].values())
+    assert all(entry["why"] and entry["value"] > 0 for entry in claims.read_margin_reasons().values())
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["claim"][:40])
@@ -148,10 +200,10 @@ def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
     names = re.findall(r"[\[{]([a-z][\w.-]*-[\w.%-]+)", " ".join([*texts, claim.get("needs", "")]))
     names += [f"{test['effect']}{end}" for test in claim["test"] for end in ("", "-error", "-n")]
     for notebook in claims.notebooks_of(claim):
-        kept = claims.remembered(paths.ROOT / "notebooks" / f"{notebook}.ipynb")
+        kept = named_numbers.remembered(paths.ROOT / "notebooks" / f"{notebook}.ipynb")
         missing = {n for n in names if n.startswith(f"{notebook}-")} - set(kept)
         assert not missing
 
 
 def test_the_anchor_of_a_heading_is_the_one_the_book_makes():
-    assert claims.slug("Across prompts, and with distance") == "across-prompts-and-with-distance"
+    assert scorecard.slug("Across prompts, and with distance") == "across-prompts-and-with-distance"

@@ -22,6 +22,11 @@ PAGE = """Of 2 claims: 1 reproduced, 1 inconclusive.
 ## How each is reached
 
 Above 0.5 in 95 % of 3.1.4 runs.
+
+(claim-3)=
+### 3. Order again
+
+<li data-place="paper" data-verdict="depends on the definition"><svg viewBox="0 0 16 16"></svg> of 4 models</li>
 """
 
 
@@ -99,6 +104,8 @@ EXPECTED = {
     "book/claims.md//2. Order/verdict": "**inconclusive**",
     "book/claims.md/How each is reached/1": "0.5",
     "book/claims.md/How each is reached/2": "95",
+    "book/claims.md/3. Order again/paper": "depends on the definition",
+    "book/claims.md/3. Order again/1": "4",
 }
 
 
@@ -114,7 +121,7 @@ def test_a_record_is_sorted_lines_that_can_be_read_back(results, tmp_path, capsy
     assert lines == sorted(lines) == [f"{name}\t{value}" for name, value in sorted(EXPECTED.items())]
     assert golden.read(file) == EXPECTED
     assert golden.main(["compare", str(file), str(file)]) == 0
-    assert capsys.readouterr().out == "0 changed, 0 added, 0 removed; 31 numbers before, 31 after\n"
+    assert capsys.readouterr().out == "0 changed, 0 added, 0 removed; 33 numbers before, 33 after\n"
 
 
 def test_what_was_added_removed_and_changed_is_listed(tmp_path, capsys):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import claims
+import named_numbers
 import pytest
 
 from coupling_lib import paths
@@ -129,12 +130,12 @@ def shown_numbers() -> Iterator[Shown]:
 
 @functools.cache
 def remembered(results: Path, model: str, notebook: str) -> dict[str, float | str]:
-    return claims.remembered(results / model / f"{notebook}.ipynb")
+    return named_numbers.remembered(results / model / f"{notebook}.ipynb")
 
 
 @functools.cache
 def committed(_: str, notebook: str) -> dict[str, float | str]:
-    return claims.remembered(paths.ROOT / "notebooks" / f"{notebook}.ipynb")
+    return named_numbers.remembered(paths.ROOT / "notebooks" / f"{notebook}.ipynb")
 
 
 def default_model(notebook: str) -> str:

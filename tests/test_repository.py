@@ -44,13 +44,27 @@ def requirements(apart: tuple[str, ...] = APART) -> list[str]:
 
 
 def test_environment_yml_pins_exactly_what_pyproject_pins():
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
-    (pip,) = [part["pip"] for part in environment["dependencies"] if isinstance(part, dict)]
-    assert sorted(line for line in pip if line != "--editable .") == sorted(requirements())
+    packages = from_pip("environment.yml")
+    assert sorted(line for line in packages if not line.startswith("--")) == sorted(requirements())
+    assert "--editable ." in packages
 
 
-def test_environment_yml_allows_the_python_versions_of_pyproject():
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+def test_the_environment_for_a_gpu_takes_the_same_pins_and_no_wheels_for_processors():
+    (own,) = from_pip("environment-gpu.yml")
+    extras = re.fullmatch(r"--editable \.\[(.+)\]", own)[1].split(",")
+    assert set(extras) == set(PROJECT["project"]["optional-dependencies"]) - set(APART)
+    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in from_pip("environment.yml")
+
+
+def from_pip(file: str) -> list[str]:
+    environment = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
+    (packages,) = [part["pip"] for part in environment["dependencies"] if isinstance(part, dict)]
+    return packages
+
+
+@pytest.mark.parametrize("file", ["environment.yml", "environment-gpu.yml"])
+def test_environments_allow_the_python_versions_of_pyproject(file):
+    environment = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
     (python,) = [p for p in environment["dependencies"] if isinstance(p, str) and p.startswith("python ")]
     assert python.removeprefix("python ") == PROJECT["project"]["requires-python"]
 
@@ -185,6 +199,8 @@ def test_help_lists_every_target_a_user_runs():
     targets = [
         "help",
         "book",
+        "pdf",
+        "links",
         "test",
         "lint",
         "sweep",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tomllib
@@ -30,8 +31,8 @@ def named(name: str) -> dict:
 each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 
-def test_there_are_tests_pages_and_the_newest():
-    assert [path.stem for path in FILES] == ["newest", "pages", "test"]
+def test_there_are_links_the_newest_pages_a_release_and_tests():
+    assert [path.stem for path in FILES] == ["links", "newest", "pages", "release", "test"]
 
 
 @each
@@ -69,12 +70,56 @@ def test_tests_run_on_every_python_that_the_project_allows():
     assert matrix["python"] == [f"3.{minor}" for minor in range(low, high)]
 
 
-def test_pages_puts_up_the_folder_that_make_book_builds_and_only_that_job_may_write():
+def test_pages_puts_up_the_folder_that_make_book_builds_and_only_what_publishes_may_write():
     jobs = named("pages")["jobs"]
     (upload,) = [step for step in jobs["build"]["steps"] if "upload-pages-artifact" in step.get("uses", "")]
     assert f"the book is in {upload['with']['path']}/index.html" in MAKEFILE
     assert jobs["deploy"]["permissions"] == {"pages": "write", "id-token": "write"}
+    assert jobs["launch"]["permissions"] == {"contents": "write"}
     assert "permissions" not in jobs["build"]
+
+
+def git(folder, *words: str) -> str:
+    me = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", *me, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_what_is_launched_is_the_project_and_its_executed_notebooks_on_a_branch_that_replaces_the_last(tmp_path):
+    git(tmp_path, "init", "-q", "--bare", "origin")
+    git(tmp_path, "clone", "-q", "origin", "clone")
+    clone = tmp_path / "clone"
+    (clone / ".gitignore").write_text("results/\n")
+    (clone / "environment.yml").write_text("name: x\n")
+    git(clone, "add", ".")
+    git(clone, "commit", "-q", "-m", "main")
+    (push,) = [step["run"] for step in named("pages")["jobs"]["launch"]["steps"] if "git push" in step.get("run", "")]
+    for text in ("first", "second"):
+        git(clone, "checkout", "-q", "--detach", git(clone, "rev-list", "--max-parents=0", "HEAD").strip())
+        (clone / "results" / "tiny").mkdir(parents=True)
+        (clone / "results" / "tiny" / "depth.ipynb").write_text(text)
+        script = ["bash", "-e", "-c", push]
+        subprocess.run(script, cwd=clone, check=True, env={**os.environ, "GITHUB_SHA": "0123"}, capture_output=True)
+        git(clone, "checkout", "-q", "--detach", "HEAD~1")
+    listed = git(tmp_path / "origin", "ls-tree", "-r", "--name-only", "launch").split()
+    assert listed == [".gitignore", "environment.yml", "results/tiny/depth.ipynb"]
+    assert git(tmp_path / "origin", "show", "launch:results/tiny/depth.ipynb") == "second"
+    assert git(tmp_path / "origin", "rev-list", "--count", "launch").strip() == "2"
+
+
+def test_a_proposed_change_can_be_looked_at_and_a_release_carries_the_book_on_paper():
+    (upload,) = [step for step in named("test")["jobs"]["test"]["steps"] if "upload-artifact" in step.get("uses", "")]
+    assert upload["with"]["path"] == "_build/html" and "pull_request" in upload["if"]
+    (attach,) = [step for step in named("release")["jobs"]["attach"]["steps"] if "gh release upload" in str(step)]
+    printed = re.search(r'^OUT = ROOT / "_build" / "(.+)"$', (paths.ROOT / "book" / "pdf.py").read_text(), re.MULTILINE)
+    assert f"_build/{printed[1]}" in attach["run"]
+
+
+def test_measurements_are_kept_between_deployments_as_long_as_the_packages_stay():
+    steps_of = named("pages")["jobs"]["build"]["steps"]
+    (at,) = [at for at, step in enumerate(steps_of) if step.get("uses", "").startswith("actions/cache@")]
+    assert steps_of[at]["with"]["restore-keys"].startswith("measurements-${{ hashFiles('pyproject.toml') }}")
+    # Set-up first: make takes what is older than the environment for measured with another.
+    assert "make .venv/.ready" in steps_of[at - 1]["run"] and "touch results/.fresh" in steps_of[at + 1]["run"]
 
 
 def test_the_newest_run_loosens_every_pin_of_the_library_and_nothing_else(tmp_path):

@@ -32,6 +32,7 @@ from coupling_lib.errors import CouplingError, ParameterError
 _NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w]|\.\d)")
 _FIGURE = re.compile(r'<figure class="tbc-figure">.*?</figure>', re.DOTALL)
 _TABLE = re.compile(r'<a download="([^"]*)\.csv" href="data:text/csv;charset=utf-8,([^"]*)"')
+_VERDICT = re.compile(r'data-place="([^"]*)" data-verdict="([^"]*)"')
 # Names of calls, versions of programs, the machine and its times: no numbers of the book.
 _OTHER_PAGES = ("api.md", "versions.md", "machine.md", "reproduce.md")
 _OTHER_COLUMNS = ("versions", "command")
@@ -214,7 +215,9 @@ def _page(text: str, name: str) -> Iterator[Line]:
     text = re.sub(r"```\{(?:raw|glue|eval-rst).*?```", "", text, flags=re.DOTALL)
     heading, head, prose = "", [], 0
     for line in text.splitlines():
-        line = re.sub(r"\]\([^)]*\)", "]", line)  # where a link leads is no number of the page
+        yield from ((f"{name}/{heading}/{place}", verdict) for place, verdict in _VERDICT.findall(line))
+        line = re.sub(r"</?[a-z][^>]*>|^\(.*\)=$", " ", line)  # a number in markup, or in a label, is none of the page
+        line = re.sub(r"\]\([^)]*\)", "]", line)  # nor is one in the address of a link
         cells = [_line(cell) for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
         if line.startswith("#"):
             heading, head, prose = line.strip("# "), [], 0

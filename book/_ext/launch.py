@@ -1,0 +1,90 @@
+"""Buttons that need the repository's address: launch on Colab or Binder, edit, issue, repository.
+
+The address is BOOK_REPOSITORY in the environment of the build (https://github.com/OWNER/NAME) or `repository: url` of
+`_config.yml`; without one there are no buttons. What is launched lies on the branch `launch`, to which the workflow
+*pages* pushes the book's notebooks, each as it ran for its model. On Colab the library is not installed, so that each
+copy begins with a cell that installs it there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+BRANCH = "launch"
+COLAB, BINDER = "https://colab.research.google.com", "https://mybinder.org"
+_GENERATED = re.compile(r"results/[\w-]+/index\.md")
+_EXECUTED = re.compile(r"results/[\w-]+/([\w-]+)\.ipynb")
+
+
+def options(address: str) -> dict[str, Any]:
+    """Give the theme's options for a repository."""
+    return {
+        "repository_url": address,
+        "repository_branch": BRANCH,
+        "path_to_docs": "",
+        "use_repository_button": True,
+        "use_issues_button": True,
+        "use_edit_page_button": True,
+        "launch_buttons": {"colab_url": COLAB, "binderhub_url": BINDER, "notebook_interface": "jupyterlab"},
+    }
+
+
+def edited(url: str) -> str | None:
+    """Lead from an executed notebook to its text twin; None for a page that is made from others."""
+    return None if _GENERATED.search(url) else _EXECUTED.sub(r"notebooks/\1.py", url)
+
+
+def with_install(notebook: dict[str, Any], address: str) -> dict[str, Any]:
+    """Put a cell before all others that installs the library where Colab runs the notebook."""
+    lines = [
+        "# Colab does not have the library; anywhere else this cell does nothing.\n",
+        "import sys\n",
+        "\n",
+        'if "google.colab" in sys.modules:\n',
+        f"    %pip install --quiet git+{address}\n",
+    ]
+    cell = {"cell_type": "code", "execution_count": None, "id": "install", "metadata": {}, "outputs": []}
+    return {**notebook, "cells": [{**cell, "source": lines}, *notebook["cells"]]}
+
+
+def _take_address(app: Any, config: Any) -> None:
+    given = os.environ.get("BOOK_REPOSITORY") or config.html_theme_options.get("repository_url") or ""
+    config.book_repository = given.rstrip("/")
+    if config.book_repository:
+        config.html_theme_options.update(options(config.book_repository))
+
+
+def _edit_on_main(app: Any) -> None:
+    """Set apart the branch that readers propose changes to; the theme has one option for this and for launching."""
+    for name in [name for name in app.config.html_context if name.endswith("_version")]:
+        app.config.html_context[name] = "main"
+
+
+def _lead_to_sources(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    for group in context.get("header_buttons", []):
+        if group.get("label") == "source-buttons":
+            for button in [one for one in group["buttons"] if one["label"] == "source-edit-button"]:
+                button["url"] = edited(button["url"])
+            group["buttons"] = [button for button in group["buttons"] if button["url"]]
+
+
+def _finish(app: Any, failed: Exception | None) -> None:
+    if failed or app.builder.name != "html" or not app.config.book_repository:
+        return
+    for path in (Path(app.outdir) / "_sources").rglob("*.ipynb"):
+        notebook = with_install(json.loads(path.read_text(encoding="utf-8")), app.config.book_repository)
+        path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connect the address, what follows from it for each page, and the copies that are launched."""
+    app.add_config_value("book_repository", "", "html")
+    app.connect("config-inited", _take_address)
+    app.connect("builder-inited", _edit_on_main, priority=900)
+    app.connect("html-page-context", _lead_to_sources, priority=900)
+    app.connect("build-finished", _finish)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,50 @@
+"""Writes the table of features: what books of this kind offer, and what this one does. Its source is features.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+MARKS = {"y": "yes", "ready": "ready for a public address", "p": "partly", "n": "no"}
+"""What is said of this book."""
+OTHERS = {"y": "yes", "n": "no", "p": "partly", "?": "not verified", "-": "not the engine's to offer"}
+"""What is said of the others."""
+
+
+def features() -> dict[str, Any]:
+    """Read the books and the features."""
+    return tomllib.loads((Path(__file__).parent / "features.toml").read_text(encoding="utf-8"))
+
+
+def status_page() -> str:
+    """Write the count, the table and, below it, the rows that are not a plain yes.
+
+    Returns:
+        Markdown.
+    """
+    known = features()
+    rows = known["feature"]
+    counted = Counter(row["here"] for row in rows)
+    counts = ", ".join(f"{counted[mark]} {words}" for mark, words in MARKS.items())
+    head = ["", "feature", "this book", *(f'<span class="book-name">{name}</span>' for name in known["books"])]
+    lines = [f"| {' | '.join(head)} |", "| ---: | --- | --- |" + " :---: |" * len(known["books"])]
+    for number, row in enumerate(rows, start=1):
+        here = row["shown"] if row["here"] in ("y", "ready") else "[why](#what-is-missing-and-why)"
+        lines.append(f"| {number} | {row['name']} | **{row['here']}** {here} | {' | '.join(row['others'])} |")
+    lacking = [
+        f"{number}. {row['name']} ({MARKS[row['here']]}): {row['shown']}"
+        for number, row in enumerate(rows, start=1)
+        if row["here"] in ("p", "n")
+    ]
+    legend = [f"- {name}: {what}" for name, what in known["books"].items()]
+    return "\n".join([
+        f"Of {len(rows)} features: {counts}.\n",
+        *lines,
+        "\n## What is missing, and why\n",
+        *(f"- Row {line}" for line in lacking),
+        "\n## The other books\n",
+        *legend,
+        "",
+    ])  # fmt: skip

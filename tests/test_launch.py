@@ -1,0 +1,103 @@
+"""Buttons that need an address: with one they are there and lead to the right files, without one there are none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from html import unescape
+
+import launch
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from coupling_lib import paths
+
+ADDRESS = "https://github.com/someone/coupling"
+CONF = """
+import sys
+sys.path.insert(0, {ext!r})
+extensions = ["myst_nb", "launch"]
+html_theme = "sphinx_book_theme"
+nb_execution_mode = "off"
+exclude_patterns = ["out"]
+"""
+
+
+def built(folder, address: str):
+    """A book of three pages, of the kinds that this one has, built with that address."""
+    model = folder / "results" / "tiny"
+    model.mkdir(parents=True)
+    (folder / "conf.py").write_text(CONF.format(ext=str(paths.ROOT / "book" / "_ext")))
+    (folder / "index.md").write_text("# Book\n\n```{toctree}\nresults/tiny/depth\nresults/tiny/index\n```\n")
+    (model / "index.md").write_text("# Tiny\n")
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    cells = [nbformat.v4.new_markdown_cell("# Depth"), new_code_cell("model = 'tiny'")]
+    nbformat.write(new_notebook(cells=cells, metadata=metadata), model / "depth.ipynb")
+    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(folder), str(folder / "out")]
+    subprocess.run(command, check=True, env={**os.environ, "BOOK_REPOSITORY": address})
+    return folder / "out"
+
+
+def outside(page) -> dict[str, str]:
+    """Links of a page to other machines, by the tooltip of their button."""
+    links = re.findall(r'<a href="(https://[^"]+)"[^>]*?title="([^"]+)"', page.read_text(encoding="utf-8"), re.DOTALL)
+    return {" ".join(title.split()): unescape(address) for address, title in links if "sphinx" not in address}
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory):
+    return built(tmp_path_factory.mktemp("with"), ADDRESS + "/")
+
+
+def test_a_notebook_is_launched_as_it_ran_for_its_model(book):
+    links = outside(book / "results" / "tiny" / "depth.html")
+    of = "results/tiny/depth.ipynb"
+    assert links["Launch on Colab"] == f"https://colab.research.google.com/github/someone/coupling/blob/launch/{of}"
+    assert links["Launch on Binder"] == f"https://mybinder.org/v2/gh/someone/coupling/launch?urlpath=lab/tree/{of}"
+
+
+def test_a_page_is_edited_where_it_is_written(book):
+    notebook, page, made = (
+        outside(book / name) for name in ("results/tiny/depth.html", "index.html", "results/tiny/index.html")
+    )
+    assert notebook["Suggest edit"] == f"{ADDRESS}/edit/main/notebooks/depth.py"
+    assert page["Suggest edit"] == f"{ADDRESS}/edit/main/index.md" and "Launch on Colab" not in page
+    assert "Suggest edit" not in made
+    assert {links["Source repository"] for links in (notebook, page, made)} == {ADDRESS}
+    assert all(links["Open an issue"].startswith(f"{ADDRESS}/issues/new?") for links in (notebook, page, made))
+
+
+def test_what_is_launched_installs_the_library_on_colab_and_nowhere_else(book):
+    notebook = nbformat.read(book / "_sources" / "results" / "tiny" / "depth.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    install, *rest = [cell.source for cell in notebook.cells]
+    assert rest == ["# Depth", "model = 'tiny'"]
+    assert f"    %pip install --quiet git+{ADDRESS}" in install.splitlines()
+    elsewhere = install.replace("%pip", "raise SystemExit #")
+    exec(elsewhere, {})
+    with pytest.raises(SystemExit):
+        exec("import sys; sys.modules['google.colab'] = sys\ntry:\n    exec(given, {})\n"
+             "finally:\n    del sys.modules['google.colab']", {"given": elsewhere})  # fmt: skip
+
+
+def test_without_an_address_no_page_names_another_machine_and_notebooks_stay_as_they_are(tmp_path):
+    out = built(tmp_path, "")
+    assert [outside(out / name) for name in ("results/tiny/depth.html", "index.html")] == [{}, {}]
+    copy = json.loads((out / "_sources" / "results" / "tiny" / "depth.ipynb").read_text(encoding="utf-8"))
+    assert len(copy["cells"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "leads"),
+    [
+        ("a/edit/main/results/nano-neox/depth.ipynb", "a/edit/main/notebooks/depth.py"),
+        ("a/edit/main/book/idea.md", "a/edit/main/book/idea.md"),
+        ("a/edit/main/results/nano-neox/index.md", None),
+    ],
+)
+def test_edits_lead_to_what_is_committed(url, leads):
+    assert launch.edited(url) == leads

@@ -1,0 +1,88 @@
+"""The book on paper: its order, its contents, its links, and two pages printed by Chromium."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pdf
+import pytest
+from pypdf import PdfReader, PdfWriter
+from pypdf.annotations import Link
+
+from coupling_lib import paths
+
+TOC = {"root": "a", "parts": [{"caption": "Part", "chapters": [{"file": "b", "sections": [{"file": "c"}]}]}]}
+
+
+def test_pages_come_in_the_order_of_the_contents_with_their_depth():
+    found = pdf.entries(TOC, Path("/site"))
+    assert [(entry.path.name, entry.depth, entry.caption) for entry in found] == [
+        ("a.html", 0, ""), ("b.html", 0, "Part"), ("c.html", 1, "Part"),
+    ]  # fmt: skip
+
+
+def test_a_form_of_contents_that_would_lose_pages_is_refused():
+    with pytest.raises(ValueError, match="pages in a form"):
+        pdf.entries({**TOC, "chapters": [{"file": "d"}]}, Path("/site"))
+
+
+def test_contents_name_captions_titles_and_the_pages_they_are_printed_on():
+    found = pdf.entries(TOC, Path("/site"))
+    for entry, title, first in zip(found, ("A", "B & b", "C"), (0, 3, 5), strict=True):
+        entry.title, entry.first = title, first
+    text = pdf.contents(found, "Book", offset=2)
+    assert text.count("<h2>Part</h2>") == 1 and "B &amp; b</a><span>6</span>" in text
+    assert "<span>3</span>" in text and "<span>8</span>" in text
+
+
+def part(folder: Path, name: str, sheets: int, *links: Link) -> PdfReader:
+    writer = PdfWriter()
+    for _ in range(sheets):
+        writer.add_blank_page(595, 842)
+    for link in links:
+        writer.add_annotation(0, link)
+    writer.write(folder / name)
+    return PdfReader(folder / name)
+
+
+def test_joined_links_lead_to_printed_pages_or_to_the_web_and_never_to_a_file(tmp_path):
+    found = pdf.entries(TOC, tmp_path)
+    addresses = (found[2].path.as_uri() + "#there", (tmp_path / "data.csv").as_uri(), "https://example.org/")
+    links = [Link(rect=(0, at, 9, at + 9), url=url) for at, url in enumerate(addresses)]
+    parts = [part(tmp_path, "contents", 1), *(part(tmp_path, n, 2, *(links if n == "b" else [])) for n in "abc")]
+    for entry, title in zip(found, "ABC", strict=True):
+        entry.title = title
+    pdf.join(parts, found, part(tmp_path, "numbers", 7), "Book").write(tmp_path / "all.pdf")
+    joined = PdfReader(tmp_path / "all.pdf")
+    assert len(joined.pages) == 7 and joined.metadata.title == "Book"
+    kept = [one.get_object() for one in joined.pages[3]["/Annots"]]
+    assert [link["/A"]["/URI"] for link in kept if "/A" in link] == ["https://example.org/"]
+    (inside,) = [link["/Dest"] for link in kept if "/Dest" in link]
+    assert inside[0] in (5, joined.pages[5].indirect_reference)
+    assert b"file:" not in (tmp_path / "all.pdf").read_bytes()
+    first, second, (third,) = joined.outline
+    assert [one.title for one in (first, second, third)] == ["A", "B", "C"]
+    assert [joined.get_destination_page_number(one) for one in (first, second, third)] == [1, 3, 5]
+
+
+@pytest.mark.browser
+def test_two_pages_are_printed_with_contents_and_numbers(tmp_path):
+    page = "<!DOCTYPE html><article><h1>{0}<a class='headerlink'>#</a></h1><p>Text of {0}.</p>{1}</article>"
+    more = "<a href='b.html'>on</a><div style='break-before: page'>more</div>"
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "a.html").write_text(page.format("First", more))
+    (site / "b.html").write_text(page.format("Second", "<details class='hide'>folded</details>"))
+    count = pdf.print_book(site, {"root": "a", "chapters": [{"file": "b"}]}, "Book", tmp_path / "out" / "book.pdf")
+    sheets = [sheet.extract_text() for sheet in PdfReader(tmp_path / "out" / "book.pdf").pages]
+    assert len(sheets) == count == 4
+    assert "First" in sheets[0] and "Second" in sheets[0] and "4" in sheets[0]
+    assert "Text of First." in sheets[1] and "#" not in sheets[1] and "Text of Second." in sheets[3]
+    assert [sheet.split()[-1] for sheet in sheets] == ["1", "2", "3", "4"]
+    assert str(tmp_path).encode() not in (tmp_path / "out" / "book.pdf").read_bytes()
+
+
+def test_make_names_the_file_and_git_does_not_keep_it():
+    makefile = (paths.ROOT / "Makefile").read_text(encoding="utf-8")
+    assert pdf.OUT.relative_to(paths.ROOT).as_posix() in makefile
+    assert "_build/" in (paths.ROOT / ".gitignore").read_text(encoding="utf-8").split()

@@ -1,0 +1,121 @@
+"""The claims in a browser: counts that choose the cards by pointer and keys, the address, a phone, no script."""
+
+from __future__ import annotations
+
+import pytest
+import test_browser
+import verdicts
+from claims import PLACES
+from test_book import HTML
+
+from coupling_lib import paths
+
+pytestmark = pytest.mark.browser
+
+chromium, tab = test_browser.chromium, test_browser.tab
+
+PAGE = HTML / "book" / "claims.html"
+SHOWN = "() => [...document.querySelectorAll('.claim')].filter(e => e.checkVisibility()).length"
+
+
+def pressed(tab) -> list[str]:
+    return tab.eval_on_selector_all(".scorecard [aria-pressed=true]", "all => all.map(e => e.innerText.trim())")
+
+
+def test_every_count_is_a_button_that_shows_as_many_cards(tab):
+    test_browser.show(tab, PAGE)
+    everything = tab.evaluate(SHOWN)
+    assert everything == 27
+    items = tab.locator(".scorecard li")
+    assert items.count() >= len(PLACES)
+    for at in range(items.count()):
+        item = items.nth(at)
+        place, verdict = item.get_attribute("data-place"), item.get_attribute("data-verdict")
+        assert place in PLACES and verdict in verdicts.VERDICTS
+        item.locator("button").click()
+        count = int(item.locator("b").inner_text())
+        assert tab.evaluate(SHOWN) == count and len(pressed(tab)) == 1
+        assert tab.locator(".scorecard [role=status]").inner_text() == (
+            f"{count} of {everything} claims: {verdict} {PLACES[place]}"
+        )
+        assert tab.url.endswith(f"#{place}={verdict.replace(' ', '-')}")
+    item.locator("button").click()
+    assert tab.evaluate(SHOWN) == everything and pressed(tab) == [] and "#" not in tab.url
+    assert tab.wrong == []
+
+
+def test_keys_choose_and_undo(tab):
+    test_browser.show(tab, PAGE)
+    first = tab.locator(".scorecard li button").first
+    first.focus()
+    tab.keyboard.press("Enter")
+    assert first.get_attribute("aria-pressed") == "true" and tab.evaluate(SHOWN) < 27
+    while "Show all claims" not in tab.evaluate("document.activeElement.innerText"):
+        tab.keyboard.press("Tab")
+    tab.keyboard.press("Space")
+    assert tab.evaluate(SHOWN) == 27
+    assert tab.evaluate("document.activeElement.getAttribute('aria-pressed')") == "false"
+
+
+def test_an_address_opens_what_it_names(tab):
+    test_browser.show(tab, PAGE)
+    place, verdict = (tab.locator(".scorecard li").first.get_attribute(f"data-{name}") for name in ("place", "verdict"))
+    tab.goto("about:blank")
+    tab.goto(f"{PAGE.as_uri()}#{place}={verdict.replace(' ', '-')}", wait_until="load")
+    chosen = tab.evaluate(SHOWN)
+    assert chosen < 27 and len(pressed(tab)) == 1
+    hidden = tab.evaluate("[...document.querySelectorAll('.claim')].findIndex(e => !e.checkVisibility()) + 1")
+    tab.evaluate(f"location.hash = '#claim-{hidden}'")
+    tab.wait_for_function(f"({SHOWN})() === 27")
+    assert pressed(tab) == []
+    top = tab.evaluate(f"document.getElementById('claim-{hidden}').getBoundingClientRect().top")
+    assert 0 <= top < test_browser.DESKTOP["height"]
+
+
+def test_numbers_are_folded_under_a_summary_that_names_its_claim(tab):
+    test_browser.show(tab, PAGE)
+    details = tab.locator(".claim details")
+    assert details.count() == 27 and tab.locator(".claim details[open]").count() == 0
+    said = tab.eval_on_selector_all(".claim summary", "all => all.map(e => e.textContent)")
+    assert len(set(said)) == 27 and all(text.endswith(f" of claim {n}") for n, text in enumerate(said, start=1))
+    tab.locator(".claim summary").first.click()
+    assert "What is asked:" in details.first.inner_text()
+
+
+def test_a_verdict_is_told_by_its_shape_and_its_word(tab):
+    test_browser.show(tab, PAGE)
+    shapes = tab.eval_on_selector_all(
+        ".verdict", "all => all.map(e => [e.textContent, e.querySelector('use').getAttribute('href')])"
+    )
+    assert len({word for word, _ in shapes}) == len({shape for _, shape in shapes}) >= 3
+    sizes = tab.eval_on_selector_all(".verdict-shape", "all => all.map(e => e.getBoundingClientRect().width)")
+    assert min(sizes) >= 10
+
+
+def test_on_a_phone_a_card_is_one_column_and_nothing_scrolls_sideways(tab):
+    tab.set_viewport_size({"width": 390, "height": 844})
+    test_browser.show(tab, PAGE)
+    tab.evaluate("document.querySelectorAll('.claim details').forEach(e => { e.open = true; })")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    wide = tab.eval_on_selector_all(
+        ".claim, .scorecard", "all => all.filter(e => e.scrollWidth > e.clientWidth).length"
+    )
+    assert wide == 0
+    here, paper = (tab.locator(f".claim-{side}").first.bounding_box() for side in ("here", "paper"))
+    assert paper["y"] >= here["y"] + here["height"]
+    heights = tab.eval_on_selector_all(".scorecard li button", "all => all.map(e => e.offsetHeight)")
+    assert min(heights) >= 44
+
+
+def test_without_script_all_claims_and_counts_are_there(chromium):
+    page = chromium.new_page(java_script_enabled=False)
+    page.goto(PAGE.as_uri())
+    assert page.locator(".claim:visible").count() == 27
+    assert page.locator(".scorecard li:visible").count() >= 3 and page.locator(".scorecard button").count() == 0
+    page.close()
+
+
+def test_its_script_and_style_are_small_and_ask_nothing_of_a_network():
+    for name, most in (("claims.js", 5000), ("claims.css", 7000)):
+        text = (paths.ROOT / "book" / "_static" / name).read_text(encoding="utf-8")
+        assert len(text.encode()) < most and "http" not in text and "fetch" not in text

@@ -1,0 +1,85 @@
+"""The table of features: forty rows, and behind every yes a page or a file that is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import complete
+import pytest
+import status
+import yaml
+from test_book import HTML, built
+
+from coupling_lib import paths
+
+KNOWN = status.features()
+ROWS = KNOWN["feature"]
+BOOK = paths.ROOT / "book"
+LISTED = complete.pages(yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8")))
+
+
+def targets(text: str) -> tuple[list[str], list[str]]:
+    """Pages and files that a text links, relative to book/."""
+    return re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text), re.findall(r"\{download\}`[^<`]+<([^>]+)>`", text)
+
+
+def test_there_are_forty_features_each_with_a_letter_for_every_book():
+    assert len(ROWS) == 40 == len({row["name"] for row in ROWS})
+    assert {len(row["others"]) for row in ROWS} == {len(KNOWN["books"])} == {9}
+    assert set("".join(row["others"] for row in ROWS)) <= set(status.OTHERS)
+    assert {row["here"] for row in ROWS} <= set(status.MARKS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+def test_a_yes_leads_to_what_is_there_and_anything_else_says_why(row):
+    pages, files = targets(row["shown"])
+    if row["here"] in ("y", "ready"):
+        assert pages or files
+    else:
+        assert re.search(r"\.$", row["shown"]) and len(row["shown"]) > 40
+    for page in pages:
+        name = (BOOK / page).resolve().relative_to(paths.ROOT.resolve()).with_suffix("").as_posix()
+        assert name in LISTED
+    assert [file for file in files if not (BOOK / file).resolve().is_file()] == []
+
+
+def test_the_page_counts_its_rows_and_explains_what_is_missing():
+    page = status.status_page()
+    rows = re.findall(r"^\| (\d+) \| (.+?) \| \*\*(\w+)\*\*", page, re.MULTILINE)
+    assert [int(number) for number, *_ in rows] == list(range(1, 41))
+    counts = {words: int(n) for n, words in re.findall(r"(\d+) (yes|ready|partly|no)\b", page.splitlines()[0])}
+    assert sum(counts.values()) == 40 and counts["yes"] == sum(mark == "y" for *_, mark in rows)
+    explained = re.findall(r"^- Row (\d+)\. ", page, re.MULTILINE)
+    assert explained == [number for number, _, mark in rows if mark in ("p", "n")]
+
+
+@pytest.mark.browser
+def test_every_yes_of_the_built_page_leads_to_a_file_of_the_built_book():
+    page = HTML / "book" / "status.html"
+    text = page.read_text(encoding="utf-8")
+    cells = re.findall(r"<td[^>]*><p><strong>(y|ready)</strong>(.*?)</td>", text, re.DOTALL)
+    assert len(cells) == sum(row["here"] in ("y", "ready") for row in ROWS)
+    for _, cell in cells:
+        links = re.findall(r'href="([^"#]+)(?:#([^"]*))?"', cell)
+        assert links
+        for address, anchor in links:
+            target = (page.parent / Path(address)).resolve()
+            assert target.is_file() and (not anchor or anchor in built(target).anchors)
+
+
+def test_every_redirect_leads_to_a_page_and_hides_none():
+    settings = yaml.safe_load((paths.ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
+    assert settings["redirects"]
+    for old, new in settings["redirects"].items():
+        assert old not in LISTED and (Path(old).parent / new).with_suffix("").as_posix() in LISTED
+    template = (paths.ROOT / settings["redirect_html_template_file"]).read_text(encoding="utf-8")
+    assert template.count("${to_uri}") == 2 and "<title>" in template and 'lang="en"' in template
+
+
+@pytest.mark.browser
+def test_every_redirect_is_built():
+    settings = yaml.safe_load((paths.ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
+    for old, new in settings["redirects"].items():
+        stub = HTML / f"{old}.html"
+        assert f'href="{new}"' in stub.read_text(encoding="utf-8") and (stub.parent / new).is_file()
