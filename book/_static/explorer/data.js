@@ -4,11 +4,6 @@
   "use strict";
   const cx = (window.couplingExplorer ??= {});
 
-  async function bytes(text) {
-    const packed = Uint8Array.from(atob(text), c => c.charCodeAt(0));
-    return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
-  }
-
   // Arrays have the order state, place (a token of a prompt), block of the Jacobian, block of the vectors, row, column.
   cx.unpacked = async raw => {
     const n = raw.blocks, size = n * n, entries = raw.k * raw.k;
@@ -18,13 +13,13 @@
     const last = raw.prompts.map((prompt, p) => first[p] + prompt.tokens.length - 1);
     const maps = {}, chances = {};
     for (const [name, {pairs, chance}] of Object.entries(raw.readings)) {
-      maps[name] = Float64Array.from(new Uint16Array(await bytes(pairs.numbers)), x => pairs.low + pairs.step * x);
-      chances[name] = new Float32Array(await bytes(chance));
+      maps[name] = Float64Array.from(new Uint16Array(await cx.bytes(pairs.numbers)), x => pairs.low + pairs.step * x);
+      chances[name] = new Float32Array(await cx.bytes(chance));
     }
     const rounded = async packed =>
-      ({scale: new Float32Array(await bytes(packed.scale)), entries: new Uint8Array(await bytes(packed.entries))});
+      ({scale: new Float32Array(await cx.bytes(packed.scale)), entries: new Uint8Array(await cx.bytes(packed.entries))});
     const matrices = await rounded(raw.matrices), nulls = await rounded(raw.nulls);
-    const values = new Float32Array(await bytes(raw.singularValues));
+    const values = new Float32Array(await cx.bytes(raw.singularValues));
     const one = (packed, at) =>
       Array.from(packed.entries.subarray(at * entries, (at + 1) * entries), x => x * packed.scale[at]);
     const at = (v, l) => (v.state * raw.kept.length + raw.kept.indexOf(v.shown)) * n + l;

@@ -8,8 +8,6 @@
   const cx = (window.couplingExplorer ??= {});
   const {make} = cx;
 
-  const theme = () => (document.documentElement.dataset.theme === "dark" ? "dark" : "light");
-
   cx.render = ({model, el}) => {
     const look = model.get("look");
     let data = null, asked = 0;
@@ -57,8 +55,7 @@
 
     function show() {
       if (!data) return;
-      const v = view(), {states} = data, prompt = data.prompts[v.prompt], colours = look[theme()];
-      for (const [key, value] of Object.entries(colours)) if (key !== "ink") el.style.setProperty(`--cx-${key}`, value);
+      const v = view(), {states} = data, prompt = data.prompts[v.prompt], colours = cx.coloured(el, look);
       models.fill(model.get("models"), data.name);
       const several = p => (p.tokens.length > 1 ? ` (${p.tokens.length} tokens)` : "");
       prompts.fill([["mean", `mean over ${data.prompts.length} prompts`], ...data.prompts.map(p => [p.name, p.text + several(p)])],

@@ -1,7 +1,21 @@
-/* What the explorer's page is made of: elements, menus, sliders, tables. */
+/* What the pages are made of that show maps of pairs: arrays, colours, elements, menus, sliders, tables. */
 (() => {
   "use strict";
   const cx = (window.couplingExplorer ??= {});
+
+  // An array as the book's scripts hold it: gzip in base64.
+  cx.bytes = text => {
+    const characters = atob(text), packed = new Uint8Array(characters.length);
+    for (let at = 0; at < packed.length; at++) packed[at] = characters.charCodeAt(at);
+    return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+  };
+
+  // Gives an element the colours of the page's theme, and returns them.
+  cx.coloured = (el, look) => {
+    const colours = look[document.documentElement.dataset.theme === "dark" ? "dark" : "light"];
+    for (const [key, value] of Object.entries(colours)) if (key !== "ink") el.style.setProperty(`--cx-${key}`, value);
+    return colours;
+  };
 
   cx.clamp = (x, low, high) => Math.min(high, Math.max(low, x));
   cx.mean = values => values.reduce((a, b) => a + b, 0) / values.length;

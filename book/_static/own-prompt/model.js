@@ -5,14 +5,7 @@
 (() => {
   "use strict";
 
-  const {dot, timesTransposed, transposed} = window.ownPrompt;
-
-  // Arrays are gzip in base64.
-  async function bytes(text) {
-    const characters = atob(text), packed = new Uint8Array(characters.length);
-    for (let at = 0; at < packed.length; at++) packed[at] = characters.charCodeAt(at);
-    return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
-  }
+  const {dot, timesTransposed, transposed} = window.ownPrompt, {bytes} = window.couplingExplorer;
 
   // Weights by name. A matrix is stored in 8 bits: an entry is its byte times the scale of its row.
   async function unpacked(tensors, raw) {
@@ -191,5 +184,5 @@
     return {embedded, run, jacobian, next};
   }
 
-  Object.assign(window.ownPrompt, {bytes, makeModel});
+  Object.assign(window.ownPrompt, {makeModel});
 })();

@@ -6,10 +6,9 @@
 (() => {
   "use strict";
   const cx = window.couplingExplorer, {make, clamp, mean} = cx;
-  const {tokenizer, makeModel, topTriplets, coupled, bytes} = window.ownPrompt;
+  const {tokenizer, makeModel, topTriplets, coupled} = window.ownPrompt;
 
   const READING = "normalized_miscoupling", CALM = 500, SLICE = 40, LIKELY = 4;
-  const theme = () => (document.documentElement.dataset.theme === "dark" ? "dark" : "light");
   const visible = text => text.replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "�";
   const offDiagonal = (values, n) => values.filter((_, pair) => pair % (n + 1));
 
@@ -93,7 +92,7 @@
 
   function render({model, el}) {
     const config = model.get("config"), look = model.get("look"), tokens = tokenizer(config.tokenizer);
-    const networks = new Map(), unpackedFrames = bytes(config.frames).then(found => new Float32Array(found));
+    const networks = new Map(), unpackedFrames = cx.bytes(config.frames).then(found => new Float32Array(found));
     let asked = 0, data = null, pass = {}, shown = "", count = 1, found = {of: "", steps: {}}, waiting = 0, pairSaid = "";
 
     const change = part => {
@@ -195,8 +194,7 @@
     }
 
     function show() {
-      const colours = look[theme()];
-      for (const [key, value] of Object.entries(colours)) if (key !== "ink") el.style.setProperty(`--cx-${key}`, value);
+      const colours = cx.coloured(el, look);
       result.hidden = !data;
       quoted.hidden = slider.box.hidden = !data;
       if (!data) return;
