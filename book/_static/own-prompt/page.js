@@ -113,7 +113,8 @@
     // No number stands for the last token, so that it stays the last when the prompt changes.
     const choose = at => change({token: at === count - 1 ? "" : String(at)});
     const slider = cx.slider("Token", choose);
-    const quoted = make("p.tokens"), likely = make("p.note");
+    const quoted = make("div.tokens", {tabIndex: 0, role: "region", "aria-label": "The prompt in tokens"});
+    const likely = make("p.note");
     const said = make("p.said", {role: "status"}), took = make("p.note");
     const bars = make("div.bars");
     const map = cx.map((l, m) => change({l: l + 1, m: m + 1})), pair = cx.pair(change);
