@@ -217,6 +217,7 @@ results/book/.complete: $(wildcard book/*.py) $(wildcard benchmarks/*) $(TABLES)
 	@echo "== pages made from the registry, the model cards and the library"
 	@PYTHONPATH=$(CURDIR) $(BIN)/python book/pages.py
 	@$(BIN)/python book/explorer.py
+	@$(BIN)/python book/own_prompt.py
 	@$(BIN)/python -m benchmarks.report
 	@touch $@
 

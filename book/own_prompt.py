@@ -1,0 +1,222 @@
+"""Writes what the page on one's own prompt runs in the browser: the tokenizer, and the weights of three training steps.
+
+All of it is made of the checkpoints that ship with the project. A step takes 2 MB as a script, since its matrices are
+rounded to 8 bits with one scale a row; what the rounding changes is measured here and said on the page.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import explorer
+import numpy as np
+import torch
+import xarray as xr
+
+import coupling_lib as cl
+from coupling_lib.inputs.prompts import PARIS
+from coupling_lib.measures.depth import coupling_of_blocks
+from coupling_lib.metrics import nulls
+from coupling_lib.metrics.subspaces import random_frames
+from coupling_lib.models import checkpoints
+from coupling_lib.models.load import Model
+
+MODEL, K = "nano-neox", explorer.K
+EXAMPLES = ("It was a dark and stormy night, and", PARIS, "Once")
+OUT = explorer.OUT / "own-prompt-data"
+GLOBAL = "ownPrompt"
+
+
+def rounded(weights: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds a matrix to signed bytes: an entry is its byte times the scale of its row.
+
+    Args:
+        weights: the matrix.
+
+    Returns:
+        the scales, float32, and the bytes.
+    """
+    wide = weights.double().numpy()
+    scales = (np.abs(wide).max(axis=1) / 127).astype("<f4")
+    bytes_ = np.rint(wide / np.where(scales > 0, scales, 1)[:, None].astype(float))
+    return scales, bytes_.astype("i1")
+
+
+def as_in_the_page(model: Model) -> Model:
+    """Rounds a model's matrices as the page has them, in float64, in which every rounded weight is exact.
+
+    Args:
+        model: a model from `load_model`; its weights are overwritten.
+
+    Returns:
+        the model the page runs.
+    """
+    hf = model.hf.double()
+    for weights in hf.parameters():
+        if weights.ndim == 2:
+            scales, bytes_ = rounded(weights)
+            weights.data = torch.from_numpy(bytes_ * scales[:, None].astype(float))
+    return cl.wrap_model(hf, model.tokenizer, name=model.name)
+
+
+def tensors(model: Model) -> list[tuple[str, int, int]]:
+    """Lists the model's weights with rows and columns, 0 columns for a vector, in the order of the scripts."""
+    return [(name, len(x), x.shape[1] if x.ndim == 2 else 0) for name, x in model.hf.named_parameters()]
+
+
+def weights_of(model: Model) -> dict[str, str]:
+    """Packs a model's weights: all scales, all bytes, all vectors, each one after the other."""
+    matrices = [rounded(x) for x in model.hf.parameters() if x.ndim == 2]
+    vectors = [x.numpy() for x in model.hf.parameters() if x.ndim == 1]
+    return {
+        "scales": explorer.packed(np.concatenate([scales for scales, _ in matrices]), "<f4"),
+        "entries": explorer.packed(np.concatenate([bytes_.ravel() for _, bytes_ in matrices]), "i1"),
+        "vectors": explorer.packed(np.concatenate(vectors), "<f4"),
+    }
+
+
+def tokenizer_of(model: Model) -> dict[str, Any]:
+    """Gives what byte-level BPE needs: token texts in order of their ids, merges in order, tokens taken as they are."""
+    content = json.loads(model.tokenizer.backend_tokenizer.to_str())
+    vocabulary = sorted(content["model"]["vocab"], key=content["model"]["vocab"].__getitem__)
+    merges = [" ".join(pair) for pair in content["model"]["merges"]]
+    return {"vocabulary": vocabulary, "merges": merges, "special": [t["content"] for t in content["added_tokens"]]}
+
+
+def shape_of(model: Model) -> dict[str, Any]:
+    """Gives the numbers that the forward pass needs."""
+    config = model.hf.config
+    rope = config.rope_parameters
+    return {
+        "blocks": model.n_blocks,
+        "width": model.d_model,
+        "heads": config.num_attention_heads,
+        "middle": config.intermediate_size,
+        "rotary": int(config.hidden_size // config.num_attention_heads * rope["partial_rotary_factor"]),
+        "base": rope["rope_theta"],
+        "epsilon": config.layer_norm_eps,
+        "vocabularySize": config.vocab_size,
+        "longest": config.max_position_embeddings,
+        "tensors": tensors(model),
+    }
+
+
+def measured_steps(texts: list[Any]) -> dict[int, xr.Dataset]:
+    """Measures each step of the training, from the store where the notebooks left it."""
+    steps = checkpoints.known_steps(MODEL)
+    each = (cl.load_model(MODEL, revision=f"step{step}") for step in steps)
+    return {step: cl.sweep(cl.measure_depth, model, texts, ks=(K,)) for step, model in zip(steps, each, strict=True)}
+
+
+def lowest(datasets: Iterable[xr.Dataset]) -> float:
+    """Gives the end of the map's colours with the most ink: the least mis-coupling of two blocks, rounded down."""
+    least = min(float(ds["normalized_miscoupling"].where(ds["block_1"] != ds["block_2"]).min()) for ds in datasets)
+    return math.floor(10 * least) / 10
+
+
+def frames(width: int, seed: int = 0) -> np.ndarray:
+    """Draws the directions of the matrix that has none in common: left and right vectors `(2, width, K)`."""
+    return random_frames(2, width, K, torch.Generator().manual_seed(seed)).numpy()
+
+
+def chosen_steps(coupling: Mapping[int, xr.DataArray]) -> dict[int, str]:
+    """Chooses the first step, the most coupled one and the last, and says how each is called."""
+    first, *_, last = coupling
+    peak = max(coupling, key=lambda step: float(coupling[step].mean()))
+    return {first: "untrained", peak: f"step {peak:,}", last: f"step {last:,} (trained)"}
+
+
+def element(rows: Mapping[str, float], chance: float) -> str:
+    """Writes the element that the script fills; until then, the coupling of the first example as a table.
+
+    Args:
+        rows: coupling by the name of a step.
+        chance: the same for random directions.
+
+    Returns:
+        HTML in Markdown.
+    """
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(name)}</th><td>{value:.3f}</td></tr>'
+        for name, value in {**rows, "random directions": chance}.items()
+    )
+    caption = f"Coupling of “{html.escape(EXAMPLES[0])}”, mean over all pairs of blocks, K = {K}"
+    told = "<p>Typing a prompt needs JavaScript. Without it, the command at the end of the page does the same.</p>"
+    return (
+        f'```{{raw}} html\n<div id="own-prompt-here">{told}<table><caption>{caption}</caption>'
+        f"<tbody>{body}</tbody></table></div>\n```\n"
+    )
+
+
+def command(step: int) -> str:
+    """Writes how the library measures what the page shows first."""
+    return (
+        "```python\nimport coupling_lib as cl\n\n"
+        f'model = cl.load_model("{MODEL}", revision="step{step}")\n'
+        f'measured = cl.measure_depth(model, ["{EXAMPLES[0]}"], ks=({K},), token=-1)\n'
+        "print(1 - measured.normalized_miscoupling.squeeze().to_pandas())\n```\n"
+    )
+
+
+def script(kind: str, name: str, content: Any) -> str:
+    """Writes a classic script that adds an entry to the page's global."""
+    return explorer.script(kind, name, content).replace("couplingExplorer", GLOBAL, 1)
+
+
+def note(changes: Mapping[str, float]) -> str:
+    """Says what rounding the weights changes."""
+    most = max(changes.values())
+    return (
+        "The weights of this page are rounded to 8 bits, so that three steps fit. Over the embedded prompts this moves "
+        f"the mean coupling of a prompt by at most {most:.4f}.\n"
+    )
+
+
+def write(out: Path, n_prompts: int = 12) -> None:
+    """Writes the scripts and the parts of the page.
+
+    Args:
+        out: folder of the scripts, below a folder of static files of the book.
+        n_prompts: number of embedded prompts over which the effect of rounding is measured.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    texts = cl.load_prompts(n=n_prompts)
+    datasets = measured_steps(texts)
+    coupling = {step: coupling_of_blocks(ds) for step, ds in datasets.items()}
+    steps = chosen_steps(coupling)
+    rows, changes = {}, {}
+    for step, label in steps.items():
+        model = cl.load_model(MODEL, revision=f"step{step}")
+        (out / f"step{step}.js").write_text(script("weights", f"step{step}", weights_of(model)), encoding="utf-8")
+        tokenizer, shape = tokenizer_of(model), shape_of(model)
+        shown = as_in_the_page(model)
+        after = coupling_of_blocks(cl.measure_depth(shown, texts, ks=(K,)))
+        changes[label] = float(abs(after - coupling[step].values).max())
+        rows[label] = float(coupling_of_blocks(cl.measure_depth(shown, [EXAMPLES[0]], ks=(K,))).mean())
+    chance = 1 - nulls.gaussian_miscoupling(K)
+    content = {
+        "label": MODEL,
+        "steps": [{"name": f"step{step}", "label": label} for step, label in steps.items()],
+        "examples": EXAMPLES,
+        "k": K,
+        "chance": chance,
+        "lowest": lowest(datasets.values()),
+        "frames": explorer.packed(frames(shape["width"]), "<f4"),
+        "tokenizer": tokenizer,
+        **shape,
+    }
+    (out / "model.js").write_text(script("models", MODEL, content), encoding="utf-8")
+    parts = out.parent.parent
+    (parts / "own-prompt.md").write_text(element(rows, chance), encoding="utf-8")
+    (parts / "own-prompt-rounding.md").write_text(note(changes), encoding="utf-8")
+    (parts / "own-prompt-command.md").write_text(command(list(steps)[1]), encoding="utf-8")
+    print(f"   own prompt: {MODEL} at steps {', '.join(map(str, steps))}", flush=True)
+
+
+if __name__ == "__main__":
+    write(OUT)

@@ -1,0 +1,92 @@
+"""What is written for the page on one's own prompt: rounded weights, steps, and what stands without script."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import re
+
+import numpy as np
+import own_prompt
+import pytest
+import torch
+import yaml
+from test_book import ROOT
+
+import coupling_lib as cl
+
+SCRIPTS = ROOT / "book" / "_static" / "own-prompt"
+
+
+def small() -> cl.Model:
+    return cl.load_model(own_prompt.MODEL, revision="step32")
+
+
+def test_a_weight_is_its_byte_times_the_scale_of_its_row():
+    weights = torch.tensor([[1.0, -2.54, 0.013], [0.0, 0.0, 0.0]])
+    scales, bytes_ = own_prompt.rounded(weights)
+    assert scales.dtype == np.float32 and scales.tolist() == [pytest.approx(0.02), 0]
+    assert bytes_.tolist() == [[50, -127, 1], [0, 0, 0]]
+
+
+def test_the_packed_weights_are_those_of_the_rounded_model_bit_for_bit():
+    model = small()
+    raw, listed = own_prompt.weights_of(model), own_prompt.tensors(model)
+    scales, entries, vectors = (unpacked(raw[key], kind) for key, kind in zip(raw, ("<f4", "i1", "<f4"), strict=True))
+    before = dict(model.hf.named_parameters())
+    shown = own_prompt.as_in_the_page(small())
+    assert shown.hf.dtype == torch.float64 and shown.n_blocks == 12
+    row = entry = number = 0
+    for name, rows, columns in listed:
+        got = dict(shown.hf.named_parameters())[name].numpy()
+        if not columns:
+            np.testing.assert_array_equal(vectors[number : number + rows], got)
+            number += rows
+            continue
+        scale = scales[row : row + rows, None].astype(float)
+        np.testing.assert_array_equal(entries[entry : entry + rows * columns].reshape(rows, columns) * scale, got)
+        assert (np.abs(got - before[name].double().numpy()) <= scale * 0.5001).all()
+        row, entry = row + rows, entry + rows * columns
+    assert (row, entry, number) == (len(scales), len(entries), len(vectors))
+
+
+def unpacked(text: str, dtype: str) -> np.ndarray:
+    return np.frombuffer(gzip.decompress(base64.b64decode(text)), dtype)
+
+
+def test_the_first_step_the_most_coupled_and_the_last_are_chosen():
+    measured = {0: 0.05, 32: 0.2, 1000: 0.4, 3162: 0.3, 10000: 0.1}
+    arrays = {step: torch.full((2,), value) for step, value in measured.items()}
+    assert own_prompt.chosen_steps(arrays) == {0: "untrained", 1000: "step 1,000", 10000: "step 10,000 (trained)"}
+
+
+def test_what_stands_without_script_holds_the_values_and_names_the_command():
+    part = own_prompt.element({"untrained": 0.0514, "a < b": 0.4567}, 0.0516)
+    assert part.startswith('```{raw} html\n<div id="own-prompt-here">') and "needs JavaScript" in part
+    rows = re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', part)
+    assert rows == [("untrained", "0.051"), ("a &lt; b", "0.457"), ("random directions", "0.052")]
+
+
+def test_the_command_runs_and_prints_the_map(capsys):
+    code = own_prompt.command(100).removeprefix("```python\n").removesuffix("```\n")
+    exec(code, {})
+    assert len(capsys.readouterr().out.splitlines()) == 14
+
+
+def test_the_directions_of_chance_are_orthonormal_and_seeded():
+    left, right = own_prompt.frames(96)
+    for frame in (left, right):
+        np.testing.assert_allclose(frame.T @ frame, np.eye(own_prompt.K), atol=1e-12)
+    assert abs(left.T @ right).max() < 0.5
+    np.testing.assert_array_equal(own_prompt.frames(96)[0], left)
+
+
+def test_the_page_follows_the_explorer():
+    chapters = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"][0]["chapters"]
+    files = [chapter["file"] for chapter in chapters]
+    assert files.index("book/own-prompt") == files.index("book/explorer") + 1
+
+
+def test_every_script_has_one_subject_of_a_size_to_be_read():
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in SCRIPTS.iterdir()}
+    assert len(lengths) == 6 and max(lengths.values()) < 300

@@ -1,0 +1,281 @@
+"""The page on one's own prompt: what the model computes in it, against the library, and how it is used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import quote, unquote, urlencode, urlparse
+
+import numpy as np
+import own_prompt
+import pytest
+import test_browser
+import torch
+from playwright.sync_api import Browser, Page
+from test_book import HTML
+from test_own_prompt import small
+
+import coupling_lib as cl
+from coupling_lib.metrics import nulls
+
+pytestmark = pytest.mark.browser
+chromium, tab = test_browser.chromium, test_browser.tab
+
+PAGE = HTML / "book" / "own-prompt.html"
+DATA = HTML / "_static" / "own-prompt-data"
+LONG = " ".join(["She looked at the old house by the sea, and did not speak."] * 8)
+ODD = "Zürich – naïve café’s 1234 \n\n  don't   we'll 日本 🙂 <|endoftext|> end\t\u00a0x\ufeff\u0085y  "
+PROMPTS = (own_prompt.EXAMPLES[0], "A", LONG, ODD)
+
+CONFIG = "Object.values(ownPrompt.models)[0]"
+# What the page computes, by the same functions, for one prompt.
+RUN = """async ([step, text, token]) => {
+  const config = Object.values(ownPrompt.models)[0];
+  await new Promise(done => ownPrompt.weights?.[step] ? done() : Object.assign(document.head.appendChild(
+    document.createElement("script")), {src: `../_static/own-prompt-data/${step}.js`, onload: done}));
+  const ids = ownPrompt.tokenizer(config.tokenizer).encode(text), t = token < 0 ? ids.length + token : token;
+  const model = await ownPrompt.makeModel(config, ownPrompt.weights[step]), calls = [];
+  let X = model.embedded(ids);
+  for (let l = 0; l < config.blocks; l++) { calls.push(model.run(l, X, ids.length)); X = calls[l].out; }
+  const jacobians = calls.map((call, l) => model.jacobian(l, call, t));
+  const found = jacobians.map(J => ownPrompt.topTriplets(J, config.width, config.k));
+  const pairs = jacobians.map(J => ownPrompt.coupled(J, found, config.width, config.k));
+  const {logits} = model.next(X.subarray(t * config.width, (t + 1) * config.width));
+  return {
+    ids, logits: [...logits], jacobian: [...jacobians[3]], singular: found.map(one => [...one.S]),
+    residual: Math.max(...found.map(one => one.residual)), miscoupling: pairs.map(row => row.values),
+    matrix: [...pairs[3].matrices[5]],
+  };
+}"""
+
+
+def opened(tab: Page, size: dict[str, int] = test_browser.DESKTOP, **view: str) -> None:
+    """Open the page with a view in its address, and wait for its first result."""
+    tab.set_viewport_size(size)
+    tab.goto("about:blank")
+    tab.goto(f"{PAGE.as_uri()}#{urlencode(view, quote_via=quote)}", wait_until="load")
+    tab.locator("#own-prompt-here[data-ready]").wait_for()
+
+
+def ready(tab: Page, value: str) -> None:
+    tab.locator(f'#own-prompt-here[data-ready="{value}"]:not([aria-busy])').wait_for()
+
+
+def steps() -> list[str]:
+    return sorted((path.stem for path in DATA.glob("step*.js")), key=lambda name: int(name.removeprefix("step")))
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, cl.Model]:
+    """The library's models with the weights of the page, in float64: its first step and its most coupled one."""
+    first, peak, _ = steps()
+    return {name: own_prompt.as_in_the_page(cl.load_model(own_prompt.MODEL, revision=name)) for name in (first, peak)}
+
+
+@pytest.fixture(scope="module")
+def page(chromium: Browser) -> Iterator[Page]:
+    """One tab for all comparisons: they only ask it for numbers."""
+    page = chromium.new_page()
+    page.goto(PAGE.as_uri(), wait_until="load")
+    page.locator("#own-prompt-here[data-ready]").wait_for()
+    yield page
+    page.close()
+
+
+def relative(got: list, wanted: np.ndarray) -> float:
+    """The largest difference, relative to the largest value."""
+    wanted = np.asarray(wanted)
+    return float(np.abs(np.reshape(got, wanted.shape) - wanted).max() / np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["untrained", "most coupled"])
+@pytest.mark.parametrize(
+    ("text", "token"), [(text, -1) for text in PROMPTS] + [(PROMPTS[0], 0), (LONG, 40)],
+    ids=["short", "one token", "long", "odd", "first token", "inner token"],
+)  # fmt: skip
+def test_tokens_logits_jacobians_and_all_pairs_are_the_library_s(page, models, which, text, token):
+    name, model = list(models.items())[which]
+    got = SimpleNamespace(**page.evaluate(RUN, [name, text, token]))
+    trace = cl.trace(model, text)
+    ds = cl.measure_depth(model, [text], ks=(own_prompt.K,), token=token)
+    with torch.no_grad():
+        logits = model.hf(**trace.inputs).logits[0, token]
+    assert got.ids == trace.inputs["input_ids"][0].tolist()
+    assert relative(got.logits, logits) < 1e-4
+    assert relative(got.jacobian, trace.jacobian(3, token).dense()) < 1e-4
+    np.testing.assert_allclose(got.singular, ds["singular_values"].values[0], rtol=1e-4)
+    values = ds["normalized_miscoupling"].isel(prompt=0, k=0).values
+    np.testing.assert_allclose(got.miscoupling, values, rtol=1e-4, atol=1e-9)
+    A = np.abs(cl.coupling_matrix(trace.jacobian(3, token).dense(), trace.jacobian(5, token).svd(k=10), 10))
+    assert relative(np.abs(got.matrix), A) < 1e-4 and got.residual < 1e-9
+
+
+def test_the_shipped_tokenizer_cuts_all_embedded_prompts_the_same(page):
+    texts = [prompt.text for prompt in cl.load_prompts()]
+    encode = f"texts => texts.map(text => ownPrompt.tokenizer({CONFIG}.tokenizer).encode(text))"
+    tokenizer = small().tokenizer
+    assert page.evaluate(encode, texts) == [tokenizer(text)["input_ids"] for text in texts]
+
+
+@pytest.mark.parametrize("kind", ["zeros", "not a number"])
+def test_singular_vectors_that_are_not_found_are_an_error_and_not_a_result(page, kind):
+    found = page.evaluate(
+        "kind => { const J = new Float64Array(400).fill(kind === 'zeros' ? 0 : NaN);"
+        " try { ownPrompt.topTriplets(J, 20, 10); return ''; } catch (error) { return error.message; } }",
+        kind,
+    )
+    assert found == "the singular vectors of a Jacobian were not found"
+
+
+def test_what_is_shown_is_what_was_computed_and_each_step_adds_its_bar(tab, models):
+    opened(tab)
+    first, peak, _ = steps()
+    ready(tab, f"{peak} 10 11")
+    buttons = tab.locator(".cx-toggle button")
+    buttons.nth(0).click()
+    ready(tab, f"{first} 10 11")
+    shown = tab.locator(".cx-bar-value").all_text_contents()
+    wanted = []
+    for model in models.values():
+        ds = cl.measure_depth(model, [PROMPTS[0]], ks=(own_prompt.K,))
+        wanted.append(f"{float(own_prompt.coupling_of_blocks(ds).mean()):.3f}")
+    chance = f"{1 - nulls.gaussian_miscoupling(own_prompt.K):.3f}"
+    assert shown == [*wanted, "choose it", chance]
+    assert tab.locator(".cx-said").text_content() == (
+        f"Coupling of all pairs of blocks {wanted[0]}, of random directions {chance}."
+    )
+    values = ds["normalized_miscoupling"].isel(prompt=0, k=0).values
+    buttons.nth(1).click()
+    ready(tab, f"{peak} 10 11")
+    labels = tab.locator("[role=gridcell]").evaluate_all("cells => cells.map(c => c.getAttribute('aria-label'))")
+    assert [float(label.rpartition(" ")[2]) for label in labels] == pytest.approx(values.ravel(), abs=6e-4)
+    assert f"step={peak}" in tab.url and tab.wrong == []
+
+
+def test_everything_can_be_done_by_keys(tab):
+    opened(tab)
+    _, peak, last = steps()
+    tab.get_by_label("Prompt", exact=True).focus()
+    tab.keyboard.press("ControlOrMeta+A")
+    tab.keyboard.type("The sea was calm.")
+    count = len(small().tokenizer("The sea was calm.")["input_ids"])
+    ready(tab, f"{peak} {count - 1} {count}")
+    assert "prompt=The+sea+was+calm." in tab.url
+    tab.get_by_label("Token: ").focus()
+    tab.keyboard.press("Home")
+    ready(tab, f"{peak} 0 {count}")
+    assert "token=0" in tab.url and tab.locator(".cx-tokens mark").text_content() == "The"
+    tab.locator(".cx-toggle button").nth(2).focus()
+    tab.keyboard.press("Enter")
+    ready(tab, f"{last} 0 {count}")
+    tab.locator('[role=gridcell][tabindex="0"]').focus()
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("ArrowRight")
+    focused = "document.activeElement.getAttribute('aria-label')"
+    assert tab.evaluate(focused).startswith("Jacobian of block 6, vectors of block 7: ")
+    assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert tab.url.endswith("l=6&m=7") and tab.wrong == []
+
+
+def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
+    first, *_, last = steps()
+    opened(tab, prompt="Call me & <b>", step=last, token="1", l="2", m="9")
+    count = len(small().tokenizer("Call me & <b>")["input_ids"])
+    ready(tab, f"{last} 1 {count}")
+    assert tab.get_by_label("Prompt", exact=True).input_value() == "Call me & <b>"
+    assert "".join(tab.locator(".cx-tokens > *").all_text_contents()) == "Call me & <b>"
+    assert (
+        tab.locator('[aria-selected="true"]').get_attribute("aria-label").startswith("Jacobian of block 2, vectors of")
+    )
+    tab.evaluate("step => { location.hash = new URLSearchParams({prompt: 'Once', step}) }", first)
+    count = len(small().tokenizer("Once")["input_ids"])
+    ready(tab, f"{first} {count - 1} {count}")
+    assert tab.get_by_label("Prompt", exact=True).input_value() == "Once" and tab.wrong == []
+
+
+@pytest.mark.parametrize(
+    ("view", "line"),
+    [
+        ({"prompt": " \n "}, "The prompt is empty. Type a word or more."),
+        ({"prompt": "a b " * 700}, r"The prompt has \d+ tokens, and nano-neox reads at most 512. Shorten it."),
+        ({"prompt": "Once", "token": "40"}, r"There is no token 40 in this prompt. Choose one from 0 to \d."),
+        ({"prompt": "Once", "token": "x"}, r"There is no token x in this prompt. Choose one from 0 to \d."),
+    ],
+    ids=["empty", "too long", "no such token", "no number"],
+)
+def test_what_cannot_be_measured_is_said_in_one_line_and_the_next_prompt_is(tab, view, line):
+    opened(tab, **view)
+    ready(tab, "refused")
+    assert re.fullmatch(line, tab.locator(".cx-said").text_content())
+    assert tab.locator(".cx-result").is_hidden()
+    tab.get_by_label("Prompt", exact=True).fill("Call me")
+    tab.locator("#own-prompt-here:not([data-ready=refused]):not([aria-busy])").wait_for()
+    assert tab.locator(".cx-result").is_visible() and tab.wrong == []
+
+
+def test_half_a_character_is_refused_before_it_is_measured(tab):
+    opened(tab)
+    tab.locator("#own-prompt-text").evaluate("e => { e.value = 'a\\ud800'; e.dispatchEvent(new Event('input')); }")
+    ready(tab, "refused")
+    assert tab.locator(".cx-said").text_content() == "The prompt holds half a character (a lone surrogate). Delete it."
+
+
+def test_the_page_with_all_its_steps_stays_below_eight_megabytes_and_no_request_leaves(tab):
+    asked: set[str] = set()
+    tab.on("request", lambda request: asked.add(request.url.partition("#")[0]))
+    opened(tab)
+    for number, name in enumerate(steps()):
+        tab.locator(".cx-toggle button").nth(number).click()
+        ready(tab, f"{name} 10 11")
+    files = {url for url in asked if url.startswith("file:")}
+    size = sum(Path(unquote(urlparse(url).path)).stat().st_size for url in files)
+    assert sum("/own-prompt-data/step" in url for url in files) == 3
+    print(f"the page and all it loads: {size / 1e6:.2f} MB in {len(files)} files")
+    assert size <= 8_000_000
+    assert {urlparse(url).scheme for url in asked} <= {"file", "data", "blob", "about"} and tab.wrong == []
+
+
+def test_a_newer_prompt_wins_over_one_that_is_still_computed(tab):
+    opened(tab)
+    field = tab.get_by_label("Prompt", exact=True)
+    field.fill(LONG)
+    tab.wait_for_function("document.querySelector('#own-prompt-here[aria-busy]')")
+    field.fill("Once")
+    count = len(small().tokenizer("Once")["input_ids"])
+    ready(tab, f"{steps()[1]} {count - 1} {count}")
+    tab.wait_for_timeout(500)
+    assert tab.locator("#own-prompt-here").get_attribute("data-ready").endswith(f" {count}") and tab.wrong == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(tab, scheme):
+    tab.emulate_media(color_scheme=scheme)
+    opened(tab, {"width": 360, "height": 800})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    controls = tab.locator(".cx button, .cx input, .cx textarea")
+    nameless = """controls => controls.filter(c => c.checkVisibility()
+      && !(c.getAttribute("aria-label") || c.labels?.[0]?.textContent || c.textContent).trim()).length"""
+    assert controls.evaluate_all(nameless) == 0
+    low = "controls => controls.filter(c => c.checkVisibility() && c.getBoundingClientRect().height < 36).length"
+    assert controls.evaluate_all(low) == 0
+
+
+def test_without_script_the_coupling_of_each_step_is_a_table_with_the_command_below(chromium):
+    page = chromium.new_page(java_script_enabled=False)
+    page.goto(PAGE.as_uri(), wait_until="load")
+    assert page.locator("#own-prompt-here tbody tr").count() == 4 and page.get_by_text("needs JavaScript").is_visible()
+    assert "cl.measure_depth(" in page.locator("article").inner_text()
+    page.close()
+
+
+def test_the_data_in_the_page_are_those_the_checkpoints_give(page):
+    config = page.evaluate(CONFIG)
+    model = small()
+    assert {key: config[key] for key in ("blocks", "width", "heads", "longest")} == {
+        "blocks": 12, "width": 96, "heads": 4, "longest": 512,
+    }  # fmt: skip
+    assert config["tokenizer"] == own_prompt.tokenizer_of(model)
+    assert config["examples"] == list(own_prompt.EXAMPLES) and config["k"] == own_prompt.K
+    assert config["chance"] == 1 - nulls.gaussian_miscoupling(own_prompt.K)
