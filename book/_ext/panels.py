@@ -87,9 +87,15 @@ def windows(svg: str) -> list[list[Box]]:
             piece = [Box(left, top, right, foot)]
             if box is not first and not any(word.right <= box.left + 1 for word in words if word.bottom > box.top):
                 start = max(0.0, min([word.left for word in row[0][1]] + [first.left]) - 2)
-                piece.insert(0, Box(start, top, first.left, foot))
+                # The first panel's numbers below the axis are not part of it.
+                piece.insert(0, Box(start, top, first.left, first.bottom + 4))
             pieces.append(piece)
         top = foot
+    columns = len(rows[0])
+    alike = all(len(row) == columns for row in rows)
+    if alike and all(word.top < box.bottom for row in rows[:-1] for box, words in row for word in words):
+        # The upper rows have their numbers on the axes of the last: what shares an axis stays together.
+        pieces = [piece for column in range(columns) for piece in pieces[column::columns]]
     for box in loose:
         crossed = any(box.left < x < box.right and box.top < top - 4 for row in rows for x in _inner(row, width))
         if crossed:
@@ -97,7 +103,8 @@ def windows(svg: str) -> list[list[Box]]:
     under = [box for box in loose if box.bottom > top + 2]
     if under:
         whole = _around(under)
-        pieces.append([Box(max(0.0, whole.left - 6), top, min(width, whole.right + 10), height)])
+        # The text of a legend begins right of its line or dot.
+        pieces.append([Box(max(0.0, whole.left - 26), top, min(width, whole.right + 10), height)])
     return pieces
 
 
