@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from urllib.parse import quote
 
-import figures
+import book_figures
 import pandas as pd
 import panels
 import pytest
@@ -37,7 +37,7 @@ def test_figures_are_numbered_in_the_order_of_the_pages_and_once_wherever_they_a
         "one": [("a", "n1", "fig-a", ""), ("b", "n1", "fig-b", "")],
         "two": [("a", "n1", "fig-a", ""), ("a", "n2", "fig-a-n2", ""), ("words", "n2", "fig-words", "")],
     }
-    found = figures.numbering(
+    found = book_figures.numbering(
         ["front", "one", "two", "three"], pages, lambda name, home: "<p>" if name == "words" else shown(name)
     )
     assert {key: (one.number, one.page, one.anchor) for key, one in found.items()} == {
@@ -49,10 +49,10 @@ def test_figures_are_numbered_in_the_order_of_the_pages_and_once_wherever_they_a
 
 
 def test_all_of_what_show_writes_is_found_again():
-    found = figures.FIGURE.fullmatch(shown())
+    found = book_figures.FIGURE.fullmatch(shown())
     assert (found["name"], found["caption"], found["origin"]) == ("demo", "A &amp; B", "model a · seed 0")
     assert found["drawn_by"] == f"{__name__}.draw_two"
-    drawn = figures.pictures(found["images"])
+    drawn = book_figures.pictures(found["images"])
     assert list(drawn) == ["light", "dark"] and {kind for kind, _ in drawn.values()} == {"svg"}
     assert drawn["light"][1].startswith(b"<?xml") and drawn["light"][1] != drawn["dark"][1]
     assert base64.b64encode(drawn["dark"][1]).decode() in shown()
@@ -62,9 +62,12 @@ def test_all_of_what_show_writes_is_found_again():
 
 
 def test_a_picture_is_described_by_its_extremes_and_not_by_its_caption_and_a_drawing_by_what_it_draws():
-    said = figures.alternative(figures.FIGURE.search(shown()))
+    said = book_figures.alternative(book_figures.FIGURE.search(shown()))
     assert said == "Coupling from 0.25 at block 1 to 0.5 at block 2, mean 0.375."
-    assert figures.alternative(figures.FIGURE.search(shown(provenance="a drawing; no model"))) == "Drawing. A &amp; B"
+    assert (
+        book_figures.alternative(book_figures.FIGURE.search(shown(provenance="a drawing; no model")))
+        == "Drawing. A &amp; B"
+    )
     assert quote("A & B") not in said
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import figures
+import book_figures
 from sphinx.util.osutil import relative_uri
 
 GLOSSARY = "book/glossary"
@@ -66,12 +66,12 @@ def of_figures(env: Any, address: Callable[[str], str]) -> dict[str, dict[str, s
         by anchor, number and caption, and the pictures.
     """
     found = {}
-    for one in figures.numbers(env).values():
-        shown = figures.FIGURE.search(one.markup)
+    for one in book_figures.numbers(env).values():
+        shown = book_figures.FIGURE.search(one.markup)
         text = f"Figure {one.number}. {html.unescape(shown['caption'])}"
         found[one.anchor] = {"preview": text} | {
-            theme: address(figures.named(kind, content))
-            for theme, (kind, content) in figures.pictures(shown["images"]).items()
+            theme: address(book_figures.named(kind, content))
+            for theme, (kind, content) in book_figures.pictures(shown["images"]).items()
         }
     return found
 
