@@ -174,7 +174,10 @@ def test_every_figure_has_its_data_and_its_origin_beside_it(page):
     for figure in figures:
         assert re.search(r'<a [^>]*download="[\w-]+\.(csv|nc)"', figure)
         assert re.search(r'class="tbc-provenance">[^<]{20,}<', figure)
-        assert len(re.findall(r'<img [^>]*class="only-(?:light|dark)"[^>]*alt="[^"]{10,}"', figure)) == 2
+        described = re.findall(r'<img [^>]*class="only-(?:light|dark)"[^>]*alt="([^"]{10,})"', figure)
+        # What is seen, not the caption once more.
+        (caption,) = re.findall(r'class="tbc-caption">(?:<a [^>]*>[^<]*</a> )?(.*?)</div>', figure, re.DOTALL)
+        assert len(described) == 2 and caption not in described
 
 
 @pytest.mark.browser
