@@ -87,6 +87,7 @@ def test_links_to_a_figure_a_term_and_a_citation_show_what_is_behind_them(tab):
     tab.locator('a[href="#fig-depth-mismatch"][data-preview]').focus()
     assert preview.inner_text().startswith("Figure ")
     assert preview.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") > 100
+    tab.keyboard.press("Escape")
     tab.locator('a[href*="#term-"][data-preview]').first.hover()
     assert preview.count() == 1 and preview.locator("img").count() == 0
     tab.keyboard.press("Escape")
