@@ -6,8 +6,6 @@ They lie in `results/book/` and are included by the hand-written pages of the sa
 from __future__ import annotations
 
 import html
-import inspect
-import pkgutil
 import platform
 import re
 from collections.abc import Sequence
@@ -20,6 +18,7 @@ import yaml
 from chapters import CHAPTERS, run_part, verdicts_part
 from complete import pages
 from idea import idea_neighbours, idea_toy
+from library import API
 from paper_map import map_page
 from reproduce import machine_page, reproduce_page
 from routes import families_page
@@ -39,17 +38,6 @@ from coupling_lib.models.packages import PACKAGES
 from coupling_lib.models.registry import Entry, entries
 
 OUT = paths.RESULTS / "book"
-
-# Rooms of the library as a reader meets them: what each is called, and the folders and files in it.
-ROOMS = {
-    "Models and what they are given": ("models", "inputs"),
-    "Traces and Jacobians": ("blocks", "jacobian", "svd"),
-    "Measures": ("measures", "store"),
-    "Mathematics": ("metrics",),
-    "Figures": ("figures",),
-    "Training": ("training",),
-    "Files and errors": ("provenance", "paths", "errors"),
-}
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -192,46 +180,6 @@ def variants_page() -> str:
     return table(("name", "definition", "stands in"), rows)
 
 
-def api_page() -> str:
-    """Writes the directives that make Sphinx document the library, every public module of it.
-
-    Returns:
-        Markdown with headings of the second level: the names of `coupling_lib` first, then room by room.
-    """
-    rooms = {room: _modules(tops) for room, tops in ROOMS.items()}
-    placed = [module for modules in rooms.values() for module in modules]
-    rooms["Other modules"] = [module for module in _modules() if module not in placed]
-    order = [module for modules in rooms.values() for module in modules]
-
-    # Functions and classes that `coupling_lib` exports are documented under that name, once.
-    exported = {name: getattr(coupling_lib, name) for name in coupling_lib.__all__}
-    exported = {name: thing for name, thing in exported.items() if inspect.isclass(thing) or inspect.isfunction(thing)}
-    lines = ["## The calls\n"]
-    for name in sorted(exported, key=lambda name: order.index(exported[name].__module__)):
-        kind = "class" if inspect.isclass(exported[name]) else "function"
-        lines += _directive(f"auto{kind}:: coupling_lib.{name}", [":members:"] if kind == "class" else [])
-    for room, modules in rooms.items():
-        lines += [f"## {room}\n"] if modules else []
-        for module in modules:
-            here = [name for name, thing in exported.items() if thing.__module__ == module]
-            # What scikit-learn adds to its estimators is documented there.
-            here += ["set_score_request"]
-            skip = [f":exclude-members: {', '.join(here)}"]
-            lines += [f"### {module}\n", *_directive(f"automodule:: {module}", [":members:", *skip])]
-    return "\n".join(lines)
-
-
-def _modules(tops: tuple[str, ...] | None = None) -> list[str]:
-    """List the public modules, data apart; those under some names only, in the order of the names."""
-    walked = [module.name for module in pkgutil.walk_packages(coupling_lib.__path__, "coupling_lib.")]
-    public = [name for name in walked if "._" not in name and name != "coupling_lib.data"]
-    return public if tops is None else [name for top in tops for name in public if name.split(".")[1] == top]
-
-
-def _directive(line: str, options: list[str]) -> list[str]:
-    return ["```{eval-rst}", f".. {line}", *(f"   {option}" for option in options), "```", ""]
-
-
 def landing_page() -> str:
     """Draws the picture of the front page: a public decoder's coupling before and after training.
 
@@ -299,6 +247,7 @@ def write(folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, make in PAGES.items():
+        (folder / f"{name}.md").parent.mkdir(exist_ok=True)
         (folder / f"{name}.md").write_text(make(), encoding="utf-8")
         print(f"   {name}", flush=True)
     for chapter in CHAPTERS:
@@ -324,7 +273,7 @@ PAGES = {
     "families": families_page,
     "scale": scale_page,
     "variants": variants_page,
-    "api": api_page,
+    **API,
     "versions": versions_page,
     "machine": machine_page,
     "reproduce": reproduce_page,

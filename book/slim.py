@@ -1,16 +1,8 @@
-"""Makes the built book light: each picture once, in a file; nothing that no reader loads.
-
-A notebook holds its pictures in its text, where base64 makes them a third longer and every page that shows one repeats
-it. In the site they are files, named by their content, which a browser fetches when they are looked at.
-"""
+"""Makes the built book light: nothing stays in it that no reader loads."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,43 +10,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # The bundle that `_config.yml` names as mathjax_path, its fonts, and what it loads when a page asks for it.
 MATHJAX = ("tex-chtml.js", "output/chtml", "input/tex")
-
-
-PICTURE = re.compile(r'src="data:image/(svg\+xml|png);base64,([A-Za-z0-9+/=]{1000,})"')
-VIEW = re.compile(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"')
-
-
-def pictures_once(site: Path) -> int:
-    """Moves pictures out of the pages.
-
-    Args:
-        site: the built book.
-
-    Returns:
-        how many pictures there are, each counted once.
-    """
-    folder = site / "_images"
-    folder.mkdir(exist_ok=True)
-    names = set()
-    for page in sorted(site.rglob("*.html")):
-        to_folder = os.path.relpath(folder, page.parent)
-
-        def moved(found: re.Match[str], to_folder: str = to_folder) -> str:
-            picture = base64.b64decode(found[2])
-            name = f"{hashlib.sha256(picture).hexdigest()[:16]}.{found[1].partition('+')[0]}"
-            if name not in names:
-                (folder / name).write_bytes(picture)
-                names.add(name)
-            # Its place is kept free until it is there.
-            size = VIEW.search(picture[:2000])
-            shape = f' style="aspect-ratio: {size[1].decode()} / {size[2].decode()}"' if size else ""
-            return f'loading="lazy"{shape} src="{to_folder}/{name}"'
-
-        text = page.read_text(encoding="utf-8")
-        light = PICTURE.sub(moved, text)
-        if light != text:
-            page.write_text(light, encoding="utf-8")
-    return len(names)
 
 
 def without_outputs(folder: Path) -> int:
@@ -94,7 +49,6 @@ if __name__ == "__main__":
     site = ROOT / "_build" / "html"
     if not without_outputs(site / "_sources"):
         sys.exit("error: the book has no notebook to download")
-    pictures_once(site)
     one_bundle(site / "_static" / "mathjax")
     for source_map in site.rglob("*.map"):
         source_map.unlink()

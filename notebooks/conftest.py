@@ -25,7 +25,7 @@ drawn and printed moves by 1e-5 at most; what is remembered are also errors and 
 _REMEMBERED = "application/papermill.record/text/plain"
 _NUMBER = re.compile(r"((?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?!\w|\.\d))")
 _WHOLE = re.compile(r"-?\d+")
-_FIGURE = re.compile(r'<style>.*?</style><figure class="tbc-figure">.*</figure>', re.DOTALL)
+_FIGURE = re.compile(r'<style>.*?</style><figure class="tbc-figure"[^>]*>.*</figure>', re.DOTALL)
 
 _compare = IPyNbCell.compare_outputs
 

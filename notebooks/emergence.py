@@ -130,7 +130,7 @@ show(
     emergence.draw_graphs,
     emergence.take_graphs(measured, reading, p.k, middle_step),
     name="emergence-graphs",
-    caption="Blocks joined by their coupling at three steps of training, mean over prompts. Width and opacity of a "
+    caption="Blocks joined by their coupling, a panel per step of training, mean over prompts. Width and opacity of a "
     "line grow in proportion to it, on one scale for all.",
     provenance=origin,
 )

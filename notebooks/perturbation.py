@@ -126,9 +126,9 @@ show(
     perturbation.draw_error,
     perturbation.take_error(both),
     name="perturbation-error",
-    caption="Left: length of the change relative to the noise, at the smallest noise level. Right: distance between the"
-    " changes of network and linearisation after the last block, relative to the network's. Means over prompts "
-    "and draws with 95 % intervals.",
+    caption="Left: length of the change relative to the noise, at the smallest noise level; dashed lies on solid where "
+    "the linearisation holds. Right: distance between the changes of network and linearisation after the last block, "
+    "relative to the network's. Means over prompts and draws with 95 % intervals.",
     provenance=origin,
 )
 

@@ -51,12 +51,14 @@ SHOWN = """async scheme => {
   const drawn = await Promise.all(images.map(i => i.decode().then(() => i.naturalWidth > 0, () => false)));
   const other = {light: "dark", dark: "light"}[scheme];
   const wrong = figure => {
-    const image = figure.querySelector(`img.only-${scheme}`);
+    // On a phone the panels of a picture stand below each other, each a window on a copy of it.
+    const shown = [...figure.querySelectorAll(`img.only-${scheme}`)];
+    const image = shown.find(seen) || shown[0];
     // What lies behind an image: its own ground, its figure's and that of the notebook cell around it.
     const grounds = [image, figure, figure.parentElement].map(e => style(e).backgroundColor);
     return {
       "its picture is hidden": !seen(image),
-      "the other scheme's picture is shown": seen(figure.querySelector(`img.only-${other}`)),
+      "the other scheme's picture is shown": [...figure.querySelectorAll(`img.only-${other}`)].some(seen),
       "no caption": !seen(figure.querySelector("figcaption")),
       "a ground behind the picture": grounds.some(colour => colour !== "rgba(0, 0, 0, 0)"),
       "a filter over the picture": style(image).filter !== "none",

@@ -12,9 +12,9 @@ import cited
 import claims
 import head
 import nbformat
+import previews
 import pytest
 import reproduce
-import terms
 import yaml
 from PIL import Image
 
@@ -168,19 +168,28 @@ def glossary() -> Node:
     return Node("document", Node("glossary", Node("definition_list", item)))
 
 
-def test_links_to_the_glossary_carry_the_first_paragraph_of_the_definition_and_others_nothing():
-    said = terms.definitions(glossary())
+def test_links_carry_what_is_behind_them_and_others_nothing():
+    said = previews.definitions(glossary())
     assert said == {"term-null": "By chance alone."}
-    other = '<a class="reference internal" href="idea.html#blocks">x</a>'
-    link = '<a class="reference internal" href="glossary.html#term-null">'
-    assert terms.marked(other + link, {"term-null": 'a "b" & c'}) == (
-        other + link[:-1] + ' data-definition="a &quot;b&quot; &amp; c">'
+    behind = {
+        "term-null": {"preview": 'a "b" & c'},
+        "id2": {"preview": "Somebody. 2025."},
+        "fig-a": {"preview": "Figure 1. A", "light": "../_images/a.svg"},
+    }
+    link = '<a class="reference internal" href="{}">'.format
+    other = link("idea.html#blocks") + link("#id2") + link("figures.html#fig-b")
+    term, citation, figure = link("glossary.html#term-null"), link("../bibliography.html#id2"), link("#fig-a")
+    titled = citation[:-1] + ' title="Somebody">'
+    assert previews.marked(other + term + titled + figure, behind) == (
+        f'{other}{term[:-1]} data-preview="a &quot;b&quot; &amp; c">{citation[:-1]} data-preview="Somebody. 2025.">'
+        f'{figure[:-1]} data-preview="Figure 1. A" data-light="../_images/a.svg">'
     )
 
 
-def test_the_script_of_the_glossary_is_small_and_asks_nothing_of_a_network():
-    text = (BOOK / "_static" / "glossary.js").read_text(encoding="utf-8")
-    assert len(text.encode()) < 3000
+@pytest.mark.parametrize(("name", "most"), [("previews.js", 3000), ("figures.js", 8000)])
+def test_the_scripts_of_pages_are_small_and_ask_nothing_of_a_network(name, most):
+    text = (BOOK / "_static" / name).read_text(encoding="utf-8")
+    assert len(text.encode()) < most
     assert re.findall(r"fetch|XMLHttpRequest|import|https?:", text) == []
 
 

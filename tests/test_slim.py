@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
 
 import slim
 
 from coupling_lib import paths
-
-
-def test_a_picture_of_several_pages_becomes_one_file_and_small_ones_stay(tmp_path):
-    picture = b'<svg viewBox="0 0 432.5 288">' + b"<g/>" * 300 + b"</svg>"
-    source = f'<img class="only-light" src="data:image/svg+xml;base64,{base64.b64encode(picture).decode()}" alt="a">'
-    icon = '<img src="data:image/png;base64,AAAA">'
-    for name in ("a.html", "results/b.html"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(f"<p>{source}{icon}</p>")
-    assert slim.pictures_once(tmp_path) == 1
-    (file,) = (tmp_path / "_images").iterdir()
-    assert file.suffix == ".svg" and file.read_bytes() == picture
-    shown = '<img class="only-light" loading="lazy" style="aspect-ratio: 432.5 / 288" src="{}" alt="a">'.format
-    assert (tmp_path / "a.html").read_text() == f"<p>{shown(f'_images/{file.name}')}{icon}</p>"
-    assert (tmp_path / "results" / "b.html").read_text() == f"<p>{shown(f'../_images/{file.name}')}{icon}</p>"
 
 
 def test_notebooks_to_download_keep_their_cells_and_lose_their_outputs(tmp_path):

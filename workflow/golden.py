@@ -30,11 +30,11 @@ from coupling_lib.errors import CouplingError, ParameterError
 
 # A number as it stands in prose: no part of a word (gpt2), a version (2.13.0) or a hash.
 _NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w]|\.\d)")
-_FIGURE = re.compile(r'<figure class="tbc-figure">.*?</figure>', re.DOTALL)
+_FIGURE = re.compile(r'<figure class="tbc-figure"[^>]*>.*?</figure>', re.DOTALL)
 _TABLE = re.compile(r'<a download="([^"]*)\.csv" href="data:text/csv;charset=utf-8,([^"]*)"')
 _VERDICT = re.compile(r'data-place="([^"]*)" data-verdict="([^"]*)"')
-# Names of calls, versions of programs, the machine and its times: no numbers of the book.
-_OTHER_PAGES = ("api.md", "versions.md", "machine.md", "reproduce.md")
+# Versions of programs, the machine and its times: no numbers of the book.
+_OTHER_PAGES = ("versions.md", "machine.md", "reproduce.md")
 _OTHER_COLUMNS = ("versions", "command")
 
 Line = tuple[str, str]

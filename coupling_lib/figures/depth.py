@@ -101,7 +101,7 @@ def tile(row: Sequence[Axes], matrices: xr.DataArray) -> None:
 
 
 def draw_map(pairs: xr.DataArray, null: float) -> Figure:
-    """Draw the mismatch of every pair, mean over prompts, on one scale; more ink is more coupling."""
+    """Draw the mismatch of every pair, mean over prompts, on one scale; what stands out couples."""
     figure, row = parts.panels(pairs.network.values, 1.0, square=True)
     _draw_maps(row, list(pairs), null, pairs.label)
     return figure

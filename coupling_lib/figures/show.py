@@ -76,7 +76,8 @@ def show(
     if printed and len(text) > _PRINT_CSV:
         link = "(data: run the notebook, or see the book)"
     markup = (
-        f'<style>{_CSS}</style><figure class="tbc-figure">{"".join(images)}<figcaption>{html.escape(caption)} {link}'
+        f'<style>{_CSS}</style><figure class="tbc-figure" data-drawn-by="{draw.__module__}.{draw.__qualname__}">'
+        f"{''.join(images)}<figcaption>{html.escape(caption)} {link}"
         f'<span class="tbc-provenance">{html.escape(provenance)}</span></figcaption></figure>'
     )
     return BookFigure(name, markup, fingerprint(table))

@@ -25,7 +25,7 @@ Models = Mapping[str, Mapping[str, xr.Dataset]]
 SCORES = {
     "line_shape_score": "line-shape score",
     "expodistance": "expodistance",
-    "equidistance": "CoV of step lengths",
+    "equidistance": "std / mean of steps",
 }
 """Scores of a whole trajectory, and how an axis says them."""
 

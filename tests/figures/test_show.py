@@ -68,6 +68,14 @@ def test_caption_and_provenance_are_escaped_and_stand_under_the_figure():
     assert "<b>" not in markup
 
 
+def draw_demo(data):
+    return Figure(figsize=(1, 1))
+
+
+def test_the_figure_names_the_function_that_draws_it():
+    assert f'<figure class="tbc-figure" data-drawn-by="{__name__}.draw_demo">' in shown(draw_demo).data
+
+
 def test_the_record_in_a_notebook_is_short_and_says_in_which_numbers_a_figure_changed():
     sizes = "mean 0.061728, rms 0.087297, ramp 0.061728"
     assert repr(shown()) == repr(shown(caption="other")) == f"<figure demo: 2 rows; coupling: 2 numbers, {sizes}>"

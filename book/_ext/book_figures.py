@@ -1,0 +1,288 @@
+"""Makes a figure of a notebook one of the book: numbered, linked, described, with its picture in a file.
+
+What `coupling_lib.figures.show` writes stands by itself in a notebook. In the book a figure that a chapter shows gets a
+number, the same wherever it is shown; every figure gets an anchor `fig-NAME`, an alternative text that says what is
+seen, a link to the function that draws it, and its origin folded into one line. `{numref}` names figures of chapters.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import io
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pandas as pd
+from docutils import nodes
+from myst_nb.ext.glue.crossref import read_glue_cache
+from myst_nb.ext.glue.utils import PendingGlueReference
+from panels import smallest, windows, written
+from seen import seen
+from sphinx.transforms import SphinxTransform
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util.osutil import relative_uri
+
+CHAPTERS = "book/"
+WIDTH, VIEW_WIDTH, LEAST_TEXT = 720, 540, 10.0
+"""Width of a figure in CSS pixels and in the units of its SVG; the least height of its text on a phone, in pixels."""
+FIGURE = re.compile(
+    r'(?:<style>[^<]*</style>)?<figure class="tbc-figure"(?: data-drawn-by="(?P<drawn_by>[\w.]+)")?>(?P<images>.*?)'
+    r'<figcaption>(?P<caption>.*?) (?P<data><a download="(?P<name>[\w-]+)\.csv" '
+    r'href="data:text/csv[^,]*,(?P<csv>[^"]*)">.*?</a>)'
+    r'<span class="tbc-provenance">(?P<origin>[^<]*)</span></figcaption></figure>',
+    re.DOTALL,
+)
+_IMAGE = re.compile(r'<img class="only-(light|dark)" src="data:image/(svg\+xml|png);base64,([^"]+)"')
+_VIEW = re.compile(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"')
+
+
+class Numbered(NamedTuple):
+    """A figure of a chapter: its number, the page and anchor where it is at home, and what `show` wrote."""
+
+    number: int
+    page: str
+    anchor: str
+    markup: str
+
+
+class BookFigure(nodes.General, nodes.Element):
+    """Holds what is shown as a figure of a chapter."""
+
+
+class Hold(SphinxTransform):
+    """Puts every figure of a chapter, quoted from a notebook or written out, into a node with its anchor."""
+
+    default_priority = 250
+
+    def apply(self, **_: Any) -> None:
+        """Finds them, and keeps their names for the numbering."""
+        page = self.env.docname
+        if not page.startswith(CHAPTERS):
+            return
+        shown = _all_shown(self.env)[page] = []
+        for node in list(self.document.findall(_holds_figure)):
+            quoted = isinstance(node, PendingGlueReference)
+            name = node.key if quoted else FIGURE.search(node.astext())["name"]
+            home = node.refdoc if quoted else page
+            anchor = f"fig-{name}"
+            if anchor in self.document.ids:
+                anchor += f"-{Path(home).parent.name}"
+            holder = BookFigure("", ids=[anchor], figure=name, home=home)
+            node.replace_self(holder)
+            holder += node
+            self.document.ids[anchor] = holder
+            shown.append((name, home, anchor, "" if quoted else node.astext()))
+
+
+class Rewrite(SphinxPostTransform):
+    """Rewrites what `show` wrote, once it is known what stands on which page."""
+
+    default_priority = 20
+    formats = ("html",)
+
+    def run(self, **_: Any) -> None:
+        """Rewrites every figure of a page."""
+        page, taken = self.env.docname, set()
+        for raw in list(
+            self.document.findall(lambda node: isinstance(node, nodes.raw) and FIGURE.search(node.astext()))
+        ):
+            held = raw.parent if isinstance(raw.parent, BookFigure) else None
+            found = FIGURE.search(raw.astext())
+            home = held["home"] if held else page
+            anchor = held["ids"][0] if held else f"fig-{found['name']}"
+            if anchor in taken:
+                raise ValueError(f"{page} shows the figure {found['name']!r} twice; name one of them otherwise")
+            taken.add(anchor)
+            text = raw.astext()
+            made = self._figure(found, anchor, home)
+            raw.replace_self(
+                nodes.raw("", text[: found.start()] + made + text[found.end() :], format="html", classes=raw["classes"])
+            )
+
+    def _figure(self, found: re.Match[str], anchor: str, home: str) -> str:
+        page, known = self.env.docname, numbers(self.env).get((found["name"], home))
+        to = self.app.builder.get_relative_uri
+        links = [found["data"]]
+        label = ""
+        if known:
+            where = f"#{anchor}" if page == known.page else f"{to(page, known.page)}#{known.anchor}"
+            label = f'<a class="tbc-number" href="{where}">Figure {known.number}.</a> '
+        else:
+            links.append(f'<a href="#{anchor}">Link to this figure</a>')
+        if home not in (page, "") and home in self.env.found_docs:
+            links.append(f'<a href="{to(page, home)}#fig-{found["name"]}">Notebook</a>')
+        name = found["drawn_by"]
+        entry = self.env.domains["py"].objects.get(name) if name else None
+        if entry:
+            short = name.removeprefix("coupling_lib.")
+            links.append(f'Drawn by <a href="{to(page, entry.docname)}#{entry.node_id}"><code>{short}</code></a>')
+        drawn = pictures(found["images"])
+        folder = Path(self.app.outdir) / "_images"
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind, content in drawn.values():
+            (folder / named(kind, content)).write_bytes(content)
+        address = relative_uri(self.app.builder.get_target_uri(page), "_images/")
+        alt = alternative(found)
+        images = "".join(_image(theme, *file, address, alt) for theme, file in drawn.items())
+        drawing = drawn["light"][1].decode() if drawn["light"][0] == "svg" else ""
+        cut = written(windows(drawing), WIDTH / VIEW_WIDTH) if drawing else ""
+        cut = f' data-windows="{cut}"' if cut else ""
+        least = f"--least: {math.ceil(WIDTH * LEAST_TEXT / (smallest(drawing) * WIDTH / VIEW_WIDTH))}px"
+        return (
+            f'<figure class="tbc-figure" id="{anchor}" style="{least}"{cut}><div class="tbc-view">{images}</div>'
+            f'<div class="tbc-scrolls">The picture scrolls sideways.</div><figcaption>'
+            f'<div class="tbc-caption">{label}{found["caption"]}</div>'
+            f'<div class="tbc-links">{"".join(f"<span>{link}</span>" for link in links)}'
+            f'<details class="tbc-origin"><summary>Where it comes from</summary>'
+            f'<span class="tbc-provenance">{found["origin"]}</span></details></div></figcaption></figure>'
+        )
+
+
+def alternative(found: re.Match[str]) -> str:
+    """Writes the alternative text of a figure: what its table shows, or what its caption describes if it is a drawing.
+
+    Args:
+        found: what `FIGURE` found.
+
+    Returns:
+        the text, escaped.
+    """
+    if found["origin"].startswith("a drawing"):
+        return f"Drawing. {found['caption']}"
+    table = pd.read_csv(io.StringIO(unquote(found["csv"])), comment="#")
+    return html.escape(seen(table))
+
+
+def pictures(images: str) -> dict[str, tuple[str, bytes]]:
+    """Takes the pictures out of a figure.
+
+    Args:
+        images: HTML of its images.
+
+    Returns:
+        the ending and the content of its file, for light and for dark pages.
+    """
+    return {one[1]: (one[2].partition("+")[0], base64.b64decode(one[3])) for one in _IMAGE.finditer(images)}
+
+
+def named(kind: str, content: bytes) -> str:
+    """Names the file of a picture by its content, so that pages that show it share it.
+
+    Args:
+        kind: the ending of the name.
+        content: the file.
+
+    Returns:
+        the name.
+    """
+    return f"{hashlib.sha256(content).hexdigest()[:16]}.{kind}"
+
+
+def _image(theme: str, kind: str, content: bytes, address: str, alt: str) -> str:
+    """Write an image of a page; a browser fetches it when it is looked at, and keeps its place free until then."""
+    size = _VIEW.search(content[:2000])
+    shape = f' style="aspect-ratio: {size[1].decode()} / {size[2].decode()}"' if size else ""
+    source = f'{address}{named(kind, content)}" alt="{alt}" width="{WIDTH}"'
+    return f'<img class="only-{theme}" loading="lazy"{shape} src="{source}>'
+
+
+def numbers(env: Any) -> dict[tuple[str, str], Numbered]:
+    """Gives the figures of the chapters.
+
+    Args:
+        env: what Sphinx knows of the pages.
+
+    Returns:
+        by their name and the page of the notebook that shows them.
+    """
+    if not hasattr(env, "book_figure_numbers"):
+        env.book_figure_numbers = {}
+    return env.book_figure_numbers
+
+
+def numbering(
+    order: list[str], shown: dict[str, list[tuple[str, str, str, str]]], markup: Callable[[str, str], str]
+) -> dict:
+    """Numbers figures in the order of the pages. The front page lends its figures from chapters where it can.
+
+    Args:
+        order: the pages, the front page first.
+        shown: for each page what it shows: name, notebook, anchor, and what `show` wrote if it is known.
+        markup: gives what `show` wrote of a name in a notebook.
+
+    Returns:
+        each figure once, by name and notebook.
+    """
+    front, *chapters = order
+    later = {(name, home) for page in chapters for name, home, *_ in shown.get(page, ())}
+    found: dict[tuple[str, str], Numbered] = {}
+    for page in order:
+        for name, home, anchor, text in shown.get(page, ()):
+            if (name, home) not in found and not (page == front and (name, home) in later):
+                text = text or markup(name, home)
+                if FIGURE.search(text):
+                    found[name, home] = Numbered(len(found) + 1, page, anchor, text)
+    return found
+
+
+def _number(app: Any, env: Any) -> list[str]:
+    folder = env.mystnb_config.output_folder
+
+    def markup(name: str, home: str) -> str:
+        return read_glue_cache(folder, home).get(name, {}).get("data", {}).get("text/html", "")
+
+    env.book_figure_numbers = numbering(list(_reading_order(env)), _all_shown(env), markup)
+    labels = env.domains["std"]
+    for page in _all_shown(env):
+        env.toc_fignumbers.setdefault(page, {})["figure"] = {}
+    for one in env.book_figure_numbers.values():
+        env.toc_fignumbers[one.page]["figure"][one.anchor] = (one.number,)
+        labels.labels[one.anchor] = (one.page, one.anchor, f"Figure {one.number}")
+        labels.anonlabels[one.anchor] = (one.page, one.anchor)
+    return []
+
+
+def _reading_order(env: Any, page: str | None = None) -> Iterator[str]:
+    page = page or env.config.root_doc
+    yield page
+    for below in env.toctree_includes.get(page, ()):
+        yield from _reading_order(env, below)
+
+
+def _all_shown(env: Any) -> dict[str, list[tuple[str, str, str, str]]]:
+    if not hasattr(env, "book_figures_shown"):
+        env.book_figures_shown = {}
+    return env.book_figures_shown
+
+
+def _holds_figure(node: Any) -> bool:
+    if isinstance(node, PendingGlueReference):
+        return not node.inline and node.gtype != "text"
+    return isinstance(node, nodes.raw) and bool(FIGURE.search(node.astext()))
+
+
+def _nothing(writer: Any, node: Any) -> None:
+    """Write nothing around a figure: it has its own element."""
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connects the two passes over the pages and the numbering between them.
+
+    Args:
+        app: the Sphinx application.
+
+    Returns:
+        what Sphinx asks of an extension.
+    """
+    app.add_enumerable_node(BookFigure, "figure", html=(_nothing, _nothing), latex=(_nothing, _nothing))
+    app.add_transform(Hold)
+    app.add_post_transform(Rewrite)
+    # After Sphinx has numbered what it knows of.
+    app.connect("env-get-updated", _number, priority=900)
+    return {"parallel_read_safe": False, "parallel_write_safe": False}

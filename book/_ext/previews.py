@@ -1,0 +1,106 @@
+"""Gives each link to a term, a citation or a figure what stands behind it, for a script to show without a network."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import book_figures
+from sphinx.util.osutil import relative_uri
+
+GLOSSARY = "book/glossary"
+_LINK = re.compile(
+    r'<a class="reference internal" href="(?:[^"#]*#(?=term-|fig-)|[^"#]*bibliography\.html#(?=id))([^"]+)"'
+    r'(?: title="[^"]*")?'
+)
+
+
+def definitions(document: Any) -> dict[str, str]:
+    """Takes the definitions out of a glossary.
+
+    Args:
+        document: the page, as Sphinx has read it.
+
+    Returns:
+        the first paragraph of each definition, by the anchor of its term.
+    """
+    found = {}
+    for glossary in document.findall(lambda node: node.tagname == "glossary"):
+        for item in glossary.children[0].children:
+            *terms, definition = item.children
+            for term in terms:
+                found |= {anchor: definition.children[0].astext().replace("\n", " ") for anchor in term["ids"]}
+    return found
+
+
+def marked(body: str, behind: Mapping[str, Mapping[str, str]]) -> str:
+    """Writes into the links of a page what stands behind them.
+
+    Args:
+        body: the page.
+        behind: by the end of an address, what is shown: a text, and pictures for light and dark pages.
+
+    Returns:
+        the page; links to anything else are left as they are.
+    """
+
+    def with_preview(link: re.Match[str]) -> str:
+        shown = behind.get(link[1], {})
+        # A browser would show a title beside the preview.
+        plain = re.sub(r' title="[^"]*"$', "", link[0]) if shown else link[0]
+        return plain + "".join(f' data-{name}="{html.escape(value)}"' for name, value in shown.items())
+
+    return _LINK.sub(with_preview, body)
+
+
+def of_figures(env: Any, address: Callable[[str], str]) -> dict[str, dict[str, str]]:
+    """Gives the previews of the figures of chapters.
+
+    Args:
+        env: what Sphinx knows of the pages.
+        address: gives the address of a picture, seen from the page.
+
+    Returns:
+        by anchor, number and caption, and the pictures.
+    """
+    found = {}
+    for one in book_figures.numbers(env).values():
+        shown = book_figures.FIGURE.search(one.markup)
+        text = f"Figure {one.number}. {html.unescape(shown['caption'])}"
+        found[one.anchor] = {"preview": text} | {
+            theme: address(book_figures.named(kind, content))
+            for theme, (kind, content) in book_figures.pictures(shown["images"]).items()
+        }
+    return found
+
+
+def _mark_page(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    body = context.get("body", "")
+    if not _LINK.search(body):
+        return
+    if not hasattr(app, "_texts_behind"):
+        known = definitions(app.env.get_doctree(GLOSSARY)) if GLOSSARY in app.env.found_docs else {}
+        known |= {
+            one.citation_id: one.formatted_entry.text.render_as("text") for one in app.env.domains["cite"].citations
+        }
+        app._texts_behind = {anchor: {"preview": text} for anchor, text in known.items()}
+
+    def address(name: str) -> str:
+        return relative_uri(app.builder.get_target_uri(page), f"_images/{name}")
+
+    context["body"] = marked(body, app._texts_behind | of_figures(app.env, address))
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connects the marking of links.
+
+    Args:
+        app: the Sphinx application.
+
+    Returns:
+        what Sphinx asks of an extension.
+    """
+    app.connect("html-page-context", _mark_page)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

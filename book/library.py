@@ -1,0 +1,90 @@
+"""Writes the pages of the library: what Sphinx documents on each, and where an old address of the one page leads."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pkgutil
+from functools import partial
+
+import coupling_lib
+
+# Rooms of the library, each with a page of its own in `book/api`; the last holds every module outside of a folder.
+ROOMS = (
+    "models",
+    "inputs",
+    "blocks",
+    "jacobian",
+    "svd",
+    "measures",
+    "store",
+    "metrics",
+    "figures",
+    "training",
+    "ground",
+)
+
+# All modules stood on one page once: an address of then leads to where its name stands now.
+_MOVED = """(function () {
+  function follow() {
+    const hash = decodeURIComponent(location.hash.slice(1)), of = /^(?:module-)?coupling_lib\\.(\\w+)/.exec(hash);
+    if (!of || document.getElementById(hash)) return;
+    location.replace("api/" + (GROUND.includes(of[1]) ? "ground" : of[1]) + ".html#" + hash);
+  }
+  addEventListener("hashchange", follow);
+  addEventListener("DOMContentLoaded", follow);
+})();"""
+
+
+def calls_page() -> str:
+    """Writes the directives that document what `coupling_lib` exports, under that name, and what mends old addresses.
+
+    Returns:
+        Markdown with a heading of the second level.
+    """
+    order = [module for room in ROOMS for module in _modules(room)]
+    exported = _exported()
+    lines = ["## The calls\n"]
+    for name in sorted(exported, key=lambda name: order.index(exported[name].__module__)):
+        kind = "class" if inspect.isclass(exported[name]) else "function"
+        lines += _directive(f"auto{kind}:: coupling_lib.{name}", [":members:"] if kind == "class" else [])
+    ground = json.dumps([module.rpartition(".")[2] for module in _modules("ground")])
+    return "\n".join([*lines, f"```{{raw}} html\n<script>{_MOVED.replace('GROUND', ground)}</script>\n```\n"])
+
+
+def api_page(room: str) -> str:
+    """Writes the directives that document the modules of a room, every public one.
+
+    Args:
+        room: one of `ROOMS`.
+
+    Returns:
+        Markdown with a heading of the second level for each module.
+    """
+    lines = []
+    for module in _modules(room):
+        # What `coupling_lib` exports is documented there, and what scikit-learn adds to its estimators by itself.
+        here = [name for name, thing in _exported().items() if thing.__module__ == module] + ["set_score_request"]
+        options = [":members:", f":exclude-members: {', '.join(here)}"]
+        lines += [f"## {module}\n", *_directive(f"automodule:: {module}", options)]
+    return "\n".join(lines)
+
+
+def _exported() -> dict[str, object]:
+    """Give the functions and classes that `coupling_lib` exports, by name."""
+    named = {name: getattr(coupling_lib, name) for name in coupling_lib.__all__}
+    return {name: thing for name, thing in named.items() if inspect.isclass(thing) or inspect.isfunction(thing)}
+
+
+def _modules(room: str) -> list[str]:
+    """List the public modules of a room, data apart."""
+    walked = [module.name for module in pkgutil.walk_packages(coupling_lib.__path__, "coupling_lib.")]
+    public = [name for name in walked if "._" not in name and name != "coupling_lib.data"]
+    return [name for name in public if (name.split(".")[1] if name.split(".")[1] in ROOMS else "ground") == room]
+
+
+def _directive(line: str, options: list[str]) -> list[str]:
+    return ["```{eval-rst}", f".. {line}", *(f"   {option}" for option in options), "```", ""]
+
+
+API = {"api/calls": calls_page, **{f"api/{room}": partial(api_page, room) for room in ROOMS}}

@@ -1,0 +1,149 @@
+"""Figures as the book shows them: numbers, anchors, what a reader who does not see them is told, a phone's windows."""
+
+from __future__ import annotations
+
+import base64
+from urllib.parse import quote
+
+import book_figures
+import pandas as pd
+import panels
+import pytest
+from matplotlib.figure import Figure
+from seen import seen
+
+from coupling_lib.figures import parts, style
+from coupling_lib.figures.show import show
+
+
+def shown(name: str = "demo", provenance: str = "model a · seed 0") -> str:
+    table = pd.DataFrame({"block": [1, 2], "coupling": [0.25, 0.5]})
+    return show(draw_two, table, name=name, caption="A & B", provenance=provenance).data
+
+
+def draw_two(data: pd.DataFrame) -> Figure:
+    figure, row = parts.panels(["left", "right"], 2.0)
+    for axes in row:
+        axes.plot(data.block, data.coupling)
+    return figure
+
+
+# -- numbers
+
+
+def test_figures_are_numbered_in_the_order_of_the_pages_and_once_wherever_they_are_shown():
+    pages = {
+        "front": [("b", "n1", "fig-b", ""), ("own", "front", "fig-own", shown("own"))],
+        "one": [("a", "n1", "fig-a", ""), ("b", "n1", "fig-b", "")],
+        "two": [("a", "n1", "fig-a", ""), ("a", "n2", "fig-a-n2", ""), ("words", "n2", "fig-words", "")],
+    }
+    found = book_figures.numbering(
+        ["front", "one", "two", "three"], pages, lambda name, home: "<p>" if name == "words" else shown(name)
+    )
+    assert {key: (one.number, one.page, one.anchor) for key, one in found.items()} == {
+        ("own", "front"): (1, "front", "fig-own"),
+        ("a", "n1"): (2, "one", "fig-a"),
+        ("b", "n1"): (3, "one", "fig-b"),
+        ("a", "n2"): (4, "two", "fig-a-n2"),
+    }
+
+
+def test_all_of_what_show_writes_is_found_again():
+    found = book_figures.FIGURE.fullmatch(shown())
+    assert (found["name"], found["caption"], found["origin"]) == ("demo", "A &amp; B", "model a · seed 0")
+    assert found["drawn_by"] == f"{__name__}.draw_two"
+    drawn = book_figures.pictures(found["images"])
+    assert list(drawn) == ["light", "dark"] and {kind for kind, _ in drawn.values()} == {"svg"}
+    assert drawn["light"][1].startswith(b"<?xml") and drawn["light"][1] != drawn["dark"][1]
+    assert base64.b64encode(drawn["dark"][1]).decode() in shown()
+
+
+# -- what is seen
+
+
+def test_a_picture_is_described_by_its_extremes_and_not_by_its_caption_and_a_drawing_by_what_it_draws():
+    said = book_figures.alternative(book_figures.FIGURE.search(shown()))
+    assert said == "Coupling from 0.25 at block 1 to 0.5 at block 2, mean 0.375."
+    assert (
+        book_figures.alternative(book_figures.FIGURE.search(shown(provenance="a drawing; no model")))
+        == "Drawing. A &amp; B"
+    )
+    assert quote("A & B") not in said
+
+
+def test_a_map_says_for_each_network_which_pair_stands_out():
+    table = pd.DataFrame(
+        {
+            "network": ["trained"] * 3 + ["untrained"] * 3,
+            "block_jacobian": [1, 1, 2] * 2,
+            "block_vectors": [2, 3, 3] * 2,
+            "mismatch": [0.5, 0.7, 0.6, 0.95, None, 0.95],
+        }
+    )
+    assert seen(table) == (
+        "Trained: mismatch from 0.5 at block 1 for its Jacobian and block 2 for its vectors "
+        "to 0.7 at block 1 for its Jacobian and block 3 for its vectors, mean 0.6. Untrained: mismatch 0.95."
+    )
+
+
+def test_of_matrices_the_diagonal_is_told_and_a_block_with_itself_left_out():
+    rows = [(1, 1, 0, 1.0, 0.0), (1, 1, 1, 0.0, 1.0), (1, 2, 0, 3.0, 4.0), (1, 2, 1, 5.0, 0.0)]
+    table = pd.DataFrame(rows, columns=["block_jacobian", "block_vectors", "row", "entry_1", "entry_2"])
+    assert seen(table) == "Matrices of 2 by 2 with 18 % of their squared size on the diagonal."
+
+
+def test_intervals_and_errors_are_no_findings_and_models_are_named():
+    table = pd.DataFrame(
+        {
+            "model": [f"m{n}" for n in range(8)],
+            "score": [*range(7), 1234.5],
+            "score_low": [0.0] * 8,
+            "p_value": [0.5] * 8,
+        }
+    )
+    assert seen(table) == "Score from 0 at model m0 to 1,234 at model m7, mean 157."
+
+
+# -- windows
+
+
+def drawn(count: int, **options: object) -> tuple[str, list[panels.Box]]:
+    """A row of panels as SVG, and where matplotlib has put them, in points from the top."""
+    with style.theme("light"):
+        figure, row = parts.panels([f"panel {n}" for n in range(count)], 2.0, **options)
+        for axes in row:
+            axes.plot([0, 1], [0, 1], label="line")
+            axes.set_ylabel("" if options.get("sharey") and axes is not row[0] else "value")
+        parts.legend_under(figure, row)
+        svg = style.save_svg(figure).decode()
+        places = [axes.get_window_extent().transformed(figure.dpi_scale_trans.inverted()) for axes in row]
+        high = figure.get_figheight()
+    return svg, [
+        panels.Box(72 * place.x0, 72 * (high - place.y1), 72 * place.x1, 72 * (high - place.y0)) for place in places
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_panel_lies_in_its_own_window_and_the_legend_in_the_last(count):
+    svg, places = drawn(count)
+    *pieces, legend = panels.windows(svg)
+    assert [len(piece) for piece in pieces] == [1] * count
+    for (window,), place in zip(pieces, places, strict=True):
+        assert window.left <= place.left and place.right <= window.right
+        assert window.top <= place.top and place.bottom <= window.bottom
+    assert [one[0].right for one in pieces[:-1]] == [one[0].left for one in pieces[1:]]
+    assert legend[0].top == pieces[0][0].bottom and legend[0].bottom == pytest.approx(2 * 72, abs=1)
+
+
+def test_a_panel_without_an_axis_of_its_own_gets_that_of_the_first():
+    svg, places = drawn(2, sharey=True)
+    first, second, _ = panels.windows(svg)
+    axis, panel = second
+    assert len(first) == 1 and axis.right == pytest.approx(places[0].left, abs=0.1) and axis.left >= 0
+    assert (axis.top, axis.bottom) == (panel.top, panel.bottom)
+
+
+def test_one_panel_is_not_cut_and_sizes_of_text_are_read():
+    svg, _ = drawn(1)
+    assert panels.windows(svg) == [] and panels.smallest(svg) == 8.0
+    assert panels.written([[panels.Box(0, 1.5, 3, 9)], [panels.Box(0, 0, 1, 1)] * 2], 2.0) == "0,3,6,15 0,0,2,2+0,0,2,2"

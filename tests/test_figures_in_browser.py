@@ -1,0 +1,109 @@
+"""Figures of the built book in headless Chromium: on a phone, enlarged, previewed, and the code that draws them."""
+
+from __future__ import annotations
+
+import panels
+import pytest
+import test_browser
+from test_book import HTML, book_pages
+
+pytestmark = pytest.mark.browser
+chromium, tab, show = test_browser.chromium, test_browser.tab, test_browser.show
+
+PHONE = {"width": 390, "height": 844}
+LARGEST_API_PAGE = 500_000
+
+# The pictures that are seen, and how wide each is drawn.
+DRAWN = """() => [...document.querySelectorAll("figure.tbc-figure[id]")].map(figure => [
+  figure.id,
+  [...figure.querySelectorAll("img.only-light")].filter(image => image.checkVisibility())
+    .map(image => [image.getAttribute("src"), image.getBoundingClientRect().width]),
+])"""
+
+
+def test_on_a_phone_no_text_of_a_figure_is_lower_than_ten_pixels_and_most_panels_stand_below_each_other(tab):
+    tab.set_viewport_size(PHONE)
+    sizes, cut = {}, 0
+    for page in (page for page in book_pages() if '<figure class="tbc-figure"' in page.read_text(encoding="utf-8")):
+        show(tab, page)
+        for anchor, drawn in tab.evaluate(DRAWN):
+            assert drawn, f"{page}: {anchor} is not shown"
+            cut += len(drawn) > 1
+            for source, width in drawn:
+                file = (page.parent / source).resolve()
+                points = panels.smallest(file.read_text(encoding="utf-8")) if file.suffix == ".svg" else 8.0
+                sizes[f"{page.stem}#{anchor}"] = points * 4 / 3 * width / 720
+    assert len(sizes) > 100 and cut > len(sizes) / 3
+    assert {name: size for name, size in sizes.items() if size < 9.95} == {}
+
+
+def test_a_figure_is_two_clicks_from_the_source_of_the_function_that_draws_it(tab):
+    show(tab, HTML / "book" / "depth.html")
+    figure = tab.locator("#fig-depth-mismatch")
+    figure.get_by_role("link", name="figures.depth.draw_map").click()
+    assert tab.url.endswith("book/api/figures.html#coupling_lib.figures.depth.draw_map")
+    tab.locator('[id="coupling_lib.figures.depth.draw_map"] a[href*="_modules/"]').click()
+    assert "_modules/coupling_lib/figures/depth.html#draw_map" in tab.url
+    assert "def draw_map(pairs" in tab.locator("#draw_map").inner_text()
+    assert tab.wrong == []
+
+
+def test_the_pages_of_the_library_are_light_and_an_old_address_leads_to_the_new_one(tab):
+    api = HTML / "book" / "api"
+    assert {page.stem: page.stat().st_size for page in [*api.glob("*.html"), HTML / "book" / "api.html"]
+            if page.stat().st_size > LARGEST_API_PAGE} == {}  # fmt: skip
+    for old, new in [
+        ("coupling_lib.figures.depth.draw_map", "api/figures.html"),
+        ("module-coupling_lib.metrics.nulls", "api/metrics.html"),
+        ("coupling_lib.provenance.line", "api/ground.html"),
+        ("coupling_lib.measure_depth", "api.html"),
+    ]:
+        tab.goto(f"{(HTML / 'book' / 'api.html').as_uri()}#{old}")
+        tab.wait_for_url(f"**/{new}#{old}")
+        assert tab.evaluate("document.getElementById(decodeURIComponent(location.hash.slice(1))) !== null")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_enter_enlarges_a_figure_and_escape_gives_the_focus_back(tab, scheme):
+    tab.emulate_media(color_scheme=scheme)
+    tab.set_viewport_size(PHONE)
+    show(tab, HTML / "book" / "depth.html")
+    button = tab.locator("#fig-depth-mismatch").get_by_role("button", name="Enlarge Figure")
+    button.focus()
+    tab.keyboard.press("Enter")
+    image = tab.locator(f"dialog.tbc-large[open] img.only-{scheme}")
+    before = image.bounding_box()["width"]
+    assert before >= 675 and tab.locator("dialog.tbc-large img:visible").count() == 1
+    tab.keyboard.press("+")
+    assert image.bounding_box()["width"] > 1.3 * before
+    tab.keyboard.press("Escape")
+    assert tab.locator("dialog.tbc-large").count() == 0
+    assert button.evaluate("button => button === document.activeElement")
+
+
+def test_links_to_a_figure_a_term_and_a_citation_show_what_is_behind_them(tab):
+    show(tab, HTML / "book" / "depth.html")
+    preview = tab.locator("[role=tooltip].link-preview")
+    tab.locator('a[href="#fig-depth-mismatch"][data-preview]').focus()
+    assert preview.inner_text().startswith("Figure ")
+    assert preview.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") > 100
+    tab.keyboard.press("Escape")
+    tab.locator('a[href*="#term-"][data-preview]').first.hover()
+    assert preview.count() == 1 and preview.locator("img").count() == 0
+    tab.keyboard.press("Escape")
+    assert preview.count() == 0
+    show(tab, HTML / "book" / "index.html")
+    tab.locator('a[href*="bibliography.html#"][data-preview]').first.focus()
+    assert "Papyan" in preview.inner_text()
+
+
+def test_without_script_a_figure_shows_its_light_picture_and_its_origin_unfolds(chromium):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((HTML / "book" / "depth.html").as_uri())
+    figure = page.locator("#fig-depth-mismatch")
+    assert figure.locator("img.only-light").is_visible() and not figure.locator("img.only-dark").is_visible()
+    assert not figure.locator(".tbc-provenance").is_visible()
+    figure.locator("summary").click()
+    assert figure.locator(".tbc-provenance").is_visible()
+    context.close()
