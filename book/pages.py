@@ -20,6 +20,7 @@ import yaml
 from claims import claims_page
 from complete import pages
 from idea import idea_neighbours, idea_toy
+from measured import measured_page
 from paper_map import map_page
 from reproduce import machine_page, reproduce_page
 from routes import families_page
@@ -315,6 +316,7 @@ PAGES = {
     "postnorm": postnorm_page,
     "homogeneous": homogeneous_page,
     "models": models_page,
+    "measured": measured_page,
     "paper-figures": map_page,
     "families": families_page,
     "scale": scale_page,
