@@ -53,7 +53,7 @@ class Reader:
         return what.first.evaluate(below)
 
 
-def shell(command: str, results: Path, seconds: float = 120) -> str:
+def shell(command: str, results: Path, seconds: float = 300) -> str:
     """Run a command of the book in the project's folder, and give what it prints; what it measures goes elsewhere."""
     environment = os.environ | {"COUPLING_RESULTS": str(results), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
