@@ -68,9 +68,7 @@ def test_the_bundle_that_stays_is_the_one_that_pages_load():
 
 
 def test_icons_that_something_names_stay_by_any_of_their_names(tmp_path):
-    icons = (
-        'a={"arrow-up":[384,512,[8593],"f062","M1"],bolt:[1,2,["zap"],"f0e7","M3"],sun:[1,2,[],"f1",["M4","M5"]]}'
-    )
+    icons = 'a={"arrow-up":[384,512,[8593],"f062","M1"],bolt:[1,2,["zap"],"f0e7","M3"],sun:[1,2,[],"f1",["M4","M5"]]}'
     (tmp_path / "fontawesome.js").write_text(icons)
     (tmp_path / "a.html").write_text('<i class="fa-solid fa-arrow-up"></i>')
     (tmp_path / "b.js").write_text("'fa-zap'")
