@@ -19,6 +19,7 @@ from chapters import CHAPTERS, run_part, verdicts_part
 from complete import pages
 from idea import idea_neighbours, idea_toy
 from library import API
+from measured import measured_page
 from paper_map import map_page
 from reproduce import machine_page, reproduce_page
 from routes import families_page
@@ -269,6 +270,7 @@ PAGES = {
     "postnorm": postnorm_page,
     "homogeneous": homogeneous_page,
     "models": models_page,
+    "measured": measured_page,
     "paper-figures": map_page,
     "families": families_page,
     "scale": scale_page,

@@ -130,7 +130,9 @@ def _table(rows: list[Row]) -> str:
         places = [f"[{name}]({target})" for name in names or [Path(page).name]] if page else []
         drawn = [f"{{py:func}}`{name} <{in_full(name)}>`" for name in listed(row, "functions")]
         note = f": {row['note']}" if row["note"] else ""
-        cells = (row["item"], row["shows"], ", ".join(places), ", ".join(drawn), f"*{row['state']}*{note}")
+        # Entries of the index, by which the search of the book finds an item: of a number alone it makes nothing.
+        items = ", ".join(f"{{index}}`{item} <!{named(item)}>`" for item in items_of(row))
+        cells = (items, row["shows"], ", ".join(places), ", ".join(drawn), f"*{row['state']}*{note}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

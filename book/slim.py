@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # The bundle that `_config.yml` names as mathjax_path, its fonts, and what it loads when a page asks for it.
 MATHJAX = ("tex-chtml.js", "output/chtml", "input/tex")
+# One icon in the script of Font Awesome: its name, size, other names, place in the font, and outline.
+ICON = re.compile(r'"?([\w-]+)"?:\[\d+,\d+,(\[[^\]]*\]),"[0-9a-f]+",(?:"[^"]*"|\[[^\]]*\])\],?')
 
 
 def without_outputs(folder: Path) -> int:
@@ -45,11 +48,37 @@ def one_bundle(mathjax: Path, kept: tuple[str, ...] = MATHJAX) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def used_icons(site: Path) -> int:
+    """Removes from the script of icons all that no page and no other script names.
+
+    Args:
+        site: the built book.
+
+    Returns:
+        how many icons stay.
+    """
+    (script,) = site.rglob("fontawesome.js")
+    naming = [path for kind in ("*.html", "*.js") for path in site.rglob(kind) if path != script]
+    used = {name for path in naming for name in re.findall(r"\bfa-([a-z0-9-]+)", path.read_text(encoding="utf-8"))}
+    kept = 0
+
+    def keep(icon: re.Match[str]) -> str:
+        nonlocal kept
+        wanted = used & {icon[1], *re.findall(r'"([\w-]+)"', icon[2])}
+        kept += bool(wanted)
+        return icon[0] if wanted else ""
+
+    script.write_text(ICON.sub(keep, script.read_text(encoding="utf-8")), encoding="utf-8")
+    return kept
+
+
 if __name__ == "__main__":
     site = ROOT / "_build" / "html"
     if not without_outputs(site / "_sources"):
         sys.exit("error: the book has no notebook to download")
     one_bundle(site / "_static" / "mathjax")
+    if not used_icons(site):
+        sys.exit("error: the script of icons is no longer written as it was; see ICON in book/slim.py")
     for source_map in site.rglob("*.map"):
         source_map.unlink()
     size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())

@@ -178,10 +178,8 @@ show(
 # further models, on one colour scale; below, how coupling falls with distance in each.
 
 # %%
-names = other_models(p.others, besides=p.model)
-further = cl.measure_models(
-    names, choices.chosen_prompts(p), p.k, p.token, p.precision, p.seed, memory=p.memory or None
-)
+names, texts = other_models(p.others, besides=p.model), choices.chosen_prompts(p)
+further = cl.measure_models(names, texts, p.k, p.token, p.precision, p.seed, p.memory or None) if names else {}
 beside = {p.model: networks} | further
 origins = [ds.attrs for states in beside.values() for ds in states.values()]
 show(

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import axe
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from test_book import HTML, each_page
@@ -13,7 +14,7 @@ from test_book import HTML, each_page
 pytestmark = pytest.mark.browser
 
 CHROMIUM = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
-DESKTOP, PHONE = {"width": 1280, "height": 720}, {"width": 420, "height": 900}
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 # Chromium reports what it does for itself, apart from the page, unless it is told not to.
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
@@ -86,8 +87,14 @@ def show(tab: Page, page: Path) -> None:
 
 # A page is loaded once for each reader: loading takes longer than all that is asked of it.
 @each_page
-@pytest.mark.parametrize(("scheme", "size"), [("light", DESKTOP), ("dark", PHONE)], ids=["light", "dark on a phone"])
-def test_a_page_opens_without_an_error_draws_its_scheme_sets_its_mathematics_and_fits(tab, page, scheme, size):
+@pytest.mark.parametrize(
+    ("scheme", "other", "size"),
+    [("light", "dark", DESKTOP), ("dark", "light", PHONE)],
+    ids=["light", "dark on a phone"],
+)
+def test_a_page_opens_without_an_error_draws_its_scheme_sets_its_mathematics_fits_and_is_for_everyone(
+    tab, page, scheme, other, size
+):
     tab.emulate_media(color_scheme=scheme)
     tab.set_viewport_size(size)
     show(tab, page)
@@ -99,6 +106,9 @@ def test_a_page_opens_without_an_error_draws_its_scheme_sets_its_mathematics_and
     assert shown["theme"] == scheme
     assert shown["figures"] == []
     assert shown["width"] <= size["width"]
+    assert axe.findings(tab) == []
+    assert axe.findings(tab, other, colours_alone=True) == []
+    assert axe.unseen(tab) == []
 
 
 FAULTY = """<!DOCTYPE html><html data-theme="light">

@@ -100,8 +100,11 @@ def test_what_is_missing_is_said_where_something_is(row):
 
 def test_the_page_has_a_row_for_each_item_and_each_command_once():
     page = paper_map.map_page()
-    items = re.findall(r"^\| (\d+\w*(?:-\w)?|T\d) \|", page, re.MULTILINE)
-    assert items == [row["item"] for row in ROWS]
+    # Each item is in the index, where the book's search finds "figure 3" and "table 1".
+    items = re.findall(r"\{index\}`(\d+\w?|T\d) <!(figure|table) (\d+\w?)>`", page)
+    assert [item for item, *_ in items] == [item for row in ROWS for item in paper_map.items_of(row)]
+    assert all(item == ("T" if kind == "table" else "") + number for item, kind, number in items)
+    assert len(re.findall(r"^\| \{index\}", page, re.MULTILINE)) == len(ROWS)
     commands = re.findall(r"^\.venv/bin/papermill .+$", page, re.MULTILINE)
     assert len(commands) == len(set(commands)) >= 20
     assert ".venv/bin/papermill notebooks/depth.ipynb out.ipynb -p model llama3-8b -p precision nf4" in page

@@ -49,3 +49,12 @@ def test_one_bundle_of_mathjax_stays_with_what_it_loads(tmp_path):
 
 def test_the_bundle_that_stays_is_the_one_that_pages_load():
     assert f"mathjax_path: mathjax/{slim.MATHJAX[0]}" in (paths.ROOT / "_config.yml").read_text(encoding="utf-8")
+
+
+def test_icons_that_something_names_stay_by_any_of_their_names(tmp_path):
+    icons = 'a={"arrow-up":[384,512,[8593],"f062","M1"],bolt:[1,2,["zap"],"f0e7","M3"],sun:[1,2,[],"f1",["M4","M5"]]}'
+    (tmp_path / "fontawesome.js").write_text(icons)
+    (tmp_path / "a.html").write_text('<i class="fa-solid fa-arrow-up"></i>')
+    (tmp_path / "b.js").write_text("'fa-zap'")
+    assert slim.used_icons(tmp_path) == 2
+    assert (tmp_path / "fontawesome.js").read_text() == icons.replace('sun:[1,2,[],"f1",["M4","M5"]]', "")

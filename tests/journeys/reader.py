@@ -1,0 +1,63 @@
+"""A reader of the built book: opens it at the front, follows links that can be seen, and counts the clicks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import test_browser
+from playwright.sync_api import Locator, Page
+from test_book import HTML, ROOT
+
+
+class Reader:
+    """One who starts on the front page; `clicks` is how often a link or a button was pressed."""
+
+    def __init__(self, tab: Page, size: dict[str, int] = test_browser.DESKTOP) -> None:
+        self.tab, self.clicks = tab, 0
+        tab.set_viewport_size(size)
+        test_browser.show(tab, HTML / "book" / "index.html")
+
+    def press(self, control: Locator) -> None:
+        """Press a button, or follow a link, that can be seen."""
+        control.click()
+        self.clicks += 1
+        self.tab.wait_for_load_state("load")
+
+    def follow(self, page: str, saying: str) -> None:
+        """Follow the first visible link to a page whose text has a word that the reader looks for."""
+        link = self.tab.locator(f"a[href*='{page}']:visible").filter(has_text=re.compile(saying, re.IGNORECASE))
+        self.press(link.first)
+        assert page in self.tab.url
+
+    def search(self, words: str) -> list[tuple[str, str]]:
+        """Search the book; gives titles and addresses of what is found, best first."""
+        self.press(self.tab.locator(".search-button-field:visible, .search-button:visible").first)
+        self.tab.keyboard.type(words)
+        self.tab.keyboard.press("Enter")
+        self.tab.wait_for_url("**/search.html?q=*")
+        self.tab.locator("#search-results li a").first.wait_for(timeout=20_000)
+        self.tab.wait_for_function("!document.querySelector('#search-progress')?.textContent.includes('Searching')")
+        links = self.tab.locator("#search-results li > a")
+        return links.evaluate_all("found => found.map(a => [a.textContent, a.getAttribute('href')])")
+
+    def block(self, saying: str) -> str:
+        """Give the code block of this page that has some text."""
+        return self.tab.locator("article pre").filter(has_text=saying).first.inner_text()
+
+    def screens(self, what: Locator) -> float:
+        """Say how many screens down from the top something starts: below 1 it is seen at once."""
+        below = "e => (e.getBoundingClientRect().top + scrollY) / innerHeight"
+        return what.first.evaluate(below)
+
+
+def shell(command: str, results: Path, seconds: float = 300) -> str:
+    """Run a command of the book in the project's folder, and give what it prints; what it measures goes elsewhere."""
+    environment = os.environ | {"COUPLING_RESULTS": str(results), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout

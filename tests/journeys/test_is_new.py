@@ -1,0 +1,110 @@
+"""Ten steps of a reader who is new to all of this and has a laptop or a phone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import test_browser
+from reader import Reader, shell
+from test_browser import PHONE
+
+pytestmark = pytest.mark.browser
+chromium, tab = test_browser.chromium, test_browser.tab
+
+
+def test_1_what_coupling_is_stands_in_the_first_screen_with_a_picture_on_the_same_page(tab):
+    reader = Reader(tab)
+    first = tab.locator("article p").filter(has_text="coupled")
+    assert reader.screens(first) < 0.6
+    assert reader.screens(tab.locator("article figure.tbc-figure img:visible")) < 2
+    assert reader.clicks == 0
+
+
+def test_2_whether_it_predicts_quality_is_answered_in_the_first_screen(tab):
+    reader = Reader(tab)
+    reader.follow("generalization.html", saying="predict|generali[sz]ation|quality")
+    verdict = tab.locator("article p").filter(has_text=re.compile(r"quality|score|loss", re.IGNORECASE))
+    assert reader.screens(verdict) < 1
+    assert reader.clicks <= 1
+
+
+def test_3_two_blocks_are_chosen_in_the_explorer_by_keys(tab):
+    reader = Reader(tab)
+    reader.follow("explorer.html", saying="explore")
+    tab.locator("#coupling-explorer[data-ready]").wait_for()
+    tab.locator('[role=gridcell][tabindex="0"]').focus()
+    before = tab.evaluate("document.activeElement.getAttribute('aria-label')")
+    tab.keyboard.press("ArrowRight")
+    after = tab.evaluate("document.activeElement.getAttribute('aria-label')")
+    pattern = r"Jacobian of block \d+, vectors of block \d+: \d\.\d+"
+    assert re.fullmatch(pattern, before) and re.fullmatch(pattern, after) and before != after
+    assert reader.clicks <= 1
+
+
+def test_4_a_word_that_is_new_is_explained_where_it_stands(tab):
+    reader = Reader(tab)
+    tab.locator("article a[data-definition]:visible").first.hover()
+    said = tab.locator("[role=tooltip]")
+    assert said.is_visible() and len(said.inner_text().split()) >= 8
+    tab.keyboard.press("Escape")
+    assert said.count() == 0 and reader.clicks == 0
+
+
+def test_5_which_models_there_are_and_what_was_measured_of_each_is_one_table(tab):
+    reader = Reader(tab)
+    reader.follow("models.html", saying="models")
+    table = tab.locator("article table").first
+    assert reader.screens(table) < 1
+    head = table.locator("th").all_text_contents()
+    assert {"smollm2-135m", "nano-neox"} <= {text.strip() for text in head}
+    reader.press(table.locator("a[href$='nano-neox/depth.html']"))
+    assert "nano-neox" in tab.locator("article h1:visible").first.inner_text()
+    assert reader.clicks <= 2
+
+
+def test_6_the_command_for_one_s_own_model_is_whole_in_the_first_screen(tab):
+    reader = Reader(tab)
+    reader.follow("own-model.html", saying="own model")
+    command = tab.locator("article pre").filter(has_text="papermill")
+    assert reader.screens(command) < 1
+    assert command.first.evaluate("e => e.scrollWidth <= e.clientWidth")
+    assert reader.clicks <= 1
+
+
+def test_7_what_can_be_set_is_printed_by_the_command_of_that_page(tab, tmp_path):
+    reader = Reader(tab)
+    reader.follow("own-model.html", saying="own model")
+    said = shell(reader.block("--help-notebook").strip(), tmp_path)
+    assert re.search(r"^\s+k: int .*number of singular vectors", said, re.MULTILINE) and reader.clicks <= 1
+
+
+def test_8_on_a_phone_the_menu_leads_to_a_chapter_that_fits(tab):
+    reader = Reader(tab, PHONE)
+    reader.press(tab.locator("button.primary-toggle:visible").first)
+    reader.follow("depth.html", saying="depth")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert tab.locator("article h1").first.is_visible()
+    tab.locator("figure.tbc-figure img:visible").first.scroll_into_view_if_needed()
+    assert tab.locator("figure.tbc-figure img:visible").first.bounding_box()["width"] <= PHONE["width"]
+    assert reader.clicks <= 2
+
+
+def test_9_on_a_phone_the_claims_fit(tab):
+    reader = Reader(tab, PHONE)
+    reader.press(tab.locator("button.primary-toggle:visible").first)
+    reader.follow("claims.html", saying="claims|what holds")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert tab.locator("article").get_by_text("contradicted").first.is_visible()
+    assert reader.clicks <= 2
+
+
+def test_10_dark_stays_dark_from_page_to_page(tab):
+    tab.emulate_media(color_scheme="light")
+    reader = Reader(tab)
+    theme = "document.documentElement.dataset.theme"
+    while tab.evaluate(theme) != "dark":
+        reader.press(tab.locator("button.theme-switch-button:visible").first)
+        assert reader.clicks <= 3
+    reader.follow("idea.html", saying="idea")
+    assert tab.evaluate(theme) == "dark" and reader.clicks <= 3

@@ -1,0 +1,132 @@
+"""Ten steps of a reader who knows the paper and has a machine with a GPU. Commands are read off the pages and run."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shlex
+
+import nbformat
+import pytest
+import test_browser
+import yaml
+from reader import Reader, shell
+from test_book import ROOT
+
+pytestmark = pytest.mark.browser
+chromium, tab = test_browser.chromium, test_browser.tab
+
+
+def figure_three(reader: Reader) -> str:
+    """Find the command that draws figure 3 of the paper for the paper's own model."""
+    reader.follow("paper-figures.html", saying="paper.s figures")
+    block = reader.block("-p model llama3-8b")
+    (command,) = re.findall(r"^# (?:.*, )?figure 3(?:,.*)?\n(.+)$", block, re.MULTILINE)
+    return command
+
+
+def test_1_figure_3_is_one_click_from_its_command(tab):
+    reader = Reader(tab)
+    assert shlex.split(figure_three(reader))[1:5] == ["notebooks/depth.ipynb", "out.ipynb", "-p", "model"]
+    assert reader.clicks <= 1
+
+
+def test_2_the_printed_command_draws_figure_3_for_a_model_that_is_here(tab, tmp_path):
+    command = figure_three(Reader(tab)).replace("out.ipynb", str(tmp_path / "out.ipynb"))
+    # Of what is given twice papermill takes the last: a model of twelve blocks that fits any machine.
+    small = "-p model nano-neox -p precision float32 -p blocks 5-8 -p k 4 -p others '' --no-progress-bar"
+    shell(f"{command} {small}", tmp_path)
+    cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
+    outputs = {o.get("metadata", {}).get("scrapbook", {}).get("name"): o for c in cells for o in c.get("outputs", [])}
+    assert "model nano-neox" in outputs["depth-matrices"]["data"]["text/html"]
+
+
+def test_3_time_and_memory_of_that_model_are_one_click_away(tab):
+    reader = Reader(tab)
+    reader.follow("scale.html", saying="scale")
+    table = tab.locator("article table").filter(has_text="llama3-8b")
+    head = [text.strip() for text in table.locator("th").all_text_contents()]
+    row = [text.strip() for text in table.locator("tr", has_text="llama3-8b").locator("td").all_text_contents()]
+    told = dict(zip(head, row, strict=True))
+    for wanted in ("hours", "held"):
+        (text,) = [text for name, text in told.items() if wanted in name]
+        assert float(text.replace(",", "")) > 0
+    assert reader.clicks <= 1
+
+
+def test_4_from_figure_3_to_the_function_that_draws_it(tab):
+    reader = Reader(tab)
+    reader.follow("paper-figures.html", saying="figures")
+    reader.press(tab.locator("tr", has_text="blocks 9 to 16 of Llama-3 8B").locator("a[href*='draw_matrices']"))
+    named = tab.locator("dt[id='coupling_lib.figures.depth.draw_matrices']")
+    named.wait_for()
+    assert tab.url.endswith("#coupling_lib.figures.depth.draw_matrices") and "draw_matrices(" in named.inner_text()
+    assert 0 <= named.evaluate("e => e.getBoundingClientRect().top") < 844
+    assert reader.clicks <= 2
+
+
+def test_5_the_null_is_a_chapter_with_its_closed_form(tab):
+    reader = Reader(tab)
+    reader.follow("nulls.html", saying="no coupling|null|chance")
+    assert tab.locator("article h1").first.is_visible() and "random" in tab.locator("article").inner_text()
+    assert tab.locator("article figure.tbc-figure").count() >= 1
+    assert reader.clicks <= 1
+
+
+def test_6_the_numbers_of_a_figure_are_two_clicks_away(tab, tmp_path):
+    reader = Reader(tab)
+    reader.follow("depth.html", saying="depth")
+    with tab.expect_download() as waiting:
+        reader.press(tab.locator("figure.tbc-figure a[download]").first)
+    waiting.value.save_as(tmp_path / "a.csv")
+    lines = (tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()
+    assert any(line.startswith("# model ") for line in lines) and any("papermill" in line for line in lines)
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    assert len(rows) > 100 and all(rows[0])
+    assert reader.clicks <= 2
+
+
+def test_7_the_entry_to_cite_has_version_and_commit(tab):
+    reader = Reader(tab)
+    reader.follow("cite.html", saying="cite")
+    version = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"]
+    assert "Papyan, Vardan" in reader.block("@inproceedings")
+    entry = reader.block("@software")
+    assert re.search(rf"version += \{{{re.escape(version)}\}}", entry) and re.search(r"commit [0-9a-f]{12}", entry)
+    assert reader.clicks <= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "leads_to"),
+    [("cite", "cite.html"), ("figure 3", "paper-figures.html"), ("table 1", "paper-figures.html")],
+)
+def test_8_a_search_leads_to_the_page_that_answers(tab, words, leads_to):
+    reader = Reader(tab)
+    best = [address for _, address in reader.search(words)[:3]]
+    assert [address for address in best if leads_to in address], best
+    reader.press(tab.locator(f"#search-results li > a[href*='{leads_to}']").first)
+    assert leads_to in tab.url and reader.clicks <= 2
+
+
+def test_8_what_a_search_finds_of_two_models_has_two_names(tab):
+    found = Reader(tab).search("miscoupling")
+    assert len(found) >= 9
+    notebooks = [title for title, address in found if "results/" in address]
+    assert notebooks and len(notebooks) == len(set(notebooks))
+
+
+def test_9_the_data_are_what_they_were_when_the_book_was_built(tab, tmp_path):
+    reader = Reader(tab)
+    reader.follow("cite.html", saying="cite")
+    command = reader.block("MANIFEST.sha256").strip()
+    assert command.startswith("sha256sum ") and shell(command, tmp_path) == ""
+    assert reader.clicks <= 1
+
+
+def test_10_the_lines_of_the_front_page_run(tab, tmp_path):
+    reader = Reader(tab)
+    lines = reader.block("cl.load_model(").replace("smollm2-135m", "nano-neox")
+    lines = re.sub(r"block=(\d+)", lambda found: f"block={int(found[1]) // 2}", lines)
+    (tmp_path / "a.py").write_text(f"{lines.rstrip()}\nprint(float(cl.miscoupling(A, normalized=True)))\n")
+    value = float(shell(f".venv/bin/python {tmp_path / 'a.py'}", tmp_path))
+    assert 0 < value < 1 and reader.clicks == 0

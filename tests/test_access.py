@@ -1,0 +1,192 @@
+"""For everyone: names of controls, the keyboard's focus, paper, no script; and that faults in these are found."""
+
+from __future__ import annotations
+
+import access
+import axe
+import measured
+import pytest
+import test_browser
+import titles
+import yaml
+from complete import pages
+from docutils import nodes
+from docutils.utils import new_document
+from test_book import HTML, ROOT, book_pages, each_page
+
+chromium, tab = test_browser.chromium, test_browser.tab
+
+FRONT, NOTEBOOK = HTML / "book" / "index.html", HTML / "results" / "nano-neox" / "depth.html"
+
+
+# -- names
+
+
+def test_each_control_of_the_theme_gets_a_name_that_says_what_stands_on_it():
+    folded = '<a class="current reference internal" href="#">R&amp;D <em>x</em></a><details open="open"><summary>'
+    chevron = '<span class="toctree-toggle" role="presentation"></span></summary>'
+    assert access.accessible(folded + chevron) == (
+        folded.replace("<summary>", '<summary aria-label="Pages below R&amp;D x">') + chevron
+    )
+    page = (
+        '<summary aria-label="Toggle hidden content">Show</summary>'
+        '<button class="btn search-button-field x" title="Search" aria-label="Search" data-a="b">Search</button>'
+        '<i class="theme-switch fa-sun  fa-lg" data-mode="light" title="Light"></i><i class="other" title="Light"></i>'
+    )
+    named = access.accessible(page)
+    assert named == (
+        "<summary>Show</summary>"
+        '<button class="btn search-button-field x" title="Search" data-a="b">Search</button>'
+        '<i class="theme-switch fa-sun  fa-lg" data-mode="light"></i><i class="other" title="Light"></i>'
+    )
+    assert access.accessible(named) == named
+
+
+def test_a_notebook_of_several_models_has_its_model_in_its_title():
+    known = {"results/m/index", "results/m/depth", "results/suite/generalization", "book/depth"}
+    assert {page: titles.model_of(page, known) for page in known} == {
+        "results/m/index": None, "results/m/depth": "m", "results/suite/generalization": None, "book/depth": None,
+    }  # fmt: skip
+    document = new_document("a")
+    document += nodes.section("", nodes.title("", "Coupling"), nodes.section("", nodes.title("", "Below")))
+    app = type("App", (), {"env": type("Env", (), {"docname": "results/m/depth", "found_docs": known})})
+    titles._name(app, document)
+    assert [title.astext() for title in document.findall(nodes.title)] == ["Coupling: m", "Below"]
+
+
+def test_what_was_measured_of_which_model_is_one_table():
+    head, _, *rows = measured.measured_page().splitlines()
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    places = [page for page in pages(toc) if page.startswith("results/")]
+    models = [page.split("/")[1] for page in places if page.endswith("/index")]
+    assert [cell.split("]")[0].strip(" [") for cell in head.split("|")[2:-1]] == models
+    linked = {part.split(".ipynb)")[0] for row in rows for part in row.split("(../")[1:]}
+    assert linked == {page for page in places if not page.endswith("/index") and page.split("/")[1] in models}
+    assert {row.count("|") for row in rows} == {len(models) + 2} and rows[0].startswith("| Coupling across depth |")
+
+
+# -- the built pages
+
+
+@pytest.mark.browser
+def test_pages_that_sphinx_makes_are_for_everyone_too(tab):
+    made = {*HTML.glob("*.html")} - {*book_pages()}
+    assert {"search", "genindex"} <= {page.stem for page in made}
+    for page in sorted(made):
+        test_browser.show(tab, page)
+        assert axe.findings(tab) + axe.findings(tab, "dark", colours_alone=True) + axe.unseen(tab) == [], page.name
+
+
+@pytest.mark.browser
+def test_from_page_to_page_by_keys_alone_with_the_focus_in_sight(tab):
+    test_browser.show(tab, FRONT)
+    # The link that skips the menu slides into sight.
+    tab.add_style_tag(content="* { transition: none !important }")
+    where = """() => {
+      const e = document.activeElement, box = e.getBoundingClientRect(), s = getComputedStyle(e);
+      const inside = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
+      return [e.textContent.trim(), inside, s.outlineStyle, parseFloat(s.outlineWidth)];
+    }"""
+    seen = []
+    for _ in range(40):
+        tab.keyboard.press("Tab")
+        seen.append(tab.evaluate(where))
+    assert seen[0][0] == "Skip to main content" and len({text for text, *_ in seen}) > 20
+    assert [step for step in seen if step[1:] != [True, "solid", 3]] == []
+    tab.keyboard.press("Control+k")
+    tab.keyboard.type("glossary")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**/search.html?q=glossary*")
+    tab.locator("#search-results li a").first.wait_for()
+    tab.locator("#search-results li a").first.focus()
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**/glossary.html*")
+    assert tab.wrong == []
+
+
+# A printer lays no grounds: what is written has to be seen on white.
+FAINT = """() => {
+  const part = c => (c /= 255) <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4;
+  const faint = new Set();
+  for (const e of document.querySelectorAll("article *")) {
+    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) || !e.checkVisibility()) continue;
+    const [r, g, b] = getComputedStyle(e).color.match(/[\\d.]+/g).map(Number).map(part);
+    if (1.05 / (.2126 * r + .7152 * g + .0722 * b + .05) < 4.5) faint.add(`${e.tagName}.${e.className}`);
+  }
+  return [...faint];
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("page", [FRONT, NOTEBOOK], ids=lambda page: page.stem)
+def test_a_dark_page_is_printed_dark_on_white_and_is_dark_again_afterwards(tab, page):
+    tab.emulate_media(color_scheme="dark")
+    test_browser.show(tab, page)
+    assert len(tab.evaluate(FAINT)) > 3
+    tab.emulate_media(media="print", color_scheme="dark")
+    tab.wait_for_function("document.documentElement.dataset.theme === 'light'")
+    assert tab.evaluate(FAINT) == []
+    assert tab.locator("figure.tbc-figure img.only-light:visible").count() >= 1
+    assert tab.locator("figure.tbc-figure img.only-dark:visible").count() == 0
+    tab.emulate_media(media="screen", color_scheme="dark")
+    tab.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    tab.evaluate(
+        "window.printed = []; for (const kind of ['beforeprint', 'afterprint']) "
+        "addEventListener(kind, () => printed.push(document.documentElement.dataset.theme))"
+    )
+    assert tab.pdf()[:5] == b"%PDF-" and tab.evaluate("printed") == ["light", "dark"]
+
+
+WITHOUT_SCRIPT = """async () => {
+  const seen = e => e.checkVisibility({visibilityProperty: true}) && e.getBoundingClientRect().height > 0;
+  const images = [...document.querySelectorAll("figure.tbc-figure img.only-light")];
+  const drawn = await Promise.all(images.map(i => i.decode().then(() => i.naturalWidth > 0, () => false)));
+  const all = selector => [...document.querySelectorAll(selector)].filter(e => !e.closest("details, dialog"));
+  return {
+    title: seen(document.querySelector("article h1")),
+    words: document.querySelector("article").innerText.split(/\\s+/).length,
+    hidden: all("article h2, article p, article table").filter(e => !seen(e)).map(e => e.outerHTML.slice(0, 80)),
+    images: images.filter((image, n) => !(drawn[n] && (seen(image) || image.closest("details")))).length,
+    double: [...document.querySelectorAll("figure.tbc-figure img.only-dark")].filter(seen).length,
+  };
+}"""
+
+
+@pytest.fixture(scope="module")
+def scriptless(chromium):
+    context = chromium.new_context(java_script_enabled=False)
+    yield context
+    context.close()
+
+
+@pytest.mark.browser
+@each_page
+def test_without_script_a_page_shows_its_words_figures_and_tables(scriptless, page):
+    sheet = scriptless.new_page()
+    sheet.goto(page.as_uri(), wait_until="load")
+    shown = sheet.evaluate(WITHOUT_SCRIPT)
+    sheet.close()
+    assert shown.pop("words") > 20
+    assert shown == {"title": True, "hidden": [], "images": 0, "double": 0}
+
+
+# -- faults are found
+
+FAULTY = """<!DOCTYPE html><html lang="en" data-theme="light"><title>A</title><style>
+a:focus {{ outline: none }} p {{ color: #595959 }} html[data-theme=dark] body {{ background: #111 }}
+</style><main><h1 style="color: #666">A</h1>{}<p style="opacity: 0.6">Faint</p><details><summary></summary>B</details>
+<button aria-label="Go">Stop</button><a href="#x">C</a></main></html>"""
+
+
+@pytest.mark.browser
+def test_every_fault_is_seen_one_of_each_look(tab, tmp_path):
+    (tmp_path / "page.html").write_text(FAULTY.format("<p>Grey</p>" * 50), encoding="utf-8")
+    test_browser.show(tab, tmp_path / "page.html")
+    found = axe.findings(tab)
+    assert sorted(line.split(":")[0] for line in found) == [
+        "color-contrast", "label-content-name-mismatch", "summary-name",
+    ]  # fmt: skip
+    dark = axe.findings(tab, "dark", colours_alone=True)
+    # Two of the fifty paragraphs that look the same, and the faint one, whose look is another.
+    assert [line.split(":")[0] for line in dark] == ["color-contrast"] * 3
+    assert [line for line in axe.unseen(tab) if line.startswith("<a ")] == ['<a href="#x">C</a>']
