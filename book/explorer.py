@@ -1,12 +1,14 @@
 """Writes what the explorer shows: a script of data per model, the book's colours, and a table where no script runs.
 
 Browsers refuse to fetch files for a page that was opened from the disk. So the data are classic scripts that set a
-global, with arrays in base64: values of pairs in 16 bits, one scale per reading; matrices in 8 bits, a scale each.
+global, with arrays in base64, packed by gzip: values of pairs in 16 bits, one scale per reading; |A| in bytes, a
+scale each. A *place* is a prompt and the position of a token in it.
 """
 
 from __future__ import annotations
 
 import base64
+import gzip
 import html
 import json
 from collections.abc import Mapping, Sequence
@@ -35,6 +37,8 @@ READINGS = {
 ROLES = ("page", "text", "faint", "mask", style.TRAINED, style.UNTRAINED, style.NULL)
 STOPS = 64
 """Colours that stand for the map of colours, evenly spaced."""
+TOKENS = 8
+"""Positions in the first prompt that are shown, evenly spaced; of the other prompts, the last alone."""
 
 OUT = paths.RESULTS / "book" / "explorer"
 # Matrices of all prompts are kept apart from what the notebooks measured: theirs has the first prompt's only.
@@ -50,6 +54,14 @@ class State:
     loading: Mapping[str, Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Network:
+    """What was measured of a network: all prompts at their last token, and each place alone, in order of prompts."""
+
+    whole: xr.Dataset
+    places: list[xr.Dataset]
+
+
 def states_of(name: str) -> list[State]:
     """Gives a model's networks in order of training: all steps that are at hand, or untrained and trained."""
     steps = checkpoints.known_steps(name)
@@ -59,8 +71,18 @@ def states_of(name: str) -> list[State]:
     return [State(f"step{n}", f"step {n:,}{notes.get(n, '')}", {"revision": f"step{n}"}) for n in steps]
 
 
-def measured(name: str, state: State, texts: Sequence[Any], store: Path | None = None) -> xr.Dataset:
-    """Measures a network as the notebooks do, with the matrices of every prompt or of the first.
+def positions(number: int, tokens: int) -> list[int]:
+    """Says which tokens of a prompt are shown: several of the first prompt, the last of any other."""
+    return [tokens - 1] if number else sorted({round(at) for at in np.linspace(0, tokens - 1, TOKENS)})
+
+
+def pieces(tokenizer: Any, text: str) -> list[str]:
+    """Cuts a prompt into the texts of its tokens."""
+    return [tokenizer.decode([token]) for token in tokenizer(text)["input_ids"]]
+
+
+def measured(name: str, state: State, texts: Sequence[Any], store: Path | None = None) -> Network:
+    """Measures a network as the notebooks do, and its first prompt at further tokens.
 
     Args:
         name: the model.
@@ -69,48 +91,53 @@ def measured(name: str, state: State, texts: Sequence[Any], store: Path | None =
         store: where matrices of further prompts are kept; None for `MATRICES`.
 
     Returns:
-        a dataset of `measure_depth`, whose `matrix` has the dimension `matrix_prompt`. Further prompts have theirs
-        where the model ships with the project, since measuring one takes a tenth of a second.
+        datasets of `measure_depth`. Prompts after the first have a `matrix` where the model ships with the project,
+        since measuring one takes a tenth of a second.
     """
     model = cl.load_model(name, **state.loading)
-    ds = cl.sweep(cl.measure_depth, model, texts, ks=(K,))
-    each = [ds["matrix"]]
+    whole, places = cl.sweep(cl.measure_depth, model, texts, ks=(K,)), []
     entry = registry.lookup(name)
-    if entry is not None and entry.embedded:
-        alone = (cl.sweep(cl.measure_depth, model, [text], ks=(K,), store=store or MATRICES) for text in texts[1:])
-        each += [one["matrix"] for one in alone]
-    return ds.assign(matrix=xr.concat(each, dim="matrix_prompt"))
+    for number, text in enumerate(texts):
+        *earlier, _ = positions(number, len(pieces(model.tokenizer, text.text)))
+        places += [cl.sweep(cl.measure_depth, model, [text], ks=(K,), token=token) for token in earlier]
+        last = whole.isel(prompt=[number])
+        if number:
+            last = last.drop_vars("matrix")
+        if number and entry is not None and entry.embedded:
+            alone = cl.sweep(cl.measure_depth, model, [text], ks=(K,), store=store or MATRICES)
+            last = last.assign(matrix=alone["matrix"])
+        places.append(last)
+    return Network(whole, places)
 
 
-def null_matrices(ds: xr.Dataset, seed: int = 0) -> np.ndarray:
-    """Draws coupling matrices of random vectors: one per prompt and block, with the singular values of its Jacobian.
+def null_matrices(places: Sequence[xr.Dataset], seed: int = 0) -> np.ndarray:
+    """Draws coupling matrices of random vectors: one per place and block, with the singular values of its Jacobian.
 
     Args:
-        ds: a dataset of `measured`.
-        seed: seed of the directions, which are the same for all prompts.
+        places: datasets of single prompts.
+        seed: seed of the directions, which are the same for all places.
 
     Returns:
-        (prompts that have matrices, L, K, K).
+        (places, L, K, K).
     """
     generator = torch.Generator().manual_seed(seed)
-    left, right = (random_frames(ds.sizes["block_1"], int(ds.attrs["width"]), K, generator) for _ in range(2))
-    found = []
-    for prompt in range(ds.sizes["matrix_prompt"]):
-        S = root_mean_square_spectra(ds.isel(prompt=[prompt]))
-        found.append((left.mT * S.to(left).unsqueeze(-2)) @ right)
-    return torch.stack(found).numpy()
+    blocks, width = places[0].sizes["block_1"], int(places[0].attrs["width"])
+    left, right = (random_frames(blocks, width, K, generator) for _ in range(2))
+    spectra = (root_mean_square_spectra(place) for place in places)
+    return torch.stack([(left.mT * S.to(left).unsqueeze(-2)) @ right for S in spectra]).numpy()
 
 
 def packed(values: np.ndarray, dtype: str) -> str:
-    """Writes an array as base64, little end first."""
-    return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode()
+    """Writes an array, little end first, as gzip in base64."""
+    return base64.b64encode(gzip.compress(np.ascontiguousarray(values, dtype=dtype).tobytes(), mtime=0)).decode()
 
 
-def in_eight_bits(matrices: np.ndarray) -> dict[str, str]:
-    """Rounds matrices (..., K, K) to signed bytes: an entry is its byte times the matrix's `scale`."""
+def in_bytes(matrices: np.ndarray) -> dict[str, str]:
+    """Rounds |A| (..., K, K) to bytes: an entry is its byte times the matrix's `scale`, 1/127 of the largest."""
+    # Signs are not shown, and finer steps would not be seen: both would only make the data larger.
     scale = np.abs(matrices).max(axis=(-2, -1)).astype("<f4") / np.float32(127)
-    steps = np.rint(matrices / np.where(scale > 0, scale, 1)[..., None, None])
-    return {"scale": packed(scale, "<f4"), "entries": packed(steps, "i1")}
+    steps = np.rint(np.abs(matrices) / np.where(scale > 0, scale, 1)[..., None, None])
+    return {"scale": packed(scale, "<f4"), "entries": packed(steps, "u1")}
 
 
 def in_sixteen_bits(values: np.ndarray) -> dict[str, Any]:
@@ -120,7 +147,7 @@ def in_sixteen_bits(values: np.ndarray) -> dict[str, Any]:
     return {"low": low, "step": step, "numbers": packed(np.rint((values - low) / step), "<u2")}
 
 
-def data_of(name: str, found: Mapping[State, xr.Dataset], texts: Sequence[Any]) -> dict[str, Any]:
+def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any]) -> dict[str, Any]:
     """Collects what the explorer shows of a model.
 
     Args:
@@ -129,31 +156,41 @@ def data_of(name: str, found: Mapping[State, xr.Dataset], texts: Sequence[Any]) 
         texts: the prompts.
 
     Returns:
-        plain values for JSON. Arrays have the order network, prompt, block l (whose Jacobian), block l' (whose
-        vectors), row, column, as far as they have these.
+        plain values for JSON. Arrays have the order network, place, block l (whose Jacobian), block l' (whose
+        vectors), row, column, as far as they have these. `kept` numbers the places that have matrices. The values of
+        random directions have one more place, the first: all prompts at their last token.
     """
     several = list(found.values())
-    nulls = [cl.null_of(ds, list(READINGS))["value"].sel(k=K) for ds in several]
+
+    def stacked(variable: str, *order: str, chosen: Sequence[int] | None = None) -> np.ndarray:
+        numbers = range(len(several[0].places)) if chosen is None else chosen
+        return np.stack([[one.places[n][variable].transpose(*order).values for n in numbers] for one in several])
+
+    nulls = [[cl.null_of(ds, list(READINGS))["value"].sel(k=K) for ds in (one.whole, *one.places)] for one in several]
     readings = {}
     for reading, label in READINGS.items():
-        pairs = np.stack([ds[reading].sel(k=K).transpose("prompt", "block_1", "block_2").values for ds in several])
-        chance = np.stack([null.sel(variant=reading).values for null in nulls])
-        readings[reading] = {"label": label, "pairs": in_sixteen_bits(pairs), "chance": chance.round(6).tolist()}
-    order = ("matrix_prompt", "block_1", "block_2", "row", "column")
-    matrices = np.stack([ds["matrix"].transpose(*order).values for ds in several])
-    values = np.stack([ds["singular_values"].transpose("prompt", "block_1", "rank").values[..., :K] for ds in several])
+        pairs = stacked(reading, "prompt", "k", "block_1", "block_2")
+        chance = np.array([[null.sel(variant=reading).values for null in of_one] for of_one in nulls])
+        readings[reading] = {"label": label, "pairs": in_sixteen_bits(pairs), "chance": packed(chance, "<f4")}
+    kept = [number for number, place in enumerate(several[0].places) if "matrix" in place]
+    tokenizer = cl.load_model(name, **next(iter(found)).loading).tokenizer
+    prompts = []
+    for number, text in enumerate(texts):
+        cut = pieces(tokenizer, text.text)
+        prompts.append({"name": text.id, "text": text.text, "pieces": cut, "tokens": positions(number, len(cut))})
+    random = np.stack([null_matrices([one.places[n] for n in kept]) for one in several])
     return {
         "label": MODELS.get(name, name),
-        "blocks": several[0].sizes["block_1"],
+        "blocks": several[0].whole.sizes["block_1"],
         "k": K,
         "states": [{"name": state.name, "label": state.label} for state in found],
-        "prompts": [{"name": text.id, "text": text.text} for text in texts],
-        "matrixPrompts": matrices.shape[1],
+        "prompts": prompts,
+        "kept": kept,
         "readings": readings,
-        "singularValues": packed(values, "<f4"),
-        "matrices": in_eight_bits(matrices),
-        "nulls": in_eight_bits(np.stack([null_matrices(ds) for ds in several])),
-        "provenance": provenance.line(*(ds.attrs for ds in several), command="make book"),
+        "singularValues": packed(stacked("singular_values", "prompt", "block_1", "rank")[..., :K], "<f4"),
+        "matrices": in_bytes(stacked("matrix", "block_1", "block_2", "row", "column", chosen=kept)),
+        "nulls": in_bytes(random),
+        "provenance": provenance.line(*(one.whole.attrs for one in several), command="make book"),
     }
 
 
@@ -168,9 +205,9 @@ def read(text: str) -> Any:
     return json.loads(text.partition(" = ")[2].rstrip().removesuffix(";"))
 
 
-def look() -> dict[str, Any]:
-    """Gives the book's colours in both themes: roles, two data sets, and `ink`, from no coupling to most."""
-    found = {}
+def look(models: Mapping[str, str]) -> dict[str, Any]:
+    """Gives the models, and the book's colours in both themes: roles, two data sets, `ink` from no coupling to most."""
+    found: dict[str, Any] = {"models": list(models.items())}
     for theme in ("light", "dark"):
         with style.theme(theme):
             one: dict[str, Any] = {role: style.colour(role) for role in ROLES}
@@ -192,23 +229,24 @@ def table(label: str, values: np.ndarray) -> str:
     return f"<table><caption>{caption}</caption><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def element(found: xr.Dataset, models: Mapping[str, str]) -> str:
+def element(found: xr.Dataset, label: str) -> str:
     """Writes the element of the page that the script fills; until then, the map that is shown first as a table.
 
     Args:
-        found: what `measured` gave for the network that is shown first.
-        models: aliases, and how each is called; the first is that network's.
+        found: what `measure_depth` gave for the network that is shown first.
+        label: what its model is called.
 
     Returns:
         HTML in Markdown.
     """
-    reading, (label, *_) = next(iter(READINGS)), models.values()
+    reading = next(iter(READINGS))
     values = found[reading].sel(k=K).mean("prompt").transpose("block_1", "block_2").values
-    inside = table(f"{READINGS[reading]} of {label}, mean over {found.sizes['prompt']} prompts, K = {K}", values)
+    inside = table(
+        f"{READINGS[reading]} of {html.escape(label)}, mean over {found.sizes['prompt']} prompts, K = {K}", values
+    )
     told = "<p>The explorer needs JavaScript. Here are the numbers of its first map.</p>"
-    listed = html.escape(json.dumps(list(models.items())))
     scrolled = f'<div class="cx-scroll" tabindex="0" role="region" aria-label="Numbers of the map">{inside}</div>'
-    return f'```{{raw}} html\n<div id="coupling-explorer" data-models="{listed}">{told}{scrolled}</div>\n```\n'
+    return f'```{{raw}} html\n<div id="coupling-explorer" data-open>{told}{scrolled}</div>\n```\n'
 
 
 def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
@@ -222,12 +260,12 @@ def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
     folder = out / "explorer-data"
     folder.mkdir(parents=True, exist_ok=True)
     texts = cl.load_prompts(n=n_prompts)
-    (folder / "look.js").write_text(script("look", "book", look()), encoding="utf-8")
-    for number, name in enumerate(models):
+    (folder / "look.js").write_text(script("look", "book", look(models)), encoding="utf-8")
+    for number, (name, label) in enumerate(models.items()):
         found = {state: measured(name, state, texts) for state in states_of(name)}
         (folder / f"{name}.js").write_text(script("data", name, data_of(name, found, texts)), encoding="utf-8")
         if number == 0:
-            part = element(list(found.values())[-1], models)
+            part = element(list(found.values())[-1].whole, label)
             out.with_suffix(".md").write_text(part, encoding="utf-8")
         print(f"   explorer: {name}", flush=True)
 

@@ -1,33 +1,35 @@
-/* Starts the explorer on a page of the book: its state is the page's address, its data are classic scripts. */
+/* Starts the explorer on a page of the book: its state is the page's address, its data are classic scripts.
+
+   On its own page it opens at once. In a chapter it is loaded when one of the views that stand above it is chosen, or
+   when the address holds a view. */
 (() => {
   "use strict";
-  const here = document.currentScript.src, explorer = window.couplingExplorer;
+  const here = document.currentScript.src, keys = ["model", "state", "prompt", "token", "reading", "l", "m"];
   // The heading of the page has the name "explorer" already.
   const el = document.getElementById("coupling-explorer");
-  const models = JSON.parse(el.dataset.models), keys = ["model", "state", "prompt", "reading", "l", "m"];
-  const start = {model: models[0][0], state: "", prompt: "mean", reading: "", l: 12, m: 14};
-  const heard = [];
-  let state = {};
+  const heard = [], loading = {};
+  let state = {}, models = [], start = {}, opening = null;
 
-  const waiting = {};
-  const load = name => (waiting[name] ??= new Promise((done, failed) => {
+  const load = name => (loading[name] ??= new Promise((done, failed) => {
     const script = document.createElement("script");
-    script.src = new URL(`../explorer-data/${name}.js`, here);
-    script.onload = () => done(explorer.data[name]);
-    script.onerror = () => failed(new Error(`the data of ${name} are not there: ${script.src} cannot be read; build the book again`));
+    script.src = new URL(name, here);
+    script.onload = done;
+    script.onerror = () => failed(new Error(`${script.src} cannot be read; build the book again`));
     document.head.append(script);
   }));
+  const loadModel = name => load(`../explorer-data/${name}.js`).then(() => window.couplingExplorer.data[name]);
 
-  function fromAddress() {
-    const found = new URLSearchParams(location.hash.slice(1)), next = {...start};
-    for (const key of keys) if (found.has(key)) next[key] = found.get(key);
-    if (!models.some(([name]) => name === next.model)) next.model = start.model;
-    for (const key of ["l", "m"]) next[key] = Math.max(1, Math.round(+next[key]) || 1);
-    return next;
+  const parsed = text => Object.fromEntries([...new URLSearchParams(text)].filter(([key]) => keys.includes(key)));
+  const inAddress = () => parsed(location.hash.slice(1));
+
+  function take(view) {
+    state = {...start, ...view};
+    if (!models.some(([name]) => name === state.model)) state.model = models[0][0];
+    for (const key of ["l", "m"]) state[key] = Math.max(1, Math.round(+state[key]) || 1);
   }
 
   const model = {
-    get: key => ({load, models, look: explorer.look.book})[key] ?? state[key],
+    get: key => ({load: loadModel, models, look: window.couplingExplorer.look.book})[key] ?? state[key],
     set: (key, value) => { state[key] = value; },
     save_changes() {
       const said = keys.filter(key => state[key] !== "" && state[key] !== undefined).map(key => [key, state[key]]);
@@ -37,7 +39,47 @@
     on: (_, tell) => heard.push(tell),
   };
 
-  state = fromAddress();
-  window.addEventListener("hashchange", () => { state = fromAddress(); heard.forEach(tell => tell()); });
-  explorer.render({model, el});
+  const open = view => (opening ??= (async () => {
+    await load("../explorer-data/look.js");
+    for (const name of ["data", "parts", "map", "pair", "explorer"]) await load(`${name}.js`);
+    models = window.couplingExplorer.look.book.models;
+    start = {model: models[0][0], state: "", prompt: "mean", token: "", reading: "", l: 12, m: 14, ...parsed(el.dataset.view)};
+    take(view);
+    window.couplingExplorer.render({model, el});
+    mark();
+  })().catch(error => { el.textContent = error.message; }));
+
+  async function choose(view) {
+    await open(view);
+    take(view);
+    model.save_changes();
+  }
+
+  // Of the views that a chapter offers, the one that is shown is marked.
+  const links = [...document.querySelectorAll(".cx-views a")];
+  function mark() {
+    for (const link of links) {
+      const offered = {...start, ...parsed(link.dataset.view)};
+      const same = keys.every(key => String(state[key]) === String(offered[key]));
+      same ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current");
+    }
+  }
+  heard.push(mark);
+
+  for (const link of links) {
+    const {view} = link.dataset;
+    link.href = `#${view}`;
+    link.addEventListener("click", event => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      choose(parsed(view));
+    });
+  }
+  window.addEventListener("hashchange", () => {
+    const view = inAddress();
+    if (Object.keys(view).length) choose(view);
+  });
+  const given = inAddress();
+  if ("open" in el.dataset) open(given);
+  else if (Object.keys(given).length) open(given).then(() => el.scrollIntoView());
 })();

@@ -1,0 +1,101 @@
+/* The map of all pairs: its colours, and how a pair is chosen on it by keys and by pointer. */
+(() => {
+  "use strict";
+  const cx = (window.couplingExplorer ??= {});
+  const {make, clamp, mean} = cx;
+
+  const KEYS = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
+    PageUp: [-5, 0], PageDown: [5, 0], Home: [0, -Infinity], End: [0, Infinity]};
+
+  // `choose(l, m)` is told of a pair, counted from 0.
+  cx.map = choose => {
+    const grid = make("div.grid", {role: "grid", "aria-label": "Map of all pairs of blocks"});
+    const top = make("div.ticks.top", {"aria-hidden": "true"}), side = make("div.ticks.side", {"aria-hidden": "true"});
+    const bar = make("canvas", {height: 1, "aria-hidden": "true"}), mark = make("span.mark");
+    const low = make("span"), high = make("span"), caption = make("p.note");
+    const box = make("section.map", {"aria-label": "Map"},
+      make("div.axis", {}, "vectors of block ", make("i", {}, "l′"), " →"),
+      make("div.frame", {}, make("div.axis.down", {}, "Jacobian of block ", make("i", {}, "l"), " →"), top, side, grid),
+      make("div.bar", {}, bar, mark), make("div.ends", {}, low, high), caption);
+    let cells = [], n = 0, at = {l: 0, m: 0};
+
+    function build() {
+      grid.style.setProperty("--cx-n", n);
+      grid.setAttribute("aria-rowcount", n);
+      grid.setAttribute("aria-colcount", n);
+      cells = [];
+      const rows = [];
+      for (let l = 0; l < n; l++) {
+        const row = make("div.row", {role: "row"});
+        for (let m = 0; m < n; m++) cells.push(row.appendChild(make("div.cell", {role: "gridcell"})));
+        rows.push(row);
+      }
+      grid.replaceChildren(...rows);
+      const every = n > 16 ? 5 : n > 8 ? 2 : 1;
+      for (const ticks of [top, side]) {
+        const shown = Array.from({length: n}, (_, k) => k).filter(k => k === 0 || (k + 1) % every === 0);
+        ticks.replaceChildren(...shown.map(k => {
+          const tick = make("span", {}, String(k + 1));
+          tick.style[ticks === top ? "left" : "top"] = `${(100 * (k + 0.5)) / n}%`;
+          return tick;
+        }));
+      }
+    }
+
+    function show(v, data, colours) {
+      const values = data.map(v), [bottom, most] = data.ends(v);
+      at = v;
+      if (n !== data.blocks) { n = data.blocks; build(); }
+      // More ink is more coupling, which is a smaller value.
+      cells.forEach((cell, pair) => {
+        const l = Math.floor(pair / n), m = pair % n, chosen = l === v.l && m === v.m;
+        cell.style.backgroundColor = l === m ? colours.mask : cx.shade(colours, (most - values[pair]) / (most - bottom));
+        cell.setAttribute("aria-label", `Jacobian of block ${l + 1}, vectors of block ${m + 1}: ${values[pair].toFixed(3)}`);
+        cell.setAttribute("aria-selected", chosen);
+        cell.classList.toggle("cx-reverse", l === v.m && m === v.l && l !== m);
+        cell.tabIndex = chosen ? 0 : -1;
+      });
+      const chance = mean(data.chance(v));
+      bar.width = colours.ink.length;
+      const ink = bar.getContext("2d");
+      colours.ink.forEach((c, x) => { ink.fillStyle = c; ink.fillRect(colours.ink.length - 1 - x, 0, 1, 1); });
+      mark.style.left = `${(100 * (chance - bottom)) / (most - bottom)}%`;
+      low.textContent = `${bottom.toFixed(2)} ← more coupling`;
+      high.textContent = most.toFixed(2);
+      const others = Array.from(values).filter((_, pair) => pair % (n + 1));
+      caption.textContent = `${data.readings[v.reading].label}: mean of all pairs ${mean(others).toFixed(3)}; `
+        + `random directions ${chance.toFixed(3)} (the mark). Grey: a block with itself. Dashed: the pair the other way round.`;
+    }
+
+    grid.addEventListener("keydown", event => {
+      const move = KEYS[event.key];
+      if (!move || !n || event.altKey || event.metaKey) return;
+      event.preventDefault();
+      const [down, right] = event.ctrlKey && !move[0] ? [move[1], move[1]] : move;
+      const l = clamp(at.l + down, 0, n - 1), m = clamp(at.m + right, 0, n - 1);
+      choose(l, m);
+      cells[l * n + m].focus();
+    });
+
+    const pointed = event => {
+      const box = grid.getBoundingClientRect();
+      const part = share => clamp(Math.floor(share * n), 0, n - 1);
+      const l = part((event.clientY - box.top) / box.height), m = part((event.clientX - box.left) / box.width);
+      if (l !== at.l || m !== at.m) choose(l, m);
+      cells[l * n + m].focus({preventScroll: true});
+    };
+    grid.addEventListener("pointerdown", event => {
+      if (!n || event.button) return;
+      event.preventDefault();
+      // A mouse or a pen may be drawn over the map; a finger scrolls the page, and taps.
+      if (event.pointerType !== "touch") grid.setPointerCapture(event.pointerId);
+      pointed(event);
+    });
+    grid.addEventListener("pointermove", event => {
+      if (n && event.buttons === 1 && event.pointerType !== "touch") pointed(event);
+    });
+
+    // A cell of the map says its number by itself when it is moved to.
+    return {box, show, speaks: () => grid.contains(document.activeElement)};
+  };
+})();

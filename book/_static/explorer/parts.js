@@ -1,0 +1,93 @@
+/* What the explorer's page is made of: elements, menus, sliders, tables. */
+(() => {
+  "use strict";
+  const cx = (window.couplingExplorer ??= {});
+
+  cx.clamp = (x, low, high) => Math.min(high, Math.max(low, x));
+  cx.mean = values => values.reduce((a, b) => a + b, 0) / values.length;
+  // From the least ink to the most.
+  cx.shade = (colours, share) => colours.ink[Math.round(cx.clamp(share, 0, 1) * (colours.ink.length - 1))];
+
+  const make = (cx.make = (tag, attributes = {}, ...children) => {
+    const [name, ...classes] = tag.split(".");
+    const node = document.createElement(name);
+    if (classes.length) node.className = classes.map(c => `cx-${c}`).join(" ");
+    for (const [key, value] of Object.entries(attributes)) {
+      if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+      else if (key in node && key !== "role") node[key] = value;
+      else node.setAttribute(key, value);
+    }
+    node.append(...children);
+    return node;
+  });
+
+  cx.draw = (tag, attributes, text) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    if (text !== undefined) node.textContent = text;
+    return node;
+  };
+
+  let made = 0;
+  cx.menu = (label, changed) => {
+    const id = `cx-${++made}`;
+    let filled = "";
+    const select = make("select", {id, onchange: () => changed(select.value)});
+    const box = make("div.field", {}, make("label", {htmlFor: id}, label), select);
+    return {
+      box,
+      fill(options, chosen) {
+        const key = JSON.stringify(options);
+        if (key !== filled) select.replaceChildren(...options.map(([value, text]) => make("option", {value}, text)));
+        filled = key;
+        select.value = chosen;
+      },
+    };
+  };
+
+  cx.stepper = (label, changed) => {
+    const id = `cx-${++made}`;
+    const input = make("input", {id, type: "number", min: 1, inputMode: "numeric", onchange: () => changed(+input.value)});
+    const button = (sign, by) => make("button",
+      {type: "button", "aria-label": `${label}: ${by > 0 ? "next" : "previous"}`, onclick: () => changed(+input.value + by)}, sign);
+    const steps = make("div.stepper", {}, button("−", -1), input, button("+", 1));
+    const box = make("div.field", {}, make("label", {htmlFor: id}, label), steps);
+    return {box, show(value, most) { input.max = most; input.value = value; }};
+  };
+
+  // A slider over a list; `buttons` stand before it.
+  cx.slider = (label, changed, ...buttons) => {
+    const id = `cx-${++made}`, said = make("output", {htmlFor: id});
+    const input = make("input", {id, type: "range", min: 0, step: 1, oninput: () => changed(+input.value)});
+    const both = make("div.both", {}, ...(buttons.length ? [make("div.toggle", {}, ...buttons)] : []), input);
+    const box = make("div.field", {role: "group", "aria-label": label},
+      make("label", {htmlFor: id}, `${label}: `, said), both);
+    return {
+      box,
+      show(value, count, words) {
+        input.max = count - 1;
+        input.value = value;
+        input.disabled = count < 2;
+        input.hidden = buttons.length > 0 && count < 3;
+        input.setAttribute("aria-valuetext", words);
+        said.textContent = words;
+      },
+    };
+  };
+
+  cx.table = (values, count, caption) => {
+    const rows = Array.from({length: count}, (_, i) => Array.from(values.slice(i * count, (i + 1) * count), x => x.toFixed(3)));
+    const head = Array.from({length: count}, (_, j) => make("th", {scope: "col"}, String(j + 1)));
+    return make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, make("td"), ...head)),
+      make("tbody", {}, ...rows.map((row, i) =>
+        make("tr", {}, make("th", {scope: "row"}, String(i + 1)), ...row.map(x => make("td", {}, x))))));
+  };
+
+  // A table that is made when it is opened; `fill` gives it, or nothing.
+  cx.folded = (summary, label, fill) => {
+    const scroll = make("div.scroll", {tabIndex: 0, role: "region", "aria-label": label});
+    const update = () => { if (box.open) scroll.replaceChildren(...[fill()].flat()); };
+    const box = make("details", {ontoggle: update}, make("summary", {}, summary), scroll);
+    return {box, update};
+  };
+})();

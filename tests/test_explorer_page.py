@@ -1,0 +1,214 @@
+"""The explorer in the built book: on its own page and in chapters, by keys, by pointer and by its address."""
+
+from __future__ import annotations
+
+import explorer
+import numpy as np
+import pytest
+import test_browser
+from test_book import HTML
+
+import coupling_lib as cl
+
+pytestmark = pytest.mark.browser
+
+chromium, tab = test_browser.chromium, test_browser.tab
+
+PAGE = HTML / "book" / "explorer.html"
+NEOX = "nano-neox"
+
+
+def opened(tab, view: str = "", size: dict[str, int] = test_browser.DESKTOP, page=PAGE) -> None:
+    """Open a page with a view in its address."""
+    tab.set_viewport_size(size)
+    tab.goto("about:blank")
+    tab.goto(f"{page.as_uri()}#{view}", wait_until="load")
+    tab.locator("#coupling-explorer[data-ready]").wait_for()
+
+
+def shown(tab) -> list[float]:
+    """Give the numbers beside the map: the pair's value and that of random directions, in both directions."""
+    return [float(text) for text in tab.locator(".cx-told td").all_text_contents() if text]
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Measure the trained small model as Depth does."""
+    return cl.sweep(cl.measure_depth, cl.load_model(NEOX), cl.load_prompts(n=12), ks=(10,))
+
+
+def test_a_pair_is_chosen_by_keys_and_its_numbers_are_the_library_s(tab, measured):
+    opened(tab, f"model={NEOX}&l=3&m=4")
+    tab.locator('[role=gridcell][tabindex="0"]').focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown"):
+        tab.keyboard.press(key)
+    assert tab.url.endswith(f"#model={NEOX}&prompt=mean&l=5&m=5")
+    tab.keyboard.press("ArrowRight")
+    assert tab.url.endswith("l=5&m=6")
+    focused = tab.evaluate("document.activeElement.getAttribute('aria-label')")
+    pairs = measured["normalized_miscoupling"].sel(k=10).mean("prompt").values
+    null = cl.null_of(measured, "normalized_miscoupling")["value"].sel(k=10).values
+    assert focused == f"Jacobian of block 5, vectors of block 6: {pairs[4, 5]:.3f}"
+    assert shown(tab) == pytest.approx([pairs[4, 5], null[4], pairs[5, 4], null[5]], abs=6e-4)
+    tab.keyboard.press("Control+Home")
+    assert tab.url.endswith("l=1&m=1") and tab.locator(".cx-squares figure:visible").count() == 2
+    assert tab.wrong == []
+
+
+def test_the_table_of_a_matrix_holds_the_library_s_entries(tab, measured):
+    opened(tab, f"model={NEOX}&l=5&m=6")
+    tab.get_by_text("The entries of |A| as a table").click()
+    tab.locator(".cx-pair .cx-scroll td").nth(1).wait_for()
+    entries = [float(text) for text in tab.locator(".cx-pair .cx-scroll td").all_text_contents() if text]
+    A = np.abs(measured["matrix"].values[4, 5])
+    np.testing.assert_allclose(np.reshape(entries, A.shape), A, atol=A.max() / 127 / 2 + 6e-4)
+    values = [
+        float(text) for text in tab.locator(".cx-squares figure").evaluate_all("f => f.map(x => x.dataset.share)")
+    ]
+    assert values[0] == pytest.approx(100 * (np.diag(A) ** 2).sum() / (A**2).sum(), abs=1.5)
+    assert values[0] > values[1]
+
+
+def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
+    view = f"model={NEOX}&state=step316&prompt=gsm8k-style-13&reading=released_norm&l=7&m=4"
+    opened(tab, view)
+    first = shown(tab)
+    assert tab.locator(".cx output").first.text_content() == "step 316"
+    assert tab.get_by_label("Reading").input_value() == "released_norm"
+    assert tab.get_by_label("Prompt").input_value() == "gsm8k-style-13"
+    assert len(first) == 4 and tab.locator(".cx-squares canvas:visible").count() == 4
+    tab.get_by_label("Training: ").fill("7")
+    assert "state=step10000" in tab.url and shown(tab) != first
+    tab.get_by_label("Reading").select_option("normalized_miscoupling")
+    assert "reading=normalized_miscoupling" in tab.url
+    tab.evaluate("view => { location.hash = view }", view)
+    tab.wait_for_function("document.querySelector('.cx output').textContent === 'step 316'")
+    assert shown(tab) == first and tab.wrong == []
+
+
+def test_a_token_is_chosen_and_its_numbers_are_the_library_s(tab):
+    opened(tab, f"model={NEOX}&l=3&m=4")
+    assert tab.get_by_label("Token: ").is_disabled()
+    tab.get_by_role("button", name="Go from token to token").click()
+    slider = tab.get_by_label("Token: ")
+    assert slider.get_attribute("aria-valuetext") == "“?”, position 32 of 32"
+    slider.focus()
+    for key in ("Home", "ArrowRight", "ArrowRight"):
+        tab.keyboard.press(key)
+    assert tab.url.endswith(f"#model={NEOX}&prompt=arc-style-13&token=9&l=3&m=4")
+    assert tab.locator(".cx-prompt mark").text_content() == "car"
+    assert tab.locator(".cx-prompt").text_content() == f"“{cl.load_prompts(n=1)[0].text}”"
+    ds = cl.measure_depth(cl.load_model(NEOX), cl.load_prompts(n=1), ks=(10,), token=9)
+    pairs, null = ds["normalized_miscoupling"].values[0, 0], cl.null_of(ds, "normalized_miscoupling")["value"].values[0]
+    assert shown(tab) == pytest.approx([pairs[2, 3], null[2], pairs[3, 2], null[3]], abs=6e-4)
+    tab.get_by_label("Prompt").select_option("truthfulqa-style-02")
+    assert tab.get_by_label("Token: ").is_disabled() and "token" not in tab.url
+    assert tab.locator(".cx-prompt mark").text_content() == "?" and tab.wrong == []
+
+
+CHAPTERS = {"depth": "smollm2-135m", "tokens": "smollm2-135m", "emergence": NEOX}
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapter_loads_the_explorer_when_a_view_is_chosen(tab, chapter):
+    loaded, page = [], HTML / "book" / f"{chapter}.html"
+    tab.on("request", lambda request: loaded.append(request.url.rpartition("/")[2]))
+    tab.set_viewport_size(test_browser.DESKTOP)
+    tab.goto(page.as_uri(), wait_until="load")
+    # A scrolled page has asked for all that it loads by itself.
+    tab.locator(".cx-views").scroll_into_view_if_needed()
+    tab.wait_for_load_state("networkidle")
+    assert "start.js" in loaded and not {"explorer.js", "look.js", "nano-neox.js", "smollm2-135m.js"} & set(loaded)
+    link = tab.locator(".cx-views a").nth(1)
+    view = dict(part.split("=") for part in link.get_attribute("data-view").split("&"))
+    link.click()
+    tab.locator("#coupling-explorer[data-ready]").wait_for()
+    assert set(view.items()) <= {tuple(part.split("=")) for part in tab.url.partition("#")[2].split("&")}
+    assert [tab.locator(".cx-views a").nth(n).get_attribute("aria-current") for n in (0, 1)] == [None, "true"]
+    assert tab.locator("caption").filter(has_text=f"Blocks {view['l']} and {view['m']}").is_visible()
+    assert view["model"] == CHAPTERS[chapter] and len(shown(tab)) == 4
+    numbers, address = shown(tab), tab.url.partition("#")[2]
+    opened(tab, address, page=page)
+    assert shown(tab) == numbers and tab.locator(".cx-views a[aria-current]").count() == 1
+    assert tab.wrong == []
+
+
+def test_in_a_chapter_a_heading_s_address_leaves_the_view_alone(tab):
+    opened(tab, f"model={NEOX}&l=4&m=9", page=HTML / "book" / "depth.html")
+    tab.evaluate("location.hash = 'somewhere-else'")
+    tab.get_by_label("swap the two blocks").click()
+    assert tab.url.endswith("l=9&m=4") and tab.wrong == []
+
+
+@pytest.mark.parametrize("name", ["explorer", *CHAPTERS])
+def test_on_paper_the_figure_stands_for_the_explorer(tab, name):
+    tab.emulate_media(color_scheme="dark")
+    opened(tab, f"model={NEOX}", page=HTML / "book" / f"{name}.html")
+    figures = "[...document.querySelectorAll('figure.tbc-figure')].filter(f => f.checkVisibility()).length"
+    on_screen = tab.evaluate(figures)
+    tab.emulate_media(media="print")
+    assert tab.locator(".cx").is_hidden() and tab.locator(".cx-views:visible").count() == 0
+    assert on_screen == (0 if name == "explorer" else 1) and tab.evaluate(figures) == 1
+
+
+def test_a_pointer_chooses_a_pair_and_buttons_go_on_from_it(tab):
+    opened(tab, f"model={NEOX}")
+    grid = tab.locator("[role=grid]")
+    size = grid.bounding_box()["width"]
+    grid.click(position={"x": size * 8.5 / 12, "y": size * 2.5 / 12})
+    assert tab.url.endswith("l=3&m=9")
+    tab.get_by_label("Block l: next").click()
+    tab.get_by_label("swap the two blocks").click()
+    assert tab.url.endswith("l=9&m=4")
+    tab.get_by_label("Block l′", exact=True).fill("99")
+    tab.keyboard.press("Enter")
+    assert tab.url.endswith("l=9&m=12") and tab.wrong == []
+
+
+@pytest.mark.parametrize("view", ["", "model=nothing&l=-3&m=x&prompt=y&state=z&reading=w", "l=99&m=1e9"])
+def test_an_address_without_sense_shows_a_pair_all_the_same(tab, view):
+    opened(tab, view)
+    assert tab.get_by_label("Model").locator("option").all_text_contents() == list(explorer.MODELS.values())
+    assert tab.locator("#coupling-explorer").get_attribute("data-ready") == "smollm2-135m 30"
+    assert tab.locator('[aria-selected="true"]').count() == 1 and tab.wrong == []
+
+
+def test_matrices_that_were_not_kept_are_not_shown(tab):
+    opened(tab, "model=smollm2-135m&prompt=gsm8k-style-13&l=3&m=4")
+    assert tab.locator(".cx-squares").is_hidden() and len(shown(tab)) == 4
+    assert tab.get_by_text("The matrices of this model are kept for the first prompt only.").is_visible()
+
+
+def test_colours_follow_the_theme(tab):
+    tab.emulate_media(color_scheme="light")
+    opened(tab, f"model={NEOX}&l=5&m=6")
+    colour = "getComputedStyle(document.querySelector('.cx-cell')).backgroundColor"
+    assert tab.evaluate(colour) == "rgb(196, 196, 196)"
+    tab.evaluate("document.documentElement.dataset.theme = 'dark'")
+    tab.wait_for_function(f"{colour} === 'rgb(90, 90, 90)'")
+
+
+@pytest.mark.parametrize("model", explorer.MODELS)
+def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(tab, model):
+    opened(tab, f"model={model}&l=5&m=6", {"width": 360, "height": 800})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    nameless = """controls => controls.filter(c => c.checkVisibility()
+      && !(c.getAttribute("aria-label") || c.labels?.[0]?.textContent || c.textContent).trim()).length"""
+    assert tab.locator(".cx button, .cx input, .cx select").evaluate_all(nameless) == 0
+    low = "controls => controls.filter(c => c.checkVisibility() && c.getBoundingClientRect().height < 36).length"
+    assert tab.locator(".cx button, .cx input, .cx select").evaluate_all(low) == 0
+    repeated = "[...document.querySelectorAll('[id]')].map(e => e.id).filter((id, at, all) => all.indexOf(id) < at)"
+    assert [name for name in tab.evaluate(repeated) if name.startswith("cx-")] == []
+
+
+def test_without_script_the_map_is_a_table(chromium):
+    page = chromium.new_page(java_script_enabled=False)
+    page.goto(PAGE.as_uri(), wait_until="load")
+    assert page.locator("#coupling-explorer tbody tr").count() == 30
+    assert page.get_by_text("needs JavaScript").is_visible() and page.locator(".cx-static figure").is_visible()
+    page.close()
+
+
+def test_the_data_of_a_model_keep_within_three_megabytes():
+    sizes = {path.stem: path.stat().st_size for path in (HTML / "_static" / "explorer-data").glob("*.js")}
+    assert set(sizes) == {"look", *explorer.MODELS} and max(sizes.values()) < 3_000_000
