@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 import coupling_lib as cl
+from coupling_lib import paths
 from coupling_lib.inputs.given import prompt_inputs, prompt_name
 from coupling_lib.store import files
 
@@ -160,7 +161,7 @@ def kill(case: Case, model: cl.Model, kills: int, draw: random.Random, folder: P
             rewritten = {was[2] for path, was in before.items() if path in now and now[path] != was}
             count.repeats += len(there.intersection(measured) | rewritten)
             count.losses += len(before.keys() - now.keys())
-            partial = [path for path in root.rglob(f"*{files.PARTIAL}")]
+            partial = [path for path in root.rglob(f"*{paths.PARTIAL}")]
             count.in_a_write += len(partial)
             for path in partial:
                 path.unlink()

@@ -30,7 +30,7 @@ from coupling_lib.models import registry, sources
 from coupling_lib.progress import duration
 from coupling_lib.store.limits import in_shard
 from coupling_lib.svd.operators import by_products, fewer_products
-from workflow.records import in_one_line, write
+from workflow.records import run_command, write
 from workflow.settings import read
 
 # Python with its libraries, and how much more than the estimate a scheduler is asked for.
@@ -213,4 +213,4 @@ def _run(config: str, out: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(in_one_line(_run, "plan", config=None, out=""))
+    sys.exit(run_command(_run, "plan", config=None, out=""))
