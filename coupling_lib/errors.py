@@ -71,6 +71,7 @@ def in_one_line(run: Callable[[], str | int], interrupted: str, failed: int = 1)
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
         said = run()
+        return said if isinstance(said, int) else print(said) or 0
     except (CouplingError, OSError) as error:
         where = f"{error.filename or 'the disk'}: {error.strerror or error}" if isinstance(error, OSError) else error
         print(f"error: {where}", file=sys.stderr)
@@ -78,4 +79,3 @@ def in_one_line(run: Callable[[], str | int], interrupted: str, failed: int = 1)
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return 130
-    return said if isinstance(said, int) else print(said) or 0
