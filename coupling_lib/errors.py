@@ -53,7 +53,7 @@ def shown(value: Any, most: int = 120) -> str:
 
 def is_whole(value: Any, least: float = -math.inf) -> bool:
     """Tell whole numbers, numpy's among them, from everything that Python would compare with one."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+    return isinstance(value, Integral) and not isinstance(value, bool) and bool(value >= least)
 
 
 def check_whole(name: str, value: Any, least: int, most: int | None = None, why: str = "") -> int:
