@@ -6,6 +6,10 @@ one line, without the stack of frames that led there: the frames are the library
 
 from __future__ import annotations
 
+import math
+import sys
+import warnings
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
@@ -47,15 +51,31 @@ def shown(value: Any, most: int = 120) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]} ({len(text):,} characters)"
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: Any, least: float = -math.inf) -> bool:
     """Tell whole numbers, numpy's among them, from everything that Python would compare with one."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool) and bool(value >= least)
 
 
 def check_whole(name: str, value: Any, least: int, most: int | None = None, why: str = "") -> int:
     """Give a whole number within its bounds as Python's own, and refuse anything else by name."""
-    if not is_whole(value) or value < least or (most is not None and value > most):
+    if not is_whole(value, least) or (most is not None and value > most):
         bounds = f"from {least}" + ("" if most is None else f" to {most}")
         seen = f"{name} is {shown(value)}; {why and f'{why}, so '}"
         raise ParameterError(f"{seen}it must be a whole number {bounds}")
     return int(value)
+
+
+def in_one_line(run: Callable[[], str | int], interrupted: str, failed: int = 1) -> int:
+    """Give the status of a command; what a user can cause ends in one line on stderr and a status that is not 0."""
+    # One line, without the place in the code.
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    try:
+        said = run()
+        return said if isinstance(said, int) else print(said) or 0
+    except (CouplingError, OSError) as error:
+        where = f"{error.filename or 'the disk'}: {error.strerror or error}" if isinstance(error, OSError) else error
+        print(f"error: {where}", file=sys.stderr)
+        return failed
+    except KeyboardInterrupt:
+        print(interrupted, file=sys.stderr)
+        return 130

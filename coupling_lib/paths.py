@@ -1,6 +1,10 @@
 """Where the project keeps its files."""
 
 import os
+import secrets
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -16,3 +20,19 @@ SHIPPED = DATA / "measurements"
 RESULTS = Path(os.environ.get("COUPLING_RESULTS") or (Path.cwd() if _INSTALLED else ROOT) / "results").absolute()
 # What may be deleted at any time, and is then made again.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coupling_lib"
+PARTIAL = ".partial"
+
+
+@contextmanager
+def written_beside(target: Path) -> Generator[Path]:
+    """Give a name beside a file's or a folder's own; what is written there takes its place, whole or not at all."""
+    # Whoever reads meanwhile, or after a crash at any moment, finds all of it or nothing. Two processes that write the
+    # same do not meet: of files the last one stays, of folders the first.
+    partial = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}")
+    try:
+        yield partial
+        if not (partial.is_dir() and target.exists()):
+            partial.replace(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.unlink(missing_ok=True)

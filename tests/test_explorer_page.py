@@ -148,7 +148,8 @@ def test_on_paper_the_figure_stands_for_the_explorer(tab, name):
     on_screen = tab.evaluate(figures)
     tab.emulate_media(media="print")
     assert tab.locator(".cx").is_hidden() and tab.locator(".cx-views:visible").count() == 0
-    assert on_screen == (0 if name == "explorer" else 1) and tab.evaluate(figures) == 1
+    assert tab.evaluate(figures) == (1 if name == "explorer" else on_screen) > 0
+    assert name != "explorer" or on_screen == 0
 
 
 def test_a_pointer_chooses_a_pair_and_buttons_go_on_from_it(tab):

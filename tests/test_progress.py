@@ -11,6 +11,7 @@ import coupling_lib as cl
 from coupling_lib import progress
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.measures import frame
+from coupling_lib.store import sweep as sweeping
 
 TEXTS = ["It was the best of times", "it was the worst of times", "What is the capital?", "The capital is Paris."]
 
@@ -159,3 +160,19 @@ def test_jacobians_of_a_sweep_take_the_time(model, tmp_path, clock, capsys, monk
 )
 def test_times_are_written_for_readers(seconds, text):
     assert progress.duration(seconds) == text
+
+
+def test_jacobians_that_products_do_not_form_are_not_counted(model, monkeypatch):
+    weights = sum(p.nbytes for p in model.hf.parameters())
+    all_of_them = sum(p.nbytes for p in model.hf.parameters()) + 4 * tiny.BLOCKS * tiny.WIDTH**2
+
+    def needs(**settings) -> str:
+        return sweeping._needs(model, cl.measure_depth, settings)
+
+    for settings in ({"ks": (2,)}, {"ks": (2,), "formed": True}):
+        assert needs(**settings) == f"{all_of_them / 1e6:.1f} MB of memory for weights and Jacobians"
+    assert needs(formed=False) == f"{weights / 1e6:.1f} MB of memory for weights"
+    asked = []
+    monkeypatch.setattr(sweeping, "fewer_products", lambda *given: bool(asked.append(given)) or True)
+    assert needs(ks=(2, 3)) == needs() == f"{weights / 1e6:.1f} MB of memory for weights"
+    assert asked == [(tiny.WIDTH, 3, tiny.BLOCKS), (tiny.WIDTH, 50, tiny.BLOCKS)]

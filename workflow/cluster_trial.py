@@ -21,7 +21,7 @@ import yaml
 
 from coupling_lib.errors import CouplingError
 from workflow.cluster import Cluster
-from workflow.records import in_one_line, lines
+from workflow.records import lines, run_command
 from workflow.settings import ROOT
 
 CONFIG = {
@@ -191,4 +191,4 @@ def _run() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(in_one_line(_run, "cluster_trial"))
+    sys.exit(run_command(_run, "cluster_trial"))

@@ -21,7 +21,7 @@ from huggingface_hub import constants
 
 from coupling_lib.errors import CouplingError
 from coupling_lib.models import sources
-from workflow.records import in_one_line, read, write
+from workflow.records import read, run_command, write
 
 
 def fetch(plan: dict[str, Any], weights: str) -> Path:
@@ -77,4 +77,4 @@ def _run(plan: str, weights: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(in_one_line(_run, "fetch", plan=None, weights=None))
+    sys.exit(run_command(_run, "fetch", plan=None, weights=None))

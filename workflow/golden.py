@@ -26,7 +26,7 @@ from urllib.parse import unquote
 import nbformat
 
 from coupling_lib import paths
-from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.errors import ParameterError, in_one_line
 
 # A number as it stands in prose: no part of a word (gpt2), a version (2.13.0) or a hash.
 _NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w]|\.\d)")
@@ -265,17 +265,13 @@ def main(arguments: Iterable[str] | None = None) -> int:
     compared.add_argument("new", type=Path)
     compared.add_argument("--tolerance", type=float, default=0.0, help="relative difference that counts as none")
     given = parser.parse_args(None if arguments is None else list(arguments))
-    try:
-        if given.command == "write":
-            print(f"{write(given.file, given.results)} numbers written to {given.file}")
-            return 0
-        old, new = read(given.old), read(given.new)
-    except CouplingError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+    return in_one_line(lambda: _run(given), "interrupted", failed=2)
+
+
+def _run(given: argparse.Namespace) -> str | int:
+    if given.command == "write":
+        return f"{write(given.file, given.results)} numbers written to {given.file}"
+    old, new = read(given.old), read(given.new)
     lines = differences(old, new, given.tolerance)
     counts = [f"{sum(line.startswith(kind) for line in lines)} {kind}" for kind in ("changed", "added", "removed")]
     print("\n".join([*lines, f"{', '.join(counts)}; {len(old)} numbers before, {len(new)} after"]))

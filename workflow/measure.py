@@ -24,7 +24,7 @@ from coupling_lib.inputs.choices import chosen_prompts
 from coupling_lib.store.key import measurement_key, prompt_key
 from coupling_lib.store.limits import Until, in_shard, parse_shard
 from coupling_lib.store.sweep import stream
-from workflow.records import in_one_line, lines, note, read, write
+from workflow.records import lines, note, read, run_command, write
 from workflow.settings import MEASURES
 
 
@@ -93,4 +93,4 @@ def _run(plan: str, job: str, shard: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(in_one_line(_run, "measure", plan=None, job=None, shard="1/1"))
+    sys.exit(run_command(_run, "measure", plan=None, job=None, shard="1/1"))

@@ -18,7 +18,7 @@ from typing import Any
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
 from coupling_lib.store.files import FOLDER
-from workflow.records import in_one_line, lines, read, write
+from workflow.records import lines, read, run_command, write
 
 
 def merge(plan: dict[str, Any], name: str) -> Path:
@@ -85,4 +85,4 @@ def _run(plan: str, job: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(in_one_line(_run, "merge", plan=None, job=None))
+    sys.exit(run_command(_run, "merge", plan=None, job=None))

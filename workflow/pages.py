@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from coupling_lib.errors import CouplingError
-from workflow.records import in_one_line, read
+from workflow.records import read, run_command
 
 
 def pages(plan: dict[str, Any]) -> Path:
@@ -68,4 +68,4 @@ def _run(plan: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(in_one_line(_run, "pages", plan=None))
+    sys.exit(run_command(_run, "pages", plan=None))

@@ -29,7 +29,8 @@ from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import registry, sources
 from coupling_lib.progress import duration
 from coupling_lib.store.limits import in_shard
-from workflow.records import in_one_line, write
+from coupling_lib.svd.operators import by_products, fewer_products
+from workflow.records import run_command, write
 from workflow.settings import read
 
 # Python with its libraries, and how much more than the estimate a scheduler is asked for.
@@ -49,33 +50,49 @@ def estimate(plan: dict[str, Any]) -> pd.DataFrame:
             texts = [prompt.text for _, prompt in in_shard(prompts, f"{number}/{job['shards']}")]
             there = len([text for text in texts if text in kept.index])
             left = [text for text in texts if text not in kept.index]
-            work = sum(operations(job, _TOKENS_PER_LETTER * len(text)) for text in left) if left else 0.0
+            tokens = [_TOKENS_PER_LETTER * len(text) for text in left]
+            work, longer = (sum(operations(job, n, as_long) for n in tokens) if left else 0.0 for as_long in (1, 3))
             each = kept["bytes"].mean() if len(kept) else record_bytes(job)
             row = {"job": name, "shard": f"{number}/{job['shards']}", "prompts": len(texts), "stored": there}
-            row |= {"flop": work, "hours": work / rate / 3600, "memory": memory(job), "disk": each * len(left)}
+            row |= {"flop": work, "hours": longer / rate / 3600, "memory": memory(job), "disk": each * len(left)}
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def operations(job: Mapping[str, Any], n_tokens: float) -> float:
-    """Estimate the floating-point operations of one prompt."""
+def operations(job: Mapping[str, Any], n_tokens: float, as_long: int = 1) -> float:
+    """Estimate the floating-point operations of one prompt; few products at once may take several times as long."""
     L, d, block = shape(job)
     forward = 2 * block * L * n_tokens
     if job["measure"] == "trajectories":
         return forward
+    k = _largest_k(job)
+    if not _forms(job):
+        return forward + L * 2 * block * by_products(k, L, as_long)
     # The Jacobian of a block pulls d cotangents back; each is multiplied with the vectors of every block.
-    k = max([*job["settings"].get("ks", []), job["settings"].get("k", 0)]) or 50
     return forward + L * 2 * block * d + L * L * 2 * d * d * k
 
 
 def memory(job: Mapping[str, Any]) -> float:
-    """Estimate the bytes that a job holds: weights, the float32 copy of a block, the Jacobians of all blocks."""
+    """Estimate the bytes that a job holds: weights, the float32 copy of a block, the Jacobians that are formed."""
     L, d, block = shape(job)
     entry = registry.lookup(job["model"])
     total = entry.parameters_b * 1e9 if entry and entry.parameters_b else block * L
     each = fits.bytes_per_weight(job["precision"])
     held = fits.parse(job["memory"]) if job["memory"] else each * total
-    return _LIBRARIES + held + 4 * block + 4 * L * d * d
+    return _LIBRARIES + held + 4 * block + 4 * L * d * (d if _forms(job) else 2 * _largest_k(job))
+
+
+def _largest_k(job: Mapping[str, Any]) -> int:
+    return max([*job["settings"].get("ks", []), job["settings"].get("k", 0)]) or 50
+
+
+def _forms(job: Mapping[str, Any]) -> bool:
+    """Tell whether a job forms Jacobians; depth does what takes less time, unless it is told."""
+    L, d, _ = shape(job)
+    told = job["settings"].get("formed")
+    return (
+        not fewer_products(d, _largest_k(job), L) if told is None and job["measure"] == "depth" else told is not False
+    )
 
 
 def weights_bytes(model: Mapping[str, Any]) -> float:
@@ -196,4 +213,4 @@ def _run(config: str, out: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(in_one_line(_run, "plan", config=None, out=""))
+    sys.exit(run_command(_run, "plan", config=None, out=""))

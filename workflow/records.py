@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import secrets
-import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from coupling_lib.errors import CouplingError
+from coupling_lib import paths
+from coupling_lib.errors import CouplingError, in_one_line
 
 
 def read(file: str | Path) -> dict[str, Any]:
@@ -29,9 +27,8 @@ def read(file: str | Path) -> dict[str, Any]:
 def write(target: Path, content: dict[str, Any]) -> Path:
     """Write a record whole or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    partial.replace(target)
+    with paths.written_beside(target) as partial:
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return target
 
 
@@ -56,10 +53,10 @@ def _cut_off(journal: Path) -> bool:
     return bool(content) and not content.endswith(b"\n")
 
 
-def in_one_line(
+def run_command(
     run: Callable[..., str], prog: str, arguments: Sequence[str] | None = None, **options: str | None
 ) -> int:
-    """Run a command of the workflow: what a user can cause ends in one line on stderr and a status that is not 0."""
+    """Run a command of the workflow, and give its status."""
     # An option without a default is a place on the command line.
     parser = argparse.ArgumentParser(prog=f"python -m workflow.{prog}", description=run.__doc__)
     for name, default in options.items():
@@ -68,16 +65,5 @@ def in_one_line(
         else:
             parser.add_argument(f"--{name}", default=default)
     given = vars(parser.parse_args(arguments))
-    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
-    try:
-        print(run(**given))
-    except CouplingError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {error.filename or 'the disk'}: {error.strerror or error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("error: interrupted; what was finished is kept, and the same command goes on", file=sys.stderr)
-        return 130
-    return 0
+    interrupted = "error: interrupted; what was finished is kept, and the same command goes on"
+    return in_one_line(lambda: run(**given), interrupted)

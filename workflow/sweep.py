@@ -16,7 +16,7 @@ from pathlib import Path
 
 from coupling_lib.errors import CouplingError
 from workflow.plan import estimate, for_the_scheduler, table
-from workflow.records import in_one_line, write
+from workflow.records import run_command, write
 from workflow.settings import ROOT, read
 
 SNAKEMAKE = ROOT / ".venv-sweep" / "bin" / "snakemake"
@@ -66,4 +66,4 @@ def _run(config: str, profile: str, more: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(in_one_line(_run, "sweep", config=None, profile="local", more=""))
+    sys.exit(run_command(_run, "sweep", config=None, profile="local", more=""))

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import ast
 import difflib
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from coupling_lib.blocks import fits
 from coupling_lib.blocks.precision import PRECISIONS
-from coupling_lib.errors import ParameterError, shown
+from coupling_lib.errors import ParameterError, is_whole, shown
 
 # What papermill leaves as text although a switch or nothing at all was meant.
 _WORDS = {"true", "false", "none", "null", "yes", "no"}
@@ -40,14 +40,6 @@ class Rule:
     expected: str
     example: str
     accepts: Callable[[Any], bool]
-
-
-def _is_whole(value: Any, least: float = -math.inf) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _whole_from(least: int) -> Callable[[Any], bool]:
-    return lambda value: _is_whole(value, least)
 
 
 def _is_text(value: Any) -> bool:
@@ -81,7 +73,7 @@ def _read_by(parse: Callable[[Any], Any]) -> Callable[[Any], bool]:
 def parse_blocks(text: str | int) -> list[int]:
     """Read a choice of blocks."""
     blocks: list[int] = []
-    parts = [str(text)] if _is_whole(text) else text.split(",") if isinstance(text, str) else []
+    parts = [str(text)] if is_whole(text) else text.split(",") if isinstance(text, str) else []
     for part in parts:
         match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part.strip(), flags=re.ASCII)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
@@ -108,7 +100,7 @@ def parse_levels(text: str | float) -> tuple[float, ...]:
 
 def parse_pair(text: str | int) -> tuple[int, int]:
     """Read a choice of two blocks, which may be the same."""
-    seen = str(text) if _is_whole(text) or isinstance(text, str) else ""
+    seen = str(text) if is_whole(text) or isinstance(text, str) else ""
     match = re.fullmatch(r"\s*(\d{1,18})\s*(?:,\s*(\d{1,18})\s*)?", seen, flags=re.ASCII)
     first, second = (int(match[1]) - 1, int(match[2] or match[1]) - 1) if match else (-1, -1)
     if min(first, second) < 0:
@@ -132,25 +124,25 @@ RULES: dict[str, Rule] = {
         "a branch, tag, commit or training step as text, or empty for the newest", "step1000", _or_empty(_is_text)
     ),
     "prompts": Rule(
-        f"a whole number of embedded prompts from 1, {_SELECTION}", "12", lambda v: _is_whole(v, 1) or _is_text(v)
+        f"a whole number of embedded prompts from 1, {_SELECTION}", "12", lambda v: is_whole(v, 1) or _is_text(v)
     ),
-    "k": Rule("a whole number from 1 to the width of the model", "10", _whole_from(1)),
+    "k": Rule("a whole number from 1 to the width of the model", "10", partial(is_whole, least=1)),
     "blocks": Rule("blocks counted from 1, such as 3-10 or 1,4,9, or empty", "1-8", _or_empty(_read_by(parse_blocks))),
-    "token": Rule(_POSITION, "-1", _is_whole),
+    "token": Rule(_POSITION, "-1", is_whole),
     "example": Rule("a text, the prompt whose matrices are drawn", "'The capital is'", _is_text),
     "pair": Rule("two blocks counted from 1, such as 9,10 or 7,7, or empty", "9,10", _or_empty(_read_by(parse_pair))),
-    "tokens": Rule("a whole number of token positions from 2", "12", _whole_from(2)),
-    "token_in": Rule(_POSITION, "1", _is_whole),
-    "token_out": Rule(_POSITION, "-1", _is_whole),
+    "tokens": Rule("a whole number of token positions from 2", "12", partial(is_whole, least=2)),
+    "token_in": Rule(_POSITION, "1", is_whole),
+    "token_out": Rule(_POSITION, "-1", is_whole),
     "questions": Rule(
-        f"a whole number of embedded questions from 2, {_SELECTION}", "16", lambda v: _is_whole(v, 2) or _is_text(v)
+        f"a whole number of embedded questions from 2, {_SELECTION}", "16", lambda v: is_whole(v, 2) or _is_text(v)
     ),
     "steps": Rule(
         "two or more training steps, separated by commas, or empty",
         "0,1000",
         lambda v: v == "" or (isinstance(v, str) and bool(re.fullmatch(r"\s*\d+(\s*,\s*\d+)+\s*", v))),
     ),
-    "middle": Rule("a training step, or 0 for the most coupled", "4000", _whole_from(0)),
+    "middle": Rule("a training step, or 0 for the most coupled", "4000", partial(is_whole, least=0)),
     "centres": Rule(
         "one to five blocks counted from 1, separated by commas, or empty",
         "6,16,31",
@@ -159,22 +151,22 @@ RULES: dict[str, Rule] = {
     "window": Rule(
         "an odd number of blocks from 3, or 0 to choose by depth",
         "5",
-        lambda v: _is_whole(v) and (v == 0 or (v > 2 and v % 2)),
+        lambda v: is_whole(v) and (v == 0 or (v > 2 and v % 2)),
     ),
     "turn": Rule(
         "a block counted from 1, 0 for no line, or -1 for where the growth of the norm changes most",
         "-1",
-        _whole_from(-1),
+        partial(is_whole, least=-1),
     ),
-    "fit_from": Rule("a block counted from 1, or 0 to choose by depth", "10", _whole_from(0)),
+    "fit_from": Rule("a block counted from 1, or 0 to choose by depth", "10", partial(is_whole, least=0)),
     "noise": Rule("noise levels above 0, separated by commas", "0.1,0.3,1", _read_by(parse_levels)),
-    "draws": Rule("a whole number from 1", "4", _whole_from(1)),
-    "images": Rule("a whole number of images from 2", "8", _whole_from(2)),
+    "draws": Rule("a whole number from 1", "4", partial(is_whole, least=1)),
+    "images": Rule("a whole number of images from 2", "8", partial(is_whole, least=2)),
     "pictures": Rule(
         "digits, cifar10, a copy of CIFAR-10, a folder of pictures, or noise for random images", "digits", _is_text
     ),
     "rate": Rule("a rate of stochastic depth, from 0 to below 1", "0.3", _is_rate),
-    "seed": Rule("a whole number from 0", "0", _whole_from(0)),
+    "seed": Rule("a whole number from 0", "0", partial(is_whole, least=0)),
 }
 """What each parameter may be; a name means the same in every notebook."""
 

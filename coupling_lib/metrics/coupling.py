@@ -15,15 +15,14 @@ are differentiable, and compute in float32 or wider.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError, check_whole, shown
+from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole, shown
 
 
 def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
@@ -52,7 +51,7 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
     U, Vh = getattr(svd2, "U", None), getattr(svd2, "Vh", None)
     real("U of svd2", U, 2)
     real("Vh of svd2", Vh, 2)
-    if not hasattr(J1, "__matmul__") or isinstance(J1, Tensor):
+    if hasattr(J1, "__array__") or not hasattr(J1, "__matmul__"):
         real("J1", J1, 2)
     available = min(U.shape[-1], Vh.shape[-2])
     k = check_whole("k", k, 1, available, f"{available} singular triplets are given")
@@ -63,8 +62,8 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
             f"J1 has shape {tuple(shape)} and svd2 has U of shape {tuple(svd2.U.shape)} and Vh of shape "
             f"{tuple(svd2.Vh.shape)}; expected J1 ({U.shape[-2]}, {V.shape[-2]}): take both from blocks of one width"
         )
-    with fitting(J1=J1, U=U, V=V):
-        return trustworthy(U.mT @ (J1 @ V), "coupling matrix")
+    together(J1=() if shape is None else shape[:-2], U=U.shape[:-2], Vh=V.shape[:-2])
+    return trustworthy(U.mT @ (J1 @ V), "coupling matrix")
 
 
 def coupling_matrices(J: Tensor | Sequence[Any], U: Tensor, Vh: Tensor) -> Tensor:
@@ -92,13 +91,11 @@ def coupling_matrices(J: Tensor | Sequence[Any], U: Tensor, Vh: Tensor) -> Tenso
     """
     real("U", U, 3, 3)
     real("Vh", Vh, 3, 3)
-    if isinstance(J, Tensor):
-        real("J", J, 3, 3)
+    if not len(U) or U.mT.shape != Vh.shape:
+        raise ParameterError(f"U, Vh have shapes {tuple(U.shape)}, {tuple(Vh.shape)}; expected (L, d, K), (L, K, d)")
+    jacobians(J, width=U.shape[1])
     J, U, Vh = widened(J, U, Vh)
-    if not len(J) or not len(U):
-        raise ParameterError("there is no Jacobian, or no block with vectors; expected (L, d, d) with L from 1")
-    with fitting(J=J, U=U, Vh=Vh):
-        return trustworthy(project_all_pairs(J, left=U, right=Vh.mT), "coupling matrices")
+    return trustworthy(project_all_pairs(J, left=U, right=Vh.mT), "coupling matrices")
 
 
 def project_all_pairs(J: Tensor | Sequence[Any], left: Tensor, right: Tensor) -> Tensor:
@@ -188,8 +185,7 @@ def mismatch(A: Tensor, s1: Tensor, absolute: bool = False, norm: float | str = 
     if s1.shape[-1] != A.shape[-1]:
         raise ParameterError(f"s1 has shape {tuple(s1.shape)} and A {tuple(A.shape)}; expected as many values as rows")
     A, s1 = widened(A, s1)
-    with fitting(A=A, s1=s1):
-        A = A.expand(*torch.broadcast_shapes(A.shape[:-1], s1.shape), -1)
+    A = A.expand(*together(A=A.shape[:-1], s1=s1.shape), -1)
     difference = A.abs() if absolute else A.clone()
     difference.diagonal(dim1=-2, dim2=-1).sub_(s1)
     distance = torch.linalg.matrix_norm(difference)
@@ -212,17 +208,25 @@ def square(name: str, A: Any) -> None:
         raise ParameterError(f"{name} has shape {tuple(A.shape)}; expected square matrices (..., K, K) with K from 1")
 
 
-@contextmanager
-def fitting(**factors: Any) -> Generator[None]:
-    """Say which shapes do not fit together where torch finds that they do not."""
+def jacobians(J: Any, width: int) -> None:
+    """Refuse what is no stack of Jacobians, and no sequence of operators, or not as wide as the vectors."""
+    if isinstance(J, Tensor):
+        real("J", J, 3, 3)
+    elif not isinstance(J, Sequence) or not all(hasattr(j, "__matmul__") for j in J):
+        raise ParameterError(f"J is {shown(J, 60)}; expected Jacobians (L, d, d), or a sequence of operators")
+    if not len(J):
+        raise ParameterError("there is no Jacobian; expected (L, d, d) with L from 1")
+    if wrong := [tuple(j.shape) for j in J if getattr(j, "shape", (width, width)) != (width, width)]:
+        raise ParameterError(f"a Jacobian has shape {wrong[0]}, and the vectors width {width}; take all of one width")
+
+
+def together(**shapes: tuple[int, ...]) -> torch.Size:
+    """Give the shape to which several broadcast, and refuse those that do not."""
     try:
-        yield
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        if isinstance(error, torch.OutOfMemoryError | CouplingError):
-            raise
-        shapes = ", ".join(f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in factors.items())
-        said = shown(str(error).partition("\n")[0])
-        raise ParameterError(f"the shapes {shapes} do not fit together ({said}); take all of one width") from error
+        return torch.broadcast_shapes(*shapes.values())
+    except RuntimeError:
+        seen = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ParameterError(f"the leading dimensions {seen} do not fit together") from None
 
 
 def widened(*arguments: Any) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from coupling_lib.errors import ParameterError, is_whole, shown
 from coupling_lib.metrics.coupling import (
     divided,
-    fitting,
+    jacobians,
     miscoupling,
     mismatch,
     overlap_all_pairs,
@@ -226,22 +226,20 @@ def measure_variants(
         >>> values["normalized_miscoupling"].shape
         torch.Size([2, 3, 3])
     """
-    for name, part in (("U", U), ("S", S), ("Vh", Vh), *((("J", J),) if isinstance(J, Tensor) else ())):
-        real(name, part, 2, 3)
-    J, U, S, Vh = widened(J, U, S, Vh)
-    n_blocks = len(J)
-    if not n_blocks:
-        raise ParameterError("there is no Jacobian; expected (L, d, d) with L from 1")
-    if U.ndim != 3 or Vh.ndim != 3 or S.ndim != 2 or {len(U), len(S), len(Vh)} != {n_blocks}:
+    for name, part, least in (("U", U, 3), ("S", S, 2), ("Vh", Vh, 3)):
+        real(name, part, least, least)
+    n_blocks, d, _ = U.shape
+    jacobians(J, width=d)
+    if {len(J), len(S), len(Vh)} != {n_blocks} or Vh.shape[-1] != d:
         raise ParameterError(
-            f"U, S, Vh have shapes {tuple(U.shape)}, {tuple(S.shape)}, {tuple(Vh.shape)} for {n_blocks} Jacobians; "
+            f"U, S, Vh have shapes {tuple(U.shape)}, {tuple(S.shape)}, {tuple(Vh.shape)} for {len(J)} Jacobians; "
             "expected (L, d, K), (L, K), (L, K, d)"
         )
     ks, variants = checked_ks(ks, available=min(U.shape[-1], S.shape[-1], Vh.shape[-2])), chosen_variants(names)
+    J, U, S, Vh = widened(J, U, S, Vh)
     U, S, V = U[..., : max(ks)], S[..., : max(ks)], Vh[:, : max(ks)].mT
-    with fitting(J=J, U=U, S=S, Vh=Vh):
-        products_of = block_products(J, U, S, V, U, V, variants, A)
-        parts = [evaluated(variants, products, ks) for _, products in products_of]
+    products_of = block_products(J, U, S, V, U, V, variants, A)
+    parts = [evaluated(variants, products, ks) for _, products in products_of]
     return {variant.name: torch.cat([part[variant.name] for part in parts], dim=1) for variant in variants}
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -70,8 +69,7 @@ def _read(place: Path) -> dict[str, Any] | None:
 
 def _write(place: Path, found: Blocks) -> None:
     """Note a check that was passed; where nothing can be written it is made again next time."""
-    partial = place.with_name(f".{place.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"routes": found.routes, "post_norm": found.post_norm}), encoding="utf-8")
-        partial.replace(place)
+        with paths.written_beside(place) as partial:
+            partial.write_text(json.dumps({"routes": found.routes, "post_norm": found.post_norm}), encoding="utf-8")

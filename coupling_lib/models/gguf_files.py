@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import TemporaryDirectory
 
 import gguf
 import torch
@@ -28,6 +28,7 @@ from huggingface_hub import constants
 from transformers import AutoConfig, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
 from transformers.utils import logging
 
+from coupling_lib import paths
 from coupling_lib.blocks import fits as memories
 from coupling_lib.errors import CouplingError, ModelUnavailableError, UnsupportedModelError
 from coupling_lib.models import architecture, packages
@@ -183,18 +184,14 @@ def _kept(model: Gguf, stage: str, save: Callable[[Path], None]) -> Path:
 def _write(folder: Path, save: Callable[[Path], None]) -> Path:
     """Fill a folder under another name and rename it, so that what carries the name is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with paths.written_beside(folder) as partial:
+        partial.mkdir(mode=0o700)
         with _converting():
             save(partial)
         digests = {file.name: packages.sha256(file) for file in sorted(partial.iterdir())}
         (partial / _RECORD).write_text(json.dumps(digests), encoding="utf-8")
         if folder.exists() and not _intact(folder):
             shutil.rmtree(folder)
-        if not folder.exists():
-            partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 

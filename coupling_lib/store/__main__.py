@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
 from collections.abc import Sequence
 
 from coupling_lib import paths, store
-from coupling_lib.errors import CouplingError
+from coupling_lib.errors import CouplingError, in_one_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command."""
     given = _parser().parse_args(arguments)
-    # One line, without the place in the code.
-    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
-    try:
-        print(given.run(given))
-    except CouplingError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; what is in the store is whole", file=sys.stderr)
-        return 130
-    except OSError as error:
-        print(f"error: {error.filename or 'the store'}: {error.strerror or error}", file=sys.stderr)
-        return 1
-    return 0
+    return in_one_line(lambda: given.run(given), "interrupted; what is in the store is whole")
 
 
 def _parser() -> argparse.ArgumentParser:

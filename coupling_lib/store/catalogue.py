@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -72,9 +71,7 @@ def export(
     if target.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise CouplingError("Parquet needs the package pyarrow: pip install pyarrow, or export to .csv")
     table = _chosen(listing(model, measure, root), {})
-    # Written beside its place, so that a table that has its final name is complete.
-    partial = target.with_name(f".{target.name}.{os.getpid()}{files.PARTIAL}")
-    try:
+    with paths.written_beside(target) as partial:
         if target.suffix == ".nc":
             joined = join(model, measure, root)
             try:
@@ -85,9 +82,6 @@ def export(
             _write_csv(partial, table, variables)
         else:
             pd.concat(_tables(table, variables), ignore_index=True).to_parquet(partial, engine="pyarrow", index=False)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
     return len(table)
 
 
@@ -100,7 +94,7 @@ def prune(
     if damaged:
         # A damaged file does not say whose it is; its folder does.
         folders = None if model is None else {Path(path).parent for path in table["path"]}
-        spoilt = [*_files(root, files.DAMAGED), *(p for p in _files(root, files.PARTIAL) if _age(p) > _WRITING)]
+        spoilt = [*_files(root, files.DAMAGED), *(p for p in _files(root, paths.PARTIAL) if _age(p) > _WRITING)]
         chosen += [path for path in spoilt if folders is None or path.parent in folders]
     if outdated:
         # By version before time: a clock may have gone backwards.

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -29,7 +28,6 @@ from coupling_lib.errors import CouplingError, ParameterError
 FOLDER = "measurements"
 SUFFIX = ".safetensors"
 DAMAGED = ".damaged"
-PARTIAL = ".partial"
 
 
 class StoreWarning(UserWarning):
@@ -52,21 +50,12 @@ def place(root: str | Path, key: Mapping[str, Any]) -> Path:
 
 def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bool = True) -> Path:
     """Keep a measurement: written beside its place, brought to the disk, then renamed."""
-    # Whoever reads meanwhile, or after a crash at any moment, finds the whole file or none. Two processes that write
-    # the same measurement do not meet: each has a file of its own until the rename, and the last one stays.
-    path = place(root, key)
-    content = _encode(dict(key), ds, complete)
+    path, content = place(root, key), _encode(dict(key), ds, complete)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}")
-    try:
-        with partial.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with paths.written_beside(path) as partial, partial.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     # The rename as well, where the system can. Some network file systems know no such thing; the file is complete.
     with contextlib.suppress(OSError):
         handle = os.open(path.parent, os.O_RDONLY)

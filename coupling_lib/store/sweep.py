@@ -8,9 +8,11 @@ shards of a set, measured into one store on as many machines as there are, are m
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from coupling_lib.store import StoreWarning, join_prompts, write
 from coupling_lib.store.files import find, place, roots
 from coupling_lib.store.key import measurement_key, prompt_key
 from coupling_lib.store.limits import Summary, Until, in_shard
+from coupling_lib.svd.operators import fewer_products
 
 Prompts = str | torch.Tensor | Iterable[Any]
 Measure = Callable[..., xr.Dataset]
@@ -56,7 +59,8 @@ def sweep(
     measured on the first block, then now and then a line with the time left.
 
     Measures that gain by it get several short prompts of a narrow model at once, see `measures.frame.batched`; the
-    numbers are those of each prompt alone, up to rounding.
+    numbers are those of each prompt alone, up to rounding. Which these are follows from the list alone, so that a sweep
+    that goes on gives the same digits: what is missing is measured with its company, of which what was kept stays.
 
     The data set grows with the number of prompts, and nothing else does: of the model's activations and Jacobians,
     those of as many prompts as are measured together are in memory. Where even the data set is too large, take
@@ -157,33 +161,22 @@ def stream(
     if not callable(measure):
         raise ParameterError(f"measure is {shown(measure)}; pass a function, such as cl.measure_depth")
     shelf = _Shelf(_root(store), measure, model, settings)
-    # The last digits of what is measured together depend on the company.
+    # The last digits of what is measured together depend on the company, so that each prompt has the same in any run.
     most = prompts_together(model) if getattr(measure, "batched", False) and shard is None else 1
-    waiting: list[tuple[int, str | torch.Tensor]] = []
-    report = Report(model.name, model.n_blocks, len(given), lambda: shelf.missing(given), lambda: _needs(model))
-
-    def measured() -> Iterator[xr.Dataset]:
-        numbers, together = zip(*waiting, strict=True)
-        waiting.clear()
-        for number, prompt, ds in zip(
-            numbers, together, _each(measure, model, together, settings, report), strict=True
-        ):
-            ds = ds if number == 0 else _without_shared(ds)
-            shelf.keep(prompt, ds, complete=number == 0)
-            yield ds
-
+    needs = partial(_needs, model, measure, settings)
+    report = Report(model.name, model.n_blocks, len(given), partial(shelf.missing, given), needs)
     silent = None if len(given) > 1 else True
-    bar = tqdm(chosen, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False)
-    for number, prompt in bar:
-        ds = shelf.find(prompt, complete=number == 0)
-        if ds is None:
-            waiting.append((number, prompt))
-        if waiting and (ds is not None or len(waiting) == most):
-            yield from measured()
-        if ds is not None:
-            yield ds
-    if waiting:
-        yield from measured()
+    with tqdm(total=len(chosen), desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False) as bar:
+        for first in range(0, len(chosen), most):
+            numbers, group = zip(*chosen[first : first + most], strict=True)
+            kept = [shelf.find(prompt, complete=number == 0) for number, prompt in zip(numbers, group, strict=True)]
+            fresh = _each(measure, model, group, settings, report) if any(ds is None for ds in kept) else kept
+            for number, prompt, old, ds in zip(numbers, group, kept, fresh, strict=True):
+                if old is None:
+                    ds = ds if number == 0 else _without_shared(ds)
+                    shelf.keep(prompt, ds, complete=number == 0)
+                yield ds if old is None else old
+                bar.update()
 
 
 def _each(
@@ -278,13 +271,18 @@ class _Shelf:
         self.told = True
 
 
-def _needs(model: Model) -> str:
-    """Say what memory and disk a measurement of all Jacobians takes."""
-    held, on_disk = 4 * model.n_blocks * model.d_model**2, 0
+def _needs(model: Model, measure: Measure, settings: dict[str, Any]) -> str:
+    """Say what memory and disk a measurement takes; of products with Jacobians, next to none."""
+    parameters = inspect.signature(measure).parameters
+    formed = settings.get("formed", "formed" not in parameters or None)
+    if formed is None:
+        formed = not fewer_products(model.d_model, max(settings.get("ks", parameters["ks"].default)), model.n_blocks)
+    held, on_disk = 4 * model.n_blocks * model.d_model**2 * formed, 0
     for weight in model.hf.parameters():
         held += 0 if weight.is_meta else weight.nbytes
         on_disk += weight.nbytes if weight.is_meta else 0
-    return f"{gb(held)} of memory for weights and Jacobians" + (f", {gb(on_disk)} of weights on disk" * bool(on_disk))
+    what = "weights" + " and Jacobians" * formed
+    return f"{gb(held)} of memory for {what}" + (f", {gb(on_disk)} of weights on disk" * bool(on_disk))
 
 
 def _without_shared(ds: xr.Dataset) -> xr.Dataset:

@@ -63,10 +63,14 @@ def as_torch_operator(operator: Any) -> Any:
 
 def fewer_products(d: int, k: int, n_blocks: int = 0) -> bool:
     """Tell whether K triplets, and coupling with those of L blocks, take less time by products than by forming J."""
-    # A (d, d) Jacobian takes d products with its transpose. A Krylov basis of m columns takes 2 m, each as long as
-    # three of many at once, and the coupling with the singular vectors of all blocks L K more. m is what blocks of
-    # trained decoders need. `benchmarks.unformed` measures both ways on either side of this line.
-    return 2 * 3 * krylov_columns(k) + n_blocks * k < 0.9 * d
+    # A (d, d) Jacobian takes d products with its transpose. `benchmarks.unformed` measures both ways on either side.
+    return by_products(k, n_blocks, as_long=3) < 0.9 * d
+
+
+def by_products(k: int, n_blocks: int = 0, as_long: int = 1) -> int:
+    """Count the columns that a Jacobian which is not formed is multiplied with, those of few at once several times."""
+    # A Krylov basis of m columns takes 2 m, each as long as three of many at once, and the vectors of all blocks L K.
+    return 2 * as_long * krylov_columns(k) + n_blocks * k
 
 
 def krylov_columns(k: int) -> int:

@@ -5,6 +5,7 @@ import torch
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.coupling import coupling_matrices, coupling_matrix, miscoupling, mismatch
+from coupling_lib.metrics.variants import measure_variants
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -185,6 +186,49 @@ def test_matrices_of_unequal_widths_are_refused_with_the_shapes_seen_and_expecte
     # A stack of Jacobians is taken at once.
     many = coupling_matrix(jacobians, torch.linalg.svd(jacobians[1]), k=5)
     assert many.shape == (len(jacobians), 5, 5)
+
+
+def test_what_fails_inside_a_product_is_not_taken_for_a_wrong_shape(jacobians):
+    class Full:
+        shape = (24, 24)
+
+        def __matmul__(self, V):
+            raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes")
+
+    U, S, Vh = torch.linalg.svd(jacobians[:2])
+    for measure in (
+        lambda: coupling_matrix(Full(), torch.linalg.svd(jacobians[1]), k=5),
+        lambda: coupling_matrices([Full(), Full()], U, Vh),
+        lambda: measure_variants([Full(), Full()], U, S, Vh, (5,)),
+    ):
+        with pytest.raises(RuntimeError, match="not enough memory"):
+            measure()
+
+
+def test_stacks_that_do_not_fit_are_refused_before_anything_is_multiplied(jacobians):
+    U, S, Vh = torch.linalg.svd(jacobians)
+    n = len(jacobians)
+    with pytest.raises(
+        ParameterError, match=rf"leading dimensions J1 \({n},\), U \({n - 1},\), Vh \({n - 1},\) do not fit"
+    ):
+        coupling_matrix(jacobians, SimpleNamespace(U=U[1:], Vh=Vh[1:]), k=5)
+    with pytest.raises(ParameterError, match=r"leading dimensions A \(2, 3\), s1 \(3, 3\) do not fit"):
+        mismatch(torch.ones(2, 3, 3), torch.ones(3, 3))
+    with pytest.raises(ParameterError, match=r"expected \(L, d, K\), \(L, K, d\)"):
+        coupling_matrices(jacobians, U[1:], Vh)
+    for J, said in (
+        (jacobians[:, :8, :8], r"shape \(8, 8\), and the vectors width 24"),
+        ([jacobians[0], jacobians[1, :8]], r"shape \(8, 24\), and the vectors width 24"),
+        (jacobians[:0], "there is no Jacobian"),
+        (["J"], "J is .*a sequence of operators"),
+        (None, "J is None"),
+    ):
+        with pytest.raises(ParameterError, match=said):
+            coupling_matrices(J, U, Vh)
+        with pytest.raises(ParameterError, match=said):
+            measure_variants(J, U, S, Vh, (5,))
+    with pytest.raises(ParameterError, match=rf"for {n - 1} Jacobians"):
+        measure_variants(jacobians[1:], U, S, Vh, (5,))
 
 
 @pytest.mark.parametrize("norm", ["fro", 0, -2, None, True])

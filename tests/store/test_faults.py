@@ -16,7 +16,7 @@ import pytest
 import xarray as xr
 
 import coupling_lib as cl
-from coupling_lib import progress, store
+from coupling_lib import paths, progress, store
 from coupling_lib.paths import ROOT
 from coupling_lib.store import __main__ as shell
 from coupling_lib.store import catalogue, files
@@ -41,7 +41,7 @@ def sound(root) -> set[str]:
     """The prompts of all measurements that are kept; each is read and checked, and nothing else lies beside them."""
     with warnings.catch_warnings(action="error"):
         found = [files.open_file(path)[1] for path in root.rglob(f"*{files.SUFFIX}")]
-    assert not [path for path in root.rglob("*") if path.suffix in (files.PARTIAL, files.DAMAGED)]
+    assert not [path for path in root.rglob("*") if path.suffix in (paths.PARTIAL, files.DAMAGED)]
     return {str(ds.prompt.item()) for ds in found}
 
 

@@ -60,6 +60,25 @@ def test_merged_shards_are_the_bytes_of_one_undivided_run(model, tmp_path, count
     xr.testing.assert_allclose(merged, cl.sweep(measure, model, TEXTS, store=tmp_path / "t", **settings), 1e-4, 1e-6)
 
 
+def test_a_sweep_that_goes_on_and_merged_shards_give_the_bytes_of_an_undisturbed_run(tmp_path):
+    neox, texts = cl.load_model("nano-neox"), [prompt.text for prompt in cl.load_prompts(n=20)]
+    assert 1 < prompts_together(neox) < len(texts)  # two groups, the second of them smaller
+
+    def swept(folder: str, **choice) -> bytes:
+        return netcdf(cl.sweep(cl.measure_depth, neox, texts, ks=(2,), store=tmp_path / folder, **choice))
+
+    whole, alone = swept("whole"), swept("alone", shard="1/1")
+    kept = store.listing(root=tmp_path / "whole").set_index("prompt").path
+    for number in (0, 3, 4, 15, 17):
+        os.remove(kept[texts[number]])
+    left = {path: os.stat(path).st_mtime_ns for path in kept if os.path.exists(path)}
+    assert len(left) == 15 and swept("whole") == whole
+    assert {path: os.stat(path).st_mtime_ns for path in left} == left
+    for number in (2, 1):
+        swept("shards", shard=f"{number}/2")
+    assert swept("shards") == alone
+
+
 def test_what_is_measured_one_by_one_anyway_needs_no_shard_for_the_same_bytes(model, tmp_path):
     whole = cl.sweep(cl.measure_trajectories, model, TEXTS, store=tmp_path / "one")
     for number in (1, 2):

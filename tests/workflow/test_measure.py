@@ -140,7 +140,7 @@ def test_commands_end_in_one_line(made, tmp_path, capsys):
     file = records.write(tmp_path / "plan.json", made)
 
     def run() -> int:
-        return records.in_one_line(merge._run, "merge", [str(file), name], plan=None, job=None)
+        return records.run_command(merge._run, "merge", [str(file), name], plan=None, job=None)
 
     assert run() == 1
     assert capsys.readouterr().err.startswith("error: the record ")
@@ -155,8 +155,8 @@ def test_commands_end_in_one_line(made, tmp_path, capsys):
     def full() -> str:
         raise OSError(28, "No space left on device", "results")
 
-    assert records.in_one_line(interrupted, "x", []) == 130
-    assert records.in_one_line(full, "x", []) == 1
+    assert records.run_command(interrupted, "x", []) == 130
+    assert records.run_command(full, "x", []) == 1
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("error: interrupted; what was finished is kept") and len(said) == 2
     assert said[1] == "error: results: No space left on device"
