@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -39,8 +40,7 @@ def test_a_yes_leads_to_what_is_there_and_anything_else_says_why(row):
     else:
         assert re.search(r"\.$", row["shown"]) and len(row["shown"]) > 40
     for page in pages:
-        name = (BOOK / page).resolve().relative_to(paths.ROOT.resolve()).with_suffix("").as_posix()
-        assert name in LISTED
+        assert Path(os.path.normpath(Path("book") / page)).with_suffix("").as_posix() in LISTED
     assert [file for file in files if not (BOOK / file).resolve().is_file()] == []
 
 
