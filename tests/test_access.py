@@ -32,12 +32,14 @@ def test_each_control_of_the_theme_gets_a_name_that_says_what_stands_on_it():
         '<summary aria-label="Toggle hidden content">Show</summary>'
         '<button class="btn search-button-field x" title="Search" aria-label="Search" data-a="b">Search</button>'
         '<i class="theme-switch fa-sun  fa-lg" data-mode="light" title="Light"></i><i class="other" title="Light"></i>'
+        '<div role="list" class="citation-list"><div class="citation" role="doc-biblioentry">A</div></div>'
     )
     named = access.accessible(page)
     assert named == (
         "<summary>Show</summary>"
         '<button class="btn search-button-field x" title="Search" data-a="b">Search</button>'
         '<i class="theme-switch fa-sun  fa-lg" data-mode="light"></i><i class="other" title="Light"></i>'
+        '<div role="list" class="citation-list"><div class="citation" role="listitem">A</div></div>'
     )
     assert access.accessible(named) == named
 
@@ -145,7 +147,8 @@ WITHOUT_SCRIPT = """async () => {
   return {
     title: seen(document.querySelector("article h1")),
     words: document.querySelector("article").innerText.split(/\\s+/).length,
-    hidden: all("article h2, article p, article table").filter(e => !seen(e)).map(e => e.outerHTML.slice(0, 80)),
+    hidden: all("article h2, article p, article table")
+      .filter(e => e.textContent.trim() && !seen(e)).map(e => e.outerHTML.slice(0, 80)),
     images: images.filter((image, n) => !(drawn[n] && (seen(image) || image.closest("details")))).length,
     double: [...document.querySelectorAll("figure.tbc-figure img.only-dark")].filter(seen).length,
   };

@@ -37,6 +37,8 @@ def accessible(page: str) -> str:
     # These say by themselves what they do: "Show code cell source", "Search".
     page = page.replace('<summary aria-label="Toggle hidden content">', "<summary>")
     page = re.sub(r'(<button class="[^"]*search-button-field[^>]*?) aria-label="Search"', r"\1", page)
+    # An entry of a bibliography is an item of the list in which it stands; the other role is no longer in use.
+    page = page.replace('role="doc-biblioentry"', 'role="listitem"')
     # The three pictures of one button are not three names of it.
     return re.sub(r'(<i class="theme-switch [^>]*?)\s+title="[^"]*"', r"\1", page)
 
