@@ -57,7 +57,7 @@ def test_3_time_and_memory_of_that_model_are_one_click_away(tab):
 def test_4_from_figure_3_to_the_function_that_draws_it(tab):
     reader = Reader(tab)
     reader.follow("paper-figures.html", saying="figures")
-    reader.press(tab.locator("tr", has_text="blocks 9 to 16 of Llama-3 8B").locator("a[href*='draw_matrices']"))
+    reader.press(tab.locator("tr", has_text="blocks 9 to 16 of Llama-3 8B").locator("a[href*='draw_matrices']").first)
     named = tab.locator("dt[id='coupling_lib.figures.depth.draw_matrices']")
     named.wait_for()
     assert tab.url.endswith("#coupling_lib.figures.depth.draw_matrices") and "draw_matrices(" in named.inner_text()
