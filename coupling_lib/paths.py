@@ -26,8 +26,7 @@ PARTIAL = ".partial"
 @contextmanager
 def written_beside(target: Path) -> Generator[Path]:
     """Give a name beside a file's or a folder's own; what is written there takes its place, whole or not at all."""
-    # Whoever reads meanwhile, or after a crash at any moment, finds all of it or nothing. Two processes that write the
-    # same do not meet: of files the last one stays, of folders the first.
+    # After a crash all of it is there or nothing. Of two that write the same file the last stays, of folders the first.
     partial = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}")
     try:
         yield partial

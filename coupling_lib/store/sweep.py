@@ -59,8 +59,8 @@ def sweep(
     measured on the first block, then now and then a line with the time left.
 
     Measures that gain by it get several short prompts of a narrow model at once, see `measures.frame.batched`; the
-    numbers are those of each prompt alone, up to rounding. Which these are follows from the list alone, so that a sweep
-    that goes on gives the same digits: what is missing is measured with its company, of which what was kept stays.
+    numbers are those of each prompt alone, up to rounding. Which these are follows from the list: what is missing after
+    a stop is measured with its company again, to the same digits, and what was kept stays.
 
     The data set grows with the number of prompts, and nothing else does: of the model's activations and Jacobians,
     those of as many prompts as are measured together are in memory. Where even the data set is too large, take
