@@ -147,3 +147,16 @@ def test_one_panel_is_not_cut_and_sizes_of_text_are_read():
     svg, _ = drawn(1)
     assert panels.windows(svg) == [] and panels.smallest(svg) == 8.0
     assert panels.written([[panels.Box(0, 1.5, 3, 9)], [panels.Box(0, 0, 1, 1)] * 2], 2.0) == "0,3,6,15 0,0,2,2+0,0,2,2"
+
+
+def test_a_drawing_loses_nothing_that_is_seen():
+    drawing = b"""<svg viewBox="0 0 10 10"><!-- 0.1 -->
+ <metadata>by a program</metadata>
+ <defs><path id="dot" d="M 3.14159 0
+L 0.015625 2.5" transform="scale(0.015625)"/></defs>
+ <g id="axes_1"> <use xlink:href="#dot" x="12.3456"/></g>
+</svg>"""
+    assert book_figures.light(drawing) == (
+        b'<svg viewBox="0 0 10 10"><defs><path id="dot" d="M 3.14 0 L 0.015625 2.5" transform="scale(0.015625)"/>'
+        b'</defs><g><use xlink:href="#dot" x="12.34"/></g></svg>'
+    )
