@@ -65,6 +65,8 @@ SHOWN = """async scheme => {
       "a filter over the picture": style(image).filter !== "none",
     };
   };
+  // The explorer hides the figure that stands in for it on paper and without a script.
+  const figures = [...document.querySelectorAll("figure.tbc-figure")].filter(f => !f.closest(".cx-static"));
   const named = problems => Object.keys(problems).filter(name => problems[name]);
   return {
     theme: document.documentElement.dataset.theme,
@@ -73,7 +75,7 @@ SHOWN = """async scheme => {
     written: document.querySelectorAll("article .math").length,
     set: document.querySelectorAll("article .math mjx-container").length,
     errors: document.querySelectorAll("mjx-merror, [data-mml-node=merror]").length,
-    figures: [...document.querySelectorAll("figure.tbc-figure")].flatMap(figure => named(wrong(figure))),
+    figures: figures.flatMap(figure => named(wrong(figure))),
     width: document.documentElement.scrollWidth,
   };
 }"""

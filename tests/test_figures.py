@@ -46,6 +46,14 @@ def test_figures_are_numbered_in_the_order_of_the_pages_and_once_wherever_they_a
         ("b", "n1"): (3, "one", "fig-b"),
         ("a", "n2"): (4, "two", "fig-a-n2"),
     }
+    lent = book_figures.numbering(["front", "one", "two"], pages, lambda name, home: shown(name), ("one",))
+    assert {key: (one.number, one.page) for key, one in lent.items()} == {
+        ("b", "n1"): (1, "front"),
+        ("own", "front"): (2, "front"),
+        ("a", "n1"): (3, "two"),
+        ("a", "n2"): (4, "two"),
+        ("words", "n2"): (5, "two"),
+    }
 
 
 def test_all_of_what_show_writes_is_found_again():
@@ -150,7 +158,7 @@ def test_one_panel_is_not_cut_and_sizes_of_text_are_read():
 
 
 def test_a_drawing_loses_nothing_that_is_seen():
-    drawing = b"""<svg viewBox="0 0 10 10"><!-- 0.1 -->
+    drawing = b"""<svg viewBox="0 0 10 10">
  <metadata>by a program</metadata>
  <defs><path id="dot" d="M 3.14159 0
 L 0.015625 2.5" transform="scale(0.015625)"/></defs>

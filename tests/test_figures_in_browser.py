@@ -14,7 +14,7 @@ PHONE = {"width": 390, "height": 844}
 LARGEST_API_PAGE = 500_000
 
 # The pictures that are seen, and how wide each is drawn.
-DRAWN = """() => [...document.querySelectorAll("figure.tbc-figure[id]")].map(figure => [
+DRAWN = """() => [...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *)")].map(figure => [
   figure.id,
   [...figure.querySelectorAll("img.only-light")].filter(image => image.checkVisibility())
     .map(image => [image.getAttribute("src"), image.getBoundingClientRect().width]),

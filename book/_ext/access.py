@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 _FOLDED = re.compile(
-    r'(?P<link><a class="[^"]*\breference\b[^"]*"[^>]*>(?P<title>.*?)</a>)(?P<details><details[^>]*>)<summary>'
+    r'(?P<link><a class="[^"]*\breference\b[^"]*"[^>]*>(?P<title>(?:(?!</a>).)*)</a>)'
+    r"(?P<details><details[^>]*>)<summary>"
     r'(?=<span class="toctree-toggle")',
     re.DOTALL,
 )

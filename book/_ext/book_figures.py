@@ -30,6 +30,8 @@ from sphinx.util.osutil import relative_uri
 
 CHAPTERS = "book/"
 WIDTH, VIEW_WIDTH, LEAST_TEXT = 720, 540, 10.0
+# The explorer's page shows a chapter's figure on paper and where no script runs.
+_BORROWERS = ("book/explorer",)
 """Width of a figure in CSS pixels and in the units of its SVG; the least height of its text on a phone, in pixels."""
 FIGURE = re.compile(
     r'(?:<style>[^<]*</style>)?<figure class="tbc-figure"(?: data-drawn-by="(?P<drawn_by>[\w.]+)")?>(?P<images>.*?)'
@@ -185,7 +187,7 @@ def named(kind: str, content: bytes) -> str:
 
 
 def light(svg: bytes) -> bytes:
-    """Leaves out of a drawing what nobody sees: notes, names that nothing refers to, thousandths of a point.
+    """Leaves out of a drawing what nobody sees: names that nothing refers to, blanks, thousandths of a point.
 
     Args:
         svg: the drawing.
@@ -195,7 +197,7 @@ def light(svg: bytes) -> bytes:
     """
     text = svg.decode()
     used = set(re.findall(r"#([\w.-]+)", text))
-    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r' id="([^"]*)"', lambda name: name[0] if name[1] in used else "", text)
     # A number below 1 may be a scale, which needs its digits.
     text = re.sub(r"(\b[1-9]\d*\.\d\d)\d+", r"\1", text)
@@ -225,24 +227,28 @@ def numbers(env: Any) -> dict[tuple[str, str], Numbered]:
 
 
 def numbering(
-    order: list[str], shown: dict[str, list[tuple[str, str, str, str]]], markup: Callable[[str, str], str]
+    order: list[str],
+    shown: dict[str, list[tuple[str, str, str, str]]],
+    markup: Callable[[str, str], str],
+    borrowers: tuple[str, ...] = (),
 ) -> dict:
-    """Numbers figures in the order of the pages. The front page lends its figures from chapters where it can.
+    """Numbers figures in the order of the pages. The front page and others borrow figures of chapters where they can.
 
     Args:
         order: the pages, the front page first.
         shown: for each page what it shows: name, notebook, anchor, and what `show` wrote if it is known.
         markup: gives what `show` wrote of a name in a notebook.
+        borrowers: pages beside the front page on which a figure of a chapter keeps that chapter's number.
 
     Returns:
         each figure once, by name and notebook.
     """
-    front, *chapters = order
-    later = {(name, home) for page in chapters for name, home, *_ in shown.get(page, ())}
+    borrowers = (order[0], *borrowers)
+    later = {(name, home) for page in order if page not in borrowers for name, home, *_ in shown.get(page, ())}
     found: dict[tuple[str, str], Numbered] = {}
     for page in order:
         for name, home, anchor, text in shown.get(page, ()):
-            if (name, home) not in found and not (page == front and (name, home) in later):
+            if (name, home) not in found and not (page in borrowers and (name, home) in later):
                 text = text or markup(name, home)
                 if FIGURE.search(text):
                     found[name, home] = Numbered(len(found) + 1, page, anchor, text)
@@ -255,7 +261,7 @@ def _number(app: Any, env: Any) -> list[str]:
     def markup(name: str, home: str) -> str:
         return read_glue_cache(folder, home).get(name, {}).get("data", {}).get("text/html", "")
 
-    env.book_figure_numbers = numbering(list(_reading_order(env)), _all_shown(env), markup)
+    env.book_figure_numbers = numbering(list(_reading_order(env)), _all_shown(env), markup, _BORROWERS)
     labels = env.domains["std"]
     for page in _all_shown(env):
         env.toc_fignumbers.setdefault(page, {})["figure"] = {}

@@ -54,10 +54,21 @@
     resize(Math.max(least, Math.min(sheet.clientWidth - 32, (sheet.clientHeight - 32) * shape)));
   }
 
+  // What scrolls sideways can be scrolled by keys as well.
+  function reach(box) {
+    const scrolls = box.scrollWidth > box.clientWidth;
+    box.toggleAttribute("tabindex", scrolls);
+    if (!scrolls) return;
+    box.tabIndex = 0;
+    box.setAttribute("role", "group");
+    box.setAttribute("aria-label", "Picture, scrolls sideways");
+  }
+
   function stack(figure) {
     const view = figure.querySelector(".tbc-view"), old = figure.querySelector(".tbc-panels");
     if (old) old.remove();
     figure.classList.toggle("tbc-stacked", phone.matches && "windows" in figure.dataset);
+    reach(view);
     if (!figure.classList.contains("tbc-stacked")) return;
     const pieces = figure.dataset.windows.split(" ").map((piece) => piece.split("+").map((one) => one.split(",").map(Number)));
     const widths = pieces.map((piece) => piece.reduce((sum, one) => sum + one[2], 0));
@@ -66,7 +77,7 @@
     // As many panels side by side as fit, and these as large as the room allows, up to half as large again.
     const beside = Math.max(1, Math.floor(room / (most * least)));
     const scale = Math.max(least, Math.min(room / (beside * most), 1.5 * least));
-    const panels = element("div", { class: "tbc-panels", role: "img", "aria-label": view.querySelector("img").alt });
+    const panels = element("div", { class: "tbc-panels", role: "group", "aria-label": view.querySelector("img").alt });
     pieces.forEach((piece) => {
       const panel = element("div", { class: "tbc-panel" });
       piece.forEach(([left, top, width, height]) => {
@@ -85,6 +96,7 @@
     });
     panels.addEventListener("click", () => enlarge(figure));
     view.after(panels);
+    panels.querySelectorAll(".tbc-panel").forEach(reach);
   }
 
   document.addEventListener("DOMContentLoaded", () => {

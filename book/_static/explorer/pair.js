@@ -16,7 +16,7 @@
       onclick: () => now && change({l: now.v.m + 1, m: now.v.l + 1})}, "⇄");
     const told = make("div.told"), spoken = make("p.spoken", {role: "status"}), missing = make("p.note");
     const figures = [0, 1, 2, 3].map(() => {
-      const canvas = make("canvas", {role: "img"}), title = make("figcaption");
+      const canvas = make("canvas", {role: "img", "aria-label": "Coupling matrix"}), title = make("figcaption");
       return {canvas, title, box: make("figure", {}, title, canvas)};
     });
     const squares = make("div.squares", {}, ...figures.map(f => f.box));
