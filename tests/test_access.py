@@ -73,7 +73,9 @@ def test_what_was_measured_of_which_model_is_one_table():
 @pytest.mark.browser
 def test_pages_that_sphinx_makes_are_for_everyone_too(tab):
     # Addresses that only lead elsewhere are left out.
-    leading = {page for page in HTML.glob("*.html") if "<title>This page moved" in page.read_text(encoding="utf-8")}
+    signs = ("<title>This page moved", 'http-equiv="Refresh"')
+    pages = {page: page.read_text(encoding="utf-8") for page in HTML.glob("*.html")}
+    leading = {page for page, text in pages.items() if any(sign in text for sign in signs)}
     made = {*HTML.glob("*.html")} - {*book_pages()} - leading
     assert {"search", "genindex"} <= {page.stem for page in made}
     for page in sorted(made):

@@ -32,7 +32,7 @@ def test_on_a_phone_no_text_of_a_figure_is_lower_than_ten_pixels_and_most_panels
             for source, width in drawn:
                 file = (page.parent / source).resolve()
                 points = panels.smallest(file.read_text(encoding="utf-8")) if file.suffix == ".svg" else 8.0
-                sizes[f"{page.stem}#{anchor}"] = points * 4 / 3 * width / 720
+                sizes[f"{page.relative_to(HTML)}#{anchor}"] = points * 4 / 3 * width / 720
     assert len(sizes) > 100 and cut > len(sizes) / 3
     assert {name: size for name, size in sizes.items() if size < 9.95} == {}
 
