@@ -115,7 +115,7 @@ def wrong_paths(prose: str, beside: Path) -> set[str]:
     plain = {name.rstrip(".") for name in named if not re.search(r"[*<{$]|\b[A-Z]{4,}\b", name)} - MADE
     lasting = {name for name in plain if name.split("/")[0] not in MADE_FOLDERS}
     # A page of the book may be named without its ending, as in its table of contents; some are made.
-    tried = {name: (name, f"{name}.md", f"{name}.py") for name in lasting}
+    tried = {name: (name, f"{name.removesuffix('.html')}.md", f"{name}.py") for name in lasting}
     return {name for name, ways in tried.items() if not any((place / way).exists() for place in places for way in ways)}
 
 

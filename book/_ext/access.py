@@ -1,7 +1,7 @@
 """Gives the theme's controls names that a screen reader can say and a voice can call.
 
 The theme gives the button that unfolds a part of the sidebar no name, and names others by something else than what
-stands on them. What it leaves to a style sheet and a script is in `access.css` and `access.js`.
+stands on them. What it leaves to a style sheet and a script is in the static files of the same name.
 """
 
 from __future__ import annotations
