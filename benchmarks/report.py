@@ -322,7 +322,8 @@ def page(
         runs = json.loads(latest_size.read_text(encoding="utf-8"))
         head = ("model", "precision", "depth notebook, one prompt", "largest process", "forming would be")
         parts += [machine_line(runs[0]["machine"]), table(head, [real_size_row(run) for run in runs])]
-        for precision in {"float32", "nf4"} - {run["parameters"]["precision"] for run in runs}:
+        ran = {run["parameters"]["precision"] for run in runs}
+        for precision in (one for one in ("float32", "nf4") if one not in ran):
             command = f"`python -m benchmarks.real_size --precision {precision}`"
             parts.append(f"In {precision} it was not measured here; {command} does it.\n")
     else:

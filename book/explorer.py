@@ -194,10 +194,10 @@ def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any]) -> 
     }
 
 
-def script(kind: str, name: str, content: Any) -> str:
-    """Writes a classic script that adds an entry to the explorer's global."""
+def script(kind: str, name: str, content: Any, page: str = "couplingExplorer") -> str:
+    """Writes a classic script that adds an entry to the global of a page."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
-    return f'((window.couplingExplorer ??= {{}}).{kind} ??= {{}})["{name}"] = {text};\n'
+    return f'((window.{page} ??= {{}}).{kind} ??= {{}})["{name}"] = {text};\n'
 
 
 def read(text: str) -> Any:

@@ -1,6 +1,9 @@
-"""Draws the pictures of "The idea in five minutes": two blocks with three directions each, and two real blocks."""
+"""Draws the pictures of the front page and of the idea: a public decoder, two of its blocks, and two of a toy."""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -12,6 +15,7 @@ import coupling_lib
 from coupling_lib import provenance
 from coupling_lib.figures import depth, parts, style
 from coupling_lib.figures.show import show
+from coupling_lib.measures import random_bases
 from coupling_lib.metrics.summaries import side_by_side
 
 # How strongly the toy's two blocks respond along their three directions.
@@ -99,10 +103,7 @@ def idea_toy() -> str:
 
 def idea_neighbours() -> str:
     """Write two real blocks before and after training as a part of a page."""
-    networks, prompts = {}, coupling_lib.load_prompts(n=12)
-    for name in ("untrained", "trained"):
-        model = coupling_lib.load_model("smollm2-135m", untrained=name == "untrained")
-        networks[name] = coupling_lib.sweep(coupling_lib.measure_depth, model, prompts, ks=(_K,))
+    networks = _before_and_after()
     pair = take_neighbours(networks)
     first, second = int(pair.block_jacobian), int(pair.block_vectors)
     return _raw(
@@ -113,9 +114,40 @@ def idea_neighbours() -> str:
             caption=f"The coupling matrix of blocks {first} and {second} of SmolLM2-135M at the last token of one "
             "prompt, before and after training: of all neighbours, the two that are coupled most. The scale ends below "
             "the largest entries.",
-            provenance=provenance.line(*(ds.attrs for ds in networks.values()), command="make book"),
+            provenance=_origin(networks),
         )
     )
+
+
+def landing_page() -> str:
+    """Write the picture of the front page: a public decoder's coupling before and after training."""
+    networks = _before_and_after()
+    return _raw(
+        show(
+            depth.draw_graph,
+            depth.take_graph(side_by_side(**networks), _READING, _K),
+            null=random_bases.chance(coupling_lib.null_of(networks["trained"], _READING)),
+            beyond=True,
+            name="coupling-before-and-after-training",
+            caption="The 30 blocks of SmolLM2-135M, before and after training. A line joins two blocks that share "
+            f"their {_K} strongest directions more than chance would have it; the wider, the more.",
+            provenance=_origin(networks),
+        )
+    )
+
+
+@functools.cache
+def _before_and_after() -> dict[str, xr.Dataset]:
+    """Measure the public decoder with fresh and with its own weights, or read that from the store."""
+    prompts, networks = coupling_lib.load_prompts(n=12), {}
+    for name in ("untrained", "trained"):
+        model = coupling_lib.load_model("smollm2-135m", untrained=name == "untrained")
+        networks[name] = coupling_lib.sweep(coupling_lib.measure_depth, model, prompts, ks=(_K,))
+    return networks
+
+
+def _origin(networks: Mapping[str, xr.Dataset]) -> str:
+    return provenance.line(*(ds.attrs for ds in networks.values()), command="make book")
 
 
 def _coupling(matrices: np.ndarray) -> list[float]:

@@ -165,7 +165,7 @@ def command(step: int) -> str:
 
 def script(kind: str, name: str, content: Any) -> str:
     """Writes a classic script that adds an entry to the page's global."""
-    return explorer.script(kind, name, content).replace("couplingExplorer", GLOBAL, 1)
+    return explorer.script(kind, name, content, GLOBAL)
 
 
 def note(changes: Mapping[str, float]) -> str:

@@ -17,7 +17,7 @@ import nbformat
 import yaml
 from chapters import CHAPTERS, run_part, verdicts_part
 from complete import pages
-from idea import idea_neighbours, idea_toy
+from idea import idea_neighbours, idea_toy, landing_page
 from library import API
 from measured import measured_page
 from paper_map import map_page
@@ -28,12 +28,7 @@ from scorecard import claims_page
 from status import status_page
 from structure import homogeneous_page, postnorm_page
 
-import coupling_lib
-from coupling_lib import paths, provenance
-from coupling_lib.figures import depth
-from coupling_lib.figures.show import show
-from coupling_lib.measures import random_bases
-from coupling_lib.metrics.summaries import side_by_side
+from coupling_lib import paths
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.packages import PACKAGES
 from coupling_lib.models.registry import Entry, entries
@@ -179,30 +174,6 @@ def variants_page() -> str:
     # Inside a table a bar would end the cell, even in mathematics; \vert is the same sign.
     rows = [(name, formula.replace("|", r"\vert "), source) for name, formula, source in rows]
     return table(("name", "definition", "stands in"), rows)
-
-
-def landing_page() -> str:
-    """Draws the picture of the front page: a public decoder's coupling before and after training.
-
-    Returns:
-        the figure, with its data and its origin, as HTML in Markdown.
-    """
-    k, reading, prompts = 10, "normalized_miscoupling", coupling_lib.load_prompts(n=12)
-    networks = {}
-    for name in ("untrained", "trained"):
-        model = coupling_lib.load_model("smollm2-135m", untrained=name == "untrained")
-        networks[name] = coupling_lib.sweep(coupling_lib.measure_depth, model, prompts, ks=(k,))
-    figure = show(
-        depth.draw_graph,
-        depth.take_graph(side_by_side(**networks), reading, k),
-        null=random_bases.chance(coupling_lib.null_of(networks["trained"], reading)),
-        beyond=True,
-        name="coupling-before-and-after-training",
-        caption="The 30 blocks of SmolLM2-135M, before and after training. A line joins two blocks that share "
-        f"their {k} strongest directions more than chance would have it; the wider, the more.",
-        provenance=provenance.line(*(ds.attrs for ds in networks.values()), command="make book"),
-    )
-    return f"```{{raw}} html\n{figure.data}\n```\n"
 
 
 def versions_page() -> str:

@@ -30,9 +30,9 @@ from sphinx.util.osutil import relative_uri
 
 CHAPTERS = "book/"
 WIDTH, VIEW_WIDTH, LEAST_TEXT = 720, 540, 10.0
+"""Width of a figure in CSS pixels and in the units of its SVG; the least height of its text on a phone, in pixels."""
 # The explorer's page shows a chapter's figure on paper and where no script runs.
 _BORROWERS = ("book/explorer",)
-"""Width of a figure in CSS pixels and in the units of its SVG; the least height of its text on a phone, in pixels."""
 FIGURE = re.compile(
     r'(?:<style>[^<]*</style>)?<figure class="tbc-figure"(?: data-drawn-by="(?P<drawn_by>[\w.]+)")?>(?P<images>.*?)'
     r'<figcaption>(?P<caption>.*?) (?P<data><a download="(?P<name>[\w-]+)\.csv" '
