@@ -33,6 +33,8 @@ export JUPYTER_PREFER_ENV_PATH := 1
 # Without this the debugger prints a warning about frozen modules into the log of every notebook.
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHONUNBUFFERED := 1
+# Where this is set, each of some hundred processes would compile torch and transformers for itself, 15 s every time.
+unexport PYTHONDONTWRITEBYTECODE
 
 LIBRARY := $(shell find coupling_lib -name '*.py' -not -path 'coupling_lib/training/*')
 PROMPTS := $(shell find data/prompts -type f 2>/dev/null)
