@@ -51,10 +51,11 @@ def run(
         checkpoint: folder of a checkpoint that was written before; a new one by default, removed at the end.
 
     Returns:
-        a record: `seconds` from the command to its end, `peak_resident` bytes of the largest process it started,
-        `matrix_peak` of the same minutes, and `fraction_of_peak`, what forming the Jacobians of both models takes, all
-        of their columns with all of their weights, as a share of what the machine could have multiplied meanwhile.
-        Where the measurement multiplies with Jacobians instead of forming them, it does less than that.
+        a record: `seconds` from the command to its end, `peak_resident` bytes of the largest process it started, of
+        these `peak_own` without the pages of files, which the system takes back where memory is short, `matrix_peak`
+        of the same minutes, and `fraction_of_peak`, what forming the Jacobians of both models takes, all of their
+        columns with all of their weights, as a share of what the machine could have multiplied meanwhile. Where the
+        measurement multiplies with Jacobians instead of forming them, it does less than that.
     """
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="real-size-") as root:
@@ -64,7 +65,7 @@ def run(
             draw(LlamaForCausalLM, config, 1, torch.bfloat16, folder)
         written = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         before = machine.matrix_rate(size)
-        seconds, peak, output = _papermill(Path(root), {"model": str(folder), "prompts": "1"} | parameters, threads)
+        seconds, peaks, output = _papermill(Path(root), {"model": str(folder), "prompts": "1"} | parameters, threads)
         matrix_peak = max(before, machine.matrix_rate(size))
     flop = _flop(config)
     return {
@@ -77,7 +78,7 @@ def run(
         },
         "parameters": parameters,
         "seconds": seconds,
-        "peak_resident": peak,
+        **peaks,
         "flop": flop,
         "matrix_peak": matrix_peak,
         "fraction_of_peak": flop / seconds / matrix_peak,
@@ -92,7 +93,7 @@ def _flop(config: PreTrainedConfig) -> int:
     return 2 * 2 * config.hidden_size * weights
 
 
-def _papermill(root: Path, parameters: dict[str, str], threads: int) -> tuple[float, int, str]:
+def _papermill(root: Path, parameters: dict[str, str], threads: int) -> tuple[float, dict[str, int], str]:
     """Run the notebook in a process of its own; give its seconds, its largest process and what it said."""
     notebook = root / "depth.ipynb"
     jupytext.write(jupytext.read(paths.ROOT / "notebooks" / "depth.py"), notebook)
@@ -103,8 +104,8 @@ def _papermill(root: Path, parameters: dict[str, str], threads: int) -> tuple[fl
     start = time.perf_counter()
     with (root / "log").open("w+", encoding="utf-8") as log:
         child = subprocess.Popen(command, cwd=paths.ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
-        peak, done = [0], threading.Event()
-        watcher = threading.Thread(target=_watch, args=(child.pid, peak, done), daemon=True)
+        peaks, done = {"peak_resident": 0, "peak_own": 0}, threading.Event()
+        watcher = threading.Thread(target=_watch, args=(child.pid, peaks, done), daemon=True)
         watcher.start()
         code = child.wait()
         seconds = time.perf_counter() - start
@@ -114,11 +115,11 @@ def _papermill(root: Path, parameters: dict[str, str], threads: int) -> tuple[fl
         output = log.read()
     if code:
         raise RuntimeError(f"papermill ended with {code}: {output.strip().splitlines()[-1]}")
-    return seconds, peak[0], output
+    return seconds, peaks, output
 
 
-def _watch(pid: int, peak: list[int], done: threading.Event) -> None:
-    """Keep the largest resident set of a process or of one that it started."""
+def _watch(pid: int, peaks: dict[str, int], done: threading.Event) -> None:
+    """Keep the largest memory of a process or of one that it started."""
     while not done.wait(0.1):
         try:
             parent = psutil.Process(pid)
@@ -127,9 +128,12 @@ def _watch(pid: int, peak: list[int], done: threading.Event) -> None:
             return
         for process in family:
             try:
-                peak[0] = max(peak[0], process.memory_info().rss)
+                memory = process.memory_info()
             except psutil.NoSuchProcess:
                 continue
+            # Weights are read through mapped files: their pages are resident while there is room, and need none.
+            now = {"peak_resident": memory.rss, "peak_own": memory.rss - getattr(memory, "shared", 0)}
+            peaks.update({name: max(peaks[name], size) for name, size in now.items()})
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -154,7 +158,7 @@ def main(arguments: list[str] | None = None) -> None:
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(
-        f"{result['seconds'] / 60:.1f} min, {result['peak_resident'] / 1e9:.1f} GB resident at most, "
+        f"{result['seconds'] / 60:.1f} min, {result['peak_own'] / 1e9:.1f} GB of memory at most, "
         f"{result['fraction_of_peak']:.0%} of the matrix peak; written to {given.out}"
     )
 

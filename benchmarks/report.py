@@ -247,6 +247,9 @@ def gpu_tables(run: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
+_PEAKS = {"peak_own": "of its own", "peak_resident": "with mapped files"}
+
+
 def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
     """Set a run of `real_size.py` as a row of a table.
 
@@ -263,7 +266,7 @@ def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
         shape,
         run["parameters"]["precision"],
         f"{minutes:.1f} min",
-        f"{run['peak_resident'] / 1e9:.1f} GB",
+        "; ".join(f"{run[name] / 1e9:.1f} GB {what}" for name, what in _PEAKS.items() if name in run),
         share,
     )
 
