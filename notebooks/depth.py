@@ -123,8 +123,8 @@ show(
 # %% [markdown]
 # ## All pairs
 #
-# The same, condensed to one number per pair and averaged over prompts. The darker (on dark pages: the brighter) a
-# square, the more the two blocks are coupled; the mark on the colour bar is the value of random directions.
+# Each pair is condensed to one number, averaged over prompts. The darker (on dark pages: the brighter) a square,
+# the more the two blocks are coupled; the mark on the colour bar is the value of random directions.
 
 # %%
 show(
@@ -174,8 +174,9 @@ show(
 # %% [markdown]
 # ## Beside other models
 #
-# Is this a property of one model, or of trained transformers? The same prompts, the same token and the same $K$ in
-# further models, on one colour scale; below, how coupling falls with distance in each.
+# Is this a property of one model, or of trained transformers? The figure measures further models with the same
+# prompts, the same token and the same $K$, on one colour scale. Below, it shows how coupling falls with distance in
+# each.
 
 # %%
 names, texts = other_models(p.others, besides=p.model), choices.chosen_prompts(p)
@@ -195,8 +196,8 @@ show(
 # %% [markdown]
 # ## In numbers
 #
-# Mean coupling over all pairs of different blocks, its 95 % interval over prompts, and the mean over neighbouring
-# blocks alone.
+# The table gives the mean coupling over all pairs of different blocks, its 95 % interval over prompts, and the mean
+# over neighbouring blocks alone.
 
 # %% tags=["nbval-check-output"]
 summaries = side_by_side(**{name: cl.depth_summary(ds, reading.name) for name, ds in networks.items()})

@@ -49,7 +49,8 @@ command = provenance.papermill_command("dynamics", vars(p))
 # %% [markdown]
 # ## Measurement
 #
-# One pass through the model per prompt, every block's Jacobian at the chosen token, and products of these.
+# One pass through the model per prompt gives every block's Jacobian at the chosen token. The notebook then takes
+# products of these.
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
@@ -76,9 +77,10 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 # %% [markdown]
 # ## How far the product carries
 #
-# Left: the product from the embedding to each level, against the state that the network reaches there. Right: the
-# product from each level to the last. A cosine of 1 is the right direction. Random bases have the same singular values
-# and directions drawn at random, so the distance to the dashed lines is what the directions contribute.
+# The left panels compare the product from the embedding to each level with the state that the network reaches
+# there. The right panels do so for the product from each level to the last. A cosine of 1 is the right direction.
+# Random bases have the same singular values and directions drawn at random, so the distance to the dashed lines is
+# what the directions contribute.
 
 # %%
 show(
@@ -181,7 +183,7 @@ show(
 # ## Are left and right vectors equal?
 #
 # Equality up to sign is not enough: $u_i^\top v_i = 1$ makes a block lengthen the stream by $1+\sigma_i$ along the
-# direction, $-1$ multiplies it by $1-\sigma_i$. So the sign is drawn.
+# direction, $-1$ multiplies it by $1-\sigma_i$. So the figure keeps the sign.
 
 # %%
 show(
@@ -197,10 +199,10 @@ show(
 # %% [markdown]
 # ## In numbers
 #
-# Cosine of the product with the last state, its 95 % interval over prompts, the same for random bases and as the
-# released code takes it; share of the last state carried from the embedding; mean signed cosine of left and right
-# vectors; growth per block along the first shared direction, predicted from singular values and measured in the
-# linearised network.
+# The table gives, in this order: the cosine of the product with the last state, its 95 % interval over prompts, the
+# same cosine for random bases and as the released code takes it; the share of the last state that is carried from
+# the embedding; the mean signed cosine of left and right vectors; the growth per block along the first shared
+# direction, predicted from singular values and measured in the linearised network.
 
 # %% tags=["nbval-check-output"]
 print(dynamics.summary(both).to_string(float_format="%.2f", na_rep=""))

@@ -122,8 +122,8 @@ show(
 # %% [markdown]
 # ## Graphs of blocks
 #
-# Three steps: the first, one between (the parameter `middle`, or the most coupled one), and the last. Blocks stand on a
-# circle, the first at the top.
+# The figure shows three steps: the first, one between (the parameter `middle`, or the most coupled one), and the
+# last. Blocks stand on a circle, the first at the top.
 
 # %%
 show(
@@ -189,7 +189,7 @@ if len(models) > 1:
 # %% [markdown]
 # ## In numbers
 #
-# Coupling with its 95 % interval, that of random directions, and the medians of the two scores.
+# The table gives coupling with its 95 % interval, that of random directions, and the medians of the two scores.
 
 # %% tags=["nbval-check-output"]
 summary = emergence.take_summary(measured, reading, p.k)

@@ -77,8 +77,9 @@ partial.round(3)
 print(figure_1a.subset_table(points).to_string(float_format="%.2g"))
 
 # %% [markdown]
-# Sizes of the same models against both axes. The paper reports that coupling goes more closely with the score than
-# depth, width and parameters do. Training tokens are those that the makers of a model state.
+# The next figure sets the sizes of the same models against both axes. The paper reports that coupling goes more
+# closely with the score than depth, width and parameters do. Training tokens are those that the makers of a model
+# state.
 
 # %%
 show(
@@ -95,7 +96,8 @@ show(
 # That is no evidence: the quantity itself rises with $\log d$, and so does the score, and the two hide the relation
 # between them (suppression). With the score cleared as well, it appears: the line `mismatch` above.
 #
-# How much better than its rivals does coupling explain the score? The differences of R², with intervals over families:
+# How much better than its rivals does coupling explain the score? The table gives the differences of R², with
+# intervals over families:
 
 # %%
 gains = figure_1a.gains(points)
@@ -157,8 +159,8 @@ show(
 {name: round(value, 3) for name, value in bend.items()}
 
 # %% [markdown]
-# Two correlations live in these figures, and they need not agree: along the training of one model, where only training
-# differs, and across models at one moment. The first is given per model below.
+# These figures hold two correlations, which need not agree: one along the training of one model, where only
+# training differs, and one across models at one moment. The table gives the first for each model.
 
 # %%
 along = correlations.checkpoints_beside_models(suite, "negative_loss", reading)
@@ -202,8 +204,8 @@ show(
 # %% [markdown]
 # ## Rivals
 #
-# What else would have predicted the score? On the left each candidate by itself. On the right its partial correlation,
-# all others held fixed: what it knows that the others do not.
+# What else would have predicted the score? The left panel shows each candidate by itself. The right panel shows its
+# partial correlation with all others held fixed: what it knows that the others do not.
 
 # %%
 rivals = {label: correlations.rival_table(last, column, reading) for label, column in generalization.SCORES.items()}
@@ -217,8 +219,8 @@ show(
 )
 
 # %% [markdown]
-# The models did not all see the same number of tokens, and whoever saw more predicts better. Among those of one budget,
-# the commonest, this is what the candidates explain of minus validation loss:
+# The models did not all see the same number of tokens, and those that saw more predict better. The table takes the
+# models of the commonest budget alone, and says what each candidate explains of minus validation loss:
 
 # %%
 equal = correlations.rival_table(budget, "negative_loss", reading)
@@ -235,7 +237,7 @@ show(
 )
 
 # %% [markdown]
-# A fit is worth what it says of models it has not seen. Whole groups are left out in turn (an architecture, a width, a
+# A fit is tested by models that it has not seen. Whole groups are left out in turn (an architecture, a width, a
 # depth) and predicted from the rest; below 0 the prediction is worse than the mean.
 
 # %%

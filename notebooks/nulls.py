@@ -200,7 +200,7 @@ nulls.take_missing(generalization.DECISIVE_MODELS, measured, digitised)
 # %% [markdown]
 # ## In numbers
 #
-# Coupling relative to random bases, mean over pairs of different blocks and over prompts.
+# The table gives coupling relative to random bases, as a mean over pairs of different blocks and over prompts.
 
 # %% tags=["nbval-check-output"]
 summary = nulls.take_summary(surrogates)

@@ -20,9 +20,9 @@
 # J_l)\,\delta^{l-1}$ along the clean run, and through the same linearisation with random directions. It compares the
 # perturbed states with the clean ones, before and after training.
 #
-# The paper's figure 32 compares the first with the last layer; half of its caption is not known to us. What follows is
-# our choice: noise of a uniformly random direction, its length given relative to the embedding; one token perturbed,
-# the same one followed; the linearisation carried along the whole depth.
+# The paper's figure 32 compares the first with the last layer; half of its caption is not known to us. The rest is
+# our choice: the noise has a uniformly random direction and a length relative to the embedding; one token is
+# perturbed and the same one is followed; the linearisation is carried along the whole depth.
 
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
@@ -81,9 +81,9 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 # %% [markdown]
 # ## Through the depth
 #
-# At the embedding the cosine is set by the noise level alone. From there on it rises where the state grows faster than
-# the change, and falls where blocks amplify the change. Solid and dashed lines part where the linearisation stops to
-# describe the network.
+# At the embedding the cosine is set by the noise level alone. From there on it rises where the state grows faster
+# than the change, and falls where blocks amplify the change. Solid and dashed lines part where the linearisation
+# stops describing the network.
 
 # %%
 show(
@@ -99,8 +99,9 @@ show(
 # %% [markdown]
 # ## First block, last block
 #
-# The same against the noise level. The paper reports that the cosine stays high for small noise and is clearly lower at
-# the first layer than at the last. Random bases tell how much of this needs no particular directions.
+# This figure shows the same against the noise level. The paper reports that the cosine stays high for small noise
+# and is clearly lower at the first layer than at the last. Random bases show how much of this needs no particular
+# directions.
 
 # %%
 show(
@@ -116,10 +117,10 @@ show(
 # %% [markdown]
 # ## Amplification, and where linearity ends
 #
-# Left, the length of the change at the smallest noise level: solid and dashed should coincide there, and the dotted
-# line is what the singular values alone would do. Right, how far the two changes of the last state are apart: a
-# relative error of 1 means that the linearisation says nothing. In the linear regime the error grows in proportion to
-# the noise.
+# The left panel shows the length of the change at the smallest noise level. Solid and dashed should coincide there,
+# and the dotted line is what the singular values alone would do. The right panel shows how far the two changes of
+# the last state are apart. A relative error of 1 means that the linearisation says nothing. In the linear regime
+# the error grows in proportion to the noise.
 
 # %%
 show(
@@ -135,8 +136,8 @@ show(
 # %% [markdown]
 # ## In numbers
 #
-# Cosine with the clean state at the embedding, after the first and after the last block, with the 95 % interval of the
-# latter, at the middle one of the noise levels.
+# The table gives the cosine with the clean state at the middle one of the noise levels: at the embedding, after the
+# first and after the last block, with the 95 % interval of the latter.
 
 # %% tags=["nbval-check-output"]
 middle = levels[len(levels) // 2]

@@ -50,13 +50,13 @@ command = provenance.papermill_command("precision", vars(p))
 # %% [markdown]
 # ## Measurement
 #
-# The untrained model first, then the trained one once per precision, one in memory at a time. Blocks with narrow
-# weights are run and differentiated in float32 with the values that their weights stand for, so that what is measured
-# is the weights' error alone; for an int8 block this leaves out the rounding of its activations, which has no
-# derivative. For a few of the prompts the derivative is taken again in bfloat16 and in float16, at the same weights
-# and the same states.
+# The notebook measures the untrained model first and then the trained one in each precision. One model is in memory
+# at a time. Blocks with narrow weights are run and differentiated in float32 with the values that their weights
+# stand for, so that what is measured is the weights' error alone; for an int8 block this leaves out the rounding of
+# its activations, which has no derivative. For a few of the prompts the derivative is taken again in bfloat16 and
+# in float16, at the same weights and the same states.
 #
-# A precision that is not available for this model is left out, and said so here.
+# A precision that is not available for this model is left out, and a line below says so.
 
 # %%
 loaded = cl.load_model(p.model, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed)
@@ -84,8 +84,9 @@ origin = provenance.line(untrained.attrs, measured.attrs, command=command)
 # %% [markdown]
 # ## Singular values
 #
-# How much louder or quieter a block answers in its strongest directions. An error that is the same at every rank is a
-# change of the block as a whole; one that grows with rank is noise that drowns the weaker directions.
+# The figure shows how much louder or quieter a block answers in its strongest directions. An error that is the same
+# at every rank is a change of the block as a whole; one that grows with rank is noise that drowns the weaker
+# directions.
 
 # %%
 show(
@@ -168,20 +169,20 @@ show(
 )
 
 # %% [markdown]
-# ## Is four bits harmless?
+# ## Are four bits harmless?
 #
-# The median error of singular values and the share of the top directions kept, in per cent; mean coupling and its
-# difference from float32 with a 95 % interval; how much of the coupling beyond random bases is lost, in per cent; and
-# the correlation over pairs of blocks with float32. What a small model loses need not be what a large one loses: wide
-# layers average over more rounding errors, and a model with spare capacity has more to spare. Run this notebook on the
-# model in question.
+# The table gives the median error of singular values and the share of the top directions kept, in per cent; mean
+# coupling and its difference from float32 with a 95 % interval; how much of the coupling beyond random bases is
+# lost, in per cent; and the correlation over pairs of blocks with float32. What a small model loses need not be
+# what a large one loses: wide layers average over more rounding errors, and a model with spare capacity has more to
+# spare. Run this notebook on the model in question.
 
 # %% tags=["hide-input"]
 summary = precision.summary(measured, null)
 print(summary.to_string(float_format="%.3f"))
 
 # %% [markdown]
-# The mean couplings alone, in two decimals:
+# The next table gives the mean couplings alone, in two decimals:
 
 # %% tags=["nbval-check-output"]
 print(summary["coupling"].to_string(float_format="%.2f"))

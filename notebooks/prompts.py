@@ -15,9 +15,9 @@
 # %% [markdown]
 # # Coupling prompt by prompt
 #
-# Coupling is measured at the states that a prompt evokes, so it may differ from prompt to prompt. This notebook sets it
-# against what prompts are like: how many steps of reasoning they ask for, how long they are, which data set they come
-# from. Then it puts a sentence behind questions, the instruction to think step by step, and asks which blocks answer.
+# Coupling is measured at the states that a prompt evokes, so it may differ from prompt to prompt. This notebook
+# sets it against what prompts are like: how many steps of reasoning they ask for, how long they are, which data set
+# they come from. Then it ends questions with the instruction to think step by step, and asks which blocks answer.
 
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
@@ -50,10 +50,11 @@ command = provenance.papermill_command("prompts", vars(p))
 # %% [markdown]
 # ## Measurement
 #
-# For every prompt, the coupling matrices $A_{ll'} = U_{l',K}^\top J_l\, V_{l',K}$ of all pairs of blocks at the chosen
-# token, as in the notebook on depth. Each question is measured three times: alone, followed by *Let's think step by
-# step.*, and followed by a control, a plain statement that has about as many tokens and ends in a full stop as well.
-# What the control does too is due to more tokens, or to the last one, and not to what the instruction says.
+# For every prompt, the coupling matrices $A_{ll'} = U_{l',K}^\top J_l\, V_{l',K}$ of all pairs of blocks at the
+# chosen token, as in the notebook on depth. Each question is measured three times: alone, followed by *Let's think
+# step by step.*, and followed by a control, a plain statement that has about as many tokens and ends in a full stop
+# as well. An effect that the control has too comes from more tokens, or from the last one, and not from what the
+# instruction says.
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
@@ -93,8 +94,8 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 # The paper's second panel is the length of the prompt. Where prompts carry ratings, as in a file with a `rating` or a
 # `difficulty` of each (`-p prompts rated.jsonl:200`), these take the place of the steps.
 #
-# $\rho$ is Spearman's coefficient over prompts, with its 95 % interval: nothing is shown to be related whose interval
-# holds 0. Longer problems often take more steps, and data sets differ in length and in how their prompts end; the table
+# $\rho$ is Spearman's coefficient over prompts, with its 95 % interval: an interval that holds 0 shows no relation.
+# Longer problems often take more steps, and data sets differ in length and in how their prompts end; the table
 # below therefore also gives the coefficients with length held fixed, and within data sets.
 
 # %%
@@ -116,10 +117,10 @@ by_prompt.correlation_table(difficulty).round(2)
 # %% [markdown]
 # ## With and without an instruction
 #
-# Above, each block's mean coupling with all others; below, what the added sentence changes, question by question. Where
-# the two bands of a model lie apart, the instruction does something that another sentence does not. The paper, which
-# has no such control, reports more coupling with the instruction in the Llama family, about as much in Gemma, less in
-# phi-2 and slightly more in phi-1.5.
+# The upper panels show each block's mean coupling with all others. The lower panels show what the added sentence
+# changes, question by question. Where the two bands of a model lie apart, the instruction does something that
+# another sentence does not. The paper, which has no such control, reports more coupling with the instruction in the
+# Llama family, about as much in Gemma, less in phi-2 and slightly more in phi-1.5.
 
 # %%
 show(
@@ -158,7 +159,7 @@ if len(models) > 1:
 # %% [markdown]
 # ## In numbers
 #
-# Mean coupling over the questions in each version.
+# The table gives the mean coupling over the questions in each version.
 
 # %% tags=["nbval-check-output"]
 summary = by_prompt.summary(both, reading.name, p.k, null)

@@ -175,8 +175,8 @@ show(
 # %% [markdown]
 # ## In numbers
 #
-# The mean of every variant over pairs of different blocks, its value for random bases with the trained model's singular
-# values, and how far beyond those the trained model is (1 would be perfect coupling).
+# The table gives the mean of every variant over pairs of different blocks, its value for random bases with the
+# trained model's singular values, and how far beyond those the trained model is (1 would be perfect coupling).
 
 # %% tags=["nbval-check-output"]
 summary = readings.take_summary(means, p.k)

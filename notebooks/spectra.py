@@ -156,8 +156,8 @@ show(
 # %% [markdown]
 # ## In numbers
 #
-# Means over blocks and prompts: stable rank, alignment with its 95 % interval, exchanged coupling, and $R^2$ of the
-# line through $1/\sigma_1$ with its interval.
+# The table gives means over blocks and prompts: stable rank, alignment with its 95 % interval, exchanged coupling,
+# and $R^2$ of the line through $1/\sigma_1$ with its interval.
 
 # %% tags=["nbval-check-output"]
 summary = spectra.summary_table(both, fits, nulls)

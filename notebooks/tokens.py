@@ -60,9 +60,9 @@ command = provenance.papermill_command("tokens", vars(p))
 # - **fixed output**: $J = J^l_{tt_2}$ against the vectors of $J^{l'}_{t't_2}$. How does one token answer to different
 #   ones?
 #
-# The last two are *context* coupling. Between different tokens runs no skip path, so nothing is subtracted from the
-# derivative of the block; from $J_{tt}$ the identity is. A causal model lets a token see earlier ones only: the tokens
-# compared then lie after the fixed input or before the fixed output.
+# The last two are *context* coupling. No skip path runs between different tokens, so nothing is subtracted from the
+# derivative of the block. From $J_{tt}$ the identity is subtracted. A causal model lets a token see only earlier
+# ones. The tokens that are compared then lie after the fixed input or before the fixed output.
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
@@ -123,10 +123,10 @@ show(
 )
 
 # %% [markdown]
-# Within one block the matrix of a token with itself is diagonal by construction (grey on the right), and tokens with
-# the same text often are close to it. Look at the untrained model too: at initialisation a block is almost the same
-# linear map at every token, because its weights are, so that diagonals within one block are no effect of training. Only
-# between different blocks does coupling have to be learnt.
+# Within one block the matrix of a token with itself is diagonal by construction (grey on the right), and tokens
+# with the same text often are close to it. Look at the untrained model too: at initialisation a block is almost the
+# same linear map at every token, because its weights are, so that diagonals within one block are no effect of
+# training. Coupling has to be learnt only between different blocks.
 
 # %%
 show(
@@ -141,8 +141,9 @@ show(
 # %% [markdown]
 # ## Context coupling
 #
-# The same with one token held fixed, first the one that is varied, then the one that is read. Each matrix comes from
-# attention between two tokens and what the block makes of it; the paper finds coupling here as well, but less even.
+# The next two figures hold one token fixed: first the token that is varied, then the token that is read. Each
+# matrix comes from attention between two tokens and what the block makes of it; the paper finds coupling here as
+# well, but less even.
 
 # %%
 show(
@@ -167,9 +168,9 @@ show(
 # %% [markdown]
 # ## Over prompts
 #
-# One dot per prompt, averaged over all pairs of different tokens. The shade around the value of random directions holds
-# 95 % of *single* random pairs: where all tokens share nearly one matrix, as in an untrained model, their mean is a
-# single draw and may lie anywhere in it, however narrow its interval over prompts.
+# Each dot is one prompt, averaged over all pairs of different tokens. The shade around the value of random
+# directions holds 95 % of *single* random pairs: where all tokens share nearly one matrix, as in an untrained
+# model, their mean is a single draw and may lie anywhere in it, however narrow its interval over prompts.
 
 # %%
 summary = figures.take_summary(both, reading.name, nulls)

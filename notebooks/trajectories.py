@@ -116,9 +116,9 @@ show(
 # %% [markdown]
 # ## Paths of the tokens
 #
-# All tokens of the first prompt, seen in the two principal components of their *last* states. The components are
-# fitted on these alone, so a path that reaches outward early and stays on its ray has been heading for its end all
-# along.
+# The figure shows all tokens of the first prompt in the two principal components of their *last* states. The
+# components are fitted on these alone, so that a path which reaches outward early and stays on its ray has been
+# heading for its end all along.
 
 # %%
 show(
@@ -136,9 +136,9 @@ show(
 #
 # The formulas leave room. *Which states*: with the embedding $x^0$ or without, and with the last state as the last
 # block leaves it or after the final norm (as in Hugging Face's `hidden_states`). *Which formula*: the variance of a
-# population or of a sample, and the coefficient of variation or its square, since what the paper calls a coefficient
-# of variation in words is its square in the formula. Each reading has its name; the figures above show `default`.
-# First the trained model, then the untrained one.
+# population or of a sample, and the coefficient of variation or its square, since what the paper calls a
+# coefficient of variation in words is its square in the formula. Each reading has its name; the figures above show
+# `default`. The first table is of the trained model, the second of the untrained one.
 
 # %% tags=["nbval-check-output"]
 print(trajectories.readings_table(models[p.model]["trained"]).to_string(float_format="%.2f", na_rep=""))
@@ -149,7 +149,7 @@ print(trajectories.readings_table(models[p.model]["untrained"]).to_string(float_
 # %% [markdown]
 # ## In numbers
 #
-# Medians over prompts, in the default reading.
+# The table gives medians over prompts, in the default reading.
 
 # %% tags=["nbval-check-output"]
 summary = trajectories.summary_table(scores)

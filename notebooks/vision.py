@@ -97,7 +97,7 @@ show(
 )
 
 # %% [markdown]
-# All eight rates, one by one.
+# The next figure shows all eight rates one by one.
 
 # %%
 show(
@@ -113,8 +113,8 @@ show(
 # ### Does stochastic depth raise coupling?
 #
 # With it, a block cannot rely on the block before it being there; one way to live with that is that neighbouring
-# blocks do similar things. The paper reports coupling that grows with the rate. Between dots and band: seeds tell how
-# much of a difference another initialisation makes, the band how much another choice of images.
+# blocks do similar things. The paper reports coupling that grows with the rate. The dots of several seeds show how
+# much of a difference another initialisation makes. The band shows how much another choice of images makes.
 
 # %%
 show(
@@ -138,8 +138,8 @@ show(
 )
 
 # %% [markdown]
-# In numbers: $R^2$ of accuracy against coupling at each rate, and for each weight decay the rank correlation of
-# coupling and of accuracy with the rate.
+# The first table gives $R^2$ of accuracy against coupling at each rate. The second gives, for each weight decay,
+# the rank correlation of coupling and of accuracy with the rate.
 
 # %% tags=["nbval-check-output"]
 fits = vit_grid_table.fits_by_rate(grid, of_grid, paper)
@@ -179,8 +179,9 @@ origin = provenance.line(untrained["depth"].attrs, trained["depth"].attrs, comma
 # %% [markdown]
 # ### The matrices, beside the image
 #
-# As for language models: each small square is one $|A_{ll'}|$, of the Jacobian of block $l$ and the singular vectors
-# of block $l'$, both at one token of this image. Diagonals off the diagonal of the grid are coupling.
+# As for language models: each small square is one $|A_{ll'}|$, of the Jacobian of block $l$ and the singular
+# vectors of block $l'$, both at one token of this image. A square with a clean diagonal, off the diagonal of the
+# grid, shows coupling.
 
 # %%
 show(
@@ -210,10 +211,10 @@ show(
 # %% [markdown]
 # ### At one token, and between tokens
 #
-# $J_{t_1t_2}$ says how token $t_2$ answers to a change at token $t_1$. In a model that attends in both directions it
-# exists for both orders, and the two are different matrices: the class token reads the patches, and is read by them.
-# Between different tokens no skip path runs, so that nothing is subtracted there. *Patch* and *a* are one central
-# patch, *b* is its diagonal neighbour.
+# $J_{t_1t_2}$ says how token $t_2$ answers to a change at token $t_1$. In a model that attends in both directions
+# it exists for both orders, and the two are different matrices: the class token reads the patches, and is read by
+# them. No skip path runs between different tokens, so that nothing is subtracted there. *Patch* and *a* are one
+# central patch, *b* is its diagonal neighbour.
 
 # %%
 show(
@@ -274,7 +275,7 @@ show(
 # %% [markdown]
 # ## In numbers
 #
-# Mean coupling over all pairs of different blocks with its 95 % interval over images.
+# The table gives the mean coupling over all pairs of different blocks with its 95 % interval over images.
 
 # %% tags=["nbval-check-output"]
 summary = vision_model.summary(depths, reading.name, p.k, null)
