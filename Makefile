@@ -51,7 +51,7 @@ EXECUTED := $(foreach model,$(LANGUAGE_MODELS),$(LANGUAGE_NOTEBOOKS:%=results/$(
 ALONE := $(filter-out results/suite/%,$(EXECUTED))
 # How many notebooks, or processes of tests, run at the same time, each on one core.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
 
 # A sweep over many models: its configuration, where it runs (local or slurm), and more for Snakemake.
@@ -143,7 +143,7 @@ clean: ## remove everything that was built; the environment in .venv stays
 
 unit: $(READY)
 	@echo "== tests without a browser"
-	@$(PYTEST) -m "not browser" --dist worksteal
+	@$(PYTEST) -m "not browser"
 
 browser: book
 	@echo "== tests of the built book"

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import test_browser
 from test_book import HTML
+from test_browser import address
 
 import coupling_lib as cl
 
 pytestmark = pytest.mark.browser
 
-chromium, tab = test_browser.chromium, test_browser.tab
+chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 
 PAGE = HTML / "book" / "explorer.html"
 NEOX = "nano-neox"
@@ -42,16 +43,16 @@ def test_a_pair_is_chosen_by_keys_and_its_numbers_are_the_library_s(tab, measure
     tab.locator('[role=gridcell][tabindex="0"]').focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown"):
         tab.keyboard.press(key)
-    assert tab.url.endswith(f"#model={NEOX}&prompt=mean&l=5&m=5")
+    assert address(tab).endswith(f"#model={NEOX}&prompt=mean&l=5&m=5")
     tab.keyboard.press("ArrowRight")
-    assert tab.url.endswith("l=5&m=6")
+    assert address(tab).endswith("l=5&m=6")
     focused = tab.evaluate("document.activeElement.getAttribute('aria-label')")
     pairs = measured["normalized_miscoupling"].sel(k=10).mean("prompt").values
     null = cl.null_of(measured, "normalized_miscoupling")["value"].sel(k=10).values
     assert focused == f"Jacobian of block 5, vectors of block 6: {pairs[4, 5]:.3f}"
     assert shown(tab) == pytest.approx([pairs[4, 5], null[4], pairs[5, 4], null[5]], abs=6e-4)
     tab.keyboard.press("Control+Home")
-    assert tab.url.endswith("l=1&m=1") and tab.locator(".cx-squares figure:visible").count() == 2
+    assert address(tab).endswith("l=1&m=1") and tab.locator(".cx-squares figure:visible").count() == 2
     assert tab.wrong == []
 
 
@@ -78,9 +79,9 @@ def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
     assert tab.get_by_label("Prompt").input_value() == "gsm8k-style-13"
     assert len(first) == 4 and tab.locator(".cx-squares canvas:visible").count() == 4
     tab.get_by_label("Training: ").fill("7")
-    assert "state=step10000" in tab.url and shown(tab) != first
+    assert "state=step10000" in address(tab) and shown(tab) != first
     tab.get_by_label("Reading").select_option("normalized_miscoupling")
-    assert "reading=normalized_miscoupling" in tab.url
+    assert "reading=normalized_miscoupling" in address(tab)
     tab.evaluate("view => { location.hash = view }", view)
     tab.wait_for_function("document.querySelector('.cx output').textContent === 'step 316'")
     assert shown(tab) == first and tab.wrong == []
@@ -95,14 +96,14 @@ def test_a_token_is_chosen_and_its_numbers_are_the_library_s(tab):
     slider.focus()
     for key in ("Home", "ArrowRight", "ArrowRight"):
         tab.keyboard.press(key)
-    assert tab.url.endswith(f"#model={NEOX}&prompt=arc-style-13&token=9&l=3&m=4")
+    assert address(tab).endswith(f"#model={NEOX}&prompt=arc-style-13&token=9&l=3&m=4")
     assert tab.locator(".cx-prompt mark").text_content() == "car"
     assert tab.locator(".cx-prompt").text_content() == f"“{cl.load_prompts(n=1)[0].text}”"
     ds = cl.measure_depth(cl.load_model(NEOX), cl.load_prompts(n=1), ks=(10,), token=9)
     pairs, null = ds["normalized_miscoupling"].values[0, 0], cl.null_of(ds, "normalized_miscoupling")["value"].values[0]
     assert shown(tab) == pytest.approx([pairs[2, 3], null[2], pairs[3, 2], null[3]], abs=6e-4)
     tab.get_by_label("Prompt").select_option("truthfulqa-style-02")
-    assert tab.get_by_label("Token: ").is_disabled() and "token" not in tab.url
+    assert tab.get_by_label("Token: ").is_disabled() and "token" not in address(tab)
     assert tab.locator(".cx-prompt mark").text_content() == "?" and tab.wrong == []
 
 
@@ -123,12 +124,12 @@ def test_a_chapter_loads_the_explorer_when_a_view_is_chosen(tab, chapter):
     view = dict(part.split("=") for part in link.get_attribute("data-view").split("&"))
     link.click()
     tab.locator("#coupling-explorer[data-ready]").wait_for()
-    assert set(view.items()) <= {tuple(part.split("=")) for part in tab.url.partition("#")[2].split("&")}
+    assert set(view.items()) <= {tuple(part.split("=")) for part in address(tab).partition("#")[2].split("&")}
     assert [tab.locator(".cx-views a").nth(n).get_attribute("aria-current") for n in (0, 1)] == [None, "true"]
     assert tab.locator("caption").filter(has_text=f"Blocks {view['l']} and {view['m']}").is_visible()
     assert view["model"] == CHAPTERS[chapter] and len(shown(tab)) == 4
-    numbers, address = shown(tab), tab.url.partition("#")[2]
-    opened(tab, address, page=page)
+    numbers, view = shown(tab), address(tab).partition("#")[2]
+    opened(tab, view, page=page)
     assert shown(tab) == numbers and tab.locator(".cx-views a[aria-current]").count() == 1
     assert tab.wrong == []
 
@@ -137,7 +138,7 @@ def test_in_a_chapter_a_heading_s_address_leaves_the_view_alone(tab):
     opened(tab, f"model={NEOX}&l=4&m=9", page=HTML / "book" / "depth.html")
     tab.evaluate("location.hash = 'somewhere-else'")
     tab.get_by_label("swap the two blocks").click()
-    assert tab.url.endswith("l=9&m=4") and tab.wrong == []
+    assert address(tab).endswith("l=9&m=4") and tab.wrong == []
 
 
 @pytest.mark.parametrize("name", ["explorer", *CHAPTERS])
@@ -157,13 +158,13 @@ def test_a_pointer_chooses_a_pair_and_buttons_go_on_from_it(tab):
     grid = tab.locator("[role=grid]")
     size = grid.bounding_box()["width"]
     grid.click(position={"x": size * 8.5 / 12, "y": size * 2.5 / 12})
-    assert tab.url.endswith("l=3&m=9")
+    assert address(tab).endswith("l=3&m=9")
     tab.get_by_label("Block l: next").click()
     tab.get_by_label("swap the two blocks").click()
-    assert tab.url.endswith("l=9&m=4")
+    assert address(tab).endswith("l=9&m=4")
     tab.get_by_label("Block l′", exact=True).fill("99")
     tab.keyboard.press("Enter")
-    assert tab.url.endswith("l=9&m=12") and tab.wrong == []
+    assert address(tab).endswith("l=9&m=12") and tab.wrong == []
 
 
 @pytest.mark.parametrize("view", ["", "model=nothing&l=-3&m=x&prompt=y&state=z&reading=w", "l=99&m=1e9"])

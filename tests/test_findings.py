@@ -24,6 +24,11 @@ def points() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
+def partial(points) -> pd.DataFrame:
+    return figure_1a.partial_table(points)
+
+
+@pytest.fixture(scope="module")
 def suite() -> pd.DataFrame:
     table = pd.read_csv(paths.DATA / "suite.csv", comment="#")
     given = table.loc[table.text == "given", ["model", "step", "validation_loss", READING]]
@@ -37,6 +42,11 @@ def grid() -> pd.DataFrame:
     return table[columns].assign(coupling=1 - table["class.k10.normalized_miscoupling"])
 
 
+@pytest.fixture(scope="module")
+def found(grid) -> dict[str, effects.Effect]:
+    return effects.of_grid(grid, "class")
+
+
 def r(x, y) -> float:
     return float(np.corrcoef(np.asarray(x, dtype=float), np.asarray(y, dtype=float))[0, 1])
 
@@ -46,10 +56,9 @@ def left(y, *given) -> np.ndarray:
     return y - design @ np.linalg.lstsq(design, np.asarray(y, dtype=float), rcond=None)[0]
 
 
-def test_coupling_of_figure_1a_goes_with_the_score_beyond_width(points):
+def test_coupling_of_figure_1a_goes_with_the_score_beyond_width(points, partial):
     c, s, d = points.coupling.to_numpy(), points.score.to_numpy(), np.log(points.width.to_numpy(dtype=float))
     size = np.log(points.parameters_b.to_numpy())
-    table = figure_1a.partial_table(points)
     anew = {
         "width": r(left(c, d), left(s, d)),
         "mismatch": r(left((1 - c) * np.sqrt(0.1 * np.exp(d)), d), left(s, d)),
@@ -59,25 +68,23 @@ def test_coupling_of_figure_1a_goes_with_the_score_beyond_width(points):
         "width": 0.53, "mismatch": -0.56, "parameters": 0.45,
     }  # fmt: skip
     for name, value in anew.items():
-        assert table.r[name] == pytest.approx(value, abs=1e-9)
-    assert (table.p[["width", "mismatch", "within"]] < (0.006, 0.003, 0.03)).all()
+        assert partial.r[name] == pytest.approx(value, abs=1e-9)
+    assert (partial.p[["width", "mismatch", "within"]] < (0.006, 0.003, 0.03)).all()
 
 
-def test_it_does_so_among_models_of_one_width_and_among_base_models(points):
+def test_it_does_so_among_models_of_one_width_and_among_base_models(points, partial):
     shared = points[points.groupby("width").width.transform("size") > 1]
     means = shared.groupby("width")[["coupling", "score"]].transform("mean")
     within = r(shared.coupling - means.coupling, shared.score - means.score)
     base = points[points.kind == "base"]
     d = np.log(base.width.to_numpy(dtype=float))
-    table = figure_1a.partial_table(points)
     assert (round(within, 2), len(shared), len(base)) == (0.52, 23, 24)
-    assert table.r["within"] == pytest.approx(within, abs=1e-9)
-    assert round(table.r["base"], 2) == round(r(left(base.coupling, d), left(base.score, d)), 2) == 0.47
+    assert partial.r["within"] == pytest.approx(within, abs=1e-9)
+    assert round(partial.r["base"], 2) == round(r(left(base.coupling, d), left(base.score, d)), 2) == 0.47
 
 
-def test_over_families_the_interval_stays_above_0_and_is_wider_when_tuned_models_join_their_base(points):
-    table = figure_1a.partial_table(points)
-    family, root = table.loc["family"], table.loc["width"]
+def test_over_families_the_interval_stays_above_0_and_is_wider_when_tuned_models_join_their_base(partial):
+    family, root = partial.loc["family"], partial.loc["width"]
     assert (family.low, family.high) == pytest.approx((0.22, 0.73), abs=0.02) and family.families == 13
     assert (round(family.least, 2), round(family.most, 2)) == (0.44, 0.59)
     assert 0 < root.low < family.low and root.families == 11 and root.least < family.least
@@ -113,30 +120,29 @@ def test_coupling_is_an_inverted_u_of_the_loss(suite):
     assert loss.min() < bend["peak"] < loss.max() and bend["trained-line"] < 0.05 < 0.4 < bend["trained-parabola"]
 
 
-def test_over_all_vision_transformers_more_coupling_goes_with_less_accuracy(grid):
-    found, first = effects.of_grid(grid, "class"), grid[grid.seed == 0]
+def test_over_all_vision_transformers_more_coupling_goes_with_less_accuracy(grid, found):
+    first = grid[grid.seed == 0]
     assert len(first) == 64
     assert round(found["accuracy-class"].value, 2) == round(r(first.coupling, first.test_accuracy), 2) == -0.78
     assert found["accuracy-class"].high < 0
 
 
-def test_within_a_rate_the_sign_changes_from_rate_to_rate(grid):
+def test_within_a_rate_the_sign_changes_from_rate_to_rate(grid, found):
     first = grid[grid.seed == 0]
     along = {rate: r(part.coupling, part.test_accuracy) for rate, part in first.groupby("drop_path")}
     assert len(along) == 8 and {rate for rate, value in along.items() if value < 0} == {0, 0.15, 0.2, 0.4}
     assert [round(along[rate] ** 2, 2) for rate in (0.15, 0.3, 0.4)] == [0.91, 0.74, 0.67]
     pictures = first[first.drop_path == 0.3].test_accuracy * 719
     assert round(pictures.max() - pictures.min()) == 4
-    found = effects.of_grid(grid, "class")
     assert found["steeper-class"].low < 0 < found["steeper-class"].high
 
 
-def test_stochastic_depth_raises_coupling_in_every_seed_and_weight_decays_are_near_copies(grid):
+def test_stochastic_depth_raises_coupling_in_every_seed_and_weight_decays_are_near_copies(grid, found):
     seeded = grid[grid.weight_decay == 0.04]
     ranks = [part.coupling.corr(part.drop_path, method="spearman") for _, part in seeded.groupby("seed")]
-    found = effects.of_grid(grid, "class")["rank-class"]
-    assert [round(rank, 2) for rank in ranks] == [0.81, 0.86, 0.67] and found.n == 3
-    assert found.value == pytest.approx(np.mean(ranks)) and found.low > 0
+    effect = found["rank-class"]
+    assert [round(rank, 2) for rank in ranks] == [0.81, 0.86, 0.67] and effect.n == 3
+    assert effect.value == pytest.approx(np.mean(ranks)) and effect.low > 0
     first = grid[grid.seed == 0].pivot(index="drop_path", columns="weight_decay", values="coupling")
     between_seeds = seeded.groupby("drop_path").coupling.std().mean()
     assert first.drop(columns=0.2).std(axis=1).mean() < between_seeds / 3

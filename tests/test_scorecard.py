@@ -7,12 +7,13 @@ import test_browser
 import verdicts
 from claims import PLACES
 from test_book import HTML
+from test_browser import address
 
 from coupling_lib import paths
 
 pytestmark = pytest.mark.browser
 
-chromium, tab = test_browser.chromium, test_browser.tab
+chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 
 PAGE = HTML / "book" / "claims.html"
 SHOWN = "() => [...document.querySelectorAll('.claim')].filter(e => e.checkVisibility()).length"
@@ -38,9 +39,9 @@ def test_every_count_is_a_button_that_shows_as_many_cards(tab):
         assert tab.locator(".scorecard [role=status]").inner_text() == (
             f"{count} of {everything} claims: {verdict} {PLACES[place]}"
         )
-        assert tab.url.endswith(f"#{place}={verdict.replace(' ', '-')}")
+        assert address(tab).endswith(f"#{place}={verdict.replace(' ', '-')}")
     item.locator("button").click()
-    assert tab.evaluate(SHOWN) == everything and pressed(tab) == [] and "#" not in tab.url
+    assert tab.evaluate(SHOWN) == everything and pressed(tab) == [] and "#" not in address(tab)
     assert tab.wrong == []
 
 

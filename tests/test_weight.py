@@ -11,7 +11,7 @@ import test_browser
 from test_book import HTML
 
 pytestmark = pytest.mark.browser
-chromium, tab = test_browser.chromium, test_browser.tab
+chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 
 
 def test_the_site_takes_at_most_56_megabytes():

@@ -24,13 +24,16 @@ class Reader:
         """Press a button, or follow a link, that can be seen."""
         control.click()
         self.clicks += 1
-        self.tab.wait_for_load_state("load")
 
     def follow(self, page: str, saying: str) -> None:
         """Follow the first visible link to a page whose text has a word that the reader looks for."""
         link = self.tab.locator(f"a[href*='{page}']:visible").filter(has_text=re.compile(saying, re.IGNORECASE))
         self.press(link.first)
-        assert page in self.tab.url
+        self.arrived(page)
+
+    def arrived(self, page: str) -> None:
+        """Wait until a page that was asked for is there; a click does not."""
+        self.tab.wait_for_url(lambda address: page in address)
 
     def search(self, words: str) -> list[tuple[str, str]]:
         """Search the book; gives titles and addresses of what is found, best first."""

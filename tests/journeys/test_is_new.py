@@ -6,11 +6,12 @@ import re
 
 import pytest
 import test_browser
+from playwright.sync_api import expect
 from reader import Reader, shell
 from test_browser import PHONE
 
 pytestmark = pytest.mark.browser
-chromium, tab = test_browser.chromium, test_browser.tab
+chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 
 
 def test_1_what_coupling_is_stands_in_the_first_screen_with_a_picture_on_the_same_page(tab):
@@ -46,9 +47,11 @@ def test_4_a_word_that_is_new_is_explained_where_it_stands(tab):
     reader = Reader(tab)
     tab.locator("article a[data-preview][href*='#term-']:visible").first.hover()
     said = tab.locator("[role=tooltip]")
-    assert said.is_visible() and len(said.inner_text().split()) >= 8
+    expect(said).to_be_visible()
+    assert len(said.inner_text().split()) >= 8
     tab.keyboard.press("Escape")
-    assert said.count() == 0 and reader.clicks == 0
+    expect(said).to_have_count(0)
+    assert reader.clicks == 0
 
 
 def test_5_which_models_there_are_and_what_was_measured_of_each_is_one_table(tab):
@@ -59,6 +62,7 @@ def test_5_which_models_there_are_and_what_was_measured_of_each_is_one_table(tab
     head = table.locator("th").all_text_contents()
     assert {"smollm2-135m", "nano-neox"} <= {text.strip() for text in head}
     reader.press(table.locator("a[href$='nano-neox/depth.html']"))
+    reader.arrived("nano-neox/depth.html")
     assert "nano-neox" in tab.locator("article h1:visible").first.inner_text()
     assert reader.clicks <= 2
 

@@ -14,7 +14,7 @@ from reader import Reader, shell
 from test_book import ROOT
 
 pytestmark = pytest.mark.browser
-chromium, tab = test_browser.chromium, test_browser.tab
+chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 
 
 def figure_three(reader: Reader) -> str:
@@ -59,8 +59,8 @@ def test_4_from_figure_3_to_the_function_that_draws_it(tab):
     reader.follow("paper-figures.html", saying="figures")
     reader.press(tab.locator("tr", has_text="blocks 9 to 16 of Llama-3 8B").locator("a[href*='draw_matrices']").first)
     named = tab.locator("dt[id='coupling_lib.figures.depth.draw_matrices']")
-    named.wait_for()
-    assert tab.url.endswith("#coupling_lib.figures.depth.draw_matrices") and "draw_matrices(" in named.inner_text()
+    reader.arrived("#coupling_lib.figures.depth.draw_matrices")
+    assert "draw_matrices(" in named.inner_text()
     assert 0 <= named.evaluate("e => e.getBoundingClientRect().top") < 844
     assert reader.clicks <= 2
 
@@ -105,7 +105,8 @@ def test_8_a_search_leads_to_the_page_that_answers(tab, words, leads_to):
     best = [address for _, address in reader.search(words)[:3]]
     assert [address for address in best if leads_to in address], best
     reader.press(tab.locator(f"#search-results li > a[href*='{leads_to}']").first)
-    assert leads_to in tab.url and reader.clicks <= 2
+    reader.arrived(leads_to)
+    assert reader.clicks <= 2
 
 
 def test_8_what_a_search_finds_of_two_models_has_two_names(tab):

@@ -12,12 +12,11 @@ import inspect
 import json
 import os
 import shutil
-import subprocess
-import sys
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+import forked
 import jupytext
 import numpy as np
 import pytest
@@ -174,8 +173,7 @@ def test_an_edited_docstring_measures_nothing_anew(tmp_path):
         text = (copy / name).read_text(encoding="utf-8")
         (copy / name).write_text(text.replace('"""', '"""edited: ').replace("edited: \n", "\n"), encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "elsewhere"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "tiny"), str(results), *TEXTS]
-    run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    run = forked.run(PROGRAM, environment, str(tmp_path / "tiny"), str(results), *TEXTS, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert {path: path.stat().st_mtime_ns for path in results.rglob("*.safetensors")} == before
 

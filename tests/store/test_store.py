@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import warnings
 
+import forked
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +14,7 @@ import xarray as xr
 
 from coupling_lib import store
 from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.paths import ROOT
 from coupling_lib.store import __main__ as shell
 from coupling_lib.store import files
 
@@ -278,8 +278,7 @@ def test_the_commands_print_one_line_and_give_an_exit_code(tmp_path, capsys):
 
 def test_the_environment_says_where_results_are(tmp_path):
     fill(tmp_path, 0)
-    command = [sys.executable, "-m", "coupling_lib.store", "list"]
-    run = subprocess.run(
-        command, env=os.environ | {"COUPLING_RESULTS": str(tmp_path)}, capture_output=True, text=True, check=True
-    )
+    code = "import runpy; runpy.run_module('coupling_lib.store', run_name='__main__')"
+    run = forked.run(code, os.environ | {"COUPLING_RESULTS": str(tmp_path)}, "list", cwd=ROOT)
+    assert run.returncode == 0, run.stderr
     assert json.loads("{" + run.stdout.partition("{")[2].partition("}")[0] + "}") == {"k": 2}

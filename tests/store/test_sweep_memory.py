@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 
+import forked
 import pytest
 import tiny
 
 import coupling_lib as cl
+from coupling_lib.paths import ROOT
 
 # What two hundred long prompts leave behind on the way is several times as much.
 SPARE = 12 * 2**20
@@ -58,11 +58,9 @@ PROGRAM = """
 
 def test_memory_does_not_grow_with_the_number_of_prompts(tmp_path):
     tiny.llama(hidden_size=128, num_hidden_layers=4, max_position_embeddings=512).save_pretrained(tmp_path / "m")
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
-    command = [sys.executable, program, tmp_path / "m", tmp_path / "results", str(SPARE)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    folders = str(tmp_path / "m"), str(tmp_path / "results")
+    run = forked.run(textwrap.dedent(PROGRAM), environment, *folders, str(SPARE), cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("kept ")
 

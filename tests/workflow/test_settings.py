@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 
+import forked
 import pytest
 import yaml
 
@@ -175,8 +175,8 @@ def test_what_is_no_configuration_ends_in_one_line_and_runs_nothing(content, sai
 def test_the_command_says_it_in_one_line_and_ends_with_1(tmp_path):
     file = tmp_path / "bad.yaml"
     file.write_text("models: [../../etc]\nmeasures: {depth: }\n")
-    command = [sys.executable, "-m", "workflow.plan", str(file)]
-    run = subprocess.run(command, cwd=settings.ROOT, capture_output=True, text=True, check=False)
+    code = "import runpy; runpy.run_module('workflow.plan', run_name='__main__')"
+    run = forked.run(code, os.environ | {"PYTHONPATH": str(settings.ROOT)}, str(file), cwd=settings.ROOT)
     assert run.returncode == 1 and run.stdout == ""
     assert run.stderr.splitlines()[-1].startswith("error: bad.yaml: models[0] is '../../etc'")
     assert "Traceback" not in run.stderr and len(run.stderr.splitlines()) == 1
