@@ -13,6 +13,20 @@ chromium, tab, show = test_browser.chromium, test_browser.tab, test_browser.show
 PHONE = {"width": 390, "height": 844}
 LARGEST_API_PAGE = 500_000
 
+# What is one panel as wide as the column, or a drawing of one piece, keeps the size of its words and scrolls.
+ONE_PANEL = {
+    "depth-construction", "emergence-coupling", "nulls-figure-1a", "readings-beyond-chance", "readings-agreement",
+    "readings-choices", "readings-boundary", "vision-accuracy", "vision-relations", "vision-drop-path",
+    "coupling-of-post-norm-blocks",
+}  # fmt: skip
+# Of these one panel is about as wide as the column; the others stand below each other.
+A_WIDE_PANEL = {"depth-models", "nulls-surrogates", "prompts-difficulty"}
+SCROLLS = """() => [...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *)")].map(figure => [
+  figure.id.replace("fig-", ""),
+  [...figure.querySelectorAll(".tbc-view, .tbc-panel")]
+    .filter(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1).map(box => box.className),
+])"""
+
 # The pictures that are seen, and how wide each is drawn.
 DRAWN = """() => [...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *)")].map(figure => [
   figure.id,
@@ -35,6 +49,29 @@ def test_on_a_phone_no_text_of_a_figure_is_lower_than_ten_pixels_and_most_panels
                 sizes[f"{page.relative_to(HTML)}#{anchor}"] = points * 4 / 3 * width / 720
     assert len(sizes) > 100 and cut > len(sizes) / 3
     assert {name: size for name, size in sizes.items() if size < 9.95} == {}
+
+
+def test_on_a_phone_no_figure_scrolls_sideways_but_those_whose_one_panel_is_as_wide_as_the_column(tab):
+    tab.set_viewport_size(PHONE)
+    scrolling: dict[str, set[str]] = {"whole": set(), "panel": set()}
+    for page in (page for page in book_pages() if '<figure class="tbc-figure"' in page.read_text(encoding="utf-8")):
+        show(tab, page)
+        for name, boxes in tab.evaluate(SCROLLS):
+            if boxes:
+                scrolling["whole" if "tbc-view" in boxes else "panel"].add(name)
+    assert scrolling == {"whole": ONE_PANEL, "panel": A_WIDE_PANEL}
+
+
+def test_the_first_thing_that_a_phone_shows_of_the_front_page_is_the_trained_model(tab):
+    tab.set_viewport_size(PHONE)
+    show(tab, HTML / "book" / "index.html")
+    windows = tab.locator("#fig-coupling-before-and-after-training .tbc-window")
+    first, second = (windows.nth(place).bounding_box() for place in (0, 1))
+    assert second["y"] >= first["y"] + first["height"] and first["width"] > 320
+    assert first["x"] >= 0 and first["x"] + first["width"] <= PHONE["width"]
+    sources = tab.locator("#fig-coupling-before-and-after-training img.only-light").first.get_attribute("src")
+    picture = (HTML / "book" / sources).resolve().read_text(encoding="utf-8")
+    assert picture.index("<!-- Trained -->") < picture.index("<!-- Untrained -->")
 
 
 def test_a_figure_is_two_clicks_from_the_source_of_the_function_that_draws_it(tab):
