@@ -82,7 +82,7 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 # ## Through the depth
 #
 # At the embedding the cosine is set by the noise level alone. From there on it rises where the state grows faster
-# than the change, and falls where blocks amplify the change. Solid and dashed lines part where the linearisation
+# than the change, and falls where blocks amplify the change. Broad and dashed lines part where the linearisation
 # stops describing the network.
 
 # %%
@@ -90,7 +90,7 @@ show(
     perturbation.draw_depth,
     perturbation.take_depth(both),
     name="perturbation-depth",
-    caption="Cosine of the perturbed with the clean state at every level: the network (solid) and its linearisation "
+    caption="Cosine of the perturbed with the clean state at every level: the network (broad) and its linearisation "
     "(dashed). Marks: after the first and after the last block. Means over prompts and draws with 95 % "
     "intervals.",
     provenance=origin,
@@ -117,19 +117,20 @@ show(
 # %% [markdown]
 # ## Amplification, and where linearity ends
 #
-# The left panel shows the length of the change at the smallest noise level. Solid and dashed should coincide there,
-# and the dotted line is what the singular values alone would do. The right panel shows how far the two changes of
-# the last state are apart. A relative error of 1 means that the linearisation says nothing. In the linear regime
-# the error grows in proportion to the noise.
+# The left panel shows the length of the change at the smallest noise level. The dashed line should lie on the broad
+# one there, and the dotted line is what the singular values alone would do. The right panel shows how far the two
+# changes of the last state are apart. A relative error of 1 means that the linearisation says nothing. In the linear
+# regime the error grows in proportion to the noise.
 
 # %%
 show(
     perturbation.draw_error,
     perturbation.take_error(both),
     name="perturbation-error",
-    caption="Left: length of the change relative to the noise, at the smallest noise level; dashed lies on solid where "
-    "the linearisation holds. Right: distance between the changes of network and linearisation after the last block, "
-    "relative to the network's. Means over prompts and draws with 95 % intervals.",
+    caption="Left: length of the change relative to the noise, at the smallest noise level: network (broad), "
+    "linearisation (dashed), and linearisation with random bases (dotted). Right: distance between the changes of "
+    "network and linearisation after the last block, relative to the network's. Means over prompts and draws with "
+    "95 % intervals.",
     provenance=origin,
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from itertools import pairwise
 from urllib.parse import quote
 
 import book_figures
@@ -133,29 +134,63 @@ def drawn(count: int, **options: object) -> tuple[str, list[panels.Box]]:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_every_panel_lies_in_its_own_window_and_the_legend_in_the_last(count):
+def test_every_panel_lies_in_its_own_window_and_the_legend_in_a_piece_under_them(count):
     svg, places = drawn(count)
     *pieces, legend = panels.windows(svg)
-    assert [len(piece) for piece in pieces] == [1] * count
-    for (window,), place in zip(pieces, places, strict=True):
+    assert [(len(piece.windows), piece.loose) for piece in pieces] == [(1, False)] * count
+    for (window,), place in zip((piece.windows for piece in pieces), places, strict=True):
         assert window.left <= place.left and place.right <= window.right
         assert window.top <= place.top and place.bottom <= window.bottom
-    assert [one[0].right for one in pieces[:-1]] == [one[0].left for one in pieces[1:]]
-    assert legend[0].top == pieces[0][0].bottom and legend[0].bottom == pytest.approx(2 * 72, abs=1)
+    windows = [piece.windows[0] for piece in pieces]
+    assert all(one.right <= other.left for one, other in pairwise(windows))
+    (entry,) = legend.windows
+    assert legend.loose and entry.top > places[0].bottom and entry.bottom <= 2 * 72
+    # A line of 15 points and the word beside it.
+    assert 30 < entry.right - entry.left < 60
 
 
 def test_a_panel_without_an_axis_of_its_own_gets_that_of_the_first():
     svg, places = drawn(2, sharey=True)
     first, second, _ = panels.windows(svg)
-    axis, panel = second
-    assert len(first) == 1 and axis.right == pytest.approx(places[0].left, abs=0.1) and axis.left >= 0
+    axis, panel = second.windows
+    assert len(first.windows) == 1 and axis.right == pytest.approx(places[0].left, abs=0.1) and axis.left >= 0
     assert axis.top == panel.top and places[0].bottom < axis.bottom < panel.bottom
+
+
+def test_panels_without_axes_are_panels_and_long_words_above_and_under_them_wrap():
+    with style.theme("light"):
+        figure, row = parts.panels(["left", "right"], 2.0)
+        for axes in row:
+            axes.plot([0, 1], [0, 1], label="line")
+            parts.blank(axes)
+        figure.suptitle("as many words as a phone has no room for on one line of text", fontsize=9)
+        parts.legend_under(figure, row, title="what it is")
+        above, left, right, title, entry = panels.windows(style.save_svg(figure).decode())
+    assert [piece.loose for piece in (above, left, right, title, entry)] == [True, False, False, True, True]
+    assert len(above.windows) == 14 and len(title.windows) == len(entry.windows) == 1
+    assert all(one.right == other.left for one, other in pairwise(above.windows))
+    assert above.windows[0].top < left.windows[0].top < title.windows[0].top < entry.windows[0].top
+
+
+def test_what_stands_under_a_column_stays_with_it():
+    with style.theme("light"):
+        figure, grid = parts.grid(2, 2, 6.0, sharex=True)
+        for column, image in zip(grid.T, (1.0, 2.0), strict=True):
+            for axes in column:
+                drawn_image = axes.imshow([[0.0, image]])
+            figure.colorbar(drawn_image, ax=list(column), location="bottom", label="size")
+        pieces = panels.windows(style.save_svg(figure).decode())
+    assert [piece.loose for piece in pieces] == [False, False, True, True] * 2
+    middle = 72 * style.WIDTH / 2
+    assert all(window.right <= middle + 5 for piece in pieces[:4] for window in piece.windows)
+    assert all(piece.windows[-1].right > middle for piece in pieces[4:])
 
 
 def test_one_panel_is_not_cut_and_sizes_of_text_are_read():
     svg, _ = drawn(1)
     assert panels.windows(svg) == [] and panels.smallest(svg) == 8.0
-    assert panels.written([[panels.Box(0, 1.5, 3, 9)], [panels.Box(0, 0, 1, 1)] * 2], 2.0) == "0,3,6,15 0,0,2,2+0,0,2,2"
+    pieces = [panels.Piece([panels.Box(0, 1.5, 3, 9)]), panels.Piece([panels.Box(0, 0, 1, 1)] * 2, loose=True)]
+    assert panels.written(pieces, 2.0) == "0,3,6,15 ~0,0,2,2+0,0,2,2"
 
 
 DRAWING = b"""<?xml version="1.0"?>

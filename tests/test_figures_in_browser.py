@@ -11,14 +11,49 @@ from test_book import HTML, book_pages
 
 pytestmark = pytest.mark.browser
 chromium, window, tab, show = test_browser.chromium, test_browser.window, test_browser.tab, test_browser.show
+PHONE = test_browser.PHONE
 
 LARGEST_API_PAGE = 500_000
+
+# What is one panel as wide as the column, or a drawing of one piece, keeps the size of its words and scrolls.
+ONE_PANEL = {
+    "depth-construction", "emergence-coupling", "nulls-figure-1a", "readings-beyond-chance", "readings-agreement",
+    "readings-choices", "readings-boundary", "vision-accuracy", "vision-relations", "vision-drop-path",
+    "coupling-of-post-norm-blocks",
+}  # fmt: skip
+# Of these one panel is about as wide as the column; the others stand below each other.
+A_WIDE_PANEL = {"depth-models", "nulls-surrogates", "prompts-difficulty"}
+SCROLLS = """() => [...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *)")].map(figure => [
+  figure.id.replace("fig-", ""),
+  [...figure.querySelectorAll(".tbc-view, .tbc-panel")]
+    .filter(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1).map(box => box.className),
+])"""
 
 
 def test_most_figures_are_cut_into_panels_for_a_phone():
     texts = [page.read_text(encoding="utf-8") for page in book_pages()]
     figures = [found for text in texts for found in re.findall(r'<figure class="tbc-figure"[^>]* id="[^>]*>', text)]
     assert len(figures) > 100 and sum("data-windows=" in figure for figure in figures) > len(figures) / 3
+
+
+def test_on_a_phone_no_figure_scrolls_sideways_but_those_whose_one_panel_is_as_wide_as_the_column(tab):
+    tab.set_viewport_size(PHONE)
+    scrolling: dict[str, set[str]] = {"whole": set(), "panel": set()}
+    for page in (page for page in book_pages() if '<figure class="tbc-figure"' in page.read_text(encoding="utf-8")):
+        show(tab, page)
+        for name, boxes in tab.evaluate(SCROLLS):
+            if boxes:
+                scrolling["whole" if "tbc-view" in boxes else "panel"].add(name)
+    assert scrolling == {"whole": ONE_PANEL, "panel": A_WIDE_PANEL}
+
+
+def test_the_first_thing_that_a_phone_shows_of_the_front_page_is_a_whole_panel(tab):
+    tab.set_viewport_size(PHONE)
+    show(tab, HTML / "book" / "index.html")
+    windows = tab.locator("#fig-coupling-before-and-after-training .tbc-window")
+    first, second = (windows.nth(place).bounding_box() for place in (0, 1))
+    assert second["y"] >= first["y"] + first["height"] and first["width"] > 320
+    assert first["x"] >= 0 and first["x"] + first["width"] <= PHONE["width"]
 
 
 def test_a_figure_is_two_clicks_from_the_source_of_the_function_that_draws_it(tab):
@@ -50,7 +85,7 @@ def test_the_pages_of_the_library_are_light_and_an_old_address_leads_to_the_new_
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_enter_enlarges_a_figure_and_escape_gives_the_focus_back(tab, scheme):
     tab.emulate_media(color_scheme=scheme)
-    tab.set_viewport_size(test_browser.PHONE)
+    tab.set_viewport_size(PHONE)
     show(tab, HTML / "book" / "depth.html")
     button = tab.locator("#fig-depth-mismatch").get_by_role("button", name="Enlarge Figure")
     button.focus()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import book_figures
 import idea
 import numpy as np
 import pytest
@@ -64,3 +65,9 @@ def test_both_pictures_say_their_couplings(networks):
     pair = idea.take_neighbours(networks)
     said = [axes.get_xlabel() for axes in idea.draw_neighbours(pair).axes][:2]
     assert said == [f"coupling {float(value):.2f}" for value in pair.coupling]
+
+
+def test_the_front_page_shows_the_trained_model_first(networks, monkeypatch):
+    monkeypatch.setattr(idea, "_before_and_after", lambda: networks)
+    for kind, picture in book_figures.pictures(idea.landing_page()).values():
+        assert kind == "svg" and picture.index(b"<!-- Trained -->") < picture.index(b"<!-- Untrained -->")

@@ -1,26 +1,24 @@
 """Finds the panels of a picture, so that a narrow screen shows them below each other at a size that can be read.
 
 A picture is as wide as the book's column. On a phone it would shrink until its words are five pixels high. A script
-cuts it into windows instead (figures.js); this file says where to cut, from the groups that matplotlib writes into SVG.
+cuts it into windows instead (figures.js); this file says where to cut, from the groups that matplotlib writes into SVG:
+each axes begins with its frame, seen or not, and a text is a row of glyphs with their places.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
+from xml.etree import ElementTree
 
-_GROUP = re.compile(r'^  <g id="(axes|legend|text)_\d+">$(.*?)^  </g>$', re.DOTALL | re.MULTILINE)
-_FRAME = re.compile(
-    r'<g id="patch_\d+">\s*<path d="M ([\d.-]+) ([\d.-]+) *\s*L ([\d.-]+) [\d.-]+ *\s*L [\d.-]+ ([\d.-]+)'
-)
-_TEXT = re.compile(
-    r'<!-- (.*?) -->\s*<g style="[^"]*" transform="translate\(([\d.-]+) ([\d.-]+)\)( rotate\(-90\))? scale\(([\d.]+)',
-    re.DOTALL,
-)
-_LETTERS = re.compile(r"scale\(([\d.]+) -")
-_SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_WRITTEN = re.compile(r"translate\(([\d.-]+) ([\d.-]+)\)(?: rotate\(([\d.-]+)\))? scale\(([\d.]+) -\4\)")
+_BLANK = "-20"  # ends the name of the glyph, by its code
+_GLYPH = 65.0  # about how wide the last glyph of a text is, in hundredths of its size
 THIN = 14.0  # points: what is narrower is a colour bar
+LONGEST = 180.0  # points: a longer text may be too wide for a phone at a size that can be read
 
 
 class Box(NamedTuple):
@@ -32,6 +30,31 @@ class Box(NamedTuple):
     bottom: float
 
 
+class Piece(NamedTuple):
+    """Windows that stand side by side: a panel and what belongs to it, or, loose, words that may wrap."""
+
+    windows: list[Box]
+    loose: bool = False
+
+
+class _Word(NamedTuple):
+    """A text: where it is, whether it is level, and where its blanks end."""
+
+    box: Box
+    level: bool
+    blanks: list[float]
+
+
+class _Panel(NamedTuple):
+    frame: Box
+    words: list[Box]
+
+
+class _Loose(NamedTuple):
+    box: Box
+    pieces: list[Piece]
+
+
 def smallest(svg: str) -> float:
     """Gives the size of the smallest text of a picture.
 
@@ -41,128 +64,194 @@ def smallest(svg: str) -> float:
     Returns:
         points; indices of a formula are part of its text.
     """
-    return min((100 * float(size) for size in _LETTERS.findall(svg)), default=8.0)
+    return min((100 * float(text[4]) for text in _WRITTEN.finditer(svg)), default=8.0)
 
 
-def windows(svg: str) -> list[list[Box]]:
-    """Cuts a picture into its panels and what stands under them.
+def windows(svg: str) -> list[Piece]:
+    """Cuts a picture into its panels and what stands above, between and under them.
 
     Args:
         svg: the picture.
 
     Returns:
-        pieces in reading order, each of one window or, where a panel shares the axis of the first in its row, of that
-        axis and the panel; none if there is one panel only, or if a cut would run through words.
+        pieces in reading order. That of a panel which shares the axis of the first in its row begins with a window on
+        that axis. None if no two panels stand side by side, or if an axes has no frame.
     """
-    width, height = map(float, _SIZE.search(svg).groups())
-    panels, loose = [], []
-    for kind, text in _GROUP.findall(svg):
-        frame = _FRAME.search(text) if kind == "axes" else None
-        box = None
-        if frame:
-            left, bottom, right, top = map(float, frame.groups())
-            box = Box(min(left, right), min(top, bottom), max(left, right), max(top, bottom))
-        words = [_extent(word) for word in _TEXT.finditer(text)]
-        if kind == "axes" and box is None:
+    root = ElementTree.fromstring(svg)
+    width, height = map(float, root.get("viewBox").split()[2:])
+    panels: list[_Panel] = []
+    loose: list[_Loose] = []
+    for part in _parts(root):
+        words, kind = [_word(text) for text in _texts(part)], part.get("id").partition("_")[0]
+        frame = _frame(part) if kind == "axes" else None
+        if kind == "axes" and not frame:
             return []
-        if box and min(box.right - box.left, box.bottom - box.top) > THIN:
-            same = next((panel for panel in panels if panel[0] == box), None)
-            same[1].extend(words) if same else panels.append((box, words))
+        if frame and min(frame.right - frame.left, frame.bottom - frame.top) > THIN:
+            same = next((panel for panel in panels if panel.frame == frame), None)
+            boxes = [word.box for word in words]
+            same.words.extend(boxes) if same else panels.append(_Panel(frame, boxes))
         else:
-            loose.append(_around([*words, *([box] if box else [])]))
+            found = _entries(part) if kind == "legend" else _bar(frame, words) if frame else map(_flowing, words)
+            made = list(found)
+            if made:
+                loose.append(_Loose(_around([box for piece in made for box in piece.windows]), made))
     rows = _rows(panels)
-    if len(panels) < 2 or max(map(len, rows)) < 2:
+    if max(map(len, rows), default=0) < 2:
         return []
-    pieces, top = [], 0.0
-    for row, below in zip(rows, [*rows[1:], None], strict=True):
-        foot = max(word.bottom for box, words in row for word in [box, *words])
-        if below:
-            head = min(word.top for box, words in below for word in [box, *words])
-            foot = (foot + head) / 2
-        cuts = _cuts(row, width)
-        if cuts is None or (below and foot < max(box.bottom for box, _ in row)):
-            return []
-        foot = min(foot + 3 * (below is None), height)
-        first = row[0][0]
-        for (box, words), (left, right) in zip(row, cuts, strict=True):
-            piece = [Box(left, top, right, foot)]
-            if box is not first and not any(word.right <= box.left + 1 for word in words if word.bottom > box.top):
-                start = max(0.0, min([word.left for word in row[0][1]] + [first.left]) - 2)
-                # The first panel's numbers below the axis are not part of it.
-                piece.insert(0, Box(start, top, first.left, first.bottom + 4))
-            pieces.append(piece)
-        top = foot
+    pieces = [_row(row, width, height) for row in rows]
+    loose.sort(key=lambda one: one.box.top)
+    made: list[Piece] = []
     columns = len(rows[0])
     alike = all(len(row) == columns for row in rows)
-    if alike and all(word.top < box.bottom for row in rows[:-1] for box, words in row for word in words):
-        # The upper rows have their numbers on the axes of the last: what shares an axis stays together.
-        pieces = [piece for column in range(columns) for piece in pieces[column::columns]]
-    for box in loose:
-        crossed = any(box.left < x < box.right and box.top < top - 4 for row in rows for x in _inner(row, width))
-        if crossed:
-            return []
-    under = [box for box in loose if box.bottom > top + 2]
-    if under:
-        whole = _around(under)
-        # The text of a legend begins right of its line or dot.
-        pieces.append([Box(max(0.0, whole.left - 26), top, min(width, whole.right + 10), height)])
-    return pieces
+    if alike and all(word.top < panel.frame.bottom for row in rows[:-1] for panel in row for word in panel.words):
+        # The upper rows have their numbers on the axes of the last: what shares an axis stays together, with what
+        # stands under it.
+        under = [one for one in loose if one.box.top > rows[-1][0].frame.top]
+        made += [piece for one in loose if one not in under for piece in one.pieces]
+        for column in zip(*pieces, strict=True):
+            held = _around([piece.windows[-1] for piece in column])
+            own = [one for one in under if held.left < one.box.left and one.box.right < held.right]
+            made += [*column, *(piece for one in own for piece in one.pieces)]
+            under = [one for one in under if one not in own]
+        return made + [piece for one in under for piece in one.pieces]
+    for row, pieces_of_row in zip(rows, pieces, strict=True):
+        above = [one for one in loose if one.box.top <= row[0].frame.top]
+        made += [piece for one in above for piece in one.pieces] + pieces_of_row
+        loose = loose[len(above) :]
+    return made + [piece for one in loose for piece in one.pieces]
 
 
-def written(pieces: list[list[Box]], scale: float) -> str:
-    """Writes windows as an attribute of an element.
+def written(pieces: list[Piece], scale: float) -> str:
+    """Writes pieces as an attribute of an element.
 
     Args:
         pieces: what `windows` gives.
         scale: CSS pixels per unit of the picture.
 
     Returns:
-        pieces separated by blanks, windows by plus signs: left, top, width and height in CSS pixels.
+        pieces separated by blanks, loose ones behind a tilde; windows by plus signs: left, top, width and height in
+        CSS pixels.
     """
 
     def one(box: Box) -> str:
         sides = (box.left, box.top, box.right - box.left, box.bottom - box.top)
         return ",".join(f"{side * scale:.0f}" for side in sides)
 
-    return " ".join("+".join(map(one, piece)) for piece in pieces)
+    return " ".join("~" * piece.loose + "+".join(map(one, piece.windows)) for piece in pieces)
 
 
-def _extent(word: re.Match[str]) -> Box:
-    """Give about the room that a text takes: matplotlib writes where it begins, how large and what it is."""
-    size, x, y = 100 * float(word[5]), float(word[2]), float(word[3])
-    plain = re.sub(r"\\\w+|[${}^_]", "", word[1])
-    long = 0.58 * size * len(plain)
-    return Box(x - size, y - long, x, y) if word[4] else Box(x, y - size, x + long, y + 0.25 * size)
+def _parts(group: ElementTree.Element) -> Iterator[ElementTree.Element]:
+    """Give the axes, legends and texts of a figure; an axes has its own legends and texts inside."""
+    for child in group:
+        kind = child.get("id", "").partition("_")[0]
+        if kind in ("figure", "subfigure") or (kind == "axes" and _only_a_legend(child)):
+            yield from _parts(child)
+        elif kind in ("axes", "legend", "text"):
+            yield child
 
 
-def _around(boxes: list[Box]) -> Box:
+def _only_a_legend(axes: ElementTree.Element) -> bool:
+    """Say whether axes are an empty place of a grid, which may hold a legend."""
+    return all(child.get("id", "").startswith("legend") for child in axes)
+
+
+def _texts(part: ElementTree.Element) -> list[ElementTree.Element]:
+    """Give the groups that hold the glyphs of a text."""
+    return [group for group in part.iter() if _WRITTEN.fullmatch(group.get("transform", "")) and len(group)]
+
+
+def _frame(axes: ElementTree.Element) -> Box | None:
+    """Give the frame of an axes: its patch, which is drawn first."""
+    first = next(iter(axes), None)
+    if first is None or not first.get("id", "").startswith("patch_"):
+        return None
+    numbers = [float(number) for path in first for number in _NUMBER.findall(path.get("d", ""))]
+    x, y = numbers[::2], numbers[1::2]
+    return Box(min(x), min(y), max(x), max(y))
+
+
+def _word(text: ElementTree.Element) -> _Word:
+    """Measure a text: matplotlib writes where it begins, its size, and where each glyph stands in it."""
+    found = _WRITTEN.fullmatch(text.get("transform"))
+    x, y, turn, scale = float(found[1]), float(found[2]), float(found[3] or 0), float(found[4])
+    glyphs = [(float(_NUMBER.findall(one.get("transform", "0"))[0]), _named(one)) for one in text if _named(one)]
+    size, long = 100 * scale, scale * (max((at for at, _ in glyphs), default=0.0) + _GLYPH)
+    up, down = 0.78 * size, 0.26 * size
+    if not turn:
+        later = [at for at, _ in glyphs[1:]] + [long / scale]
+        blanks = [x + scale * end for (_, name), end in zip(glyphs, later, strict=True) if name.endswith(_BLANK)]
+        return _Word(Box(x, y - up, x + long, y + down), True, blanks)
+    if abs(turn) == 90:
+        return _Word(Box(x - up, y - long, x + down, y), False, [])
+    # Slanted labels rise to the right: they are nowhere as far out as a level one.
+    return _Word(Box(x - up, y - 0.71 * long, x + 0.94 * long, y + down), False, [])
+
+
+def _named(glyph: ElementTree.Element) -> str:
+    return glyph.get("{http://www.w3.org/1999/xlink}href", "")
+
+
+def _flowing(word: _Word) -> Piece:
+    """Make a loose piece of a text; of a long one words that may wrap."""
+    box = word.box
+    ends = [box.left - 1, *(word.blanks if box.right - box.left > LONGEST else []), box.right + 1]
+    cut = pairwise(ends)
+    return Piece([Box(left, box.top - 1, right, box.bottom + 1) for left, right in cut], loose=True)
+
+
+def _entries(legend: ElementTree.Element) -> list[Piece]:
+    """Give the title of a legend, and its entries: what is drawn before a text belongs to it."""
+    title, entries, drawn = [], [], []
+    for child in legend:
+        if not child.get("id", "").startswith("text"):
+            drawn += [float(_NUMBER.search(path.get("d"))[0]) for path in child if path.get("d")]
+            drawn += [float(use.get("x")) for use in child.iter() if use.get("x")]
+        elif drawn:
+            said = _around([_word(text).box for text in _texts(child)])
+            entries.append(Box(min(drawn) - 4, said.top - 2, said.right + 9, said.bottom + 2))
+            drawn = []
+        else:
+            title += [_flowing(_word(text)) for text in _texts(child)]
+    return [*title, Piece(entries, loose=True)] if entries else title
+
+
+def _bar(frame: Box, words: list[_Word]) -> list[Piece]:
+    """Give a colour bar with its numbers, and its name, which is longer than they are."""
+    names = [word for word in words if word.level and word.box.top > frame.bottom + 11]
+    around = _around([frame, *(word.box for word in words if word not in names)])
+    bar = Box(around.left - 6, around.top - 3, around.right + 6, around.bottom)
+    return [Piece([bar], loose=True), *map(_flowing, names)]
+
+
+def _around(boxes: Sequence[Box]) -> Box:
     """Give what holds all boxes."""
     left, top, right, bottom = zip(*boxes, strict=True)
     return Box(min(left), min(top), max(right), max(bottom))
 
 
-def _rows(panels: list[tuple[Box, list[Box]]]) -> list[list[tuple[Box, list[Box]]]]:
+def _rows(panels: list[_Panel]) -> list[list[_Panel]]:
     """Sort panels into rows, from top to bottom, each from left to right."""
-    rows: list[list[tuple[Box, list[Box]]]] = []
-    for panel in sorted(panels, key=lambda panel: (panel[0].top, panel[0].left)):
-        if rows and panel[0].top < rows[-1][0][0].bottom - THIN:
+    rows: list[list[_Panel]] = []
+    for panel in sorted(panels, key=lambda panel: (panel.frame.top, panel.frame.left)):
+        if rows and panel.frame.top < rows[-1][0].frame.bottom - THIN:
             rows[-1].append(panel)
         else:
             rows.append([panel])
-    return [sorted(row, key=lambda panel: panel[0].left) for row in rows]
+    return [sorted(row, key=lambda panel: panel.frame.left) for row in rows]
 
 
-def _cuts(row: list[tuple[Box, list[Box]]], width: float, near: float = 8.0) -> list[tuple[float, float]] | None:
-    """Give the left and right end of each panel's window; None where words of two panels run into each other."""
-    ends = _inner(row, width, near)
-    return None if None in ends else list(zip([0.0, *ends], [*ends, width], strict=True))
-
-
-def _inner(row: list[tuple[Box, list[Box]]], width: float, near: float = 8.0) -> list[float | None]:
-    """Give where to cut between the panels of a row."""
-    ends: list[float | None] = []
-    for (one, words), (other, others) in pairwise(row):
-        right = max([one.right, *(word.right for word in words)])
-        left = min([other.left, *(word.left for word in others)])
-        ends.append((right + left) / 2 if right - left < near else None)
-    return ends
+def _row(row: list[_Panel], width: float, height: float) -> list[Piece]:
+    """Give the pieces of a row of panels, all of one height."""
+    held = [_around([panel.frame, *panel.words]) for panel in row]
+    top, bottom = max(0.0, min(box.top for box in held) - 3), min(height, max(box.bottom for box in held) + 3)
+    ends = [0.0, *((one.right + other.left) / 2 for one, other in pairwise(held)), width]
+    first, pieces = row[0].frame, []
+    axis = [word.left for word in row[0].words if word.right <= first.left + 1]
+    for panel, box, left, right in zip(row, held, ends, ends[1:], strict=False):
+        piece = [Box(max(left, box.left - 5), top, min(right, box.right + 5), bottom)]
+        own = any(word.right <= panel.frame.left + 1 for word in panel.words if word.bottom > panel.frame.top)
+        if axis and panel is not row[0] and not own:
+            # The first panel's numbers below the axis are not part of it.
+            piece.insert(0, Box(max(0.0, min(axis) - 2), top, first.left, first.bottom + 4))
+        pieces.append(Piece(piece))
+    return pieces

@@ -70,17 +70,24 @@
     figure.classList.toggle("tbc-stacked", phone.matches && "windows" in figure.dataset);
     reach(view);
     if (!figure.classList.contains("tbc-stacked")) return;
-    const pieces = figure.dataset.windows.split(" ").map((piece) => piece.split("+").map((one) => one.split(",").map(Number)));
-    const widths = pieces.map((piece) => piece.reduce((sum, one) => sum + one[2], 0));
-    const least = parseFloat(figure.style.getPropertyValue("--least")) / 720;
-    const room = figure.clientWidth + 22, most = Math.max(...widths.slice(0, -1));
+    // Panels, and behind a tilde what stands above, between or under them.
+    const pieces = figure.dataset.windows.split(" ").map((piece) => ({
+      loose: piece.startsWith("~"),
+      windows: piece.replace("~", "").split("+").map((one) => one.split(",").map(Number)),
+    }));
+    const panels = element("div", { class: "tbc-panels", role: "group", "aria-label": view.querySelector("img").alt });
+    view.after(panels);
+    const least = parseFloat(figure.style.getPropertyValue("--least")) / 720, room = panels.clientWidth - 1;
+    const most = Math.max(...pieces.map(({ loose, windows }) => {
+      const widths = windows.map((one) => one[2]);
+      return loose ? Math.max(...widths) : widths.reduce((sum, width) => sum + width);
+    }));
     // As many panels side by side as fit, and these as large as the room allows, up to half as large again.
     const beside = Math.max(1, Math.floor(room / (most * least)));
     const scale = Math.max(least, Math.min(room / (beside * most), 1.5 * least));
-    const panels = element("div", { class: "tbc-panels", role: "group", "aria-label": view.querySelector("img").alt });
     pieces.forEach((piece) => {
-      const panel = element("div", { class: "tbc-panel" });
-      piece.forEach(([left, top, width, height]) => {
+      const panel = element("div", { class: piece.loose ? "tbc-panel tbc-loose" : "tbc-panel" });
+      piece.windows.forEach(([left, top, width, height]) => {
         const one = element("div", { class: "tbc-window" });
         one.style.width = width * scale + "px";
         one.style.height = height * scale + "px";
@@ -95,7 +102,6 @@
       panels.append(panel);
     });
     panels.addEventListener("click", () => enlarge(figure));
-    view.after(panels);
     panels.querySelectorAll(".tbc-panel").forEach(reach);
   }
 

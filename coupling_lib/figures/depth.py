@@ -124,7 +124,7 @@ def draw_graph(coupling: xr.DataArray, null: float, beyond: bool = False) -> Fig
 
 def draw_distribution(coupling: xr.Dataset, null: float) -> Figure:
     """Draw coupling prompt by prompt, and against the distance between blocks with its 95 % interval."""
-    figure, (left, right) = parts.panels(["", ""], 3.1, sharey=True, width_ratios=(1, 1.9))
+    figure, (left, right) = parts.panels(["", ""], 3.1, sharey=True, width_ratios=(1, 1.3))
     for place, (_, ink, one) in enumerate(parts.networks(coupling)):
         parts.strip(left, place, one.all_pairs, ink)
     parts.bands(right, coupling, "distance", marker="o", markersize=3.5)

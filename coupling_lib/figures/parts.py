@@ -42,16 +42,22 @@ def grid(rows: int, columns: int, height: float, **grid: object) -> tuple[Figure
     return figure, panels
 
 
+def blank(axes: Axes) -> None:
+    """Leave of axes their place alone: the book finds a panel by its frame, seen or not."""
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
 def title_of(name: str) -> str:
     """Write a network as a title: roles begin with a capital letter, names of models stay."""
     return name.capitalize() if name in (style.TRAINED, style.UNTRAINED) else name
 
 
-def band(axes: Axes, summary: xr.Dataset, along: str, ink: str, alpha: float = 0.22, **line: object) -> None:
+def band(axes: Axes, summary: xr.Dataset, along: str, ink: str, shade: float = 0.22, **line: object) -> None:
     """Draw the middle of a summary, and its interval or quartiles as a band where it has them."""
     axes.plot(summary[along], middle(summary), color=ink, **line)
     if np.isfinite(summary.low).any():
-        axes.fill_between(summary[along], summary.low, summary.high, color=ink, alpha=alpha, linewidth=0)
+        axes.fill_between(summary[along], summary.low, summary.high, color=ink, alpha=shade, linewidth=0)
 
 
 def middle(summary: xr.Dataset) -> xr.DataArray:

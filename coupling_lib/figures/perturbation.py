@@ -17,11 +17,11 @@ from coupling_lib.measures import effects
 from coupling_lib.metrics.summaries import cells, interval, with_ends
 
 CARRIERS = {
-    "network": ("network", {}),
-    "linear": ("linearised", {"dashes": (4, 1.6)}),
-    "random": ("linearised, random bases", {"dashes": (1.2, 1.6)}),
+    "network": ("network", {"linewidth": 3.6, "alpha": 0.45}),
+    "linear": ("linearised", {"linewidth": 1.4, "dashes": (4, 1.6)}),
+    "random": ("linearised, random bases", {"linewidth": 1.4, "dashes": (1.2, 1.6)}),
 }
-"""What carries a perturbation, how figures name it and how they dash it."""
+"""What carries a perturbation, how figures name it, and a line of its own: two that coincide are both seen."""
 
 
 def take_depth(both: xr.Dataset) -> xr.Dataset:
@@ -49,12 +49,12 @@ def draw_depth(cosines: xr.Dataset) -> Figure:
     for axes, name in zip(row, cosines.network.values, strict=True):
         for noise, ink in zip(cosines.noise.values, parts.shades(cosines.sizes["noise"]), strict=True):
             for carrier, marker, label in (("network", "o", f"noise {noise:g}"), ("linear", "D", None)):
-                marks = {"marker": marker, "markersize": 4.5, "markevery": [1, cosines.sizes["level"] - 1]}
-                look = marks | {"linewidth": 1.4, "label": label} | CARRIERS[carrier][1]
+                marks = {"marker": marker, "markersize": 5.5, "markevery": [1, cosines.sizes["level"] - 1]}
+                look = marks | {"label": label} | CARRIERS[carrier][1]
                 parts.band(axes, cosines.sel(network=name, noise=noise, carrier=carrier), "level", ink, 0.16, **look)
         for carrier in cosines.carrier.values:
-            label, dashes = CARRIERS[carrier]
-            axes.plot([], [], color=style.colour("text"), label=label, linewidth=1.4, **dashes)
+            label, look = CARRIERS[carrier]
+            axes.plot([], [], color=style.colour("text"), label=label, **look)
         parts.block_axis(axes, "level $l$ (0 is the embedding)")
     row[0].set_ylabel("cosine with the clean state")
     parts.legend_under(figure, row[:1], columns=max(3, cosines.sizes["noise"]))
@@ -65,10 +65,10 @@ def draw_ends(cosines: xr.Dataset) -> Figure:
     """Draw the cosine with the clean state against the noise level, after the first and after the last block."""
     figure, row = parts.panels(cosines.network.values, 3.8, sharey=True)
     for axes, (_, own, one) in zip(row, parts.networks(cosines), strict=True):
-        for carrier, (title, dashes) in CARRIERS.items():
+        for carrier, (title, line) in CARRIERS.items():
             ink = style.colour(style.NULL) if carrier == "random" else own
             for block, marker, fill in (("first", "s", "none"), ("last", "o", "full")):
-                look = {"marker": marker, "markersize": 4, "fillstyle": fill, "linewidth": 1.3} | dashes
+                look = {"marker": marker, "markersize": 5.5, "fillstyle": fill} | line
                 look["label"] = f"{block} block, {title}"
                 parts.band(axes, one.sel(carrier=carrier, block=block), "noise", ink, 0.13, **look)
         _noise_axis(axes, cosines.noise)
@@ -83,10 +83,9 @@ def draw_error(quantities: xr.Dataset) -> Figure:
     titles = [f"Amplification of noise {noise:g}", "Error of the linearisation, last block"]
     figure, row = parts.panels(titles, 3.8, plain=True)
     amplification = quantities.sel(quantity="amplification", noise=noise)
-    for carrier, (title, dashes) in CARRIERS.items():
+    for carrier, (title, line) in CARRIERS.items():
         for name, ink, one in parts.networks(amplification.sel(carrier=carrier)):
-            look = {"linewidth": 1.5, "label": f"{name}, {title}"} | dashes
-            parts.band(row[0], one, "level", ink, 0.13, **look)
+            parts.band(row[0], one, "level", ink, 0.13, label=f"{name}, {title}", **line)
     errors = quantities.sel(quantity="error", carrier="linear", level=last)
     parts.bands(row[1], errors, "noise", marker="o", markersize=4, label=None)
     for axes, label in zip(row, (r"$\Vert\delta^l\Vert\,/\,\Vert\delta^0\Vert$", "relative error"), strict=True):

@@ -19,7 +19,7 @@ KIND_NAMES = {"self": "self", "input": "fixed input", "output": "fixed output"}
 """Each kind of comparison, as figures and captions write it."""
 
 _LONGEST = 9
-_MOST_LABELS = 23
+_MOST_LABELS = 20
 
 
 def take_grid(ds: xr.Dataset, variant: str) -> xr.Dataset:
@@ -87,7 +87,7 @@ def named_couplings(summary: xr.Dataset, network: str, **groups: Sequence[str]) 
 def draw_grid(grid: xr.Dataset, null: float) -> Figure:
     """Draw coupling over pairs of tokens of one prompt, a row per network (the paper's figures 4 and 17 to 19)."""
     names, labels = grid.network.values, grid.tokens
-    height = 2.95 * len(names) + 0.066 * max(map(len, labels)) + 1.5
+    height = 2.95 * len(names) + 0.075 * max(map(len, labels)) + 1.5
     figure = Figure(figsize=(style.WIDTH, height), layout="compressed")
     figure.get_layout_engine().set(wspace=0.06)
     figure.suptitle(grid.title, fontsize=9)
@@ -189,7 +189,7 @@ def _token_ticks(axes: Axes, places: np.ndarray, labels: Sequence[str], on_x: bo
     shown = labels[::step]
     axes.set_xticks(places[::step], shown if on_x else [""] * len(shown), rotation=90)
     axes.set_yticks(places[::step], shown if on_y else [""] * len(shown))
-    axes.tick_params(length=0, pad=3, labelsize=7)
+    axes.tick_params(length=0, pad=3)
     axes.spines[:].set_visible(False)
 
 

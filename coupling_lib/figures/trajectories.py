@@ -223,7 +223,7 @@ def _draw_profile(axes: Axes, profile: xr.Dataset, dashes: object) -> None:
     for name in profile.network.values:
         one = profile.sel(network=name).dropna("depth")
         look = {"linestyle": dashes, "marker": "o", "markersize": 2.5, "linewidth": 1.4}
-        parts.band(axes, one, "depth", style.dataset_colour(name, 0), alpha=0.2, **look)
+        parts.band(axes, one, "depth", style.dataset_colour(name, 0), 0.2, **look)
 
 
 def _legend_above(figure: Figure, networks: np.ndarray | list[str], lines: list[Line2D]) -> None:

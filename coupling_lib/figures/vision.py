@@ -149,5 +149,5 @@ def _rows_of_four(titles: list[str], x: str, y: str, **grid: object) -> tuple[Fi
         axes.set_title(title)
         axes.grid(axis="y")
     inner.supxlabel(x, fontsize=9)
-    inner.supylabel(y, fontsize=9)
+    inner.suptitle(y, fontsize=9, x=0.005, ha="left")
     return figure, list(panels[: len(titles)])
