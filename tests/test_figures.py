@@ -188,7 +188,7 @@ def test_what_stands_under_a_column_stays_with_it():
 def test_one_panel_is_cut_from_its_legend_a_drawing_not_at_all_and_sizes_of_text_are_read():
     svg, (place,) = drawn(1)
     (panel,), (entry,) = (piece.windows for piece in panels.windows(svg))
-    assert panel.right - panel.left > place.right - place.left > 10 * (entry.right - entry.left)
+    assert panel.right - panel.left > place.right - place.left > 9 * (entry.right - entry.left)
     with style.theme("light"):
         figure, (axes,) = parts.panels([""], 2.0)
         axes.text(0.5, 0.5, "drawn")
