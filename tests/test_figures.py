@@ -167,7 +167,7 @@ def test_panels_without_axes_are_panels_and_long_words_above_and_under_them_wrap
         parts.legend_under(figure, row, title="what it is")
         above, left, right, title, entry = panels.windows(style.save_svg(figure).decode())
     assert [piece.loose for piece in (above, left, right, title, entry)] == [True, False, False, True, True]
-    assert len(above.windows) == 14 and len(title.windows) == len(entry.windows) == 1
+    assert len(above.windows) == 15 and len(title.windows) == len(entry.windows) == 1
     assert all(one.right == other.left for one, other in pairwise(above.windows))
     assert above.windows[0].top < left.windows[0].top < title.windows[0].top < entry.windows[0].top
 
@@ -186,9 +186,15 @@ def test_what_stands_under_a_column_stays_with_it():
     assert all(piece.windows[-1].right > middle for piece in pieces[4:])
 
 
-def test_one_panel_is_not_cut_and_sizes_of_text_are_read():
-    svg, _ = drawn(1)
-    assert panels.windows(svg) == [] and panels.smallest(svg) == 8.0
+def test_one_panel_is_cut_from_its_legend_a_drawing_not_at_all_and_sizes_of_text_are_read():
+    svg, (place,) = drawn(1)
+    (panel,), (entry,) = (piece.windows for piece in panels.windows(svg))
+    assert panel.right - panel.left > place.right - place.left > 9 * (entry.right - entry.left)
+    with style.theme("light"):
+        figure, (axes,) = parts.panels([""], 2.0)
+        axes.text(0.5, 0.5, "drawn")
+        axes.set_axis_off()
+        assert panels.windows(style.save_svg(figure).decode()) == [] and panels.smallest(svg) == 8.0
     pieces = [panels.Piece([panels.Box(0, 1.5, 3, 9)]), panels.Piece([panels.Box(0, 0, 1, 1)] * 2, loose=True)]
     assert panels.written(pieces, 2.0) == "0,3,6,15 ~0,0,2,2+0,0,2,2"
 

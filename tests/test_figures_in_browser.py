@@ -15,19 +15,16 @@ PHONE = test_browser.PHONE
 
 LARGEST_API_PAGE = 500_000
 
-# What is one panel as wide as the column, or a drawing of one piece, keeps the size of its words and scrolls.
-ONE_PANEL = {
-    "depth-construction", "emergence-coupling", "nulls-figure-1a", "readings-beyond-chance", "readings-agreement",
-    "readings-choices", "readings-boundary", "vision-accuracy", "vision-relations", "vision-drop-path",
-    "coupling-of-post-norm-blocks",
+# A panel about as wide as the column keeps the size of its words and scrolls, and so does a drawing of one piece.
+WIDE = {
+    "depth-construction", "depth-distribution", "depth-models", "emergence-coupling", "nulls-figure-1a",
+    "nulls-surrogates", "prompts-difficulty", "readings-beyond-chance", "readings-agreement", "readings-choices",
+    "readings-boundary", "vision-accuracy", "vision-relations", "vision-drop-path", "coupling-of-post-norm-blocks",
 }  # fmt: skip
-# Of these one panel is about as wide as the column; the others stand below each other.
-A_WIDE_PANEL = {"depth-models", "nulls-surrogates", "prompts-difficulty"}
-SCROLLS = """() => [...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *)")].map(figure => [
-  figure.id.replace("fig-", ""),
+SCROLLS = """() => [...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *)")].filter(figure =>
   [...figure.querySelectorAll(".tbc-view, .tbc-panel")]
-    .filter(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1).map(box => box.className),
-])"""
+    .some(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
+).map(figure => figure.id.replace("fig-", ""))"""
 
 
 def test_most_figures_are_cut_into_panels_for_a_phone():
@@ -36,15 +33,13 @@ def test_most_figures_are_cut_into_panels_for_a_phone():
     assert len(figures) > 100 and sum("data-windows=" in figure for figure in figures) > len(figures) / 3
 
 
-def test_on_a_phone_no_figure_scrolls_sideways_but_those_whose_one_panel_is_as_wide_as_the_column(tab):
+def test_on_a_phone_no_figure_scrolls_sideways_but_those_with_a_panel_as_wide_as_the_column(tab):
     tab.set_viewport_size(PHONE)
-    scrolling: dict[str, set[str]] = {"whole": set(), "panel": set()}
+    scrolling = set()
     for page in (page for page in book_pages() if '<figure class="tbc-figure"' in page.read_text(encoding="utf-8")):
         show(tab, page)
-        for name, boxes in tab.evaluate(SCROLLS):
-            if boxes:
-                scrolling["whole" if "tbc-view" in boxes else "panel"].add(name)
-    assert scrolling == {"whole": ONE_PANEL, "panel": A_WIDE_PANEL}
+        scrolling |= set(tab.evaluate(SCROLLS))
+    assert scrolling == WIDE
 
 
 def test_the_first_thing_that_a_phone_shows_of_the_front_page_is_a_whole_panel(tab):

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _WRITTEN = re.compile(r"translate\(([\d.-]+) ([\d.-]+)\)(?: rotate\(([\d.-]+)\))? scale\(([\d.]+) -\4\)")
-_BLANK = "-20"  # ends the name of the glyph, by its code
+_BLANK = "-3"  # ends the name of a glyph: the number of a blank in the font
 _GLYPH = 65.0  # about how wide the last glyph of a text is, in hundredths of its size
 THIN = 14.0  # points: what is narrower is a colour bar
 LONGEST = 180.0  # points: a longer text may be too wide for a phone at a size that can be read
@@ -75,7 +75,7 @@ def windows(svg: str) -> list[Piece]:
 
     Returns:
         pieces in reading order. That of a panel which shares the axis of the first in its row begins with a window on
-        that axis. None if no two panels stand side by side, or if an axes has no frame.
+        that axis. None if an axes has no frame, as a drawing.
     """
     root = ElementTree.fromstring(svg)
     width, height = map(float, root.get("viewBox").split()[2:])
@@ -96,7 +96,7 @@ def windows(svg: str) -> list[Piece]:
             if made:
                 loose.append(_Loose(_around([box for piece in made for box in piece.windows]), made))
     rows = _rows(panels)
-    if max(map(len, rows), default=0) < 2:
+    if not rows:
         return []
     pieces = [_row(row, width, height) for row in rows]
     loose.sort(key=lambda one: one.box.top)
@@ -108,12 +108,11 @@ def windows(svg: str) -> list[Piece]:
         # stands under it.
         under = [one for one in loose if one.box.top > rows[-1][0].frame.top]
         made += [piece for one in loose if one not in under for piece in one.pieces]
-        for column in zip(*pieces, strict=True):
-            held = _around([piece.windows[-1] for piece in column])
-            own = [one for one in under if held.left < one.box.left and one.box.right < held.right]
+        below = [_below(under, [piece.windows[-1] for piece in column]) for column in zip(*pieces, strict=True)]
+        below = below if all(below) else [[]] * columns
+        for column, own in zip(zip(*pieces, strict=True), below, strict=True):
             made += [*column, *(piece for one in own for piece in one.pieces)]
-            under = [one for one in under if one not in own]
-        return made + [piece for one in under for piece in one.pieces]
+        return made + [piece for one in under if not any(one in own for own in below) for piece in one.pieces]
     for row, pieces_of_row in zip(rows, pieces, strict=True):
         above = [one for one in loose if one.box.top <= row[0].frame.top]
         made += [piece for one in above for piece in one.pieces] + pieces_of_row
@@ -221,6 +220,13 @@ def _bar(frame: Box, words: list[_Word]) -> list[Piece]:
     around = _around([frame, *(word.box for word in words if word not in names)])
     bar = Box(around.left - 6, around.top - 3, around.right + 6, around.bottom)
     return [Piece([bar], loose=True), *map(_flowing, names)]
+
+
+def _below(under: list[_Loose], column: list[Box]) -> list[_Loose]:
+    """Choose what stands under one column and is about as wide."""
+    held = _around(column)
+    fits = [one for one in under if one.box.right - one.box.left < 1.2 * (held.right - held.left)]
+    return [one for one in fits if held.left < (one.box.left + one.box.right) / 2 < held.right]
 
 
 def _around(boxes: Sequence[Box]) -> Box:

@@ -102,7 +102,9 @@
       panels.append(panel);
     });
     panels.addEventListener("click", () => enlarge(figure));
-    panels.querySelectorAll(".tbc-panel").forEach(reach);
+    const shown = [...panels.querySelectorAll(".tbc-panel")];
+    shown.forEach(reach);
+    figure.classList.toggle("tbc-wide", shown.some((panel) => panel.tabIndex === 0));
   }
 
   document.addEventListener("DOMContentLoaded", () => {

@@ -171,11 +171,11 @@ def test_edges_are_proportional_to_coupling_on_one_scale_across_panels(both):
     table = frame(taken)
     widths = [sorted(line.get_linewidth() for line in axes.lines) for axes in figure.axes[:2]]
     expected = [
-        sorted(5 * table.coupling[table.network == name] / table.coupling.max()) for name in both.network.values
+        sorted(2.8 * table.coupling[table.network == name] / table.coupling.max()) for name in both.network.values
     ]
     assert np.allclose(np.concatenate(widths), np.concatenate(expected))
     sample = figure.legends[0].get_lines()[0]
-    assert sample.get_linewidth() == pytest.approx(5 * 0.05 / table.coupling.max())
+    assert sample.get_linewidth() == pytest.approx(2.8 * 0.05 / table.coupling.max())
     assert figure.legends[0].get_texts()[0].get_text() == "0.05 (random bases)"
 
 
