@@ -42,7 +42,7 @@ def test_a_grid_trained_on_a_copy_of_cifar_is_read_and_drawn_as_the_papers(tmp_p
     for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
         batch = {b"data": pixels[10 * i : 10 * i + 10], b"labels": list(range(10))}
         (tmp_path / name).write_bytes(pickle.dumps(batch))
-    monkeypatch.setitem(vit.RECIPES, "cifar10", replace(TINY, patch=16, batch=25, epochs=1, warmup_epochs=0))
+    monkeypatch.setitem(vit.RECIPES, "cifar10", replace(TINY, patch=16, batch=25, warmup_epochs=0, learning_rate=2.0))
     monkeypatch.setattr(vit_grid, "paper_grid", lambda base: vit_grid.grid((0.01, 0.04, 0.1), (0.0, 0.3), base))
     table = tmp_path / "cifar10.csv"
     where = ["--data", str(tmp_path), "--run", str(tmp_path / "run"), "--table", str(table)]
