@@ -177,7 +177,7 @@ def draw_profiles(profiles: Taken) -> Figure:
     figure, grid = parts.grid(rows, columns, (1.8 if several else 2.35) * rows + 0.45)
     for position, (column, (model, one)) in enumerate(zip(grid.reshape(len(shown), -1).T, models.items(), strict=True)):
         for axes, name in zip(column, shown, strict=True):
-            _draw_quantity(axes, one, name, legend=not position)
+            _draw_quantity(axes, one, name, legend=not several)
             title = _PROFILES[name][2].format(window=one.window)
             if not several:
                 axes.set_title(title, fontsize=10 if rows == 2 else 9)
@@ -239,7 +239,7 @@ def _draw_ways(row: np.ndarray, one: xr.Dataset, network: str) -> np.ndarray:
 
 
 def _draw_quantity(axes: Axes, profiles: xr.Dataset, name: str, legend: bool) -> None:
-    """Draw one quantity of a model against depth, in a panel that stays empty where the model has none."""
+    """Draw one quantity of a model against depth, if it has it; without a `legend` the caption says what dashes are."""
     if name not in profiles.quantity:
         return axes.set_axis_off()
     look = {"marker": "o", "markersize": 2.5, "linewidth": 1.4, "alpha": 0.2}
