@@ -67,6 +67,7 @@ CHAPTERS: dict[str, Chapter] = {
                 "$ .venv/bin/python -m coupling_lib.training.vit grid cifar10"
                 " --data path/to/cifar-10-batches-py --table cifar10.csv"
             ),
+            "The figures of that grid": "table=cifar10.csv",
             "Any other vision transformer, on pictures of your own": (
                 "model=google/vit-base-patch16-224 pictures=path/to/pictures"
             ),

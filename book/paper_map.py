@@ -9,8 +9,17 @@ from pathlib import Path
 from coupling_lib import paths, provenance
 from coupling_lib.models.registry import entries
 
-STATES = ("faithful", "partly", "not drawn")
-"""What a row of the map may say of an item."""
+STATES = {
+    "faithful": "all that our source names of the item is shown, against what it is set against there, with several "
+    "models side by side where it says so. Either the figure shows the paper's own values, or the command "
+    "below draws it for models and data of the paper. It does not matter which models this book could run. Where our "
+    "source leaves a choice open, or has lost it, the row names ours.",
+    "partly": "a part of that is missing, and the row says which.",
+    "lost": "our source does not say what the item shows: its caption is lost. The row says what we take it for, and "
+    "draws that. Nothing can be compared with the paper.",
+    "not drawn": "nothing here shows it, and the row says why.",
+}
+"""What a row of the map may say of an item, and the rule by which it does."""
 
 Row = dict[str, str]
 
@@ -107,15 +116,19 @@ def map_page() -> str:
     return "\n".join(
         [
             f"Of {sum(numbers.values())} figures and tables, {numbers['faithful']} are drawn as the paper describes "
-            f"them, {numbers['partly']} in part, and {numbers['not drawn']} not at all. *Faithful* is about the "
-            "kind of figure, not about its outcome; the [claims](claims.md) say what came out.\n",
-            f"The captions or bodies of {_joined(lost['lost'])} are lost in our source, and parts of the captions of "
-            f"{_joined(lost['partly lost'])}. For these the table says what we take them for.\n",
+            f"them, {numbers['partly']} in part, and {numbers['not drawn']} not at all. Of the other {numbers['lost']} "
+            "our source does not say what they show.\n",
+            "## The rule\n",
+            "One rule gives every item its state. It is about the kind of figure, not about its outcome; the "
+            "[claims](claims.md) say what came out.\n",
+            *(f"- *{state}*: {rule}" for state, rule in STATES.items()),
+            f"\nThe captions or bodies of {_joined(lost['lost'])} are lost in our source, and a part of the caption of "
+            f"{_joined(lost['partly lost'])}. Of some of these the paper's text says what they show.\n",
             "## Item by item\n",
             _table(rows),
             "## Commands\n",
-            "Each command draws its items for a model of the paper. The model has to be at hand and fit the machine. A "
-            "command without parameters takes the models and tables that ship with the book.\n",
+            "Each command draws its items for models or data of the paper. These have to be at hand and fit the "
+            "machine. A command without parameters takes the models and tables that ship with the book.\n",
             *(f"### {heading}\n\n```bash\n{commands}\n```\n" for heading, commands in _commands(rows).items()),
         ]
     )
@@ -142,7 +155,8 @@ def _commands(rows: list[Row]) -> dict[str, str]:
     drawn: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         if row["notebook"]:
-            command = f".venv/bin/{provenance.papermill_command(row['notebook'], parameters_of(row))}"
+            before = f".venv/bin/python {row['before']}\n" if row["before"] else ""
+            command = f"{before}.venv/bin/{provenance.papermill_command(row['notebook'], parameters_of(row))}"
             drawn.setdefault(row["notebook"], {}).setdefault(command, []).append(named(row["item"]))
     return {
         notebook: "\n".join(f"# {', '.join(items)}\n{command}" for command, items in commands.items())

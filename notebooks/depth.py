@@ -34,6 +34,8 @@ others: str = "nano-llama"  # further models to set beside this one, separated b
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
+from IPython.display import display
+
 import coupling_lib as cl
 from coupling_lib import provenance
 from coupling_lib.figures import depth, schematic
@@ -192,6 +194,23 @@ show(
     "coupling against the distance between blocks, with 95 % intervals over prompts; dotted: untrained.",
     provenance=provenance.line(*origins, command=command),
 )
+
+# %% [markdown]
+# Where the parameter `blocks` names blocks, the matrices of these stand beside each other as well, of all models after
+# training, ordered by size.
+
+# %%
+if p.blocks and further:
+    display(
+        show(
+            depth.draw_matrices,
+            depth.take_matrices_of(beside, drawn, p.k),
+            name="depth-models-matrices",
+            caption="Coupling matrices of the same blocks in trained models, at one token of one prompt, each relative "
+            "to the largest singular value of the row's Jacobian, on one scale. Blank: blocks that a model lacks.",
+            provenance=provenance.line(*origins, command=command),
+        )
+    )
 
 # %% [markdown]
 # ## In numbers

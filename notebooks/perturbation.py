@@ -22,7 +22,9 @@
 #
 # The paper's figure 32 compares the first with the last layer; half of its caption is not known to us. The rest is
 # our choice: the noise has a uniformly random direction and a length relative to the embedding; one token is
-# perturbed and the same one is followed; the linearisation is carried along the whole depth.
+# perturbed and the same one is followed; the linearisation is carried along the whole depth. The parameter `kind`
+# offers other noise: normal with about that length, or normal with the level as the standard deviation of each
+# coordinate.
 
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
@@ -31,6 +33,7 @@ memory: str = ""  # the most that weights may take, as 8GB; what does not fit st
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
 prompts: int = 12  # number of embedded prompts; or a set's name or file, as gsm8k:50
 noise: str = "0.03,0.1,0.3,1,3"  # lengths of the noise relative to the embedding, separated by commas
+kind: str = ""  # of noise: empty as above, gaussian: normal of about that length, absolute: normal of that deviation
 draws: int = 4  # random directions per prompt
 token: int = -1  # token position that is perturbed and followed; -1 is the last
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the noise
@@ -44,7 +47,8 @@ from coupling_lib.inputs import choices, parameters
 from coupling_lib.metrics.summaries import side_by_side
 
 p = cl.check_parameters(
-    globals(), declared=("model", "precision", "memory", "revision", "prompts", "noise", "draws", "token", "seed")
+    globals(),
+    declared=("model", "precision", "memory", "revision", "prompts", "noise", "kind", "draws", "token", "seed"),
 )
 command = provenance.papermill_command("perturbation", vars(p))
 
@@ -60,7 +64,8 @@ command = provenance.papermill_command("perturbation", vars(p))
 loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
 texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
 levels = parameters.parse_levels(p.noise)
-trained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=levels, draws=p.draws, token=p.token, seed=p.seed)
+how = {"noise": levels, "draws": p.draws, "token": p.token, "seed": p.seed, "kind": p.kind or None}
+trained = cl.sweep(cl.measure_perturbation, loaded, texts, **how)
 
 # %% [markdown]
 # The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
@@ -71,11 +76,12 @@ del loaded
 loaded = cl.load_model(
     p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
 )
-untrained = cl.sweep(cl.measure_perturbation, loaded, texts, noise=levels, draws=p.draws, token=p.token, seed=p.seed)
+untrained = cl.sweep(cl.measure_perturbation, loaded, texts, **how)
 del loaded
 
 # %% tags=["hide-input"]
 both = side_by_side(untrained=untrained, trained=trained)
+both.noise.attrs["kind"] = p.kind
 origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 
 # %% [markdown]

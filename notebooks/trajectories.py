@@ -22,7 +22,7 @@
 
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
-others: str = ""  # further models in the first figure, separated by commas, as nano-llama,gpt2
+others: str = ""  # further models in the same figures, separated by commas, as nano-llama,gpt2
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
 memory: str = ""  # the most that weights may take, as 8GB; what does not fit stays on disk; empty for what is free
 revision: str = ""  # branch, tag, commit or training step such as step1000; empty for the newest
@@ -104,12 +104,14 @@ show(
 # its entropy says how undecided the model would be if it stopped there.
 
 # %%
-profiles = trajectories.take_profiles(both, choices.chosen_turn(p, both.sizes["block"], p.model))
+for name, networks in models.items():
+    turn = choices.chosen_turn(p, networks["trained"].sizes["block"], name)
+profiles = trajectories.of_each(trajectories.take_profiles, models, turn)
 show(
     trajectories.draw_profiles,
     profiles,
     name="trajectories-profiles",
-    caption=trajectories.profile_caption(both) + trajectories.turn_caption(profiles, found=p.turn < 0),
+    caption=trajectories.profile_caption(profiles, found=p.turn < 0),
     provenance=origin,
 )
 
@@ -123,7 +125,7 @@ show(
 # %%
 show(
     trajectories.draw_paths,
-    trajectories.take_paths(both),
+    trajectories.of_each(trajectories.take_paths, models),
     name="trajectories-paths",
     caption="Tokens of one prompt in the principal components of the states that leave the last block, before the "
     "final norm. Paths end in a dot; the last token is the strong line in the colour of the text. A special token and "

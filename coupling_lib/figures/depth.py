@@ -14,6 +14,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label, mismatch_label
 from coupling_lib.metrics.summaries import cells, interval, side_by_side, with_ends
+from coupling_lib.models.registry import by_size
 
 PAIR = {"block_1": "block_jacobian", "block_2": "block_vectors"}
 
@@ -85,9 +86,18 @@ def numbers_of(summary: pd.DataFrame) -> dict[str, float]:
     return found | {"coupling-null": summary.at["random bases", "all pairs"]}
 
 
+def take_matrices_of(models: Mapping[str, Mapping[str, xr.Dataset]], blocks: Sequence[int], k: int) -> xr.DataArray:
+    """Select what `take_matrices` does of several trained models, ordered by size; NaN for blocks that one lacks."""
+    found = []
+    for name in by_size(models):
+        ds = side_by_side(**{name: models[name]["trained"]})
+        found.append(take_matrices(ds, [block for block in blocks if block < ds.sizes["block_1"]], k))
+    return xr.concat(found, "network", join="outer")
+
+
 def draw_matrices(matrices: xr.DataArray) -> Figure:
-    """Draw grids of coupling matrices on one scale, which a block with itself does not set (the paper's figure 3)."""
-    figure, row = parts.panels(matrices.network.values, 1.0, square=True)
+    """Draw grids of coupling matrices on one scale, which a block with itself does not set (figures 3 and 20)."""
+    figure, row = parts.panels([style.short_name(name, 24) for name in matrices.network.values], 1.0, square=True)
     tile(row, matrices)
     return figure
 
@@ -146,10 +156,7 @@ def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
     height = rows * (0.92 * min(style.WIDTH / columns, 3.2) + 0.3) + 0.6
     figure = Figure(figsize=(style.WIDTH, height + 2.8), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(height, 2.8))
-    grid = list(above.subplots(rows, columns, squeeze=False).ravel())
-    for axes in grid[len(models) :]:
-        axes.remove()
-    shown, axes = grid[: len(models)], below.subplots()
+    shown, axes = parts.in_rows(above, len(models), columns), below.subplots()
     _draw_maps(shown, [both.mismatch.sel(network="trained") for both in models.values()], null, first.mismatch.label)
     for position, (name, both) in enumerate(models.items()):
         shown[position].set_title(style.short_name(name))

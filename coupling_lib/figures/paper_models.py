@@ -5,6 +5,8 @@ The sources are tables of models, one line per point; coupling of the paper's mo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -21,10 +23,10 @@ SIZES = {
 """Columns of `measures.generalization.figure_1a` that are sizes, and how an axis says them."""
 KS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}
 """Numbers of singular vectors at which the suite is measured, and how a title says them."""
-_MEASURED = {
-    "trace": r"$1 -$ released trace, $K = 0.1\,d$",
-    "normalized": r"normalised coupling $1-\tilde m$, $K = 10$",
-}
+EACH_K = {"trace_10": "10", "trace_30": "30", "trace_50": "50", "trace": r"0.1\,d"}
+"""Columns of `measures.generalization.measured_models` that are one reading, and its K."""
+_MEASURED = {name: rf"$1 -$ released trace, $K = {k}$" for name, k in EACH_K.items()}
+_MEASURED |= {"normalized": r"normalised coupling $1-\tilde m$, $K = 10$"}
 _SCORE = "mean of six benchmarks (%)"
 
 
@@ -33,10 +35,12 @@ def take_sizes(points: pd.DataFrame) -> pd.DataFrame:
     return points[["model", "family", *SIZES, "coupling", "score", "how"]]
 
 
-def take_measured(models: pd.DataFrame, families: pd.DataFrame) -> pd.DataFrame:
+def take_measured(
+    models: pd.DataFrame, families: pd.DataFrame, readings: Sequence[str] = ("trace", "normalized")
+) -> pd.DataFrame:
     """Select couplings measured here and digitised, of models with a score; families come from another table."""
     known = models.merge(families[["model", "family"]], on="model", how="left").fillna({"family": "other"})
-    return known.loc[known.score.notna(), ["model", "family", "score", "digitised", *_MEASURED]].reset_index(drop=True)
+    return known.loc[known.score.notna(), ["model", "family", "score", "digitised", *readings]].reset_index(drop=True)
 
 
 def take_each_k(last: pd.DataFrame, variant: str, score: str) -> pd.DataFrame:
@@ -68,14 +72,15 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
 
 
 def draw_measured(table: pd.DataFrame) -> Figure:
-    """Draw the score of models against coupling as measured here; faint: the paper's values (figure 1a)."""
-    figure, row = parts.panels([""] * len(_MEASURED), 3.9, sharey=True)
-    for axes, (column, label) in zip(row, _MEASURED.items(), strict=True):
+    """Draw the score of models against coupling as measured here; faint: the paper's values (figures 1a and 36)."""
+    shown = {column: label for column, label in _MEASURED.items() if column in table}
+    figure, row = parts.panels([""] * len(shown), 3.9, sharey=True)
+    for axes, (column, label) in zip(row, shown.items(), strict=True):
         if column == "trace":
             faint = {"markerfacecolor": "none", "alpha": 0.6, "label": "digitised"}
             parts.points(axes, table.digitised, table.score, style.colour(style.NULL), **faint)
         _draw_measured(axes, table.dropna(subset=[column]), column)
-        axes.set_xlabel(label)
+        axes.set_xlabel(label if len(shown) < 3 else label.replace(", ", ",\n"))
         axes.margins(0.12)
     row[0].set_ylabel(_SCORE)
     if any(axes.get_legend_handles_labels()[0] for axes in row):

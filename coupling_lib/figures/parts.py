@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.image import AxesImage
 from matplotlib.legend import Legend
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -23,14 +23,25 @@ from coupling_lib.metrics.summaries import quartiles
 def panels(
     titles: Sequence[str], height: float, square: bool = False, plain: bool = False, **grid: object
 ) -> tuple[Figure, list[Axes]]:
-    """Make a row of panels as wide as the book's column; square: as high as wide; plain: titles are quantities."""
-    height += 0.92 * min(style.WIDTH / len(titles), 4.5) if square else 0
+    """Make panels side by side; square: as high as wide, three in a row at most; plain: titles are quantities."""
+    columns = min(len(titles), 3) if square else len(titles)
+    if square:
+        rows = -(-len(titles) // columns)
+        height += rows * 0.92 * min(style.WIDTH / columns, 4.5) + 0.4 * (rows - 1)
     figure = Figure(figsize=(style.WIDTH, height), layout="compressed" if square else "constrained")
-    row = list(figure.subplots(1, len(titles), squeeze=False, **grid)[0])
+    row = in_rows(figure, len(titles), columns, **grid)
     for axes, title in zip(row, titles, strict=True):
         axes.set_title(title_of(title), **({"fontweight": "normal"} if plain else {}))
         axes.grid(not square, axis="y")
     return figure, row
+
+
+def in_rows(figure: FigureBase, count: int, columns: int = 4, **grid: object) -> list[Axes]:
+    """Make so many panels, so many of them in a row."""
+    panels = figure.subplots(-(-count // columns), columns, squeeze=False, **grid).ravel()
+    for axes in panels[count:]:
+        axes.remove()
+    return list(panels[:count])
 
 
 def grid(rows: int, columns: int, height: float, **grid: object) -> tuple[Figure, np.ndarray]:
@@ -114,7 +125,8 @@ def pair_axes(row: Sequence[Axes], blocks: Sequence[int], places: Sequence[float
         axes.set_xlabel("block $l'$  (singular vectors)")
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-    row[0].set_ylabel("block $l$  (Jacobian)")
+        if axes is row[0] or axes.get_subplotspec().is_first_col():
+            axes.set_ylabel("block $l$  (Jacobian)")
 
 
 def block_axis(axes: Axes, label: str = "block $l$") -> None:

@@ -117,6 +117,7 @@ def numbers_of(both: xr.Dataset, noise: float) -> dict[str, float | str]:
 
 
 def _noise_axis(axes: Axes, noise: xr.DataArray) -> None:
-    axes.set(xscale="log", xlabel="noise, relative to the embedding")
+    absolute = noise.attrs.get("kind") == "absolute"
+    axes.set(xscale="log", xlabel=f"noise, {'standard deviation' if absolute else 'relative to the embedding'}")
     axes.set_xticks(noise, [f"{level:g}" for level in noise.values])
     axes.xaxis.set_minor_locator(NullLocator())

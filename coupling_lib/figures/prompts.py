@@ -168,7 +168,7 @@ def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
                     look = {"marker": _MARKERS[position % len(_MARKERS)], "markersize": 3.5}
                     look["label"] = _ADDED.get(version, f"with {version}")
                     parts.band(axes, one, "block", style.dataset_colour(version, position), 0.2, **look)
-        column[0].set_title(parts.title_of(_cut(style.short_name(name), 40 // len(names))))
+        column[0].set_title(parts.title_of(style.short_name(name, max(12, 40 // len(names)))))
         column[1].axhline(0, color=style.colour("text"), linewidth=0.7)
         parts.block_axis(column[1])
     # After all bands: what ends an axis at 0 also ends its growing with what is drawn.
@@ -230,10 +230,6 @@ def _block_couplings(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
     vectors = coupling.mean("block_1").rename(block_2="block")
     mean = (vectors + jacobian) / 2
     return mean.assign_coords(block=np.arange(mean.sizes["block"]) + 1)
-
-
-def _cut(name: str, most: int) -> str:
-    return name if len(name) <= max(12, most) else f"{name[: max(12, most) - 1]}…"
 
 
 def _written(name: str, found: Correlation | None) -> str:

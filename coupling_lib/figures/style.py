@@ -127,9 +127,11 @@ def dataset_colour(name: str, position: int) -> str:
     return colour(name) if name in (TRAINED, UNTRAINED, NULL) else palette[position % len(palette)]
 
 
-def short_name(name: str) -> str:
-    """Give a model's name without the folders or the organisation before it."""
-    return name.rstrip("/").rsplit("/", 1)[-1].replace("$", r"\$")  # which would begin a formula
+def short_name(name: str, most: int = 99) -> str:
+    """Give a model's name without the folders or the organisation before it, cut to so many letters."""
+    short = name.rstrip("/").rsplit("/", 1)[-1]
+    short = short if len(short) <= most else f"{short[: most - 1]}…"
+    return short.replace("$", r"\$")  # which would begin a formula
 
 
 def model_look(name: str, position: int) -> tuple[str, str]:

@@ -1,12 +1,13 @@
 """Trajectories: how straight, how even and how exponential a token's path through the stream is.
 
 *Models* map a name to its untrained and trained measurement, as `compare_trajectories` gives them; `both` is one
-model's, side by side. Prompts for which a score does not exist are left out.
+model's, side by side. What is taken of several models, ordered by size, maps their names to what is taken of one.
+Prompts for which a score does not exist are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,8 @@ from coupling_lib.metrics.summaries import cells, quartiles, side_by_side, with_
 from coupling_lib.models.registry import by_size
 
 Models = Mapping[str, Mapping[str, xr.Dataset]]
+Taken = xr.Dataset | Mapping[str, xr.Dataset]
+"""Of one model, or of several by name."""
 
 SCORES = {
     "line_shape_score": "line-shape score",
@@ -41,8 +44,14 @@ _PROFILES = {
 _LOGARITHMIC = ("expodistance", "norm", "relative_step")
 
 
+def of_each(take: Callable[..., xr.Dataset], models: Models, *options: object) -> Taken:
+    """Take the same of every model."""
+    taken = {name: take(side_by_side(**models[name]), *options) for name in by_size(models)}
+    return taken if len(taken) > 1 else taken.popitem()[1]
+
+
 def take_scores(models: Models) -> dict[str, xr.Dataset]:
-    """Select every prompt's scores, and the number of blocks, of several models, ordered by size."""
+    """Select every prompt's scores, and the number of blocks."""
     found = {name: side_by_side(**models[name]) for name in by_size(models)}
     return {name: both[list(SCORES)].astype(float).assign(blocks=both.sizes["block"]) for name, both in found.items()}
 
@@ -52,7 +61,7 @@ def take_profiles(both: xr.Dataset, turn: int = 0) -> xr.Dataset:
     if turn < 0:
         network = style.TRAINED if style.TRAINED in both.network else both.network.values[-1]
         turn = turning_point(np.log(both.norm.sel(network=network).median("prompt")))
-    marked = {"turn": turn} if turn else {}
+    kept = {name: both.attrs.get(name, "") for name in ("window", "entropy_missing")} | ({"turn": turn} if turn else {})
     given = both.assign(relative_step=both.step_length / both.step_length.mean("block"))
     found = {}
     for name, (dimension, *_) in _PROFILES.items():
@@ -62,7 +71,7 @@ def take_profiles(both: xr.Dataset, turn: int = 0) -> xr.Dataset:
             values = given[name].astype(float).rename({dimension: "depth"}).assign_coords(depth=depth)
             found[name] = quartiles(values)
     joined = xr.concat(list(found.values()), pd.Index(found, name="quantity"), join="outer")
-    return joined.transpose("network", "quantity", "depth").assign_attrs(window=both.attrs["window"], **marked)
+    return joined.transpose("network", "quantity", "depth").assign_attrs(kept)
 
 
 def take_paths(both: xr.Dataset) -> xr.Dataset:
@@ -108,30 +117,27 @@ def numbers_of(summary: pd.DataFrame, model: str) -> dict[str, float]:
     return cells(summary.loc[model].rename(index=names), with_ends("{1}-{0}", "median"))
 
 
-def turn_caption(profiles: xr.Dataset, found: bool) -> str:
-    """Say what the vertical line of `draw_profiles` marks, where there is one."""
-    if "turn" not in profiles.attrs:
-        return ""
-    how = (
-        ": a line that bends once fits the logarithm of the trained model's norm best if it bends there"
-        if found
-        else ""
-    )
-    return f" The vertical line marks block {profiles.turn}{how}."
-
-
-def profile_caption(both: xr.Dataset) -> str:
-    """Say what `draw_profiles` shows, and why a panel is missing where one is."""
-    text = (
+def profile_caption(profiles: Taken, found: bool = False) -> str:
+    """Say what `draw_profiles` shows, why a panel is missing where one is, and what lines mark, `found` or given."""
+    models = _by_name(profiles)
+    windows = " or ".join(dict.fromkeys(str(one.window) for one in models.values()))
+    texts = [
         "Medians over prompts against depth, with quartiles. Level 0 is the embedding, level l what leaves block l. "
-        f"Line-shape scores are of {both.attrs['window']} neighbouring blocks, with that number as numerator. "
-    )
-    if both.attrs["entropy_missing"]:
-        return f"{text}Entropy is left out: {both.attrs['entropy_missing']}."
-    return text + (
-        "Entropy is that of softmax(W x) with the unembedding W: solid lines take the state x after the model's final "
-        "norm, dashed lines as it is."
-    )
+        f"Line-shape scores are of {windows} neighbouring blocks, with that number as numerator."
+    ]
+    if any("entropy" in one.quantity for one in models.values()):
+        texts.append(
+            "Entropy is that of softmax(W x) with the unembedding W: solid lines take the state x after the model's "
+            "final norm, dashed lines as it is."
+        )
+    if missing := dict.fromkeys(one.entropy_missing for one in models.values() if one.entropy_missing):
+        texts.append(f"Entropy is left out: {'; '.join(missing)}.")
+    turns = {name: one.turn for name, one in models.items() if "turn" in one.attrs}
+    if turns:
+        marked = ", ".join(f"block {turn}{f' of {name}' * bool(name)}" for name, turn in turns.items())
+        how = ": a line that bends once fits the logarithm of the trained model's norm best if it bends there"
+        texts.append(f"The vertical line marks {marked}{how * found}.")
+    return " ".join(texts)
 
 
 def draw_scores(scores: Mapping[str, xr.Dataset]) -> Figure:
@@ -146,9 +152,7 @@ def draw_scores(scores: Mapping[str, xr.Dataset]) -> Figure:
             for offset, network in zip(shift, networks, strict=True):
                 values, ink = both[score].sel(network=network), style.dataset_colour(network, 0)
                 parts.strip(axes, place + offset, values, ink, width=0.44)
-        short = [style.short_name(name) for name in scores]
-        cut = [name if len(name) <= 18 else f"{name[:17]}…" for name in short]
-        axes.set_xticks(range(len(scores)), cut, **upright)
+        axes.set_xticks(range(len(scores)), [style.short_name(name, 18) for name in scores], **upright)
         axes.set_xlim(-0.5, len(scores) - 0.5)
         if not any(np.isfinite(both[score]).any() for both in scores.values()):
             axes.set_yticks([])
@@ -164,66 +168,97 @@ def draw_scores(scores: Mapping[str, xr.Dataset]) -> Figure:
     return figure
 
 
-def draw_profiles(profiles: xr.Dataset) -> Figure:
+def draw_profiles(profiles: Taken) -> Figure:
     """Draw norm, step length, line-shape score in windows and entropy against depth (the paper's figures 24 and 26)."""
-    shown = [name for name, (*_, title) in _PROFILES.items() if title and name in profiles.quantity]
-    rows, columns = (2, 2) if len(shown) == 4 else (1, len(shown))
-    figure, grid = parts.grid(rows, columns, 2.35 * rows + 0.45)
-    for axes, name in zip(grid.flat, shown, strict=True):
-        _, depth, title = _PROFILES[name]
-        _draw_profile(axes, profiles.sel(quantity=name), "-")
-        axes.set_title(title.format(window=profiles.window), fontsize=10 if rows == 2 else 9)
-        parts.block_axis(axes, depth)
-        if name in _LOGARITHMIC:
-            parts.log_axis(axes)
-        if "turn" in profiles.attrs:
-            axes.axvline(profiles.turn, color=style.colour("text"), linewidth=0.9, dashes=(2, 2), zorder=1)
-        if name == "relative_step":
-            axes.axhline(1, color=style.colour(style.NULL), linewidth=1.2, dashes=(1, 1.5))
-        if name == "entropy_normed":
-            _draw_profile(axes, profiles.sel(quantity="entropy"), (0, (4, 2)))
-            axes.set_ylim(bottom=0)
-            ink = style.colour("text")
-            lines = [Line2D([], [], color=ink), Line2D([], [], color=ink, dashes=(4, 2))]
-            axes.legend(lines, ["final norm first", "state as it is"], loc="best")
-    _legend_above(figure, profiles.network.values, [])
+    models, several = _by_name(profiles), not isinstance(profiles, xr.Dataset)
+    drawn = {str(name) for one in models.values() for name in one.quantity.values}
+    shown = [name for name, (*_, title) in _PROFILES.items() if title and name in drawn]
+    rows, columns = (len(shown), len(models)) if several else (2, 2) if len(shown) == 4 else (1, len(shown))
+    figure, grid = parts.grid(rows, columns, (1.8 if several else 2.35) * rows + 0.45)
+    for position, (column, (model, one)) in enumerate(zip(grid.reshape(len(shown), -1).T, models.items(), strict=True)):
+        for axes, name in zip(column, shown, strict=True):
+            _draw_quantity(axes, one, name, legend=not several)
+            title = _PROFILES[name][2].format(window=one.window)
+            if not several:
+                axes.set_title(title, fontsize=10 if rows == 2 else 9)
+            elif name.startswith("window") or not position:
+                axes.set_ylabel(title.replace(" of ", "\nof ").replace(" / ", " /\n"))
+        if several:
+            column[0].set_title(style.short_name(model, max(12, 60 // columns)))
+    _legend_above(figure, next(iter(models.values())).network.values, [])
     return figure
 
 
-def draw_paths(paths: xr.Dataset) -> Figure:
+def draw_paths(paths: Taken) -> Figure:
     """Draw the paths of the tokens of one prompt in the plane of their last states (the paper's figures 12 to 14)."""
-    if not paths.sizes["token"]:
+    models = {name: one for name, one in _by_name(paths).items() if one.sizes["token"]}
+    if not models:
         figure = Figure(figsize=(style.WIDTH, 0.6))
         figure.text(0.5, 0.5, "no principal components: the first prompt has fewer than three tokens", ha="center")
         return figure
-    ranges, networks = path_ranges(paths.blocks), paths.network.values
-    figure = Figure(figsize=(style.WIDTH, 0.35 + 2.35 * len(networks)), layout="constrained")
-    panels = figure.subplots(len(networks), len(ranges), squeeze=False)
-    for row, network in zip(panels, networks, strict=True):
-        one = paths.sel(network=network)
-        ways = np.stack([one.component_1.T, one.component_2.T], axis=-1)
-        for axes, levels in zip(row, ranges.values(), strict=True):
-            for token, way in enumerate(ways[:, list(levels)]):
-                last, ink = token == len(ways) - 1, style.dataset_colour(network, 0)
-                look = {"color": style.colour("text"), "zorder": 4} if last else {"color": ink, "alpha": 0.55}
-                axes.plot(*way.T, linewidth=1.8 if last else 0.8, **look)
-                axes.plot(*way[-1], "o", markersize=4 if last else 2.5, markeredgewidth=0, **look)
-            for line in (axes.axhline, axes.axvline):
-                line(0, color=style.colour("faint"), linewidth=0.5, zorder=0)
-            axes.locator_params(nbins=5)
-        row[0].set_ylabel(f"{network}\ncomponent 2 ({one.share[1]:.0%})")
-        row[len(row) // 2].set_xlabel(f"component 1  ({one.share[0]:.0%} of the variance of last states)")
-    for axes, name in zip(panels[0], ranges, strict=True):
-        axes.set_title(name)
+    several, networks = not isinstance(paths, xr.Dataset), next(iter(models.values())).network.values
+    most = max(len(path_ranges(one.blocks)) for one in models.values())
+    rows, columns = (len(networks) * most, len(models)) if several else (len(networks), most)
+    figure = Figure(figsize=(style.WIDTH, 0.35 + (1.8 if several else 2.35) * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).reshape(len(networks), most, len(models))
+    for position, (model, one) in enumerate(models.items()):
+        names = list(path_ranges(one.blocks))
+        for row, network in zip(panels[..., position], networks, strict=True):
+            share = _draw_ways(row, one.sel(network=network), network)
+            if not several:
+                row[0].set_ylabel(f"{network}\ncomponent 2 ({share[1]:.0%})")
+                row[len(row) // 2].set_xlabel(f"component 1  ({share[0]:.0%} of the variance of last states)")
+                continue
+            row[-1].set_xlabel(f"components 1, 2: {share[0]:.0%}, {share[1]:.0%}")
+            for axes, name in zip(row, names if not position else [], strict=False):
+                axes.set_ylabel(f"{network}, {name.partition(':')[0]}")
+        heads = [style.short_name(model, max(12, 60 // columns))] if several else names
+        for axes, name in zip(panels[0, :, position], heads, strict=False):
+            axes.set_title(name)
     return figure
 
 
-def _draw_profile(axes: Axes, profile: xr.Dataset, dashes: object) -> None:
-    """Draw one quantity of every network against depth."""
-    for name in profile.network.values:
-        one = profile.sel(network=name).dropna("depth")
-        look = {"linestyle": dashes, "marker": "o", "markersize": 2.5, "linewidth": 1.4}
-        parts.band(axes, one, "depth", style.dataset_colour(name, 0), 0.2, **look)
+def _by_name(taken: Taken) -> Mapping[str, xr.Dataset]:
+    """Give what was taken of each model by its name; one alone has none."""
+    return {"": taken} if isinstance(taken, xr.Dataset) else taken
+
+
+def _draw_ways(row: np.ndarray, one: xr.Dataset, network: str) -> np.ndarray:
+    """Draw the paths of one network, a panel per part of its depth; give the components' shares of the variance."""
+    ways = np.stack([one.component_1.T, one.component_2.T], axis=-1)
+    for axes, levels in zip(row, path_ranges(one.blocks).values(), strict=False):
+        for token, way in enumerate(ways[:, list(levels)]):
+            last, ink = token == len(ways) - 1, style.dataset_colour(network, 0)
+            look = {"color": style.colour("text"), "zorder": 4} if last else {"color": ink, "alpha": 0.55}
+            axes.plot(*way.T, linewidth=1.8 if last else 0.8, **look)
+            axes.plot(*way[-1], "o", markersize=4 if last else 2.5, markeredgewidth=0, **look)
+        for line in (axes.axhline, axes.axvline):
+            line(0, color=style.colour("faint"), linewidth=0.5, zorder=0)
+        axes.locator_params(nbins=5)
+    return one.share.values
+
+
+def _draw_quantity(axes: Axes, profiles: xr.Dataset, name: str, legend: bool) -> None:
+    """Draw one quantity of a model against depth, if it has it; without a `legend` the caption says what dashes are."""
+    if name not in profiles.quantity:
+        return axes.set_axis_off()
+    look = {"marker": "o", "markersize": 2.5, "linewidth": 1.4, "shade": 0.2}
+    parts.bands(axes, profiles.sel(quantity=name).dropna("depth", how="all"), "depth", linestyle="-", **look)
+    parts.block_axis(axes, _PROFILES[name][1])
+    if name in _LOGARITHMIC:
+        parts.log_axis(axes)
+    if "turn" in profiles.attrs:
+        axes.axvline(profiles.turn, color=style.colour("text"), linewidth=0.9, dashes=(2, 2), zorder=1)
+    if name == "relative_step":
+        axes.axhline(1, color=style.colour(style.NULL), linewidth=1.2, dashes=(1, 1.5))
+    if name == "entropy_normed":
+        plain = profiles.sel(quantity="entropy").dropna("depth", how="all")
+        parts.bands(axes, plain, "depth", linestyle=(0, (4, 2)), **look)
+        axes.set_ylim(bottom=0)
+        ink = style.colour("text")
+        lines = [Line2D([], [], color=ink), Line2D([], [], color=ink, dashes=(4, 2))]
+        if legend:
+            axes.legend(lines, ["final norm first", "state as it is"], loc="best")
 
 
 def _legend_above(figure: Figure, networks: np.ndarray | list[str], lines: list[Line2D]) -> None:

@@ -142,12 +142,10 @@ def _rows_of_four(titles: list[str], x: str, y: str, **grid: object) -> tuple[Fi
     figure = Figure(figsize=(style.WIDTH, 1.85 * rows + 0.7), layout="constrained")
     # What is named here stands above the legend, which belongs to the figure.
     inner = figure.subfigures()
-    panels = inner.subplots(rows, 4, sharey=True, squeeze=False, **grid).ravel()
-    for axes in panels[len(titles) :]:
-        axes.remove()
-    for axes, title in zip(panels, titles, strict=False):
+    panels = parts.in_rows(inner, len(titles), sharey=True, **grid)
+    for axes, title in zip(panels, titles, strict=True):
         axes.set_title(title)
         axes.grid(axis="y")
     inner.supxlabel(x, fontsize=9)
     inner.suptitle(y, fontsize=9, x=0.005, ha="left")
-    return figure, list(panels[: len(titles)])
+    return figure, panels

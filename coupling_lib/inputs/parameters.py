@@ -160,11 +160,13 @@ RULES: dict[str, Rule] = {
     ),
     "fit_from": Rule("a block counted from 1, or 0 to choose by depth", "10", partial(is_whole, least=0)),
     "noise": Rule("noise levels above 0, separated by commas", "0.1,0.3,1", _read_by(parse_levels)),
+    "kind": Rule("gaussian, absolute or empty", "gaussian", lambda v: v in ("", "gaussian", "absolute")),
     "draws": Rule("a whole number from 1", "4", partial(is_whole, least=1)),
     "images": Rule("a whole number of images from 2", "8", partial(is_whole, least=2)),
     "pictures": Rule(
         "digits, cifar10, a copy of CIFAR-10, a folder of pictures, or noise for random images", "digits", _is_text
     ),
+    "table": Rule("the path of a grid's table, or empty for the book's", "cifar10.csv", _or_empty(_is_text)),
     "rate": Rule("a rate of stochastic depth, from 0 to below 1", "0.3", _is_rate),
     "seed": Rule("a whole number from 0", "0", partial(is_whole, least=0)),
 }

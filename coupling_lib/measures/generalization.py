@@ -97,16 +97,15 @@ def measured_models(root: Path | None = None) -> pd.DataFrame:
         if not (entry.in_paper or entry.embedded or entry.alias in set(kept["model"])):
             continue
         mine = kept[kept["model"] == entry.alias]
-        found = {
-            measure: _means(mine.loc[mine["measure"] == measure, "path"], measure) for measure in ("decisive", "depth")
-        }
-        missing = np.isnan(found["decisive"])
+        files = {measure: mine.loc[mine["measure"] == measure, "path"] for measure in ("decisive", "depth")}
+        trace = _means(files["decisive"], "0.1 d")
         rows.append(
             {
                 "model": entry.alias, "score": entry.average, "digitised": entry.coupling_fig1a_digitised,
-                "trace": found["decisive"], "normalized": found["depth"],
+                "trace": trace, "normalized": _means(files["depth"]),
                 "prompts": int(((mine["measure"] == "depth") & mine["prompt"].notna()).sum()),
-                "command": f"python workflow/decisive.py {entry.alias}" if missing else "",
+                "command": f"python workflow/decisive.py {entry.alias}" if np.isnan(trace) else "",
+                **{f"trace_{k}": _means(files["decisive"], k) for k in ("10", "30", "50")},
             }
         )  # fmt: skip
     return pd.DataFrame(rows)
@@ -130,16 +129,14 @@ def _comparable(kept: pd.DataFrame) -> pd.DataFrame:
     return kept.drop_duplicates(["model", "measure", "prompt"], keep="last")
 
 
-def _means(files: pd.Series, measure: str) -> float:
-    """Average one measure's coupling over the files of a model; a file that cannot be read is passed over."""
+def _means(files: pd.Series, rule: str = "") -> float:
+    """Average coupling over files of a model, decisive ones by their `rule`; one that cannot be read is passed over."""
     found = []
     for path in files:
         try:
             ds = open_file(Path(path))[1]
-            if measure == "decisive":
-                found.append(
-                    1 - float(ds["value"].sel(variant="released_trace", rule="0.1 d", pairs="different").mean())
-                )
+            if rule:
+                found.append(1 - float(ds["value"].sel(variant="released_trace", rule=rule, pairs="different").mean()))
                 continue
             values = ds["normalized_miscoupling"].sel(k=10).transpose("prompt", "block_1", "block_2").values
             found.append(1 - float(values[:, ~np.eye(values.shape[1], dtype=bool)].mean()))

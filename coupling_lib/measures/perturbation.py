@@ -40,11 +40,13 @@ def measure_perturbation(
     draws: int = 4,
     token: int = -1,
     seed: int = 0,
+    kind: str | None = None,
 ) -> xr.Dataset:
     r"""Put noise on one token's embedding and compare its states with the clean ones (paper, figure 32).
 
     The perturbed embedding is $x^0 + \varepsilon \lVert x^0 \rVert\, g$ with $g$ a uniformly random direction of
-    length 1, the same at every noise level $\varepsilon$ of one draw. Three carriers take it on:
+    length 1, the same at every noise level $\varepsilon$ of one draw; of another `kind` it is normal. Three carriers
+    take it on:
 
     - `network`: the network itself, run again with the first block's input changed at that token by nnsight;
     - `linear`: $\delta^l = (I + J_l)\,\delta^{l-1}$ with the Jacobians of the clean run, giving $x^l + \delta^l$;
@@ -60,6 +62,7 @@ def measure_perturbation(
         draws: number of random directions per prompt.
         token: the position that is perturbed and followed; -1 is the last.
         seed: seed of the directions.
+        kind: None; "gaussian", $g$ normal with variance $1/d$; or "absolute", $\lVert x^0 \rVert\, g$ standard normal.
 
     Returns:
         a dataset with level 0 the embedding and the variables
@@ -85,22 +88,27 @@ def measure_perturbation(
         raise ParameterError(f"noise is {shown(noise)}; it must be relative noise levels above 0, such as (0.1, 1.0)")
     noise = [float(level) for level in noise]
     check_whole("draws", draws, 1)
+    if kind not in (None, "gaussian", "absolute"):
+        raise ParameterError(f"kind is {shown(kind)}; it must be None, 'gaussian' or 'absolute'")
 
     each = (
-        _of_one_prompt(traced, J, traced.position(token), noise, draws, frame.generator_for(prompt, seed))
+        _of_one_prompt(traced, J, traced.position(token), noise, draws, frame.generator_for(prompt, seed), kind)
         for (traced, J), prompt in zip(frame.traced_jacobians(model, given, token), given, strict=True)
     )
     coords = {"carrier": list(CARRIERS), "noise": noise, "level": range(model.n_blocks + 1)}
     details = {"measure": "perturbation", "draws": draws, "token": token, "noise_seed": seed}
+    details |= {"kind": kind} if kind else {}
     return frame.over_prompts(model, given, each, coords, **details)
 
 
 def _of_one_prompt(
-    traced: Trace, J: torch.Tensor, position: int, noise: list[float], draws: int, generator: torch.Generator
-) -> frame.Variables:
+    traced: Trace, J: torch.Tensor, position: int, noise: list[float], draws: int, generator: torch.Generator,
+    kind: str | None,
+) -> frame.Variables:  # fmt: skip
     x = traced.hidden[:, position]
     directions = torch.randn(draws, traced.d_model, generator=generator).to(x)
-    directions = directions / directions.norm(dim=-1, keepdim=True)
+    lengths = {"gaussian": traced.d_model**0.5, "absolute": x[0].norm()}
+    directions = directions / lengths.get(kind, directions.norm(dim=-1, keepdim=True))
     added = (torch.tensor(noise).to(x)[:, None, None] * directions * x[0].norm()).flatten(0, 1)
     states, moved = perturbed_states(traced, position, added)
     linear = [added]

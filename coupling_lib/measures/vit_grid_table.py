@@ -41,12 +41,12 @@ class Reading(NamedTuple):
         return f"{self.token}.k{self.k}.{self.variant}"
 
 
-def read_grid(file: Path | None = None) -> pd.DataFrame:
-    """Read the table of trained vision transformers."""
-    file = file or paths.DATA / "vit_grid.csv"
-    if not file.is_file():
-        raise ParameterError(f"there is no {file.name}; make it with `python -m coupling_lib.training.vit grid digits`")
-    return pd.read_csv(file).sort_values(["weight_decay", "drop_path", "seed"], ignore_index=True)
+def read_grid(file: Path | str = "") -> pd.DataFrame:
+    """Read a table of trained vision transformers, by default that of this project."""
+    file = Path(file or paths.DATA / "vit_grid.csv")
+    if not file.is_file() or "drop_path" not in (table := pd.read_csv(file)):
+        raise ParameterError(f"no grid in {file.name}; make one with `python -m coupling_lib.training.vit grid digits`")
+    return table.sort_values(["weight_decay", "drop_path", "seed"], ignore_index=True)
 
 
 def nearest_reading(grid: pd.DataFrame, token: int, k: int, variant: str) -> Reading:
@@ -130,12 +130,13 @@ def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, fl
     return found
 
 
-def grid_provenance(grid: pd.DataFrame, command: str = "") -> str:
+def grid_provenance(grid: pd.DataFrame, command: str = "", file: str = "") -> str:
     """Say in one line where the numbers of the grid come from."""
     first = grid.iloc[0]
     parts = [
-        f"data/vit_grid.csv: {len(grid)} ViTs on {first['data']}, {first.blocks} blocks, width {first.width}, "
-        f"{first.heads} heads, patch {first.patch}, {first.epochs} epochs ({first.steps} steps of {first.batch})",
+        f"{file or 'data/vit_grid.csv'}: {len(grid)} ViTs on {first['data']}, {first.blocks} blocks, width "
+        f"{first.width}, {first.heads} heads, patch {first.patch}, {first.epochs} epochs ({first.steps} steps of "
+        f"{first.batch})",
         f"seeds {', '.join(map(str, sorted(grid.seed.unique())))}",
         f"{first.images} held-out images each",
         str(first.machine),

@@ -20,8 +20,17 @@ def models(n):
     return depth.take_models({f"model {i}": states for i in range(n)}, NAME, 4)
 
 
+def models_matrices(n):
+    """Matrices of several models, of which one lacks a block."""
+    names = ["nano-llama", *(f"organisation/model {i}" for i in range(n + 3))]
+    found = {name: {"trained": make_depth(0.4, seed=i)} for i, name in enumerate(names)}
+    found["nano-llama"]["trained"] = found["nano-llama"]["trained"].isel(block_1=slice(3), block_2=slice(3))
+    return depth.take_matrices_of(found, [0, 2, 3], 4)
+
+
 CASES = {
     "draw_matrices": (depth.draw_matrices, lambda n: depth.take_matrices(networks(n), [0, 2, 3], 4)),
+    "draw_matrices of models": (depth.draw_matrices, models_matrices),
     "draw_map": (depth.draw_map, lambda n: depth.take_pairs(networks(n), NAME, 4), NULL),
     "draw_graph": (depth.draw_graph, lambda n: depth.take_graph(networks(n), NAME, 4), NULL),
     "draw_graph beyond": (depth.draw_graph, lambda n: depth.take_graph(networks(n), NAME, 4), NULL | {"beyond": True}),

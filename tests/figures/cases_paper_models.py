@@ -20,11 +20,16 @@ def make_measured(n: int = 8) -> pd.DataFrame:
     points, rng = make_points(), np.random.default_rng(5)
     measured = np.where(np.arange(8) < n, rng.uniform(0.1, 0.2, 8), np.nan)
     table = points.rename(columns={"coupling": "digitised"}).drop(columns="family")
-    return table.assign(trace=table.digitised + measured / 100, normalized=measured).astype({"score": float})
+    each_k = {name: measured / place for place, name in enumerate(paper_models.EACH_K, start=2) if name != "trace"}
+    return table.assign(trace=table.digitised + measured / 100, normalized=measured, **each_k).astype({"score": float})
 
 
 def measured_of(n: int) -> pd.DataFrame:
     return paper_models.take_measured(make_measured(n), make_points())
+
+
+def measured_each_k(n: int) -> pd.DataFrame:
+    return paper_models.take_measured(make_measured(n), make_points(), paper_models.EACH_K)
 
 
 def make_last() -> pd.DataFrame:
@@ -41,6 +46,7 @@ CASES = {
     "draw_sizes": (paper_models.draw_sizes, lambda n: paper_models.take_sizes(make_sizes())),
     "draw_measured": (paper_models.draw_measured, lambda n: measured_of(2 * n)),
     "draw_measured none": (paper_models.draw_measured, lambda n: measured_of(0)),
+    "draw_measured each K": (paper_models.draw_measured, lambda n: measured_each_k(2 * n)),
     "draw_each_k": (paper_models.draw_each_k, lambda n: each_k()),
 }
 """Each figure: what draws it, and what makes its data from a number, here that of the models measured."""

@@ -23,6 +23,14 @@ def models(n, **changes):
     return {name: {state: ds.assign(**changes) for state, ds in states().items()} for name in names}
 
 
+def unlike(n):
+    """Models of which the first is deeper and gives no next token, and the last is the only one in the registry."""
+    found = models(n) | {"nano-llama": states()}
+    deep = {name: make_trajectories(i, n_blocks=12, width=5) for i, name in enumerate(("untrained", "trained"))}
+    bare = {name: ds.drop_vars(ENTROPIES).assign_attrs(entropy_missing="no head") for name, ds in deep.items()}
+    return found | {next(iter(found)): bare}
+
+
 def no_growth(n):
     expodistance = make_trajectories(1).expodistance
     return trajectories.take_scores(models(n, expodistance=expodistance * float("nan")))
@@ -45,5 +53,13 @@ CASES = {
         trajectories.draw_profiles,
         lambda n: trajectories.take_profiles(both(n).isel(prompt=[0])),
     ),
+    "draw_profiles of models": (
+        trajectories.draw_profiles,
+        lambda n: trajectories.of_each(trajectories.take_profiles, unlike(n + 1), -1),
+    ),
     "draw_paths": (trajectories.draw_paths, lambda n: trajectories.take_paths(both(n))),
+    "draw_paths of models": (
+        trajectories.draw_paths,
+        lambda n: trajectories.of_each(trajectories.take_paths, unlike(n + 1)),
+    ),
 }

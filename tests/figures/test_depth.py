@@ -154,6 +154,20 @@ def test_blocks_are_numbered_from_one(both):
     assert axes.get_title() == "Untrained"
 
 
+def test_matrices_of_models_stand_in_rows_in_order_of_size_and_blocks_that_one_lacks_are_blank(datasets):
+    short = {"trained": datasets["trained"].isel(block_1=slice(3), block_2=slice(3))}
+    given = {"a folder/mine": datasets, "gpt2": datasets, "nano-llama": short, "b": datasets, "c": datasets}
+    taken = depth.take_matrices_of(given, [0, 2, 3], 4)
+    assert taken.network.values.tolist() == ["nano-llama", "gpt2", "a folder/mine", "b", "c"]
+    trained = depth.take_matrices(side_by_side(trained=datasets["trained"]), [0, 2, 3], 4).sel(network="trained")
+    xr.testing.assert_allclose(taken.sel(network="gpt2", drop=True), trained.drop_vars("network"))
+    assert taken.sel(network="nano-llama", block_vectors=4).isnull().all()
+    figure = depth.draw_matrices(taken)
+    assert [axes.get_title() for axes in figure.axes[:5]] == ["nano-llama", "gpt2", "mine", "b", "c"]
+    named = [bool(axes.get_ylabel()) for axes in figure.axes[:5]]
+    assert named == [True, False, False, True, False]
+
+
 def test_map_leaves_the_diagonal_out_of_image_and_scale(both, datasets):
     figure = depth.draw_map(depth.take_pairs(both, NAME, 4), null=0.99)
     image = figure.axes[1].images[0]

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from coupling_lib.figures import paper_models
-from tests.figures.cases_paper_models import each_k, make_last, make_measured, make_points, make_sizes, measured_of
+from tests.figures.cases_paper_models import (
+    each_k,
+    make_last,
+    make_measured,
+    make_points,
+    make_sizes,
+    measured_each_k,
+    measured_of,
+)
 from tests.figures.test_generalization import drawn_points, points_of, texts
 
 
@@ -30,6 +38,15 @@ def test_measured_models_stand_beside_the_digitised_values_with_a_line_from_thre
     assert f"$R^2 = {r**2:.2f}$, n = 4" in texts(right)
     assert texts(paper_models.draw_measured(measured_of(2)).axes[1]) == ["model-0", "model-1"]
     assert "no model with a score" in texts(paper_models.draw_measured(measured_of(0)).axes[1])[0]
+
+
+def test_measured_models_stand_in_a_panel_for_each_number_of_vectors():
+    table = measured_each_k(4)
+    panels = paper_models.draw_measured(table).axes
+    for axes, k in zip(panels[:-1], (10, 30, 50), strict=True):
+        assert drawn_points(axes) == points_of(table[:4], f"trace_{k}", "score")
+        assert axes.get_xlabel() == f"$1 -$ released trace,\n$K = {k}$"
+    assert drawn_points(panels[-1]) == points_of(table, "digitised", "score") | points_of(table[:4], "trace", "score")
 
 
 def test_a_model_without_a_score_is_left_out_and_one_without_a_family_is_another():

@@ -32,6 +32,15 @@ def test_square_panels_are_square_and_lie_inside_the_column(count):
         assert box.x0 >= 0 and box.x1 <= 1 and box.y0 > 0 and box.y1 < 1
 
 
+def test_more_than_three_square_panels_stand_in_rows_with_no_empty_one():
+    figure, row = parts.panels(list("abcde"), 1.0, square=True)
+    places = [axes.get_subplotspec() for axes in row]
+    assert [(place.rowspan.start, place.colspan.start) for place in places] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    assert figure.axes == row and [axes.get_title() for axes in row] == list("abcde")
+    parts.pair_axes(row, [1, 2])
+    assert [bool(axes.get_ylabel()) for axes in row] == [True, False, False, True, False]
+
+
 def test_roles_are_capitalised_in_titles_and_names_of_models_left_alone():
     _, row = parts.panels(["untrained", "nano-neox"], 3)
     assert [axes.get_title() for axes in row] == ["Untrained", "nano-neox"]

@@ -47,6 +47,14 @@ def test_errors_are_those_after_the_last_block_and_amplification_that_of_the_sma
     np.testing.assert_allclose(right.lines[1].get_ydata(), errors["mean"])
 
 
+def test_the_axis_says_what_kind_of_noise_it_is():
+    absolute = BOTH.assign_coords(noise=BOTH.noise.assign_attrs(kind="absolute"))
+    for both, label in ((BOTH, "noise, relative to the embedding"), (absolute, "noise, standard deviation")):
+        axes = [perturbation.draw_ends(perturbation.take_ends(both)).axes[0]]
+        axes.append(perturbation.draw_error(perturbation.take_error(both)).axes[1])
+        assert [one.get_xlabel() for one in axes] == [label] * 2
+
+
 def test_summary_takes_embedding_first_and_last_block_of_one_noise_level():
     table = perturbation.summary(BOTH, 1.0)
     values = TRAINED.cosine.sel(carrier="random", noise=1.0).values.mean(axis=(0, 1))

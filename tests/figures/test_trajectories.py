@@ -7,7 +7,7 @@ from matplotlib.colors import to_hex
 from coupling_lib.figures import style, trajectories
 from coupling_lib.figures.show import frame
 from coupling_lib.metrics.summaries import side_by_side
-from tests.figures.cases_trajectories import ENTROPIES, PATHS, both, models, states
+from tests.figures.cases_trajectories import ENTROPIES, PATHS, both, models, states, unlike
 from tests.figures.drawn import assert_text_inside
 
 
@@ -85,11 +85,44 @@ def test_profiles_are_drawn_against_their_depth():
 
 
 def test_a_missing_entropy_leaves_its_panel_out_and_the_caption_says_why():
-    bare = both(without=ENTROPIES).assign_attrs(entropy_missing="Thing has no unembedding")
-    assert len(trajectories.draw_profiles(trajectories.take_profiles(both())).axes) == 4
-    assert len(trajectories.draw_profiles(trajectories.take_profiles(bare)).axes) == 3
+    bare = trajectories.take_profiles(both(without=ENTROPIES).assign_attrs(entropy_missing="Thing has no unembedding"))
+    full = trajectories.take_profiles(both())
+    assert len(trajectories.draw_profiles(full).axes) == 4 and len(trajectories.draw_profiles(bare).axes) == 3
     assert trajectories.profile_caption(bare).endswith("Entropy is left out: Thing has no unembedding.")
-    assert "softmax(W x)" in trajectories.profile_caption(both())
+    assert "softmax(W x)" in trajectories.profile_caption(full) and "left out" not in trajectories.profile_caption(full)
+
+
+def test_models_stand_side_by_side_in_order_of_size_with_the_quantities_below_each_other():
+    profiles = trajectories.of_each(trajectories.take_profiles, unlike(2), -1)
+    assert list(profiles) == ["nano-llama", "organisation/model", "organisation/a-model-with-a-long-name-0"]
+    figure = trajectories.draw_profiles(profiles)
+    panels = np.array(figure.axes).reshape(4, 3)
+    assert [axes.get_title() for axes in panels[0]] == ["nano-llama", "model", "a-model-with-a-long…"]
+    names = [f"line-shape score\nof {window} blocks" for window in (3, 5, 3)]
+    assert [axes.get_ylabel() for axes in panels[2]] == names
+    for column, (name, one) in zip(panels.T, profiles.items(), strict=True):
+        np.testing.assert_allclose(column[0].lines[0].get_ydata(), np.median(unlike(2)[name]["untrained"].norm, axis=0))
+        upright = [line.get_xdata() for axes in column[:3] for line in axes.lines if len(set(line.get_xdata())) == 1]
+        assert upright == [[one.turn] * 2] * 3
+        assert column[3].axison == ("entropy" in one.quantity)
+    caption, turns = trajectories.profile_caption(profiles, found=True), [one.turn for one in profiles.values()]
+    assert "softmax(W x)" in caption and "Entropy is left out: no head." in caption
+    assert f"block {turns[0]} of nano-llama, block {turns[1]} of organisation/model, " in caption
+    assert set(frame(profiles).model) == set(profiles)
+
+
+def test_paths_of_models_stand_side_by_side_a_network_and_a_part_of_the_depth_below_the_other():
+    paths = trajectories.of_each(trajectories.take_paths, unlike(2))
+    figure = trajectories.draw_paths(paths)
+    panels = np.array(figure.axes).reshape(6, 3)
+    assert [axes.get_title() for axes in panels[0]] == ["nano-llama", "model", "a-model-with-a-long…"]
+    parts = ("all blocks", "shallow", "deep")
+    rows = [f"{network}, {part}" for network in ("untrained", "trained") for part in parts]
+    assert [axes.get_ylabel() for axes in panels[:, 0]] == rows
+    deep = panels[5, 1].lines[0].get_xdata()
+    np.testing.assert_allclose(deep, unlike(2)["organisation/model"]["trained"].path.values[6:13, 0, 0])
+    alone = unlike(2) | {"organisation/model": {name: ds.drop_vars(PATHS) for name, ds in states().items()}}
+    assert len(trajectories.draw_paths(trajectories.of_each(trajectories.take_paths, alone)).axes) == 6 * 2
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -147,6 +180,7 @@ def test_a_line_marks_the_block_that_is_given_or_where_the_norm_of_the_trained_m
         assert [line.get_xdata() for line in axes.lines if len(set(line.get_xdata())) == 1] == [[3, 3]]
     given = trajectories.take_profiles(both(), turn=2)
     assert given.turn == 2 and "turn" not in trajectories.take_profiles(both()).attrs
-    assert trajectories.turn_caption(given, found=False) == " The vertical line marks block 2."
-    assert "bends" in trajectories.turn_caption(found, found=True)
-    assert trajectories.turn_caption(trajectories.take_profiles(both()), found=False) == ""
+    caption = trajectories.profile_caption
+    assert caption(given).endswith(" The vertical line marks block 2.")
+    assert caption(found, found=True).endswith("fits the logarithm of the trained model's norm best if it bends there.")
+    assert "line marks" not in caption(trajectories.take_profiles(both()))

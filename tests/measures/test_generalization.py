@@ -108,6 +108,9 @@ def test_measured_coupling_is_filled_in_from_the_store(tmp_path):
     row = generalization.measured_models(tmp_path / "results").set_index("model").loc["nano-neox"]
     value = measured["value"].sel(variant="released_trace", rule="0.1 d", pairs="different").item()
     assert row.trace == pytest.approx(1 - value) and row.command == ""
+    for k in measured.rule.values[:-1]:
+        value = measured["value"].sel(variant="released_trace", rule=k, pairs="different").item()
+        assert row[f"trace_{k}"] == pytest.approx(1 - value)
     pairs = depth["normalized_miscoupling"].values[0, 0][~np.eye(3, dtype=bool)]
     assert row.normalized == pytest.approx(1 - pairs.mean(), rel=1e-6)
 

@@ -11,6 +11,7 @@ from tiny import save_bert, save_llama, save_vit
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
+from coupling_lib.measures import frame
 from coupling_lib.measures.perturbation import perturbed_states
 
 PROMPTS = [PARIS, "It was the best of times"]
@@ -52,6 +53,19 @@ def test_nothing_added_changes_nothing_and_batches_make_no_difference(model, mon
     monkeypatch.setattr("coupling_lib.measures.perturbation._BATCH_BYTES", 1)
     one_by_one, _ = perturbed_states(trace, 17, added)
     torch.testing.assert_close(together, one_by_one, rtol=1e-4, atol=1e-4)
+
+
+def test_noise_of_each_kind_has_its_length(model):
+    trace = cl.trace(model, PARIS)
+    x, normal = trace.hidden[0, -1], torch.randn(4, 96, generator=frame.generator_for(PARIS, 0))
+    sizes = {None: x.norm() / normal.norm(dim=-1, keepdim=True), "gaussian": x.norm() / 96**0.5, "absolute": 1.0}
+    for kind, size in sizes.items():
+        one = cl.measure_perturbation(model, [PARIS], noise=(0.5,), draws=4, kind=kind)
+        wanted = torch.cosine_similarity(x + 0.5 * size * normal, x.expand(4, -1), dim=-1)
+        np.testing.assert_allclose(one.cosine.sel(carrier="network", level=0).squeeze(), wanted, rtol=1e-4)
+        assert one.attrs.get("kind") == kind
+    with pytest.raises(ParameterError, match="kind is 'uniform'; it must be None, 'gaussian' or 'absolute'"):
+        cl.measure_perturbation(model, [PARIS], kind="uniform")
 
 
 def test_small_noise_moves_the_network_as_its_linearisation_says(ds):

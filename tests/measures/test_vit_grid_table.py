@@ -65,7 +65,7 @@ def test_quoted_numbers_come_from_the_tables_and_the_effects():
 
 
 def test_a_missing_table_is_said_in_one_line(tmp_path):
-    with pytest.raises(ParameterError, match=r"there is no none\.csv; make it with"):
+    with pytest.raises(ParameterError, match=r"no grid in none\.csv; make one with"):
         vit_grid_table.read_grid(tmp_path / "none.csv")
 
 

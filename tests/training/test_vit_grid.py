@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +13,13 @@ import torch
 import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
+from coupling_lib.figures import vision as figures
 from coupling_lib.inputs import images
 from coupling_lib.inputs.labelled_images import read_dataset
+from coupling_lib.measures import vit_grid_table
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.training import vit, vit_grid
+from coupling_lib.training.__main__ import main
 
 TINY = replace(vit.RECIPES["digits"], width=12, blocks=2, heads=2, patch=4, epochs=2, batch=256)
 RECIPES = vit_grid.grid((0.01, 0.1), (0.0, 0.5), TINY)
@@ -31,6 +35,27 @@ def made(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("grid")
     vit_grid.run_grid(RECIPES, data, folder, folder / "grid.csv", n_images=2)
     return folder
+
+
+def test_a_grid_trained_on_a_copy_of_cifar_is_read_and_drawn_as_the_papers(tmp_path, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 3 * 32 * 32), dtype=np.uint8)
+    for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
+        batch = {b"data": pixels[10 * i : 10 * i + 10], b"labels": list(range(10))}
+        (tmp_path / name).write_bytes(pickle.dumps(batch))
+    monkeypatch.setitem(vit.RECIPES, "cifar10", replace(TINY, patch=16, batch=25, warmup_epochs=0, learning_rate=2.0))
+    monkeypatch.setattr(vit_grid, "paper_grid", lambda base: vit_grid.grid((0.01, 0.04, 0.1), (0.0, 0.3), base))
+    table = tmp_path / "cifar10.csv"
+    where = ["--data", str(tmp_path), "--run", str(tmp_path / "run"), "--table", str(table)]
+    main(["vit", "grid", "cifar10", *where, "--images", "2"])
+    grid = vit_grid_table.read_grid(str(table))
+    assert vit_grid_table.grid_provenance(grid, file="cifar10.csv").startswith(
+        "cifar10.csv: 6 ViTs on cifar10, 2 blocks"
+    )
+    reading = vit_grid_table.nearest_reading(grid, 0, 10, "normalized_miscoupling")
+    assert len(figures.draw_accuracy(figures.take_accuracy(grid, reading)).axes[0].collections) == 2
+    assert len(figures.draw_accuracy_rates(figures.take_accuracy(grid, reading)).axes) == 2
+    assert len(figures.draw_rates(figures.take_rates(grid, reading)).axes) == 2
+    assert len(figures.draw_decays(figures.take_decays(grid, reading)).axes) == 3
 
 
 def lines(table):
