@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from coupling_lib.figures import parts, scatter, style
+from coupling_lib.figures.generalization import KS
 
 SIZES = {
     "parameters_b": "$10^9$ parameters",
@@ -19,8 +20,6 @@ SIZES = {
     "tokens_t": "$10^{12}$ training tokens",
 }
 """Columns of `measures.generalization.figure_1a` that are sizes, and how an axis says them."""
-KS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}
-"""Numbers of singular vectors at which the suite is measured, and how a title says them."""
 _MEASURED = {
     "trace": r"$1 -$ released trace, $K = 0.1\,d$",
     "normalized": r"normalised coupling $1-\tilde m$, $K = 10$",

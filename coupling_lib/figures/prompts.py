@@ -17,7 +17,7 @@ from coupling_lib.figures import parts, style
 from coupling_lib.figures.labels import coupling_label
 from coupling_lib.measures import effects
 from coupling_lib.metrics.statistics import Correlation, correlation, linear_fit
-from coupling_lib.metrics.summaries import cells, interval, pair_couplings, side_by_side
+from coupling_lib.metrics.summaries import cells, from_one, interval, joined, pair_couplings, side_by_side
 from coupling_lib.models.registry import by_size
 
 ALONE = "alone"
@@ -34,7 +34,6 @@ QUANTITIES = {
 """What coupling is correlated with, by the short name used in tables and keys."""
 
 _ADDED = {ALONE: "question alone", "step by step": "with “step by step”"}
-_MARKERS = "osD"
 
 
 def take_prompts(both: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
@@ -56,8 +55,7 @@ def take_versions(both: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     couplings = version_couplings(both, variant, k)
     changes = (couplings - couplings.sel(version=ALONE)).where(couplings.version != ALONE)
     shown = {"coupling": interval(couplings, "question"), "difference": interval(changes, "question")}
-    found = xr.concat(list(shown.values()), pd.Index(shown, name="quantity"))
-    return found.assign_attrs(label=coupling_label(variant, k))
+    return joined(shown, "quantity").assign_attrs(label=coupling_label(variant, k))
 
 
 def take_models(models: Mapping[str, xr.Dataset], variant: str, k: int) -> xr.Dataset:
@@ -165,7 +163,7 @@ def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
             for position, version in enumerate(versions.version.values):
                 one = versions.sel(network=name, quantity=quantity, version=version)
                 if one["mean"].notnull().any():
-                    look = {"marker": _MARKERS[position % len(_MARKERS)], "markersize": 3.5}
+                    look = {"marker": style.marker(position), "markersize": 3.5}
                     look["label"] = _ADDED.get(version, f"with {version}")
                     parts.band(axes, one, "block", style.dataset_colour(version, position), 0.2, **look)
         column[0].set_title(parts.title_of(_cut(style.short_name(name), 40 // len(names))))
@@ -176,7 +174,7 @@ def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
         for axes in grid[0]:
             parts.chance(axes, null)
     grid[0, 0].set_ylabel(f"{versions.label}\nof block $l$ with all others")
-    grid[0, 0].set_ylim(bottom=min(0, grid[0, 0].get_ylim()[0]))
+    parts.from_zero(grid[0, 0])
     grid[1, 0].set_ylabel("difference from\nquestion alone")
     parts.legend_under(figure, grid[0, :1])
     return figure
@@ -228,8 +226,7 @@ def _block_couplings(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
     coupling = pair_couplings(ds, variant, k)
     jacobian = coupling.mean("block_2").rename(block_1="block")
     vectors = coupling.mean("block_1").rename(block_2="block")
-    mean = (vectors + jacobian) / 2
-    return mean.assign_coords(block=np.arange(mean.sizes["block"]) + 1)
+    return from_one((vectors + jacobian) / 2, "block")
 
 
 def _cut(name: str, most: int) -> str:

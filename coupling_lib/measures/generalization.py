@@ -30,9 +30,9 @@ DECISIVE_MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "qwen1.5-0.5b", "pythia-
 """Smallest models of the paper's figure 1a, which decide what its coupling is."""
 
 
-def paper_figures(file: Path | None = None) -> pd.DataFrame:
+def paper_figures() -> pd.DataFrame:
     """Read the values that were read off, or are stated with, the paper's figures."""
-    return pd.read_csv(file or paths.DATA / "paper_figures.csv", comment="#", dtype={"figure": str})
+    return pd.read_csv(paths.DATA / "paper_figures.csv", comment="#", dtype={"figure": str})
 
 
 def figure_1a() -> pd.DataFrame:

@@ -51,6 +51,16 @@ def side_by_side(**networks: xr.Dataset) -> xr.Dataset:
     return xr.concat(list(networks.values()), names, join="outer", combine_attrs="drop_conflicts")
 
 
+def joined(parts: Mapping[str, xr.DataArray | xr.Dataset], dimension: str) -> xr.DataArray | xr.Dataset:
+    """Put arrays or data sets behind one another along a new dimension of their names; what one lacks is NaN."""
+    return xr.concat(list(parts.values()), pd.Index(parts, name=dimension), join="outer")
+
+
+def from_one(data: xr.DataArray | xr.Dataset, *dimensions: str) -> xr.DataArray | xr.Dataset:
+    """Count from 1 along dimensions of an array or a data set."""
+    return data.assign_coords({name: np.arange(data.sizes[name]) + 1 for name in dimensions})
+
+
 def cells(table: pd.DataFrame, names: Mapping[str, str]) -> dict[str, float]:
     """Name the cells of some columns: a column's pattern is filled with what its row is called, without blanks."""
     rows = [(*np.atleast_1d(row), line) for row, line in table.iterrows()]

@@ -39,6 +39,7 @@ from coupling_lib.inputs.labelled_images import LabelledImages
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import measure_trajectories
+from coupling_lib.measures.vit_grid_table import NAMED_RATES, SEEDED_DECAY
 from coupling_lib.metrics.statistics import bootstrap_interval
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.load import wrap_model
@@ -53,9 +54,6 @@ WEIGHT_DECAYS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2)
 DROP_PATHS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 """Eight rates of stochastic depth; 0, 0.05, 0.1 and 0.3 are the paper's, which names no others."""
 
-SEEDED_DECAY = 0.04
-"""Weight decay whose row is trained with further seeds: that of the paper's figure 6b."""
-
 TOKENS = {"class": 0, "patch": -1}
 """Tokens whose Jacobians are measured, by their position."""
 
@@ -68,14 +66,13 @@ def grid(weight_decays: Sequence[float], rates: Sequence[float], base: VitRecipe
     return [replace(base, weight_decay=decay, drop_path=rate) for decay in weight_decays for rate in rates]
 
 
-def paper_grid(base: VitRecipe, more_seeds: Sequence[int] = (1, 2)) -> list[VitRecipe]:
+def paper_grid(base: VitRecipe) -> list[VitRecipe]:
     """Give the recipes of the whole grid, in an order that makes sense of a part of it."""
     # The row of several seeds comes first, then the rates that the paper names, then the others.
-    named = (0.0, 0.05, 0.1, 0.3)
-    others = [rate for rate in DROP_PATHS if rate not in named]
+    others = [rate for rate in DROP_PATHS if rate not in NAMED_RATES]
     rest = [decay for decay in WEIGHT_DECAYS if decay != SEEDED_DECAY]
-    order = grid([SEEDED_DECAY], DROP_PATHS, base) + grid(rest, named, base) + grid(rest, others, base)
-    return order + [r for seed in more_seeds for r in grid([SEEDED_DECAY], DROP_PATHS, replace(base, seed=seed))]
+    order = grid([SEEDED_DECAY], DROP_PATHS, base) + grid(rest, NAMED_RATES, base) + grid(rest, others, base)
+    return order + [r for seed in (1, 2) for r in grid([SEEDED_DECAY], DROP_PATHS, replace(base, seed=seed))]
 
 
 def run_grid(
