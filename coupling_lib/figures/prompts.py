@@ -16,7 +16,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.figures import parts, style
 from coupling_lib.figures.labels import coupling_label
 from coupling_lib.measures import effects
-from coupling_lib.metrics.statistics import Correlation, correlation, linear_fit
+from coupling_lib.metrics.statistics import Effect, correlation, linear_fit
 from coupling_lib.metrics.summaries import cells, from_one, interval, joined, pair_couplings, side_by_side
 from coupling_lib.models.registry import by_size
 
@@ -77,7 +77,7 @@ def version_couplings(both: xr.Dataset, variant: str, k: int) -> xr.DataArray:
     return joined.rename(prompt="question")
 
 
-def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | None]:
+def correlations(table: pd.DataFrame, network: str) -> dict[str, Effect | None]:
     """Correlate coupling with what prompts are like: Spearman's coefficient with its 95 % interval."""
     alone = table[table["network"] == network]
     counted = alone[alone["steps"].notna()]
@@ -88,7 +88,7 @@ def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | N
     if "rating" in alone:
         rated = alone[alone["rating"].notna()]
         cases[2:2] = [(rated, "rating", None), (rated, "rating", "tokens")]
-    found: dict[str, Correlation | None] = dict.fromkeys(names)
+    found: dict[str, Effect | None] = dict.fromkeys(names)
     for name, (frame, x, given) in zip(names, cases, strict=True):
         if len(frame) >= 4:  # fewer have no correlation
             try:
@@ -103,7 +103,7 @@ def correlation_table(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for network, by_name in table.attrs["correlations"].items():
         for name, found in by_name.items():
-            r, low, high, n = found or (np.nan, np.nan, np.nan, 0)
+            r, low, high, _, n = found or (np.nan, np.nan, np.nan, np.nan, 0)
             rows.append((network, QUANTITIES[name], n, r, low, high))
     return pd.DataFrame(rows, columns=["network", "quantity", "n", "spearman", "low", "high"])
 
@@ -198,12 +198,12 @@ def numbers_of(both: xr.Dataset, variant: str, k: int, null: float) -> dict[str,
     """Name the numbers that the book quotes."""
     table, means = take_prompts(both, variant, k), summary(both, variant, k, null)
     found = {"null": 1 - null, "null-error": null.error}
-    for network in both.network.values:
-        for name, one in table.attrs["correlations"][network].items():
+    for network, by_name in table.attrs["correlations"].items():
+        for name, one in by_name.items():
             if one is not None:
                 key = f"{name.replace(' ', '-')}-{network}"
-                found |= {key: one.r, f"{key}-low": one.low, f"{key}-high": one.high, f"{key}-n": one.n}
-                found[f"{key}-error"] = (one.high - one.low) / (2 * 1.96)
+                found |= {key: one.value, f"{key}-low": one.low, f"{key}-high": one.high, f"{key}-n": one.n}
+                found[f"{key}-error"] = one.error
     parted = {column: column.partition(" difference") for column in means}
     names = {column: f"{version}{word}-{{}}{end}" for column, (version, word, end) in parted.items()}
     found |= cells(means.drop(index="random bases"), names)
@@ -233,7 +233,7 @@ def _cut(name: str, most: int) -> str:
     return name if len(name) <= max(12, most) else f"{name[: max(12, most) - 1]}…"
 
 
-def _written(name: str, found: Correlation | None) -> str:
+def _written(name: str, found: Effect | None) -> str:
     if found is None:
         return f"{name}: too few prompts"
     # Adding zero takes the sign off a rounded nothing.
