@@ -7,8 +7,6 @@ tokens' own keys and values put into their places. The work per query does not g
 with the keys themselves, and what a cotangent costs does not grow with it at all.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -33,7 +31,7 @@ class KeysValues(NamedTuple):
     keys: Tensor
     values: Tensor
 
-    def with_tokens(self, own: KeysValues, positions: Tensor) -> KeysValues:
+    def with_tokens(self, own: "KeysValues", positions: Tensor) -> "KeysValues":
         """Put the chosen tokens' own keys and values into their places among the constants."""
 
         def place(constants: Tensor, new: Tensor) -> Tensor:

@@ -14,8 +14,6 @@ multiplies.
 Second derivatives, and derivatives by the weights, are not available for what is evaluated inside.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Coupling across depth: where it is, how it falls with the distance between blocks, in one model or several."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Linear dynamics: what products of I + J carry, what they leave out, and growth along shared directions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import xarray as xr

@@ -3,8 +3,6 @@
 Steps stand on a logarithmic axis; step 0, which has no logarithm, stands apart on its left, beyond a break of the axis.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ The sources are tables of models, so that `take_...` gives tables, one line per 
 the suite is its reading of coupling. Numbers for the book are in `generalization_numbers`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 The sources are tables of models, one line per point; coupling of the paper's models is digitised unless it says so.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

@@ -4,8 +4,6 @@ Draws are averaged within each prompt, and intervals cover prompts and draws tog
 replacement, and each brings its draws along.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes

@@ -3,8 +3,6 @@
 The first precision is the reference; a precision keeps its colour and marker through all figures.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

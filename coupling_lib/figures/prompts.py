@@ -3,8 +3,6 @@
 That of one block is the mean over its pairs with all others, its Jacobian with their vectors and theirs with its.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -3,8 +3,6 @@
 `both`, `fits` and `nulls` are what `measure_spectra`, `spectra_fits` and `spectra_null` give, networks side by side.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import xarray as xr

@@ -5,8 +5,6 @@ colour-vision deficiencies tell apart; the dark theme takes the lighter member o
 keeps a contrast of at least 3:1 with its page.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """Coupling across tokens. A *comparison* is one data set of `measure_tokens`, its networks side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

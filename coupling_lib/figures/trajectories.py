@@ -4,8 +4,6 @@
 model's, side by side. Prompts for which a score does not exist are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The grid of vision transformers: weight decay by stochastic depth, models beside their group's line or reference."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One vision transformer on images: matrices beside the image, pairs of tokens, stochastic depth left on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import xarray as xr

@@ -4,8 +4,6 @@ A parameter is a number or a short text that papermill can inject, checked by `p
 model that was loaded, and where it leaves the choice open, one is made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 

@@ -5,8 +5,6 @@ without taking anything from them. The benchmarks themselves, and WikiText-2, ar
 notebook can be run with `-p prompts gsm8k:50`, or from the hub; `-p prompts folder/gsm8k.jsonl:50` needs neither.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

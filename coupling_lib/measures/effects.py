@@ -3,8 +3,6 @@
 Networks are compared prompt by prompt, so that what makes prompts differ drops out. `numbers` names effects for rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What every measurement shares: prompts traced with progress, Jacobians stacked over blocks, and one data set."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Tables of models and of what is known about them: the paper's figures, the leaderboard, the suite, the store."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

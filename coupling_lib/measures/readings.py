@@ -6,8 +6,6 @@ itself is in the mean, whether the last block includes the final norm (`boundary
 singular vectors are compared. `metrics.trajectory` does the same for the scores of trajectories.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

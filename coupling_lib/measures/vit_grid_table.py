@@ -4,8 +4,6 @@ Its columns are described in `coupling_lib.training.vit_grid`. *Coupling* is 1 m
 images and over pairs of different blocks. Models of one seed make the grid; further seeds repeat one row of it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

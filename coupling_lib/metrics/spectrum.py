@@ -1,7 +1,5 @@
 """The spectrum of block Jacobians: decay, change with depth, and agreement of left and right singular vectors."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Summaries of labelled arrays over prompts: the one place where an interval or a quartile is taken for a figure."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 

@@ -8,8 +8,6 @@ written down; one that is damaged is made anew, and where none can be written a 
 on a GGUF model is a local folder, which can also stay on disk while its blocks are read one at a time.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -7,8 +7,6 @@ at a time, because the grouped product knows no float64. And no code from a repo
 opened.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Where a model's files are: what an alias, a Hugging Face id or a folder stands for."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Linear operators across libraries: a `BlockJacobian` for scipy's solvers, others' operators for this library's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -90,7 +88,7 @@ class _FromNumpy:
         self.dtype = torch.float32 if operator.dtype == np.float32 else torch.float64
 
     @property
-    def T(self) -> _FromNumpy:  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
+    def T(self) -> "_FromNumpy":  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
         return _FromNumpy(self._operator.T)
 
     def __matmul__(self, V: torch.Tensor) -> torch.Tensor:

@@ -6,8 +6,6 @@ the Jacobians of fresh weights are small, a loss that is blind to their size has
 should first learn to predict. Each run is trained, resumed and measured like a model of the suite, by `suite.run_all`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module

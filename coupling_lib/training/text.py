@@ -12,8 +12,6 @@ later sentence of a paragraph speaks of what an earlier one named. Only `random.
 a seed are fixed across versions of Python.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

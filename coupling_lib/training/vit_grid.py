@@ -15,8 +15,6 @@ vectors, mean over images and over all ordered pairs of different blocks; `_all`
 `_low`, `_high`: the 95 % bootstrap interval over images; `_untrained`: before training, on the same images.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import io
