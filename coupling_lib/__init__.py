@@ -11,8 +11,6 @@
 Names are loaded when they are first used, so that importing the package takes no time.
 """
 
-from __future__ import annotations
-
 import warnings
 from importlib import import_module
 from importlib.metadata import version

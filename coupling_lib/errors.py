@@ -4,8 +4,6 @@ Every error a user can cause is a `CouplingError`. In a notebook (and so under p
 one line, without the stack of frames that led there: the frames are the library's, the mistake is not.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import warnings

@@ -4,8 +4,6 @@ Nothing is guessed: what is expected follows from the first block that was measu
 over in less than half a minute says nothing.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Generator

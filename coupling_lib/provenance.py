@@ -4,8 +4,6 @@
 for the foot of a figure.
 """
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import shlex

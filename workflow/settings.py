@@ -202,7 +202,7 @@ def _settings(measure: str, settings: Any, models: list[dict[str, Any]]) -> dict
 
 def _unlike(value: Any, parameter: inspect.Parameter) -> str:
     """Say what was expected, where a value is not of the kind of an argument's default; empty where it is."""
-    kind, default = str(parameter.annotation), parameter.default
+    kind, default = inspect.formatannotation(parameter.annotation), parameter.default
     if "Sequence" in kind or isinstance(default, tuple | list):
         whole = "int" in kind
         fits = isinstance(value, list) and all(_is_number(x, whole) for x in value) and (value or default == ())

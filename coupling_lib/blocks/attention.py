@@ -7,8 +7,6 @@ tokens' own keys and values put into their places. The work per query does not g
 with the keys themselves, and what a cotangent costs does not grow with it at all.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -33,7 +31,7 @@ class KeysValues(NamedTuple):
     keys: Tensor
     values: Tensor
 
-    def with_tokens(self, own: KeysValues, positions: Tensor) -> KeysValues:
+    def with_tokens(self, own: "KeysValues", positions: Tensor) -> "KeysValues":
         """Put the chosen tokens' own keys and values into their places among the constants."""
 
         def place(constants: Tensor, new: Tensor) -> Tensor:
@@ -71,16 +69,26 @@ def frozen(
         del _constants[module]
 
 
+@contextmanager
+def quiet() -> Generator[None]:
+    """Keep transformers' notices and progress bars out of notebooks, inside the context; downloads keep their bar."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    hook = logging.set_tqdm_hook(lambda factory, args, kwargs: logging.EmptyTqdm(*args, **kwargs))
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(hook)
+        logging.set_verbosity(verbosity)
+
+
 def use(hf: PreTrainedModel) -> None:
     """Make a model call the registered attention, where its family can."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # a family that keeps its own attention says so in a warning
-    try:
-        hf.set_attn_implementation(NAME)
-    except (ValueError, KeyError, NotImplementedError):
-        hf.set_attn_implementation("eager")
-    finally:
-        logging.set_verbosity(verbosity)
+    with quiet():  # a family that keeps its own attention says so in a warning
+        try:
+            hf.set_attn_implementation(NAME)
+        except (ValueError, KeyError, NotImplementedError):
+            hf.set_attn_implementation("eager")
 
 
 def _attention(

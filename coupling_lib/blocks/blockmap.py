@@ -16,8 +16,6 @@ instead of the whole sequence's. Four routes give the same map:
 The route of each block is chosen at load, by what it calls, and then put to the test, see `validate`.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Whether a model fits: what its weights need against what is free and what is allowed, asked before loading."""
 
-from __future__ import annotations
-
 import copy
 import math
 import re

@@ -15,8 +15,6 @@ lets a large stream through adds to it, and the norms of a stream are the module
 thousand times as large and stand where what a sub-layer gave has just been added.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial

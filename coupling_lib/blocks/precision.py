@@ -12,8 +12,6 @@ load. On CPUs with bfloat16 instructions bitsandbytes repacks a weight at its fi
 drops out of the graph from then on; and the packed bytes dequantise to garbage.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import sys

@@ -5,8 +5,6 @@ blocks are the list of modules as long as the configuration says the model is de
 is called with and what it returns. Whether they behave as the definitions of the paper need is `validate`'s business.
 """
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
@@ -61,12 +59,12 @@ class BlockCall:
     keys_values: dict[str, KeysValues] = field(default_factory=dict)
     config: PreTrainedConfig | None = None
 
-    def with_arguments(self, change: Callable[[str, Tensor], Any]) -> BlockCall:
+    def with_arguments(self, change: Callable[[str, Tensor], Any]) -> "BlockCall":
         """Change every tensor among the arguments but the residual stream."""
         changed = {name: on_tensors(partial(change, name), value) for name, value in self.arguments.items()}
         return replace(self, arguments=changed)
 
-    def with_argument(self, name: str, value: Any) -> BlockCall:
+    def with_argument(self, name: str, value: Any) -> "BlockCall":
         """Set one argument."""
         return replace(self, arguments={**self.arguments, name: value})
 

@@ -14,8 +14,6 @@ multiplies.
 Second derivatives, and derivatives by the weights, are not available for what is evaluated inside.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -48,12 +46,16 @@ class Function(torch.autograd.Function):
 
 def linearised(block: nn.Module) -> AbstractContextManager[None]:
     """Let a block's activations keep their derivative: for y = a(x), entry by entry, u is pulled back to a'(x) u."""
-    return hooked(block, _is_activation, _as_pointwise)
+    return hooked(block, _is_activation, lambda module, given, _: _Pointwise.apply(given[0], module)[0])
 
 
 def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
     """Let a block's linear layers take rows: for y = W x + b, c e_i is pulled back to c times row i of W."""
-    return hooked(block, lambda part: type(part) in _WEIGHTS and part.weight.numel() >= _LEAST_WEIGHTS, _as_linear)
+
+    def rows(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> Tensor:
+        return _Linear.apply(given[0], y.detach(), _WEIGHTS[type(module)](module).detach())
+
+    return hooked(block, lambda part: type(part) in _WEIGHTS and part.weight.numel() >= _LEAST_WEIGHTS, rows)
 
 
 @contextmanager
@@ -68,14 +70,6 @@ def hooked(block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable
 def _is_activation(module: nn.Module) -> bool:
     ours = isinstance(module, _OF_TORCH) or type(module).__module__ == of_transformers.__name__
     return ours and next(module.parameters(), None) is None and next(module.children(), None) is None
-
-
-def _as_pointwise(module: nn.Module, given: tuple[Tensor, ...], _: Tensor) -> Tensor:
-    return _Pointwise.apply(given[0], module)[0]
-
-
-def _as_linear(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> Tensor:
-    return _Linear.apply(given[0], y.detach(), _WEIGHTS[type(module)](module).detach())
 
 
 class _Pointwise(Function):

@@ -1,7 +1,5 @@
 """Coupling across depth: where it is, how it falls with the distance between blocks, in one model or several."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -38,9 +36,13 @@ def take_pairs(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
 def take_graph(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
     """Select the coupling of all pairs of blocks, each once: mean of both directions and over prompts."""
     one_way = 1 - take_pairs(ds, variant, k).rename(block_jacobian="block_a", block_vectors="block_b")
-    both_ways = (one_way + one_way.rename(block_a="block_b", block_b="block_a")) / 2
-    chosen = both_ways.where(both_ways.block_a < both_ways.block_b)
-    return chosen.rename("coupling").assign_attrs(label=coupling_label(variant, k))
+    return both_ways(one_way).assign_attrs(label=coupling_label(variant, k))
+
+
+def both_ways(coupling: xr.DataArray) -> xr.DataArray:
+    """Average the coupling of `block_a` with `block_b` over both directions, each pair once."""
+    mean = (coupling + coupling.rename(block_a="block_b", block_b="block_a")) / 2
+    return mean.where(mean.block_a < mean.block_b).rename("coupling")
 
 
 def take_distribution(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
@@ -119,16 +121,27 @@ def draw_map(pairs: xr.DataArray, null: float) -> Figure:
 
 def draw_graph(coupling: xr.DataArray, null: float, beyond: bool = False) -> Figure:
     """Draw blocks on a circle, joined by coupling, or by what of it is `beyond` chance (figures 1c to 1e)."""
-    weights = coupling.transpose("network", "block_b", "block_a").values - beyond * (1 - null)
+    weights, names = coupling - beyond * (1 - null), coupling.network.values
+    inks = [style.dataset_colour(name, place) for place, name in enumerate(names)]
+    if beyond:
+        excess = "coupling of two transformer blocks, beyond that of random bases"
+        return circles(names, weights, inks, {}, excess, "+.2f")
+    samples = {f"{1 - null:.2f} (random bases)": 1 - null}
+    return circles(names, weights, inks, samples, f"{coupling.label}, mean of both directions and over prompts")
+
+
+def circles(
+    titles: Sequence[str], coupling: xr.DataArray, inks: Sequence[str], samples: Mapping[str, float], meaning: str,
+    form: str = ".2f",
+) -> Figure:  # fmt: skip
+    """Draw blocks on circles, a panel after another on one scale, with what some widths of their edges stand for."""
+    figure, row = parts.panels(titles, 0.7, square=True)
+    weights = coupling.transpose(..., "block_b", "block_a").values
     top = max(float(np.nanmax(weights)), 1e-9)
-    figure, row = parts.panels(coupling.network.values, 0.7, square=True)
-    for axes, one, (_, ink, _) in zip(row, weights, parts.networks(coupling), strict=True):
+    for axes, one, ink in zip(row, weights, inks, strict=True):
         circle.draw(axes, one, top, ink)
-    samples = {} if beyond else {f"{1 - null:.2f} (random bases)": 1 - null}
-    samples |= {f"{share * top:{'+' * beyond}.2f}": share * top for share in (0.25, 0.5, 1.0)}
-    everything = f"{coupling.label}, mean of both directions and over prompts"
-    excess = "coupling of two transformer blocks, beyond that of random bases"
-    circle.legend(figure, samples, top, excess if beyond else everything)
+    shares = {format(share * top, form): share * top for share in (0.25, 0.5, 1.0)}
+    circle.legend(figure, {**samples, **shares}, top, meaning)
     return figure
 
 

@@ -1,7 +1,5 @@
 """Linear dynamics: what products of I + J carry, what they leave out, and growth along shared directions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -9,7 +7,7 @@ from matplotlib.figure import Figure
 
 from coupling_lib.figures import parts, style
 from coupling_lib.measures import effects
-from coupling_lib.metrics.summaries import cells, interval, quartiles, with_ends
+from coupling_lib.metrics.summaries import cells, from_one, interval, joined, quartiles, with_ends
 
 GROWTH = {
     "singular": (r"$\prod(1+\sigma)$: predicted from singular values", {"dashes": (5, 1.5)}),
@@ -36,24 +34,24 @@ def take_carried(both: xr.Dataset, quantity: str = "cosine") -> xr.Dataset:
         "to last": carried.isel(level=-1, drop=True).rename(start="level").assign_coords(level=both.level),
         "random bases": both[f"null_{name}"],
     }
-    return interval(_joined(routes, "route")).assign_attrs(quantity=quantity)
+    return interval(joined(routes, "route")).assign_attrs(quantity=quantity)
 
 
 def take_readings(both: xr.Dataset) -> xr.Dataset:
     """Select how each reading of the linearised network agrees with the last state, in direction and in length."""
-    return interval(_joined({"cosine": both.end_cosine, "norm ratio": both.end_norm_ratio}, "quantity"))
+    return interval(joined({"cosine": both.end_cosine, "norm ratio": both.end_norm_ratio}, "quantity"))
 
 
 def take_remainders(both: xr.Dataset) -> xr.Dataset:
     """Select how much of a block is linear, and where the last state comes from (level 0 is the embedding)."""
-    linear = both.linear_norm_ratio.rename(block="level").assign_coords(level=both.block.values + 1)
-    return interval(_joined({"linear part": linear, "share of last state": both.contribution}, "quantity"))
+    linear = from_one(both.linear_norm_ratio.rename(block="level"), "level")
+    return interval(joined({"linear part": linear, "share of last state": both.contribution}, "quantity"))
 
 
 def take_growth(both: xr.Dataset) -> xr.Dataset:
     """Select growth along every shared direction, as natural logarithms."""
-    growth = _joined({kind: both[f"growth_{kind}"] for kind in GROWTH}, "kind").astype(float)
-    return quartiles(growth.assign_coords(direction=np.arange(growth.sizes["direction"]) + 1))
+    growth = joined({kind: both[f"growth_{kind}"] for kind in GROWTH}, "kind").astype(float)
+    return quartiles(from_one(growth, "direction"))
 
 
 def take_directions(both: xr.Dataset) -> xr.DataArray:
@@ -64,8 +62,7 @@ def take_directions(both: xr.Dataset) -> xr.DataArray:
 
 def take_left_right(both: xr.Dataset) -> xr.Dataset:
     """Select the cosine of each left singular vector with its right one, with its sign, and its mean over ranks."""
-    cosine = both.left_right_cosine.mean("prompt")
-    cosine = cosine.assign_coords(block=both.block.values + 1, rank=np.arange(cosine.sizes["rank"]) + 1)
+    cosine = from_one(both.left_right_cosine.mean("prompt"), "block", "rank")
     return xr.Dataset({"cosine": cosine, "mean_over_ranks": cosine.mean("rank")}, attrs={"width": both.attrs["width"]})
 
 
@@ -198,7 +195,3 @@ def numbers_of(both: xr.Dataset) -> dict[str, float]:
         found[f"product-null-{network}-error"] = np.sqrt(np.sum(errors**2)) / len(errors)
         found[f"linear-part-{network}"] = one.linear_norm_ratio.median().item()
     return found | cells(summary(both), _BOOK)
-
-
-def _joined(arrays: dict[str, xr.DataArray], dimension: str) -> xr.DataArray:
-    return xr.concat(list(arrays.values()), pd.Index(arrays, name=dimension), join="outer")

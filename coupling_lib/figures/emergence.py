@@ -3,8 +3,6 @@
 Steps stand on a logarithmic axis; step 0, which has no logarithm, stands apart on its left, beyond a break of the axis.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,9 +13,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
-from coupling_lib.figures import circle, parts, style
+from coupling_lib.figures import depth, parts, style
 from coupling_lib.figures.labels import coupling_label
-from coupling_lib.metrics.summaries import interval, pair_couplings, quartiles
+from coupling_lib.metrics.summaries import from_one, interval, joined, pair_couplings, quartiles
 from coupling_lib.models.registry import by_size
 
 SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance"}
@@ -29,7 +27,6 @@ PROFILES = {
 }
 """Quantities that are drawn against depth: the dimension that depth is, and the axis's label."""
 _BLOCKS = ["block_1", "block_2"]
-_MARKERS = "osD^vP"
 
 
 def take_coupling(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
@@ -56,10 +53,8 @@ def take_graphs(ds: xr.Dataset, variant: str, k: int, middle: int | None = None)
     inner = [] if not between.size else [1 + int(between.values.argmax())]
     steps = [0, *(inner if middle is None else [list(ds.step.values).index(middle)]), ds.sizes["step"] - 1]
     one_way = couplings.isel(step=steps).mean("prompt").rename(block_1="block_a", block_2="block_b")
-    both_ways = (one_way + one_way.rename(block_a="block_b", block_b="block_a")) / 2
-    blocks = {name: both_ways[name] + 1 for name in ("block_a", "block_b")}
-    titles = [f"step {step}" for step in both_ways.step.values]
-    found = both_ways.where(one_way.block_a < one_way.block_b).assign_coords(step=titles, **blocks).rename("coupling")
+    titles = [f"step {step}" for step in one_way.step.values]
+    found = from_one(depth.both_ways(one_way), "block_a", "block_b").assign_coords(step=titles)
     null = 1 - ds["null"].sel(k=k).isel(step=steps).mean().item()
     return found.assign_attrs(label=coupling_label(variant, k), null=null)
 
@@ -69,19 +64,22 @@ def take_scores(ds: xr.Dataset, centres: Sequence[int] = ()) -> xr.Dataset:
     known, width = ds.centre.values, int(ds.attrs["window"])
     chosen = dict.fromkeys(centres or (known[0], known[(len(known) - 1) // 2], known[-1]))
     windows = ds[[f"window_{score}" for score in SCORES]].rename({f"window_{score}": score for score in SCORES})
-    found = [ds[[*SCORES]], *(windows.sel(centre=centre, drop=True) for centre in chosen)]
-    names = ["all", *(f"blocks {c - width // 2 + 1}-{c - width // 2 + width}" for c in chosen)]
-    values = xr.concat([each.to_dataarray("score") for each in found], pd.Index(names, name="blocks"))
-    return quartiles(values.transpose("score", "blocks", ...).astype(float)).assign_attrs(window=width)
+    found = {"all": ds[[*SCORES]].to_dataarray("score")}
+    for centre in chosen:
+        first = centre - width // 2 + 1
+        name = f"blocks {first}-{first + width - 1}"
+        found[name] = windows.sel(centre=centre, drop=True).to_dataarray("score")
+    values = joined(found, "blocks").transpose("score", "blocks", ...)
+    return quartiles(values.astype(float)).assign_attrs(window=width)
 
 
 def take_profiles(ds: xr.Dataset) -> xr.Dataset:
     """Select norm by level, and line-shape score and expodistance by the middle block of a window, from 1."""
-    found = []
+    found = {}
     for quantity, (dimension, _) in PROFILES.items():
-        depth = quartiles(ds[quantity].astype(float)).rename({dimension: "depth"})
-        found.append(depth.assign_coords(depth=depth.depth + (dimension == "centre")))
-    return xr.concat(found, pd.Index(PROFILES, name="quantity"), join="outer")
+        one = quartiles(ds[quantity].astype(float)).rename({dimension: "depth"})
+        found[quantity] = one.assign_coords(depth=one.depth + (dimension == "centre"))
+    return joined(found, "quantity")
 
 
 def take_models(models: Mapping[str, xr.Dataset], variant: str, k: int) -> dict[str, xr.Dataset]:
@@ -128,7 +126,7 @@ def draw_coupling(couplings: xr.Dataset) -> Figure:
     error = style.one_digit(couplings.random_bases_error.max().item())
     axes.plot(places, couplings.random_bases, **parts.null_look(f"random bases ± {error}"))
     axes.set_ylabel(couplings.label)
-    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+    parts.from_zero(axes)
     row, known = [axes], couplings.progress.notnull().values
     if known.any():
         ink, label = style.dataset_colour("progress", 0), f"{_word(couplings.progress_label)} (right)"
@@ -154,7 +152,7 @@ def draw_locality(locality: xr.Dataset) -> Figure:
     for position, (name, one) in enumerate(near.items(), start=1):
         places = _draw_steps(right, one, style.dataset_colour(name, position), name)
     right.plot(places, locality.random_bases, **parts.null_look("random bases"))
-    right.set_ylim(bottom=min(0, right.get_ylim()[0]))
+    parts.from_zero(right)
     figure.legend(*right.get_legend_handles_labels(), loc="outside upper right", ncols=3)
     _step_bar([left, right], locality.step.values)
     return figure
@@ -162,15 +160,10 @@ def draw_locality(locality: xr.Dataset) -> Figure:
 
 def draw_graphs(graphs: xr.DataArray) -> Figure:
     """Draw blocks on a circle, joined by their coupling, at three steps (the paper's figures 1c to 1e)."""
-    figure, row = parts.panels(graphs.step.values, 0.7, square=True)
-    top = graphs.max().item()
-    for axes, title, weights in zip(row, graphs.step.values, graphs.values, strict=True):
-        ink = style.colour(style.UNTRAINED if title == "step 0" else style.TRAINED)
-        circle.draw(axes, weights.T, top, ink)
+    inks = [style.colour(style.UNTRAINED if title == "step 0" else style.TRAINED) for title in graphs.step.values]
     samples = {f"{graphs.null:.2f} (random bases)": graphs.null}
-    samples |= {f"{share * top:.2f}": share * top for share in (0.25, 0.5, 1.0)}
-    circle.legend(figure, samples, top, f"{graphs.label}, mean of both directions and over prompts")
-    return figure
+    meaning = f"{graphs.label}, mean of both directions and over prompts"
+    return depth.circles(graphs.step.values, graphs, inks, samples, meaning)
 
 
 def draw_scores(scores: xr.Dataset) -> Figure:
@@ -204,9 +197,9 @@ def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
         for position, (name, one) in enumerate(models.items()):
             ink, at = style.dataset_colour("", position), [places[step] for step in one.step.values]
             drawn = one.sel(quantity=quantity).rename(middle="median").assign_coords(step=at)
-            look = {"marker": _MARKERS[position % len(_MARKERS)], "markersize": 3.5, "label": style.short_name(name)}
+            look = {"marker": style.marker(position), "markersize": 3.5, "label": style.short_name(name)}
             parts.band(axes, drawn, "step", ink, 0.2, **look)
-    row[0].set_ylim(bottom=min(0, row[0].get_ylim()[0]))
+    parts.from_zero(row[0])
     parts.log_axis(row[2])
     parts.legend_under(figure, row[:1], columns=min(len(models), 4))
     return figure

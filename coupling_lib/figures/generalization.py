@@ -4,8 +4,6 @@ The sources are tables of models, so that `take_...` gives tables, one line per 
 the suite is its reading of coupling. Numbers for the book are in `generalization_numbers`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -22,7 +20,8 @@ TASKS = (*REST, "GSM8K")
 COUPLING = "coupling relative to its null"
 _ARCHITECTURES = {"neox": ("GPT-NeoX", "o", "nano-neox"), "llama": ("Llama", "s", "nano-llama")}
 """By architecture: what it is called, its marker, and the family whose colour it has."""
-_KS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}
+KS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}
+"""Numbers of singular vectors at which the suite is measured, and how a figure says them."""
 _CHANGES = {
     "coupling": (r"coupling $1-\tilde m$", 1, "+.2f"),
     "validation_loss": ("validation loss (nats per token)", 1, "+.3f"),
@@ -149,7 +148,7 @@ def draw_variants(table: pd.DataFrame) -> Figure:
     figure, row = parts.panels(titles, 0.25 * len(names) + 1.25, sharex=True, sharey=True)
     for axes, column in zip(row, ("r", "r_relative"), strict=True):
         axes.axvline(0, color=style.colour("mask"), linewidth=1)
-        for offset, (k, label), ink in zip((-0.2, 0.0, 0.2), _KS.items(), parts.shades(len(_KS)), strict=True):
+        for offset, (k, label), ink in zip((-0.2, 0.0, 0.2), KS.items(), parts.shades(len(KS)), strict=True):
             rows = table[table.k == k].set_index("variant").reindex(names)
             y, sure = np.arange(len(names)) + offset, (rows.p_holm < 0.05).to_numpy() | (column != "r")
             parts.points(axes, rows[column][sure], y[sure], ink, label=label)

@@ -1,7 +1,5 @@
 """The numbers of `coupling_lib.figures.generalization` that the book quotes, and the table that sums them up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

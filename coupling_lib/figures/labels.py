@@ -4,8 +4,6 @@ r"""How mismatches are written in figures; $A=U_{l',K}^\top J_l V_{l',K}$, and $
 unnormalised mis-coupling carries the units of the Jacobian and has none.
 """
 
-from __future__ import annotations
-
 from coupling_lib.errors import ParameterError
 
 MISMATCHES = {

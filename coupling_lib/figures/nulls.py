@@ -4,8 +4,6 @@ Coupling is *relative* to random bases here, (null - value) / null: 0 is chance,
 test takes models under their names, each with its networks side by side as `measure_decisive` measured them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import product
 

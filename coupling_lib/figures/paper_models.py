@@ -3,8 +3,6 @@
 The sources are tables of models, one line per point; coupling of the paper's models is digitised unless it says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from coupling_lib.figures import parts, scatter, style
+from coupling_lib.figures.generalization import KS
 
 SIZES = {
     "parameters_b": "$10^9$ parameters",
@@ -21,8 +20,6 @@ SIZES = {
     "tokens_t": "$10^{12}$ training tokens",
 }
 """Columns of `measures.generalization.figure_1a` that are sizes, and how an axis says them."""
-KS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}
-"""Numbers of singular vectors at which the suite is measured, and how a title says them."""
 EACH_K = {"trace_10": "10", "trace_30": "30", "trace_50": "50", "trace": r"0.1\,d"}
 """Columns of `measures.generalization.measured_models` that are one reading, and its K."""
 _MEASURED = {name: rf"$1 -$ released trace, $K = {k}$" for name, k in EACH_K.items()}

@@ -95,6 +95,11 @@ def strip(
 def chance(axes: Axes, null: float) -> None:
     """Draw the coupling of random bases, 1 minus their mismatch, as a dashed line, on an axis that holds 0."""
     axes.axhline(1 - null, **null_look(style.null_label(null)))
+    from_zero(axes)
+
+
+def from_zero(axes: Axes) -> None:
+    """Let an axis that begins above 0 begin there."""
     axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
 
 

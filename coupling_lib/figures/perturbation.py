@@ -4,8 +4,6 @@ Draws are averaged within each prompt, and intervals cover prompts and draws tog
 replacement, and each brings its draws along.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
@@ -14,7 +12,7 @@ from matplotlib.ticker import NullLocator
 
 from coupling_lib.figures import parts, style
 from coupling_lib.measures import effects
-from coupling_lib.metrics.summaries import cells, interval, with_ends
+from coupling_lib.metrics.summaries import cells, interval, joined, with_ends
 
 CARRIERS = {
     "network": ("network", {"linewidth": 3.6, "alpha": 0.45}),
@@ -39,8 +37,7 @@ def take_error(both: xr.Dataset) -> xr.Dataset:
     """Select amplification at the smallest noise, and the linearisation's error after the last block."""
     amplification = interval(both.amplification.sel(noise=[both.noise.min()]).mean("draw"))
     error = interval(both.linear_error.isel(level=[-1]).mean("draw")).expand_dims(carrier=["linear"])
-    quantities = pd.Index(["amplification", "error"], name="quantity")
-    return xr.concat([amplification, error], quantities, join="outer")
+    return joined({"amplification": amplification, "error": error}, "quantity")
 
 
 def draw_depth(cosines: xr.Dataset) -> Figure:

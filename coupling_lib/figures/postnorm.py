@@ -1,7 +1,5 @@
 """Coupling of post-norm blocks under their two maps: block minus identity, and what the sub-layers add."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.figure import Figure
 

@@ -3,10 +3,7 @@
 The first precision is the reference; a precision keeps its colour and marker through all figures.
 """
 
-from __future__ import annotations
-
 import warnings
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from coupling_lib.figures import parts, style
 from coupling_lib.measures import effects
-from coupling_lib.metrics.summaries import interval, pair_couplings, quartiles
+from coupling_lib.metrics.summaries import from_one, interval, joined, pair_couplings, quartiles
 
 QUANTITIES = {
     "value_error": "singular values: relative error",
@@ -36,22 +33,21 @@ def take_values(ds: xr.Dataset) -> xr.Dataset:
     errors = _narrow(_value_errors(ds))
     by_rank = quartiles(errors, ["prompt", "block"]).rename(rank="place")
     by_block = quartiles(errors, ["prompt", "rank"]).rename(block="place")
-    against = [_counted(one, "place") for one in (by_rank, by_block)]
-    return xr.concat(against, pd.Index(["rank", "block"], name="against"), join="outer")
+    return joined({"rank": from_one(by_rank, "place"), "block": from_one(by_block, "place")}, "against")
 
 
 def take_vectors(ds: xr.Dataset) -> xr.Dataset:
     """Select how far top singular spaces turn: principal angles by order, and the share of directions kept by block."""
-    angles = _counted(quartiles(_narrow(ds.angle.sel(source="weights")), ["side", "example", "block"]), "order")
-    chance = _counted(ds.random_angle, "order")
-    kept = _counted(_narrow(_kept(ds)).mean("example"), "block")
+    angles = from_one(quartiles(_narrow(ds.angle.sel(source="weights")), ["side", "example", "block"]), "order")
+    chance = from_one(ds.random_angle, "order")
+    kept = from_one(_narrow(_kept(ds)).mean("example"), "block")
     return angles.assign(random_angle=chance, kept=kept, random_kept=(np.cos(np.deg2rad(chance)) ** 2).mean("order"))
 
 
 def take_pairs(ds: xr.Dataset) -> xr.Dataset:
     """Select the coupling of every ordered pair of different blocks, mean over prompts, beside the reference's."""
     pairs = pair_couplings(ds).mean("prompt").rename(block_1="block_jacobian", block_2="block_vectors")
-    coupling = _counted(_narrow(pairs), "block_jacobian", "block_vectors")
+    coupling = from_one(_narrow(pairs), "block_jacobian", "block_vectors")
     reference = xr.zeros_like(coupling) + pairs.isel(precision=0, drop=True).values
     return xr.Dataset({"reference": reference, "coupling": coupling})
 
@@ -75,7 +71,7 @@ def take_sources(ds: xr.Dataset) -> xr.Dataset:
         # An arithmetic that a precision does not have stays a gap.
         warnings.filterwarnings("ignore", message="All-NaN slice")
         found = [quartiles(one, [dim for dim in one.dims if dim not in ("precision", "source")]) for one in errors]
-    return xr.concat(found, pd.Index(QUANTITIES, name="quantity"))
+    return joined(dict(zip(QUANTITIES, found, strict=True)), "quantity")
 
 
 def draw_values(errors: xr.Dataset) -> Figure:
@@ -211,11 +207,6 @@ def numbers_of(ds: xr.Dataset, untrained: float, null: float) -> dict[str, float
 
 def _narrow(values: xr.DataArray) -> xr.DataArray:
     return values.isel(precision=slice(1, None))
-
-
-def _counted(values: Any, *dimensions: str) -> Any:
-    """Count from 1 along dimensions of an array or a dataset."""
-    return values.assign_coords({name: np.arange(values.sizes[name]) + 1 for name in dimensions})
 
 
 def _value_errors(ds: xr.Dataset) -> xr.DataArray:

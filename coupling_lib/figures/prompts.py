@@ -3,8 +3,6 @@
 That of one block is the mean over its pairs with all others, its Jacobian with their vectors and theirs with its.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,8 +14,8 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.figures import parts, style
 from coupling_lib.figures.labels import coupling_label
 from coupling_lib.measures import effects
-from coupling_lib.metrics.statistics import Correlation, correlation, linear_fit
-from coupling_lib.metrics.summaries import cells, interval, pair_couplings, side_by_side
+from coupling_lib.metrics.statistics import Effect, correlation, linear_fit
+from coupling_lib.metrics.summaries import cells, from_one, interval, joined, pair_couplings, side_by_side
 from coupling_lib.models.registry import by_size
 
 ALONE = "alone"
@@ -34,7 +32,6 @@ QUANTITIES = {
 """What coupling is correlated with, by the short name used in tables and keys."""
 
 _ADDED = {ALONE: "question alone", "step by step": "with “step by step”"}
-_MARKERS = "osD"
 
 
 def take_prompts(both: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
@@ -56,8 +53,7 @@ def take_versions(both: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     couplings = version_couplings(both, variant, k)
     changes = (couplings - couplings.sel(version=ALONE)).where(couplings.version != ALONE)
     shown = {"coupling": interval(couplings, "question"), "difference": interval(changes, "question")}
-    found = xr.concat(list(shown.values()), pd.Index(shown, name="quantity"))
-    return found.assign_attrs(label=coupling_label(variant, k))
+    return joined(shown, "quantity").assign_attrs(label=coupling_label(variant, k))
 
 
 def take_models(models: Mapping[str, xr.Dataset], variant: str, k: int) -> xr.Dataset:
@@ -79,7 +75,7 @@ def version_couplings(both: xr.Dataset, variant: str, k: int) -> xr.DataArray:
     return joined.rename(prompt="question")
 
 
-def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | None]:
+def correlations(table: pd.DataFrame, network: str) -> dict[str, Effect | None]:
     """Correlate coupling with what prompts are like: Spearman's coefficient with its 95 % interval."""
     alone = table[table["network"] == network]
     counted = alone[alone["steps"].notna()]
@@ -90,7 +86,7 @@ def correlations(table: pd.DataFrame, network: str) -> dict[str, Correlation | N
     if "rating" in alone:
         rated = alone[alone["rating"].notna()]
         cases[2:2] = [(rated, "rating", None), (rated, "rating", "tokens")]
-    found: dict[str, Correlation | None] = dict.fromkeys(names)
+    found: dict[str, Effect | None] = dict.fromkeys(names)
     for name, (frame, x, given) in zip(names, cases, strict=True):
         if len(frame) >= 4:  # fewer have no correlation
             try:
@@ -105,7 +101,7 @@ def correlation_table(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for network, by_name in table.attrs["correlations"].items():
         for name, found in by_name.items():
-            r, low, high, n = found or (np.nan, np.nan, np.nan, 0)
+            r, low, high, _, n = found or (np.nan, np.nan, np.nan, np.nan, 0)
             rows.append((network, QUANTITIES[name], n, r, low, high))
     return pd.DataFrame(rows, columns=["network", "quantity", "n", "spearman", "low", "high"])
 
@@ -165,7 +161,7 @@ def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
             for position, version in enumerate(versions.version.values):
                 one = versions.sel(network=name, quantity=quantity, version=version)
                 if one["mean"].notnull().any():
-                    look = {"marker": _MARKERS[position % len(_MARKERS)], "markersize": 3.5}
+                    look = {"marker": style.marker(position), "markersize": 3.5}
                     look["label"] = _ADDED.get(version, f"with {version}")
                     parts.band(axes, one, "block", style.dataset_colour(version, position), 0.2, **look)
         column[0].set_title(parts.title_of(style.short_name(name, max(12, 40 // len(names)))))
@@ -176,7 +172,7 @@ def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
         for axes in grid[0]:
             parts.chance(axes, null)
     grid[0, 0].set_ylabel(f"{versions.label}\nof block $l$ with all others")
-    grid[0, 0].set_ylim(bottom=min(0, grid[0, 0].get_ylim()[0]))
+    parts.from_zero(grid[0, 0])
     grid[1, 0].set_ylabel("difference from\nquestion alone")
     parts.legend_under(figure, grid[0, :1])
     return figure
@@ -200,12 +196,12 @@ def numbers_of(both: xr.Dataset, variant: str, k: int, null: float) -> dict[str,
     """Name the numbers that the book quotes."""
     table, means = take_prompts(both, variant, k), summary(both, variant, k, null)
     found = {"null": 1 - null, "null-error": null.error}
-    for network in both.network.values:
-        for name, one in table.attrs["correlations"][network].items():
+    for network, by_name in table.attrs["correlations"].items():
+        for name, one in by_name.items():
             if one is not None:
                 key = f"{name.replace(' ', '-')}-{network}"
-                found |= {key: one.r, f"{key}-low": one.low, f"{key}-high": one.high, f"{key}-n": one.n}
-                found[f"{key}-error"] = (one.high - one.low) / (2 * 1.96)
+                found |= {key: one.value, f"{key}-low": one.low, f"{key}-high": one.high, f"{key}-n": one.n}
+                found[f"{key}-error"] = one.error
     parted = {column: column.partition(" difference") for column in means}
     names = {column: f"{version}{word}-{{}}{end}" for column, (version, word, end) in parted.items()}
     found |= cells(means.drop(index="random bases"), names)
@@ -228,11 +224,10 @@ def _block_couplings(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
     coupling = pair_couplings(ds, variant, k)
     jacobian = coupling.mean("block_2").rename(block_1="block")
     vectors = coupling.mean("block_1").rename(block_2="block")
-    mean = (vectors + jacobian) / 2
-    return mean.assign_coords(block=np.arange(mean.sizes["block"]) + 1)
+    return from_one((vectors + jacobian) / 2, "block")
 
 
-def _written(name: str, found: Correlation | None) -> str:
+def _written(name: str, found: Effect | None) -> str:
     if found is None:
         return f"{name}: too few prompts"
     # Adding zero takes the sign off a rounded nothing.

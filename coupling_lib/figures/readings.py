@@ -4,8 +4,6 @@ What is drawn is what `coupling_lib.measures.readings` gives. A reading is calle
 `metrics.variants.VARIANTS`; the names say where it stands: "released" in the released code, "old" in an older one.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import xarray as xr

@@ -4,8 +4,6 @@ Green stands for the block whose Jacobian is measured, $l$; purple for the one w
 The small matrices are no symbols: they are computed, from directions drawn at random, as their labels say.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -7,8 +7,6 @@ book, JupyterLab and plain notebooks alike, and always the light one on paper. T
 as CSV; its shortest summary stands in the notebook as plain text, so that a notebook that is run again can be compared.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import io

@@ -3,15 +3,13 @@
 `both`, `fits` and `nulls` are what `measure_spectra`, `spectra_fits` and `spectra_null` give, networks side by side.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
 from coupling_lib.figures import parts, style
-from coupling_lib.metrics.summaries import cells, interval, quartiles, with_ends
+from coupling_lib.metrics.summaries import cells, from_one, interval, joined, quartiles, with_ends
 
 FIRST = 10
 """How many of the largest singular values are drawn in a network's own colour, as in the paper's figures."""
@@ -48,13 +46,11 @@ def take_whole(both: xr.Dataset) -> xr.Dataset:
 def take_alignment(both: xr.Dataset, nulls: xr.Dataset) -> xr.Dataset:
     """Select stable rank and agreement of left and right vectors against depth, beside random bases."""
     exchanged = 1 - nulls.exchanged_miscoupling.mean("sample")
-    closed = xr.zeros_like(exchanged) + nulls.left_right_alignment
-    chance = [xr.full_like(exchanged, np.nan), closed, exchanged]
-    errors = [xr.full_like(exchanged, np.nan), xr.zeros_like(exchanged), exchanged_errors(nulls)]
-    quantities = pd.Index(["stable rank", "alignment", "exchanged coupling"], name="quantity")
-    measured = xr.concat(list(_agreement(both).values()), quantities)
-    null = {"null": xr.concat(chance, quantities), "null_error": xr.concat(errors, quantities)}
-    taken = interval(measured).transpose("network", "quantity", "block").assign(null)
+    closed, none = xr.zeros_like(exchanged), xr.full_like(exchanged, np.nan)
+    chance = {"stable rank": none, "alignment": closed + nulls.left_right_alignment, "exchanged coupling": exchanged}
+    errors = {"stable rank": none, "alignment": closed, "exchanged coupling": exchanged_errors(nulls)}
+    taken = interval(joined(_agreement(both), "quantity")).transpose("network", "quantity", "block")
+    taken = taken.assign(null=joined(chance, "quantity"), null_error=joined(errors, "quantity"))
     return _from_one(taken).assign_attrs(k=both.sizes["rank"])
 
 
@@ -180,4 +176,4 @@ def _agreement(both: xr.Dataset) -> dict[str, xr.DataArray]:
 def _from_one(ds: xr.Dataset) -> xr.Dataset:
     """Count blocks and ranks from 1."""
     counted = ds.assign_coords(block=ds.block + 1)
-    return counted.assign_coords(rank=np.arange(ds.sizes["rank"]) + 1) if "rank" in ds.dims else counted
+    return from_one(counted, "rank") if "rank" in ds.dims else counted

@@ -5,8 +5,6 @@ colour-vision deficiencies tell apart; the dark theme takes the lighter member o
 keeps a contrast of at least 3:1 with its page.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Generator
@@ -99,10 +97,10 @@ def colour(role: str) -> str:
     return _COLOURS[role][_theme.get()]
 
 
-def null_label(null: float, words: str = "random bases") -> str:
+def null_label(null: float) -> str:
     """Label of a null line, with the coupling that it stands for and its standard error where that is known."""
     error = getattr(null, "error", None)
-    return words if error is None else f"{words} {1 - null:.4f} ± {one_digit(error)}"
+    return "random bases" if error is None else f"random bases {1 - null:.4f} ± {one_digit(error)}"
 
 
 def one_digit(error: float) -> str:
@@ -127,6 +125,11 @@ def dataset_colour(name: str, position: int) -> str:
     return colour(name) if name in (TRAINED, UNTRAINED, NULL) else palette[position % len(palette)]
 
 
+def marker(position: int) -> str:
+    """Give the marker of a place in a comparison."""
+    return _FAMILY_MARKERS[position % len(_FAMILY_MARKERS)]
+
+
 def short_name(name: str, most: int = 99) -> str:
     """Give a model's name without the folders or the organisation before it, cut to so many letters."""
     short = name.rstrip("/").rsplit("/", 1)[-1]
@@ -140,7 +143,7 @@ def model_look(name: str, position: int) -> tuple[str, str]:
     for family in (name, entry.family if entry else ""):
         if family.split(" (")[0] in _FAMILIES:
             return family_style(family)
-    return dataset_colour("", position), _FAMILY_MARKERS[position % len(_FAMILY_MARKERS)]
+    return dataset_colour("", position), marker(position)
 
 
 def ink() -> Colormap:

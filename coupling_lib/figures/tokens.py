@@ -1,7 +1,5 @@
 """Coupling across tokens. A *comparison* is one data set of `measure_tokens`, its networks side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,7 +11,7 @@ from matplotlib.figure import Figure
 
 from coupling_lib.figures import parts, style
 from coupling_lib.figures.labels import coupling_label, mismatch_label
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.metrics.summaries import from_one, interval, joined
 
 KIND_NAMES = {"self": "self", "input": "fixed input", "output": "fixed output"}
 """Each kind of comparison, as figures and captions write it."""
@@ -31,17 +29,17 @@ def take_grid(ds: xr.Dataset, variant: str) -> xr.Dataset:
     taken = xr.Dataset({"entry": relative, "mismatch": mismatch}).isel(token_1=slice(count), token_2=slice(count))
     places, labels = first.position.values[:count] + 1, token_labels(first.isel(token_1=slice(count)))
     named = taken.rename(token_1="token_jacobian", token_2="token_vectors").drop_vars("prompt", errors="ignore")
-    coords = {"token_jacobian": places, "token_vectors": places, "row": np.arange(k) + 1, "column": np.arange(k) + 1}
+    coords = {"token_jacobian": places, "token_vectors": places}
+    numbers = {name: ds.attrs[name] for name in ("block", "other", "k")}
     words = {"title": comparison_name(first), "label": mismatch_label(variant, k, formula=False), "tokens": labels}
-    return named.assign_coords(coords).assign_attrs(words | {name: ds.attrs[name] for name in ("block", "other", "k")})
+    return from_one(named.assign_coords(coords), "row", "column").assign_attrs(words | numbers)
 
 
 def take_summary(comparisons: Mapping[str, xr.Dataset], variant: str, nulls: Mapping[str, xr.Dataset]) -> xr.Dataset:
     """Select each prompt's coupling in every comparison, its interval over prompts, and what random bases give."""
     first = next(iter(comparisons.values()))
-    along = pd.Index(comparisons, name="comparison")
-    couplings = [1 - _mismatches(ds, variant).mean(["token_1", "token_2"]) for ds in comparisons.values()]
-    coupling = xr.concat(couplings, along)
+    couplings = {name: 1 - _mismatches(ds, variant).mean(["token_1", "token_2"]) for name, ds in comparisons.items()}
+    coupling = joined(couplings, "comparison")
     chosen = [nulls[name] for name in comparisons]
     low, high = np.transpose([np.quantile(1 - null.draws.values, (0.025, 0.975)) for null in chosen])
     of_each = {

@@ -5,8 +5,6 @@ model's, side by side. What is taken of several models, ordered by size, maps th
 Prompts for which a score does not exist are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

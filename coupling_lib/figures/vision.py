@@ -1,7 +1,5 @@
 """The grid of vision transformers: weight decay by stochastic depth, models beside their group's line or reference."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -52,7 +50,7 @@ def draw_accuracy(models: pd.DataFrame) -> Figure:
         ink, fit, label = style.dataset_colour("", position), part.iloc[0], f"rate {rate:g}"
         if np.isfinite(fit.slope):
             label += f":  {_fit_text(fit)}" + (f",  paper {fit.paper:.2f}" if np.isfinite(fit.paper) else "")
-        _draw_models(axes, part, ink, "osD^vP"[position % 6], label)
+        _draw_models(axes, part, ink, style.marker(position), label)
     axes.set(xlabel=_label(models), ylabel=_ACCURACY)
     axes.grid()
     parts.legend_under(figure, [axes], columns=2)

@@ -1,7 +1,5 @@
 """One vision transformer on images: matrices beside the image, pairs of tokens, stochastic depth left on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -11,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from coupling_lib.figures import depth, parts, style
 from coupling_lib.figures.labels import coupling_label
-from coupling_lib.metrics.summaries import cells, interval, pair_couplings, with_ends
+from coupling_lib.metrics.summaries import cells, from_one, interval, joined, pair_couplings, with_ends
 
 
 def take_relations(both: xr.Dataset, nulls: xr.Dataset, variant: str, k: int) -> xr.Dataset:
@@ -25,11 +23,10 @@ def take_relations(both: xr.Dataset, nulls: xr.Dataset, variant: str, k: int) ->
 
 def take_drop_path(dropped: xr.Dataset) -> xr.Dataset:
     """Select coupling with stochastic depth off and left on, by image and draw, and its mean over images."""
-    states = pd.Index(["off", "on"], name="drop_path")
-    off, on = 1 - dropped.off, 1 - dropped.on.assign_coords(draw=np.arange(dropped.sizes["draw"]) + 1)
-    coupling = xr.concat([off.expand_dims(draw=[0]), on], states, join="outer")
+    off, on = 1 - dropped.off, from_one(1 - dropped.on, "draw")
+    coupling = joined({"off": off.expand_dims(draw=[0]), "on": on}, "drop_path")
     label = coupling_label(dropped.attrs["variant"], int(dropped.attrs["k"]))
-    means = interval(xr.concat([off, on.mean("draw")], states))
+    means = interval(joined({"off": off, "on": on.mean("draw")}, "drop_path"))
     return xr.Dataset({"coupling": coupling, **means}, attrs={"label": label, "rate": dropped.attrs["rate"]})
 
 

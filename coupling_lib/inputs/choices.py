@@ -4,8 +4,6 @@ A parameter is a number or a short text that papermill can inject, checked by `p
 model that was loaded, and where it leaves the choice open, one is made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -34,10 +32,10 @@ def check_against_model(parameters: SimpleNamespace, n_blocks: int, d_model: int
     return chosen
 
 
-def spread_blocks(parameters: SimpleNamespace, n_blocks: int, d_model: int, name: str, count: int = 4) -> list[int]:
-    """Check what depends on the model, and say which blocks stand for the whole depth."""
+def spread_blocks(parameters: SimpleNamespace, n_blocks: int, d_model: int, name: str) -> list[int]:
+    """Check what depends on the model, and say which blocks stand for the whole depth: four where none are chosen."""
     chosen = check_against_model(parameters, n_blocks, d_model, name)
-    spread = sorted({round(place * (n_blocks - 1) / (count - 1)) for place in range(count)})
+    spread = sorted({round(place * (n_blocks - 1) / 3) for place in range(4)})
     return chosen if getattr(parameters, "blocks", "") else spread
 
 

@@ -1,7 +1,5 @@
 """What a measurement is given: prompts in any form, brought into one that the model can read."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any

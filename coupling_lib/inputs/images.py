@@ -1,7 +1,5 @@
 """Images in the format of a vision model: resized, with its channels, and normalised as in its training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Labelled images, split into training and held-out ones: scikit-learn's digits, and CIFAR-10."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import pickle

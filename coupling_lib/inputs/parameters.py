@@ -11,8 +11,6 @@ variable, whether a later cell or a researcher left it, is nobody's parameter. W
 twin run as a script), whatever plain value is there was given.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import re

@@ -5,8 +5,6 @@ without taking anything from them. The benchmarks themselves, and WikiText-2, ar
 notebook can be run with `-p prompts gsm8k:50`, or from the hub; `-p prompts folder/gsm8k.jsonl:50` needs neither.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -214,14 +212,6 @@ def _csv_row(row: Mapping[str, Any], default: Prompt) -> Prompt:
     return _record(given | numbers, default)
 
 
-def _json_line(line: str, default: Prompt) -> Prompt:
-    return _record(json.loads(line), default)
-
-
-def _text_line(line: str, default: Prompt) -> Prompt:
-    return replace(default, text=line.strip())
-
-
 def _record(record: Mapping[str, Any], default: Prompt) -> Prompt:
     text = (record["prompt"] if "prompt" in record else record["question"]).strip()
     steps, answer = record.get("steps"), record.get("answer")
@@ -239,9 +229,9 @@ def _record(record: Mapping[str, Any], default: Prompt) -> Prompt:
 
 
 _READERS = {
-    ".jsonl": (_json_line, 'JSON such as {"prompt": "some text"}'),
+    ".jsonl": (lambda line, default: _record(json.loads(line), default), 'JSON such as {"prompt": "some text"}'),
     ".csv": (_csv_row, "a table with a column prompt or question, and numbers as steps (from 1) and rating"),
-    ".txt": (_text_line, "a text"),
+    ".txt": (lambda line, default: replace(default, text=line.strip()), "a text"),
 }
 """By the ending of a file: what reads one of its prompts, and what is expected of it."""
 

@@ -3,8 +3,6 @@
 A processor without such units sums them no more narrowly and takes some sixty times as long for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ and that third derivative is where PyTorch's fused layer norm goes wrong: the de
 takes the mean and the standard deviation for constants. Blocks are therefore run with the norm written out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import combinations

@@ -7,8 +7,6 @@
 The states are recorded in the precision the model runs in; everything derived from them is float32 or wider.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 

@@ -32,7 +32,7 @@ def equal_tokens(last: pd.DataFrame) -> pd.DataFrame:
     return last[last["tokens"] == last["tokens"].mode().iloc[0]].reset_index(drop=True)
 
 
-def variant_table(table: pd.DataFrame, score: str, group: str = "width", n_resamples: int = 300) -> pd.DataFrame:
+def variant_table(table: pd.DataFrame, score: str, n_resamples: int = 300) -> pd.DataFrame:
     """Correlate every variant of coupling, at every K, with a score."""
     # The sign is that of coupling: a positive r says that models with more coupling score higher.
     (y,) = _floats(table, score)
@@ -42,13 +42,13 @@ def variant_table(table: pd.DataFrame, score: str, group: str = "width", n_resam
         x = -table[column].to_numpy(dtype=float)
         r, low, high, error, n = regression.correlation_over(x, y, np.arange(len(y)))
         row = {"variant": variant, "k": label, "n": n, "r": r, "r_low": low, "r_high": high, "error": error}
-        row |= _explained(x, y, table[group], n_resamples)
+        row |= _explained(x, y, table["width"], n_resamples)
         rows.append(row | {"r_relative": float(np.corrcoef(table[f"{column}_relative"], y)[0, 1])})
     found = pd.DataFrame(rows)
     return found.assign(p_holm=regression.corrected(found["p"]), p_bh=regression.corrected(found["p"], "bh"))
 
 
-def rival_table(table: pd.DataFrame, score: str, coupling: str, group: str = "width") -> pd.DataFrame:
+def rival_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
     """Set coupling beside everything else that could predict the score."""
     columns = {"coupling": coupling} | RIVALS
     y, *xs = _floats(table, score, *columns.values())
@@ -57,7 +57,7 @@ def rival_table(table: pd.DataFrame, score: str, coupling: str, group: str = "wi
     rows = []
     for name, x in variables.items():
         r, low, high, *_ = regression.correlation_over(x, y, n_resamples=1000, fewest=3)
-        row = {"predictor": name, "r": r, "r_low": low, "r_high": high} | _explained(x, y, table[group])
+        row = {"predictor": name, "r": r, "r_low": low, "r_high": high} | _explained(x, y, table["width"])
         rows.append(row | dict(zip(("partial", "partial_p"), partial.get(name, (np.nan, np.nan)), strict=True)))
     found = pd.DataFrame(rows)
     return found.assign(p_holm=regression.corrected(found["p"]))

@@ -4,8 +4,6 @@ The coupling matrix A_{l l'} = U_{l',K}^T J^l V_{l',K} is diagonal where the top
 diagonalise the Jacobian of block l. What its numbers are without coupling is said by `measures.random_bases`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

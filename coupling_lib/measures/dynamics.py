@@ -1,7 +1,5 @@
 """Dynamics: the residual stream of one token as the linear system that its block Jacobians make."""
 
-from __future__ import annotations
-
 import torch
 import xarray as xr
 

@@ -3,8 +3,6 @@
 Networks are compared prompt by prompt, so that what makes prompts differ drops out. `numbers` names effects for rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -144,12 +142,12 @@ def of_perturbation(trained: xr.Dataset, noise: float) -> dict[str, Effect]:
     return {"gap-trained": effect_of(gap["network"]), "gap-over-random": effect_of(gap["network"] - gap["random"])}
 
 
-def of_precision(measured: xr.Dataset, reference: str = "float32") -> dict[str, Effect]:
-    """Coupling in each precision minus that in the reference, prompt by prompt."""
+def of_precision(measured: xr.Dataset) -> dict[str, Effect]:
+    """Coupling in each precision minus that in float32, prompt by prompt."""
     coupling = 1 - between_blocks(measured["normalized_miscoupling"])
-    base = coupling.sel(precision=reference).values.astype(float)
-    names = [name for name in measured["precision"].values if name != reference]
-    return {f"change-{name}": effect_of(coupling.sel(precision=name).values.astype(float) - base) for name in names}
+    of_each = {name: coupling.sel(precision=name).values.astype(float) for name in measured["precision"].values}
+    base = of_each.pop("float32")
+    return {f"change-{name}": effect_of(values - base) for name, values in of_each.items()}
 
 
 def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:

@@ -1,7 +1,5 @@
 """Emergence: the measurements of depth and trajectories, repeated at several steps of a model's training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

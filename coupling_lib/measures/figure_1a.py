@@ -8,8 +8,6 @@ Intervals come from drawing whole families again, whose models share data and re
 family of its base (Vicuna to Llama-2); as a family of its own it narrows the interval, so both ways are shown.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

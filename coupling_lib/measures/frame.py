@@ -1,7 +1,5 @@
 """What every measurement shares: prompts traced with progress, Jacobians stacked over blocks, and one data set."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -161,11 +159,11 @@ def networks(
 
 
 def traced_jacobians(
-    model: Model, given: Sequence[str | torch.Tensor], token: int, boundary: str = "block"
+    model: Model, given: Sequence[str | torch.Tensor], token: int
 ) -> Iterator[tuple[Trace, torch.Tensor]]:
     """Trace prompts and form the Jacobian J_tt of every block at one token, for several short prompts at a time."""
     for group in _groups(model, given):
-        J = _jacobians(group, token, boundary)
+        J = _jacobians(group, token)
         for number in range(len(J)):
             yield group.pop(0), J[number]
 
@@ -211,7 +209,7 @@ def counted(traced: Trace) -> Iterable[int]:
     return tqdm(range(traced.n_blocks), desc=traced.model.name, unit="block", disable=silent, leave=False)
 
 
-def _jacobians(together: Sequence[Trace], token: int, boundary: str, forget: bool = False) -> torch.Tensor:
+def _jacobians(together: Sequence[Trace], token: int, boundary: str = "block", forget: bool = False) -> torch.Tensor:
     """Form the Jacobians of every block in several prompts, shape `(prompts, L, d, d)`."""
     first = together[0]
     pairs = [(traced.position(token),) * 2 for traced in together]

@@ -1,7 +1,5 @@
 """Tables of models and of what is known about them: the paper's figures, the leaderboard, the suite, the store."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,9 +28,9 @@ DECISIVE_MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "qwen1.5-0.5b", "pythia-
 """Smallest models of the paper's figure 1a, which decide what its coupling is."""
 
 
-def paper_figures(file: Path | None = None) -> pd.DataFrame:
+def paper_figures() -> pd.DataFrame:
     """Read the values that were read off, or are stated with, the paper's figures."""
-    return pd.read_csv(file or paths.DATA / "paper_figures.csv", comment="#", dtype={"figure": str})
+    return pd.read_csv(paths.DATA / "paper_figures.csv", comment="#", dtype={"figure": str})
 
 
 def figure_1a() -> pd.DataFrame:

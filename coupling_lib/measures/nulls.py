@@ -4,8 +4,6 @@
 headline figure may have used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Perturbation: noise on one token's embedding, followed through the network and through its linearisation."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from operator import attrgetter

@@ -6,8 +6,6 @@ differentiates in whatever type the model runs in. `measure_precision` tells the
 block is taken to be is said in `coupling_lib.blocks.precision`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Coupling prompt by prompt: with what a prompt is made of, and with and without an instruction at its end."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 `null_of` gives the expectation, which a mean over pairs is set against; `depth_null` draws single pairs, which spread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,7 +26,7 @@ class Chance(float):
     error: float
     """Standard error, 0 in closed form."""
 
-    def __new__(cls, value: float, error: float) -> Chance:
+    def __new__(cls, value: float, error: float) -> "Chance":
         """Join a value and its standard error."""
         made = super().__new__(cls, value)
         made.error = float(error)

@@ -6,8 +6,6 @@ itself is in the mean, whether the last block includes the final norm (`boundary
 singular vectors are compared. `metrics.trajectory` does the same for the scores of trajectories.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -19,7 +17,7 @@ import xarray as xr
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.nulls import relative_to_null
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.metrics.summaries import interval, joined
 from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS
 
 
@@ -79,8 +77,7 @@ def mean_readings(datasets: Mapping[str, xr.Dataset], nulls: Mapping[str, xr.Dat
         >>> dict(means.share.sizes), bool((means.share.sel(variant="normalized_miscoupling") > 0).all())
         ({'network': 1, 'variant': 17, 'k': 1}, True)
     """
-    means = [_means(ds, nulls[name]) for name, ds in datasets.items()]
-    return xr.concat(means, dim="network").assign_coords(network=list(datasets))
+    return joined({name: _means(ds, nulls[name]) for name, ds in datasets.items()}, "network")
 
 
 def rank_agreement(ds: xr.Dataset, k: int) -> xr.Dataset:
@@ -166,12 +163,11 @@ def coupling_by_block(measured: Mapping[str, Mapping[str, xr.Dataset]], variant:
         >>> dict(coupling_by_block({"block": {"trained": ds}}, "mismatch", k=10)["mean"].sizes)
         {'boundary': 1, 'network': 1, 'block': 12}
     """
-    networks = list(next(iter(measured.values())))
-    each = [
-        xr.concat([_by_block(sets[name], variant, k) for name in networks], "network") for sets in measured.values()
-    ]
-    found = xr.concat(each, dim="boundary").assign_coords(boundary=list(measured), network=networks)
-    return found.assign_attrs(variant=variant, k=k)
+    each = {
+        boundary: joined({name: _by_block(ds, variant, k) for name, ds in networks.items()}, "network")
+        for boundary, networks in measured.items()
+    }
+    return joined(each, "boundary").assign_attrs(variant=variant, k=k)
 
 
 def _pairs(ds: xr.Dataset, variant: str) -> xr.DataArray:
@@ -183,7 +179,7 @@ def _pairs(ds: xr.Dataset, variant: str) -> xr.DataArray:
 
 def _means(ds: xr.Dataset, null: xr.Dataset) -> xr.Dataset:
     names = [name for name in VARIANTS if name in ds]
-    values = xr.concat([_pairs(ds, name).mean("pair") for name in names], dim="variant").assign_coords(variant=names)
+    values = joined({name: _pairs(ds, name).mean("pair") for name in names}, "variant")
     values = values.transpose("prompt", "variant", "k")
     chance = null.sel(variant=names).mean("block_1").transpose("variant", "k")
     against = torch.from_numpy(chance["value"].values).expand(values.shape)

@@ -1,7 +1,5 @@
 """What encouraging coupling changes: pairs of runs with and without `coupling_loss`, compared within seeds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Spectra: the singular values of block Jacobians across depth, and whether left and right vectors agree."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

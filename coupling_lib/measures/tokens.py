@@ -11,8 +11,6 @@ The last two are *context* coupling. No skip path runs between different tokens,
 alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ softmax(W N(x^l)) with the final norm N first, at the last depth the model's own
 a soft cap that a few models put on their logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any

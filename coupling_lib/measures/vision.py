@@ -3,8 +3,6 @@
 A vision transformer attends in both directions, so that $J^l_{t_1t_2}$ and $J^l_{t_2t_1}$ both exist, and differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -4,8 +4,6 @@ Its columns are described in `coupling_lib.training.vit_grid`. *Coupling* is 1 m
 images and over pairs of different blocks. Models of one seed make the grid; further seeds repeat one row of it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,12 +94,12 @@ def stated_r_squared(paper: pd.DataFrame) -> dict[float, float]:
     return dict(zip(rows.x.astype(float), rows.y.astype(float), strict=True))
 
 
-def seeds_table(grid: pd.DataFrame, reading: Reading, weight_decay: float = SEEDED_DECAY) -> pd.DataFrame:
-    """Tabulate coupling at both tokens against the rate of stochastic depth at one weight decay, over seeds."""
+def seeds_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """Tabulate coupling at both tokens against the rate of stochastic depth, over the seeds of one weight decay."""
     rows = []
     for token in TOKENS:
         table = coupling_table(grid, reading._replace(token=token))
-        for rate, part in table[table.weight_decay == weight_decay].groupby("drop_path"):
+        for rate, part in table[table.weight_decay == SEEDED_DECAY].groupby("drop_path"):
             mean = part.mean(numeric_only=True)
             ends = (part.coupling.min(), part.coupling.max(), mean.low, mean.high)
             rows.append((token, rate, len(part), mean.coupling, *ends, mean.random_bases, mean.untrained))

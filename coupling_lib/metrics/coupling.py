@@ -13,8 +13,6 @@ $\pm a_{ij}$ but leaves the diagonal alone, so nothing here depends on it. All f
 are differentiable, and compute in float32 or wider.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any

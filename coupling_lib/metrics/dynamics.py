@@ -12,8 +12,6 @@ constant, and $b_l$ is all of $f^l$.
 Tensors: `J` (L, d, d), one residual Jacobian per block, and `x` (L+1, d), the states $x^0 \dots x^L$ of one token.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

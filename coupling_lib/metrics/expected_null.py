@@ -1,7 +1,5 @@
 """What each variant is in the mean under the null of `coupling_lib.metrics.nulls`, and draws of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple

@@ -61,8 +61,6 @@ gives 0.0513; a Jacobian of rank one, the other extreme, has 0.0517
 (`coupling_lib.measures.nulls.null_by_spectrum`).
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

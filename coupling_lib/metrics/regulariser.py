@@ -17,8 +17,6 @@ $y^\top A B^\top z = (A^\top y)^\top (B^\top z)$ and $y^\top A^\top B z = (A y)^
 ordered pairs of them are used, so that p products with each matrix give $p (p - 1)$ samples.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError

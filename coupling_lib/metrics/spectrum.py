@@ -1,25 +1,16 @@
 """The spectrum of block Jacobians: decay, change with depth, and agreement of left and right singular vectors."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.coupling import divided, miscoupling, trustworthy, widened
+from coupling_lib.metrics.coupling import miscoupling, trustworthy, widened
 from coupling_lib.metrics.statistics import LinearFit, linear_fit
 from coupling_lib.metrics.subspaces import random_frames
 
 # Entries of the largest intermediate product.
 _MAX_ENTRIES = 2**21
-
-
-def stable_rank(S: Tensor) -> Tensor:
-    """Stable rank: how many directions carry the Jacobian, weak ones counting for little."""
-    (S,) = widened(S)
-    strongest = S.amax(dim=-1, keepdim=True)
-    return divided(S, strongest, "largest singular value").square().sum(dim=-1)
 
 
 def probes(Vh: Tensor, count: int = 16) -> Tensor:

@@ -60,15 +60,6 @@ class PartialCorrelation(NamedTuple):
     p_value: float  #: Two-sided p-value of r = 0 (t test with n - 2 - q degrees of freedom).
 
 
-class Correlation(NamedTuple):
-    """A coefficient of correlation with its bootstrap interval."""
-
-    r: float  #: Coefficient, -1 to 1.
-    low: float  #: Lower end of the 95 % interval.
-    high: float  #: Upper end.
-    n: int  #: Number of pairs.
-
-
 def bootstrap_interval(
     values: ArrayLike, level: float = 0.95, n_resamples: int = 2000, seed: int = 0, axis: int = 0
 ) -> Interval:
@@ -201,18 +192,11 @@ def fisher_interval(r: float, n: int, quantile: float, largest: float = 1 - 1e-1
 
 
 def correlation(
-    x: ArrayLike,
-    y: ArrayLike,
-    method: str = "spearman",
-    given: ArrayLike | None = None,
-    n_resamples: int = 2000,
-    seed: int = 0,
-) -> Correlation:
-    """Correlation of x and y, or their partial correlation with a third variable held fixed, over resampled pairs."""
-    # Spearman's coefficient is Pearson's of the ranks, ties sharing their mean rank. With z held fixed it is the
-    # correlation of what is left of x and y after their best linear prediction from z.
-    if method not in ("spearman", "pearson"):
-        raise ParameterError(f"method is {method!r}; expected spearman or pearson")
+    x: ArrayLike, y: ArrayLike, given: ArrayLike | None = None, n_resamples: int = 2000, seed: int = 0
+) -> Effect:
+    """Spearman's correlation of x and y, perhaps with a third variable held fixed, over resampled pairs."""
+    # It is Pearson's of the ranks, ties sharing their mean rank. With z held fixed it is the correlation of what is
+    # left of the ranks of x and y after their best linear prediction from those of z.
     variables = [np.asarray(variable, dtype=float) for variable in ((x, y) if given is None else (x, y, given))]
     shapes = {variable.shape for variable in variables}
     if len(shapes) > 1 or variables[0].ndim != 1 or len(variables[0]) < 4:
@@ -222,18 +206,18 @@ def correlation(
             raise ParameterError(f"{name} is constant or not finite; a correlation needs finite, different values")
     table, n = np.array(variables), len(variables[0])
     drawn = np.random.default_rng(seed).integers(n, size=(n_resamples, n))
-    r, *resampled = _coefficients(table[:, np.vstack([np.arange(n), drawn])], method)
+    r, *resampled = _coefficients(table[:, np.vstack([np.arange(n), drawn])])
     if np.isnan(r):
         raise ParameterError("given predicts x or y exactly; nothing is left of it to correlate")
     low, high = np.quantile(np.asarray(resampled)[np.isfinite(resampled)], (0.025, 0.975))
-    return Correlation(float(r), float(low), float(high), n)
+    return Effect(float(r), float(low), float(high), float(high - low) / (2 * 1.96), n)
 
 
-def _coefficients(samples: NDArray[np.float64], method: str) -> NDArray[np.float64]:
-    """Correlation of two variables, given the third if there is one: (variables, samples, n) to (samples,)."""
+def _coefficients(samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rank correlation of two variables, given the third if there is one: (variables, samples, n) to (samples,)."""
     constant = (np.ptp(samples, axis=-1) == 0).any(axis=0)
-    values = scipy.stats.rankdata(samples, axis=-1) if method == "spearman" else samples
-    values = values - values.mean(axis=-1, keepdims=True)
+    values = scipy.stats.rankdata(samples, axis=-1)
+    values -= values.mean(axis=-1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         values /= np.linalg.norm(values, axis=-1, keepdims=True)
         r = np.einsum("isn,jsn->ijs", values, values)

@@ -14,8 +14,6 @@ least angle between a vector of one and a vector of the other, $\theta_2$ the sm
 these, and so on. All are 0 where the spans are equal.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

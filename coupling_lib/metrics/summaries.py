@@ -1,7 +1,5 @@
 """Summaries of labelled arrays over prompts: the one place where an interval or a quartile is taken for a figure."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 
@@ -49,6 +47,16 @@ def side_by_side(**networks: xr.Dataset) -> xr.Dataset:
     """Join measurements of several networks along a first dimension `network`; attributes they do not share go."""
     names = pd.Index(networks, name="network")
     return xr.concat(list(networks.values()), names, join="outer", combine_attrs="drop_conflicts")
+
+
+def joined(parts: Mapping[str, xr.DataArray | xr.Dataset], dimension: str) -> xr.DataArray | xr.Dataset:
+    """Put arrays or data sets behind one another along a new dimension of their names; what one lacks is NaN."""
+    return xr.concat(list(parts.values()), pd.Index(parts, name=dimension), join="outer")
+
+
+def from_one(data: xr.DataArray | xr.Dataset, *dimensions: str) -> xr.DataArray | xr.Dataset:
+    """Count from 1 along dimensions of an array or a data set."""
+    return data.assign_coords({name: np.arange(data.sizes[name]) + 1 for name in dimensions})
 
 
 def cells(table: pd.DataFrame, names: Mapping[str, str]) -> dict[str, float]:

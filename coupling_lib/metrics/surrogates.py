@@ -12,8 +12,6 @@ singular vectors. The vectors of block $l'$ are replaced:
   partners do not: what exceeds this is coupling of single directions and not of subspaces alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

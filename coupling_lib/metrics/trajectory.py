@@ -9,8 +9,6 @@ say what its formulas do. `STATES` names the choices of states, `READINGS` the c
 `measure_readings` gives every combination.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

@@ -10,8 +10,6 @@ $$U_{l'}^\top J_l V_{l'}, \quad V_{l'}^\top J_l U_{l'}, \quad
 Every variant is a distance: 0 for perfect coupling. What the paper plots as *coupling* is one of `TRANSFORMS` of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -50,7 +48,7 @@ class PairProducts(NamedTuple):
     uv: Tensor | None = None  #: $U_{l'}^\top V_l$.
     vu: Tensor | None = None  #: $V_{l'}^\top U_l$.
 
-    def top(self, k: int) -> PairProducts:
+    def top(self, k: int) -> "PairProducts":
         """Products of the k strongest vectors alone."""
         s, *products = self
         return PairProducts(s[..., :k], *(None if m is None else m[..., :k, :k] for m in products))

@@ -1,7 +1,5 @@
 """Which class a configuration calls for, decided from transformers' own tables and never from remote code."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ validation losses in `training.json`. The Pythia models keep theirs as revisions
 accuracies of `data/pythia_evals_mean.csv` belong to them.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

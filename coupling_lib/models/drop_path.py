@@ -13,8 +13,6 @@ A Jacobian is taken of the block as it is used: in evaluation mode the hooks do 
 branches' factors by hand, which shows what a measurement sees when a model is left in training mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial

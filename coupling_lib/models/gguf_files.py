@@ -8,8 +8,6 @@ written down; one that is damaged is made anew, and where none can be written a 
 on a GGUF model is a local folder, which can also stay on disk while its blocks are read one at a time.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -26,10 +24,10 @@ import torch
 import transformers
 from huggingface_hub import constants
 from transformers import AutoConfig, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
-from transformers.utils import logging
 
 from coupling_lib import paths
 from coupling_lib.blocks import fits as memories
+from coupling_lib.blocks.attention import quiet
 from coupling_lib.errors import CouplingError, ModelUnavailableError, UnsupportedModelError
 from coupling_lib.models import architecture, packages
 
@@ -211,19 +209,16 @@ def _short(error: BaseException) -> str:
 @contextmanager
 def _converting() -> Generator[None]:
     """Keep the notices and the progress bar of a conversion out of notebooks, and let it read its file once."""
-    bar, verbosity = modeling_gguf_pytorch_utils.tqdm, logging.get_verbosity()
+    bar = modeling_gguf_pytorch_utils.tqdm
     # transformers makes a new reader for each thing it asks of a file, and a table of names for each part of a model:
     # four fifths of the time.
     reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
-    hook = logging.set_tqdm_hook(lambda factory, args, kwargs: logging.EmptyTqdm(*args, **kwargs))
     modeling_gguf_pytorch_utils.tqdm = functools.partial(bar, disable=True)
     known = functools.cache(reader)
     gguf.GGUFReader, gguf.get_tensor_name_map = lambda file: known(str(file)), functools.cache(names)
-    logging.set_verbosity_error()
     try:
-        yield
+        with quiet():
+            yield
     finally:
         gguf.GGUFReader, gguf.get_tensor_name_map = reader, names
         modeling_gguf_pytorch_utils.tqdm = bar
-        logging.set_tqdm_hook(hook)
-        logging.set_verbosity(verbosity)

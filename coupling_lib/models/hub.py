@@ -5,8 +5,6 @@ repository and nothing but configuration, tokenizer and safetensors weights ever
 way in which this can fail ends in one line that says what to do.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

@@ -5,8 +5,6 @@ compared with that name before it is used: what was altered on the way, or on th
 large file a note in the user's cache folder says that it was done.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

@@ -7,8 +7,6 @@ at a time, because the grouped product knows no float64. And no code from a repo
 opened.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -21,13 +19,13 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from coupling_lib.blocks import fits as memories
 from coupling_lib.blocks import offload
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
+from coupling_lib.blocks.attention import quiet
 from coupling_lib.errors import (
     CouplingError,
     ModelUnavailableError,
@@ -140,7 +138,7 @@ def load_model(
     config = architecture.read_config(origin.folder, origin.name)
     family = architecture.model_class(config, origin.name)
     fresh = seed if untrained else origin.step0_seed
-    with _quiet(), _explained(origin, precision):
+    with quiet(), _explained(origin, precision):
         placing = offload.choose(
             family, config, precision, arguments, place, origin.name, untrained=fresh is not None, budget=budget
         )
@@ -277,19 +275,6 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     if not any((folder / name).is_file() for name in hub.TOKENIZER_FILES):
         return None
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-
-
-@contextmanager
-def _quiet() -> Generator[None]:
-    """Keep transformers' notices and progress bars out of notebooks; downloads keep their own bar."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    hook = logging.set_tqdm_hook(lambda factory, args, kwargs: logging.EmptyTqdm(*args, **kwargs))
-    try:
-        yield
-    finally:
-        logging.set_tqdm_hook(hook)
-        logging.set_verbosity(verbosity)
 
 
 @contextmanager

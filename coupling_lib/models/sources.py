@@ -1,7 +1,5 @@
 """Where a model's files are: what an alias, a Hugging Face id or a folder stands for."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -40,7 +38,9 @@ def locate(name: str | Path, revision: str | None) -> Source:
         return _gguf(text, file, text, revision)
     if folder is not None and entry is None:
         return _local(folder, text, text, revision)
-    repository, file = _on_the_hub(text)
+    # "organisation/name/file.gguf" is a file of a repository.
+    of_the_hub = re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)/(.+\.gguf)", text, re.IGNORECASE)
+    repository, file = of_the_hub.groups() if of_the_hub else (text, None)
     if isinstance(name, Path) or (file is None and text.lower().endswith(gguf_files.SUFFIX)):
         kind = "file" if text.lower().endswith(gguf_files.SUFFIX) else "folder"
         raise ModelUnavailableError(f"the {kind} {text!r} does not exist; check the path")
@@ -108,12 +108,6 @@ def steps_of(folder: Path) -> tuple[int, ...]:
     """Give the training steps of a folder: its own is the last, `stepN/` are others, step 0 comes from the seed."""
     stored = [int(step.parent.name.removeprefix("step")) for step in folder.glob("step*/config.json")]
     return tuple(sorted({0, training(folder)["steps"], *stored}))
-
-
-def _on_the_hub(text: str) -> tuple[str, str | None]:
-    """Take "organisation/name/file.gguf" apart."""
-    found = re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)/(.+\.gguf)", text, re.IGNORECASE)
-    return (found[1], found[2]) if found else (text, None)
 
 
 def _packaged(alias: str, revision: str | None) -> Source:

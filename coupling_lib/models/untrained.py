@@ -8,8 +8,6 @@ the constructor runs as it is, but for two things. A block that was just made gi
 and go to a file.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """The store from a shell: `python -m coupling_lib.store list | export | prune`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

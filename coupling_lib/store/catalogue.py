@@ -1,7 +1,5 @@
 """What the store holds: listed, joined, exported as tables, and cleared of what is of no more use."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import time

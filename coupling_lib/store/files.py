@@ -4,8 +4,6 @@ A file is in the safetensors format: arrays as they are, and a text in its heade
 the attributes, dimensions, texts) and a SHA-256 over all of it. Nothing in it is ever executed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Measurements of single prompts put together: one data set over the dimension `prompt`, or one long table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

@@ -7,8 +7,6 @@ second per gigabyte. A measure is known by its version (see `frame.measurement`,
 without a version, which only a user's own can be, is known by the text of its own file.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect

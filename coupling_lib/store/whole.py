@@ -1,7 +1,5 @@
 """A measurement that takes several forms of one model: kept as a whole, since no single one of them gives it."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

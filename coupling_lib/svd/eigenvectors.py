@@ -5,8 +5,6 @@ reduction of a matrix to tridiagonal form keeps no processor busy. In float32 th
 first-order perturbation theory gives the digits back unless the eigenvalues span too many.
 """
 
-from __future__ import annotations
-
 import scipy.linalg
 import torch
 from torch import Tensor

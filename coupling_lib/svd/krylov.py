@@ -7,8 +7,6 @@ to the accuracy of J's own arithmetic times s_1 instead of that times s_1^2 / s_
 others. Any operator will do that has a `shape` and the products `operator @ (d, m)` and `operator.T @ (d, m)`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Memory beside results: how much of it counts, and what is free inside this process given back to the system."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import re

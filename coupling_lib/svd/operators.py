@@ -1,7 +1,5 @@
 """Linear operators across libraries: a `BlockJacobian` for scipy's solvers, others' operators for this library's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -69,13 +67,9 @@ def fewer_products(d: int, k: int, n_blocks: int = 0) -> bool:
 
 def by_products(k: int, n_blocks: int = 0, as_long: int = 1) -> int:
     """Count the columns that a Jacobian which is not formed is multiplied with, those of few at once several times."""
-    # A Krylov basis of m columns takes 2 m, each as long as three of many at once, and the vectors of all blocks L K.
-    return 2 * as_long * krylov_columns(k) + n_blocks * k
-
-
-def krylov_columns(k: int) -> int:
-    """Say how many columns of a Krylov basis the strongest K triplets of a trained decoder's block take."""
-    return 150 + 3 * k
+    # The strongest K triplets of a trained decoder's block take a Krylov basis of some 150 + 3 K columns. A basis of m
+    # columns takes 2 m products, each as long as three of many at once, and the vectors of all blocks L K.
+    return 2 * as_long * (150 + 3 * k) + n_blocks * k
 
 
 def _check_operator(name: str, J: Any) -> None:
@@ -94,7 +88,7 @@ class _FromNumpy:
         self.dtype = torch.float32 if operator.dtype == np.float32 else torch.float64
 
     @property
-    def T(self) -> _FromNumpy:  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
+    def T(self) -> "_FromNumpy":  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
         return _FromNumpy(self._operator.T)
 
     def __matmul__(self, V: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,6 @@ value that occurs more often than a block is wide or a basis that fills without 
 here but reported, matrix by matrix, and the caller takes another route for it.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -11,8 +11,6 @@ Wide ones go through `krylov_stacked`, several at once, and operators whose matr
 `krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full decomposition in float64.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any, NamedTuple
 

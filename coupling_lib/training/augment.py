@@ -6,8 +6,6 @@ RandAugment (Cubuk and others, 2020): geometric ones as one affine resampling, a
 and tone. Magnitudes run from 0 to 10 as there.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -5,8 +5,6 @@ folder `stepN` inside it. `training.json` holds what a program needs (steps, see
 of step 0), `README.md` the same for a reader, of a language model with a sample of its text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex

@@ -5,8 +5,6 @@ checkpoint) and the log. Checkpoints lie at logarithmically spaced steps, becaus
 never stored: it is the initialisation that the recorded seed gives.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

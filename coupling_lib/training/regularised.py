@@ -6,8 +6,6 @@ the Jacobians of fresh weights are small, a loss that is blind to their size has
 should first learn to predict. Each run is trained, resumed and measured like a model of the suite, by `suite.run_all`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -48,11 +46,11 @@ strength: weight of the regulariser, 0 without; coupling_loss: its value after t
 all pairs of blocks. All other columns are those of the suite's table (data/suite.csv)."""
 
 
-def recipes(base: RegularisedRecipe = BASE, seeds: range = SEEDS) -> dict[str, RegularisedRecipe]:
+def recipes() -> dict[str, RegularisedRecipe]:
     """Give all runs by name, pair after pair, the first strength of every seed before the second."""
-    chosen = [(STRENGTHS[0], seed, side) for seed in seeds for side in (0.0, STRENGTHS[0])]
-    chosen += [(strength, seed, strength) for strength in STRENGTHS[1:] for seed in seeds]
-    return {f"strength{side:g}-seed{seed}": replace(base, strength=side, seed=seed) for _, seed, side in chosen}
+    chosen = [(STRENGTHS[0], seed, side) for seed in SEEDS for side in (0.0, STRENGTHS[0])]
+    chosen += [(strength, seed, strength) for strength in STRENGTHS[1:] for seed in SEEDS]
+    return {f"strength{side:g}-seed{seed}": replace(BASE, strength=side, seed=seed) for _, seed, side in chosen}
 
 
 def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: RegularisedRecipe) -> torch.Tensor:

@@ -1,7 +1,5 @@
 """What a training run leaves on disk: its state, its checkpoints and its log, each written whole or not at all."""
 
-from __future__ import annotations
-
 import copy
 import json
 import platform

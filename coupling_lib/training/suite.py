@@ -9,8 +9,6 @@ models are trained on the text of the grammar of `training.text`, which needs no
 can repeat them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -51,14 +51,9 @@ of the mean square and {DRAWS:,} draws), over all blocks.
 The untrained value of a model is its row at step 0. train_seconds: to that step, on the cpu and threads named."""
 
 
-def ks_of(width: int) -> dict[str, int]:
-    """Give the numbers of singular vectors that a model of a width is measured at."""
-    return {name: k or round(0.1 * width) for name, k in KS.items()}
-
-
 def measure(model: Model) -> dict[str, float | int | str]:
     """Measure coupling, its null and the trajectories of one checkpoint on the suite's prompts."""
-    prompts, ks = load_prompts(n=N_PROMPTS), ks_of(model.d_model)
+    prompts, ks = load_prompts(n=N_PROMPTS), {name: k or round(0.1 * model.d_model) for name, k in KS.items()}
     depth = measure_depth(model, prompts, ks=tuple(ks.values()))
     columns: dict[str, float | int | str] = {"k_tenth": ks["tenth"]}
     trajectories = measure_trajectories(model, prompts)

@@ -12,8 +12,6 @@ later sentence of a paragraph speaks of what an earlier one named. Only `random.
 a seed are fixed across versions of Python.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -115,9 +113,9 @@ def batch(stream: np.ndarray, step: int, seed: int, n_windows: int, context: int
     return torch.from_numpy(np.stack([stream[s : s + context] for s in starts]).astype(np.int64))
 
 
-def grammar_text(paragraphs: int, seed: int = 0) -> str:
+def grammar_text(paragraphs: int) -> str:
     """Write paragraphs of invented sentences."""
-    source = random.Random(seed)
+    source = random.Random(0)
     return "".join(_paragraph(source) + "\n" for _ in range(paragraphs))
 
 

@@ -6,8 +6,6 @@ killed resumes where its state was last written and ends with the same weights, 
 from the same weights and see the same images.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ vectors, mean over images and over all ordered pairs of different blocks; `_all`
 `_low`, `_high`: the 95 % bootstrap interval over images; `_untrained`: before training, on the same images.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import io
@@ -66,13 +64,13 @@ def grid(weight_decays: Sequence[float], rates: Sequence[float], base: VitRecipe
     return [replace(base, weight_decay=decay, drop_path=rate) for decay in weight_decays for rate in rates]
 
 
-def paper_grid(base: VitRecipe, more_seeds: Sequence[int] = (1, 2)) -> list[VitRecipe]:
+def paper_grid(base: VitRecipe) -> list[VitRecipe]:
     """Give the recipes of the whole grid, in an order that makes sense of a part of it."""
     # The row of several seeds comes first, then the rates that the paper names, then the others.
     others = [rate for rate in DROP_PATHS if rate not in NAMED_RATES]
     rest = [decay for decay in WEIGHT_DECAYS if decay != SEEDED_DECAY]
     order = grid([SEEDED_DECAY], DROP_PATHS, base) + grid(rest, NAMED_RATES, base) + grid(rest, others, base)
-    return order + [r for seed in more_seeds for r in grid([SEEDED_DECAY], DROP_PATHS, replace(base, seed=seed))]
+    return order + [r for seed in (1, 2) for r in grid([SEEDED_DECAY], DROP_PATHS, replace(base, seed=seed))]
 
 
 def run_grid(

@@ -74,5 +74,5 @@ def test_every_function_that_draws_a_figure_has_a_case():
         module = import_module(f"coupling_lib.figures.{found.name}")
         for name, thing in inspect.getmembers(module, inspect.isfunction):
             # What draws into a panel, as many parts do, returns none.
-            makes_one = name.startswith("draw_") and inspect.signature(thing).return_annotation == "Figure"
+            makes_one = name.startswith("draw_") and inspect.signature(thing).return_annotation is Figure
             assert not makes_one or thing in tried, f"{name} has no case in tests/figures/cases_{found.name}.py"

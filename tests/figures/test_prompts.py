@@ -38,15 +38,15 @@ def test_correlations_are_spearmans_over_prompts_alone():
     table = prompts.take_prompts(BOTH, NAME, K)
     alone = table[table.network == "trained"]
     found = prompts.correlations(table, "trained")
-    assert found["length"].r == pytest.approx(scipy.stats.spearmanr(alone.tokens, alone.coupling).statistic)
+    assert found["length"].value == pytest.approx(scipy.stats.spearmanr(alone.tokens, alone.coupling).statistic)
     counted = alone[alone.steps.notna()]
     assert found["steps"].n == 6
-    assert found["steps"].r == pytest.approx(scipy.stats.spearmanr(counted.steps, counted.coupling).statistic)
+    assert found["steps"].value == pytest.approx(scipy.stats.spearmanr(counted.steps, counted.coupling).statistic)
     means = alone.groupby("dataset")[["tokens", "coupling"]].transform("mean")
     within = scipy.stats.spearmanr(alone.tokens - means.tokens, alone.coupling - means.coupling).statistic
-    assert found["length within sets"].r == pytest.approx(within)
+    assert found["length within sets"].value == pytest.approx(within)
     listed = prompts.correlation_table(table).set_index(["network", "quantity"])
-    assert listed.loc[("trained", "length in tokens"), "spearman"] == found["length"].r
+    assert listed.loc[("trained", "length in tokens"), "spearman"] == found["length"].value
 
 
 def test_ratings_take_the_place_of_steps_where_there_are_some():
@@ -54,7 +54,7 @@ def test_ratings_take_the_place_of_steps_where_there_are_some():
     known = table[(table.network == "trained") & table.rating.notna()]
     found = prompts.correlations(table, "trained")
     assert found["rating"].n == len(known) > 4
-    assert found["rating"].r == pytest.approx(scipy.stats.spearmanr(known.rating, known.coupling).statistic)
+    assert found["rating"].value == pytest.approx(scipy.stats.spearmanr(known.rating, known.coupling).statistic)
     assert found["rating at equal length"].n == len(known) and found["steps"].n == 6
     left = prompts.draw_prompts(table).axes[0]
     assert left.get_xlabel() == "rated difficulty"

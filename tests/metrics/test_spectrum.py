@@ -14,21 +14,8 @@ from coupling_lib.metrics.spectrum import (
     inverse_sigma_fit,
     left_right_alignment,
     probes,
-    stable_rank,
 )
 from coupling_lib.metrics.subspaces import random_frame
-
-
-def test_stable_rank_is_the_squared_frobenius_norm_over_the_squared_spectral_norm():
-    J = torch.randn(3, 20, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    expected = torch.linalg.matrix_norm(J) ** 2 / torch.linalg.matrix_norm(J, ord=2) ** 2
-    torch.testing.assert_close(stable_rank(torch.linalg.svdvals(J)), expected, rtol=1e-12, atol=0)
-
-
-def test_stable_rank_of_a_flat_spectrum_is_its_length_and_of_zero_is_refused():
-    assert stable_rank(torch.full((7,), 0.2).double()).item() == pytest.approx(7)
-    with pytest.raises(UntrustworthyResultError, match="largest singular value is 0"):
-        stable_rank(torch.zeros(2, 4))
 
 
 def test_the_frobenius_norm_is_estimated_without_bias_from_what_lies_outside_the_strongest_directions():
