@@ -7,6 +7,7 @@ truncated and pickled weights, GGUF files cut short, misspelt aliases, names tha
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -95,13 +96,6 @@ def read(name: str, content: str | bytes, message: str) -> Bad:
     return Bad(f"prompts in {name}", lambda rig: cl.load_prompts(rig.file(name, content)), message)
 
 
-def swept(what: str, message: str, prompts: Any = (TEXT,), **settings: Any) -> Bad:
-    def call(rig: Rig) -> Any:
-        return cl.sweep(cl.measure_depth, rig.model, prompts, **({"ks": (3,), "store": rig.store} | settings))
-
-    return Bad(f"sweep of {what}", call, message)
-
-
 def traced(what: str, given: Any, message: str) -> Bad:
     return Bad(f"trace of {what}", lambda rig: cl.trace(rig.model, given), message)
 
@@ -118,8 +112,6 @@ def tokens(message: str, **settings: Any) -> Bad:
 def moved(message: str, **settings: Any) -> Bad:
     return Bad(f"noise with {settings}", lambda rig: cl.measure_perturbation(rig.model, [TEXT], **settings), message)
 
-
-WHOLE_K = r"k is {}; nano-neox has width 96, so it must be a whole number from 1 to 96"
 
 LIBRARY = [
     # Names of models: none may become a path outside, a system call that fails, or a command.
@@ -159,8 +151,14 @@ LIBRARY = [
     of_folder("another vocabulary", "lm_head.weight is 280 x 32, and config.json asks for 100 x 32", vocab_size=100),
     of_folder("code as activation", "KeyError.*touch ran.*check its values", hidden_act=CODE),
     of_folder("an unknown rotation", "KeyError.*check its values", rope_scaling={"type": "nonsense"}),
+    of_folder("a list as quantisation", r"are quantised already \(\[1\]\)", quantization_config=[1]),
     of_folder("a list as type", r"model type \['llama'\]: transformers .* has no such model", model_type=["llama"]),
     Bad("NaN embeddings in a folder", lambda rig: cl.load_model(rig.spoilt(np.nan)), "embed_tokens.weight hold .* NaN"),
+    Bad(
+        "a folder as config",
+        lambda rig: [f := rig.copied(), (f / "config.json").unlink(), (f / "config.json").mkdir(), cl.load_model(f)],
+        "config.json of .* is damaged; fetch it again",
+    ),
     Bad(
         "a config of brackets",
         lambda rig: [f := rig.copied(), (f / "config.json").write_text("[" * 100_000), cl.load_model(f)],
@@ -231,26 +229,7 @@ LIBRARY = [
     Bad("k 1.5 of a matrix", lambda rig: cl.top_triplets(MATRICES[0], 1.5), "k is 1.5; .*, so it must be .* 1 to 8"),
     Bad("k True of matrices", lambda rig: cl.top_triplets_stacked(MATRICES, True), "k is True; a .* Jacobian has 8"),
     Bad("k of an operator", lambda rig: cl.golub_kahan(MATRICES[0], 9), "k is 9; a .* operator has 8 singular values"),
-    # Measures and their stores.
-    *(swept(f"k {k!r}", WHOLE_K.format(k), ks=(k,)) for k in (0, 97, 2.0, True, None)),
-    swept("k as a number", "ks is 5; it must be whole numbers from 1 to 96", ks=5),
-    swept("k as a text", "ks is '10'; it must be whole numbers", ks="10"),
-    swept("no k", r"ks is \(\); it must be whole numbers", ks=()),
-    swept("no prompt", "prompts is empty; give at least one", []),
-    swept("a number as prompt", r"prompt 2 of 2 is 3 \(int\); give texts", [TEXT, 3]),
-    swept("nothing as prompts", "prompts is None; give a list of texts", None),
-    swept("a mapping of prompts", "prompts is .*; give a list of texts", {"prompt": TEXT}),
-    swept("control characters", r"prompt 2 of 2 holds the control character '\\x07'", [TEXT, "a\x07"]),
-    swept("a token too far", r"token is -99; this input has \d tokens", token=-99),
-    swept("half a token", "token is 0.5; this input has", token=0.5),
-    swept("an unknown boundary", "boundary is 'end'; it must be", boundary="end"),
-    swept("an empty store", "store is ''; it must be a folder", store=""),
-    swept("a store of bytes", "store is b'x'; it must be a folder", store=b"x"),
-    Bad(
-        "a store that is a file",
-        lambda rig: cl.sweep(cl.measure_depth, rig.model, [TEXT], ks=(3,), store=rig.file("taken", "")),
-        "store is the file .*taken'; give a folder",
-    ),
+    # Measures.
     Bad("no measure", lambda rig: cl.sweep("depth", rig.model, [TEXT]), "measure is 'depth'; pass a function"),
     Bad("a measure of a name", lambda rig: cl.measure_depth("nano-neox", [TEXT]), "model is .*; pass what"),
     Bad("one name for several", lambda rig: cl.measure_models("nano-neox", [TEXT], k=3), r"such as \['nano-neox'\]"),
@@ -294,6 +273,11 @@ LIBRARY = [
     read("deep.jsonl", "[" * 100_000, "line 1 of .*deep.jsonl' is no prompt"),
     read("half.jsonl", '{"prompt": "\\ud800"}', r"line 1 .*half.jsonl' holds the control character '\\ud800'"),
     read("infinite.jsonl", '{"prompt": "x", "rating": 1e999}', "line 1 of .*infinite.jsonl' is no prompt"),
+    Bad(
+        "prompts in a pipe",
+        lambda rig: [os.mkfifo(p := rig.folder / "pipe.txt"), cl.load_prompts(p)],
+        r"pipe.txt' cannot be read \(it is a pipe or a device\)",
+    ),
     Bad("a prompt set of code", lambda rig: cl.load_prompts(CODE), "the prompt set .*touch ran.* is unknown; choose"),
     Bad("no prompt set", lambda rig: cl.load_prompts(None), "the prompt set is None; expected a name or a path"),
     Bad("half a prompt", lambda rig: cl.load_prompts(n=1.5), "n is 1.5; the set has 120 prompts"),

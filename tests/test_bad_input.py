@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from bad_inputs import CODE, LIBRARY, Bad, Rig
 from bad_parameters import PAPERMILL, PARAMETERS, check
+from bad_sweeps import SWEEPS
 
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
@@ -48,7 +49,7 @@ def assert_one_line(error: BaseException, message: str) -> None:
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.filterwarnings("ignore::coupling_lib.errors.PostNormWarning")
-@pytest.mark.parametrize("bad", LIBRARY, ids=[row.name for row in LIBRARY])
+@pytest.mark.parametrize("bad", [*LIBRARY, *SWEEPS], ids=lambda row: row.name)
 def test_the_library_refuses_in_one_line_and_leaves_everything_as_it_was(rig: Rig, bad: Bad):
     with pytest.raises(CouplingError) as caught:
         bad.call(rig)
@@ -76,6 +77,6 @@ def test_papermill_ends_in_that_line_and_a_code_that_is_not_zero(
 
 
 def test_the_table_is_long_and_repeats_nothing():
-    names = [row.name for row in LIBRARY] + [str(given) for given, _ in PARAMETERS]
+    names = [row.name for row in (*LIBRARY, *SWEEPS)] + [str(given) for given, _ in PARAMETERS]
     assert len(set(names)) == len(names) >= 60
     assert sum(CODE in str(row) for row in PARAMETERS) >= 3

@@ -30,7 +30,8 @@ CONFIG = {
     "precisions": ["float32", "bfloat16"],
     "prompts": 8,
     "shards": 2,
-    "measures": {"depth": {"ks": [4]}},
+    # One prompt at a time, in models so small that depth takes all at once.
+    "measures": {"tokens": {"block": 3, "k": 4}},
 }
 PROMPTS, SHARDS, JOBS = 8, 2, 6
 # There is no accounting to ask, and nobody waits for a file system.
@@ -40,7 +41,7 @@ MORE = (
 )
 _LONGEST = 900
 
-# The undisturbed run: one process, one shard, a store of its own; then both are compared bit for bit.
+# The undisturbed run: one process, the whole set, a store of its own; then both are compared bit for bit.
 _COMPARED = """
 import sys
 import coupling_lib as cl
@@ -48,8 +49,8 @@ disturbed, own = sys.argv[1:3]
 for name in sys.argv[3:]:
     model = cl.load_model(name)
     inputs = cl.inputs_for(model, cl.load_prompts(n=PROMPTS))
-    one = cl.sweep(cl.measure_depth, model, inputs, store=own, shard="1/1", ks=(4,))
-    many = cl.sweep(cl.measure_depth, model, inputs, store=disturbed, ks=(4,))
+    one = cl.sweep(cl.measure_tokens, model, inputs, store=own, block=3, k=4)
+    many = cl.sweep(cl.measure_tokens, model, inputs, store=disturbed, block=3, k=4)
     assert bytes(one.to_netcdf(engine="scipy")) == bytes(many.to_netcdf(engine="scipy")), f"{name} differs"
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import yaml
 
 import coupling_lib as cl
 from coupling_lib import paths
-from coupling_lib.errors import CouplingError
+from coupling_lib.errors import CouplingError, shown
 from coupling_lib.inputs.parameters import RULES
 from coupling_lib.measures import nulls
 from coupling_lib.models import registry, sources
@@ -33,6 +34,9 @@ MEASURES = {
         *(nulls.measure_nulls, nulls.measure_decisive),
     )
 }
+# Ten lists of each other ten times over are a short file, and would be ten thousand million letters.
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
 # Named by the workflow itself for each figure.
 _OF_THE_SWEEP = ("model", "precision", "revision", "prompts", "memory", "seed")
 
@@ -137,7 +141,7 @@ def _checked(given: Any) -> dict[str, Any]:
         raise ConfigError(f"it holds {_seen(given)}; names with values were expected, see workflow/config.yaml")
     for name in given:
         if name not in KEYS:
-            raise ConfigError(f"{name!r} is unknown{_near(name, KEYS)}; a sweep takes {', '.join(KEYS)}")
+            raise ConfigError(f"{shown(name)} is unknown{_near(name, KEYS)}; a sweep takes {', '.join(KEYS)}")
     for name in REQUIRED:
         if given.get(name) is None:
             raise ConfigError(f"{name} is missing; give {KEYS[name][0]}")
@@ -164,7 +168,7 @@ def _model(number: int, entry: Any) -> dict[str, Any]:
         near = registry.suggest(name)
         advice = f"did you mean {near[0]!r}?" if near else "see data/models.csv for the aliases"
         raise ConfigError(
-            f"{where} is {name!r}: no alias, no Hugging Face id and no folder with a config.json; {advice}"
+            f"{where} is {shown(name)}: no alias, no Hugging Face id and no folder with a config.json; {advice}"
         )
     if entry is not None and entry.embedded and revision is not None:
         try:
@@ -177,14 +181,14 @@ def _model(number: int, entry: Any) -> dict[str, Any]:
 def _settings(measure: str, settings: Any, models: list[dict[str, Any]]) -> dict[str, Any]:
     """Check a measure's settings against its arguments."""
     if measure not in MEASURES:
-        raise ConfigError(f"measures has {measure!r}{_near(measure, MEASURES)}; choose from {', '.join(MEASURES)}")
+        raise ConfigError(f"measures has {shown(measure)}{_near(measure, MEASURES)}; choose from {', '.join(MEASURES)}")
     settings = {} if settings is None else settings
     if not _mapping(settings):
         raise ConfigError(f"measures: {measure} is {_seen(settings)}; expected settings such as {{k: 10}}, or nothing")
     taken = dict(list(inspect.signature(MEASURES[measure]).parameters.items())[2:])
     for name, value in settings.items():
         if name not in taken:
-            raise ConfigError(f"measures: {measure} has no setting {name!r}{_near(name, taken)}; it takes "
+            raise ConfigError(f"measures: {measure} has no setting {shown(name)}{_near(name, taken)}; it takes "
                               f"{', '.join(taken)}")  # fmt: skip
         if expected := _unlike(value, taken[name]):
             raise ConfigError(f"measures: {measure} has {name} = {_seen(value)}; expected {expected}")
@@ -209,6 +213,8 @@ def _unlike(value: Any, parameter: inspect.Parameter) -> str:
         return "" if fits else f"a list of {'whole ' * whole}numbers"
     if value is None and "None" in kind:
         return ""
+    if kind.startswith("bool"):
+        return "" if isinstance(value, bool) else "true or false"
     if kind.startswith("int"):
         return "" if _is_number(value, whole=True) else "a whole number"
     if kind.startswith("float"):
@@ -220,7 +226,7 @@ def _figure(notebook: str, parameters: Any, of_the_sweep: Mapping[str, Any]) -> 
     """Fill a notebook's parameters, and check those that were given."""
     known = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
     if notebook not in known:
-        raise ConfigError(f"figures has {notebook!r}{_near(notebook, known)}; choose from {', '.join(known)}")
+        raise ConfigError(f"figures has {shown(notebook)}{_near(notebook, known)}; choose from {', '.join(known)}")
     parameters = {} if parameters is None else parameters
     if not _mapping(parameters):
         raise ConfigError(f"figures: {notebook} is {_seen(parameters)}; expected parameters such as {{k: 10}}")
@@ -228,7 +234,7 @@ def _figure(notebook: str, parameters: Any, of_the_sweep: Mapping[str, Any]) -> 
     for name, value in parameters.items():
         if name in _OF_THE_SWEEP or name not in declared:
             free = [other for other in declared if other not in _OF_THE_SWEEP]
-            raise ConfigError(f"figures: {notebook} has no {name!r} of its own{_near(name, free)}; it takes "
+            raise ConfigError(f"figures: {notebook} has no {shown(name)} of its own{_near(name, free)}; it takes "
                               f"{', '.join(free)}")  # fmt: skip
         if not RULES[name].accepts(value):
             raise ConfigError(f"figures: {notebook} has {name} = {_seen(value)}; expected {RULES[name].expected}")
@@ -272,4 +278,4 @@ def _near(name: str, known: Any) -> str:
 
 
 def _seen(value: Any) -> str:
-    return f"{repr(value)[:80]} ({type(value).__name__})"
+    return f"{_SHORT.repr(value)[:80]} ({type(value).__name__})"

@@ -129,7 +129,7 @@ def load(read: Callable[..., PreTrainedModel], division: Plan, device: torch.dev
     """Load a model with its blocks left on disk."""
     folder = TemporaryDirectory(prefix="coupling_lib-")
     try:
-        with _read_not_mapped():
+        with _read_what_memory_holds():
             hf = read(device_map=division.device_map(device), offload_folder=folder.name)
     except BaseException:
         folder.cleanup()
@@ -147,8 +147,8 @@ def load(read: Callable[..., PreTrainedModel], division: Plan, device: torch.dev
 
 
 @contextmanager
-def _read_not_mapped() -> Generator[None]:
-    """Let transformers read each tensor it needs from its file, where it would map all files and read every tensor."""
+def _read_what_memory_holds() -> Generator[None]:
+    """Let transformers read what stays in memory and nothing else, where it would map all files and read all of it."""
     mapped, convert = modeling_utils.safe_open, modeling_utils.convert_and_load_state_dict_in_model
     modeling_utils.safe_open = lambda file, **options: mapped(file, **options | {"backend": "pread"})
     modeling_utils.convert_and_load_state_dict_in_model = partial(_leave, convert)

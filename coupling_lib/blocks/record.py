@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -68,6 +69,11 @@ class BlockCall:
         """Set one argument."""
         return replace(self, arguments={**self.arguments, name: value})
 
+    def on(self, device: torch.device | str) -> BlockCall:
+        """Bring all that a block was called with to one device, that of the block where a model lies on several."""
+        moved = self.with_arguments(lambda _, value: value.to(device))
+        return replace(moved, input=self.input.to(device), output=self.output.to(device))
+
     def replay(self, block: nn.Module, stream: Tensor) -> Tensor:
         """Call a block as the model did, on another residual stream."""
         cast = self.with_arguments(lambda _, value: value.to(stream.dtype) if value.is_floating_point() else value)
@@ -118,8 +124,8 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
 
 
 @torch.no_grad()
-def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor]) -> list[BlockCall]:
-    """Run a model once, in one nnsight trace, and record the call of every block."""
+def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
+    """Run a model once, in one nnsight trace, and record the call of every block, or of the first so many."""
     # Without a cache a block is a function of its input alone; replaying one with a filled cache attends to
     # every token twice and gives a wrong Jacobian without any error.
     if "use_cache" in inspect.signature(hf.forward).parameters or hasattr(hf.config, "use_cache"):
@@ -132,22 +138,35 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor]) -> li
     with recording() as keys_values:
         with tracer.trace(**inputs) as run:
             recorded = list().save()
-            for envoy in envoys:
+            for envoy in list(envoys)[:count]:
                 recorded.append((envoy.inputs, envoy.output))
-            # What follows the blocks, logits of a whole vocabulary, would take a third of a short prompt's time.
+            # What follows, such as logits of a whole vocabulary, would take a third of a short prompt's time.
             run.stop()
     calls = [
-        replace(_block_call(block, args, kwargs, output, keys_values), config=hf.config)
-        for block, ((args, kwargs), output) in zip(blocks.modules, recorded, strict=True)
+        replace(block_call(block, args, kwargs, output, keys_values), config=hf.config)
+        for block, ((args, kwargs), output) in zip(list(blocks.modules)[:count], recorded, strict=True)
     ]
     # nnsight keeps these variables in a cycle that lasts until the next garbage collection, and every layer's keys and
     # values with them.
     recorded.clear()
     keys_values.clear()
+    if len({weight.device for weight in blocks.modules.parameters()}) > 1:
+        calls = [call.on(call.output.device) for call in calls]
+    for number, (before, call) in enumerate(pairwise(calls), start=2):
+        # A NaN is refused by another check, which says where it comes from.
+        if not torch.equal(*(state.nan_to_num() for state in (before.output.to(call.input), call.input))):
+            raise UnsupportedModelError(
+                f"block {number} of {family_of(hf)} does not read what block {number - 1} wrote"
+            )
     return calls
 
 
-def _block_call(
+def family_of(hf: PreTrainedModel) -> str:
+    """Name a model's architecture for a message."""
+    return f"{type(hf).__name__} (model type {hf.config.model_type!r})"
+
+
+def block_call(
     block: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any, keys_values: dict[nn.Module, KeysValues]
 ) -> BlockCall:
     """Sort out a block's arguments by name: the residual stream, caches (dropped), and the rest."""

@@ -9,7 +9,7 @@ differently each time it is asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from coupling_lib.blocks import attention, offload, postnorm, precision
 from coupling_lib.blocks.blockmap import choose_route, token_map
-from coupling_lib.blocks.record import BlockCall, Blocks, find_blocks, random_input, record
+from coupling_lib.blocks.record import BlockCall, Blocks, block_call, family_of, find_blocks, random_input, record
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 
 # Relative error between two ways to compute the same derivative in float32 or wider.
@@ -38,52 +38,63 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
     # whole sequence. A block that normalises its stream instead of adding to it is noted, not refused.
     #
     # What the weights decide (whether states are finite, whether a block reads what the last one wrote) is looked at in
-    # every block. What the code decides is looked at in the first, the middle and the last block of each kind. Blocks
-    # on disk and quantised ones take long to read, so that only these few of them are run more than once.
-    family = f"{type(hf).__name__} (model type {hf.config.model_type!r})"
+    # every block, what the code decides in the first, the middle and the last of each kind. Blocks on disk and
+    # quantised ones take long to read, so that only these few are run more than once. Of blocks on disk no others are
+    # read at all: the model runs up to the first of its last kind, and the others of a kind are called as that was.
+    # What the weights decide is looked at in every trace too, and a block that is differentiated is replayed again.
+    family = family_of(hf)
     attention.use(hf)
     blocks = find_blocks(hf)
     kinds = _kinds(blocks)  # before a trace, which puts a `forward` of its own into every module
     inputs = {hf.main_input_name: random_input(hf, torch.Generator().manual_seed(0), n_tokens=7)}
-    slow = offload.is_offloaded(blocks.modules) or precision.is_quantised(blocks.modules)
-    first = record(hf, blocks, inputs)
-    second = first if slow else record(hf, blocks, inputs)
-    _check_finite(hf, blocks, first, name or type(hf).__name__)
-    for number, (call, again) in enumerate(zip(first, second, strict=True), start=1):
-        if number > 1 and not torch.equal(call.input, first[number - 2].output):
-            raise UnsupportedModelError(f"block {number} of {family} does not read what block {number - 1} wrote")
-        if not torch.equal(call.output, again.output):
-            raise _two_answers(number, family)
-    few = {number for members in kinds for number in _of_a_kind(members)}
-    routes: dict[int, str] = {}
-    for number in sorted(few) if slow else range(len(blocks)):
-        call, module = first[number], _at_hand(blocks.modules[number])
-        with torch.no_grad():
-            replayed = call.replay(module, call.input)
-            if slow and not torch.equal(call.replay(module, call.input), replayed):
-                raise _two_answers(number + 1, family)
-        if not torch.allclose(replayed, call.output, rtol=1e-3, atol=1e-4):
-            raise UnsupportedModelError(f"block {number + 1} of {family} depends on more than its residual stream")
-        routes[number] = choose_route(call, module)
+    on_disk = offload.is_offloaded(blocks.modules)
+    slow = on_disk or precision.is_quantised(blocks.modules)
+    count = 1 + max(members[0] for members in kinds) if on_disk else len(blocks)
+    calls = dict(enumerate(record(hf, blocks, inputs, count)))
+    _check_finite(hf, blocks, calls, name)
+    for number, again in enumerate([] if slow else record(hf, blocks, inputs)):
+        _check_replay(calls[number], blocks.modules[number], number, family, again.output)
     dtype, looked = precision.arithmetic(hf), {}
+
+    def look(number: int, like: int) -> _Looked:
+        """Put a block to the test; `like` is one of its kind that the model ran."""
+        module = _at_hand(blocks.modules[number])
+        call = calls.get(number) or _called(blocks.modules[number], module, calls[like])
+        if slow:
+            _check_finite(hf, blocks, {number: call}, name)
+            _check_replay(call, module, number, family)
+        return _looked_at(call, module, number, dtype, family)
+
     for members in kinds:
-        found: dict[int, _Looked] = {}
-        for number in _of_a_kind(members):
-            found[number] = _looked_at(first[number], blocks.modules[number], number, routes[number], dtype, family)
+        found = {number: look(number, members[0]) for number in _of_a_kind(members)}
         if len(set(found.values())) == 1:
             found = dict.fromkeys(members, next(iter(found.values())))
-        for number in members:  # those of a kind that is not of one mind, one by one
-            if number not in found:
-                route = routes.get(number, routes[members[0]])
-                found[number] = _looked_at(first[number], blocks.modules[number], number, route, dtype, family)
-        looked |= found
+        # Those of a kind that is not of one mind, one by one.
+        looked |= found | {number: look(number, members[0]) for number in members if number not in found}
     in_order = [looked[number] for number in range(len(blocks))]
     post_norm = {number: each.norms for number, each in enumerate(in_order) if each.norms is not None}
     return replace(blocks, routes=tuple(each.route for each in in_order), post_norm=post_norm)
 
 
-def _two_answers(number: int, family: str) -> UnsupportedModelError:
-    return UnsupportedModelError(f"block {number} of {family} gives two answers in two runs; is it in training mode?")
+@torch.no_grad()
+def _called(block: nn.Module, module: nn.Module, call: BlockCall) -> BlockCall:
+    """Call a block, by its copy at hand, as the model called another of its kind."""
+    with attention.recording() as keys_values:
+        output = call.replay(module, call.input)
+    called = block_call(module, (), {call.stream: call.input, **call.arguments}, output, keys_values)
+    return replace(called, block=block, config=call.config)
+
+
+@torch.no_grad()
+def _check_replay(call: BlockCall, block: nn.Module, number: int, family: str, again: Tensor | None = None) -> None:
+    """Refuse a block that gives two answers, in the model and `again` or on its own, or not on its own what it gave."""
+    replayed = call.replay(block, call.input)
+    pair = (replayed, call.replay(block, call.input)) if again is None else (call.output, again)
+    said = f"block {number + 1} of {family}"
+    if not torch.equal(*pair):
+        raise UnsupportedModelError(f"{said} gives two answers in two runs; is it in training mode?")
+    if not torch.allclose(replayed, call.output, rtol=1e-3, atol=1e-4):
+        raise UnsupportedModelError(f"{said} depends on more than its residual stream")
 
 
 def _at_hand(block: nn.Module) -> nn.Module:
@@ -101,9 +112,9 @@ class _Looked(NamedTuple):
     norms: tuple[str, ...] | None
 
 
-def _looked_at(call: BlockCall, module: nn.Module, number: int, route: str, dtype: torch.dtype, family: str) -> _Looked:
-    """Put a block's route to the test, and look for norms of its stream."""
-    wide = precision.dense_copy(module, dtype)  # made once for both questions
+def _looked_at(call: BlockCall, module: nn.Module, number: int, dtype: torch.dtype, family: str) -> _Looked:
+    """Choose a block's route, put it to the test, and look for norms of its stream."""
+    route, wide = choose_route(call, module), precision.dense_copy(module, dtype)
     # A recurrence may be coded twice, for one token and for many, and not quite alike; the model ran that for many.
     route = route if route != "state" or _steps_agree(call, wide, dtype) else "sequence"
     try:
@@ -185,12 +196,13 @@ def _row_and_column(
     return row.detach(), column
 
 
-def _check_finite(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall], name: str) -> None:
+def _check_finite(hf: PreTrainedModel, blocks: Blocks, calls: Mapping[int, BlockCall], name: str) -> None:
     """Refuse a model whose blocks gave values that are not finite, and name the weights that do it."""
     # Weights are read only after that was seen, so a sound model costs one look at its states.
-    bad = [number for number, call in enumerate(calls, start=1) if not bool(call.output.isfinite().all())]
+    bad = [number + 1 for number, call in calls.items() if not bool(call.output.isfinite().all())]
     if not bad:
         return
+    name = name or type(hf).__name__
     wrong = [(place, weight) for place, weight in _weights(hf, blocks) if not bool(weight.isfinite().all())]
     if not wrong:
         raise UnsupportedModelError(

@@ -182,7 +182,7 @@ def draw_profiles(profiles: Taken) -> Figure:
             elif name.startswith("window") or not position:
                 axes.set_ylabel(title.replace(" of ", "\nof ").replace(" / ", " /\n"))
         if several:
-            column[0].set_title(style.short_name(model, max(12, 60 // columns)))
+            column[0].set_title(style.short_name(model, max(10, 50 // columns)))
     _legend_above(figure, next(iter(models.values())).network.values, [])
     return figure
 

@@ -118,8 +118,14 @@ def prompt_name(given: str | torch.Tensor) -> str:
     return f"ids {given[0].tolist()}" if given.ndim == 2 else f"image {tuple(given.shape)}"
 
 
-def prompts_together(model: Model) -> int:
-    """Say how many prompts are measured together, so that short ones do not leave the hardware idle."""
+def prompts_together(model: Model, measure: Any = None) -> int:
+    """Say how many prompts are measured together; one, by a measure that gains nothing by more."""
+    if measure is not None and not getattr(measure, "batched", False):
+        return 1
+    return fitting_together(model.n_blocks, model.d_model, arithmetic(model.hf).itemsize)
+
+
+def fitting_together(n_blocks: float, width: float, itemsize: int = 4) -> int:
+    """Say how many short prompts are measured together, so that they do not leave the hardware idle."""
     # Wide models keep it busy with one. So it is as many as have Jacobians of all blocks within 32 MB, at most 16.
-    each = model.n_blocks * model.d_model**2 * arithmetic(model.hf).itemsize
-    return max(1, min(_MOST_TOGETHER, _BYTES_TOGETHER // each))
+    return int(max(1, min(_MOST_TOGETHER, _BYTES_TOGETHER // (n_blocks * width**2 * itemsize))))

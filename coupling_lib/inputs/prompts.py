@@ -171,6 +171,8 @@ def _named(name: str, folder: str | Path | None) -> list[Prompt]:
 
 def _from_file(path: Path) -> list[Prompt]:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise OSError("it is a pipe or a device")  # which may never end
         text = path.read_text(encoding="utf-8-sig")  # without the mark that spreadsheets put before the first word
     except (OSError, ValueError) as error:
         raise ParameterError(f"the prompt file {str(path)!r} cannot be read ({error}); expected UTF-8 text") from None

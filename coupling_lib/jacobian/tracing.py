@@ -89,7 +89,8 @@ class Trace:
         The last state is the last block's output, *before* the final norm; Hugging Face's `hidden_states[-1]` is after
         it.
         """
-        return torch.cat([self.calls[0].input, *(call.output for call in self.calls)]).to(self.dtype)
+        states = [self.calls[0].input, *(call.output for call in self.calls)]
+        return torch.cat([state.to(self.device, self.dtype) for state in states])
 
     def block(self, index: int) -> nn.Module:
         """Give a block, from 0, as a map with plain, wide weights, on which it can be differentiated."""

@@ -102,7 +102,8 @@ def _unformed(traced: Trace, ks: list[int], names: list[str], token: int, bounda
     triplets = []
     for block in frame.counted(traced):
         with progress.block(1 - _SHARE_OF_PAIRS):
-            triplets.append(J[block].svd(max(ks), formed=False))
+            found = J[block].svd(max(ks), formed=False)
+            triplets.append([part.to(traced.device) for part in found])
     found = SingularTriplets(*map(torch.stack, zip(*triplets, strict=True)))
     probed = [_Probed(one, Vh) for one, Vh in zip(J, found.Vh, strict=True)]
     variables = _of_one_prompt(probed, found, ks, names)
@@ -118,7 +119,7 @@ class _Probed:
 
     def __matmul__(self, V: torch.Tensor) -> torch.Tensor:
         with progress.block(_SHARE_OF_PAIRS):
-            product = self.jacobian @ torch.cat([V, self.probes], dim=1)
+            product = (self.jacobian @ torch.cat([V, self.probes], dim=1)).to(V)
         found, self.products = product.tensor_split([V.shape[1]], dim=1)
         return found
 

@@ -15,7 +15,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from coupling_lib.blocks.record import find_blocks
-from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
+from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, shown
 
 # More blocks than any model has: even without their weights they would fill the memory.
 _MOST_BLOCKS = 10_000
@@ -28,13 +28,14 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
         model_type = raw.get("model_type")
     except FileNotFoundError:
         raise ModelUnavailableError(f"{name!r} has no config.json; choose a model in the transformers format") from None
-    except (ValueError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ModelUnavailableError(f"config.json of {name!r} is damaged; fetch it again") from error
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING_NAMES:
         raise UnsupportedModelError(_unknown(name, f"the model type {model_type!r}", "auto_map" in raw))
     if method := raw.get("quantization_config"):
+        method = method.get("quant_method", "unknown method") if isinstance(method, dict) else shown(method)
         raise UnsupportedModelError(
-            f"the weights of {name!r} are quantised already ({method.get('quant_method', 'unknown method')}); "
+            f"the weights of {name!r} are quantised already ({method}); "
             "choose the original and pass precision='nf4', 'fp4' or 'int8'"
         )
     try:

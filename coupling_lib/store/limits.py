@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, shown
 from coupling_lib.metrics.statistics import mean_interval
 
 Summary = Callable[[xr.Dataset], xr.DataArray]
@@ -23,20 +23,24 @@ def parse_shard(shard: str) -> tuple[int, int]:
     found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard) if isinstance(shard, str) else None
     number, count = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 1 <= number <= count:
-        raise ParameterError(f"shard is {shard!r}; it must be a text i/n with i from 1 to n, such as '2/3'")
+        raise ParameterError(f"shard is {shown(shard)}; it must be a text i/n with i from 1 to n, such as '2/3'")
     return number, count
 
 
-def in_shard(given: Sequence[Any], shard: str | None) -> list[tuple[int, Any]]:
-    """Give the prompts of a shard, each with its place in the whole set."""
-    numbered = list(enumerate(given))
-    if shard is None:
-        return numbered
-    number, count = parse_shard(shard)
-    # A text that comes twice belongs to one shard, or two machines would measure it.
+def parts(given: Sequence[Any], together: int) -> list[int]:
+    """Number, for each prompt, the part of the whole set that no shard divides: neighbours measured together."""
+    # A text that comes twice belongs where it first comes, or two machines would measure it.
     first: dict[Any, int] = {}
-    home = {place: first.setdefault(prompt if isinstance(prompt, str) else place, place) for place, prompt in numbered}
-    return [(place, prompt) for place, prompt in numbered if home[place] % count == number - 1]
+    groups = [first.setdefault(x if isinstance(x, str) else place, place) // together for place, x in enumerate(given)]
+    rank = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    return [rank[group] for group in groups]
+
+
+def in_shard(given: Sequence[Any], shard: str | None, together: int = 1) -> list[tuple[int, Any]]:
+    """Give the prompts of a shard, each with its place in the whole set."""
+    number, count = (1, 1) if shard is None else parse_shard(shard)
+    numbered = zip(enumerate(given), parts(given, together), strict=True)
+    return [placed for placed, part in numbered if part % count == number - 1]
 
 
 def summarised(by: Summary) -> Callable[[Any], Any]:

@@ -30,7 +30,7 @@ from coupling_lib.provenance import command_line, prompts_hash
 from coupling_lib.store import StoreWarning, join_prompts, write
 from coupling_lib.store.files import find, place, roots
 from coupling_lib.store.key import measurement_key, prompt_key
-from coupling_lib.store.limits import Summary, Until, in_shard
+from coupling_lib.store.limits import Summary, Until, in_shard, parts
 from coupling_lib.svd.operators import fewer_products
 
 Prompts = str | torch.Tensor | Iterable[Any]
@@ -71,9 +71,9 @@ def sweep(
         model: a model from `load_model` or `wrap_model`.
         prompts: texts, tensors of `input_ids` `(1, n)`, images `(1, c, h, w)`, or `Prompt` objects.
         store: folder of all results; by default `results`, or what the environment variable `COUPLING_RESULTS` says.
-        shard: "i/n" measures the i-th of n shards, every n-th prompt, and no other. Its prompts are measured one by
-            one, so that a number does not depend on how the set was divided: sweeping the whole set afterwards, on the
-            same store, gives the bytes that shard "1/1" gives. What no prompt changes comes with shard 1.
+        shard: "i/n" measures the i-th of n shards and no other: every n-th prompt, or every n-th group of those that
+            are measured together. Sweeping the whole set afterwards, on the same store, measures nothing and gives the
+            bytes of an undivided run. What no prompt changes comes with shard 1.
         until: ends the sweep, in the order of the prompts, as soon as half the width of the 95 % interval of the mean
             over them is below this number; after 8 prompts at the earliest. All are measured if it never is.
         of: what `until` looks at: the name of a variable, averaged over everything but prompts, or a function of the
@@ -99,9 +99,13 @@ def sweep(
         {'prompt': 2, 'level': 13}
     """
     whole, versions = prompt_inputs(prompts, model), []
-    given = [prompt for _, prompt in in_shard(whole, shard)]
+    together = prompts_together(model, measure)
+    given = [prompt for _, prompt in in_shard(whole, shard, together)]
     if not given:
-        raise ParameterError(f"shard {shard} of {len(whole)} prompts is empty; make at most {len(whole)} shards")
+        most = max(parts(whole, together)) + 1
+        why = f" ({model.name} is measured {together} prompts at a time)" if together > 1 else ""
+        said = f"shard {shard} of {len(whole)} prompts is empty; make at most {most} shard{'s' * (most > 1)}{why}"
+        raise ParameterError(said)
     limit = None if until is None else Until(until, of, measure, shard, len(given))
 
     def noted() -> Iterator[xr.Dataset]:
@@ -156,26 +160,30 @@ def stream(
         ...     [ds.prompt.item() for ds in found] == texts
         True
     """
-    chosen = in_shard(prompt_inputs(prompts, model), shard)
-    given = [prompt for _, prompt in chosen]
+    whole = prompt_inputs(prompts, model)
+    # The last digits of what is measured together depend on the company, so that each prompt has the same in any run.
+    most = prompts_together(model, measure)
+    chosen = dict(in_shard(whole, shard, most))
+    given = list(chosen.values())
     if not callable(measure):
         raise ParameterError(f"measure is {shown(measure)}; pass a function, such as cl.measure_depth")
     shelf = _Shelf(_root(store), measure, model, settings)
-    # The last digits of what is measured together depend on the company, so that each prompt has the same in any run.
-    most = prompts_together(model) if getattr(measure, "batched", False) and shard is None else 1
     needs = partial(_needs, model, measure, settings)
     report = Report(model.name, model.n_blocks, len(given), partial(shelf.missing, given), needs)
     silent = None if len(given) > 1 else True
-    with tqdm(total=len(chosen), desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False) as bar:
-        for first in range(0, len(chosen), most):
-            numbers, group = zip(*chosen[first : first + most], strict=True)
-            kept = [shelf.find(prompt, complete=number == 0) for number, prompt in zip(numbers, group, strict=True)]
-            fresh = _each(measure, model, group, settings, report) if any(ds is None for ds in kept) else kept
-            for number, prompt, old, ds in zip(numbers, group, kept, fresh, strict=True):
-                if old is None:
-                    ds = ds if number == 0 else _without_shared(ds)
-                    shelf.keep(prompt, ds, complete=number == 0)
-                yield ds if old is None else old
+    with tqdm(total=len(given), desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False) as bar:
+        for first in range(0, len(whole), most):
+            places = range(first, min(first + most, len(whole)))
+            kept = {place: shelf.find(whole[place], complete=place == 0) for place in places if place in chosen}
+            group = [whole[place] for place in places]
+            fresh = _each(measure, model, group, settings, report) if any(ds is None for ds in kept.values()) else group
+            for place, ds in zip(places, fresh, strict=True):
+                if place not in chosen:
+                    continue
+                if kept[place] is None:
+                    kept[place] = ds if place == 0 else _without_shared(ds)
+                    shelf.keep(whole[place], kept[place], complete=place == 0)
+                yield kept[place]
                 bar.update()
 
 
@@ -228,8 +236,7 @@ class _Shelf:
             self._tell(error)
 
     def find(self, prompt: str | torch.Tensor, complete: bool) -> xr.Dataset | None:
-        # What is no prompt is refused by the measure itself.
-        if self.key is None or not isinstance(prompt, str | torch.Tensor):
+        if self.key is None:
             return None
         try:
             found = find(self.root, self._of(prompt))
@@ -244,13 +251,7 @@ class _Shelf:
         """Count the prompts that are not in the store, by the names of its files."""
         if self.key is None:
             return len(given)
-        return sum(
-            not (
-                isinstance(prompt, str | torch.Tensor)
-                and any(place(root, self._of(prompt)).exists() for root in roots(self.root))
-            )
-            for prompt in given
-        )
+        return sum(not any(place(root, self._of(x)).exists() for root in roots(self.root)) for x in given)
 
     def keep(self, prompt: str | torch.Tensor, ds: xr.Dataset, complete: bool) -> None:
         if self.key is None:

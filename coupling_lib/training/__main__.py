@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from coupling_lib.errors import CouplingError
+from coupling_lib.errors import in_one_line
 from coupling_lib.inputs.labelled_images import LabelledImages, read_dataset
 from coupling_lib.training import cards, language, regularised, suite, vit, vit_grid
 
@@ -30,16 +30,12 @@ RUNS, DATA = Path("runs"), Path("data")
 def main(arguments: Sequence[str] | None = None, command: str = "") -> None:
     """Run a command line; that of a module begins with the module's command."""
     given = sys.argv[1:] if arguments is None else arguments
-    parser = _parser()
-    options = parser.parse_args([command, *given] if command else given)
+    options = _parser().parse_args([command, *given] if command else given)
     if options.threads:
         torch.set_num_threads(options.threads)
-    try:
-        options.act(options)
-    except (CouplingError, FileNotFoundError) as error:
-        parser.exit(1, f"{error}\n")
-    except KeyboardInterrupt:
-        parser.exit(130, "interrupted; the same command goes on from the last checkpoint\n")
+    interrupted = "interrupted; the same command goes on from the last checkpoint"
+    if status := in_one_line(lambda: options.act(options) or 0, interrupted):
+        sys.exit(status)
 
 
 def _parser() -> argparse.ArgumentParser:

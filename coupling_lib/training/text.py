@@ -22,6 +22,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from coupling_lib.errors import ParameterError
+
 END_OF_TEXT = "<|endoftext|>"
 
 _NOUNS = ("dog", "bird", "sailor", "teacher", "river", "lantern", "gardener", "cousin", "engine", "letter")
@@ -47,7 +49,7 @@ def read_texts(source: Path, held_out: float, seed: int) -> tuple[dict[str, str]
     source = Path(source)
     files = sorted(source.rglob("*.txt")) if source.is_dir() else [source]
     if not files or not files[0].is_file():
-        raise FileNotFoundError(f"no text at {str(source)!r}; give a text file or a folder of .txt files")
+        raise ParameterError(f"no text at {str(source)!r}; give a text file or a folder of .txt files")
     texts = {file.name: file.read_text(encoding="utf-8-sig", errors="replace") for file in files}
     if len(texts) == 1:
         ((name, text),) = texts.items()

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import gc
-import json
-import os
 import shutil
-import subprocess
-import sys
-import textwrap
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from families import FAMILIES
 from reference import brute_force_jacobian, relative_error
-from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from safetensors.torch import load_file
 
 from coupling_lib import measure_depth
 from coupling_lib.blocks import fits as memory
 from coupling_lib.blocks import offload, precision
+from coupling_lib.blocks import validate as checks
+from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ModelUnavailableError, ParameterError
 from coupling_lib.jacobian.tracing import trace
+from coupling_lib.models import checked
 from coupling_lib.models.load import load_model
 
 IDS = torch.arange(3, 12)[None]
@@ -112,6 +110,62 @@ def test_weights_stay_in_their_own_files_and_only_fused_experts_are_written_anew
             assert not elsewhere.exists()
 
 
+class Reading:
+    """What transformers and the library read of safetensors files, in the place of `safe_open`: bytes by tensor."""
+
+    def __init__(self, opened) -> None:
+        self.opened, self.bytes = opened, Counter()
+
+    def __call__(self, file, **options):
+        assert options["backend"] == "pread"  # a mapped file counts towards a process's memory
+        return Reading._File(self, self.opened(file, **options))
+
+    class _File:
+        def __init__(self, reading, file, name="") -> None:
+            self.reading, self.file, self.name = reading, file, name
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+        def __enter__(self):
+            return Reading._File(self.reading, self.file.__enter__())
+
+        def __exit__(self, *error):
+            return self.file.__exit__(*error)
+
+        def noted(self, name, tensor):
+            self.reading.bytes[name] += tensor.nbytes
+            return tensor
+
+        def get_tensor(self, name):
+            return self.noted(name, self.file.get_tensor(name))
+
+        def get_slice(self, name):
+            return Reading._File(self.reading, self.file.get_slice(name), name)
+
+        def __getitem__(self, part):
+            return self.noted(self.name, self.file[part])
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+def test_what_stays_on_disk_is_not_read_while_the_rest_is_loaded(folders, stored, monkeypatch):
+    folder, dtype = folders / "llama", getattr(torch, stored)
+    sizes = {name: weight.nbytes for file in folder.glob("*.safetensors") for name, weight in load_file(file).items()}
+    outside = {name: size for name, size in sizes.items() if ".layers." not in name}
+    budget = least(folder, dtype)
+    reading = Reading(transformers.modeling_utils.safe_open)
+    monkeypatch.setattr(transformers.modeling_utils, "safe_open", reading)
+    monkeypatch.setattr(offload, "safe_open", reading)
+    monkeypatch.setattr(checked, "check", lambda hf, *_: find_blocks(hf))
+    model = load_model(folder, precision=stored, memory=budget)
+    assert model.offloaded and reading.bytes == outside and 0 < sum(outside.values()) < sum(sizes.values())
+    # The check reads the first block in the model, and each of the three once for itself.
+    checks.validate(model.hf)
+    times = {0: 2, 1: 1, 2: 1}
+    inside = {name: size * times[int(name.split(".")[2])] for name, size in sizes.items() if name not in outside}
+    assert reading.bytes == outside | inside
+
+
 def test_a_dense_copy_is_a_plain_block_of_its_own(folders):
     folder = folders / "gpt2"
     model = load_model(folder, memory=least(folder))
@@ -183,124 +237,3 @@ def test_damaged_files_are_refused_and_nothing_is_left_behind(folders, tmp_path,
     with pytest.raises(ModelUnavailableError, match="damaged or truncated"):
         load_model(folder, memory=budget)
     assert not list((tmp_path / "temporary").iterdir())
-
-
-# A model of 3 GB under a limit of 2 GB
-
-WIDTH, INNER, DEPTH, LIMIT = 2048, 5632, 17, 2 * 10**9
-MEASURED = (3, 16)
-
-# RLIMIT_DATA bounds all private writable memory of the process: the interpreter's, every tensor, and files mapped as
-# torch maps them. The kernel refuses what goes beyond; VmHWM is its own record of the most that was ever resident.
-CHILD = """
-    import resource, sys
-    limit = int(sys.argv[2])
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    import json, torch
-    from coupling_lib import errors, load_model, trace
-    model = load_model(sys.argv[1], memory="1GB")
-    traced = trace(model, torch.arange(3, 12)[None])
-    V = torch.randn(traced.d_model, 4, generator=torch.Generator().manual_seed(0))
-    products = {block: traced.jacobian(block) @ V for block in map(int, sys.argv[4:])}
-    torch.save({"hidden": traced.hidden, "V": V, "products": products}, sys.argv[3])
-    with open("/proc/self/status") as status:
-        peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
-    try:
-        load_model(sys.argv[1])
-        refused = None
-    except errors.ModelUnavailableError as error:
-        refused = str(error)
-    print(json.dumps({"peak": peak, "offloaded": model.offloaded, "refused": refused}))
-"""
-
-
-def write_large_llama(folder: Path) -> LlamaConfig:
-    """Write 3 GB of random float32 weights, one block and file at a time; no two blocks are alike."""
-    config = LlamaConfig(
-        vocab_size=512,
-        hidden_size=WIDTH,
-        intermediate_size=INNER,
-        num_hidden_layers=DEPTH,
-        num_attention_heads=16,
-        num_key_value_heads=4,
-        max_position_embeddings=64,
-        architectures=["LlamaForCausalLM"],
-    )
-    config.save_pretrained(folder)
-    generator = torch.Generator().manual_seed(0)
-    with torch.device("meta"):
-        shapes = {name: p.shape for name, p in LlamaDecoderLayer(config, 0).named_parameters()}
-    block = {name: _draw(shape, generator) for name, shape in shapes.items()}
-    files = {"model-00000.safetensors": {"model.norm.weight": torch.ones(WIDTH)}}
-    for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        files["model-00000.safetensors"][name] = _draw((512, WIDTH), generator)
-    where = {}
-    for number in range(DEPTH + 1):
-        file = f"model-{number:05d}.safetensors"
-        tensors = files.get(file) or {
-            f"model.layers.{number - 1}.{name}": weight.roll(number, 0) for name, weight in block.items()
-        }
-        save_file(tensors, folder / file, metadata={"format": "pt"})
-        where |= dict.fromkeys(tensors, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
-    return config
-
-
-def _draw(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    return torch.ones(shape) if len(shape) == 1 else torch.empty(shape).uniform_(-0.03, 0.03, generator=generator)
-
-
-def block_alone(folder: Path, config: LlamaConfig, number: int, x: torch.Tensor, V: torch.Tensor) -> tuple:
-    """Evaluate and differentiate one block from its own weights: its output, and J V at the last token in float64."""
-    prefix = f"model.layers.{number}."
-    weights = load_file(folder / f"model-{number + 1:05d}.safetensors")
-    config._attn_implementation = "eager"
-    with torch.device("meta"):
-        layer = LlamaDecoderLayer(config, number)
-    n = x.shape[1]
-    mask = torch.full((n, n), torch.finfo(torch.float32).min).triu(1)[None, None]
-    tables = LlamaRotaryEmbedding(config)(x, torch.arange(n)[None])
-    plain = {name.removeprefix(prefix): weight.clone() for name, weight in weights.items()}
-    layer.load_state_dict(plain, assign=True)
-    layer.requires_grad_(False)
-    output = layer(x, attention_mask=mask, position_embeddings=tables)
-    layer.double()
-    mask, tables, wide = mask.double(), tuple(table.double() for table in tables), x.double()
-
-    def last(token: torch.Tensor) -> torch.Tensor:
-        states = torch.cat([wide[:, :-1], token[None, None]], dim=1)
-        return layer(states, attention_mask=mask, position_embeddings=tables)[0, -1]
-
-    columns = [torch.func.jvp(last, (wide[0, -1],), (v.double(),))[1] - v for v in V.T]
-    return output, torch.stack(columns, dim=1)
-
-
-def test_a_model_of_3_gb_is_measured_under_a_hard_limit_of_2_gb(tmp_path, record_property):
-    folder, result = tmp_path / "large", tmp_path / "result.pt"
-    try:
-        config = write_large_llama(folder)
-        size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        assert size > 3 * 10**9 and max(f.stat().st_size for f in folder.iterdir()) < 500 * 10**6
-        # Tensors come from the heap, whose pages are used again: the kernel need not clear 20 GB of fresh ones.
-        allocation = {"MALLOC_MMAP_THRESHOLD_": "1000000000", "MALLOC_TRIM_THRESHOLD_": "1000000000"}
-        child = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(CHILD), str(folder), str(LIMIT), str(result), *map(str, MEASURED)],
-            env=os.environ | allocation | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert child.returncode == 0, child.stderr
-        report = json.loads(child.stdout.splitlines()[-1])
-        record_property("peak_resident_bytes", report["peak"])
-        print(f"weights {size / 1e9:.2f} GB, limit {LIMIT / 1e9:.2f} GB, peak resident {report['peak'] / 1e9:.2f} GB")
-        assert report["offloaded"] and report["peak"] < LIMIT
-        # The limit is real: without the budget the same process cannot load the model.
-        assert "memory ran out" in report["refused"] and "pass memory=" in report["refused"]
-        found = torch.load(result)
-        for number in MEASURED:
-            output, product = block_alone(folder, config, number, found["hidden"][number][None], found["V"])
-            assert torch.equal(found["hidden"][number + 1], output[0])
-            assert relative_error(found["products"][number], product) < 1e-5
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -65,7 +65,7 @@ def test_a_filled_cache_is_never_replayed():
     wrong = with_cache.replay(found.modules[1], call.input)
     torch.testing.assert_close(right, call.output)
     assert float((wrong - call.output).abs().max()) > 1e-3
-    sorted_out = blocks._block_call(found.modules[1], (call.input,), {"past_key_values": cache}, call.output, {})
+    sorted_out = blocks.block_call(found.modules[1], (call.input,), {"past_key_values": cache}, call.output, {})
     assert sorted_out.arguments == {"past_key_values": None}
 
 
@@ -92,3 +92,28 @@ def test_a_model_without_blocks_is_refused():
     hf.transformer.h = nn.ModuleList(list(hf.transformer.h)[:2])
     with pytest.raises(UnsupportedModelError, match="no list of 3 blocks"):
         blocks.find_blocks(hf)
+
+
+def test_a_call_is_brought_to_one_device_with_all_that_came_with_it():
+    x = torch.ones(1, 3, 4)
+    given = {"mask": x, "tables": (x, [x, None]), "named": {"a": x}, "flag": True}
+    call = blocks.BlockCall(nn.Identity(), x, x + 1, "x", given)
+    moved = call.on("meta")
+    there = [moved.input, moved.output, moved.arguments["mask"], *moved.arguments["tables"][1][:1]]
+    assert all(one.is_meta for one in (*there, moved.arguments["tables"][0], moved.arguments["named"]["a"]))
+    assert moved.arguments["tables"][1][1] is None and moved.arguments["flag"] is True
+    here = call.on("cpu")
+    assert here.input is x and here.arguments["mask"] is x and here.arguments["tables"][0] is x
+
+
+def test_blocks_that_lie_on_several_devices_are_recorded_like_those_that_lie_on_one():
+    hf = named("llama").build()
+    found = blocks.find_blocks(hf)
+    wanted = blocks.record(hf, found, {"input_ids": IDS})
+    found.modules[1].elsewhere = nn.Parameter(torch.empty(1, device="meta"))
+    for ours, theirs in zip(blocks.record(hf, found, {"input_ids": IDS}), wanted, strict=True):
+        assert torch.equal(ours.input, theirs.input) and torch.equal(ours.output, theirs.output)
+        assert ours.arguments.keys() == theirs.arguments.keys()
+        pair = (call.arguments["position_embeddings"] for call in (ours, theirs))
+        assert all(torch.equal(a, b) for a, b in zip(*pair, strict=True))
+        assert torch.equal(ours.replay(ours.block, ours.input), ours.output)

@@ -12,7 +12,7 @@ from families import FAMILIES, loaded, named
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from coupling_lib.blocks import blockmap, offload, precision
+from coupling_lib.blocks import blockmap, precision
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
@@ -123,29 +123,6 @@ def test_states_are_looked_at_in_every_block(wrong):
         checks.validate(hf)
 
 
-def test_blocks_on_disk_are_read_once_and_the_few_that_are_put_to_the_test_twice_more(tmp_path, monkeypatch):
-    hf = deep()
-    hf.save_pretrained(tmp_path)
-    read, one = [], offload.StoredWeights.__getitem__
-    monkeypatch.setattr(
-        offload.StoredWeights,
-        "__getitem__",
-        lambda stored, name: read.append(stored._entries[name]["weight_name"]) or one(stored, name),
-    )
-    model = load_model(tmp_path, memory=offload.plan(type(hf), hf.config).bytes(torch.float32))
-    assert model.offloaded and model.blocks.route == "attention"
-    counts = [read.count(f"model.layers.{number}.mlp.up_proj.weight") for number in range(8)]
-    assert counts == [3, 1, 1, 1, 3, 1, 1, 3]
-
-
-def test_a_block_on_disk_that_gives_two_answers_is_refused(tmp_path):
-    hf = deep(attention_dropout=0.5)
-    hf.save_pretrained(tmp_path)
-    model = load_model(tmp_path, memory=offload.plan(type(hf), hf.config).bytes(torch.float32))
-    with pytest.raises(UnsupportedModelError, match="block 1 .* two answers in two runs"):
-        checks.validate(model.hf.train())
-
-
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_self_check_is_far_below_its_limit_in_every_family(family):
     model = loaded(family)
@@ -250,14 +227,6 @@ def test_both_kinds_are_counted_in_a_model_from_memory():
         hf.model.layers[1].mlp.up_proj.weight[0, :2] = torch.tensor([float("nan"), float("-inf")])
     with pytest.raises(ModelUnavailableError, match=f"'mine': weights {UP} hold 1 NaN and 1 infinite of 2,048 entries"):
         wrap_model(hf, name="mine")
-
-
-def test_blocks_that_stay_on_disk_are_looked_at_one_by_one(tmp_path):
-    folder = spoilt(tmp_path / "m", **{UP: [float("nan")]})
-    hf = tiny.llama()
-    least = offload.plan(type(hf), hf.config).bytes(torch.float32)
-    with pytest.raises(ModelUnavailableError, match=f"weights {UP} hold 1 NaN of 2,048 entries"):
-        load_model(folder, memory=least)
 
 
 def test_finite_weights_that_overflow_are_told_apart():

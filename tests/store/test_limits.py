@@ -12,6 +12,7 @@ import xarray as xr
 import coupling_lib as cl
 from coupling_lib import store
 from coupling_lib.errors import ParameterError
+from coupling_lib.inputs import given
 from coupling_lib.inputs.given import prompt_inputs, prompt_name, prompts_together
 from coupling_lib.measures.depth import coupling_of_blocks
 from coupling_lib.provenance import provenance
@@ -31,59 +32,62 @@ class Counted:
         self.values = dict(values)
 
     def __call__(self, model, prompts, scale: float = 1.0) -> xr.Dataset:
-        given = prompt_inputs(prompts)
-        self.seen += map(prompt_name, given)
-        values = [[scale * self.values.get(prompt_name(x), len(prompt_name(x))), np.nan] for x in given]
+        texts = prompt_inputs(prompts)
+        self.seen += map(prompt_name, texts)
+        values = [[scale * self.values.get(prompt_name(x), len(prompt_name(x))), np.nan] for x in texts]
         ds = xr.Dataset({"value": (("prompt", "part"), values), "shared": ("place", [1, 2])})
-        ds = ds.assign_coords(prompt=[prompt_name(x) for x in given])
-        return ds.assign_attrs(provenance(model, given, measure="counted"))
+        ds = ds.assign_coords(prompt=[prompt_name(x) for x in texts])
+        return ds.assign_attrs(provenance(model, texts, measure="counted"))
 
 
 def netcdf(ds: xr.Dataset) -> bytes:
     return bytes(ds.to_netcdf(engine="scipy"))
 
 
-@pytest.mark.parametrize("count", [2, 3, 7])
-@pytest.mark.parametrize(("measure", "settings"), [(cl.measure_depth, {"ks": (2, 5)}), (cl.measure_trajectories, {})])
-def test_merged_shards_are_the_bytes_of_one_undivided_run(model, tmp_path, count, measure, settings):
-    assert prompts_together(model) > 1  # or it would say nothing about prompts measured together
-    whole = cl.sweep(measure, model, TEXTS, store=tmp_path / "one", shard="1/1", **settings)
+def files_of(root) -> dict[str, int]:
+    return {path: os.stat(path).st_mtime_ns for path in store.listing(root=root).path}
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize(
+    ("measure", "settings", "most", "together"),
+    [
+        (cl.measure_depth, {"ks": (2,)}, 7, 7),
+        (cl.measure_depth, {"ks": (2,)}, 1, 1),  # as wide models are measured
+        (cl.measure_trajectories, {}, 7, 1),
+    ],
+)
+def test_merged_shards_are_the_bytes_of_a_plain_run(tmp_path, monkeypatch, count, measure, settings, most, together):
+    monkeypatch.setattr(given, "_MOST_TOGETHER", most)
+    neox, texts = cl.load_model("nano-neox"), [prompt.text for prompt in cl.load_prompts(n=23)]
+    assert prompts_together(neox, measure) == together
+    texts[9] = texts[2]  # of the first group, and once more in the second
+    home = {place: 2 if place == 9 else place for place in range(23)}
+    whole = cl.sweep(measure, neox, texts, store=tmp_path / "one", **settings)
     for number in reversed(range(1, count + 1)):
-        part = cl.sweep(measure, model, TEXTS, store=tmp_path / "many", shard=f"{number}/{count}", **settings)
-        assert part.prompt.values.tolist() == TEXTS[number - 1 :: count]
-        assert part.attrs["n_prompts"] == part.sizes["prompt"]
-    before = {path: os.stat(path).st_mtime_ns for path in store.listing(root=tmp_path / "many").path}
-    merged = cl.sweep(measure, model, TEXTS, store=tmp_path / "many", **settings)
-    assert netcdf(merged) == netcdf(whole)
-    assert {path: os.stat(path).st_mtime_ns for path in store.listing(root=tmp_path / "many").path} == before
-    # One by one or together, the numbers are the same up to rounding.
-    xr.testing.assert_allclose(merged, cl.sweep(measure, model, TEXTS, store=tmp_path / "t", **settings), 1e-4, 1e-6)
+        part = cl.sweep(measure, neox, texts, store=tmp_path / "many", shard=f"{number}/{count}", **settings)
+        mine = [texts[place] for place in range(23) if limits.parts(texts, together)[place] % count == number - 1]
+        assert part.prompt.values.tolist() == mine and part.attrs["n_prompts"] == len(mine)
+    assert limits.parts(texts, 7) == [home[place] // 7 for place in range(23)]
+    before = files_of(tmp_path / "many")
+    merged = cl.sweep(measure, neox, texts, store=tmp_path / "many", **settings)
+    assert netcdf(merged) == netcdf(whole) and merged.prompt.values.tolist() == texts
+    assert files_of(tmp_path / "many") == before and len(before) == 22
 
 
-def test_a_sweep_that_goes_on_and_merged_shards_give_the_bytes_of_an_undisturbed_run(tmp_path):
+def test_a_sweep_that_goes_on_gives_the_bytes_of_an_undisturbed_run(tmp_path):
     neox, texts = cl.load_model("nano-neox"), [prompt.text for prompt in cl.load_prompts(n=20)]
     assert 1 < prompts_together(neox) < len(texts)  # two groups, the second of them smaller
 
-    def swept(folder: str, **choice) -> bytes:
-        return netcdf(cl.sweep(cl.measure_depth, neox, texts, ks=(2,), store=tmp_path / folder, **choice))
+    def swept() -> bytes:
+        return netcdf(cl.sweep(cl.measure_depth, neox, texts, ks=(2,), store=tmp_path))
 
-    whole, alone = swept("whole"), swept("alone", shard="1/1")
-    kept = store.listing(root=tmp_path / "whole").set_index("prompt").path
+    whole, kept = swept(), store.listing(root=tmp_path).set_index("prompt").path
     for number in (0, 3, 4, 15, 17):
         os.remove(kept[texts[number]])
-    left = {path: os.stat(path).st_mtime_ns for path in kept if os.path.exists(path)}
-    assert len(left) == 15 and swept("whole") == whole
-    assert {path: os.stat(path).st_mtime_ns for path in left} == left
-    for number in (2, 1):
-        swept("shards", shard=f"{number}/2")
-    assert swept("shards") == alone
-
-
-def test_what_is_measured_one_by_one_anyway_needs_no_shard_for_the_same_bytes(model, tmp_path):
-    whole = cl.sweep(cl.measure_trajectories, model, TEXTS, store=tmp_path / "one")
-    for number in (1, 2):
-        cl.sweep(cl.measure_trajectories, model, TEXTS, store=tmp_path / "two", shard=f"{number}/2")
-    assert netcdf(cl.sweep(cl.measure_trajectories, model, TEXTS, store=tmp_path / "two")) == netcdf(whole)
+    left = files_of(tmp_path)
+    assert len(left) == 15 and swept() == whole
+    assert files_of(tmp_path).items() >= left.items()
 
 
 def test_a_shard_measures_its_own_prompts_and_each_prompt_belongs_to_one(model, tmp_path):
@@ -105,6 +109,17 @@ def test_what_no_prompt_changes_comes_with_the_first_shard(model, tmp_path):
     assert list(stream(Counted(), model, TEXTS[:2], store=tmp_path, shard="3/3")) == []
     with pytest.raises(ParameterError, match=r"shard 3/3 of 2 prompts is empty; make at most 2 shards"):
         cl.sweep(Counted(), model, TEXTS[:2], store=tmp_path, shard="3/3")
+
+
+def test_an_empty_shard_says_how_many_there_can_be_of_what_is_measured_together(tmp_path):
+    neox, texts = cl.load_model("nano-neox"), [f"{number} times" for number in range(20)]
+    said = r"^shard 3/3 of 20 prompts is empty; make at most 2 shards \(nano-neox is measured 16 prompts at a time\)$"
+    with pytest.raises(ParameterError, match=said):
+        cl.sweep(cl.measure_depth, neox, texts, ks=(2,), store=tmp_path, shard="3/3")
+    with pytest.raises(ParameterError, match=r"shard 2/2 of 3 prompts is empty; make at most 1 shard \("):
+        cl.sweep(cl.measure_depth, neox, texts[:3], ks=(2,), store=tmp_path, shard="2/2")
+    assert list(stream(cl.measure_depth, neox, texts[:3], ks=(2,), store=tmp_path, shard="2/2")) == []
+    assert store.listing(root=tmp_path).empty
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_a_command_says_what_it_lacks_in_one_line_under_both_of_its_names(name, 
             monkeypatch.setattr(sys, "argv", [name, *arguments])
             monkeypatch.delitem(sys.modules, f"coupling_lib.training.{name}")  # else runpy warns of a second copy
             runpy.run_module(f"coupling_lib.training.{name}", run_name="__main__", alter_sys=True)
-    assert stop.value.code == 1 and said(capsys).startswith(expected)
+    assert stop.value.code == 1 and said(capsys).startswith(f"error: {expected}")
 
 
 def test_the_grid_takes_the_arguments_of_the_makefile(monkeypatch, tmp_path):

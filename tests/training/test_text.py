@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from coupling_lib.errors import ParameterError
 from coupling_lib.training import text
 
 BOOKS = {
@@ -42,7 +43,7 @@ def test_a_single_file_loses_its_tail(tmp_path):
 
 
 def test_no_text_is_one_clear_line(tmp_path):
-    with pytest.raises(FileNotFoundError, match="give a text file or a folder of .txt files"):
+    with pytest.raises(ParameterError, match="give a text file or a folder of .txt files"):
         text.read_texts(tmp_path / "missing", 0.1, seed=0)
 
 

@@ -11,6 +11,7 @@ import scale
 import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
+from coupling_lib.inputs import given
 from coupling_lib.models.registry import lookup
 from tests import tiny
 from workflow import plan as planning
@@ -25,8 +26,8 @@ def results(tmp_path, monkeypatch):
 
 
 def sweep_of(model: str, **changes) -> dict:
-    given = {"models": [model], "measures": {"depth": {"ks": [10]}}, "prompts": 4, "shards": 2, "flops": 1e12}
-    return settings.plan(given | changes, "trial")
+    asked = {"models": [model], "measures": {"depth": {"ks": [10]}}, "prompts": 4, "shards": 2, "flops": 1e12}
+    return settings.plan(asked | changes, "trial")
 
 
 def test_the_work_is_that_of_jacobians_from_depth_width_and_parameters():
@@ -105,7 +106,21 @@ def test_what_is_not_known_is_said_to_be_unknown():
     assert "in all 4 prompts to measure: unknown time (a model's size is not known)" in text
 
 
-def test_what_is_stored_is_not_measured_again(tmp_path):
+def test_a_job_has_no_more_shards_than_parts_that_are_measured_together():
+    def shards(model: str, **changes) -> list[str]:
+        made = sweep_of(model, shards=5, **changes)
+        rows = planning.estimate(made)
+        (job,) = made["jobs"].values()
+        assert rows["shard"].tolist() == [f"{number}/{job['shards']}" for number in range(1, job["shards"] + 1)]
+        return rows["prompts"].tolist()
+
+    assert shards("nano-neox", prompts=40) == [16, 16, 8] and shards("nano-neox") == [4]
+    assert shards("nano-neox", measures={"trajectories": None}) == shards("llama3-8b") == [1, 1, 1, 1]
+    assert shards("somebody/some-model") == [1, 1, 1, 1]  # whose size is not known
+
+
+def test_what_is_stored_is_not_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(given, "_MOST_TOGETHER", 1)
     tiny.save_llama(tmp_path / "m")
     folder = str(tmp_path / "m")
     model, prompts = cl.load_model(folder), cl.load_prompts(n=4)

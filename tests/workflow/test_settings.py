@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+<<<<<<< HEAD
 import os
+=======
+import subprocess
+import sys
+from itertools import pairwise
+>>>>>>> h-shards
 
 import forked
 import pytest
@@ -46,6 +52,14 @@ def test_jobs_are_named_by_what_they_measure_alone():
     assert len({label for other in others for label in plan(other, "x")["jobs"]} | {name}) == 8
 
 
+def test_jacobians_may_be_formed_or_not_as_a_sweep_says():
+    told = {formed: plan(with_(measures={"depth": {"ks": [10], "formed": formed}}), "x") for formed in (True, False)}
+    assert [job["settings"]["formed"] for made in told.values() for job in made["jobs"].values()] == [True, False]
+    assert len({name for made in (*told.values(), plan(LEAST, "x")) for name in made["jobs"]}) == 3
+    left = plan(with_(measures={"depth": {"ks": [10], "formed": None}}), "x")["jobs"]
+    assert [job["settings"]["formed"] for job in left.values()] == [None]
+
+
 def test_a_version_makes_another_job(monkeypatch):
     (before,) = plan(LEAST, "x")["jobs"]
     monkeypatch.setattr(cl.measure_depth, "version", cl.measure_depth.version + 1)
@@ -59,6 +73,9 @@ def test_models_may_be_aliases_ids_and_folders(tmp_path):
     assert [model["model"] for model in weights.values()] == names
     assert all("/" not in label for label in weights) and len(weights) == 4
 
+
+# Each list is ten times the one before it: a few lines, and thousands of millions of numbers to whoever writes them.
+LAUGHS = ", ".join(["&a [1, 1]", *(f"&{y} [{', '.join(['*' + x] * 10)}]" for x, y in pairwise("abcdefghij"))]).encode()
 
 BAD = [
     (None, "it holds None (NoneType); names with values were expected"),
@@ -112,6 +129,8 @@ BAD = [
     (with_(measures={"depth": {"ks": [97]}}), "has k = 97; expected a whole number from 1 to 96, the width of nano-ne"),
     (with_(measures={"depth": {"ks": []}}), "measures: depth has ks = [] (list)"),
     (with_(measures={"depth": {"token": 1.5}}), "measures: depth has token = 1.5 (float); expected a whole number"),
+    (with_(measures={"depth": {"formed": "yes"}}), "depth has formed = 'yes' (str); expected true or false"),
+    (with_(measures={"depth": {"formed": 1}}), "measures: depth has formed = 1 (int); expected true or false"),
     (with_(measures={"depth": {"boundary": 3}}), "measures: depth has boundary = 3 (int); expected a text"),
     (
         with_(measures={"perturbation": {"noise": ["a"]}}),
@@ -159,6 +178,9 @@ def test_each_mistake_is_one_line(given, said, tmp_path):
         (b"a: \x07", "is no YAML that a sweep reads"),
         (b"", "it holds None"),
         (b"- " * 5000, "sweep reads"),
+        (b"shards: " + b"9" * 5000, "is no YAML that a sweep reads"),
+        (b"x" * 1000 + b": 1", "(1,002 characters) is unknown"),
+        (b"models: [nano-neox]\nmeasures: {depth: {ks: [" + LAUGHS + b"]}}", "depth has ks = [[1, 1], [[1, 1]"),
     ],
 )
 def test_what_is_no_configuration_ends_in_one_line_and_runs_nothing(content, said, tmp_path):

@@ -1,0 +1,91 @@
+"""What is checked when a model is loaded whose blocks stay on disk: few of them are read, and no fault passes."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+from transformers.models.llama.modeling_llama import LlamaMLP
+
+from coupling_lib.blocks import offload
+from coupling_lib.blocks import validate as checks
+from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, UntrustworthyResultError
+from coupling_lib.jacobian.tracing import trace
+from coupling_lib.models.load import load_model
+
+
+def deep(**changes) -> torch.nn.Module:
+    """Eight blocks of one kind."""
+    return tiny.llama(num_hidden_layers=8, **changes)
+
+
+def spoilt_at(number: int) -> torch.nn.Module:
+    """The same, with a weight of one block that is no number."""
+    hf = deep()
+    with torch.no_grad():
+        hf.model.layers[number].mlp.up_proj.weight[0, 0] = float("nan")
+    return hf
+
+
+def on_disk(hf, folder):
+    """A model that was saved, loaded with its blocks on disk."""
+    hf.save_pretrained(folder)
+    return load_model(folder, memory=offload.plan(type(hf), hf.config).bytes(torch.float32))
+
+
+def test_of_blocks_on_disk_no_others_are_read_than_those_that_are_put_to_the_test(tmp_path, monkeypatch):
+    read, one = [], offload.StoredWeights.__getitem__
+    monkeypatch.setattr(
+        offload.StoredWeights,
+        "__getitem__",
+        lambda stored, name: read.append(stored._entries[name]["weight_name"]) or one(stored, name),
+    )
+    model = on_disk(deep(), tmp_path)
+    assert model.offloaded and model.blocks.routes == ("attention",) * 8
+    counts = [read.count(f"model.layers.{number}.mlp.up_proj.weight") for number in range(8)]
+    assert counts == [2, 0, 0, 0, 1, 0, 0, 1]
+
+
+@pytest.mark.parametrize(("wrong", "said"), [(0, "hold 1 NaN"), (4, "hold 1 NaN"), (7, "hold 1 NaN"), (3, "")])
+def test_states_that_are_no_numbers_are_refused_before_any_number_is_given(tmp_path, wrong, said):
+    if said:
+        with pytest.raises(ModelUnavailableError, match=f"layers.{wrong}.mlp.up_proj.weight {said}"):
+            on_disk(spoilt_at(wrong), tmp_path)
+        return
+    model = on_disk(spoilt_at(wrong), tmp_path)
+    with pytest.raises(UntrustworthyResultError, match="holds NaN or infinite values after block 4; look for such w"):
+        trace(model, torch.arange(3, 12)[None])
+
+
+@pytest.mark.parametrize("wrong", [0, 3])
+def test_what_happens_between_two_blocks_is_seen_in_every_trace(tmp_path, wrong):
+    model = on_disk(deep(), tmp_path)
+    inner = model.hf.model.layers[wrong + 1]
+    inner.register_forward_pre_hook(lambda module, args, kwargs: ((args[0] + 1.0,), kwargs), with_kwargs=True)
+    said = f"block {wrong + 2} of LlamaForCausalLM .* does not read what block {wrong + 1} wrote"
+    with pytest.raises(UnsupportedModelError, match=said):
+        trace(model, torch.arange(3, 12)[None])
+    with pytest.raises(UnsupportedModelError, match=said):
+        checks.validate(model.hf)
+
+
+@pytest.mark.parametrize("wrong", [0, 4, 7])
+def test_tokens_that_mix_in_a_block_on_disk_are_noticed(tmp_path, wrong, monkeypatch):
+    plain = LlamaMLP.forward
+
+    def mixing(module, x):
+        mixed = getattr(module, "number", None) == wrong
+        return plain(module, x + mixed * x.mean(dim=1, keepdim=True))
+
+    monkeypatch.setattr(LlamaMLP, "forward", mixing)
+    model = on_disk(deep(), tmp_path)
+    for number, block in enumerate(model.blocks.modules):
+        block.mlp.number = number  # by this name it makes no kind of its own
+    with pytest.raises(UnsupportedModelError, match=f"block {wrong + 1} of .*: the attention route gives a Jacobian"):
+        checks.validate(model.hf)
+
+
+def test_a_block_on_disk_that_gives_two_answers_is_refused(tmp_path):
+    model = on_disk(deep(attention_dropout=0.5), tmp_path)
+    with pytest.raises(UnsupportedModelError, match="block 1 .* two answers in two runs"):
+        checks.validate(model.hf.train())
