@@ -62,7 +62,8 @@ def test_memory_does_not_grow_with_the_number_of_prompts(tmp_path):
     folders = str(tmp_path / "m"), str(tmp_path / "results")
     run = forked.run(textwrap.dedent(PROGRAM), environment, *folders, str(SPARE), cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.startswith("kept ")
+    # On a slow machine lines of progress come before.
+    assert run.stdout.splitlines()[-1].startswith("kept ")
 
 
 def test_the_longest_prompt_is_a_parameter(tmp_path):
