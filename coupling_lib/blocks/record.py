@@ -69,7 +69,7 @@ class BlockCall:
         """Set one argument."""
         return replace(self, arguments={**self.arguments, name: value})
 
-    def on(self, device: torch.device | str) -> BlockCall:
+    def on(self, device: torch.device | str) -> "BlockCall":
         """Bring all that a block was called with to one device, that of the block where a model lies on several."""
         moved = self.with_arguments(lambda _, value: value.to(device))
         return replace(moved, input=self.input.to(device), output=self.output.to(device))
@@ -168,7 +168,7 @@ def family_of(hf: PreTrainedModel) -> str:
 
 def block_call(
     block: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any, keys_values: dict[nn.Module, KeysValues]
-) -> BlockCall:
+) -> "BlockCall":
     """Sort out a block's arguments by name: the residual stream, caches (dropped), and the rest."""
     signature = inspect.signature(type(block).forward)
     bound = signature.bind(block, *args, **kwargs).arguments

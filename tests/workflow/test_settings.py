@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-<<<<<<< HEAD
 import os
-=======
-import subprocess
-import sys
 from itertools import pairwise
->>>>>>> h-shards
 
 import forked
 import pytest
