@@ -182,7 +182,7 @@ def draw_profiles(profiles: Taken) -> Figure:
             elif name.startswith("window") or not position:
                 axes.set_ylabel(title.replace(" of ", "\nof ").replace(" / ", " /\n"))
         if several:
-            column[0].set_title(style.short_name(model, max(10, 50 // columns)))
+            column[0].set_title(style.short_name(model, max(9, 85 // columns - 8)))
     _legend_above(figure, next(iter(models.values())).network.values, [])
     return figure
 
@@ -207,7 +207,7 @@ def draw_paths(paths: Taken) -> Figure:
                 row[0].set_ylabel(f"{network}\ncomponent 2 ({share[1]:.0%})")
                 row[len(row) // 2].set_xlabel(f"component 1  ({share[0]:.0%} of the variance of last states)")
                 continue
-            row[-1].set_xlabel(f"components 1, 2: {share[0]:.0%}, {share[1]:.0%}")
+            row[-1].set_xlabel(f"components 1, 2:\n{share[0]:.0%}, {share[1]:.0%}")
             for axes, name in zip(row, names if not position else [], strict=False):
                 axes.set_ylabel(f"{network}, {name.partition(':')[0]}")
         heads = [style.short_name(model, max(12, 60 // columns))] if several else names
