@@ -217,10 +217,9 @@ results/.fresh: $(READY)
 
 results/book/.complete: $(wildcard book/*.py) $(wildcard benchmarks/*) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(EXECUTED) $(READY)
 	@echo "== pages made from the registry, the model cards and the library"
-	@PYTHONPATH=$(CURDIR) $(BIN)/python book/pages.py
-	@$(BIN)/python book/explorer.py
-	@$(BIN)/python book/own_prompt.py
-	@$(BIN)/python -m benchmarks.report
+	@# None reads what another writes. The longest begins.
+	@printf '%s\n' book/explorer.py book/pages.py book/own_prompt.py "-m benchmarks.report" \
+	  | PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 xargs -L 1 -P $(JOBS) $(BIN)/python
 	@touch $@
 
 # Always from scratch (--all): Sphinx keeps pages it has read, and says nothing about the warnings in them the second

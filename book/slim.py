@@ -11,6 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # The bundle that `_config.yml` names as mathjax_path, its fonts, and what it loads when a page asks for it.
 MATHJAX = ("tex-chtml.js", "output/chtml", "input/tex")
+# What no browser of today asks for: maps for debugging, fonts in an old format, sources of translations.
+UNREAD = (".map", ".ttf", ".po", ".mo")
+# The colour of code, or of one kind of word in it and nothing but its colour.
+COLOUR = re.compile(r"\.highlight (?:\.(\w+) )?\{ (?:background: [^;]+; )?color: ([^;}]+?) \}")
 # One icon in the script of Font Awesome: its name, size, other names, place in the font, and outline.
 ICON = re.compile(r'"?([\w-]+)"?:\[\d+,\d+,(\[[^\]]*\]),"[0-9a-f]+",(?:"[^"]*"|\[[^\]]*\])\],?')
 
@@ -72,6 +76,26 @@ def used_icons(site: Path) -> int:
     return kept
 
 
+def plain_code(site: Path) -> list[str]:
+    """Takes the marks off those words of code that have the colour of the text around them: half of all marks.
+
+    Args:
+        site: the built book.
+
+    Returns:
+        the classes of the marks.
+    """
+    (sheet,) = site.rglob("pygments.css")
+    of_text, colours = [], {}
+    for name, colour in COLOUR.findall(sheet.read_text(encoding="utf-8")):
+        (colours.setdefault(name, []) if name else of_text).append(colour)
+    plain = [name for name, found in colours.items() if found == of_text]
+    mark = re.compile(rf'<span class="(?:{"|".join(plain)})">([^<]*)</span>')
+    for path in site.rglob("*.html"):
+        path.write_text(mark.sub(r"\1", path.read_text(encoding="utf-8")), encoding="utf-8")
+    return plain
+
+
 if __name__ == "__main__":
     site = ROOT / "_build" / "html"
     if not without_outputs(site / "_sources"):
@@ -79,7 +103,9 @@ if __name__ == "__main__":
     one_bundle(site / "_static" / "mathjax")
     if not used_icons(site):
         sys.exit("error: the script of icons is no longer written as it was; see ICON in book/slim.py")
-    for source_map in site.rglob("*.map"):
-        source_map.unlink()
+    if "n" not in plain_code(site):
+        sys.exit("error: the colours of code are no longer written as they were; see COLOUR in book/slim.py")
+    for path in [path for path in site.rglob("*") if path.suffix in UNREAD]:
+        path.unlink()
     size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
     print(f"the book takes {size / 1e6:.0f} MB")

@@ -6,6 +6,7 @@ import base64
 from urllib.parse import quote
 
 import book_figures
+import drawing
 import pandas as pd
 import panels
 import pytest
@@ -157,14 +158,41 @@ def test_one_panel_is_not_cut_and_sizes_of_text_are_read():
     assert panels.written([[panels.Box(0, 1.5, 3, 9)], [panels.Box(0, 0, 1, 1)] * 2], 2.0) == "0,3,6,15 0,0,2,2+0,0,2,2"
 
 
-def test_a_drawing_loses_nothing_that_is_seen():
-    drawing = b"""<svg viewBox="0 0 10 10">
+DRAWING = b"""<?xml version="1.0"?>
+<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 10 10">
  <metadata>by a program</metadata>
- <defs><path id="dot" d="M 3.14159 0
-L 0.015625 2.5" transform="scale(0.015625)"/></defs>
- <g id="axes_1"> <use xlink:href="#dot" x="12.3456"/></g>
+ <defs><style type="text/css">*{stroke-linejoin: round}</style></defs>
+ <g id="axes_1"><path id="patch_1" d="M 0 0 L 9 9 z " style="fill: none"/>
+  <g id="text_1"><!-- a --><g style="fill: #222222" transform="translate(1.2345 2) scale(0.08 -0.08)">
+   <defs><path id="DejaVuSans-44" d="M 640 64 L 0 128 Q 1 1 64 -64 z " transform="scale(0.015625)"/></defs>
+   <use xlink:href="#DejaVuSans-44"/><use xlink:href="#DejaVuSans-44" transform="translate(61.2793 0.015625)"/></g></g>
+  <path id="line" d="M 3.14159 0.5 L 3.64159 0.25 C 4 1 5 2 6.001 3 L 6 3 " clip-path="url(#clip)"
+   style="fill: none; stroke: red"/>
+  <image xlink:href="data:image/png;base64,AAAA" transform="matrix(1.921282 0 0 1.921282 7 8)"
+   style="fill: none; stroke: red"/>
+ </g>
+ <defs><clipPath id="clip"><rect x="35.21875" y="16.598437" width="9" height="0.123456"/></clipPath></defs>
 </svg>"""
-    assert book_figures.light(drawing) == (
-        b'<svg viewBox="0 0 10 10"><defs><path id="dot" d="M 3.14 0 L 0.015625 2.5" transform="scale(0.015625)"/>'
-        b'</defs><g><use xlink:href="#dot" x="12.34"/></g></svg>'
+
+
+def test_a_drawing_loses_nothing_that_is_seen():
+    assert drawing.light(DRAWING).decode() == (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"><defs><style type="text/css">'
+        "*{stroke-linejoin: round}.a{fill:none}.b{fill:#222222}.c{fill:none;stroke:red}</style></defs>"
+        '<g class="b" transform="translate(1.23 2) scale(0.08 -0.08)"><defs>'
+        '<path id="a" d="M10 1l-10 1q0-2 1-3z"/></defs><use href="#a"/><use href="#a" x="61.3"/></g>'
+        '<path d="M3.14 .5l.5-.25c.36 .75 1.36 1.75 2.36 2.75l0 0" clip-path="url(#b)" class="c"/>'
+        '<image href="data:image/png;base64,AAAA" transform="matrix(1.921282 0 0 1.921282 7 8)" class="c"/>'
+        '<defs><clipPath id="b"><rect x="35.22" y="16.6" width="9" height="0.123456"/></clipPath></defs></svg>'
     )
+    assert [drawing._short(number) for number in (0, 51, 52, 2755, 2756)] == ["a", "Z", "aa", "ZZ", "aaa"]
+
+
+def test_a_light_drawing_has_the_texts_and_the_marks_of_the_full_one():
+    with style.theme("light"):
+        full = style.save_svg(draw_two(pd.DataFrame({"block": [1, 2], "coupling": [0.25, 0.5]})))
+    less = drawing.light(full)
+    assert len(less) < 0.6 * len(full) and less.count(b"scale(") == full.count(b"scale(") - full.count(
+        b"scale(0.015625)"
+    )
+    assert panels.smallest(less.decode()) == panels.smallest(full.decode()) == 8.0

@@ -58,3 +58,17 @@ def test_icons_that_something_names_stay_by_any_of_their_names(tmp_path):
     (tmp_path / "b.js").write_text("'fa-zap'")
     assert slim.used_icons(tmp_path) == 2
     assert (tmp_path / "fontawesome.js").read_text() == icons.replace('sun:[1,2,[],"f1",["M4","M5"]]', "")
+
+
+def test_code_loses_the_marks_that_change_no_colour(tmp_path):
+    of_text = ".highlight { background: #fff; color: #080808 }"
+    rules = [".n { color: #080808 } /* Name */", ".k { color: #7928a1 }", ".gs { color: #080808; font-weight: bold }"]
+    # A mark that has the colour of the text in one theme alone stays.
+    both = {"light": [*rules, ".p { color: #080808 }"], "dark": [*rules, ".p { color: #00ff00 }"]}
+    sheet = [f'html[data-theme="{theme}"] {of_text}' for theme in both]
+    sheet += [f'html[data-theme="{theme}"] .highlight {rule}' for theme, found in both.items() for rule in found]
+    (tmp_path / "pygments.css").write_text("\n".join(sheet))
+    code = '<pre>{}<span class="k">in</span> <span class="p">(</span><span class="gs">b</span></pre>'
+    (tmp_path / "a.html").write_text(code.format('<span class="n">x</span> '))
+    assert slim.plain_code(tmp_path) == ["n"]
+    assert (tmp_path / "a.html").read_text() == code.format("x ")

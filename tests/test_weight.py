@@ -14,9 +14,9 @@ pytestmark = pytest.mark.browser
 chromium, tab = test_browser.chromium, test_browser.tab
 
 
-def test_the_site_takes_at_most_56_megabytes():
-    # Of these, 6 are the model that runs in a page, 5 the data of the explorer and 8 the sources of the library.
-    assert sum(path.stat().st_size for path in HTML.rglob("*") if path.is_file()) < 56_000_000
+def test_the_site_takes_at_most_45_megabytes():
+    # Of these, 6 are the model that runs in a page, 5 the data of the explorer and 4 the sources of the library.
+    assert sum(path.stat().st_size for path in HTML.rglob("*") if path.is_file()) < 45_000_000
 
 
 def test_no_page_takes_more_than_one_and_a_half_megabytes():

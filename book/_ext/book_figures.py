@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 import pandas as pd
 from docutils import nodes
+from drawing import light
 from myst_nb.ext.glue.crossref import read_glue_cache
 from myst_nb.ext.glue.utils import PendingGlueReference
 from panels import smallest, windows, written
@@ -128,7 +129,9 @@ class Rewrite(SphinxPostTransform):
         folder = Path(self.app.outdir) / "_images"
         folder.mkdir(parents=True, exist_ok=True)
         for kind, content in drawn.values():
-            (folder / named(kind, content)).write_bytes(light(content) if kind == "svg" else content)
+            file = folder / named(kind, content)
+            # A figure of a notebook stands in a chapter as well.
+            file.exists() or file.write_bytes(light(content) if kind == "svg" else content)
         address = relative_uri(self.app.builder.get_target_uri(page), "_images/")
         alt = alternative(found)
         images = "".join(_image(theme, *file, address, alt) for theme, file in drawn.items())
@@ -184,24 +187,6 @@ def named(kind: str, content: bytes) -> str:
         the name.
     """
     return f"{hashlib.sha256(content).hexdigest()[:16]}.{kind}"
-
-
-def light(svg: bytes) -> bytes:
-    """Leaves out of a drawing what nobody sees: names that nothing refers to, blanks, thousandths of a point.
-
-    Args:
-        svg: the drawing.
-
-    Returns:
-        a smaller one.
-    """
-    text = svg.decode()
-    used = set(re.findall(r"#([\w.-]+)", text))
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r' id="([^"]*)"', lambda name: name[0] if name[1] in used else "", text)
-    # A number below 1 may be a scale, which needs its digits.
-    text = re.sub(r"(\b[1-9]\d*\.\d\d)\d+", r"\1", text)
-    return re.sub(r"\s*\n\s*", " ", text).replace("> <", "><").encode()
 
 
 def _image(theme: str, kind: str, content: bytes, address: str, alt: str) -> str:

@@ -18,6 +18,7 @@ _TEXT = re.compile(
     r'<!-- (.*?) -->\s*<g style="[^"]*" transform="translate\(([\d.-]+) ([\d.-]+)\)( rotate\(-90\))? scale\(([\d.]+)',
     re.DOTALL,
 )
+_LETTERS = re.compile(r"scale\(([\d.]+) -")
 _SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 THIN = 14.0  # points: what is narrower is a colour bar
 
@@ -40,7 +41,7 @@ def smallest(svg: str) -> float:
     Returns:
         points; indices of a formula are part of its text.
     """
-    return min((100 * float(text[5]) for text in _TEXT.finditer(svg)), default=8.0)
+    return min((100 * float(size) for size in _LETTERS.findall(svg)), default=8.0)
 
 
 def windows(svg: str) -> list[list[Box]]:

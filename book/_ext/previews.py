@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import book_figures
@@ -67,13 +68,18 @@ def of_figures(env: Any, address: Callable[[str], str]) -> dict[str, dict[str, s
     """
     found = {}
     for one in book_figures.numbers(env).values():
-        shown = book_figures.FIGURE.search(one.markup)
-        text = f"Figure {one.number}. {html.unescape(shown['caption'])}"
-        found[one.anchor] = {"preview": text} | {
-            theme: address(book_figures.named(kind, content))
-            for theme, (kind, content) in book_figures.pictures(shown["images"]).items()
-        }
+        caption, files = _shown(one.markup)
+        found[one.anchor] = {"preview": f"Figure {one.number}. {caption}"}
+        found[one.anchor] |= {theme: address(file) for theme, file in files.items()}
     return found
+
+
+@cache
+def _shown(markup: str) -> tuple[str, dict[str, str]]:
+    """Give the caption of a figure and the files of its pictures, once for all pages."""
+    shown = book_figures.FIGURE.search(markup)
+    pictures = book_figures.pictures(shown["images"])
+    return html.unescape(shown["caption"]), {theme: book_figures.named(*one) for theme, one in pictures.items()}
 
 
 def _mark_page(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
