@@ -172,6 +172,17 @@ def test_panels_without_axes_are_panels_and_long_words_above_and_under_them_wrap
     assert above.windows[0].top < left.windows[0].top < title.windows[0].top < entry.windows[0].top
 
 
+def test_a_second_scale_belongs_to_its_panel():
+    with style.theme("light"):
+        figure, (axes,) = parts.panels([""], 2.0)
+        axes.plot([0, 1], [0, 1], label="line")
+        axes.twinx().set_ylabel("right")
+        parts.legend_under(figure, [axes])
+        svg = style.save_svg(figure).decode()
+    panel, legend = panels.windows(svg)
+    assert panel.windows[0].right > 72 * style.WIDTH - 8 and legend.loose
+
+
 def test_what_stands_under_a_column_stays_with_it():
     with style.theme("light"):
         figure, grid = parts.grid(2, 2, 6.0, sharex=True)

@@ -85,7 +85,11 @@ def windows(svg: str) -> list[Piece]:
         words, kind = [_word(text) for text in _texts(part)], part.get("id").partition("_")[0]
         frame = _frame(part) if kind == "axes" else None
         if kind == "axes" and not frame:
-            return []
+            # A second scale has the frame of the first, which is drawn before it.
+            if not panels or not any(child.get("id", "").startswith("matplotlib.axis") for child in part):
+                return []
+            panels[-1].words.extend(word.box for word in words)
+            continue
         if frame and min(frame.right - frame.left, frame.bottom - frame.top) > THIN:
             same = next((panel for panel in panels if panel.frame == frame), None)
             boxes = [word.box for word in words]
