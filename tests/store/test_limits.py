@@ -48,31 +48,36 @@ def files_of(root) -> dict[str, int]:
     return {path: os.stat(path).st_mtime_ns for path in store.listing(root=root).path}
 
 
-@pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize(
-    ("measure", "settings", "most", "together"),
+    ("name", "measure", "settings", "most", "together"),
     [
-        (cl.measure_depth, {"ks": (2,)}, 7, 7),
-        (cl.measure_depth, {"ks": (2,)}, 1, 1),  # as wide models are measured
-        (cl.measure_trajectories, {}, 7, 1),
+        ("nano-neox", cl.measure_depth, {"ks": (2,)}, 7, 7),
+        ("tiny", cl.measure_depth, {"ks": (2,)}, 1, 1),  # as wide models are measured
+        ("tiny", cl.measure_trajectories, {}, 7, 1),
     ],
 )
-def test_merged_shards_are_the_bytes_of_a_plain_run(tmp_path, monkeypatch, count, measure, settings, most, together):
+def test_merged_shards_are_the_bytes_of_a_plain_run(
+    model, tmp_path, monkeypatch, name, measure, settings, most, together
+):
     monkeypatch.setattr(given, "_MOST_TOGETHER", most)
-    neox, texts = cl.load_model("nano-neox"), [prompt.text for prompt in cl.load_prompts(n=23)]
-    assert prompts_together(neox, measure) == together
-    texts[9] = texts[2]  # of the first group, and once more in the second
-    home = {place: 2 if place == 9 else place for place in range(23)}
-    whole = cl.sweep(measure, neox, texts, store=tmp_path / "one", **settings)
-    for number in reversed(range(1, count + 1)):
-        part = cl.sweep(measure, neox, texts, store=tmp_path / "many", shard=f"{number}/{count}", **settings)
-        mine = [texts[place] for place in range(23) if limits.parts(texts, together)[place] % count == number - 1]
-        assert part.prompt.values.tolist() == mine and part.attrs["n_prompts"] == len(mine)
-    assert limits.parts(texts, 7) == [home[place] // 7 for place in range(23)]
-    before = files_of(tmp_path / "many")
-    merged = cl.sweep(measure, neox, texts, store=tmp_path / "many", **settings)
-    assert netcdf(merged) == netcdf(whole) and merged.prompt.values.tolist() == texts
-    assert files_of(tmp_path / "many") == before and len(before) == 22
+    model = model if name == "tiny" else cl.load_model(name)
+    texts = [prompt.text for prompt in cl.load_prompts(n=23)]
+    assert prompts_together(model, measure) == together
+    texts[9] = texts[2]  # of the first group of seven, and once more in the second
+    parts = limits.parts(texts, together)
+    if together == 7:
+        assert parts == [0] * 7 + [1, 1, 0] + [1] * 4 + [2] * 7 + [3] * 2
+    whole = cl.sweep(measure, model, texts, store=tmp_path / "plain", **settings)
+    for count in (2, 3):
+        store_of = tmp_path / str(count)
+        for number in reversed(range(1, count + 1)):
+            part = cl.sweep(measure, model, texts, store=store_of, shard=f"{number}/{count}", **settings)
+            mine = [text for text, its in zip(texts, parts, strict=True) if its % count == number - 1]
+            assert part.prompt.values.tolist() == mine and part.attrs["n_prompts"] == len(mine)
+        before = files_of(store_of)
+        merged = cl.sweep(measure, model, texts, store=store_of, **settings)
+        assert netcdf(merged) == netcdf(whole) and merged.prompt.values.tolist() == texts
+        assert files_of(store_of) == before and len(before) == 22
 
 
 def test_a_sweep_that_goes_on_gives_the_bytes_of_an_undisturbed_run(tmp_path):
