@@ -116,8 +116,8 @@ def map_page() -> str:
     return "\n".join(
         [
             f"Of {sum(numbers.values())} figures and tables, {numbers['faithful']} are drawn as the paper describes "
-            f"them, {numbers['partly']} in part, and {numbers['not drawn']} not at all. Of the other {numbers['lost']} "
-            "our source does not say what they show.\n",
+            f"them, {numbers['partly'] or 'none'} in part, and {numbers['not drawn']} not at all. Of the "
+            f"other {numbers['lost']} our source does not say what they show.\n",
             "## The rule\n",
             "One rule gives every item its state. It is about the kind of figure, not about its outcome; the "
             "[claims](claims.md) say what came out.\n",
@@ -166,9 +166,10 @@ def _commands(rows: list[Row]) -> dict[str, str]:
 
 def _joined(items: list[str]) -> str:
     """Writes a list as a reader expects it."""
-    kinds = {"figures": [item for item in items if not item.startswith("T")]}
-    kinds["tables"] = [item[1:] for item in items if item.startswith("T")]
-    return " and of ".join(f"{kind} {', '.join(found)}" for kind, found in kinds.items() if found)
+    kinds = {"figure": [item for item in items if not item.startswith("T")]}
+    kinds["table"] = [item[1:] for item in items if item.startswith("T")]
+    named = {f"{kind}{'s' * (len(found) > 1)}": found for kind, found in kinds.items() if found}
+    return " and of ".join(f"{kind} {', '.join(found)}" for kind, found in named.items())
 
 
 def unknown_models(row: Row) -> list[str]:
