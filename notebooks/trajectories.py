@@ -104,9 +104,8 @@ show(
 # its entropy says how undecided the model would be if it stopped there.
 
 # %%
-for name, networks in models.items():
-    turn = choices.chosen_turn(p, networks["trained"].sizes["block"], name)
-profiles = trajectories.of_each(trajectories.take_profiles, models, turn)
+turns = [choices.chosen_turn(p, networks["trained"].sizes["block"], name) for name, networks in models.items()]
+profiles = trajectories.of_each(trajectories.take_profiles, models, turns[0])
 show(
     trajectories.draw_profiles,
     profiles,
