@@ -324,7 +324,8 @@ def page(
     if latest_size.exists():
         runs = json.loads(latest_size.read_text(encoding="utf-8"))
         head = ("model", "precision", "depth notebook, one prompt", "largest process", "forming would be")
-        parts += [machine_line(runs[0]["machine"]), table(head, [real_size_row(run) for run in runs])]
+        parts += [f"**{run['parameters']['precision']}.** {machine_line(run['machine'])}" for run in runs]
+        parts += [table(head, [real_size_row(run) for run in runs])]
         ran = {run["parameters"]["precision"] for run in runs}
         for precision in (one for one in ("float32", "nf4") if one not in ran):
             command = f"`python -m benchmarks.real_size --precision {precision}`"
