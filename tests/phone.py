@@ -19,7 +19,7 @@ def faults(tab: Page, page: Path, scheme: str) -> dict[str, str]:
     """Figures that are not shown or not cut into their panels, and those with words below ten pixels."""
     found = {}
     for anchor, cut, drawn in tab.evaluate(_DRAWN, scheme):
-        if not drawn or cut != (len(drawn) > 1):
+        if not drawn or (len(drawn) > 1 and not cut):
             found[anchor] = f"{len(drawn)} pictures are shown"
         for source, width in drawn:
             file = (page.parent / source).resolve()

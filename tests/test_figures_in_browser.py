@@ -15,11 +15,12 @@ PHONE = test_browser.PHONE
 
 LARGEST_API_PAGE = 500_000
 
-# A panel about as wide as the column keeps the size of its words and scrolls, and so does a drawing of one piece.
+# A panel that is wider than a phone, with its labels, keeps the size of its words and scrolls; so does a drawing.
 WIDE = {
-    "depth-construction", "depth-distribution", "depth-models", "emergence-coupling", "nulls-figure-1a",
-    "nulls-surrogates", "prompts-difficulty", "readings-beyond-chance", "readings-agreement", "readings-choices",
-    "readings-boundary", "vision-accuracy", "vision-relations", "vision-drop-path", "coupling-of-post-norm-blocks",
+    "depth-construction", "depth-distribution", "depth-models", "dynamics-readings", "emergence-coupling",
+    "generalization-all-variants", "generalization-rivals", "nulls-figure-1a", "nulls-surrogates",
+    "prompts-difficulty", "readings-beyond-chance", "readings-agreement", "readings-choices", "readings-boundary",
+    "vision-accuracy", "vision-relations", "vision-drop-path", "coupling-of-post-norm-blocks",
 }  # fmt: skip
 SCROLLS = """() => [...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *)")].filter(figure =>
   [...figure.querySelectorAll(".tbc-view, .tbc-panel")]

@@ -42,7 +42,7 @@ class Reader:
         self.tab.keyboard.press("Enter")
         self.tab.wait_for_url("**/search.html?q=*")
         self.tab.locator("#search-results li a").first.wait_for(timeout=20_000)
-        self.tab.wait_for_function("!document.querySelector('#search-progress')?.textContent.includes('Searching')")
+        self.tab.locator(".search-summary").filter(has_text="Search finished").wait_for()
         links = self.tab.locator("#search-results li > a")
         return links.evaluate_all("found => found.map(a => [a.textContent, a.getAttribute('href')])")
 
