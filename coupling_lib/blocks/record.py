@@ -168,7 +168,7 @@ def family_of(hf: PreTrainedModel) -> str:
 
 def block_call(
     block: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any, keys_values: dict[nn.Module, KeysValues]
-) -> "BlockCall":
+) -> BlockCall:
     """Sort out a block's arguments by name: the residual stream, caches (dropped), and the rest."""
     signature = inspect.signature(type(block).forward)
     bound = signature.bind(block, *args, **kwargs).arguments
