@@ -125,24 +125,9 @@ def draw_graph(coupling: xr.DataArray, null: float, beyond: bool = False) -> Fig
     inks = [style.dataset_colour(name, place) for place, name in enumerate(names)]
     if beyond:
         excess = "coupling of two transformer blocks, beyond that of random bases"
-        return circles(names, weights, inks, {}, excess, "+.2f")
+        return circle.circles(names, weights, inks, {}, excess, "+.2f")
     samples = {f"{1 - null:.2f} (random bases)": 1 - null}
-    return circles(names, weights, inks, samples, f"{coupling.label}, mean of both directions and over prompts")
-
-
-def circles(
-    titles: Sequence[str], coupling: xr.DataArray, inks: Sequence[str], samples: Mapping[str, float], meaning: str,
-    form: str = ".2f",
-) -> Figure:  # fmt: skip
-    """Draw blocks on circles, a panel after another on one scale, with what some widths of their edges stand for."""
-    figure, row = parts.panels(titles, 0.7, square=True)
-    weights = coupling.transpose(..., "block_b", "block_a").values
-    top = max(float(np.nanmax(weights)), 1e-9)
-    for axes, one, ink in zip(row, weights, inks, strict=True):
-        circle.draw(axes, one, top, ink)
-    shares = {format(share * top, form): share * top for share in (0.25, 0.5, 1.0)}
-    circle.legend(figure, {**samples, **shares}, top, meaning)
-    return figure
+    return circle.circles(names, weights, inks, samples, f"{coupling.label}, mean of both directions and over prompts")
 
 
 def draw_distribution(coupling: xr.Dataset, null: float) -> Figure:

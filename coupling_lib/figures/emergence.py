@@ -13,7 +13,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
-from coupling_lib.figures import depth, parts, style
+from coupling_lib.figures import circle, depth, parts, style
 from coupling_lib.figures.labels import coupling_label
 from coupling_lib.metrics.summaries import from_one, interval, joined, pair_couplings, quartiles
 from coupling_lib.models.registry import by_size
@@ -163,7 +163,7 @@ def draw_graphs(graphs: xr.DataArray) -> Figure:
     inks = [style.colour(style.UNTRAINED if title == "step 0" else style.TRAINED) for title in graphs.step.values]
     samples = {f"{graphs.null:.2f} (random bases)": graphs.null}
     meaning = f"{graphs.label}, mean of both directions and over prompts"
-    return depth.circles(graphs.step.values, graphs, inks, samples, meaning)
+    return circle.circles(graphs.step.values, graphs, inks, samples, meaning)
 
 
 def draw_scores(scores: xr.Dataset) -> Figure:
