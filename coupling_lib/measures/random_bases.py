@@ -47,7 +47,7 @@ def null_of(
     Args:
         ds: A dataset of `measure_depth`, `measure_relations` or `measure_tokens`.
         variant: A name of `VARIANTS`; or several; or None for all that were measured.
-        n_samples: Number of draws; fewer are made where the error falls below 1e-6 before.
+        n_samples: Number of draws; a variant takes no more of them once its relative error is below 5e-6.
         seed: Seed of the draws.
 
     Returns:
@@ -77,7 +77,7 @@ def null_of(
     }
     dims = ("variant", *blank.dims)
     null = xr.Dataset({part: (dims, x) for part, x in parts.items()}, {"variant": names, **blank.coords})
-    draws = found[names[0]].draws
+    draws = max(found[name].draws for name in names)
     note = f"closed form of the mean square and {draws:,} draws"
     return (null.isel(variant=0, drop=True) if single else null).assign_attrs(draws=draws, seed=seed, note=note)
 

@@ -16,9 +16,10 @@ from coupling_lib.metrics.variants import PairProducts, Variant, checked_ks, cho
 _CYCLIC = "old_off_over_diagonal"
 _TWINS = {"released_norm_vju": "released_norm", "released_trace_vju": "released_trace"}
 _TWINS |= {f"basis_{sides}": "basis_uu" for sides in ("vv", "uv", "vu")}
-# Draws below which a standard error is not believed, entries of the largest intermediate product, and bytes of frames
-# that are kept for the next prompt.
-_FEWEST, _MAX_ENTRIES, _MOST_KEPT = 200, 2**21, 2**25
+# Draws below which a standard error is not believed, and the relative error from which on a mean needs no more of them.
+_FEWEST, _SETTLED = 200, 5e-6
+# Entries of the largest intermediate product, and bytes of frames that are kept for the next prompt.
+_MAX_ENTRIES, _MOST_KEPT = 2**21, 2**25
 
 
 def random_orthogonal_null(
@@ -49,7 +50,7 @@ class Expectation(NamedTuple):
     value: Tensor  #: The mean.
     error: Tensor  #: Its standard error.
     mean_square: Tensor  #: The exact mean of the square; not a number where it is not known.
-    draws: int  #: Number of draws, of the K that took most.
+    draws: int  #: Number of draws, at the K that took most.
 
 
 def expected_null(
@@ -68,38 +69,41 @@ def expected_null(
     # Each K has draws of its own, so that a value does not depend on which other K are asked for.
     each, draws = zip(*(_expected(S, d, k, drawn, n_samples, seed) for k in ks), strict=True)
     means = {v.name: torch.stack([found[v.name] for found in each], dim=1) for v in drawn}
-    return {v.name: Expectation(*means[_TWINS.get(v.name, v.name)], max(draws)) for v in variants}
+    most = {v.name: max(of_one_k[v.name] for of_one_k in draws) for v in drawn}
+    twins = {v.name: _TWINS.get(v.name, v.name) for v in variants}
+    return {name: Expectation(*means[twin], most[twin]) for name, twin in twins.items()}
 
 
 def _expected(
     S: Tensor, d: int, k: int, variants: Sequence[Variant], n_samples: int, seed: int
-) -> tuple[dict[str, Tensor], int]:
-    """Mean, its error and the mean square of variants at one K, each (3, L); and the number of draws."""
+) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Mean, its error and the mean square of variants at one K, each (3, L); and the number of draws of each."""
     known = {v.name: closed_form_null(v.name, S, d, k) for v in variants if v.name != _CYCLIC}
-    sums = {v.name: S.new_zeros(2, len(S)) for v in variants}
-    n = 0
+    sums, draws, waiting = {v.name: S.new_zeros(2, len(S)) for v in variants}, {v.name: 0 for v in variants}, variants
     for products in _null_products(S, d, [k], n_samples, seed, variants):
-        found = evaluated([v for v in variants if v.name in known], products, [k])
+        found = evaluated([v for v in waiting if v.name in known], products, [k])
         # Half the square of the distance from the known root mean square.
         found = {name: (v[0] - known[name].unsqueeze(-1)).square() / 2 for name, v in found.items()}
         if _CYCLIC in sums:
             found[_CYCLIC] = cyclic_mean(products.ujv)
         for name, values in found.items():
             sums[name] += torch.stack([values.sum(dim=-1), values.square().sum(dim=-1)])
-        n += next(iter(found.values())).shape[-1]
-        settled = (bool((_error(sums[name], n) <= 1e-6 * q.square()).all()) for name, q in known.items())
-        if known and n >= _FEWEST and all(settled):
+            draws[name] += values.shape[-1]
+        errors = {name: _error(total, draws[name]) for name, total in sums.items()}
+        settled = {name for name, q in known.items() if bool((errors[name] <= _SETTLED * q.square()).all())}
+        waiting = [v for v in waiting if draws[v.name] < _FEWEST or v.name not in settled]
+        if not waiting:
             break
     means = {}
     for name, total in sums.items():
-        mean, error = total[0] / n, _error(total, n)
+        mean, error = total[0] / draws[name], _error(total, draws[name])
         square = torch.full_like(mean, torch.nan)
         if name in known:
             q = known[name]
             scale = torch.where(q > 0, q, 1)
             mean, error, square = q - mean / scale, error / scale, q.square()
         means[name] = torch.stack([mean, error, square])
-    return means, n
+    return means, draws
 
 
 def _checked(S: Tensor, d: int, ks: Iterable[int], n_samples: int) -> tuple[Tensor, list[int]]:
@@ -129,7 +133,7 @@ def _null_products(
     # Coordinates from the last change in any spectrum on are alike to all blocks.
     changes = (full[:, 1:] != full[:, :-1]).any(dim=0).nonzero()
     r = max(k, int(changes.max()) + 1 if len(changes) else 0)
-    head, flat = full[:, None, None, :r], full[:, -1, None, None, None] if r < d else 0
+    head, flat = full[:, None, :r], full[:, -1, None, None, None] if r < d else 0
     group = max(1, min(1000, _MAX_ENTRIES // (len(S) * k * r)))
     # The second pair stands for U_1' V_2 and V_1' U_2; no variant sees both pairs.
     kinds = [kind for kind in (("ujv", "uu", "vv"), ("vju", "vu", "uv")) if wanted & set(kind)]
@@ -137,7 +141,10 @@ def _null_products(
         products = {}
         for (ujv, u, v), pair in zip(kinds, pairs, strict=True):
             left, right, tail = (x.to(S) for x in pair)
-            products[ujv] = (left.mT * head) @ right + flat * tail if ujv in wanted else None
+            if ujv in wanted:
+                # One product a draw, for all blocks at once.
+                projected = (left.mT.unsqueeze(1) * head).flatten(1, 2) @ right
+                products[ujv] = projected.unflatten(1, (len(S), k)).transpose(0, 1) + flat * tail
             products[u] = left[:, :k].mT.unsqueeze(0)
             products[v] = right[:, :k].unsqueeze(0) if v == "vv" else right[:, :k].mT.unsqueeze(0)
         yield PairProducts(s=S[:, None, :k], **products)
