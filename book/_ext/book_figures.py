@@ -294,4 +294,4 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_post_transform(Rewrite)
     # After Sphinx has numbered what it knows of.
     app.connect("env-get-updated", _number, priority=900)
-    return {"parallel_read_safe": False, "parallel_write_safe": False}
+    return {"parallel_read_safe": False, "parallel_write_safe": True}
