@@ -10,7 +10,7 @@ import difflib
 import inspect
 import re
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,7 @@ def plan(given: Any, name: str) -> dict[str, Any]:
                 filled = _figure(notebook, parameters, {**model, "precision": precision, **shared})
                 figure = {"notebook": notebook, "parameters": filled, "needs": needed}
                 figures[f"{notebook}-{_slug(model)}-{precision}"] = figure
+    _refuse_unasked(measures, chosen["figures"])
     weights = {_slug(model): model for model in models}
     folder = str(paths.RESULTS / "sweeps" / name)
     return {"name": name, "root": folder, "store": str(paths.RESULTS), "weights": weights, "jobs": jobs,
@@ -242,11 +243,24 @@ def _figure(notebook: str, parameters: Any, of_the_sweep: Mapping[str, Any]) -> 
     return {name: value for name, value in usual.items() if name in _OF_THE_SWEEP} | dict(parameters)
 
 
+def _refuse_unasked(measures: Mapping[str, Mapping[str, Any]], notebooks: Collection[str]) -> None:
+    """Refuse figures that would not find what was measured, and measure all of it anew."""
+    # No notebook says whether Jacobians are formed, and what is stored with it said is another measurement.
+    for measure, settings in measures.items():
+        blind = [notebook for notebook in notebooks if f"measure_{measure}" in _twin(notebook)]
+        if settings.get("formed") is not None and blind:
+            raise ConfigError(f"measures: {measure} has formed = {_seen(settings['formed'])}, and notebook {blind[0]} "
+                              "of figures asks for measurements without it; leave one of them out")  # fmt: skip
+
+
 def _declared(notebook: str) -> list[str]:
     """List the parameters of a notebook, from its text twin."""
-    text = (NOTEBOOKS / f"{notebook}.py").read_text(encoding="utf-8")
-    cell = text.partition('# %% tags=["parameters"')[2].partition("# %%")[0]
+    cell = _twin(notebook).partition('# %% tags=["parameters"')[2].partition("# %%")[0]
     return re.findall(r"^(\w+): \w+ = ", cell, re.MULTILINE)
+
+
+def _twin(notebook: str) -> str:
+    return (NOTEBOOKS / f"{notebook}.py").read_text(encoding="utf-8")
 
 
 def _label(job: Mapping[str, Any]) -> str:

@@ -85,10 +85,7 @@ def quiet() -> Generator[None]:
 def use(hf: PreTrainedModel) -> None:
     """Make a model call the registered attention, where its family can."""
     with quiet():  # a family that keeps its own attention says so in a warning
-        try:
-            hf.set_attn_implementation(NAME)
-        except (ValueError, KeyError, NotImplementedError):
-            hf.set_attn_implementation("eager")
+        hf.set_attn_implementation(NAME)
 
 
 def _attention(

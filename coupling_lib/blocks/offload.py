@@ -1,10 +1,11 @@
-"""A model larger than memory: its blocks stay in their files, and one at a time is read when it is needed.
+"""A model larger than one card: its blocks lie on several, or stay in their files and are read one at a time.
 
-Everything outside the blocks (embeddings, final norm, output layer) is held in memory. In a forward pass a hook of
-accelerate reads a block's weights before the block runs and drops them after it; where a block is differentiated,
-`precision.dense_copy` reads them into a copy of its own. The files are the model's own safetensors. Only what
-transformers builds anew from several stored tensors, such as the fused experts of a mixture-of-experts layer, is
-written to a temporary folder that lives as long as the model.
+Everything outside the blocks (embeddings, final norm, output layer) is held on one device. In a forward pass a hook of
+accelerate brings what a block is called with to its card and the stream back, or reads a block's weights before the
+block runs and drops them after it; where such a block is differentiated, `precision.dense_copy` reads them into a copy
+of its own. The files are the model's own safetensors. Only what transformers builds anew from several stored tensors,
+such as the fused experts of a mixture-of-experts layer, is written to a temporary folder that lives as long as the
+model.
 
 Tensors are read, not mapped: a mapped file counts towards the limits on a process's memory that batch systems set
 and is resident as far as it has been touched. The operating system keeps pages of files it has read in whatever
@@ -14,8 +15,9 @@ memory is free, so a budget well below the machine's memory costs little time.
 from __future__ import annotations
 
 import logging
+import sys
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,26 +34,27 @@ from transformers.core_model_loading import WeightConverter
 from coupling_lib.blocks import fits as memory
 from coupling_lib.blocks.record import find_blocks
 
+DISK = "disk"  # as `from_pretrained` calls it
+
 
 @dataclass(frozen=True)
 class Plan:
-    """Which parts of a model stay on disk, and what memory that takes."""
+    """A model as its blocks and the rest: how many weights each has, and what the parts are called."""
 
     path: str
     outside: int
-    largest: int
-    n_blocks: int
+    blocks: tuple[int, ...]
     others: tuple[str, ...]
 
+    @property
+    def largest(self) -> int:
+        """Give the number of weights of the largest block."""
+        return max(self.blocks)
+
     def bytes(self, dtype: torch.dtype) -> int:
-        """Compute the most memory that weights take at any moment."""
+        """Compute the most memory that weights take at any moment while the blocks stay on disk."""
         # While a block is measured its weights are held in float32, whatever they are stored in.
         return self.outside * dtype.itemsize + self.largest * torch.float32.itemsize
-
-    def device_map(self, device: torch.device) -> dict[str, torch.device | str]:
-        """Say where each part goes, in the form that `from_pretrained` takes."""
-        on_disk = {f"{self.path}.{number}": "disk" for number in range(self.n_blocks)}
-        return on_disk | dict.fromkeys(self.others, device)
 
 
 def plan(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Plan:
@@ -66,15 +69,27 @@ def plan(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Plan:
         here = (*owner.named_children(), *owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))
         others += [prefix + name for name, _ in here if name != part]
         owner, prefix = owner.get_submodule(part), f"{prefix}{part}."
-    return Plan(found.path, _size(hf) - sum(sizes), max(sizes), len(sizes), tuple(others))
+    return Plan(found.path, _size(hf) - sum(sizes), tuple(sizes), tuple(others))
 
 
 @dataclass(frozen=True)
 class Placing:
-    """Where the weights of a model go: what stays on disk, and whether fresh ones are drawn one block at a time."""
+    """Where the weights of a model go, and whether fresh ones are drawn one block at a time."""
 
-    on_disk: Plan | None = None
+    device: torch.device
+    division: Plan
+    blocks: tuple[torch.device | str, ...] = ()  # the card of each, or "disk"; none where all is on `device`
     by_block: bool = False
+
+    @property
+    def on_disk(self) -> bool:
+        """Say whether the blocks stay on disk."""
+        return DISK in self.blocks
+
+    def device_map(self) -> dict[str, torch.device | str]:
+        """Say where each part goes, in the form that `from_pretrained` takes."""
+        blocks = {f"{self.division.path}.{number}": place for number, place in enumerate(self.blocks)}
+        return blocks | dict.fromkeys(self.division.others, self.device)
 
 
 def choose(
@@ -82,39 +97,72 @@ def choose(
     config: PreTrainedConfig,
     precision: str,
     arguments: Mapping[str, Any],
-    device: torch.device,
+    devices: Sequence[torch.device],
     name: str,
     *,
+    spread: bool,
     untrained: bool,
     budget: int | None,
 ) -> Placing:
-    """Decide whether a model's blocks stay on disk, and refuse a model that fits in neither way."""
-    need, division = memory.needed(model_class, config), plan(model_class, config)
+    """Decide where a model goes: on the first device, on all of them, or its blocks on disk; or refuse it."""
+    need, division, device = memory.needed(model_class, config), plan(model_class, config), devices[0]
     on_disk = None if "quantization_config" in arguments else division.bytes(arguments["dtype"])
     # A block whose weights are not float32 is measured on a float32 copy.
-    whole = need[precision] + (0 if precision == "float32" else 4 * division.largest)
-    if budget is not None:
-        if stays := whole > budget:
-            memory.check_offloaded(whole, on_disk, budget, precision, device, name)
-        else:
-            memory.check(need, precision, device, name, division.bytes(torch.bfloat16))
-    else:
-        # Next to the weights: the Jacobians of all blocks, and activations, which take less than a block.
-        width = getattr(config.get_text_config(), "hidden_size", 0)
-        total, free = whole + 4 * (division.n_blocks * width**2 + division.largest), memory.available(device)
-        stays = on_disk is not None and on_disk < whole and total > free and on_disk <= free
-        if stays:
+    copy = 0 if precision == "float32" else 4 * division.largest
+    # Next to the weights: the Jacobians of all blocks, and activations, which take less than a block.
+    width = getattr(config.get_text_config(), "hidden_size", 0)
+    beside = copy if budget else copy + 4 * (len(division.blocks) * width**2 + division.largest)
+    total, free = need[precision] + beside, budget or memory.available(device)
+    stays, cards = False, None
+    if len(devices) > 1 and (spread or total > free):
+        outside = division.outside * arguments["dtype"].itemsize
+        each = (need[precision] - outside) / sum(division.blocks)
+        rooms = [min(budget or sys.maxsize, memory.available(card)) - beside for card in devices]
+        cards = share_out([outside, *(each * size for size in division.blocks)], rooms)
+    if cards is not None:
+        if not spread:
             print(
-                f"{name}: measuring it in {precision} needs {memory.gb(total)}, and {memory.gb(free)} are free on "
-                f"{device}; its blocks stay on disk and are read one at a time, the rest takes {memory.gb(on_disk)}",
+                f"{name}: measuring it in {precision} needs {memory.gb(total)}, and one card may hold "
+                f"{memory.gb(free)}; its blocks are spread over {len(set(cards))} cards",
                 flush=True,
             )
-        else:
-            memory.check(need, precision, device, name, division.bytes(torch.bfloat16))
-    by_block = untrained and (stays or need["float32"] > min(budget or need["float32"], _host()))
+    elif budget is not None and total > budget:
+        memory.check_offloaded(total, on_disk, budget, precision, device, name)
+        stays = True
+    elif budget is None and on_disk is not None and on_disk < need[precision] + copy and on_disk <= free < total:
+        stays = True
+        print(
+            f"{name}: measuring it in {precision} needs {memory.gb(total)}, and {memory.gb(free)} are free on "
+            f"{device}; its blocks stay on disk and are read one at a time, the rest takes {memory.gb(on_disk)}",
+            flush=True,
+        )
+    else:
+        memory.check(need, precision, device, name, division.bytes(torch.bfloat16))
+    main, *blocks = [devices[card] for card in cards] if cards else [device] + [DISK] * stays * len(division.blocks)
+    by_block = untrained and (bool(blocks) or need["float32"] > min(budget or need["float32"], _host()))
     if by_block:
         memory.check_drawn(4 * (division.outside + 2 * division.largest), _host(), name)
-    return Placing(division if stays else None, by_block)
+    return Placing(main, division, tuple(blocks), by_block)
+
+
+def share_out(sizes: Sequence[float], rooms: Sequence[float]) -> list[int] | None:
+    """Give each part the card that it lies on, in order and all cards filled alike; None if they do not hold them."""
+    rooms = [max(0.0, room) for room in rooms]
+    # Parts are whole, so that the share to which cards are filled is the least above this one that leaves none over.
+    filled = sum(sizes) / max(1.0, sum(rooms))
+    while filled < 1.02:
+        card, left, places = 0, [room * min(1.0, filled) for room in rooms], []
+        filled *= 1.02
+        for size in sizes:
+            while card < len(left) and size > left[card]:
+                card += 1
+            if card == len(left):
+                break
+            left[card] -= size
+            places.append(card)
+        else:
+            return places
+    return None
 
 
 def _host() -> int:
@@ -125,24 +173,31 @@ def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def load(read: Callable[..., PreTrainedModel], division: Plan, device: torch.device) -> PreTrainedModel:
-    """Load a model with its blocks left on disk."""
+def load(read: Callable[..., PreTrainedModel], placing: Placing) -> PreTrainedModel:
+    """Load a model with each block in its place."""
+    if not placing.blocks:
+        return read()
     folder = TemporaryDirectory(prefix="coupling_lib-")
     try:
         with _read_what_memory_holds():
-            hf = read(device_map=division.device_map(device), offload_folder=folder.name)
+            hf = read(device_map=placing.device_map(), offload_folder=folder.name)
     except BaseException:
         folder.cleanup()
         raise
     weakref.finalize(hf, folder.cleanup)
-    # accelerate hooks every layer. One hook per block reads the block as a whole, which also serves families
-    # whose layers use each other's weights, and leaves everything outside the blocks as plain modules.
-    modules = hf.get_submodule(division.path)
-    index = next(hook for module in modules.modules() if (hook := _hook(module))).weights_map.dataset.index
+    # accelerate hooks every layer. One hook per block reads or calls the block as a whole, which also serves families
+    # whose layers use each other's weights, and leaves everything outside the blocks as plain modules on one device.
+    path = placing.division.path
+    modules = hf.get_submodule(path)
+    stored = next((hook.weights_map.dataset.index for module in modules.modules() if (hook := _hook(module))), {})
     remove_hook_from_submodules(hf)
-    for number, block in enumerate(modules):
-        stored = StoredWeights(index, f"{division.path}.{number}.")
-        add_hook_to_module(block, AlignDevicesHook(device, offload=True, weights_map=stored, place_submodules=True))
+    for number, (block, place) in enumerate(zip(modules, placing.blocks, strict=True)):
+        if place == DISK:
+            weights = StoredWeights(stored, f"{path}.{number}.")
+            hook = AlignDevicesHook(placing.device, offload=True, weights_map=weights, place_submodules=True)
+        else:
+            hook = AlignDevicesHook(place, io_same_device=True)
+        add_hook_to_module(block, hook)
     return hf
 
 

@@ -71,10 +71,11 @@ def arithmetic(hf: PreTrainedModel) -> torch.dtype:
     return torch.float64 if hf.dtype == torch.float64 else torch.float32
 
 
-def dense_copy(block: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Give a block whose weights are plain and wide: itself where they already are, else a copy."""
+def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None = None) -> nn.Module:
+    """Give a block with plain, wide weights, on a device if one is named: itself where they are so, else a copy."""
     on_disk = offload.is_offloaded(block)
-    if not on_disk and not is_quantised(block) and all(p.dtype == dtype for p in block.parameters()):
+    there = all(p.dtype == dtype and device in (None, p.device) for p in block.parameters())
+    if there and not on_disk and not is_quantised(block):
         return block
     memo: dict[int, Any] = {}
     for module in block.modules():
@@ -84,7 +85,7 @@ def dense_copy(block: nn.Module, dtype: torch.dtype) -> nn.Module:
     duplicate = copy.deepcopy(block, memo)
     if on_disk:
         offload.fill(duplicate, block, dtype)
-    duplicate = duplicate.to(dtype)
+    duplicate = duplicate.to(device, dtype)
     for module in duplicate.modules():
         for name in _REPLACED:
             module.__dict__.pop(name, None)

@@ -151,7 +151,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     recorded.clear()
     keys_values.clear()
     if len({weight.device for weight in blocks.modules.parameters()}) > 1:
-        calls = [call.on(call.output.device) for call in calls]
+        calls = [call.on(next(call.block.parameters()).device) for call in calls]
     for number, (before, call) in enumerate(pairwise(calls), start=2):
         # A NaN is refused by another check, which says where it comes from.
         if not torch.equal(*(state.nan_to_num() for state in (before.output.to(call.input), call.input))):

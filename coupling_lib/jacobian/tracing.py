@@ -109,16 +109,18 @@ class Trace:
         # output, it gives that last entry.
         hf = self.model.hf
         with torch.no_grad():
-            wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1]
+            wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1].to(self.device)
         last = self.calls[-1].output
         if torch.equal(wanted, last):
             return nn.Identity()
         owner = hf.get_submodule(self.model.blocks.path.rpartition(".")[0])
         for name, child in owner.named_children():
             if "norm" in type(child).__name__.lower():
+                # The norm may lie on another card than the last block.
+                place = next(child.parameters(), last).device
                 with torch.no_grad():
-                    if torch.allclose(child(last), wanted, rtol=1e-3, atol=1e-3):
-                        return precision.dense_copy(owner.get_submodule(name), self.dtype)
+                    if torch.allclose(child(last.to(place)).to(self.device), wanted, rtol=1e-3, atol=1e-3):
+                        return precision.dense_copy(owner.get_submodule(name), self.dtype, self.device)
         raise UnsupportedModelError(f"{type(hf).__name__} has no final norm that gives the last of its hidden_states")
 
     def forget(self, block: int) -> None:

@@ -162,4 +162,4 @@ def _intervened(traced: Trace, position: int, added: torch.Tensor) -> tuple[torc
             states.append(stream[:, position])
         others = stream[:, :position].save()
         run.stop()
-    return torch.stack(states, dim=1), others
+    return torch.stack([state.to(traced.device) for state in states], dim=1), others.to(traced.device)

@@ -188,7 +188,7 @@ def _paths(traced: Trace) -> frame.Variables:
     if len(kept) <= COMPONENTS:
         return {}
     # So has the first token of some models, which attention parks on; ten times the median is far from both.
-    states = traced.hidden[:, kept]
+    states = traced.hidden[:, kept].cpu()
     norms = torch.linalg.vector_norm(states, dim=-1)
     near = (norms <= 10 * norms.median(dim=1, keepdim=True).values).all(dim=0)
     path = principal_paths(states[:, near], COMPONENTS)

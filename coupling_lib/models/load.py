@@ -110,10 +110,12 @@ def load_model(
         seed: seed of that initialisation.
         revision: branch, tag or commit of the hub ("step128" of a Pythia model), or training step of an
             embedded model ("step0", "step316").
-        device: "cpu", "cuda", "cuda:1" ...; by default a GPU if there is one.
-        memory: the most that weights may take on `device` at any moment, "8GiB", "500MB" or a number of bytes. A
-            model that needs more, counting the float32 copy of the block being measured, keeps its blocks in
-            their files and one at a time is read; the numbers are the same bit for bit. Activations and
+        device: "cpu", "cuda", "cuda:1" ..., or "auto", which spreads whole blocks over all visible GPUs. By default
+            one GPU if there is one, and all where the model needs more than one holds, which one line says. Each
+            block is measured on its own card. Tested with pretended cards: no machine with several was at hand.
+        memory: the most that weights may take on a device at any moment, "8GiB", "500MB" or a number of bytes. A
+            model that needs more on all of them, counting the float32 copy of the block being measured, keeps its
+            blocks in their files and one at a time is read; the numbers are the same bit for bit. Activations and
             Jacobians come on top. By default it is what is free, less room for these; where blocks stay on
             disk then, one line says so. Untrained weights are drawn, and written, one block at a time.
 
@@ -133,27 +135,26 @@ def load_model(
     _check_arguments(untrained, seed, revision)
     budget = memories.parse(memory)
     arguments = precisions.loading_arguments(precision)
-    place = _device(device)
+    devices = _devices(device)
     origin = sources.locate(name, revision)
     config = architecture.read_config(origin.folder, origin.name)
     family = architecture.model_class(config, origin.name)
     fresh = seed if untrained else origin.step0_seed
     with quiet(), _explained(origin, precision):
         placing = offload.choose(
-            family, config, precision, arguments, place, origin.name, untrained=fresh is not None, budget=budget
+            *(family, config, precision, arguments, devices, origin.name),
+            **dict(spread=device == "auto", untrained=fresh is not None, budget=budget),
         )
         if fresh is None:
             origin = sources.with_weights(origin)
 
         def read(folder: Path, **more: Any) -> PreTrainedModel:
-            return _read(family, folder, arguments | more, place)
+            return _read(family, folder, arguments | more, placing.device)
 
         if fresh is not None:
-            hf = fresh_weights.initialise(family, config, fresh, placing, arguments, place, read)
-        elif placing.on_disk is not None:
-            hf = offload.load(partial(read, origin.folder), placing.on_disk, place)
+            hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read)
         else:
-            hf = read(origin.folder)
+            hf = offload.load(partial(read, origin.folder), placing)
         tokenizer = _tokenizer(origin.tokenizer) if family.main_input_name == "input_ids" else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
         return Model(
@@ -211,19 +212,20 @@ def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
         raise ParameterError(f"revision is {shown(revision)}; it must be a branch, tag, commit or step, or None")
 
 
-def _device(device: str | torch.device | None) -> torch.device:
-    """Choose the device, and refuse one that is not there."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def _devices(device: str | torch.device | None) -> list[torch.device]:
+    """Give the devices that may hold weights, the one to prefer first, and refuse one that is not there."""
+    if device is None or device == "auto":
+        cards = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+        return sorted(cards, key=lambda card: card.index != torch.cuda.current_device()) or [torch.device("cpu")]
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError):
         chosen = None
     if chosen is None or chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index):
-        raise ParameterError(f"device is {shown(device)}; it must be 'cpu', 'cuda' or 'cuda:N'")
+        raise ParameterError(f"device is {shown(device)}; it must be 'cpu', 'cuda', 'cuda:N' or 'auto'")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ParameterError(f"device is {device!r}, and {torch.cuda.device_count()} GPUs are visible; pass 'cpu'")
-    return chosen
+    return [chosen]
 
 
 def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: torch.device) -> PreTrainedModel:

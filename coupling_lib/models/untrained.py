@@ -45,23 +45,22 @@ def initialise(
     seed: int,
     placing: offload.Placing,
     arguments: dict[str, Any],
-    place: torch.device,
     read: Read,
 ) -> PreTrainedModel:
     """Draw fresh weights in float32 on the CPU, then store them as a loaded model's would be."""
     if placing.by_block:
-        hf = _from_files(lambda folder: draw(family, config, seed, arguments["dtype"], folder), placing, place, read)
+        hf = _from_files(lambda folder: draw(family, config, seed, arguments["dtype"], folder), placing, read)
         hf.config.dtype = torch.float32  # what it was drawn in, as where it is drawn at once: the store's key has it
         return hf
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         hf = family._from_config(config, dtype=torch.float32, attn_implementation="eager")
     if "quantization_config" not in arguments:
-        return _stored(hf, arguments["dtype"], place)
+        return _stored(hf, arguments["dtype"], placing.device)
     # Quantisation happens while weights are read, so they are written first.
     drawn = [hf]
     del hf
-    return _from_files(lambda folder: drawn.pop().save_pretrained(folder), placing, place, read)
+    return _from_files(lambda folder: drawn.pop().save_pretrained(folder), placing, read)
 
 
 def _stored(hf: PreTrainedModel, dtype: torch.dtype, place: torch.device) -> PreTrainedModel:
@@ -74,25 +73,20 @@ def _stored(hf: PreTrainedModel, dtype: torch.dtype, place: torch.device) -> Pre
     return hf
 
 
-def _from_files(
-    write: Callable[[Path], object], placing: offload.Placing, place: torch.device, read: Read
-) -> PreTrainedModel:
+def _from_files(write: Callable[[Path], object], placing: offload.Placing, read: Read) -> PreTrainedModel:
     """Write weights to a temporary folder and read them from there; it lives as long as a model that needs it."""
     _clear_up()
     folder = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-")
     try:
         write(Path(folder.name))
-        if placing.on_disk is None:
-            hf = read(Path(folder.name))
-        else:
-            hf = offload.load(partial(read, Path(folder.name)), placing.on_disk, place)
+        hf = offload.load(partial(read, Path(folder.name)), placing)
     except BaseException:
         folder.cleanup()
         raise
-    if placing.on_disk is None:
-        folder.cleanup()
-    else:
+    if placing.on_disk:
         weakref.finalize(hf, folder.cleanup)
+    else:
+        folder.cleanup()
     return hf
 
 

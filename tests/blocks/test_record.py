@@ -110,7 +110,7 @@ def test_blocks_that_lie_on_several_devices_are_recorded_like_those_that_lie_on_
     hf = named("llama").build()
     found = blocks.find_blocks(hf)
     wanted = blocks.record(hf, found, {"input_ids": IDS})
-    found.modules[1].elsewhere = nn.Parameter(torch.empty(1, device="meta"))
+    found.modules[1].mlp.elsewhere = nn.Parameter(torch.empty(1, device="meta"))
     for ours, theirs in zip(blocks.record(hf, found, {"input_ids": IDS}), wanted, strict=True):
         assert torch.equal(ours.input, theirs.input) and torch.equal(ours.output, theirs.output)
         assert ours.arguments.keys() == theirs.arguments.keys()

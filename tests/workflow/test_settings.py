@@ -55,6 +55,17 @@ def test_jacobians_may_be_formed_or_not_as_a_sweep_says():
     assert [job["settings"]["formed"] for job in left.values()] == [None]
 
 
+def test_no_figure_would_measure_anew_what_a_sweep_formed_or_not():
+    def planned(formed, notebook):
+        return plan(with_(measures={"depth": {"ks": [10], "formed": formed}}, figures={notebook: None}), "x")
+
+    for notebook in ("depth", "readings", "precision"):
+        assert planned(None, notebook)["figures"]
+        with pytest.raises(ConfigError, match=f"notebook {notebook} of figures asks for measurements without it"):
+            planned(False, notebook)
+    assert planned(True, "spectra")["figures"]
+
+
 def test_a_version_makes_another_job(monkeypatch):
     (before,) = plan(LEAST, "x")["jobs"]
     monkeypatch.setattr(cl.measure_depth, "version", cl.measure_depth.version + 1)
@@ -126,6 +137,11 @@ BAD = [
     (with_(measures={"depth": {"token": 1.5}}), "measures: depth has token = 1.5 (float); expected a whole number"),
     (with_(measures={"depth": {"formed": "yes"}}), "depth has formed = 'yes' (str); expected true or false"),
     (with_(measures={"depth": {"formed": 1}}), "measures: depth has formed = 1 (int); expected true or false"),
+    (
+        with_(measures={"depth": {"formed": True}}, figures={"depth": {"k": 10}}),
+        "measures: depth has formed = True (bool), and notebook depth of figures asks for measurements without it; ",
+    ),
+    (with_(measures={"depth": {"formed": True}}, figures={"../depth": None}), "figures has '../depth'"),
     (with_(measures={"depth": {"boundary": 3}}), "measures: depth has boundary = 3 (int); expected a text"),
     (
         with_(measures={"perturbation": {"noise": ["a"]}}),
