@@ -64,6 +64,11 @@ def title_of(name: str) -> str:
     return name.capitalize() if name in (style.TRAINED, style.UNTRAINED) else name
 
 
+def head(name: str, columns: int) -> str:
+    """Write a network as the title of one of so many panels in a row, cut to the letters for which there is room."""
+    return title_of(style.short_name(name, max(9, 85 // columns - 8)))
+
+
 def band(axes: Axes, summary: xr.Dataset, along: str, ink: str, shade: float = 0.22, **line: object) -> None:
     """Draw the middle of a summary, and its interval or quartiles as a band where it has them."""
     axes.plot(summary[along], middle(summary), color=ink, **line)
