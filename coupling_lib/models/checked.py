@@ -71,5 +71,4 @@ def _write(place: Path, found: Blocks) -> None:
     """Note a check that was passed; where nothing can be written it is made again next time."""
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        with paths.written_beside(place) as partial:
-            partial.write_text(json.dumps({"routes": found.routes, "post_norm": found.post_norm}), encoding="utf-8")
+        paths.write_text(place, json.dumps({"routes": found.routes, "post_norm": found.post_norm}))
