@@ -1,7 +1,5 @@
 """What the figures share: panels in a row, bands, dots, the line of chance, a colour bar, axes of blocks and steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

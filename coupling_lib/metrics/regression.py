@@ -4,9 +4,8 @@ Models of a suite are not independent draws: checkpoints come from one run, size
 takes *groups*: whole groups are left out in `held_out_r_squared` and drawn in `correlation_over` and its like.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from typing import Self
 
 import numpy as np
 import scipy.optimize
@@ -32,7 +31,7 @@ class ExponentialRegression(RegressorMixin, BaseEstimator):
     def __init__(self, steepest: float = 3.0) -> None:
         self.steepest = steepest
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> ExponentialRegression:
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit a, b and c."""
         x, y = np.asarray(X, dtype=float).reshape(-1), np.asarray(y, dtype=float)
         self.centre_, self.scale_ = x.mean(), x.std() or 1.0

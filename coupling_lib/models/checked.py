@@ -5,8 +5,6 @@ the weights, by commit, by their files' names, sizes and times of change, or by 
 configuration and the precision; the versions of the libraries, and the text of the check itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
