@@ -28,11 +28,11 @@ def measured_page() -> str:
             f"[{notebook}](../results/{model}/{notebook}.ipynb)" if Path("results", model, notebook) in places else "–"
             for model in models
         ]
-        lines.append(f"| {_title(notebook)} | {' | '.join(cells)} |")
+        lines.append(f"| {title(notebook)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _title(notebook: str) -> str:
+def title(notebook: str) -> str:
     """Read a notebook's title from its text twin."""
     twin = (paths.ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8")
     return re.search(r"^# # (.+)$", twin, re.MULTILINE)[1]

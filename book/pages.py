@@ -19,7 +19,7 @@ from chapters import CHAPTERS, run_part, verdicts_part
 from complete import pages
 from idea import idea_neighbours, idea_toy, landing_page
 from library import API
-from measured import measured_page
+from measured import measured_page, title
 from paper_map import map_page
 from reproduce import machine_page, reproduce_page
 from routes import families_page
@@ -203,11 +203,10 @@ def model_page(folder: Path, order: Sequence[str]) -> str:
     parts = [head, "This page has one figure of each notebook that was run for this model.\n"]
     for path in (folder / f"{name}.ipynb" for name in order if (folder / f"{name}.ipynb").is_file()):
         notebook = nbformat.read(path, as_version=4)
-        title = next(re.findall(r"^# (.+)", cell.source)[0] for cell in notebook.cells if cell.cell_type == "markdown")
         outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
         measured = f'tbc-provenance">model {html.escape(folder.name)} '
         names = [o.metadata["scrapbook"]["name"] for o in outputs if measured in o.get("data", {}).get("text/html", "")]
-        parts += [f"## [{title}]({path.name})\n", f"```{{glue}} {names[0]}\n:doc: {path.name}\n```\n"]
+        parts += [f"## [{title(path.stem)}]({path.name})\n", f"```{{glue}} {names[0]}\n:doc: {path.name}\n```\n"]
     return "\n".join(parts)
 
 

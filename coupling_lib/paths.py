@@ -35,3 +35,9 @@ def written_beside(target: Path) -> Generator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         partial.unlink(missing_ok=True)
+
+
+def write_text(target: Path, content: str) -> None:
+    """Write a text whole or not at all, its ends of lines as they are."""
+    with written_beside(target) as partial:
+        partial.write_text(content, encoding="utf-8", newline="")

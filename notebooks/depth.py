@@ -34,8 +34,6 @@ others: str = "nano-llama"  # further models to set beside this one, separated b
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
-from IPython.display import display
-
 import coupling_lib as cl
 from coupling_lib import provenance
 from coupling_lib.figures import depth, schematic
@@ -200,17 +198,14 @@ show(
 # training, ordered by size.
 
 # %%
-if p.blocks and further:
-    display(
-        show(
-            depth.draw_matrices,
-            depth.take_matrices_of(beside, drawn, p.k),
-            name="depth-models-matrices",
-            caption="Coupling matrices of the same blocks in trained models, at one token of one prompt, each relative "
-            "to the largest singular value of the row's Jacobian, on one scale. Blank: blocks that a model lacks.",
-            provenance=provenance.line(*origins, command=command),
-        )
-    )
+show(
+    depth.draw_matrices,
+    depth.take_matrices_of(beside, drawn, p.k) if p.blocks and further else None,
+    name="depth-models-matrices",
+    caption="Coupling matrices of the same blocks in trained models, at one token of one prompt, each relative "
+    "to the largest singular value of the row's Jacobian, on one scale. Blank: blocks that a model lacks.",
+    provenance=provenance.line(*origins, command=command),
+)
 
 # %% [markdown]
 # ## In numbers

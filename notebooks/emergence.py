@@ -34,8 +34,6 @@ others: str = ""  # further models whose training is set beside this one's, sepa
 seed: int = 0  # seed of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
-from IPython.display import display
-
 import coupling_lib as cl
 from coupling_lib import provenance
 from coupling_lib.figures import emergence
@@ -174,17 +172,14 @@ show(
 # one figure with this model's, ordered by size; without `others` there is nothing to draw.
 
 # %%
-if len(models) > 1:
-    display(
-        show(
-            emergence.draw_models,
-            emergence.take_models(models, reading, p.k),
-            name="emergence-models",
-            caption="Coupling (mean over all pairs of different blocks, with 95 % intervals over prompts), line-shape "
-            "score and expodistance of all blocks (medians with quartiles) over training. Models in order of size.",
-            provenance=provenance.line(*(ds.attrs for ds in models.values()), command=command),
-        )
-    )
+show(
+    emergence.draw_models,
+    emergence.take_models(models, reading, p.k) if len(models) > 1 else None,
+    name="emergence-models",
+    caption="Coupling (mean over all pairs of different blocks, with 95 % intervals over prompts), line-shape "
+    "score and expodistance of all blocks (medians with quartiles) over training. Models in order of size.",
+    provenance=provenance.line(*(ds.attrs for ds in models.values()), command=command),
+)
 
 # %% [markdown]
 # ## In numbers

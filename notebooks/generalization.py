@@ -26,8 +26,6 @@
 model: str = "nano-neox"  # model named in the figures, if it is among their points
 
 # %% tags=["hide-input"]
-from IPython.display import display
-
 import coupling_lib as cl
 from coupling_lib import provenance
 from coupling_lib.figures import generalization as figures
@@ -324,17 +322,14 @@ show(
 
 # %% tags=["nbval-ignore-output"]
 each_k = paper_models.take_measured(models, board, paper_models.EACH_K)
-if each_k["trace_10"].notna().any():
-    display(
-        show(
-            paper_models.draw_measured,
-            each_k,
-            name="generalization-measured-each-k",
-            caption="Mean of six benchmarks against coupling measured on this machine at four K: 1 - released trace, "
-            "with the digitised values of the paper (hollow) where K is a tenth of the width.",
-            provenance=f"measurements of this machine, data/models.csv · {command}",
-        )
-    )
+show(
+    paper_models.draw_measured,
+    each_k if each_k["trace_10"].notna().any() else None,
+    name="generalization-measured-each-k",
+    caption="Mean of six benchmarks against coupling measured on this machine at four K: 1 - released trace, "
+    "with the digitised values of the paper (hollow) where K is a tenth of the width.",
+    provenance=f"measurements of this machine, data/models.csv · {command}",
+)
 
 # %% [markdown]
 # ## What if coupling is encouraged?

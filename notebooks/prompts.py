@@ -32,8 +32,6 @@ others: str = ""  # further models that get the same questions, separated by com
 seed: int = 0  # seed of the untrained weights, of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
-from IPython.display import display
-
 import coupling_lib as cl
 from coupling_lib import provenance
 from coupling_lib.figures import prompts as by_prompt
@@ -147,14 +145,15 @@ for name in other_models(p.others, besides=p.model):
     del loaded
 
 # %%
-caption = (
-    "Coupling of each block with all others in trained models, for questions alone and with a sentence added: mean "
-    "over questions with 95 % interval. Below: paired differences. Dashed: random directions."
+show(
+    by_prompt.draw_versions,
+    by_prompt.take_models(models, reading.name, p.k) if len(models) > 1 else None,
+    null=null,
+    name="prompts-models",
+    caption="Coupling of each block with all others in trained models, for questions alone and with a sentence added: "
+    "mean over questions with 95 % interval. Below: paired differences. Dashed: random directions.",
+    provenance=provenance.line(*(ds.attrs for ds in models.values()), command=command),
 )
-taken = by_prompt.take_models(models, reading.name, p.k)
-origins = provenance.line(*(ds.attrs for ds in models.values()), command=command)
-if len(models) > 1:
-    display(show(by_prompt.draw_versions, taken, null=null, name="prompts-models", caption=caption, provenance=origins))
 
 # %% [markdown]
 # ## In numbers

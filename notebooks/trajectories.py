@@ -104,8 +104,8 @@ show(
 # its entropy says how undecided the model would be if it stopped there.
 
 # %%
-turns = [choices.chosen_turn(p, networks["trained"].sizes["block"], name) for name, networks in models.items()]
-profiles = trajectories.of_each(trajectories.take_profiles, models, turns[0])
+marked = choices.chosen_turn(p, {name: networks["trained"].sizes["block"] for name, networks in models.items()})
+profiles = trajectories.of_each(trajectories.take_profiles, models, marked)
 show(
     trajectories.draw_profiles,
     profiles,

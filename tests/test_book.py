@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import complete
 import library
 import markdown_docstrings
+import nbformat
 import pages
 import pytest
 import yaml
@@ -67,6 +68,20 @@ def test_a_model_card_loses_its_metadata_and_sinks_two_levels_but_for_code(tmp_p
     (tmp_path / "m" / "README.md").write_text("---\nlicense: x\n---\n# M\n\n## Data\n\n```bash\n# comment\n```\n")
     monkeypatch.setattr(pages.paths, "CHECKPOINTS", tmp_path)
     assert pages.card("m") == "### M\n\n#### Data\n\n```bash\n# comment\n```\n"
+
+
+def test_the_page_of_a_model_has_the_first_figure_of_each_notebook_under_its_title(tmp_path):
+    folder = tmp_path / "m"
+    folder.mkdir()
+    figures = []
+    for name, model in (("suite", "another"), ("tokens-grid", "m"), ("tokens-pair", "m")):
+        shown = {"text/html": f'<span class="tbc-provenance">model {model} (revision)</span>'}
+        figures.append(nbformat.v4.new_output("display_data", shown, metadata={"scrapbook": {"name": name}}))
+    cells = [nbformat.v4.new_code_cell(outputs=figures)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "tokens.ipynb")
+    assert pages.model_page(folder, ["depth", "tokens"]).splitlines()[-5:] == [
+        *("## [Coupling across tokens](tokens.ipynb)", "", "```{glue} tokens-grid", ":doc: tokens.ipynb", "```"),
+    ]
 
 
 def test_the_reference_covers_every_public_module_once():

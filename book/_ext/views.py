@@ -37,6 +37,7 @@ def offered(lines: list[str], root: str) -> str:
         f'<link rel="stylesheet" href="{root}_static/explorer/explorer.css">\n'
         f'<div class="cx-play">\n<ul class="cx-views" aria-label="Views of the explorer">{links}</ul>\n'
         f'<div id="coupling-explorer" data-view="{first}"></div>\n</div>\n'
+        f'<script src="{root}_static/address.js"></script>\n'
         f'<script src="{root}_static/explorer/start.js"></script>\n'
     )
 

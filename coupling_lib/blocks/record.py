@@ -7,7 +7,7 @@ is called with and what it returns. Whether they behave as the definitions of th
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -123,6 +123,15 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
     return Blocks(name, module)
 
 
+def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
+    """Give nnsight's view of a model, and of its blocks."""
+    with warnings.catch_warnings():
+        # BERT and ViT name a submodule `output`; nnsight says that its own `output` wins, which is what is read here.
+        warnings.simplefilter("ignore", UserWarning)
+        tracer = NNsight(hf)
+    return tracer, attrgetter(blocks.path)(tracer)
+
+
 @torch.no_grad()
 def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
     """Run a model once, in one nnsight trace, and record the call of every block, or of the first so many."""
@@ -130,11 +139,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     # every token twice and gives a wrong Jacobian without any error.
     if "use_cache" in inspect.signature(hf.forward).parameters or hasattr(hf.config, "use_cache"):
         inputs = {**inputs, "use_cache": False}
-    with warnings.catch_warnings():
-        # BERT and ViT name a submodule `output`; nnsight says that its own `output` wins, which is what is read here.
-        warnings.simplefilter("ignore", UserWarning)
-        tracer = NNsight(hf)
-    envoys = attrgetter(blocks.path)(tracer)
+    tracer, envoys = watched(hf, blocks)
     with recording() as keys_values:
         with tracer.trace(**inputs) as run:
             recorded = list().save()
@@ -193,7 +198,11 @@ def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int)
                 f"{type(hf).__name__} does not say how large its images are; take a vision transformer, whose "
                 "configuration has an image_size"
             )
-        size = config.image_size
-        height, width = (size, size) if isinstance(size, int) else size
-        return torch.randn(1, config.num_channels, height, width, generator=generator).to(hf.device, hf.dtype)
+        shape = (1, config.num_channels, *sides(config.image_size))
+        return torch.randn(shape, generator=generator).to(hf.device, hf.dtype)
     return torch.randint(0, config.get_text_config().vocab_size, (1, n_tokens), generator=generator).to(hf.device)
+
+
+def sides(size: int | Sequence[int]) -> tuple[int, ...]:
+    """Give height and width of an image or a patch, of which a configuration says one number or both."""
+    return (size, size) if isinstance(size, int) else tuple(size)

@@ -6,8 +6,6 @@ to be that, before they show as something else: a NaN differs from itself, so a 
 differently each time it is asked.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

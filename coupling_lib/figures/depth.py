@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from coupling_lib.errors import ParameterError
 from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label, mismatch_label
-from coupling_lib.metrics.summaries import cells, interval, side_by_side, with_ends
+from coupling_lib.metrics.summaries import both_ways, cells, interval, side_by_side, with_ends
 from coupling_lib.models.registry import by_size
 
 PAIR = {"block_1": "block_jacobian", "block_2": "block_vectors"}
@@ -37,12 +37,6 @@ def take_graph(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
     """Select the coupling of all pairs of blocks, each once: mean of both directions and over prompts."""
     one_way = 1 - take_pairs(ds, variant, k).rename(block_jacobian="block_a", block_vectors="block_b")
     return both_ways(one_way).assign_attrs(label=coupling_label(variant, k))
-
-
-def both_ways(coupling: xr.DataArray) -> xr.DataArray:
-    """Average the coupling of `block_a` with `block_b` over both directions, each pair once."""
-    mean = (coupling + coupling.rename(block_a="block_b", block_b="block_a")) / 2
-    return mean.where(mean.block_a < mean.block_b).rename("coupling")
 
 
 def take_distribution(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:

@@ -13,9 +13,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
-from coupling_lib.figures import circle, depth, parts, style
+from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label
-from coupling_lib.metrics.summaries import from_one, interval, joined, pair_couplings, quartiles
+from coupling_lib.metrics.summaries import both_ways, from_one, interval, joined, pair_couplings, quartiles
 from coupling_lib.models.registry import by_size
 
 SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance"}
@@ -54,7 +54,7 @@ def take_graphs(ds: xr.Dataset, variant: str, k: int, middle: int | None = None)
     steps = [0, *(inner if middle is None else [list(ds.step.values).index(middle)]), ds.sizes["step"] - 1]
     one_way = couplings.isel(step=steps).mean("prompt").rename(block_1="block_a", block_2="block_b")
     titles = [f"step {step}" for step in one_way.step.values]
-    found = from_one(depth.both_ways(one_way), "block_a", "block_b").assign_coords(step=titles)
+    found = from_one(both_ways(one_way), "block_a", "block_b").assign_coords(step=titles)
     null = 1 - ds["null"].sel(k=k).isel(step=steps).mean().item()
     return found.assign_attrs(label=coupling_label(variant, k), null=null)
 

@@ -1,7 +1,5 @@
 """What the figures share: panels in a row, bands, dots, the line of chance, a colour bar, axes of blocks and steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,6 +60,11 @@ def blank(axes: Axes) -> None:
 def title_of(name: str) -> str:
     """Write a network as a title: roles begin with a capital letter, names of models stay."""
     return name.capitalize() if name in (style.TRAINED, style.UNTRAINED) else name
+
+
+def head(name: str, columns: int) -> str:
+    """Write a network as the title of one of so many panels in a row, cut to the letters for which there is room."""
+    return title_of(style.short_name(name, max(9, 85 // columns - 8)))
 
 
 def band(axes: Axes, summary: xr.Dataset, along: str, ink: str, shade: float = 0.22, **line: object) -> None:

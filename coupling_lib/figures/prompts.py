@@ -164,7 +164,7 @@ def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
                     look = {"marker": style.marker(position), "markersize": 3.5}
                     look["label"] = _ADDED.get(version, f"with {version}")
                     parts.band(axes, one, "block", style.dataset_colour(version, position), 0.2, **look)
-        column[0].set_title(parts.title_of(style.short_name(name, max(12, 40 // len(names)))))
+        column[0].set_title(parts.head(name, len(names)))
         column[1].axhline(0, color=style.colour("text"), linewidth=0.7)
         parts.block_axis(column[1])
     # After all bands: what ends an axis at 0 also ends its growing with what is drawn.

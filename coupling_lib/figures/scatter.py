@@ -1,7 +1,5 @@
 """Points of models: families with their look, the line through them, a word in the corner."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

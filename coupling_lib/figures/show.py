@@ -58,9 +58,11 @@ class BookFigure:
 
 
 def show(
-    draw: Callable[..., Figure], data: Data, *, name: str, caption: str, provenance: str = "", **options: object
-) -> BookFigure:
-    """Draw data for light and dark pages, and put its table and its origin underneath."""
+    draw: Callable[..., Figure], data: Data | None, *, name: str, caption: str, provenance: str = "", **options: object
+) -> BookFigure | None:
+    """Draw data for light and dark pages, and put its table and its origin underneath; without data show nothing."""
+    if data is None:
+        return None
     printed = os.environ.get("COUPLING_FIGURES") == "print"
     images = []
     for theme in ("light",) if printed else ("light", "dark"):

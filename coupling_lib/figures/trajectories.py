@@ -182,7 +182,7 @@ def draw_profiles(profiles: Taken) -> Figure:
             elif name.startswith("window") or not position:
                 axes.set_ylabel(title.replace(" of ", "\nof ").replace(" / ", " /\n"))
         if several:
-            column[0].set_title(style.short_name(model, max(9, 85 // columns - 8)))
+            column[0].set_title(parts.head(model, columns))
     _legend_above(figure, next(iter(models.values())).network.values, [])
     return figure
 
@@ -210,7 +210,7 @@ def draw_paths(paths: Taken) -> Figure:
             row[-1].set_xlabel(f"components 1, 2:\n{share[0]:.0%}, {share[1]:.0%}")
             for axes, name in zip(row, names if not position else [], strict=False):
                 axes.set_ylabel(f"{network}, {name.partition(':')[0]}")
-        heads = [style.short_name(model, max(12, 60 // columns))] if several else names
+        heads = [parts.head(model, columns)] if several else names
         for axes, name in zip(panels[0, :, position], heads, strict=False):
             axes.set_title(name)
     return figure

@@ -4,7 +4,7 @@ A parameter is a number or a short text that papermill can inject, checked by `p
 model that was loaded, and where it leaves the choice open, one is made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
 from coupling_lib.errors import ParameterError
@@ -89,11 +89,12 @@ def chosen_centres(parameters: SimpleNamespace, centres: Sequence[int], name: st
     return chosen
 
 
-def chosen_turn(parameters: SimpleNamespace, n_blocks: int, name: str) -> int:
-    """Say which block the parameter `turn` marks: 0 for none, -1 for one that is found, which takes four blocks."""
-    if parameters.turn > n_blocks or (parameters.turn < 0 and n_blocks < 4):
-        expected = f"a block from 1 to {n_blocks} (the depth of {name}), or 0 for no line"
-        raise ParameterError(refusal("turn", parameters.turn, expected, "0"))
+def chosen_turn(parameters: SimpleNamespace, depths: Mapping[str, int]) -> int:
+    """Say which block of every model `turn` marks: 0 for none, -1 for one that is found, which takes four blocks."""
+    for name, n_blocks in depths.items():
+        if parameters.turn > n_blocks or (parameters.turn < 0 and n_blocks < 4):
+            expected = f"a block from 1 to {n_blocks} (the depth of {name}), or 0 for no line"
+            raise ParameterError(refusal("turn", parameters.turn, expected, "0"))
     return parameters.turn
 
 

@@ -1,6 +1,5 @@
 """Images in the format of a vision model: resized, with its channels, and normalised as in its training."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from coupling_lib.blocks.record import sides
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.labelled_images import read_dataset
 
@@ -59,7 +59,7 @@ def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> l
     path = Path(source)
     if str(source) == "noise":
         generator = torch.Generator().manual_seed(seed)
-        shape = (config.num_channels, *_pair(config.image_size))
+        shape = (config.num_channels, *sides(config.image_size))
         raw = [("noise", -1, torch.rand(shape, generator=generator)) for _ in range(n)]
     elif path.is_dir() and not (path / "data_batch_1").is_file():
         raw = _pictures(path, n)
@@ -80,7 +80,7 @@ def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> l
 
 def pixels_for(images: torch.Tensor, config: Any) -> torch.Tensor:
     """Bring images into a model's format: its size, its channels, normalised."""
-    size = _pair(config.image_size)
+    size = sides(config.image_size)
     if tuple(images.shape[-2:]) != size:
         images = functional.interpolate(images, size=size, mode="bilinear", antialias=True)
     if images.shape[1] != config.num_channels:
@@ -101,7 +101,7 @@ def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 def patch_box(config: Any, token: int, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
     """Say which part of an image a token stands for."""
-    size, patch = _pair(config.image_size), _pair(config.patch_size)
+    size, patch = sides(config.image_size), sides(config.patch_size)
     rows, columns = size[0] // patch[0], size[1] // patch[1]
     # DeiT has a distillation token behind the class token.
     first = 2 if getattr(config, "model_type", "") == "deit" else 1
@@ -111,10 +111,6 @@ def patch_box(config: Any, token: int, shape: tuple[int, ...]) -> tuple[int, int
     row, column = divmod(number, columns)
     high, wide = shape[0] // rows, shape[1] // columns
     return column * wide, row * high, wide, high
-
-
-def _pair(size: int | Sequence[int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 def _pictures(folder: Path, n: int) -> list[tuple[str, int, torch.Tensor]]:

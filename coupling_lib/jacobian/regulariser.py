@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from coupling_lib.blocks.attention import NAME
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.blocks.rules import hooked
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, is_whole
 from coupling_lib.metrics.regulariser import asymmetry
 from coupling_lib.models.load import Model
 
@@ -78,7 +78,7 @@ def coupling_loss(
         )
     modules = find_blocks(hf).modules
     chosen = _chosen(blocks, len(modules), generator)
-    if isinstance(probes, bool) or not isinstance(probes, int) or probes < 2:
+    if not is_whole(probes, 2):
         raise ParameterError(f"probes is {probes!r}; expected a whole number, at least 2")
 
     streams = _streams(hf, [modules[block] for block in chosen], input_ids)

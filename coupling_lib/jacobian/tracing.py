@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from coupling_lib.blocks import precision
-from coupling_lib.blocks.record import BlockCall, record
+from coupling_lib.blocks.record import BlockCall, record, sides
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
 from coupling_lib.inputs.given import check_model, prompt_inputs
 from coupling_lib.jacobian.operator import BlockJacobian
@@ -281,7 +281,7 @@ def _check_pixels(model: Model, given: Tensor) -> None:
     """Refuse an image of the wrong size, or one that was not normalised as those of the model's training."""
     config = model.hf.config
     size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", given.shape[1])
-    size = tuple(given.shape[2:]) if size is None else (size, size) if isinstance(size, int) else tuple(size)
+    size = tuple(given.shape[2:]) if size is None else sides(size)
     if tuple(given.shape[1:]) != (channels, *size):
         raise ParameterError(
             f"the image has shape {tuple(given.shape)}, and {model.name} reads {(1, channels, *size)}; "

@@ -4,8 +4,6 @@ A correlation over a few dozen models is easily an accident: every R² has an in
 p-value is corrected for the number of readings tried, and every fit is also judged on models that it has not seen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -63,8 +63,7 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
         >>> measure_nothing.version
         2
     """
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise ParameterError(f"version is {version!r}; it must be a whole number from 1")
+    version = check_whole("version", version, 1)
 
     def mark(function: Measure) -> Measure:
         function.version = version

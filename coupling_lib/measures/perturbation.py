@@ -1,15 +1,12 @@
 """Perturbation: noise on one token's embedding, followed through the network and through its linearisation."""
 
-import warnings
 from collections.abc import Sequence
-from operator import attrgetter
 
 import numpy as np
 import torch
 import xarray as xr
-from nnsight import NNsight
 
-from coupling_lib.blocks.record import residual_stream
+from coupling_lib.blocks.record import residual_stream, watched
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
@@ -143,11 +140,7 @@ def perturbed_states(traced: Trace, position: int, added: torch.Tensor) -> tuple
 def _intervened(traced: Trace, position: int, added: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """One batched run: states of the token after every block, and of earlier tokens after the last."""
     model = traced.model
-    with warnings.catch_warnings():
-        # As in `blocks.record`: the name `output` that some families give a submodule is nnsight's own here.
-        warnings.simplefilter("ignore", UserWarning)
-        tracer = NNsight(model.hf)
-    envoys = attrgetter(model.blocks.path)(tracer)
+    tracer, envoys = watched(model.hf, model.blocks)
     inputs = {name: value.expand(len(added), *value.shape[1:]) for name, value in traced.inputs.items()}
     if hasattr(model.hf.config, "use_cache"):
         inputs["use_cache"] = False

@@ -4,15 +4,14 @@ Models of a suite are not independent draws: checkpoints come from one run, size
 takes *groups*: whole groups are left out in `held_out_r_squared` and drawn in `correlation_over` and its like.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from typing import Self
 
 import numpy as np
 import scipy.optimize
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, LeaveOneGroupOut, cross_val_predict
@@ -32,7 +31,7 @@ class ExponentialRegression(RegressorMixin, BaseEstimator):
     def __init__(self, steepest: float = 3.0) -> None:
         self.steepest = steepest
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> ExponentialRegression:
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit a, b and c."""
         x, y = np.asarray(X, dtype=float).reshape(-1), np.asarray(y, dtype=float)
         self.centre_, self.scale_ = x.mean(), x.std() or 1.0
@@ -80,8 +79,10 @@ def held_out_squares(
 ) -> NDArray[np.float64]:
     """Squared errors of predictions for points that the fit has not seen, in folds drawn at random, several times."""
     X, y = _columns(X, y)
+    if fit not in FITS:
+        raise ParameterError(f"fit is {fit!r}; expected one of {', '.join(FITS)}")
     folds = [KFold(min(n_folds, len(y)), shuffle=True, random_state=seed) for seed in range(n_seeds)]
-    return np.array([np.square(y - cross_val_predict(_estimator(fit), X, y, cv=cv)) for cv in folds])
+    return np.array([np.square(y - cross_val_predict(FITS[fit], X, y, cv=cv)) for cv in folds])
 
 
 def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
@@ -153,12 +154,6 @@ def corrected(p_values: ArrayLike, method: str = "holm") -> NDArray[np.float64]:
     order = np.argsort(p)
     stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
     return np.minimum(stepped, 1)[np.argsort(order)]
-
-
-def _estimator(fit: str) -> BaseEstimator:
-    if fit not in FITS:
-        raise ParameterError(f"fit is {fit!r}; expected one of {', '.join(FITS)}")
-    return clone(FITS[fit])
 
 
 def _columns(X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

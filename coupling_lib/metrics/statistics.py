@@ -5,8 +5,6 @@ not. So whole *groups* are drawn with replacement and the statistic is computed 
 bootstrap). Below `FEW` values an interval is Student's t.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -43,6 +43,12 @@ def pair_couplings(ds: xr.Dataset, variant: str = "normalized_miscoupling", k: i
     return 1 - mismatch.astype(float).where(ds.block_1 != ds.block_2)
 
 
+def both_ways(coupling: xr.DataArray) -> xr.DataArray:
+    """Average the coupling of `block_a` with `block_b` over both directions, each pair once."""
+    mean = (coupling + coupling.rename(block_a="block_b", block_b="block_a")) / 2
+    return mean.where(mean.block_a < mean.block_b).rename("coupling")
+
+
 def side_by_side(**networks: xr.Dataset) -> xr.Dataset:
     """Join measurements of several networks along a first dimension `network`; attributes they do not share go."""
     names = pd.Index(networks, name="network")

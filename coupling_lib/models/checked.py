@@ -5,8 +5,6 @@ the weights, by commit, by their files' names, sizes and times of change, or by 
 configuration and the precision; the versions of the libraries, and the text of the check itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -71,5 +69,4 @@ def _write(place: Path, found: Blocks) -> None:
     """Note a check that was passed; where nothing can be written it is made again next time."""
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        with paths.written_beside(place) as partial:
-            partial.write_text(json.dumps({"routes": found.routes, "post_norm": found.post_norm}), encoding="utf-8")
+        paths.write_text(place, json.dumps({"routes": found.routes, "post_norm": found.post_norm}))

@@ -1,6 +1,6 @@
 """The models of the paper, the embedded ones and newer open ones: `data/models.csv`, read and checked."""
 
-from __future__ import annotations
+from __future__ import annotations  # `_PARSERS` goes by what the annotations are called
 
 import difflib
 import functools

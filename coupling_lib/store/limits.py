@@ -1,7 +1,5 @@
 """Which prompts of a set a sweep measures: one shard of them, or as many as a narrow interval takes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -6,8 +6,6 @@ A run that was stopped, or killed, goes on where it was; a run that was finished
 shards of a set, measured into one store on as many machines as there are, are merged by a sweep of the whole set.
 """
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -10,8 +10,6 @@
 `python -m coupling_lib.training.suite TEXT`.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
 
@@ -22,13 +23,6 @@ def claim(run: Path, recipe: Any, **more: str) -> None:
     if written.exists() and written.read_text() != as_json:
         raise ParameterError(f"{str(run)!r} holds a run of another recipe; give another folder or remove it")
     written.write_text(as_json)
-
-
-def write_whole(path: Path, content: str) -> None:
-    """Write a file beside its place, then rename: a killed run never leaves half a file."""
-    part = path.with_suffix(".part")
-    part.write_text(content, encoding="utf-8", newline="")
-    part.rename(path)
 
 
 def adamw(
@@ -50,8 +44,8 @@ def save_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW,
         moments = optimiser.state[parameter]
         state |= {f"weight.{name}": parameter.detach(), f"first.{name}": moments["exp_avg"]}
         state |= {f"second.{name}": moments["exp_avg_sq"], f"count.{name}": moments["step"]}
-    save_file(state, path.with_suffix(".part"))
-    path.with_suffix(".part").rename(path)
+    with paths.written_beside(path) as partial:
+        save_file(state, partial)
 
 
 def load_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW) -> int:
@@ -79,7 +73,7 @@ def read_log(path: Path, until: int) -> list[dict]:
 
 def write_log(path: Path, rows: list[dict]) -> None:
     """Write the whole log."""
-    write_whole(path, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+    paths.write_text(path, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
 
 
 def processor() -> str:

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.models.load import load_model, wrap_model
 from coupling_lib.training import run_files, suite_table, text
@@ -167,7 +168,7 @@ def run_all(
         start, corpus, kept = time.monotonic(), prepare_corpus(recipe, source, run), run / name / "rows.json"
         run_files.claim(run / name, recipe)
         if not kept.exists():
-            run_files.write_whole(kept, json.dumps(rows_of(name, recipe, corpus, run / name, label), indent=1))
+            paths.write_text(kept, json.dumps(rows_of(name, recipe, corpus, run / name, label), indent=1))
         rows = json.loads(kept.read_text())
         suite_table.write(table, rows, order, header)
         last = rows[-1]

@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from coupling_lib import paths
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
@@ -115,4 +116,4 @@ def write(path: Path, rows: list[dict], order: list[str], header: str = HEADER) 
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     head = "".join(f"# {line}\n" for line in header.splitlines())
-    run_files.write_whole(path, head + table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    paths.write_text(path, head + table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))

@@ -17,6 +17,7 @@ from torch.nn import functional
 from tqdm import tqdm
 from transformers import ViTConfig, ViTForImageClassification
 
+from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import images
 from coupling_lib.inputs.labelled_images import LabelledImages
@@ -173,9 +174,8 @@ def train(recipe: VitRecipe, data: LabelledImages, run: Path, every_seconds: flo
             clock.write_text(f"{before + saved - began:.1f}")
     dropping.remove()
     clock.write_text(f"{before + time.monotonic() - began:.1f}")
-    # Written beside its place, then renamed: a killed run never leaves half a model.
-    model.eval().save_pretrained(run / "model.part")
-    (run / "model.part").rename(run / "model")
+    with paths.written_beside(run / "model") as partial:
+        model.eval().save_pretrained(partial)
     state.unlink(missing_ok=True)
     return run
 

@@ -46,6 +46,19 @@ def test_roles_are_capitalised_in_titles_and_names_of_models_left_alone():
     assert [axes.get_title() for axes in row] == ["Untrained", "nano-neox"]
 
 
+@pytest.mark.parametrize(
+    ("name", "columns", "title"),
+    [
+        ("untrained", 2, "Untrained"),
+        ("organisation/a-model-with-a-long-name", 3, "a-model-with-a-long…"),
+        ("a-model-with-a-long-name", 2, "a-model-with-a-long-name"),
+        ("a-model-with-a-long-name", 10, "a-model-…"),
+    ],
+)
+def test_a_panel_has_as_much_of_a_name_as_fits_above_it(name, columns, title):
+    assert parts.head(name, columns) == title
+
+
 def test_panels_have_one_scale_where_they_share_it_and_their_own_otherwise():
     for share in (True, False):
         _, row = parts.panels(["a", "b"], 3, sharey=share)

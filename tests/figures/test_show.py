@@ -45,6 +45,10 @@ def test_the_figure_is_drawn_once_under_each_theme_from_its_data_and_options():
     assert b"#222222" in pictures[0] and b"#e4e4e4" in pictures[1]
 
 
+def test_without_data_nothing_is_drawn_and_nothing_shown():
+    assert shown(draw=None, data=None) is None
+
+
 def test_a_large_drawing_becomes_an_image_of_pixels(monkeypatch):
     monkeypatch.setattr(shows, "LARGEST_SVG", 10)
     (source, *_) = re.findall(r'src="data:image/png;base64,([^"]+)"', shown().data)

@@ -272,10 +272,17 @@ def test_the_middle_step_is_one_between_the_first_and_the_last():
 
 
 @pytest.mark.parametrize(("turn", "n_blocks"), [(13, 12), (-1, 3)])
-def test_a_line_is_drawn_at_a_block_there_is(turn, n_blocks):
-    assert [choices.chosen_turn(SimpleNamespace(turn=at), 12, "model") for at in (0, -1, 12)] == [0, -1, 12]
-    with pytest.raises(ParameterError, match=f"'turn' is {turn} .int.; it must be a block from 1 to {n_blocks} "):
-        choices.chosen_turn(SimpleNamespace(turn=turn), n_blocks, "model")
+def test_a_line_is_drawn_at_a_block_that_every_model_has(turn, n_blocks):
+    depths = {"deep": 40, "model": n_blocks}
+    for at in (0, 1, 3):
+        assert choices.chosen_turn(SimpleNamespace(turn=at), depths) == at
+    message = f"'turn' is {turn} .int.; it must be a block from 1 to {n_blocks} .the depth of model."
+    with pytest.raises(ParameterError, match=message):
+        choices.chosen_turn(SimpleNamespace(turn=turn), depths)
+
+
+def test_a_line_is_searched_where_every_model_has_four_blocks():
+    assert choices.chosen_turn(SimpleNamespace(turn=-1), {"deep": 40, "model": 4}) == -1
 
 
 def test_windows_stand_where_one_fits():

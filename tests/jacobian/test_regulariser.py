@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -92,7 +93,7 @@ def test_value_is_that_of_the_dense_jacobians_with_the_same_probes(family, token
 def test_many_draws_come_to_the_dense_value():
     hf, ids = tiny("neox"), token_ids(sequences=1).repeat(500, 1)
     J = dense_jacobians(hf, ids[:1], -1)[:, 0]
-    value = coupling_loss(hf, ids, (0, 2), probes=4, generator=torch.Generator().manual_seed(0))
+    value = coupling_loss(hf, ids, (0, 2), probes=np.int64(4), generator=torch.Generator().manual_seed(0))
     assert value.item() == pytest.approx(float(dense_asymmetry(J[0], J[2])), abs=0.01)
 
 

@@ -8,7 +8,7 @@ import xarray as xr
 
 from coupling_lib.errors import UntrustworthyResultError
 from coupling_lib.metrics.statistics import mean_interval
-from coupling_lib.metrics.summaries import interval, quartiles, side_by_side
+from coupling_lib.metrics.summaries import both_ways, interval, quartiles, side_by_side
 
 
 def make(n_prompts=20):
@@ -67,3 +67,10 @@ def test_networks_stand_side_by_side_in_their_order_with_the_attributes_that_the
     assert both.network.values.tolist() == ["untrained", "trained"] and both.attrs == {"k": 10}
     assert both.x.sel(network="trained", block=2)[0] == pytest.approx(2 * make().sel(block=2)[0].item())
     assert np.isnan(both.x.sel(network="trained", block=3)).all()
+
+
+def test_both_directions_are_averaged_and_each_pair_stands_once():
+    one_way = xr.DataArray([[np.nan, 0.25], [0.75, np.nan]], {"block_a": [1, 2], "block_b": [1, 2]})
+    found = both_ways(one_way)
+    assert found.name == "coupling" and found.sel(block_a=1, block_b=2) == 0.5
+    assert np.isnan(found.sel(block_a=[2, 1], block_b=1)).all()

@@ -7,37 +7,20 @@
   const here = document.currentScript.src, keys = ["model", "state", "prompt", "token", "reading", "l", "m"];
   // The heading of the page has the name "explorer" already.
   const el = document.getElementById("coupling-explorer");
-  const heard = [], loading = {};
-  let state = {}, models = [], start = {}, opening = null;
+  let models = [], start = {}, opening = null;
 
-  const load = name => (loading[name] ??= new Promise((done, failed) => {
-    const script = document.createElement("script");
-    script.src = new URL(name, here);
-    script.onload = done;
-    script.onerror = () => failed(new Error(`${script.src} cannot be read; build the book again`));
-    document.head.append(script);
-  }));
+  const load = name => window.bookAddress.read(new URL(name, here));
   const loadModel = name => load(`../explorer-data/${name}.js`).then(() => window.couplingExplorer.data[name]);
+  const parsed = text => window.bookAddress.parsed(keys, text);
 
-  const parsed = text => Object.fromEntries([...new URLSearchParams(text)].filter(([key]) => keys.includes(key)));
-  const inAddress = () => parsed(location.hash.slice(1));
+  const given = () => ({load: loadModel, models, look: window.couplingExplorer.look.book});
+  const model = window.bookAddress.makeModel(keys, given);
 
   function take(view) {
-    state = {...start, ...view};
+    const state = model.state = {...start, ...view};
     if (!models.some(([name]) => name === state.model)) state.model = models[0][0];
     for (const key of ["l", "m"]) state[key] = Math.max(1, Math.round(+state[key]) || 1);
   }
-
-  const model = {
-    get: key => ({load: loadModel, models, look: window.couplingExplorer.look.book})[key] ?? state[key],
-    set: (key, value) => { state[key] = value; },
-    save_changes() {
-      const said = keys.filter(key => state[key] !== "" && state[key] !== undefined).map(key => [key, state[key]]);
-      history.replaceState(null, "", `#${new URLSearchParams(said)}`);
-      heard.forEach(tell => tell());
-    },
-    on: (_, tell) => heard.push(tell),
-  };
 
   const open = view => (opening ??= (async () => {
     await load("../explorer-data/look.js");
@@ -60,11 +43,11 @@
   function mark() {
     for (const link of links) {
       const offered = {...start, ...parsed(link.dataset.view)};
-      const same = keys.every(key => String(state[key]) === String(offered[key]));
+      const same = keys.every(key => String(model.state[key]) === String(offered[key]));
       same ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current");
     }
   }
-  heard.push(mark);
+  model.on("", mark);
 
   for (const link of links) {
     const {view} = link.dataset;
@@ -76,10 +59,10 @@
     });
   }
   window.addEventListener("hashchange", () => {
-    const view = inAddress();
+    const view = model.inAddress();
     if (Object.keys(view).length) choose(view);
   });
-  const given = inAddress();
-  if ("open" in el.dataset) open(given);
-  else if (Object.keys(given).length) open(given).then(() => el.scrollIntoView());
+  const asked = model.inAddress();
+  if ("open" in el.dataset) open(asked);
+  else if (Object.keys(asked).length) open(asked).then(() => el.scrollIntoView());
 })();

@@ -1,0 +1,41 @@
+/* What pages with a state share: scripts that are read when they are needed, and a model whose state is the address. */
+(() => {
+  "use strict";
+  const reading = {};
+
+  // One that cannot be read is tried anew when it is asked for again.
+  const read = address => (reading[address] ??= new Promise((done, failed) => {
+    const script = document.createElement("script");
+    script.src = address;
+    script.onload = done;
+    script.onerror = () => {
+      delete reading[address];
+      failed(new Error(`${script.src} cannot be read; build the book again`));
+    };
+    document.head.append(script);
+  }));
+
+  const parsed = (keys, text) =>
+    Object.fromEntries([...new URLSearchParams(text)].filter(([key]) => keys.includes(key)));
+
+  /* Of the keys, those that are empty stay out of the address, but for some; `given` is what else a view asks for. */
+  function makeModel(keys, given, evenEmpty = []) {
+    const heard = [];
+    const model = {
+      state: {},
+      get: key => given()[key] ?? model.state[key],
+      set: (key, value) => { model.state[key] = value; },
+      on: (_, tell) => heard.push(tell),
+      tell: () => heard.forEach(tell => tell()),
+      inAddress: () => parsed(keys, location.hash.slice(1)),
+      save_changes() {
+        const said = keys.filter(key => (model.state[key] ?? "") !== "" || evenEmpty.includes(key));
+        history.replaceState(null, "", `#${new URLSearchParams(said.map(key => [key, model.state[key]]))}`);
+        model.tell();
+      },
+    };
+    return model;
+  }
+
+  window.bookAddress = {read, parsed, makeModel};
+})();
