@@ -47,6 +47,8 @@ def one_panel(height: float) -> tuple[Figure, Axes, FigureBase]:
 def narrow(figure: FigureBase, **shared: object) -> tuple[Axes, FigureBase]:
     """Make a panel that a phone shows whole; give it, and what is left of the column beside it."""
     left, right = figure.subfigures(1, 2, width_ratios=(style.NARROW, style.WIDTH - style.NARROW))
+    for place in (left, right):  # whose grounds, which nobody sees, would begin at 0 or -0
+        place.patch.set_visible(False)
     axes = left.add_subplot(**shared)
     axes.grid(axis="y")
     return axes, right
