@@ -183,6 +183,30 @@ def test_a_second_scale_belongs_to_its_panel():
     assert panel.windows[0].right > 72 * style.WIDTH - 8 and legend.loose
 
 
+def test_a_phone_shows_a_panel_with_a_legend_beside_it_whole_and_the_legend_under_it():
+    with style.theme("light"):
+        figure, axes, right = parts.one_panel(3.0)
+        axes.plot([0, 1], [0, 1], label="line")
+        axes.set(xlabel="across", ylabel="upwards")
+        parts.legend_beside(right, [axes])
+        panel, legend = panels.windows(style.save_svg(figure).decode())
+    (window,), (entry,) = panel.windows, legend.windows
+    # 376 CSS pixels, where 8 points are 10.
+    assert 280 < window.right - window.left < 300.8 and window.right < entry.left
+    assert not panel.loose and legend.loose
+
+
+def test_panels_with_named_rows_fit_a_phone_beside_the_names():
+    with style.theme("light"):
+        figure, row = parts.panels(["", ""], 2.0, named=True, sharey=True)
+        for axes in row:
+            axes.plot([0, 1], [0, 1])
+            parts.rows_axis(axes, ["normalized_miscoupling", "another"])
+        pieces = panels.windows(style.save_svg(figure).decode())
+    assert [len(piece.windows) for piece in pieces] == [1, 2]
+    assert all(sum(window.right - window.left for window in piece.windows) < 300.8 for piece in pieces)
+
+
 def test_what_stands_under_a_column_stays_with_it():
     with style.theme("light"):
         figure, grid = parts.grid(2, 2, 6.0, sharex=True)

@@ -79,49 +79,10 @@ def windows(svg: str) -> list[Piece]:
     """
     root = ElementTree.fromstring(svg)
     width, height = map(float, root.get("viewBox").split()[2:])
-    panels: list[_Panel] = []
-    loose: list[_Loose] = []
-    for part in _parts(root):
-        words, kind = [_word(text) for text in _texts(part)], part.get("id").partition("_")[0]
-        frame = _frame(part) if kind == "axes" else None
-        if kind == "axes" and not frame:
-            # A second scale has the frame of the first, which is drawn before it.
-            if not panels or not any(child.get("id", "").startswith("matplotlib.axis") for child in part):
-                return []
-            panels[-1].words.extend(word.box for word in words)
-            continue
-        if frame and min(frame.right - frame.left, frame.bottom - frame.top) > THIN:
-            same = next((panel for panel in panels if panel.frame == frame), None)
-            boxes = [word.box for word in words]
-            same.words.extend(boxes) if same else panels.append(_Panel(frame, boxes))
-        else:
-            found = _entries(part) if kind == "legend" else _bar(frame, words) if frame else map(_flowing, words)
-            made = list(found)
-            if made:
-                loose.append(_Loose(_around([box for piece in made for box in piece.windows]), made))
+    panels, loose = _found(root)
     rows = _rows(panels)
-    if not rows:
-        return []
     pieces = [_row(row, width, height) for row in rows]
-    loose.sort(key=lambda one: one.box.top)
-    made: list[Piece] = []
-    columns = len(rows[0])
-    alike = all(len(row) == columns for row in rows)
-    if alike and all(word.top < panel.frame.bottom for row in rows[:-1] for panel in row for word in panel.words):
-        # The upper rows have their numbers on the axes of the last: what shares an axis stays together, with what
-        # stands under it.
-        under = [one for one in loose if one.box.top > rows[-1][0].frame.top]
-        made += [piece for one in loose if one not in under for piece in one.pieces]
-        below = [_below(under, [piece.windows[-1] for piece in column]) for column in zip(*pieces, strict=True)]
-        below = below if all(below) else [[]] * columns
-        for column, own in zip(zip(*pieces, strict=True), below, strict=True):
-            made += [*column, *(piece for one in own for piece in one.pieces)]
-        return made + [piece for one in under if not any(one in own for own in below) for piece in one.pieces]
-    for row, pieces_of_row in zip(rows, pieces, strict=True):
-        above = [one for one in loose if one.box.top <= row[0].frame.top]
-        made += [piece for one in above for piece in one.pieces] + pieces_of_row
-        loose = loose[len(above) :]
-    return made + [piece for one in loose for piece in one.pieces]
+    return _by_columns(rows, pieces, loose) if _share_numbers(rows) else _by_rows(rows, pieces, loose)
 
 
 def written(pieces: list[Piece], scale: float) -> str:
@@ -141,6 +102,59 @@ def written(pieces: list[Piece], scale: float) -> str:
         return ",".join(f"{side * scale:.0f}" for side in sides)
 
     return " ".join("~" * piece.loose + "+".join(map(one, piece.windows)) for piece in pieces)
+
+
+def _found(root: ElementTree.Element) -> tuple[list[_Panel], list[_Loose]]:
+    """Find panels, and what stands loose from top to bottom; nothing if an axes has no frame."""
+    panels: list[_Panel] = []
+    loose: list[_Loose] = []
+    for part in _parts(root):
+        words, kind = [_word(text) for text in _texts(part)], part.get("id").partition("_")[0]
+        frame = _frame(part) if kind == "axes" else None
+        if kind == "axes" and not frame:
+            # A second scale has the frame of the first, which is drawn before it.
+            if not panels or not any(child.get("id", "").startswith("matplotlib.axis") for child in part):
+                return [], []
+            panels[-1].words.extend(word.box for word in words)
+            continue
+        if frame and min(frame.right - frame.left, frame.bottom - frame.top) > THIN:
+            same = next((panel for panel in panels if panel.frame == frame), None)
+            boxes = [word.box for word in words]
+            same.words.extend(boxes) if same else panels.append(_Panel(frame, boxes))
+        else:
+            found = _entries(part) if kind == "legend" else _bar(frame, words) if frame else map(_flowing, words)
+            made = list(found)
+            if made:
+                loose.append(_Loose(_around([box for piece in made for box in piece.windows]), made))
+    return panels, sorted(loose if panels else [], key=lambda one: one.box.top)
+
+
+def _share_numbers(rows: list[list[_Panel]]) -> bool:
+    """Say whether upper rows have their numbers on the axes of the last."""
+    alike = len({len(row) for row in rows}) == 1
+    return alike and all(word.top < panel.frame.bottom for row in rows[:-1] for panel in row for word in panel.words)
+
+
+def _by_columns(rows: list[list[_Panel]], pieces: list[list[Piece]], loose: list[_Loose]) -> list[Piece]:
+    """Put what shares an axis together, with what stands under it."""
+    under = [one for one in loose if one.box.top > rows[-1][0].frame.top]
+    made = [piece for one in loose if one not in under for piece in one.pieces]
+    columns = list(zip(*pieces, strict=True))
+    below = [_below(under, [piece.windows[-1] for piece in column]) for column in columns]
+    below = below if all(below) else [[]] * len(columns)
+    for column, own in zip(columns, below, strict=True):
+        made += [*column, *(piece for one in own for piece in one.pieces)]
+    return made + [piece for one in under if not any(one in own for own in below) for piece in one.pieces]
+
+
+def _by_rows(rows: list[list[_Panel]], pieces: list[list[Piece]], loose: list[_Loose]) -> list[Piece]:
+    """Put rows below each other, each after what stands above it."""
+    made: list[Piece] = []
+    for row, pieces_of_row in zip(rows, pieces, strict=True):
+        above = [one for one in loose if one.box.top <= row[0].frame.top]
+        made += [piece for one in above for piece in one.pieces] + pieces_of_row
+        loose = loose[len(above) :]
+    return made + [piece for one in loose for piece in one.pieces]
 
 
 def _parts(group: ElementTree.Element) -> Iterator[ElementTree.Element]:

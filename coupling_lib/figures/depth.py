@@ -126,7 +126,7 @@ def draw_graph(coupling: xr.DataArray, null: float, beyond: bool = False) -> Fig
 
 def draw_distribution(coupling: xr.Dataset, null: float) -> Figure:
     """Draw coupling prompt by prompt, and against the distance between blocks with its 95 % interval."""
-    figure, (left, right) = parts.panels(["", ""], 3.1, sharey=True, width_ratios=(1, 1.3))
+    figure, (left, right) = parts.panels(["", ""], 3.1, sharey=True)
     for place, (_, ink, one) in enumerate(parts.networks(coupling)):
         parts.strip(left, place, one.all_pairs, ink)
     parts.bands(right, coupling, "distance", marker="o", markersize=3.5)
@@ -148,7 +148,7 @@ def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
     height = rows * (0.92 * min(style.WIDTH / columns, 3.2) + 0.3) + 0.6
     figure = Figure(figsize=(style.WIDTH, height + 2.8), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(height, 2.8))
-    shown, axes = parts.in_rows(above, len(models), columns), below.subplots()
+    shown, (axes, right) = parts.in_rows(above, len(models), columns), parts.narrow(below)
     _draw_maps(shown, [both.mismatch.sel(network="trained") for both in models.values()], null, first.mismatch.label)
     for position, (name, both) in enumerate(models.items()):
         shown[position].set_title(style.short_name(name))
@@ -160,8 +160,7 @@ def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
     axes.plot([], [], color=style.colour("text"), linewidth=1.2, linestyle=":", label="untrained")
     parts.block_axis(axes, "distance $|l-l'|$ between blocks")
     axes.set_ylabel(first.label)
-    axes.grid(axis="y")
-    parts.legend_under(below, [axes], columns=min(len(models) + 2, 4))
+    parts.legend_beside(right, [axes])
     return figure
 
 

@@ -88,7 +88,7 @@ def draw_carried(carried: xr.Dataset) -> Figure:
 def draw_readings(readings: xr.Dataset) -> Figure:
     """Draw how each reading of the linearised network agrees with the last state: direction left, length right."""
     titles = {"cosine": "Cosine with the last state", "norm ratio": "Length relative to it"}
-    figure, row = parts.panels([*titles.values()], 2.9, plain=True, sharey=True)
+    figure, row = parts.panels([*titles.values()], 2.9, plain=True, named=True, sharey=True)
     names = readings.reading.values
     for axes, quantity in zip(row, titles, strict=True):
         for position, (name, ink, one) in enumerate(parts.networks(readings.sel(quantity=quantity))):

@@ -117,7 +117,7 @@ def _table(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
 
 def draw_coupling(couplings: xr.Dataset) -> Figure:
     """Draw mean coupling against training, with chance, and how good the model was (the paper's figure 1b)."""
-    figure, (axes,) = parts.panels([""], 3.3)
+    figure, axes, right = parts.one_panel(3.2)
     places = _draw_steps(axes, couplings, style.colour(style.TRAINED), "coupling")
     if couplings.step[0] == 0:
         untrained = couplings["mean"].values[0]
@@ -135,7 +135,7 @@ def draw_coupling(couplings: xr.Dataset) -> Figure:
         second.plot(places[known], couplings.progress[known], "s-", color=ink, markersize=3.5, lw=1.1, label=label)
         second.set_ylabel(couplings.progress_label, color=ink)
         second.tick_params(axis="y", colors=ink)
-    parts.legend_under(figure, row)
+    parts.legend_beside(right, row)
     return figure
 
 

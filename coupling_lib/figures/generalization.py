@@ -145,7 +145,7 @@ def draw_sign(table: pd.DataFrame) -> Figure:
 def draw_variants(table: pd.DataFrame) -> Figure:
     """Draw the correlation of every reading with the score, at every K, as measured and relative to its null."""
     names, titles = table["variant"].unique(), ["As measured", "Relative to its null"]
-    figure, row = parts.panels(titles, 0.25 * len(names) + 1.25, sharex=True, sharey=True)
+    figure, row = parts.panels(titles, 0.25 * len(names) + 1.25, named=True, sharex=True, sharey=True)
     for axes, column in zip(row, ("r", "r_relative"), strict=True):
         axes.axvline(0, color=style.colour("mask"), linewidth=1)
         for offset, (k, label), ink in zip((-0.2, 0.0, 0.2), KS.items(), parts.shades(len(KS)), strict=True):
@@ -164,7 +164,7 @@ def draw_variants(table: pd.DataFrame) -> Figure:
 def draw_rivals(table: pd.DataFrame) -> Figure:
     """Draw what coupling and its rivals explain of the score, alone and given all the others."""
     names, scores = table.predictor.unique(), table.score.unique()
-    figure, (left, right) = parts.panels(["", ""], 0.36 * len(names) + 1.1, sharey=True)
+    figure, (left, right) = parts.panels(["", ""], 0.36 * len(names) + 1.1, named=True, sharey=True)
     for position, score in enumerate(scores):
         ink, own = style.dataset_colour(score, position), table[table.score == score]
         rows = own.set_index("predictor").reindex(names)

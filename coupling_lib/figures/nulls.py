@@ -137,7 +137,9 @@ def draw_curves(curves: xr.Dataset) -> Figure:
 def draw_surrogates(surrogates: xr.Dataset) -> Figure:
     """Draw every variant relative to its null, for a model and its surrogates, on the scale of what is normalised."""
     variants = surrogates["variant"].values
-    figure, row = parts.panels(surrogates.network.values, 0.245 * len(variants) + 1.25, sharex=True, sharey=True)
+    figure, row = parts.panels(
+        surrogates.network.values, 0.245 * len(variants) + 1.25, named=True, sharex=True, sharey=True
+    )
     # The unnormalised mis-coupling may lie beyond.
     normalised = surrogates[["coupling", "low", "high"]].drop_sel(variant="miscoupling").to_array()
     low, high = min(0.0, float(normalised.min())), max(0.0, float(normalised.max()))
@@ -179,9 +181,9 @@ def draw_across_k(couplings: xr.Dataset) -> Figure:
 
 def draw_figure_1a(table: pd.DataFrame) -> Figure:
     """Draw the coupling of the paper's figure 1a against width, beside the value of no coupling at all."""
-    figure, (axes,) = parts.panels([""], 3.4)
+    figure, axes, right = parts.one_panel(3.4)
     widths = np.unique(np.geomspace(table.width.min() * 0.85, table.width.max() * 1.15, 2000).astype(int))
-    grey, label = style.colour(style.NULL), r"no coupling, flat spectrum: $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$"
+    grey, label = style.colour(style.NULL), "no coupling, flat spectrum:\n" r"$1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$"
     axes.plot(widths, width_curve(widths), color=grey, linewidth=1.2, label=label)
     for name, (label, role, marker, size, edge) in _FIGURE_1A.items():
         one, look = table[table.network == name], {"marker": marker, "markersize": size, "markeredgewidth": edge}
@@ -191,7 +193,7 @@ def draw_figure_1a(table: pd.DataFrame) -> Figure:
         axes.annotate(model, place, xytext=(9, -9), textcoords="offset points", fontsize=8)
     parts.plain_log(axes, [width for width in 2 ** np.arange(5, 14) if widths[0] <= width <= widths[-1]])
     axes.set(xlabel="width $d$", ylabel=r"coupling $c = 1 - m_\mathrm{trace}$  $(K = 0.1\,d)$")
-    axes.legend(loc="lower right")
+    parts.legend_beside(right, [axes])
     return figure
 
 

@@ -19,7 +19,7 @@ from coupling_lib.metrics.summaries import quartiles
 
 
 def panels(
-    titles: Sequence[str], height: float, square: bool = False, plain: bool = False, **grid: object
+    titles: Sequence[str], height: float, square: bool = False, plain: bool = False, named: bool = False, **grid: object
 ) -> tuple[Figure, list[Axes]]:
     """Make panels side by side; square: as high as wide, three in a row at most; plain: titles are quantities."""
     columns = min(len(titles), 3) if square else len(titles)
@@ -27,11 +27,29 @@ def panels(
         rows = -(-len(titles) // columns)
         height += rows * 0.92 * min(style.WIDTH / columns, 4.5) + 0.4 * (rows - 1)
     figure = Figure(figsize=(style.WIDTH, height), layout="compressed" if square else "constrained")
+    if named:  # rows; a phone shows their names beside each panel, which so is narrower
+        figure.get_layout_engine().set(wspace=0.24)
     row = in_rows(figure, len(titles), columns, **grid)
     for axes, title in zip(row, titles, strict=True):
         axes.set_title(title_of(title), **({"fontweight": "normal"} if plain else {}))
         axes.grid(not square, axis="y")
     return figure, row
+
+
+def one_panel(height: float) -> tuple[Figure, Axes, FigureBase]:
+    """Make one panel with horizontal lines, and the place beside it for its legend."""
+    figure = Figure(figsize=(style.WIDTH, height), layout="constrained")
+    return figure, *narrow(figure)
+
+
+def narrow(figure: FigureBase, **shared: object) -> tuple[Axes, FigureBase]:
+    """Make a panel that a phone shows whole; give it, and what is left of the column beside it."""
+    left, right = figure.subfigures(1, 2, width_ratios=(style.NARROW, style.WIDTH - style.NARROW))
+    for place in (left, right):  # whose grounds, which nobody sees, would begin at 0 or -0
+        place.patch.set_visible(False)
+    axes = left.add_subplot(**shared)
+    axes.grid(axis="y")
+    return axes, right
 
 
 def in_rows(figure: FigureBase, count: int, columns: int = 4, **grid: object) -> list[Axes]:
@@ -106,14 +124,19 @@ def from_zero(axes: Axes) -> None:
     axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
 
 
-def legend_under(figure: Figure, row: Sequence[Axes], columns: int | None = None, **legend: object) -> Legend:
+def legend_beside(right: FigureBase, row: Sequence[Axes]) -> Legend:
+    """Put the legend into the place beside a panel, an entry a line."""
+    return legend_under(right, row, columns=1, loc="center left")
+
+
+def legend_under(figure: FigureBase, row: Sequence[Axes], columns: int | None = None, **legend: object) -> Legend:
     """Put one legend under a row of panels, each label once, where no line can run into it."""
     found = [axes.get_legend_handles_labels() for axes in row]
     entries = {label: handle for pair in reversed(found) for handle, label in zip(*pair, strict=True)}
     order = dict.fromkeys(label for _, labels in found for label in labels)
-    spacing = {"borderaxespad": 0.2, "columnspacing": 1.4, "handlelength": 1.8, "ncols": columns or len(order)}
-    handles = [entries[label] for label in order]
-    return figure.legend(handles, order, loc="outside lower center", **(spacing | legend))
+    look = {"loc": "outside lower center", "ncols": columns or len(order)}
+    look |= {"borderaxespad": 0.2, "columnspacing": 1.4, "handlelength": 1.8}
+    return figure.legend([entries[label] for label in order], order, **(look | legend))
 
 
 def colour_bar(row: Sequence[Axes], image: ScalarMappable, label: str, **bar: object) -> Colorbar:

@@ -12,7 +12,7 @@ MAPS = {"block": "block minus identity", "branch": "what its sub-layers add"}
 def draw_maps(table: pd.DataFrame) -> Figure:
     """Draw the coupling of each network under each map, with its interval over prompts, and chance."""
     maps, networks = list(table["map"].unique()), list(table["network"].unique())
-    figure, (axes,) = parts.panels([""], 2.0)
+    figure, axes, right = parts.one_panel(1.9)
     for position, network in enumerate(networks):
         one = table[table["network"] == network]
         rows = [maps.index(name) + 0.22 * (position - (len(networks) - 1) / 2) for name in one["map"]]
@@ -20,6 +20,6 @@ def draw_maps(table: pd.DataFrame) -> Figure:
         parts.dots(axes, rows, one["coupling"], (one["low"], one["high"]), ink, markersize=6, label=network)
     axes.axvline(table["chance"].mean(), color=style.colour(style.NULL), linestyle="--", linewidth=1, label="chance")
     parts.rows_axis(axes, [MAPS[name] for name in maps])
-    axes.set(xlim=(0, 1), xlabel=r"coupling $1 - \tilde m$ of two different blocks (1 is perfect)")
-    parts.legend_under(figure, [axes])
+    axes.set(xlim=(0, 1), xlabel="coupling $1 - \\tilde m$ of two different blocks\n(1 is perfect)")
+    parts.legend_beside(right, [axes])
     return figure

@@ -111,7 +111,9 @@ def draw_prompts(table: pd.DataFrame, null: float | None = None) -> Figure:
     networks, sets = table["network"].unique(), sorted(table["dataset"].unique())
     difficulty = "rating" if "rating" in table else "steps"
     figure = Figure(figsize=(style.WIDTH, 5.6), layout="constrained")
-    axes = figure.subplot_mosaic([["steps", "tokens"], ["sets", "sets"]], sharey=True)
+    above, below = figure.subfigures(2, 1)
+    axes = dict(zip(("steps", "tokens"), above.subplots(1, 2, sharey=True), strict=True))
+    axes["sets"], right = parts.narrow(below, sharey=axes["steps"])
     for position, name in enumerate(networks):
         ink, found = style.dataset_colour(name, position), table.attrs["correlations"][name]
         rows = table[table["network"] == name]
@@ -136,8 +138,7 @@ def draw_prompts(table: pd.DataFrame, null: float | None = None) -> Figure:
     else:
         axes["steps"].set_xlabel("rated difficulty")
     axes["tokens"].set_xlabel("length of the prompt (tokens)")
-    axes["tokens"].tick_params(labelleft=False)
-    axes["sets"].set_xticks(range(len(sets)), sets, **({"rotation": 20, "ha": "right"} if len(sets) > 7 else {}))
+    axes["sets"].set_xticks(range(len(sets)), sets, **({"rotation": 30, "ha": "right"} if len(sets) > 4 else {}))
     axes["sets"].set_xlim(-0.6, len(sets) - 0.4)
     for one in axes.values():
         one.grid(axis="y")
@@ -148,7 +149,7 @@ def draw_prompts(table: pd.DataFrame, null: float | None = None) -> Figure:
     # Room for a line of text per network above the highest dot.
     low, high = min(0.0, table["coupling"].min()), max(table["coupling"].max(), 1 - (1 if null is None else null))
     axes["steps"].set_ylim(low, high + (high - low) * (0.06 + 0.09 * len(networks)))
-    parts.legend_under(figure, [axes["sets"]])
+    parts.legend_beside(right, [axes["sets"]])
     return figure
 
 

@@ -69,7 +69,7 @@ def draw_values(means: xr.Dataset) -> Figure:
 def draw_beyond_chance(means: xr.Dataset, k: int) -> Figure:
     """Draw how far each variant lies from chance, on the way to perfect coupling."""
     variants = means["variant"].values
-    figure, (axes,) = parts.panels([""], _ROW * len(variants) + 0.9)
+    figure, axes, right = parts.one_panel(_ROW * len(variants) + 0.8)
     axes.axvline(0, **parts.null_look("random bases"))
     percent = 100 * means[["share", "share_low", "share_high"]]
     for position, (network, ink, shares) in enumerate(parts.networks(percent)):
@@ -82,35 +82,38 @@ def draw_beyond_chance(means: xr.Dataset, k: int) -> Figure:
     # A variant that is not normalised lies far outside the others; the scale is linear where these are.
     axes.set_xscale("symlog", linthresh=5, linscale=1.6)
     low, high = axes.get_xlim()
-    axes.set_xticks([tick for tick in (-100, -50, -20, -10, -5, 0, 5, 10, 20, 50, 100) if low <= tick <= high])
+    axes.set_xticks([tick for tick in (-100, -20, -5, 0, 5, 20, 100) if low <= tick <= high])
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(f"per cent of the way from random bases to perfect coupling  ($K={k}$; small dots: other $K$)")
-    parts.legend_under(figure, [axes])
+    axes.set_xlabel(f"per cent of the way from random bases\nto perfect coupling\n($K={k}$; small dots: other $K$)")
+    parts.legend_beside(right, [axes])
     return figure
 
 
 def draw_agreement(agreement: xr.Dataset) -> Figure:
     """Draw how much alike the variants rank the pairs of blocks, as numbers on a ground of ink."""
     names, values = agreement["variant"].values, agreement["mean"].values
-    figure = Figure(figsize=(style.WIDTH, style.WIDTH + 0.55), layout="compressed")
-    axes = figure.subplots()
-    image = axes.imshow(values, cmap=style.ink(), vmin=0, vmax=1, interpolation="none")
+    # A phone shows a third of the columns at a time, each with the names of the rows.
+    thirds = np.array_split(np.arange(len(names)), 3)
+    figure = Figure(figsize=(style.WIDTH, _ROW * len(names) + 2.6), layout="constrained")
+    row = figure.subplots(1, 3, sharey=True, width_ratios=[len(third) for third in thirds])
     dark, light = sorted((style.colour("page"), style.colour("text")), key=_luminance)
-    for (i, j), value in np.ndenumerate(values):
-        look = {"ha": "center", "va": "center_baseline", "fontsize": 6.5}
-        # A correlation without a leading zero.
-        text = f"{value:.2f}".replace("-0.00", "0.00").replace("1.00", "1").replace("0.", ".").replace("-", "−")
-        # Light on a dark ground and the reverse; contrast with black and white is the same at 0.18 (WCAG).
-        ink = dark if _luminance(image.to_rgba(value)) > 0.18 else light
-        axes.text(j, i, text, color=ink, **look)
-    axes.set_yticks(range(len(names)), names, fontsize=7.5)
-    axes.set_xticks(range(len(names)), names, fontsize=7.5, rotation=90)
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0, pad=3)
-    axes.spines[:].set_visible(False)
+    for axes, third in zip(row, thirds, strict=True):
+        image = axes.imshow(values[:, third], cmap=style.ink(), vmin=0, vmax=1, interpolation="none", aspect="auto")
+        for (i, j), value in np.ndenumerate(values[:, third]):
+            look = {"ha": "center", "va": "center_baseline", "fontsize": 8}
+            # A correlation without a leading zero.
+            text = f"{value:.2f}".replace("-0.00", "0.00").replace("1.00", "1").replace("0.", ".").replace("-", "−")
+            # Light on a dark ground and the reverse; contrast with black and white is the same at 0.18 (WCAG).
+            ink = dark if _luminance(image.to_rgba(value)) > 0.18 else light
+            axes.text(j, i, text, color=ink, **look)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_xticks(range(len(third)), names[third], rotation=90)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0, pad=3)
+        axes.spines[:].set_visible(False)
     label = f"rank correlation over pairs of blocks  ($K={agreement.attrs['k']}$, mean over prompts)"
-    parts.colour_bar([axes], image, label, extend="min")
+    parts.colour_bar(row, image, label, extend="min")
     return figure
 
 
@@ -122,42 +125,45 @@ def _luminance(colour: str | tuple[float, ...]) -> float:
 def draw_choices(choices: pd.DataFrame) -> Figure:
     """Draw one measurement read in many ways: the coupling that each choice gives, all else being equal."""
     labels = choices[["point", "reading"]].drop_duplicates()
-    # Groups stand apart by seven tenths of a row.
-    labels["row"] = np.arange(len(labels)) + 0.7 * pd.factorize(labels.point)[0]
+    # A group has its name above it.
+    labels["row"] = np.arange(len(labels)) + 1.4 * pd.factorize(labels.point)[0]
     networks, grey = choices.network.unique(), style.colour(style.NULL)
-    figure, (axes,) = parts.panels([""], _ROW * labels.row.max() + 1.3)
+    figure, (axes, numbers) = parts.panels(["", ""], _ROW * labels.row.max() + 1.6, named=True, sharey=True)
     for position, network in enumerate(networks):
         part, ink = choices[choices.network == network].merge(labels), style.dataset_colour(network, position)
         shifted = part.row + (0.17 if position else -0.17)
         parts.dots(axes, shifted, part.coupling, (part.low, part.high), ink, label=network)
         chance = axes.scatter(part.null, shifted, marker="|", s=45, color=grey, linewidths=1.6, zorder=2)
-        _write_column(axes, position, network, part.row, part.coupling, ink)
+        _write_column(numbers, (position + 0.9) / (len(networks) + 1), network, part.row, part.coupling, ink)
     chance.set_label("random bases")
-    _write_column(axes, len(networks), "random", part.row, part.null, grey)
+    _write_column(numbers, (len(networks) + 0.9) / (len(networks) + 1), "random", part.row, part.null, grey)
     parts.rows_axis(axes, labels.reading, labels.row)
+    axes.set_ylim(top=-1.7)
+    numbers.tick_params(length=0, labelbottom=False)
+    numbers.spines[:].set_visible(False)
+    numbers.grid(False)
     for point, row in labels.groupby("point").row.min().items():
-        where = {"xycoords": axes.get_yaxis_transform(), "xytext": (-182, 0), "textcoords": "offset points"}
-        look = {"va": "center_baseline", "fontweight": "bold", "fontsize": 8.5, "annotation_clip": False}
-        axes.annotate(point, (0, row), **where, **look)
-        if row:
-            axes.axhline(row - 0.85, color=style.colour("faint"), linewidth=0.6)
+        where = {"xycoords": axes.get_yaxis_transform(), "xytext": (-5, 0), "textcoords": "offset points"}
+        look = {"ha": "right", "va": "center_baseline", "fontweight": "bold", "fontsize": 8.5, "annotation_clip": False}
+        axes.annotate(point, (0, row - 1), **where, **look)
+        for one in (axes, numbers) if row else ():
+            one.axhline(row - 1.7, color=style.colour("faint"), linewidth=0.6)
     axes.axvline(0, color=style.colour("faint"), linewidth=0.8)
-    axes.set_xlabel("coupling, mean over pairs of blocks and prompts")
+    axes.set_xlabel("coupling, mean over\npairs of blocks and prompts")
     parts.legend_under(figure, [axes])
     return figure
 
 
-def _write_column(axes: Axes, column: int, title: str, rows: pd.Series, values: pd.Series, ink: str) -> None:
-    """Write numbers right of a dot plot, under their title."""
-    where = {"xycoords": axes.get_yaxis_transform(), "xytext": (46 * column + 44, 0), "textcoords": "offset points"}
-    look = {"ha": "right", "va": "center_baseline", "fontsize": 7.5, "color": ink}
-    for row, text in [(-0.95, title), *zip(rows, (f"{value:.3f}".replace("-", "−") for value in values), strict=True)]:
-        axes.annotate(text, (1, row), annotation_clip=False, **where, **look)
+def _write_column(axes: Axes, end: float, title: str, rows: pd.Series, values: pd.Series, ink: str) -> None:
+    """Write numbers in a column of a panel, under their title."""
+    look = {"ha": "right", "va": "center_baseline", "fontsize": 8, "color": ink}
+    for row, text in [(-1, title), *zip(rows, (f"{value:.3f}".replace("-", "−") for value in values), strict=True)]:
+        axes.text(end, row, text, transform=axes.get_yaxis_transform(), **look)
 
 
 def draw_boundaries(by_block: xr.Dataset, null: float) -> Figure:
     """Draw the coupling of each block with all others, for both boundaries of the last block."""
-    figure, (axes,) = parts.panels([""], 3.3)
+    figure, axes, right = parts.one_panel(3.2)
     for network, ink, one in parts.networks(by_block):
         for boundary in by_block.boundary.values:
             meaning, look = _BOUNDARIES[boundary]
@@ -166,7 +172,7 @@ def draw_boundaries(by_block: xr.Dataset, null: float) -> Figure:
     parts.chance(axes, null)
     parts.block_axis(axes)
     axes.set_ylabel(f"coupling with other blocks  ($K={by_block.attrs['k']}$)")
-    parts.legend_under(figure, [axes], columns=3)
+    parts.legend_beside(right, [axes])
     return figure
 
 

@@ -12,10 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from coupling_lib.figures import style
+from coupling_lib.figures import parts, style
 
-_HEIGHT = 5.1
-_TILE = 0.6
+_ABOVE, _BELOW = 2.7, 2.05
+"""Heights of the two rows of the drawing, in inches, as all its lengths are."""
+_TILE = 0.5
 _STEP = 0.34
 _SIZE = 7
 """Rows and columns of the small matrices."""
@@ -44,20 +45,27 @@ def take_example(seed: int = 1) -> xr.DataArray:
 
 def draw_construction(matrices: xr.DataArray) -> Figure:
     """Draw how the coupling matrix is made, and the pairs of Jacobians it is applied to (the paper's figure 2)."""
-    figure = Figure(figsize=(style.WIDTH, _HEIGHT), layout="constrained")
-    axes = figure.subplots()
-    axes.set(xlim=(0, style.WIDTH), ylim=(0, _HEIGHT))
-    axes.set_axis_off()
-    _draw_stream(axes, 0.32, 2.5)
-    _draw_equations(axes, 2.62, 2.5, {str(name): matrices.sel(matrix=name).values for name in matrices.matrix.values})
-    width = (style.WIDTH - 0.2) / len(COUPLINGS)
+    figure, wide = Figure(figsize=(style.WIDTH, _ABOVE + _BELOW)), style.NARROW - 0.1
+    _draw_stream(_place(figure, 0.3, 0, 2.3, _ABOVE))
+    named = {str(name): matrices.sel(matrix=name).values for name in matrices.matrix.values}
+    _draw_equations(_place(figure, style.WIDTH - wide, 0, wide, _ABOVE), named)
+    width = style.WIDTH / len(COUPLINGS)
     for index, (title, (line, *jacobians)) in enumerate(COUPLINGS.items()):
-        middle = 0.1 + (index + 0.5) * width
-        _draw_lattice(axes, middle - 1.5 * _STEP, jacobians)
+        axes = _place(figure, index * width, _ABOVE, width, _BELOW)
+        _draw_lattice(axes, width / 2 - 1.5 * _STEP, jacobians)
         broken = title.replace(", ", ",\n")
-        axes.text(middle, 1.9, broken, ha="center", va="center", fontweight="bold", fontsize=8.5)
-        axes.text(middle, 0.2, line, ha="center", va="center_baseline", fontsize=8)
+        axes.text(width / 2, 1.82, broken, ha="center", va="center", fontweight="bold", fontsize=8.5)
+        axes.text(width / 2, 0.12, line, ha="center", va="center_baseline", fontsize=8)
     return figure
+
+
+def _place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """Give a place of the figure, measured in inches from its own lower left corner."""
+    high = figure.get_figheight()
+    axes = figure.add_axes((left / style.WIDTH, 1 - (top + height) / high, width / style.WIDTH, height / high))
+    axes.set(xlim=(0, width), ylim=(0, height))
+    parts.blank(axes)
+    return axes
 
 
 def _inks() -> tuple[str, str]:
@@ -65,7 +73,7 @@ def _inks() -> tuple[str, str]:
     return style.dataset_colour("", 0), style.dataset_colour("", 1)
 
 
-def _draw_stream(axes: Axes, x: float, y: float) -> None:
+def _draw_stream(axes: Axes, x: float = 0.35, y: float = 0.15) -> None:
     """Draw the residual stream of four tokens through two blocks, and the Jacobian of each block at the last token."""
     measured, used = _inks()
     places = x + 0.42 * np.arange(4)
@@ -86,25 +94,25 @@ def _draw_stream(axes: Axes, x: float, y: float) -> None:
     axes.text(x - 0.2, y + 2.42, "residual stream, a line per token", fontsize=8, va="center_baseline")
 
 
-def _draw_equations(axes: Axes, x: float, y: float, parts: dict[str, np.ndarray]) -> None:
+def _draw_equations(axes: Axes, found: dict[str, np.ndarray], x: float = 0.04, y: float = 0.15) -> None:
     """Draw the decomposition of one Jacobian, and its vectors around the other Jacobian."""
     (measured, used), text = _inks(), style.colour("text")
-    upper, lower, step = y + 1.6, y + 0.32, _TILE + 0.2
-    right, end = x + _TILE + 0.35, x + 3 * step - 0.2
-    top = np.abs(parts["coupled"]).max()
+    upper, lower, step = y + 1.6, y + 0.32, _TILE + 0.14
+    right, end = x + _TILE + 0.3, x + 3 * step - 0.14
+    top = np.abs(found["coupled"]).max()
     for place, row, matrix, label, ink, largest in (
-        (x, upper, parts["J2"], r"$J_{l'}$", used, None),
-        (right, upper, parts["U"], "$U_{l'}$", used, None),
-        (right + step, upper, parts["S"], "$S_{l'}$", used, None),
-        (right + 2 * step, upper, parts["V"].T, r"$V_{l'}^{\top}$", used, None),
-        (x, lower, parts["U"].T, r"$U_{l'}^{\top}$", used, None),
-        (x + step, lower, parts["J1"], "$J_l$", measured, None),
-        (x + 2 * step, lower, parts["V"], "$V_{l'}$", used, None),
-        (end + 0.35, lower, parts["coupled"], "$A_{ll'}$  coupled", text, top),
-        (end + 0.95 + _TILE, lower, parts["uncoupled"], "$A_{ll'}$  not coupled", text, top),
+        (x, upper, found["J2"], r"$J_{l'}$", used, None),
+        (right, upper, found["U"], "$U_{l'}$", used, None),
+        (right + step, upper, found["S"], "$S_{l'}$", used, None),
+        (right + 2 * step, upper, found["V"].T, r"$V_{l'}^{\top}$", used, None),
+        (x, lower, found["U"].T, r"$U_{l'}^{\top}$", used, None),
+        (x + step, lower, found["J1"], "$J_l$", measured, None),
+        (x + 2 * step, lower, found["V"], "$V_{l'}$", used, None),
+        (end + 0.32, lower, found["coupled"], "$A_{ll'}$  coupled", text, top),
+        (end + 0.85 + _TILE, lower, found["uncoupled"], "$A_{ll'}$  not coupled", text, top),
     ):
         _draw_tile(axes, place, row, matrix, label, ink, largest)
-    signs = (x + _TILE + 0.175, upper, "="), (end + 0.175, lower, "="), (end + 0.65 + _TILE, lower, "or")
+    signs = (x + _TILE + 0.15, upper, "="), (end + 0.16, lower, "="), (end + 0.585 + _TILE, lower, "or")
     for place, row, sign in signs:
         size = 11 if sign == "=" else 9
         axes.text(place, row + _TILE / 2, sign, ha="center", va="center_baseline", fontsize=size)
@@ -112,7 +120,7 @@ def _draw_equations(axes: Axes, x: float, y: float, parts: dict[str, np.ndarray]
     for row, head in heads:
         axes.text(x, row + 0.74, head, fontsize=9, fontweight="bold")
     for row, ink, meaning in ((0.38, used, "vectors of block $l'$"), (0.14, measured, "Jacobian of block $l$")):
-        place, height = right + 3 * step + 0.05, upper + row
+        place, height = right + 3 * step - 0.06, upper + row
         axes.add_patch(Rectangle((place, height - 0.05), 0.1, 0.1, facecolor=ink, edgecolor="none"))
         axes.text(place + 0.16, height, meaning, fontsize=8, va="center_baseline")
 
@@ -133,7 +141,7 @@ def _draw_tile(
 
 def _draw_lattice(axes: Axes, first: float, jacobians: Sequence[tuple[int, int, int]]) -> None:
     """Draw four tokens and three blocks, and the two Jacobians that are compared."""
-    bottom, rise = 0.5, 0.37
+    bottom, rise = 0.42, 0.37
     for level in range(3):
         box = (first - 0.16, bottom + level * rise + 0.12), 3 * _STEP + 0.32, rise - 0.24
         look = {"facecolor": style.colour("faint"), "edgecolor": "none", "alpha": 0.75}

@@ -28,6 +28,9 @@ TRAINED, UNTRAINED, NULL = "trained", "untrained", "null"
 WIDTH = 7.5
 """Width of a figure in inches: 720 CSS pixels, the column of the book."""
 
+NARROW = 4.12
+"""Width of a panel with its labels, in inches, that a phone shows whole where the smallest text is of 8 points."""
+
 # On a light and on a dark page. Page, text, faint and mask are the furniture; the rest are roles.
 _COLOURS = {
     "page": {"light": "#ffffff", "dark": "#121212"},

@@ -45,7 +45,7 @@ def take_decays(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 def draw_accuracy(models: pd.DataFrame) -> Figure:
     """Draw test accuracy against coupling, a line per rate of stochastic depth (figure 6a)."""
-    figure, (axes,) = parts.panels([""], 4.0)
+    figure, axes, right = parts.one_panel(3.8)
     for position, (rate, part) in enumerate(models.groupby("drop_path")):
         ink, fit, label = style.dataset_colour("", position), part.iloc[0], f"rate {rate:g}"
         if np.isfinite(fit.slope):
@@ -53,7 +53,7 @@ def draw_accuracy(models: pd.DataFrame) -> Figure:
         _draw_models(axes, part, ink, style.marker(position), label)
     axes.set(xlabel=_label(models), ylabel=_ACCURACY)
     axes.grid()
-    parts.legend_under(figure, [axes], columns=2)
+    parts.legend_beside(right, [axes])
     return figure
 
 

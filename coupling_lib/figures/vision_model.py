@@ -52,7 +52,7 @@ def draw_image(matrices: xr.DataArray, picture: np.ndarray, patch: tuple[int, in
 
 def draw_relations(relations: xr.Dataset) -> Figure:
     """Draw coupling at single tokens and between tokens in both orders."""
-    figure, (axes,) = parts.panels([""], 3.4)
+    figure, axes, right = parts.one_panel(3.4)
     networks, names = parts.networks(relations), relations.relation.values
     shifts = np.linspace(-0.2, 0.2, len(networks)) if len(networks) > 1 else [0.0]
     for shift, (_, ink, own) in zip(shifts, networks, strict=True):
@@ -61,19 +61,19 @@ def draw_relations(relations: xr.Dataset) -> Figure:
             parts.strip(axes, place + shift, one.coupling, ink, one, shape=(0.07, 0.13, 0.06), s=12, alpha=0.5)
     for place, chance in enumerate(relations.random_bases.values):
         axes.plot([place - 0.42, place + 0.42], [chance, chance], **parts.null_look())
-    axes.set_xticks(range(len(names)), [name.replace(" to ", r" $\to$ ") for name in names])
+    axes.set_xticks(range(len(names)), [name.replace(" to ", "\n$\\to$ ") for name in names])
     axes.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, None))
     axes.set(xlabel=r"token, or $t_1\to t_2$", ylabel=relations.label)
     handles = [Line2D([], [], color=ink, marker="o", markersize=4, label=name) for name, ink, _ in networks]
     label = f"random bases ± {style.one_digit(relations.largest_error)}"
     handles.append(Line2D([], [], **parts.null_look(label)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    right.legend(handles=handles, loc="center left")
     return figure
 
 
 def draw_drop_path(states: xr.Dataset, null: float) -> Figure:
     """Draw coupling measured with stochastic depth off and left on."""
-    figure, (axes,) = parts.panels([""], 2.2)
+    figure, axes, right = parts.one_panel(2.2)
     inks = {"off": style.colour(style.TRAINED), "on": style.dataset_colour("", 1)}
     for place, (state, ink) in enumerate(inks.items()):
         one = states.sel(drop_path=state)
@@ -83,13 +83,12 @@ def draw_drop_path(states: xr.Dataset, null: float) -> Figure:
         axes.scatter(values, place + spread, s=12, color=ink, alpha=0.55, linewidths=0)
         axes.plot([one.low, one.high], [place + 0.26] * 2, color=ink, linewidth=4, alpha=0.6)
         axes.plot([one["mean"]] * 2, [place + 0.18, place + 0.34], color=ink, linewidth=2)
-    axes.axvline(1 - null, **parts.null_look())
-    look = {"va": "top", "fontsize": 8, "color": style.colour(style.NULL)}
-    axes.annotate(style.null_label(null), (1 - null, 1.5), (4, 0), textcoords="offset points", **look)
+    axes.axvline(1 - null, **parts.null_look(style.null_label(null)))
     axes.set_yticks([0, 1], ["drop path off", f"left on, rate {states.rate:g}"])
     axes.set(xlim=(0, None), ylim=(-0.4, 1.55), xlabel=states.label)
     axes.grid(False, axis="y")
     axes.grid(axis="x")
+    parts.legend_beside(right, [axes])
     return figure
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
+from matplotlib.legend import Legend
 from matplotlib.text import Text
 
 from coupling_lib.figures import style
@@ -35,8 +36,8 @@ def assert_text_is_inside(figure: Figure, tick_labels: str = "xy", saved: bool =
     if not saved:  # what was saved has its layout
         canvas.draw()
     texts = [t for axes in figure.axes for t in [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]]
-    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
-    texts += [*figure.texts, *(t for legend in legends for t in [*legend.get_texts(), legend.get_title()])]
+    texts += [t for one in figure.findobj(FigureBase) for t in one.texts]
+    texts += [t for legend in figure.findobj(Legend) for t in [*legend.get_texts(), legend.get_title()]]
     for axes in figure.axes:
         for name in tick_labels if axes.axison else "":
             texts += [label for label in getattr(axes, f"get_{name}ticklabels")() if _is_drawn(axes, label, name)]

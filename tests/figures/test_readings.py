@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from coupling_lib.figures import readings, style
 from coupling_lib.figures.show import frame
@@ -32,13 +34,18 @@ def test_beyond_chance_shows_shares_in_per_cent_with_intervals_and_the_other_ks_
     assert [label.get_text() for label in axes.get_yticklabels()] == list(VARIANTS)
 
 
+def cells_of(figure: Figure, rows: int) -> list[Text]:
+    """Numbers of the matrix row by row, from its three groups of columns."""
+    groups = [np.array(list(axes.texts), dtype=object).reshape(rows, -1) for axes in figure.axes[:3]]
+    return list(np.hstack(groups).ravel())
+
+
 def test_agreement_is_written_in_every_cell_in_an_ink_that_stands_out_from_it():
     agreement = make_agreement()
     for theme in ("light", "dark"):
         with style.theme(theme):
-            axes = readings.draw_agreement(agreement).axes[0]
+            cells = cells_of(readings.draw_agreement(agreement), 17)
             page, text = style.colour("page"), style.colour("text")
-        cells = axes.texts
         assert len(cells) == 17**2 and cells[0].get_text() == "1"
         assert cells[0].get_color() == page  # full ink is as far from the page as can be
         low = int(agreement["mean"].values.argmin())
@@ -47,12 +54,12 @@ def test_agreement_is_written_in_every_cell_in_an_ink_that_stands_out_from_it():
 
 def test_choices_show_each_value_its_interval_its_chance_and_its_number():
     choices = make_choices()
-    axes = readings.draw_choices(choices).axes[0]
+    axes, numbers = readings.draw_choices(choices).axes
     dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 3]
     for values, network in zip(dots, ("untrained", "trained"), strict=True):
         np.testing.assert_allclose(values, choices[choices.network == network].coupling)
-    written = {text.get_text() for text in axes.texts}
-    assert {"coupling", "last block", "−0.900", "0.300", "0.060"} <= written
+    assert {text.get_text() for text in axes.texts} == {"coupling", "last block"}
+    assert {"untrained", "random", "−0.900", "0.300", "0.060"} <= {text.get_text() for text in numbers.texts}
     ticks = np.concatenate([c.get_offsets()[:, 0] for c in axes.collections if len(c.get_offsets()) == 3])
     np.testing.assert_allclose(sorted(ticks), sorted(choices.null))
 
@@ -72,7 +79,7 @@ def test_a_number_is_shortened_without_losing_its_sign_or_showing_a_negative_zer
     names = ["a", "b", "c", "d", "e", "f"]
     values = np.tile((1, 0.999, 0.256, -0.256, -0.001, -1), (6, 1))
     agreement = xr.Dataset({"mean": (("variant", "other"), values)}, {"variant": names, "other": names}, {"k": 4})
-    texts = [text.get_text() for text in readings.draw_agreement(agreement).axes[0].texts]
+    texts = [text.get_text() for text in cells_of(readings.draw_agreement(agreement), 6)]
     assert texts == 6 * ["1", "1", ".26", "−.26", ".00", "−1"]
 
 

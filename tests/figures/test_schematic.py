@@ -33,7 +33,8 @@ def test_every_kind_of_coupling_compares_two_jacobians_that_run_upwards_and_neve
     with style.theme("light"):
         arrows = [
             patch
-            for patch in schematic.draw_construction(schematic.take_example()).axes[0].patches
+            for axes in schematic.draw_construction(schematic.take_example()).axes
+            for patch in axes.patches
             if isinstance(patch, FancyArrowPatch)
         ]
     assert len(arrows) == 2 + 2 * len(schematic.COUPLINGS)  # two in the stream, two in each lattice

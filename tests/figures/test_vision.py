@@ -25,7 +25,7 @@ def test_the_scatter_draws_every_model_of_its_rates_once_with_the_line_of_its_ra
     assert set(chosen.paper) == {0.83}
     figure = vision.draw_accuracy(models)
     assert sum(map(len, dots(figure.axes[0]))) == 4 * 8
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    labels = [text.get_text() for text in figure.subfigs[1].legends[0].get_texts()]
     assert labels[0].startswith("rate 0:") and labels[0].endswith("paper 0.35") and "paper" not in labels[1]
     line = next(line for line in figure.axes[0].lines if len(line.get_xdata()) == 2)
     first = models[models.drop_path == 0].iloc[0]
