@@ -69,7 +69,7 @@ help: ## list the targets
 
 book: ## build the book into _build/html (open _build/html/index.html)
 	@mkdir -p results; touch results/.started
-	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed
+	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed results/book/.measured
 	@$(MAKE) --no-print-directory _build/.complete
 	@echo "the book is in _build/html/index.html"
 
@@ -222,11 +222,19 @@ results/.fresh: $(READY)
 	@rm -rf $(MODELS:%=results/%/measurements)
 	@touch $@
 
-results/book/.complete: $(wildcard book/*.py) $(wildcard benchmarks/*) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(EXECUTED) $(READY)
+MADE := $(wildcard book/*.py) $(wildcard benchmarks/*) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
+
+# What is measured for pages alone has the last notebooks beside it. None of these reads what another writes.
+results/book/.measured: $(MADE) results/.fresh
+	@echo "== pages that measure"
+	@mkdir -p $(@D)
+	@printf '%s\n' book/explorer.py "book/pages.py measured" book/own_prompt.py "-m benchmarks.report" \
+	  | PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 xargs -L 1 $(BIN)/python
+	@touch $@
+
+results/book/.complete: $(MADE) $(EXECUTED) results/book/.measured
 	@echo "== pages made from the registry, the model cards and the library"
-	@# None reads what another writes. The longest begins.
-	@printf '%s\n' book/explorer.py book/pages.py book/own_prompt.py "-m benchmarks.report" \
-	  | PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 xargs -L 1 -P $(JOBS) $(BIN)/python
+	@PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 $(BIN)/python book/pages.py
 	@touch $@
 
 # Always from scratch (--all): Sphinx keeps pages it has read, and says nothing about the warnings in them the second
