@@ -65,6 +65,20 @@ def test_nothing_is_multiplied_for_unit_vectors(kind):
     assert full.get_total_flops() == units.get_total_flops() + 2 * 4 * 5 * 6
 
 
+@pytest.mark.parametrize("columns", [2048, 2112, 2050])  # slabs of 256, of 64, and none
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("count", [1, 16, 60, 400])
+def test_few_rows_times_many_weights_are_the_product_in_float64(columns, turned, count):
+    generator = torch.Generator().manual_seed(1)
+    W = torch.randn(2100, columns, generator=generator)
+    W = W.mT.contiguous().mT if turned else W
+    rows = torch.randn(count, 2100, generator=generator)
+    assert W.numel() >= rules._LARGE and W.is_contiguous() is not turned
+    torch.testing.assert_close(
+        rules._times(rows, W), (rows.double() @ W.double()).float(), rtol=0, atol=2100**0.5 * 1e-5
+    )
+
+
 def test_the_weights_stay_as_they_are_where_rows_are_handed_out_without_a_copy():
     first, second = (nn.Linear(4, 4).requires_grad_(False) for _ in range(2))
     before = first.weight.clone(), second.weight.clone()
