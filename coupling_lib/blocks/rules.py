@@ -28,8 +28,8 @@ from transformers.pytorch_utils import Conv1D
 _OF_TORCH = (nn.GELU, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU)
 # Weights of a layer from which the product costs more than looking at the cotangents does.
 _LEAST_WEIGHTS = 2**18
-# Up to so many rows a product with weights that no cache holds is taken by slabs of so many columns, which one does; and
-# up to so many, one with smaller weights that are turned round is taken along their memory.
+# Up to so many rows, a product with weights that no cache holds is taken by slabs of so many columns, which one holds;
+# and up to so many, one with smaller weights that are turned round is taken along their memory.
 _SLAB_ROWS, _LARGE, _SLAB, _FEW_ROWS = 384, 2**22, 256, 48
 # Where each kind of layer keeps W of y = W x + b. Subclasses (quantised, adapted) compute something else.
 _WEIGHTS = {nn.Linear: lambda module: module.weight, Conv1D: lambda module: module.weight.mT}
