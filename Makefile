@@ -62,14 +62,14 @@ MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
 .PHONY: help book pdf links test sweep sweep-plan test-cluster bench faults golden suite regularised vit-grid notebooks lint \
-  audit clean unit browser executed
+  audit clean unit browser executed pages-that-measure
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 book: ## build the book into _build/html (open _build/html/index.html)
 	@mkdir -p results; touch results/.started
-	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed results/book/.measured
+	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed pages-that-measure
 	@$(MAKE) --no-print-directory _build/.complete
 	@echo "the book is in _build/html/index.html"
 
@@ -225,14 +225,21 @@ results/.fresh: $(READY)
 MADE := $(wildcard book/*.py) $(wildcard benchmarks/*) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
 
 # What is measured for pages alone has the last notebooks beside it. None of these reads what another writes.
-results/book/.measured: $(MADE) results/.fresh
-	@echo "== pages that measure"
+made_explorer := book/explorer.py
+made_measured := book/pages.py measured
+made_own_prompt := book/own_prompt.py
+made_benchmarks := -m benchmarks.report
+MEASURED := $(patsubst %,results/book/.%,explorer measured own_prompt benchmarks)
+
+pages-that-measure: $(MEASURED)
+
+$(MEASURED): results/book/.%: $(MADE) results/.fresh
+	@echo "== pages that measure: $*"
 	@mkdir -p $(@D)
-	@printf '%s\n' book/explorer.py "book/pages.py measured" book/own_prompt.py "-m benchmarks.report" \
-	  | PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 xargs -L 1 $(BIN)/python
+	@PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 $(BIN)/python $(made_$*)
 	@touch $@
 
-results/book/.complete: $(MADE) $(EXECUTED) results/book/.measured
+results/book/.complete: $(MADE) $(EXECUTED) $(MEASURED)
 	@echo "== pages made from the registry, the model cards and the library"
 	@PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 $(BIN)/python book/pages.py
 	@touch $@
