@@ -222,7 +222,7 @@ results/.fresh: $(READY)
 	@rm -rf $(MODELS:%=results/%/measurements)
 	@touch $@
 
-MADE := $(wildcard book/*.py) $(wildcard benchmarks/*) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
+MADE_FROM := $(wildcard book/*.py) $(wildcard benchmarks/*) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
 
 # What is measured for pages alone has the last notebooks beside it. None of these reads what another writes.
 made_explorer := book/explorer.py
@@ -233,13 +233,13 @@ MEASURED := $(patsubst %,results/book/.%,explorer measured own_prompt benchmarks
 
 pages-that-measure: $(MEASURED)
 
-$(MEASURED): results/book/.%: $(MADE) results/.fresh
+$(MEASURED): results/book/.%: $(MADE_FROM) results/.fresh
 	@echo "== pages that measure: $*"
 	@mkdir -p $(@D)
 	@PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 $(BIN)/python $(made_$*)
 	@touch $@
 
-results/book/.complete: $(MADE) $(EXECUTED) $(MEASURED)
+results/book/.complete: $(MADE_FROM) $(EXECUTED) $(MEASURED)
 	@echo "== pages made from the registry, the model cards and the library"
 	@PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 $(BIN)/python book/pages.py
 	@touch $@

@@ -58,6 +58,7 @@ def run(
         measurement multiplies with Jacobians instead of forming them, it does less than that.
     """
     torch.set_num_threads(threads)
+    facts = machine.facts()  # the load of the machine before this adds to it
     with tempfile.TemporaryDirectory(prefix="real-size-") as root:
         folder = checkpoint or Path(root) / "model"
         if not any(folder.glob("*.safetensors")):
@@ -69,7 +70,7 @@ def run(
         matrix_peak = max(before, machine.matrix_rate(size))
     flop = _flop(config)
     return {
-        "machine": machine.facts(),
+        "machine": facts,
         "model": {
             "d": config.hidden_size,
             "L": config.num_hidden_layers,

@@ -40,6 +40,7 @@ import torch
 from scipy.optimize import least_squares
 from torch import Tensor
 
+from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import images
 from coupling_lib.inputs.prompts import load_prompts
@@ -202,9 +203,7 @@ def rewrite(table: Path, kind: str) -> None:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerows([cell for at, cell in enumerate(row) if at not in gone] for row in rows)
-    part = table.with_suffix(".part")
-    part.write_text(comment + buffer.getvalue(), encoding="utf-8")
-    part.rename(table)
+    paths.write_text(table, comment + buffer.getvalue())
 
 
 def _groups(header: Sequence[str], kind: str) -> Iterator[dict[tuple[str, str], str]]:

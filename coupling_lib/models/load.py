@@ -142,8 +142,15 @@ def load_model(
     fresh = seed if untrained else origin.step0_seed
     with quiet(), _explained(origin, precision):
         placing = offload.choose(
-            *(family, config, precision, arguments, devices, origin.name),
-            **dict(spread=device == "auto", untrained=fresh is not None, budget=budget),
+            family,
+            config,
+            precision,
+            arguments,
+            devices,
+            origin.name,
+            spread=device == "auto",
+            untrained=fresh is not None,
+            budget=budget,
         )
         if fresh is None:
             origin = sources.with_weights(origin)

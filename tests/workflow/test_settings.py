@@ -63,7 +63,8 @@ def test_no_figure_would_measure_anew_what_a_sweep_formed_or_not():
         assert planned(None, notebook)["figures"]
         with pytest.raises(ConfigError, match=f"notebook {notebook} of figures asks for measurements without it"):
             planned(False, notebook)
-    assert planned(True, "spectra")["figures"]
+    for notebook in ("spectra", "readings"):  # the one asks for another measure, the other for formed Jacobians
+        assert planned(True, notebook)["figures"]
 
 
 def test_a_version_makes_another_job(monkeypatch):
