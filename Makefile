@@ -230,7 +230,7 @@ results/.fresh: $(READY)
 
 MADE_FROM := $(wildcard book/*.py) $(wildcard benchmarks/*) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
 
-# What is measured for pages alone has the last notebooks beside it. None of these reads what another writes.
+# What is measured for pages alone. None of these reads what another writes. The longest has the last notebook beside it.
 made_explorer := book/explorer.py
 made_measured := book/pages.py measured
 made_own_prompt := book/own_prompt.py
@@ -250,10 +250,10 @@ results/book/.complete: $(MADE_FROM) $(EXECUTED) $(MEASURED)
 
 # Always from scratch (--all): Sphinx keeps pages it has read, and says nothing about the warnings in them the second
 # time. The last command asserts that the pages are there.
-_build/.complete: $(BOOK) $(EXECUTED) results/book/.complete
+_build/.complete: $(BOOK) $(filter-out %explorer,$(MEASURED)) $(EXECUTED) results/book/.complete
 	@echo "== book"
 	@rm -rf _build
-	@$(BIN)/jupyter-book build . --all -n -W --keep-going \
+	@$(RUN) $(BIN)/jupyter-book build . --all -n -W --keep-going \
 	  || { rm -rf _build; echo "error: the book has warnings or errors, listed above; nothing was built" >&2; exit 1; }
 	@$(BIN)/python book/complete.py
 	@$(BIN)/python book/slim.py

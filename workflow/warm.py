@@ -1,7 +1,7 @@
 """Run Python programs as forks of one process that has imported the large packages, 8 s of work for each program else.
 
-    python workflow/warm.py over "torch transformers" make book  run a command; whatever below it asks is forked here
-    python workflow/warm.py run -m papermill ARGUMENTS                what `python -m papermill ARGUMENTS` does, in such a fork
+    python workflow/warm.py over "torch transformers" make book   run a command; what asks below it is forked here
+    python workflow/warm.py run -m papermill ARGUMENTS            `python -m papermill ARGUMENTS`, in such a fork
 
 The second is plain Python where the first is not above it, or where the system has no `pidfd` (all but Linux). A fork
 has the environment, folder, arguments and standard streams of the program that asked for it, and a session of its own.
@@ -10,7 +10,9 @@ Signals and the exit code pass through, and it dies with that program.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -63,6 +65,7 @@ def over(modules: list[str], command: list[str]) -> int:
         for module in modules:
             with contextlib.suppress(ImportError):  # the program that needs it will say so
                 importlib.import_module(module)
+        gc.freeze()  # what is shared is neither copied nor gone through when a fork collects its garbage
         if os.fork() == 0:
             door.close()
             return forked(link)
@@ -99,15 +102,30 @@ def work(arguments: list[str], environment: dict[str, str], folder: str, streams
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.path[1:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
-    if arguments[0] == "-m":
-        sys.path[0] = folder
-        sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
-        sys.argv = arguments
-        runpy.run_path(arguments[0], run_name="__main__")
-    return 0
+    code = 1
+
+    def leave() -> None:
+        """End here: to take apart what the process shares with the first one takes half a second."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    atexit.register(leave)  # what the program registers after this comes before it
+    try:
+        if arguments[0] == "-m":
+            sys.path[0], sys.argv = folder, arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0], sys.argv = os.path.dirname(os.path.abspath(arguments[0])), arguments
+            runpy.run_path(arguments[0], run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+        raise
+    return code
 
 
 if __name__ == "__main__":

@@ -57,6 +57,22 @@ def test_module_is_run_by_name_and_finds_its_neighbours(program: Path) -> None:
         assert (ended.stdout, ended.stderr, ended.returncode) == ("found True\n", "", 0)
 
 
+@pytest.mark.parametrize(
+    ("last", "code", "said"),
+    [
+        ("", 0, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit('a reason')", 1, "a reason\n"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+    ],
+)
+def test_end_of_a_fork_is_that_of_python(program: Path, last: str, code: int, said: str) -> None:
+    program.write_text(f"import atexit, sys; atexit.register(print, 'at the end'); {last}", encoding="utf-8")
+    ended = told([*WARM, "over", LARGE, *WARM, "run", str(program)], program.parent)
+    assert (ended.stdout, ended.returncode) == ("at the end\n", code)
+    assert ended.stderr.endswith(said)
+
+
 def test_programs_of_one_command_do_not_see_each_other(program: Path) -> None:
     program.write_text("import os, sys; print(os.environ.pop('GIVEN'), len(sys.argv)); sys.argv.append('x')", "utf-8")
     one = " ".join([*WARM, "run", str(program)])
