@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -23,6 +24,23 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 _FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "abs": abs}
 
 
+def cells_of(notebook: Path) -> list[nbformat.NotebookNode]:
+    """Reads a notebook's cells; they are shared by all who ask, since many claims ask for the same notebook.
+
+    Args:
+        notebook: the file.
+
+    Returns:
+        its cells, not to be changed.
+    """
+    return _read(notebook, notebook.stat().st_mtime_ns)
+
+
+@functools.cache
+def _read(notebook: Path, _: int) -> list[nbformat.NotebookNode]:
+    return nbformat.read(notebook, as_version=4).cells
+
+
 def remembered(notebook: Path) -> dict[str, float | str]:
     """Read the numbers that an executed notebook keeps, and the parameters it ran with.
 
@@ -35,7 +53,7 @@ def remembered(notebook: Path) -> dict[str, float | str]:
     if not notebook.is_file():
         return {}
     found: dict[str, float | str] = {}
-    for cell in nbformat.read(notebook, as_version=4).cells:
+    for cell in cells_of(notebook):
         if {"parameters", "injected-parameters"} & set(cell.metadata.get("tags", [])):
             found |= {f"{notebook.stem}.{name}": value for name, value in _assigned(cell.source).items()}
         for output in cell.get("outputs", []):

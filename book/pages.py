@@ -15,13 +15,13 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
 
-import nbformat
 import yaml
 from chapters import CHAPTERS, run_part, verdicts_part
 from complete import pages
 from idea import idea_neighbours, idea_toy, landing_page
 from library import API
 from measured import measured_page, title
+from named_numbers import cells_of
 from paper_map import map_page
 from reproduce import machine_page, reproduce_page
 from routes import families_page
@@ -204,8 +204,7 @@ def model_page(folder: Path, order: Sequence[str]) -> str:
     head = f"# {plain(folder.name)}\n"
     parts = [head, "This page has one figure of each notebook that was run for this model.\n"]
     for path in (folder / f"{name}.ipynb" for name in order if (folder / f"{name}.ipynb").is_file()):
-        notebook = nbformat.read(path, as_version=4)
-        outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+        outputs = [output for cell in cells_of(path) for output in cell.get("outputs", [])]
         measured = f'tbc-provenance">model {html.escape(folder.name)} '
         names = [o.metadata["scrapbook"]["name"] for o in outputs if measured in o.get("data", {}).get("text/html", "")]
         parts += [f"## [{title(path.stem)}]({path.name})\n", f"```{{glue}} {names[0]}\n:doc: {path.name}\n```\n"]
@@ -243,12 +242,16 @@ def write_run(folder: Path) -> None:
 
 
 # What is measured for the page alone, and what reads tables and the executed notebooks.
-MEASURED = {"postnorm": postnorm_page, "homogeneous": homogeneous_page, "families": families_page}
+MEASURED = {
+    "postnorm": postnorm_page,
+    "homogeneous": homogeneous_page,
+    "families": families_page,
+    "landing": landing_page,
+    "idea-neighbours": idea_neighbours,
+}
 READ = {
     "claims": claims_page,
-    "landing": landing_page,
     "idea-toy": idea_toy,
-    "idea-neighbours": idea_neighbours,
     "models": models_page,
     "measured": measured_page,
     "paper-figures": map_page,

@@ -9,10 +9,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import verdicts
 from claims import PLACES, Judged, judge_all, read_margin_reasons, verdict_at
-from named_numbers import Numbers, filled, paper_numbers
+from named_numbers import Numbers, cells_of, filled, paper_numbers
 
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
@@ -176,8 +175,9 @@ def _link(claim: Mapping[str, Any], results: Path) -> str:
     for model in claim["models"]:
         page = results / model / f"{name}.ipynb"
         if page.is_file():
-            cells = nbformat.read(page, as_version=4).cells
-            headings = re.findall(r"^#+ (.+)$", "\n".join(c.source for c in cells if c.cell_type == "markdown"), re.M)
+            headings = re.findall(
+                r"^#+ (.+)$", "\n".join(c.source for c in cells_of(page) if c.cell_type == "markdown"), re.M
+            )
             anchor = f"#{slug(claim['section'])}" if claim["section"] in headings else ""
             return f"Measured in [{name}, {claim['section']}](../results/{model}/{name}.ipynb{anchor}) (`{model}`)"
     return f"Measured by the notebook *{escape(name)}*, {claim['section']}"

@@ -127,7 +127,10 @@ def bootstrap_error(
     members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
     generator = np.random.default_rng(seed)
     drawn = (generator.integers(len(members), size=len(members)) for _ in range(n_resamples))
-    rows = (np.concatenate([members[i] for i in chosen]) for chosen in drawn if len(set(chosen.tolist())) >= fewest)
+    if fewest > 1:
+        drawn = (chosen for chosen in drawn if len(set(chosen.tolist())) >= fewest)
+    alone = np.concatenate(members) if len(members) == len(groups) else None
+    rows = (np.concatenate([members[i] for i in chosen]) if alone is None else alone[chosen] for chosen in drawn)
     found = np.array([statistic(chosen) for chosen in rows])
     found = found[np.isfinite(found)]
     if not len(found):
@@ -138,7 +141,11 @@ def bootstrap_error(
 
 def pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """Pearson's correlation, NaN where a variable is constant."""
-    return np.nan if np.ptp(x) == 0 or np.ptp(y) == 0 else float(np.corrcoef(x, y)[0, 1])
+    if (x == x[0]).all() or (y == y[0]).all():
+        return np.nan
+    # A fifth of the time of `np.corrcoef`, which counts in thousands of resamples.
+    x, y = x - x.sum() / len(x), y - y.sum() / len(y)
+    return min(max(float(x @ y / np.sqrt((x @ x) * (y @ y))), -1.0), 1.0)  # NaN stays NaN
 
 
 def linear_fit(x: ArrayLike, y: ArrayLike) -> LinearFit:

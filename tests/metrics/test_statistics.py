@@ -5,12 +5,14 @@ import scipy.stats
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.statistics import (
     FEW,
+    bootstrap_error,
     bootstrap_interval,
     effect_of,
     linear_fit,
     mean_interval,
     paired_interval,
     partial_correlation,
+    pearson,
     turning_point,
 )
 
@@ -170,3 +172,24 @@ def test_a_line_that_bends_once_is_bent_where_the_series_turns():
     assert turning_point(np.maximum(0, np.arange(30) - 17) + noise) == 17
     with pytest.raises(ParameterError, match="five values"):
         turning_point([1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("n", [2, 3, 48])
+def test_correlation_is_that_of_numpy_and_nan_where_there_is_none(n):
+    x, y = np.random.default_rng(n).normal(size=(2, n)) * 1e3 + 7
+    assert pearson(x, y) == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-14)
+    assert pearson(x, -2 * x + 1) == -1
+    assert np.isnan(
+        [pearson(np.full(n, 0.1), y), pearson(x, np.full(n, 3)), pearson(x, np.append(y[1:], np.nan))]
+    ).all()
+
+
+@pytest.mark.parametrize(("groups", "fewest"), [(np.arange(9), 1), (np.arange(9)[::-1], 3), (np.arange(9) // 2, 3)])
+def test_error_over_groups_equals_resampling_written_out(groups, fewest):
+    values, generator, found = np.random.default_rng(5).normal(size=9), np.random.default_rng(0), []
+    for _ in range(300):
+        chosen = generator.integers(len(set(groups)), size=len(set(groups)))
+        if len(set(chosen)) >= fewest:
+            found.append(np.concatenate([values[groups == group] for group in chosen]).mean())
+    error = bootstrap_error(lambda rows: values[rows].mean(), groups, n_resamples=300, fewest=fewest)
+    assert error == pytest.approx((*np.quantile(found, (0.025, 0.975)), np.std(found, ddof=1)))
