@@ -3,8 +3,7 @@
     python -m benchmarks.unformed --out results/benchmarks/unformed.json
 
 Each case takes a few blocks of a model and one prompt, and gives the seconds of one block of the whole model: its
-triplets and its products with the vectors of all L blocks. Random weights have flat spectra, which products find hard;
-`smollm2-135m` is trained.
+triplets and its products with the vectors of all L blocks. Most have random weights; `smollm2-135m` is trained.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from benchmarks.machine import timed
 from benchmarks.shapes import llama3_8b, llama32_1b, model_from, prompt_ids, small_llama
 from coupling_lib import paths
 from coupling_lib.metrics.coupling import project_all_pairs
+from coupling_lib.svd.krylov import golub_kahan
 from coupling_lib.svd.operators import fewer_products
 
 # The vocabulary is no part of a block.
@@ -50,7 +50,8 @@ def run(cases: tuple[tuple[str, int], ...] = CASES, blocks: int = 2, rounds: int
 
     Returns:
         one record a case: `shape`, `d`, `L`, `k`, `seconds` of a block either way, their `ratio`, whether the library
-        `prefers` products there, and `difference`, the largest relative one of any variant of coupling.
+        `prefers` products there, `columns` of the basis that each block's triplets needed, and `difference`, the
+        largest relative one of any variant of coupling.
     """
     return [_case(name, k, blocks, rounds, n) for name, k in cases]
 
@@ -85,8 +86,14 @@ def _case(name: str, k: int, blocks: int, rounds: int, n: int) -> dict[str, Any]
         "seconds": {"formed": formed, "products": products},
         "ratio": products / formed,
         "prefers": fewer_products(d, k, depth),
+        "columns": [_columns(traced.jacobian(block), k) for block in range(model.n_blocks)],
         "difference": _difference(found[True], found[False]),
     }
+
+
+def _columns(J: cl.BlockJacobian, k: int) -> int:
+    with J.held():
+        return golub_kahan(J, k).columns
 
 
 def _model(name: str, blocks: int) -> tuple[cl.Model, int]:
