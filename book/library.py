@@ -66,7 +66,7 @@ def api_page(room: str) -> str:
         # What `coupling_lib` exports is documented there, and what scikit-learn adds to its estimators by itself.
         here = [name for name, thing in _exported().items() if thing.__module__ == module] + ["set_score_request"]
         options = [":members:", f":exclude-members: {', '.join(here)}"]
-        lines += [f"## {module}\n", *_directive(f"automodule:: {module}", options)]
+        lines += [f"## {module.removeprefix('coupling_lib.')}\n", *_directive(f"automodule:: {module}", options)]
     return "\n".join(lines)
 
 

@@ -148,7 +148,7 @@ def _formed(traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]
 def evaluate(
     traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str
 ) -> tuple[Tensor, Tensor]:
-    """Evaluate a block with a graph: the varied states x_{t1} and the read states at t2, both `(T, d)`."""
+    """Evaluate a block with a graph: the varied states at $t_1$ and the read states at $t_2$, both `(T, d)`."""
     trace, calls = traces[0], [trace.calls[block] for trace in traces]
     module = trace.block(block)
     start, end = torch.tensor(pairs, device=calls[0].input.device).T

@@ -1,8 +1,9 @@
-"""The residual Jacobian of one block, as a linear operator.
+r"""The residual Jacobian of one block, as a linear operator.
 
-For one pair of token positions, J^l_{t1 t2} = d f^l(X^{l-1})_{t2} / d x^{l-1}_{t1}: how the residual branch of block l
-at position t2 answers to the state at position t1, every other position held fixed. Hugging Face's blocks return
-x + f(x), so the identity is subtracted where t1 = t2, and only there: for t1 != t2 the skip path contributes nothing.
+For one pair of token positions, $J^l_{t_1 t_2} = \partial f^l(X^{l-1})_{t_2} / \partial x^{l-1}_{t_1}$: how the
+residual branch of block $l$ at position $t_2$ answers to the state at position $t_1$, every other position held fixed.
+Hugging Face's blocks return $x + f(x)$, so the identity is subtracted where $t_1 = t_2$, and only there: for
+$t_1 \ne t_2$ the skip path contributes nothing.
 
 Derivatives are reverse-mode throughout (`torch.autograd.grad`, batched over cotangents). Forward mode returns zeros
 without a word on quantised layers, and on some attention kernels not at all. Several Jacobians at once, over tokens or

@@ -1,7 +1,7 @@
-"""Coupling across depth: every block's Jacobian against every other block's singular vectors, at one token of a prompt.
+r"""Coupling across depth: every block's Jacobian against all other blocks' singular vectors, at one token of a prompt.
 
-The coupling matrix A_{l l'} = U_{l',K}^T J^l V_{l',K} is diagonal where the top singular vectors of block l'
-diagonalise the Jacobian of block l. What its numbers are without coupling is said by `measures.random_bases`.
+The coupling matrix $A_{ll'} = U_{l',K}^\top J^l V_{l',K}$ is diagonal where the top singular vectors of block $l'$
+diagonalise the Jacobian of block $l$. What its numbers are without coupling is said by `measures.random_bases`.
 """
 
 from collections.abc import Sequence
@@ -46,15 +46,15 @@ def measure_depth(
     boundary: str = "block",
     formed: bool | None = None,
 ) -> xr.Dataset:
-    """Measure coupling between all pairs of blocks at one token position (paper, sections 2 and 3).
+    r"""Measure coupling between all pairs of blocks at one token position (paper, sections 2 and 3).
 
     Args:
         model: a model from `load_model`.
         prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
         ks: numbers of singular vectors K, each from 1 to the width.
-        token: the position t whose Jacobians J_tt are measured; -1 is the last.
+        token: the position t whose Jacobians $J_{tt}$ are measured; -1 is the last.
         boundary: `"block"`, or `"hidden_states"` or `"branch"` as in `Trace.jacobian`.
-        formed: whether the matrix J^l of every block is formed, rather than multiplied with; None for what takes less
+        formed: whether the matrix $J^l$ of every block is formed, rather than multiplied with; None for what takes less
             time, which is products where K is small against the width. A, and all variants that are read off it, are
             the same either way.
 
@@ -62,11 +62,11 @@ def measure_depth(
         a dataset with dimensions `prompt`, `k`, `block_1` (l, whose Jacobian) and `block_2` (l', whose vectors), with
         one variable `(prompt, k, block_1, block_2)` per variant of `metrics.variants.VARIANTS`;
         `by_distance` `(prompt, variant, k, distance)`, each one's mean over pairs `distance` apart, from 0;
-        `singular_values` `(prompt, block_1, rank)` and `frobenius_norm` `(prompt, block_1)` of each J^l;
+        `singular_values` `(prompt, block_1, rank)` and `frobenius_norm` `(prompt, block_1)` of each $J^l$;
         `residual` `(prompt, block_1)`, the largest of its triplets' residuals;
-        `matrix` `(block_1, block_2, row, column)`, the signed A_{l l'} of the first prompt at the largest K.
-        Where no J^l is formed, `frobenius_estimate` stands in place of `frobenius_norm`, and the two variants that are
-        read off V_{l'}^T J^l U_{l'} are left out.
+        `matrix` `(block_1, block_2, row, column)`, the signed $A_{ll'}$ of the first prompt at the largest K.
+        Where no $J^l$ is formed, `frobenius_estimate` stands in place of `frobenius_norm`, and the two variants that
+        are read off $V_{l'}^\top J^l U_{l'}$ are left out.
 
     Raises:
         ParameterError: if K exceeds the width, a token does not exist, or there is no prompt.

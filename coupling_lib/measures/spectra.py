@@ -31,7 +31,7 @@ def measure_spectra(
         a dataset with blocks from 0 and the variables
 
         - `singular_values` `(prompt, block, rank)`, the K largest, and `frobenius_norm` `(prompt, block)`;
-        - `stable_rank` `(prompt, block)`, which is norm_F(J)^2 / s_1^2;
+        - `stable_rank` `(prompt, block)`, which is $\lVert J \rVert_F^2 / \sigma_1^2$;
         - `left_right_alignment` `(prompt, block)`, the mean of $|u_i^\top v_i|$ over the K triplets;
         - `exchanged_miscoupling` `(prompt, block)`, the normalised mis-coupling of $V_K^\top J U_K$, NaN for K = 1;
         - `spectrum` `(prompt, whole, index)`, all singular values of the blocks `whole`, and `decay_exponent` `(prompt,

@@ -1,10 +1,12 @@
-"""Block Golub-Kahan bidiagonalisation: the top singular triplets from products J V and J^T U alone.
+r"""Block Golub-Kahan bidiagonalisation: the top singular triplets from products $J V$ and $J^\top U$ alone.
 
-Two orthonormal bases grow together, b columns at a time: V from products with J^T, U from products with J, so that
-J V = U B with a small upper triangular B. The singular triplets of B, carried back by the bases, converge to the
-largest ones of J from the outside inwards. Because J itself is projected, and not J^T J, a singular value s_i is found
-to the accuracy of J's own arithmetic times s_1 instead of that times s_1^2 / s_i: an outlying s_1 does not drown the
-others. Any operator will do that has a `shape` and the products `operator @ (d, m)` and `operator.T @ (d, m)`.
+Two orthonormal bases grow together, $b$ columns at a time: $V$ from products with $J^\top$, $U$ from products with $J$,
+so that $J V = U B$ with a small upper triangular $B$. The singular triplets of $B$, carried back by the bases, converge
+to the largest ones of $J$ from the outside inwards. Because $J$ itself is projected, and not $J^\top J$, a singular
+value $\sigma_i$ is found to the accuracy of $J$'s own arithmetic times $\sigma_1$ instead of that times
+$\sigma_1^2 / \sigma_i$: an outlying $\sigma_1$ does not drown the others.
+
+Any operator will do that has a `shape` and the products `operator @ (d, m)` and `operator.T @ (d, m)`.
 """
 
 import math

@@ -1,14 +1,14 @@
-"""Top-K singular triplets of a matrix or an operator, each with a certificate.
+r"""Top-K singular triplets of a matrix or an operator, each with a certificate.
 
-A singular triplet (u, s, v) of J satisfies J v = s u and J^T u = s v. How far a computed one is from
-that, relative to the largest singular value, is its residual; a triplet without a small residual is not
-returned. The pair (u, v) has a joint sign: (-u, -v) is the same triplet. It is fixed here by making the
-largest entry of v positive, so that results print the same everywhere; nothing may depend on it.
+A singular triplet $(u, \sigma, v)$ of $J$ satisfies $J v = \sigma u$ and $J^\top u = \sigma v$. How far a computed one
+is from that, relative to the largest singular value, is its residual; a triplet without a small residual is not
+returned. The pair $(u, v)$ has a joint sign: $(-u, -v)$ is the same triplet. It is fixed here by making the largest
+entry of $v$ positive, so that results print the same everywhere; nothing may depend on it.
 
-Three routes lead to the same numbers. Small matrices go through the eigenvectors of J^T J, formed in float64: squaring
-costs half of the digits, and float64 has them to spare where float32 would lose every s_i far below an outlying s_1.
-Wide ones go through `krylov_stacked`, several at once, and operators whose matrix is not formed through
-`krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full decomposition in float64.
+Three routes lead to the same numbers. Small matrices go through the eigenvectors of $J^\top J$, formed in float64:
+squaring costs half of the digits, and float64 has them to spare where float32 would lose every $\sigma_i$ far below an
+outlying $\sigma_1$. Wide ones go through `stacked.golub_kahan_stacked`, several at once, and operators whose matrix is
+not formed through `krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full decomposition in float64.
 """
 
 import warnings
@@ -63,9 +63,9 @@ class SingularTriplets(NamedTuple):
 
 
 def top_triplets(matrix: Any, k: int, tolerance: float = 1e-4) -> SingularTriplets:
-    """Compute the K largest singular triplets of a matrix or an operator and certify each.
+    r"""Compute the K largest singular triplets of a matrix or an operator and certify each.
 
-    J = U S V^T (paper, section 2). Rows of `matrix` are outputs, so U lives in the output space of the
+    $J = U S V^\top$ (paper, section 2). Rows of `matrix` are outputs, so U lives in the output space of the
     block and V in its input space. An operator is only multiplied with, never formed; one that computes in
     float32 determines singular values down to about 1e-6 s_1 and no further. Where s_K and s_{K+1} cannot be told
     apart, an `IllDefinedSubspaceWarning` is issued.
