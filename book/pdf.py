@@ -129,6 +129,7 @@ def join(parts: list[PdfReader], found: list[Entry], numbers: PdfReader, title: 
                 if to is not None:
                     writer.add_annotation(at, Link(rect=link["/Rect"], target_page_index=to, fit=Fit.fit()))
             page.merge_page(numbers.pages[at])
+            page.compress_content_streams()  # what is merged is not compressed any more
     above: list[Any] = []
     for entry in found:
         parent = above[entry.depth - 1] if entry.depth else None

@@ -74,7 +74,9 @@ def test_two_pages_are_printed_with_contents_and_numbers(tmp_path):
     (site / "a.html").write_text(page.format("First", more))
     (site / "b.html").write_text(page.format("Second", "<details class='hide'>folded</details>"))
     count = pdf.print_book(site, {"root": "a", "chapters": [{"file": "b"}]}, "Book", tmp_path / "out" / "book.pdf")
-    sheets = [sheet.extract_text() for sheet in PdfReader(tmp_path / "out" / "book.pdf").pages]
+    printed = PdfReader(tmp_path / "out" / "book.pdf").pages
+    sheets = [sheet.extract_text() for sheet in printed]
+    assert {sheet["/Contents"]["/Filter"] for sheet in printed} == {"/FlateDecode"}
     assert len(sheets) == count == 4
     assert "First" in sheets[0] and "Second" in sheets[0] and "4" in sheets[0]
     assert "Text of First." in sheets[1] and "#" not in sheets[1] and "Text of Second." in sheets[3]
