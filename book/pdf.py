@@ -37,6 +37,7 @@ READY = """async () => {
   for (const image of document.images) image.loading = "eager";
   await Promise.all([...document.images].map(image => image.decode().catch(() => null)));
   if (window.MathJax && MathJax.startup) await MathJax.startup.promise;
+  while (document.querySelector("[aria-busy=true]")) await new Promise(done => setTimeout(done, 100));
 }"""
 MARGIN = {"top": "16mm", "bottom": "18mm", "left": "16mm", "right": "16mm"}
 NUMBER = '<div style="width: 100%; text-align: center; font: 9px sans-serif"><span class="pageNumber"></span></div>'
