@@ -44,8 +44,8 @@ from coupling_lib.measures.depth import other_models
 from coupling_lib.models import checkpoints
 
 # %% tags=["hide-input"]
-common = ("model", "precision", "memory", "steps", "prompts", "k", "window", "token", "seed")
-p = cl.check_parameters(globals(), declared=(*common, "middle", "centres", "others"))
+_common = ("model", "precision", "memory", "steps", "prompts", "k", "window", "token", "seed")
+p = cl.check_parameters(globals(), declared=(*_common, "middle", "centres", "others"))
 steps_of = {name: checkpoints.choose_steps(name, p.steps) for name in [p.model, *other_models(p.others, p.model)]}
 middle_step = choices.chosen_middle(p, steps_of[p.model])
 command = provenance.papermill_command("emergence", vars(p))

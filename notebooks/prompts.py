@@ -41,8 +41,10 @@ from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.metrics.summaries import side_by_side
 
-known = ("model", "precision", "memory", "revision", "prompts", "questions", "k", "token", "others", "seed")
-p = cl.check_parameters(globals(), declared=known)
+p = cl.check_parameters(
+    globals(),
+    declared=("model", "precision", "memory", "revision", "prompts", "questions", "k", "token", "others", "seed"),
+)
 command = provenance.papermill_command("prompts", vars(p))
 
 # %% [markdown]

@@ -45,8 +45,8 @@ from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.tokens import token_comparisons, token_reports
 from coupling_lib.metrics.summaries import side_by_side
 
-compared = ("example", "prompts", "pair", "k", "tokens", "token_in", "token_out", "seed")
-p = cl.check_parameters(globals(), declared=("model", "precision", "memory", "revision", *compared))
+_more = ("example", "prompts", "pair", "k", "tokens", "token_in", "token_out", "seed")
+p = cl.check_parameters(globals(), declared=("model", "precision", "memory", "revision", *_more))
 command = provenance.papermill_command("tokens", vars(p))
 
 # %% [markdown]

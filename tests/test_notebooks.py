@@ -122,6 +122,19 @@ def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, sh
     assert own and all(f"-p model {model}" in html.unescape(page) for page in own)
 
 
+@pytest.mark.parametrize("name", sorted(set(SMALL) | OF_MANY_MODELS))
+def test_a_paired_text_runs_as_a_program(name, folders, capsys):
+    given = {"model": str(folders["image" if name == "vision" else "text"]), **SMALL[name]} if name in SMALL else {}
+    if name == "emergence":
+        given = {"steps": "0,10000", "prompts": 2}
+    text = (ROOT / "notebooks" / f"{name}.py").read_text(encoding="utf-8")
+    for parameter, value in given.items():
+        text, found = re.subn(rf"^{parameter}: (\w+) = .*$", rf"{parameter}: \1 = {value!r}", text, flags=re.MULTILINE)
+        assert found == 1, parameter
+    exec(compile(f"{text}\nprint(command)\n", f"{name}.py", "exec"), {"__name__": "__main__"})
+    assert f"papermill notebooks/{name}.ipynb out.ipynb" in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_emergence_of_a_folder_with_one_state_says_what_it_needs(folders, shell):
     with pytest.raises(CouplingError, match=re.escape(str(folders["text"]))):
         execute(shell, "emergence", model=str(folders["text"]), prompts=2)
