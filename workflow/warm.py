@@ -3,7 +3,8 @@
     python workflow/warm.py over "torch transformers" make book   run a command; what asks below it is forked here
     python workflow/warm.py run -m papermill ARGUMENTS            `python -m papermill ARGUMENTS`, in such a fork
 
-The second is plain Python where the first is not above it, or where the system has no `pidfd` (all but Linux). A fork
+The second is plain Python where the first is not above it, where the system has no `pidfd` (all but Linux), where the
+temporary folder's name is too long for a socket, and where the environment is too large for a message. A fork
 has the environment, folder, arguments and standard streams of the program that asked for it, and a session of its own.
 Signals and the exit code pass through, and it dies with that program.
 """
@@ -27,19 +28,22 @@ import tempfile
 
 ADDRESS = "WARM_PYTHON"
 LONGEST = 1 << 17  # bytes of a request, most of them the environment
+MOST_OF_A_PATH = 100  # characters of a socket's path; the system takes 107
 
 
 def run(arguments: list[str]) -> int:
     """Have the arguments run in a fork, and end as it ends."""
+    asked = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
+    request = json.dumps(asked).encode()
+    address = os.environ.get(ADDRESS, "") if len(request) <= LONGEST else ""  # nobody listens at an empty one
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        link.connect(os.environ[ADDRESS])
-    except (KeyError, OSError):
+        link.connect(address)
+    except OSError:
         os.execv(sys.executable, [sys.executable, *arguments])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: link.send(bytes([number])))
-    request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
-    socket.send_fds(link, [json.dumps(request).encode()], [0, 1, 2])
+    socket.send_fds(link, [request], [0, 1, 2])
     parent = os.getppid()
     while not select.select([link], [], [], 1)[0]:
         if os.getppid() != parent:  # a kernel whose notebook's process was killed
@@ -49,11 +53,13 @@ def run(arguments: list[str]) -> int:
 
 def over(modules: list[str], command: list[str]) -> int:
     """Run a command, and fork for the programs below it until it ends; the modules are imported when the first asks."""
-    if not hasattr(os, "pidfd_open"):
-        os.execvp(command[0], command)
     folder = tempfile.mkdtemp(prefix="warm-")
+    address = os.path.join(folder, "door")
+    if not hasattr(os, "pidfd_open") or len(address) > MOST_OF_A_PATH:
+        os.rmdir(folder)
+        os.execvp(command[0], command)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    door.bind(address := os.path.join(folder, "door"))
+    door.bind(address)
     door.listen(64)
     child = subprocess.Popen(command, env=os.environ | {ADDRESS: address})
     ended = os.pidfd_open(child.pid)

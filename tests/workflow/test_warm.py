@@ -49,6 +49,16 @@ def test_program_in_a_fork_has_what_it_would_have_alone(program: Path, over: boo
     assert ended.returncode == 7
 
 
+@pytest.mark.parametrize("large", ["TMPDIR", "WORD"])
+def test_a_long_path_and_a_large_environment_make_it_plain_python(program: Path, monkeypatch, large: str) -> None:
+    folder = program.parent / ("f" * 120)
+    folder.mkdir()
+    monkeypatch.setenv(large, str(folder) if large == "TMPDIR" else "w" * 130_000)
+    ended = told([*WARM, "over", LARGE, *WARM, "run", str(program), "a"], program.parent)
+    assert ended.stdout == f"['a'] passed {program.parent} False typed __main__\n"
+    assert ended.returncode == 7 and not list(folder.iterdir())
+
+
 def test_module_is_run_by_name_and_finds_its_neighbours(program: Path) -> None:
     (program.parent / "beside.py").write_text("WORD = 'found'\n", encoding="utf-8")
     program.write_text("import beside, sys; print(beside.WORD, sys.argv[0].endswith('program.py'))", encoding="utf-8")
