@@ -17,11 +17,13 @@ from nbformat.v4 import new_code_cell, new_notebook
 from coupling_lib import paths
 
 ADDRESS = "https://github.com/someone/coupling"
+BOOK = paths.ROOT / "book"
 CONF = """
 import sys
 sys.path.insert(0, {ext!r})
-extensions = ["myst_nb", "launch"]
+extensions = ["myst_nb", "sphinx_thebe", "launch"]
 html_theme = "sphinx_book_theme"
+html_static_path = [{static!r}]
 nb_execution_mode = "off"
 exclude_patterns = ["out"]
 """
@@ -31,7 +33,7 @@ def built(folder, address: str):
     """A book of three pages, of the kinds that this one has, built with that address."""
     model = folder / "results" / "tiny"
     model.mkdir(parents=True)
-    (folder / "conf.py").write_text(CONF.format(ext=str(paths.ROOT / "book" / "_ext")))
+    (folder / "conf.py").write_text(CONF.format(ext=f"{BOOK}/_ext", static=f"{BOOK}/_static"))
     (folder / "index.md").write_text("# Book\n\n```{toctree}\nresults/tiny/depth\nresults/tiny/index\n```\n")
     (model / "index.md").write_text("# Tiny\n")
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -71,6 +73,18 @@ def test_a_page_is_edited_where_it_is_written(book):
     assert all(links["Open an issue"].startswith(f"{ADDRESS}/issues/new?") for links in (notebook, page, made))
 
 
+def test_cells_run_on_binder_and_comments_open_when_a_reader_asks(book):
+    page = (book / "results" / "tiny" / "depth.html").read_text(encoding="utf-8")
+    assert "initThebeSBT()" in page and "initThebeSBT()" not in (book / "index.html").read_text(encoding="utf-8")
+    config = re.search(r'<script type="text/x-thebe-config">(.*?)</script>', page, re.DOTALL)[1]
+    assert re.search(r'repo: "someone/coupling",\s+ref: "launch"', config)
+    given = 'data-repo="someone/coupling" data-issue-term="pathname"'
+    assert page.count(f'<details class="reader-comments" {given}') == 1 and "comments.js" in page
+    # Nothing of another machine is loaded with the page.
+    assert not re.findall(r'<(?:script|img|iframe)[^>]*\bsrc="https?:', page)
+    assert (book / "_static" / "comments.js").is_file()
+
+
 def test_what_is_launched_installs_the_library_on_colab_and_nowhere_else(book):
     notebook = nbformat.read(book / "_sources" / "results" / "tiny" / "depth.ipynb", as_version=4)
     nbformat.validate(notebook)
@@ -87,6 +101,7 @@ def test_what_is_launched_installs_the_library_on_colab_and_nowhere_else(book):
 def test_without_an_address_no_page_names_another_machine_and_notebooks_stay_as_they_are(tmp_path):
     out = built(tmp_path, "")
     assert [outside(out / name) for name in ("results/tiny/depth.html", "index.html")] == [{}, {}]
+    assert "reader-comments" not in (out / "index.html").read_text(encoding="utf-8")
     copy = json.loads((out / "_sources" / "results" / "tiny" / "depth.ipynb").read_text(encoding="utf-8"))
     assert len(copy["cells"]) == 2
 

@@ -1,9 +1,10 @@
-"""Buttons that need the repository's address: launch on Colab or Binder, edit, issue, repository.
+"""What needs the repository's address: launch on Colab or Binder, live code, edit, issue, repository, comments.
 
 The address is BOOK_REPOSITORY in the environment of the build (https://github.com/OWNER/NAME) or `repository: url` of
 `_config.yml`; without one there are no buttons. What is launched lies on the branch `launch`, to which the workflow
 *pages* pushes the book's notebooks, each as it ran for its model. On Colab the library is not installed, so that each
-copy begins with a cell that installs it there.
+copy begins with a cell that installs it there. Live code (Thebe, on Binder) and comments (utterances, which are issues)
+run scripts of others: a page loads them when its reader asks for them, and nothing before.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 BRANCH = "launch"
 COLAB, BINDER = "https://colab.research.google.com", "https://mybinder.org"
@@ -29,8 +32,20 @@ def options(address: str) -> dict[str, Any]:
         "use_repository_button": True,
         "use_issues_button": True,
         "use_edit_page_button": True,
-        "launch_buttons": {"colab_url": COLAB, "binderhub_url": BINDER, "notebook_interface": "jupyterlab"},
+        "launch_buttons": {
+            "colab_url": COLAB,
+            "binderhub_url": BINDER,
+            "notebook_interface": "jupyterlab",
+            "thebe": True,
+        },
     }
+
+
+def comments(address: str) -> str:
+    """Give the end of a page under which its comments open."""
+    given = {"repo": urlsplit(address).path.strip("/"), "issue-term": "pathname", "theme": "preferred-color-scheme"}
+    attributes = "".join(f' data-{name}="{escape(value)}"' for name, value in given.items())
+    return f'<details class="reader-comments"{attributes}><summary>Comments</summary></details>\n'
 
 
 def edited(url: str) -> str | None:
@@ -56,6 +71,7 @@ def _take_address(app: Any, config: Any) -> None:
     config.book_repository = given.rstrip("/")
     if config.book_repository:
         config.html_theme_options.update(options(config.book_repository))
+        config.thebe_config = {"repository_url": config.book_repository, "repository_branch": BRANCH}
 
 
 def _edit_on_main(app: Any) -> None:
@@ -72,6 +88,12 @@ def _lead_to_sources(app: Any, page: str, template: str, context: dict[str, Any]
             group["buttons"] = [button for button in group["buttons"] if button["url"]]
 
 
+def _comment(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    if app.config.book_repository and document is not None:
+        app.add_js_file("comments.js", loading_method="defer")
+        context["body"] += comments(app.config.book_repository)
+
+
 def _finish(app: Any, failed: Exception | None) -> None:
     if failed or app.builder.name != "html" or not app.config.book_repository:
         return
@@ -86,5 +108,6 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("config-inited", _take_address)
     app.connect("builder-inited", _edit_on_main, priority=900)
     app.connect("html-page-context", _lead_to_sources, priority=900)
+    app.connect("html-page-context", _comment)
     app.connect("build-finished", _finish)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,56 @@
+"""Names of the library in code lead to where they are documented: `cl.sweep`, `depth.draw_map`.
+
+A highlighted name is linked if exactly one documented object can be meant: by the module or the room before its dot, or
+by `cl`, which stands for the library. What is imported by its bare name is left as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+LIBRARY = "coupling_lib"
+_NAME = re.compile(
+    r'(?P<before><span class="n">(?P<owner>\w+)</span><span class="o">\.</span>)'
+    r'(?P<name><span class="n">(?P<word>\w+)</span>)'
+)
+
+
+def meant(documented: Iterable[str]) -> dict[tuple[str, str], str]:
+    """Give the full name that an owner and a word stand for, where there is one."""
+    found: list[tuple[tuple[str, str], str]] = []
+    for full in documented:
+        first, *owners, word = full.split(".")
+        if first == LIBRARY:
+            found += [((owner, word), full) for owner in owners or ["cl"]]
+    often = Counter(pair for pair, _ in found)
+    return {pair: full for pair, full in found if often[pair] == 1}
+
+
+def linked(body: str, addresses: Mapping[tuple[str, str], str]) -> str:
+    """Link the names in a page's highlighted code."""
+
+    def link(found: re.Match[str]) -> str:
+        address = addresses.get((found["owner"], found["word"]))
+        return f'{found["before"]}<a class="cell-link" href="{address}">{found["name"]}</a>' if address else found[0]
+
+    return _NAME.sub(link, body)
+
+
+def _link_code(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    if document is None or "body" not in context:
+        return
+    objects = app.env.domaindata["py"]["objects"]
+    addresses = {}
+    for pair, full in meant(objects).items():
+        there = app.builder.get_relative_uri(page, objects[full].docname)
+        addresses[pair] = f"{there}#{objects[full].node_id}"
+    context["body"] = linked(context["body"], addresses)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Link when a page is written."""
+    app.connect("html-page-context", _link_code)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
