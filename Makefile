@@ -54,6 +54,8 @@ EXECUTED := $(foreach model,$(LANGUAGE_MODELS),$(LANGUAGE_NOTEBOOKS:%=results/$(
 ALONE := $(filter-out results/suite/%,$(EXECUTED))
 # How many notebooks, or processes of tests, run at the same time, each on one core.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# `nproc` says 1 to a make below this one, where each process has one thread.
+export JOBS
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 # What every notebook and page imports, for 8 s if it does so itself. Here one process does, and each is a fork of it.
 LARGE := torch nnsight transformers.modeling_utils transformers.models.llama.modeling_llama
