@@ -59,7 +59,8 @@ export JOBS
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 # What every notebook and page imports, for 8 s if it does so itself. Here one process does, and each is a fork of it.
 LARGE := torch nnsight transformers.modeling_utils transformers.models.llama.modeling_llama
-LARGE_TOO := sympy xarray scipy.stats sklearn.decomposition matplotlib.figure papermill.cli ipykernel.ipkernel
+# Not pandas, nor what imports it: it looks where it is imported whether its tables are shown in a terminal.
+LARGE_TOO := sympy scipy.stats scipy.optimize matplotlib.figure papermill.cli ipykernel.ipkernel
 WARM := OMP_NUM_THREADS=1 $(BIN)/python workflow/warm.py over "$(LARGE) $(LARGE_TOO)"
 RUN := OMP_NUM_THREADS=1 $(BIN)/python workflow/warm.py run
 BOOK := _config.yml _toc.yml $(shell find book -type f -not -name '*.pyc')
