@@ -183,7 +183,7 @@ $(READY): pyproject.toml coupling_lib/models/packages.py
 	  | xargs -n 16 -P 4 $(PIP) --no-deps --quiet 2>/dev/null || true
 	@# Python compiles a module when it is first imported; most of the 17,000 never are. Two processes compile one half each:
 	@# the first two notebooks would compile all of them, both.
-	@for some in "$(LARGE)" "$(LARGE_TOO)"; do \
+	@for some in "$(LARGE)" "$(LARGE_TOO) xarray sklearn.decomposition"; do \
 	  $(BIN)/python -c 'import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]' $$some & \
 	  done 2>/dev/null; \
 	set -o pipefail; $(PIP) -e ".[book,test]" | sed -u -n -e '/^Collecting/p' -e '/^Installing/p' -e '/^Success/p' || exit; wait
