@@ -72,7 +72,7 @@ MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
 .PHONY: help book pdf links test sweep sweep-plan test-cluster bench faults golden suite regularised vit-grid notebooks lint \
-  audit clean unit browser executed
+  audit clean unit browser
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -123,8 +123,7 @@ faults: $(READY) ## kill sweeps at random moments, resume and compare them: make
 # Every number of the book in one file, for a comparison with another: python workflow/golden.py compare OLD NEW
 GOLDEN ?= results/golden.txt
 golden: $(READY) ## write every number of the book into one file: make golden GOLDEN=../before.txt
-	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) executed
-	@$(MAKE) --no-print-directory results/book/.complete
+	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) results/book/.complete
 	@$(BIN)/python workflow/golden.py write $(GOLDEN)
 
 # What took hours of training and is shipped as tables. A run that was stopped goes on where it was; TEXT is a text file
@@ -220,8 +219,6 @@ $(foreach model,$(MODELS),$(eval $(call executed,$(model),-p model $(model))))
 $(eval $(call executed,suite,))
 # It lists what has been measured here.
 $(SUITE_NOTEBOOKS:%=results/suite/%.ipynb): $(ALONE)
-
-executed: $(EXECUTED)
 
 # An edited library runs the notebooks again, and they read what was measured from the store: each measure has a version
 # (`coupling_lib.measurement` says when it is raised), which is part of the store's key. Other packages are not part of
