@@ -284,20 +284,25 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
         (
             case["shape"],
             *(str(case[name]) for name in ("d", "L", "k")),
-            *(seconds(case["seconds"][way]) for way in ("formed", "products")),
-            f"{case['ratio']:.2f}",
+            *(seconds(case["seconds"][way]) for way in ("apart", "formed", "products")),
+            *(f"{case[ratio]:.2f}" for ratio in ("ratio", "ratio_apart")),
             "products" if case["prefers"] else "forming",
             f"{min(case['columns'])} to {max(case['columns'])}",
             f"{case['difference']:.0e}",
         )
         for case in run["cases"]
     ]
-    head = ("model", "d", "L", "K", "forming", "products", "ratio", "the library chooses", "basis", "values differ by")
+    head = (
+        *("model", "d", "L", "K", "forming, gates apart", "forming", "products", "of forming", "of it, gates apart"),
+        *("the library chooses", "basis", "values differ by"),
+    )
     said = (
         "Coupling across depth needs K singular triplets of each Jacobian and its products with the vectors of all "
-        "blocks. Either every Jacobian is formed, or it is only multiplied with. The table has seconds a block; the "
-        "two ways take turns. *Basis* is how many columns the triplets needed in the blocks measured; two products add "
-        "16. That depends on the spectrum, and trained blocks need no fewer than random ones.\n"
+        "blocks. Either every Jacobian is formed, or it is only multiplied with. The two layers of a gated MLP are "
+        "merged for both; with *gates apart* each is multiplied with by itself, as before they were merged. The table "
+        "has seconds a block; the ways take turns. *Basis* is how many columns the triplets needed in the blocks "
+        "measured; two products add 16. That depends on the spectrum, and trained blocks need no fewer than random "
+        "ones.\n"
     )
     return ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from coupling_lib import paths
 
-DOCUMENTED = [
+DOCUMENTED = (
     "coupling_lib.sweep",
     "coupling_lib.Model",
     "coupling_lib.Model.n_blocks",
@@ -17,7 +17,7 @@ DOCUMENTED = [
     "coupling_lib.figures.depth.draw",
     "coupling_lib.figures.tokens.draw",
     "xarray.Dataset.sel",
-]
+)
 
 
 def highlighted(owner: str, word: str) -> str:
@@ -38,10 +38,10 @@ def test_an_owner_and_a_word_mean_one_object_or_none():
 
 def test_only_the_word_is_linked_and_only_where_it_is_known():
     body = f"{highlighted('cl', 'sweep')}({highlighted('texts', 'sel')}, cl.sweep)"
-    link = '<a class="cell-link" href="api.html#s"><span class="n">sweep</span></a>'
-    assert cell_links.linked(body, {("cl", "sweep"): "api.html#s"}) == body.replace(
-        '<span class="n">sweep</span>', link
-    )
+    link = '<a class="cell-link" href="api.html#coupling_lib.sweep"><span class="n">sweep</span></a>'
+    names = {("cl", "sweep"): "coupling_lib.sweep"}
+    found = cell_links.linked(body, names, "api.html#{}".format)
+    assert found == body.replace('<span class="n">sweep</span>', link)
 
 
 @pytest.mark.browser

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 LIBRARY = "coupling_lib"
@@ -18,7 +19,8 @@ _NAME = re.compile(
 )
 
 
-def meant(documented: Iterable[str]) -> dict[tuple[str, str], str]:
+@cache  # one for all pages
+def meant(documented: tuple[str, ...]) -> dict[tuple[str, str], str]:
     """Give the full name that an owner and a word stand for, where there is one."""
     found: list[tuple[tuple[str, str], str]] = []
     for full in documented:
@@ -29,12 +31,14 @@ def meant(documented: Iterable[str]) -> dict[tuple[str, str], str]:
     return {pair: full for pair, full in found if often[pair] == 1}
 
 
-def linked(body: str, addresses: Mapping[tuple[str, str], str]) -> str:
-    """Link the names in a page's highlighted code."""
+def linked(body: str, names: Mapping[tuple[str, str], str], address: Callable[[str], str]) -> str:
+    """Link the names in a page's highlighted code; `address` gives where a full name is documented."""
 
     def link(found: re.Match[str]) -> str:
-        address = addresses.get((found["owner"], found["word"]))
-        return f'{found["before"]}<a class="cell-link" href="{address}">{found["name"]}</a>' if address else found[0]
+        full = names.get((found["owner"], found["word"]))
+        if full is None:
+            return found[0]
+        return f'{found["before"]}<a class="cell-link" href="{address(full)}">{found["name"]}</a>'
 
     return _NAME.sub(link, body)
 
@@ -43,11 +47,11 @@ def _link_code(app: Any, page: str, template: str, context: dict[str, Any], docu
     if document is None or "body" not in context:
         return
     objects = app.env.domaindata["py"]["objects"]
-    addresses = {}
-    for pair, full in meant(objects).items():
-        there = app.builder.get_relative_uri(page, objects[full].docname)
-        addresses[pair] = f"{there}#{objects[full].node_id}"
-    context["body"] = linked(context["body"], addresses)
+
+    def address(full: str) -> str:
+        return f"{app.builder.get_relative_uri(page, objects[full].docname)}#{objects[full].node_id}"
+
+    context["body"] = linked(context["body"], meant(tuple(objects)), address)
 
 
 def setup(app: Any) -> dict[str, bool]:

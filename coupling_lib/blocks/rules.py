@@ -11,14 +11,20 @@ meets them as they are: its product with e_i is row i of its weights, so that a 
 cotangents first: where none has more than one entry, rows are taken, equal to the product in every digit; elsewhere it
 multiplies.
 
+**Merged gates.** A gated MLP has two layers that share their input and meet again entry by entry: h = a(W x) * (V x).
+At one token h changes with x as a single layer with the weights M = diag(s) W + diag(t) V does, where s and t are its
+slopes by both outputs. Inside `merging_gates` such an h is that layer, which saves more than a quarter of the products
+of a Llama block, and with picked rows more than a third. Layers are found by what they do: h depends on nothing but the
+outputs of layers with one input, and a random cotangent is pulled back to the product of its entries with the slopes.
+
 Second derivatives, and derivatives by the weights, are not available for what is evaluated inside.
 """
 
 import inspect
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +63,67 @@ def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
     def rows(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> Tensor:
         return _Linear.apply(given[0], y.detach(), _WEIGHTS[type(module)](module).detach())
 
-    return hooked(block, lambda part: type(part) in _WEIGHTS and part.weight.numel() >= _LEAST_WEIGHTS, rows)
+    return hooked(block, _is_large, rows)
+
+
+@contextmanager
+def merging_gates(block: nn.Module) -> Generator[None]:
+    """Let linear layers of one input whose outputs meet entry by entry be one layer, for one token: see above."""
+    made: dict[Any, _Made] = {}
+
+    def keep(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> None:
+        made[y.grad_fn] = _Made(given[0], y, _WEIGHTS[type(module)](module).detach())
+
+    def merge(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        merged = _merged(given[0], made)
+        return None if merged is None else (merged, *given[1:])
+
+    with hooked(block, _is_large, keep), ExitStack() as hooks:
+        for module in filter(_is_large, block.modules()):
+            hooks.enter_context(module.register_forward_pre_hook(merge))
+        yield
+
+
+class _Made(NamedTuple):
+    """What a linear layer y = W x + b was given, and what it gave."""
+
+    x: Tensor
+    y: Tensor
+    W: Tensor
+
+
+def _merged(h: Tensor, made: Mapping[Any, _Made]) -> Tensor | None:
+    """Give h as the output of one layer, if it comes entry by entry from those of several with one input."""
+    layers = _sources(h, made) if h.numel() == h.shape[-1] else []
+    if len(layers) < 2 or any(one.x is not layers[0].x or one.y.numel() != h.numel() for one in layers):
+        return None
+    random = torch.randn(h.shape, generator=torch.Generator().manual_seed(0)).to(h)
+    slopes, pulled = (
+        torch.autograd.grad(h, [one.y for one in layers], u, retain_graph=True) for u in (torch.ones_like(h), random)
+    )
+    M, accuracy = torch.zeros_like(layers[0].W), 100 * torch.finfo(h.dtype).eps
+    for slope, p, layer in zip(slopes, pulled, layers, strict=True):
+        if not torch.allclose(p.flatten(), (slope * random).flatten(), accuracy, accuracy * float(p.abs().max())):
+            return None
+        M.addcmul_(slope.reshape(-1, 1), layer.W)
+    return _Linear.apply(layers[0].x, h.detach(), M)
+
+
+def _sources(h: Tensor, made: Mapping[Any, _Made]) -> list[_Made]:
+    """List the linear layers whose outputs h depends on, if it depends on nothing else."""
+    todo, seen, found = [h.grad_fn], set(), []
+    while todo:
+        node = todo.pop()
+        if node in made:
+            found.append(made[node])
+        elif node is None or not node.next_functions:
+            return []
+        else:
+            # A source without a node is a constant.
+            new = {source for source, _ in node.next_functions if source is not None} - seen
+            seen |= new
+            todo += new
+    return found
 
 
 @contextmanager
@@ -67,6 +133,10 @@ def hooked(block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable
         for module in filter(chosen, block.modules()):
             hooks.enter_context(module.register_forward_hook(hook))
         yield
+
+
+def _is_large(module: nn.Module) -> bool:
+    return type(module) in _WEIGHTS and module.weight.numel() >= _LEAST_WEIGHTS
 
 
 def _is_activation(module: nn.Module) -> bool:

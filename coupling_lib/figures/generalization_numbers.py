@@ -8,6 +8,7 @@ import pandas as pd
 from coupling_lib.figures.generalization import REST, TASKS
 from coupling_lib.measures import correlations
 from coupling_lib.measures.effects import numbers
+from coupling_lib.measures.figure_1a import base_family
 from coupling_lib.metrics.regression import bootstrap_error, r_squared
 from coupling_lib.metrics.statistics import Effect
 
@@ -101,7 +102,7 @@ def of_tasks(board: pd.DataFrame) -> dict[str, float]:
     """Say how far GSM8K follows the rest of the leaderboard, with the error over families of models."""
     known = board.dropna(subset=[*TASKS])
     rest, score = known[REST].mean(axis=1), known["GSM8K"].to_numpy()
-    root = known["family"].str.extract(r"\((.+)\)", expand=False).fillna(known["family"]).to_numpy()
+    root = base_family(known["family"]).to_numpy()
 
     def explained(rows: np.ndarray) -> float:
         return float(np.corrcoef(rest.to_numpy()[rows], score[rows])[0, 1] ** 2)

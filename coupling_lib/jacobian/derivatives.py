@@ -17,7 +17,7 @@ from torch import Tensor
 
 from coupling_lib.blocks.blockmap import joinable, prompts_map, state_size, token_map
 from coupling_lib.blocks.postnorm import without_norms
-from coupling_lib.blocks.rules import linearised, picking_rows
+from coupling_lib.blocks.rules import linearised, merging_gates, picking_rows
 from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError
 from coupling_lib.svd.memory import budget, ran_out
 
@@ -155,7 +155,7 @@ def evaluate(
     one = pairs[0][0] == pairs[0][1]
     positions = start[:, None] if one else torch.stack([start, end], dim=1)
     states = _at([call.input for call in calls], positions).to(trace.dtype)
-    with torch.enable_grad(), linearised(module), picking_rows(module):
+    with torch.enable_grad(), linearised(module), picking_rows(module), merging_gates(module):
         x = states[:, 0].clone().requires_grad_(True)
         few = torch.cat([x[:, None], states[:, 1:]], dim=1)
         if len(calls) > 1:

@@ -18,11 +18,15 @@ RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blo
 """What else could explain the score: label and column of `prepared`."""
 
 
+def base_family(family: pd.Series) -> pd.Series:
+    """Give the family of each model's base, which a tuned model's names in brackets."""
+    return family.str.extract(r"\((.+)\)", expand=False).fillna(family)
+
+
 def prepared(points: pd.DataFrame) -> pd.DataFrame:
     """Add what the statistics need to the points of `generalization.figure_1a`."""
-    root = points["family"].str.extract(r"\((.+)\)", expand=False).fillna(points["family"])
     return points.assign(
-        root=root,
+        root=base_family(points["family"]),
         log_width=np.log(points["width"]),
         log_parameters=np.log(points["parameters_b"]),
         width_curve=width_curve(points["width"]),

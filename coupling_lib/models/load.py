@@ -22,6 +22,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from coupling_lib.blocks import fits as memories
 from coupling_lib.blocks import offload
+from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
@@ -141,7 +142,7 @@ def load_model(
     family = architecture.model_class(config, origin.name)
     fresh = seed if untrained else origin.step0_seed
     with quiet(), _explained(origin, precision):
-        placing = offload.choose(
+        placing = places.choose(
             family,
             config,
             precision,

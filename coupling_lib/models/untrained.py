@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks import fits, offload
+from coupling_lib.blocks.placing import Placing
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 
@@ -43,7 +44,7 @@ def initialise(
     family: type[PreTrainedModel],
     config: PreTrainedConfig,
     seed: int,
-    placing: offload.Placing,
+    placing: Placing,
     arguments: dict[str, Any],
     read: Read,
 ) -> PreTrainedModel:
@@ -73,7 +74,7 @@ def _stored(hf: PreTrainedModel, dtype: torch.dtype, place: torch.device) -> Pre
     return hf
 
 
-def _from_files(write: Callable[[Path], object], placing: offload.Placing, read: Read) -> PreTrainedModel:
+def _from_files(write: Callable[[Path], object], placing: Placing, read: Read) -> PreTrainedModel:
     """Write weights to a temporary folder and read them from there; it lives as long as a model that needs it."""
     _clear_up()
     folder = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-")

@@ -61,14 +61,15 @@ def as_torch_operator(operator: Any) -> Any:
 
 def fewer_products(d: int, k: int, n_blocks: int = 0) -> bool:
     """Tell whether K triplets, and coupling with those of L blocks, take less time by products than by forming J."""
-    # A (d, d) Jacobian takes d products with its transpose. `benchmarks.unformed` measures both ways on either side.
-    return by_products(k, n_blocks, as_long=3) < 0.9 * d
+    # A (d, d) Jacobian takes d products with its transpose, of which rows that are picked and gates that are merged leave
+    # little: one of few at once takes as long as five. `benchmarks.unformed` measures both ways on either side.
+    return by_products(k, n_blocks, as_long=5) < 0.9 * d
 
 
 def by_products(k: int, n_blocks: int = 0, as_long: int = 1) -> int:
     """Count the columns that a Jacobian which is not formed is multiplied with, those of few at once several times."""
     # The strongest K triplets of a trained decoder's block take a Krylov basis of some 150 + 3 K columns. A basis of m
-    # columns takes 2 m products, each as long as three of many at once, and the vectors of all blocks L K.
+    # columns takes 2 m products, and the vectors of all blocks L K.
     return 2 * as_long * (150 + 3 * k) + n_blocks * k
 
 

@@ -11,7 +11,8 @@ from pretend_cards import CARDS, two_cards
 
 import coupling_lib as cl
 from coupling_lib.blocks import fits as memory
-from coupling_lib.blocks import offload, precision
+from coupling_lib.blocks import placing as places
+from coupling_lib.blocks import precision
 from coupling_lib.errors import ModelUnavailableError, ParameterError
 from coupling_lib.jacobian.tracing import trace
 from coupling_lib.measures.trajectories import logit_lens_entropies
@@ -51,7 +52,7 @@ def folders(tmp_path_factory):
     ],
 )
 def test_parts_are_shared_out_whole_and_in_order_and_all_cards_filled_alike(sizes, rooms, expected):
-    assert offload.share_out(sizes, rooms) == expected
+    assert places.share_out(sizes, rooms) == expected
 
 
 class Machine:
@@ -60,17 +61,17 @@ class Machine:
     def __init__(self, monkeypatch, *free: float, stored: str = "float32") -> None:
         self.hf, self.stored = named("llama").build().float(), stored
         self.need = memory.needed(type(self.hf), self.hf.config)
-        self.division = offload.plan(type(self.hf), self.hf.config)
+        self.division = places.plan(type(self.hf), self.hf.config)
         self.cards = [torch.device("cuda", number) for number in range(len(free))]
         # Jacobians, activations, and the float32 copy of a block that is stored otherwise.
         beside = 4 * (3 * 32**2 + self.division.largest * (1 if stored == "float32" else 2))
         room = {card: beside + int(part * self.need[stored]) for card, part in zip(self.cards, free, strict=True)}
         monkeypatch.setattr(memory, "available", lambda device: room.get(device, 10**9))
 
-    def choose(self, **options) -> offload.Placing:
+    def choose(self, **options) -> places.Placing:
         arguments = precision.loading_arguments(self.stored)
         options = dict(spread=False, untrained=False, budget=None) | options
-        return offload.choose(type(self.hf), self.hf.config, self.stored, arguments, self.cards, "tiny", **options)
+        return places.choose(type(self.hf), self.hf.config, self.stored, arguments, self.cards, "tiny", **options)
 
 
 def test_a_model_that_fits_on_one_card_lies_there_unless_it_shall_be_spread(monkeypatch, capsys):
@@ -109,7 +110,7 @@ def test_what_the_cards_do_not_hold_together_goes_to_disk_or_is_refused(monkeypa
     machine = Machine(monkeypatch, 0.6, 0.3)
     for spread in (False, True):
         placing = machine.choose(spread=spread)
-        assert placing.on_disk and set(placing.blocks) == {offload.DISK} and placing.device == machine.cards[0]
+        assert placing.on_disk and set(placing.blocks) == {places.DISK} and placing.device == machine.cards[0]
         assert "its blocks stay on disk" in capsys.readouterr().out
     for stored in ("float32", "nf4"):
         machine = Machine(monkeypatch, -9, -9, stored=stored)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from coupling_lib import measure_depth
 from coupling_lib.blocks import fits as memory
-from coupling_lib.blocks import offload, precision
+from coupling_lib.blocks import offload, placing, precision
 from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ModelUnavailableError, ParameterError
@@ -49,7 +49,7 @@ def whole_model(folder: Path, precision: str = "float32"):
 def least(folder: Path, dtype: torch.dtype = torch.float32) -> int:
     """The smallest budget a model can be measured in."""
     saved = whole_model(folder).hf
-    return offload.plan(type(saved), saved.config).bytes(dtype)
+    return placing.plan(type(saved), saved.config).bytes(dtype)
 
 
 def given_to(model) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from coupling_lib import paths
-from coupling_lib.blocks import attention, offload
+from coupling_lib.blocks import attention, placing
 from coupling_lib.blocks import fits as memory
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
 from coupling_lib.models.load import load_model, wrap_model
@@ -345,9 +345,9 @@ def test_memory_needed_counts_every_weight(folders):
     assert need["nf4"] == need["fp4"] == int(linear * 0.5625) + 4 * (total - linear)
 
 
-def sizes(folders) -> tuple[dict[str, int], offload.Plan]:
+def sizes(folders) -> tuple[dict[str, int], placing.Plan]:
     saved = folders["llama"][1]
-    return memory.needed(type(saved), saved.config), offload.plan(type(saved), saved.config)
+    return memory.needed(type(saved), saved.config), placing.plan(type(saved), saved.config)
 
 
 def test_a_model_that_fits_neither_way_is_refused_with_a_precision_that_does(folders, monkeypatch):

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from coupling_lib.blocks import fits, offload
+from coupling_lib.blocks import fits, offload, placing
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 from coupling_lib.jacobian.tracing import trace
 from coupling_lib.models import untrained
@@ -76,7 +76,7 @@ def folder(request, tmp_path):
 
 def least(folder: Path, dtype: torch.dtype) -> int:
     hf = load_model(folder, untrained=True).hf
-    return offload.plan(type(hf), hf.config).bytes(dtype)
+    return placing.plan(type(hf), hf.config).bytes(dtype)
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])

@@ -13,7 +13,7 @@ import torch
 
 import coupling_lib as cl
 from coupling_lib import store
-from coupling_lib.blocks import offload
+from coupling_lib.blocks import placing
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures.frame import measurement
@@ -90,7 +90,7 @@ def test_weights_are_known_by_content_in_every_precision_before_and_after_they_w
 
 def test_of_weights_that_stay_on_disk_the_files_are_known(tmp_path):
     saved = tiny.save_llama(tmp_path / "m")
-    least = offload.plan(type(saved), saved.config).bytes(torch.float32)
+    least = placing.plan(type(saved), saved.config).bytes(torch.float32)
     model = cl.load_model(tmp_path / "m", memory=least)
     before = identity.fingerprint(model)
     assert model.offloaded and identity.fingerprint(cl.load_model(tmp_path / "m", memory=least)) == before

@@ -20,7 +20,7 @@ import xarray as xr
 
 import coupling_lib as cl
 from coupling_lib import store
-from coupling_lib.blocks import offload
+from coupling_lib.blocks import placing
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import prompt_inputs, prompt_name
 from coupling_lib.inputs.prompts import Prompt
@@ -79,7 +79,7 @@ def test_images_and_models_with_their_blocks_on_disk_are_swept(folder, model, tm
     tiny.save_vit(tmp_path / "vit")
     vit = cl.load_model(tmp_path / "vit")
     images = list(torch.randn(2, 1, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
-    least = offload.plan(type(model.hf), model.hf.config).bytes(torch.float32)
+    least = placing.plan(type(model.hf), model.hf.config).bytes(torch.float32)
     for network, prompts in ((vit, images), (cl.load_model(folder, memory=least), TEXTS)):
         assert network.offloaded == (network is not vit)
         for _ in range(2):

@@ -188,6 +188,6 @@ def test_operator_with_a_flat_spectrum_warns():
 def test_products_pay_only_for_few_triplets_of_wide_models():
     assert not fewer_products(d=768, k=10, n_blocks=12)
     assert not fewer_products(d=1024, k=10, n_blocks=24)
-    assert fewer_products(d=2048, k=10, n_blocks=16)
+    assert not fewer_products(d=2048, k=10, n_blocks=16) and fewer_products(d=2560, k=10, n_blocks=32)
     assert fewer_products(d=4096, k=10, n_blocks=32) and fewer_products(d=4096, k=30, n_blocks=32)
-    assert not fewer_products(d=4096, k=100, n_blocks=32)
+    assert not fewer_products(d=4096, k=50, n_blocks=32)

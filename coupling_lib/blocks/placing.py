@@ -1,0 +1,157 @@
+"""Where the weights of a model go: on one device, on several cards, or its blocks on disk.
+
+A model is divided into its blocks and the rest (embeddings, final norm, output layer); the rest lies on one device.
+`offload` carries the plan out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from coupling_lib.blocks import fits as memory
+from coupling_lib.blocks.record import find_blocks
+
+DISK = "disk"  # as `from_pretrained` calls it
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model as its blocks and the rest: how many weights each has, and what the parts are called."""
+
+    path: str
+    outside: int
+    blocks: tuple[int, ...]
+    others: tuple[str, ...]
+
+    @property
+    def largest(self) -> int:
+        """Give the number of weights of the largest block."""
+        return max(self.blocks)
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        """Compute the most memory that weights take at any moment while the blocks stay on disk."""
+        # While a block is measured its weights are held in float32, whatever they are stored in.
+        return self.outside * dtype.itemsize + self.largest * torch.float32.itemsize
+
+
+def plan(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Plan:
+    """Divide a model into its blocks and the rest, without making its weights."""
+    hf = memory.skeleton(model_class, config)
+    found = find_blocks(hf)
+    sizes = [_size(block) for block in found.modules]
+    others = []
+    owner, prefix = hf, ""
+    for part in found.path.split("."):
+        # All that stands directly here: modules, parameters and buffers, but for what leads to the blocks.
+        here = (*owner.named_children(), *owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))
+        others += [prefix + name for name, _ in here if name != part]
+        owner, prefix = owner.get_submodule(part), f"{prefix}{part}."
+    return Plan(found.path, _size(hf) - sum(sizes), tuple(sizes), tuple(others))
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where the weights of a model go, and whether fresh ones are drawn one block at a time."""
+
+    device: torch.device
+    division: Plan
+    blocks: tuple[torch.device | str, ...] = ()  # the card of each, or "disk"; none where all is on `device`
+    by_block: bool = False
+
+    @property
+    def on_disk(self) -> bool:
+        """Say whether the blocks stay on disk."""
+        return DISK in self.blocks
+
+    def device_map(self) -> dict[str, torch.device | str]:
+        """Say where each part goes, in the form that `from_pretrained` takes."""
+        blocks = {f"{self.division.path}.{number}": place for number, place in enumerate(self.blocks)}
+        return blocks | dict.fromkeys(self.division.others, self.device)
+
+
+def choose(
+    model_class: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    precision: str,
+    arguments: Mapping[str, Any],
+    devices: Sequence[torch.device],
+    name: str,
+    *,
+    spread: bool,
+    untrained: bool,
+    budget: int | None,
+) -> Placing:
+    """Decide where a model goes: on the first device, on all of them, or its blocks on disk; or refuse it."""
+    need, division, device = memory.needed(model_class, config), plan(model_class, config), devices[0]
+    on_disk = None if "quantization_config" in arguments else division.bytes(arguments["dtype"])
+    # A block whose weights are not float32 is measured on a float32 copy.
+    copy = 0 if precision == "float32" else 4 * division.largest
+    # Next to the weights: the Jacobians of all blocks, and activations, which take less than a block.
+    width = getattr(config.get_text_config(), "hidden_size", 0)
+    beside = copy if budget else copy + 4 * (len(division.blocks) * width**2 + division.largest)
+    total, free = need[precision] + beside, budget or memory.available(device)
+    stays, cards = False, None
+    if len(devices) > 1 and (spread or total > free):
+        outside = division.outside * arguments["dtype"].itemsize
+        each = (need[precision] - outside) / sum(division.blocks)
+        rooms = [min(budget or sys.maxsize, memory.available(card)) - beside for card in devices]
+        cards = share_out([outside, *(each * size for size in division.blocks)], rooms)
+    if cards is not None:
+        if not spread:
+            print(
+                f"{name}: measuring it in {precision} needs {memory.gb(total)}, and one card may hold "
+                f"{memory.gb(free)}; its blocks are spread over {len(set(cards))} cards",
+                flush=True,
+            )
+    elif budget is not None and total > budget:
+        memory.check_offloaded(total, on_disk, budget, precision, device, name)
+        stays = True
+    elif budget is None and on_disk is not None and on_disk < need[precision] + copy and on_disk <= free < total:
+        stays = True
+        print(
+            f"{name}: measuring it in {precision} needs {memory.gb(total)}, and {memory.gb(free)} are free on "
+            f"{device}; its blocks stay on disk and are read one at a time, the rest takes {memory.gb(on_disk)}",
+            flush=True,
+        )
+    else:
+        memory.check(need, precision, device, name, division.bytes(torch.bfloat16))
+    main, *blocks = [devices[card] for card in cards] if cards else [device] + [DISK] * stays * len(division.blocks)
+    by_block = untrained and (bool(blocks) or need["float32"] > min(budget or need["float32"], _host()))
+    if by_block:
+        memory.check_drawn(4 * (division.outside + 2 * division.largest), _host(), name)
+    return Placing(main, division, tuple(blocks), by_block)
+
+
+def share_out(sizes: Sequence[float], rooms: Sequence[float]) -> list[int] | None:
+    """Give each part the card that it lies on, in order and all cards filled alike; None if they do not hold them."""
+    rooms = [max(0.0, room) for room in rooms]
+    # Parts are whole, so that the share to which cards are filled is the least above this one that leaves none over.
+    filled = sum(sizes) / max(1.0, sum(rooms))
+    while filled < 1.02:
+        card, left, places = 0, [room * min(1.0, filled) for room in rooms], []
+        filled *= 1.02
+        for size in sizes:
+            while card < len(left) and size > left[card]:
+                card += 1
+            if card == len(left):
+                break
+            left[card] -= size
+            places.append(card)
+        else:
+            return places
+    return None
+
+
+def _host() -> int:
+    return memory.available(torch.device("cpu"))
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
