@@ -61,8 +61,9 @@ def as_torch_operator(operator: Any) -> Any:
 
 def fewer_products(d: int, k: int, n_blocks: int = 0) -> bool:
     """Tell whether K triplets, and coupling with those of L blocks, take less time by products than by forming J."""
-    # A (d, d) Jacobian takes d products with its transpose, of which rows that are picked and gates that are merged leave
-    # little: one of few at once takes as long as five. `benchmarks.unformed` measures both ways on either side.
+    # A (d, d) Jacobian takes d products with its transpose, of which picked rows and merged gates leave less
+    # than two thirds: a column of few at once takes as long as five of these. `benchmarks.unformed` measures both ways
+    # on either side.
     return by_products(k, n_blocks, as_long=5) < 0.9 * d
 
 
