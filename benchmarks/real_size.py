@@ -69,6 +69,7 @@ def run(
         seconds, peaks, output = _papermill(Path(root), {"model": str(folder), "prompts": "1"} | parameters, threads)
         matrix_peak = max(before, machine.matrix_rate(size))
     flop = _flop(config)
+    about_it = [line.replace(str(folder), folder.name) for line in output.splitlines() if str(folder) in line]
     return {
         "machine": facts,
         "model": {
@@ -83,7 +84,7 @@ def run(
         "flop": flop,
         "matrix_peak": matrix_peak,
         "fraction_of_peak": flop / seconds / matrix_peak,
-        "said": [line for line in output.splitlines() if str(folder) in line and "papermill" not in line],
+        "said": [line for line in about_it if "papermill" not in line],
     }
 
 
@@ -121,7 +122,7 @@ def _papermill(root: Path, parameters: dict[str, str], threads: int) -> tuple[fl
 
 def _watch(pid: int, peaks: dict[str, int], done: threading.Event) -> None:
     """Keep the largest memory of a process or of one that it started."""
-    while not done.wait(0.1):
+    while not done.wait(0.5):  # to look takes some milliseconds of a core
         try:
             parent = psutil.Process(pid)
             family = [parent, *parent.children(recursive=True)]
