@@ -101,10 +101,12 @@ def _merged(h: Tensor, made: Mapping[Any, _Made]) -> Tensor | None:
     slopes, pulled = (
         torch.autograd.grad(h, [one.y for one in layers], u, retain_graph=True) for u in (torch.ones_like(h), random)
     )
-    M, accuracy = torch.zeros_like(layers[0].W), 100 * torch.finfo(h.dtype).eps
-    for slope, p, layer in zip(slopes, pulled, layers, strict=True):
+    accuracy = 100 * torch.finfo(h.dtype).eps
+    for slope, p in zip(slopes, pulled, strict=True):
         if not torch.allclose(p.flatten(), (slope * random).flatten(), accuracy, accuracy * float(p.abs().max())):
             return None
+    M = slopes[0].reshape(-1, 1) * layers[0].W
+    for slope, layer in zip(slopes[1:], layers[1:], strict=True):
         M.addcmul_(slope.reshape(-1, 1), layer.W)
     return _Linear.apply(layers[0].x, h.detach(), M)
 

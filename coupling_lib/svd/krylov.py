@@ -28,12 +28,15 @@ FLOOR = {torch.float32: 3e-7, torch.float64: 1e-14}
 class KrylovTriplets(NamedTuple):
     """Top singular triplets from Krylov bases, before they are certified; of a stack, with what has converged."""
 
+    # Of one operator with `images`, J V and J^T U, which are sums of products that the search has made.
+
     U: Tensor
     S: Tensor
     Vh: Tensor
     next_value: float | Tensor
     columns: int
     converged: Tensor | None = None
+    images: tuple[Tensor, Tensor] | None = None
 
 
 def golub_kahan(
@@ -70,7 +73,7 @@ def golub_kahan(
     if operator.shape[0] < operator.shape[1]:
         # The right basis can then fill its space, which ends the recurrence exactly.
         found = golub_kahan(operator.T, k, tolerance, block, max_columns)
-        return found._replace(U=found.Vh.T, Vh=found.U.T)
+        return found._replace(U=found.Vh.T, Vh=found.U.T, images=found.images[::-1])
     d = operator.shape[1]
     check_whole("k", k, 1, d, f"a {tuple(operator.shape)} operator has {d} singular values")
     limit = min(d, max(k + block, 20 * k + 512 if max_columns is None else max_columns))
@@ -124,6 +127,7 @@ class _Bases:
         self._pull = (lambda U: (U.T @ operator).T) if dense else (lambda U: operator.T @ U)
         self.columns, self.width = 0, width
         self._U, self._V = start.new_empty(limit, rows), start.new_empty(min(d, limit + self.width), d)
+        self._JV, self._JTU = torch.empty_like(self._U), start.new_empty(limit, d)
         self._B = start.new_zeros(limit, limit)
         self._V[: self.width] = torch.linalg.qr(start)[0].T
 
@@ -134,12 +138,16 @@ class _Bases:
     def grow(self) -> None:
         """Add one block to U, and from it the next block of V."""
         m, end = self.columns, self.columns + self.width
-        Q, R, C = _extend(self._U[:m], _finite(self.operator @ self._V[m:end].T), self.width)
+        product = _finite(self.operator @ self._V[m:end].T)
+        self._JV[m:end] = product.T
+        Q, R, C = _extend(self._U[:m], product, self.width)
         if not m and not R.any():
             raise UntrustworthyResultError("the operator gives zero for every vector; it has no singular directions")
         self._U[m:end], self._B[:m, m:end], self._B[m:end, m:end] = Q.T, C, R
         room = min(self.width, self._V.shape[1] - end)
-        Q, self._last, _ = _extend(self._V[:end], _finite(self._pull(Q)), room)
+        product = _finite(self._pull(Q))
+        self._JTU[m:end] = product.T
+        Q, self._last, _ = _extend(self._V[:end], product, room)
         self._V[end : end + room] = Q.T
         self.columns, self.width = end, room
 
@@ -165,7 +173,9 @@ class _Bases:
             P, S, Qh = torch.linalg.svd(B)
         left, right = P[:, :k].T.to(self.dtype), Qh[:k].to(self.dtype)
         following = float(S[k]) if k < m else 0.0
-        return KrylovTriplets((left @ self._U[:m]).T, S[:k].to(self.dtype), right @ self._V[:m], following, m)
+        images = ((right @ self._JV[:m]).T, (left @ self._JTU[:m]).T)
+        parts = ((left @ self._U[:m]).T, S[:k].to(self.dtype), right @ self._V[:m])
+        return KrylovTriplets(*parts, following, m, images=images)
 
 
 def _extend(basis: Tensor, W: Tensor, room: int) -> tuple[Tensor, Tensor, Tensor]:

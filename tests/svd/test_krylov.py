@@ -89,6 +89,31 @@ def test_any_shape_and_a_basis_that_fills_the_space(shape):
     assert found.U.shape == (shape[0], 60) and found.Vh.shape == (60, shape[1])
 
 
+@pytest.mark.parametrize("shape", [(150, 90), (90, 150)])
+def test_the_products_of_triplets_come_with_them_and_take_none_of_their_own(shape):
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    J = Counted(matrix)
+    found = golub_kahan(J, 7)
+    pushed, pulled = found.images
+    torch.testing.assert_close(pushed, matrix @ found.Vh.T, rtol=0, atol=1e-12)
+    torch.testing.assert_close(pulled, matrix.T @ found.U, rtol=0, atol=1e-12)
+    searched = J.counts.copy()
+    top_triplets(J, 7)
+    assert J.counts == 2 * searched
+
+
+def test_an_operator_whose_transpose_is_another_matrix_is_refused():
+    class Wrong(Counted):
+        """Its products with J^T are those of a matrix a hundredth off."""
+
+        @property
+        def T(self) -> Counted:  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
+            return Counted(self.matrix.T + 0.01 * torch.roll(self.matrix, 1, 0), self.counts)
+
+    with pytest.raises(UntrustworthyResultError, match="a singular triplet has residual|the largest residual"):
+        top_triplets(Wrong(with_spectrum(decaying(200))), 5)
+
+
 def test_k_above_the_rank_gives_orthonormal_vectors_and_zeros():
     S = torch.cat([decaying(20), torch.zeros(180, dtype=torch.float64)])
     found = golub_kahan(with_spectrum(S), 30)
