@@ -1,4 +1,4 @@
-"""Rules of differentiation that autograd lacks: activations as one product, linear layers that hand out rows.
+"""Rules of differentiation that autograd lacks: kept slopes of activations, rows handed out, gates of one layer.
 
 **Pointwise slopes.** An activation works entry by entry, so its derivative at a point is one number per entry. Autograd
 does not know that: it pulls every cotangent back through each operation the activation is made of (eight, for the tanh
@@ -78,6 +78,7 @@ def merging_gates(block: nn.Module) -> Generator[None]:
         merged = _merged(given[0], made)
         return None if merged is None else (merged, *given[1:])
 
+    # Entered after `picking_rows`, whose hooks come first and give the layers' outputs new nodes.
     with hooked(block, _is_large, keep), ExitStack() as hooks:
         for module in filter(_is_large, block.modules()):
             hooks.enter_context(module.register_forward_pre_hook(merge))
