@@ -9,7 +9,7 @@ from typing import NamedTuple
 from benchmarks.tables import table
 from coupling_lib import paths
 from coupling_lib.models.registry import Entry, entries
-from coupling_lib.svd.operators import by_products, fewer_products
+from coupling_lib.svd.operators import FEW_AT_ONCE, by_products, fewer_products
 
 PROMPTS, K = 1200, 10
 # Bytes of a weight as it is published, and in 4 bits with its scales.
@@ -47,7 +47,7 @@ def cost(entry: Entry) -> Cost:
     # Half of a small model is embeddings: a block has 12 d^2 weights, and seldom more than 20 d^2.
     within = min(weights, 20 * d**2 * L)
     formed = 2 * d * within * PROMPTS
-    products, longer = (2 * by_products(K, L, as_long) * within * PROMPTS for as_long in (1, 3))
+    products, longer = (2 * by_products(K, L, as_long) * within * PROMPTS for as_long in (1, FEW_AT_ONCE))
     hours = (longer if fewer_products(d, K, L) else formed) / measured_rate() / 3600
     return Cost(formed, products, hours, _PUBLISHED * weights, _IN_4_BITS * weights + 4 * within / L)
 

@@ -30,7 +30,7 @@ from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import registry, sources
 from coupling_lib.progress import duration
 from coupling_lib.store.limits import in_shard, parts
-from coupling_lib.svd.operators import by_products, fewer_products
+from coupling_lib.svd.operators import FEW_AT_ONCE, by_products, fewer_products
 from workflow.records import run_command, write
 from workflow.settings import MEASURES, read
 
@@ -53,7 +53,7 @@ def estimate(plan: dict[str, Any]) -> pd.DataFrame:
             there = len([text for text in texts if text in kept.index])
             left = [text for text in texts if text not in kept.index]
             tokens = [_TOKENS_PER_LETTER * len(text) for text in left]
-            work, longer = (sum(operations(job, n, as_long) for n in tokens) if left else 0.0 for as_long in (1, 3))
+            work, longer = (sum(operations(job, n, as_long) for n in tokens) for as_long in (1, FEW_AT_ONCE))
             each = kept["bytes"].mean() if len(kept) else record_bytes(job)
             row = {"job": name, "shard": f"{number}/{job['shards']}", "prompts": len(texts), "stored": there}
             row |= {"flop": work, "hours": longer / rate / 3600, "memory": memory(job), "disk": each * len(left)}
@@ -68,7 +68,7 @@ def _together(job: Mapping[str, Any]) -> int:
     return fitting_together(L, d) if gains and not math.isnan(L * d) else 1
 
 
-def operations(job: Mapping[str, Any], n_tokens: float, as_long: int = 1) -> float:
+def operations(job: Mapping[str, Any], n_tokens: float, as_long: float = 1) -> float:
     """Estimate the floating-point operations of one prompt; few products at once may take several times as long."""
     L, d, block = shape(job)
     forward = 2 * block * L * n_tokens

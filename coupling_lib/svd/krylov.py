@@ -26,16 +26,15 @@ FLOOR = {torch.float32: 3e-7, torch.float64: 1e-14}
 
 
 class KrylovTriplets(NamedTuple):
-    """Top singular triplets from Krylov bases, before they are certified; of a stack, with what has converged."""
+    """Top singular triplets from Krylov bases, before they are certified."""
 
-    # Of one operator with `images`, J V and J^T U, which are sums of products that the search has made.
+    # The images are J V and J^T U, sums of products that a search with one operator has made.
 
     U: Tensor
     S: Tensor
     Vh: Tensor
     next_value: float | Tensor
     columns: int
-    converged: Tensor | None = None
     images: tuple[Tensor, Tensor] | None = None
 
 

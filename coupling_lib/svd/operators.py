@@ -8,6 +8,9 @@ from scipy.sparse.linalg import LinearOperator
 
 from coupling_lib.errors import ParameterError
 
+# A column of few takes as long as so many columns of a product at the rate of matrix products: it waits for weights.
+FEW_AT_ONCE = 3
+
 
 def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
     """Present a Jacobian to scipy as a `LinearOperator`: J v, J^T u, J V and J^T U over numpy arrays.
@@ -61,13 +64,12 @@ def as_torch_operator(operator: Any) -> Any:
 
 def fewer_products(d: int, k: int, n_blocks: int = 0) -> bool:
     """Tell whether K triplets, and coupling with those of L blocks, take less time by products than by forming J."""
-    # A (d, d) Jacobian takes d products with its transpose, of which picked rows and merged gates leave less
-    # than two thirds: a column of few at once takes as long as five of these. `benchmarks.unformed` measures both ways
-    # on either side.
-    return by_products(k, n_blocks, as_long=5) < 0.9 * d
+    # A (d, d) Jacobian takes d products with its transpose, of which picked rows leave some three fifths: columns are
+    # counted in these here. `benchmarks.unformed` measures both ways on either side.
+    return by_products(k, n_blocks, FEW_AT_ONCE / 0.6) < 0.9 * d
 
 
-def by_products(k: int, n_blocks: int = 0, as_long: int = 1) -> int:
+def by_products(k: int, n_blocks: int = 0, as_long: float = 1) -> float:
     """Count the columns that a Jacobian which is not formed is multiplied with, those of few at once several times."""
     # The strongest K triplets of a trained decoder's block take a Krylov basis of some 150 + 3 K columns. A basis of m
     # columns takes 2 m products, and the vectors of all blocks L K.

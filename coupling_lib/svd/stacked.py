@@ -19,12 +19,12 @@ _LARGEST_SHARE = 0.75
 _MARGIN = 8.0
 
 
-def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> KrylovTriplets:
-    """Find the K largest singular triplets of several dense matrices by block Golub-Kahan bidiagonalisation."""
+def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> tuple[KrylovTriplets, Tensor]:
+    """Find the K largest singular triplets of several dense matrices, and say of which they have converged."""
     # The same bases, the same stopping rule as `krylov.golub_kahan`: |J^T u - s v| <= max(tolerance s_K, floor s_1).
     if J.shape[1] < J.shape[2]:
-        found = golub_kahan_stacked(J.mT, k, tolerance)
-        return found._replace(U=found.Vh.mT, Vh=found.U.mT)
+        found, converged = golub_kahan_stacked(J.mT, k, tolerance)
+        return found._replace(U=found.Vh.mT, Vh=found.U.mT), converged
     limit = max(k + 1, int(_LARGEST_SHARE * J.shape[2])) // BLOCK * BLOCK
     bases = _Bases(J, limit)
     next_check, earlier = 3 * k + 3 * BLOCK, None
@@ -47,7 +47,8 @@ def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> KrylovTri
         else:
             # A basis sees no more than BLOCK copies of a value, and there may be more. With K < BLOCK none is compared.
             apart = S[:, : max(0, k + 1 - BLOCK)] - S[:, BLOCK - 1 : k] > 10 * bound[:, None]
-            return bases.triplets(S[:, -1], Q[..., :-1], apart.all(dim=1) & (worst <= 1))
+            converged = apart.all(dim=1) & (worst <= 1)
+            return bases.triplets(S[:, -1], Q[..., :-1], converged), converged
         next_check = bases.columns + columns_to_go(earlier, (bases.columns, excess), 3, 0.65)
         earlier = (bases.columns, excess)
 
@@ -110,11 +111,11 @@ class _Bases:
                 return Q
         return top_eigenvectors(squares, count)
 
-    def triplets(self, following: Tensor, Q: Tensor, converged: Tensor) -> KrylovTriplets:
+    def triplets(self, following: Tensor, Q: Tensor, usable: Tensor) -> KrylovTriplets:
         """Carry right singular vectors of B back by the basis V, and take the triplets of J on their span."""
-        each = [self._triplets(i, q, usable) for i, (q, usable) in enumerate(zip(Q, converged, strict=True))]
+        each = [self._triplets(index, *given) for index, given in enumerate(zip(Q, usable, strict=True))]
         U, S, Vh = map(torch.stack, zip(*each, strict=True))
-        return KrylovTriplets(U.mT, S, Vh, following.to(self.J), self.columns, converged)
+        return KrylovTriplets(U.mT, S, Vh, following.to(self.J), self.columns)
 
     def _triplets(self, index: int, Q: Tensor, usable: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Give the left singular vectors of one matrix as rows, its singular values, and the right ones as rows."""

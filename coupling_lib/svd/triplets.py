@@ -161,9 +161,9 @@ def _by_krylov(J: Tensor, k: int) -> tuple[SingularTriplets, Tensor]:
 
 def _krylov_measured(J: Tensor, k: int, accuracy: float) -> tuple[SingularTriplets, Tensor, Tensor]:
     """Decompose a stack by Krylov bases, measure the residuals, and say which matrices that served."""
-    basis = golub_kahan_stacked(J, k, accuracy)
+    basis, converged = golub_kahan_stacked(J, k, accuracy)
     found, gap = _multiplied(J, *basis[:4])
-    return found, gap.double(), basis.converged & (found.residual.amax(dim=1) <= 10 * accuracy)
+    return found, gap.double(), converged & (found.residual.amax(dim=1) <= 10 * accuracy)
 
 
 def _replace(
