@@ -63,6 +63,16 @@ def _difference(whose: str) -> Callable[[dict[str, Any]], float]:
     return read
 
 
+def _unformed(ratio: str) -> Callable[[dict[str, Any]], float]:
+    def read(run: dict[str, Any]) -> float:
+        found = [case[ratio] for case in run["cases"] if (case["d"], case["k"]) == (4096, 10)]
+        if not found:
+            raise LookupError("llama3-8b")
+        return found[0]
+
+    return read
+
+
 GOALS = (
     Goal("speed-up, d = 768, L = 12, n = 16", 12, True, "×", _speed_up("gpt2-small", 16)),
     Goal("speed-up, d = 768, L = 12, n = 64", 55, True, "×", _speed_up("gpt2-small", 64)),
@@ -91,18 +101,25 @@ GOALS = (
     Goal("coupling values: the released method from float64", 1e-5, False, "", _difference("released_from_float64")),
 )
 
+# What a run of `unformed` is held against.
+UNFORMED_GOALS = (
+    Goal("products over forming, d = 4096, K = 10", 0.3, False, "", _unformed("ratio")),
+    Goal("products over forming with gates apart, as when the goal was set", 0.3, False, "", _unformed("ratio_apart")),
+)
 
-def judged(run: dict[str, Any]) -> list[tuple[Goal, float, bool]]:
+
+def judged(run: dict[str, Any], goals: tuple[Goal, ...] = GOALS) -> list[tuple[Goal, float, bool]]:
     """Read the figures of a run.
 
     Args:
-        run: the record of `speed.run`.
+        run: the record of `speed.run`, or of `unformed` with its goals.
+        goals: what it is held against.
 
     Returns:
         for each goal that the run measured: the goal, its figure, whether it is reached.
     """
     found = []
-    for goal in GOALS:
+    for goal in goals:
         try:
             figure = goal.read(run)
         except LookupError:

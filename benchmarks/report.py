@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import MEMORY_KEPT
-from benchmarks.goals import judged
+from benchmarks.goals import UNFORMED_GOALS, judged
 from benchmarks.tables import machine_line, seconds, table
 from coupling_lib import paths
+from coupling_lib.svd.operators import FEW_AT_ONCE
 
 LATEST = Path(__file__).parent / "latest.json"
 LATEST_GPU = Path(__file__).parent / "latest_gpu.json"
@@ -125,7 +126,7 @@ def speed_page(run: dict[str, Any]) -> str:
         ),
         _embedded(run["embedded_prompt"]),
         "### Against the goals\n",
-        table(("figure", "goal", "measured", ""), [_goal_row(*outcome) for outcome in judged(run)]),
+        _goals_table(judged(run)),
     ]
     return "\n".join(parts)
 
@@ -201,6 +202,10 @@ def _embedded(prompt: dict[str, Any]) -> str:
 def _growth_row(curve: dict[str, Any]) -> tuple[str, ...]:
     points = ", ".join(f"{value}: {seconds(time)}" for value, time in curve["points"])
     return curve["stage"], curve["variable"], curve["fixed"], points, f"{curve['exponent']:.2f}"
+
+
+def _goals_table(outcomes: list[tuple[Any, float, bool]]) -> str:
+    return table(("figure", "goal", "measured", ""), [_goal_row(*outcome) for outcome in outcomes])
 
 
 def _goal_row(goal: Any, figure: float, reached: bool) -> tuple[str, ...]:
@@ -302,9 +307,11 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
         "merged for both; with *gates apart* each is multiplied with by itself, as before they were merged. The table "
         "has seconds a block; the ways take turns. *Basis* is how many columns the triplets needed in the blocks "
         "measured; two products add 16. That depends on the spectrum, and trained blocks need no fewer than random "
-        "ones.\n"
+        f"ones. A product of 16 columns waits for the weights: a column of it takes some {FEW_AT_ONCE} times as long "
+        "as one of hundreds.\n"
     )
-    return ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]
+    parts = ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]
+    return [*parts, _goals_table(outcomes)] if (outcomes := judged(run, UNFORMED_GOALS)) else parts
 
 
 def page(
