@@ -24,8 +24,8 @@ class Goal(NamedTuple):
     read: Callable[[dict[str, Any]], float]
 
 
-def _case(run: dict[str, Any], shape: str, n: int) -> dict[str, Any]:
-    found = [case for case in run["cases"] if (case["shape"], case["n"]) == (shape, n)]
+def _case(run: dict[str, Any], shape: str, value: int, name: str = "n") -> dict[str, Any]:
+    found = [case for case in run["cases"] if (case["shape"], case[name]) == (shape, value)]
     if not found:
         raise LookupError(shape)
     return found[0]
@@ -64,13 +64,7 @@ def _difference(whose: str) -> Callable[[dict[str, Any]], float]:
 
 
 def _unformed(ratio: str) -> Callable[[dict[str, Any]], float]:
-    def read(run: dict[str, Any]) -> float:
-        found = [case[ratio] for case in run["cases"] if (case["d"], case["k"]) == (4096, 10)]
-        if not found:
-            raise LookupError("llama3-8b")
-        return found[0]
-
-    return read
+    return lambda run: _case(run, "llama3-8b", 10, "k")[ratio]
 
 
 GOALS = (

@@ -64,7 +64,7 @@ def test_products_and_forming_are_compared_in_one_run(tmp_path):
     page = "\n".join(report.unformed_tables(record))
     assert "| small | 256 | 6 | 4 | 18\xa0s | 12\xa0s | 5.4\xa0s | 0.45 | 0.30 | forming | 128 to 192 | 2e-05 |" in page
     assert "figure | goal" not in page
-    case |= {"d": 4096, "k": 10}
+    case |= {"shape": "llama3-8b", "k": 10}
     page = "\n".join(report.unformed_tables(record))
     assert "| products over forming, d = 4096, K = 10 | at most 0.3 | 0.45 | not reached |" in page
     assert "as when the goal was set | at most 0.3 | 0.3 | reached |" in page
