@@ -256,7 +256,7 @@ def finished(process: subprocess.Popen) -> list[float]:
 
 
 def test_a_run_that_is_killed_repeats_nothing_that_was_finished(folder, model, tmp_path):
-    process = started(tmp_path, folder, "first", pause=0.2)
+    process = started(tmp_path, folder, "first", pause=0.5)
     while len(store.listing(root=tmp_path / "results")) < 3:
         assert process.poll() is None
         time.sleep(0.02)
