@@ -24,25 +24,25 @@ class Goal(NamedTuple):
     read: Callable[[dict[str, Any]], float]
 
 
-def _case(run: dict[str, Any], shape: str, value: int, name: str = "n") -> dict[str, Any]:
-    found = [case for case in run["cases"] if (case["shape"], case[name]) == (shape, value)]
+def _case(run: dict[str, Any], **wanted: str | int) -> dict[str, Any]:
+    found = [case for case in run["cases"] if wanted.items() <= case.items()]
     if not found:
-        raise LookupError(shape)
+        raise LookupError(wanted)
     return found[0]
 
 
 def _speed_up(shape: str, n: int) -> Callable[[dict[str, Any]], float]:
-    return lambda run: _case(run, shape, n)["ratio"]["total"]
+    return lambda run: _case(run, shape=shape, n=n)["ratio"]["total"]
 
 
 def _worst(fraction: str) -> Callable[[dict[str, Any]], float]:
     return lambda run: min(
-        _case(run, shape, n)[fraction] for shape in ("gpt2-small", "pythia-410m") for n in (16, 64, 128)
+        _case(run, shape=shape, n=n)[fraction] for shape in ("gpt2-small", "pythia-410m") for n in (16, 64, 128)
     )
 
 
 def _flatness(run: dict[str, Any]) -> float:
-    seconds = [_case(run, "gpt2-small", n)["seconds"]["ours"]["jacobians"] for n in (16, 64, 128)]
+    seconds = [_case(run, shape="gpt2-small", n=n)["seconds"]["ours"]["jacobians"] for n in (16, 64, 128)]
     return max(seconds) / min(seconds)
 
 
@@ -64,7 +64,7 @@ def _difference(whose: str) -> Callable[[dict[str, Any]], float]:
 
 
 def _unformed(ratio: str) -> Callable[[dict[str, Any]], float]:
-    return lambda run: _case(run, "llama3-8b", 10, "k")[ratio]
+    return lambda run: _case(run, shape="llama3-8b", k=10)[ratio]
 
 
 GOALS = (

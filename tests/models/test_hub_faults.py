@@ -154,7 +154,7 @@ import os, signal, threading, time
 from pathlib import Path
 def kill():
     blobs = Path(os.environ["HF_HOME"], "hub", "models--a--model", "blobs")
-    while not any(f.stat().st_size for f in blobs.glob(os.environ["WEIGHTS"] + "*.incomplete")):
+    while not any(f.stat().st_size for f in blobs.glob(os.environ["DIGEST"] + "*.incomplete")):
         time.sleep(0.02)
     os.kill(os.getpid(), signal.SIGKILL)
 threading.Thread(target=kill).start()
@@ -164,9 +164,8 @@ constants.DOWNLOAD_CHUNK_SIZE = 1000
 
 
 def test_a_process_that_is_killed_in_a_download_leaves_nothing_that_is_used(tmp_path, main):
-    digest = hashlib.sha256((main["main"] / WEIGHTS).read_bytes()).hexdigest()
     with Hub(main, also={"a/model": "half"}) as hub:
-        environment = user(tmp_path, hub.endpoint, WEIGHTS=digest)
+        environment = user(tmp_path, hub.endpoint, DIGEST=intact.sha256(main["main"] / WEIGHTS))
         done = run(KILLED + LOADS, environment, "a/model")
         assert done.returncode == -9, done.stderr
         hub.modes["a/model"] = "ok"
