@@ -9,7 +9,7 @@ from typing import NamedTuple
 from benchmarks.tables import table
 from coupling_lib import paths
 from coupling_lib.models.registry import Entry, entries
-from coupling_lib.svd.operators import FEW_AT_ONCE, by_products, fewer_products
+from coupling_lib.svd.operators import by_products
 
 PROMPTS, K = 1200, 10
 # Bytes of a weight as it is published, and in 4 bits with its scales.
@@ -22,7 +22,7 @@ class Cost(NamedTuple):
     Args:
         formed: operations of all prompts with every Jacobian formed.
         products: the same by products alone.
-        hours: of whichever of the two the library takes, on two cores.
+        hours: with every Jacobian formed, on two cores.
         fetched: bytes of published weights.
         held: bytes of the weights in 4 bits and of one block in float32.
     """
@@ -47,8 +47,8 @@ def cost(entry: Entry) -> Cost:
     # Half of a small model is embeddings: a block has 12 d^2 weights, and seldom more than 20 d^2.
     within = min(weights, 20 * d**2 * L)
     formed = 2 * d * within * PROMPTS
-    products, longer = (2 * by_products(K, L, as_long) * within * PROMPTS for as_long in (1, FEW_AT_ONCE))
-    hours = (longer if fewer_products(d, K, L) else formed) / measured_rate() / 3600
+    products = 2 * by_products(K, L) * within * PROMPTS
+    hours = formed / measured_rate() / 3600
     return Cost(formed, products, hours, _PUBLISHED * weights, _IN_4_BITS * weights + 4 * within / L)
 
 

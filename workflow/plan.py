@@ -30,7 +30,7 @@ from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import registry, sources
 from coupling_lib.progress import duration
 from coupling_lib.store.limits import in_shard, parts
-from coupling_lib.svd.operators import FEW_AT_ONCE, by_products, fewer_products
+from coupling_lib.svd.operators import FEW_AT_ONCE, by_products
 from workflow.records import run_command, write
 from workflow.settings import MEASURES, read
 
@@ -96,12 +96,8 @@ def _largest_k(job: Mapping[str, Any]) -> int:
 
 
 def _forms(job: Mapping[str, Any]) -> bool:
-    """Tell whether a job forms Jacobians; depth does what takes less time, unless it is told."""
-    L, d, _ = shape(job)
-    told = job["settings"].get("formed")
-    return (
-        not fewer_products(d, _largest_k(job), L) if told is None and job["measure"] == "depth" else told is not False
-    )
+    """Tell whether a job forms Jacobians; it does unless it is told not to."""
+    return job["settings"].get("formed") is not False
 
 
 def weights_bytes(model: Mapping[str, Any]) -> float:

@@ -245,16 +245,12 @@ def _figure(notebook: str, parameters: Any, of_the_sweep: Mapping[str, Any]) -> 
 
 def _refuse_unasked(measures: Mapping[str, Mapping[str, Any]], notebooks: Collection[str]) -> None:
     """Refuse figures that would not find what was measured, and measure all of it anew."""
-    # What is stored with a word on whether Jacobians are formed is another measurement than what is stored without. Few
-    # notebooks say it, and those ask for formed ones.
+    # What products alone give, without the shared part, is another measurement than what every notebook asks for.
     for measure, settings in measures.items():
-        if (formed := settings.get("formed")) is None:
-            continue
         asking = [notebook for notebook in notebooks if f"measure_{measure}" in _twin(notebook)]
-        blind = [notebook for notebook in asking if not (formed and '"formed": True' in _twin(notebook))]
-        if blind:
-            raise ConfigError(f"measures: {measure} has formed = {_seen(settings['formed'])}, and notebook {blind[0]} "
-                              "of figures asks for measurements without it; leave one of them out")  # fmt: skip
+        if settings.get("formed") is False and asking:
+            raise ConfigError(f"measures: {measure} has formed = {_seen(settings['formed'])}, and notebook {asking[0]} "
+                              "of figures asks for formed ones; leave one of them out")  # fmt: skip
 
 
 def _declared(notebook: str) -> list[str]:

@@ -16,6 +16,7 @@ from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import frame
+from coupling_lib.measures.parts import VARIANTS_OF_PARTS, prefixed
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.spectrum import frobenius_estimate, probes
 from coupling_lib.metrics.summaries import interval
@@ -23,7 +24,7 @@ from coupling_lib.metrics.variants import VARIANTS, chosen_variants, locality, m
 from coupling_lib.models.load import Model
 from coupling_lib.store.limits import summarised
 from coupling_lib.store.sweep import sweep
-from coupling_lib.svd.operators import fewer_products
+from coupling_lib.svd.shared import isotropic_part, without_isotropic
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
 
 # The share of a block's time that its products with the vectors of all blocks take, where it is not formed.
@@ -35,7 +36,7 @@ def coupling_of_blocks(ds: xr.Dataset) -> xr.DataArray:
     return 1 - frame.between_blocks(ds["normalized_miscoupling"].isel(k=-1))
 
 
-@frame.measurement(version=2)
+@frame.measurement(version=3)
 @frame.batched
 @summarised(by=coupling_of_blocks)
 def measure_depth(
@@ -44,7 +45,7 @@ def measure_depth(
     ks: Sequence[int] = (10, 30, 50),
     token: int = -1,
     boundary: str = "block",
-    formed: bool | None = None,
+    formed: bool = True,
 ) -> xr.Dataset:
     r"""Measure coupling between all pairs of blocks at one token position (paper, sections 2 and 3).
 
@@ -54,9 +55,9 @@ def measure_depth(
         ks: numbers of singular vectors K, each from 1 to the width.
         token: the position t whose Jacobians $J_{tt}$ are measured; -1 is the last.
         boundary: `"block"`, or `"hidden_states"` or `"branch"` as in `Trace.jacobian`.
-        formed: whether the matrix $J^l$ of every block is formed, rather than multiplied with; None for what takes less
-            time, which is products where K is small against the width. A, and all variants that are read off it, are
-            the same either way.
+        formed: whether the matrix $J^l$ of every block is formed, rather than multiplied with. Products take less time
+            where K is small against the width. A, and all variants that are read off it, are the same either way; but
+            the shared part needs the trace, and so all of $J^l$.
 
     Returns:
         a dataset with dimensions `prompt`, `k`, `block_1` (l, whose Jacobian) and `block_2` (l', whose vectors), with
@@ -64,9 +65,12 @@ def measure_depth(
         `by_distance` `(prompt, variant, k, distance)`, each one's mean over pairs `distance` apart, from 0;
         `singular_values` `(prompt, block_1, rank)` and `frobenius_norm` `(prompt, block_1)` of each $J^l$;
         `residual` `(prompt, block_1)`, the largest of its triplets' residuals;
-        `matrix` `(block_1, block_2, row, column)`, the signed $A_{ll'}$ of the first prompt at the largest K.
-        Where no $J^l$ is formed, `frobenius_estimate` stands in place of `frobenius_norm`, and the two variants that
-        are read off $V_{l'}^\top J^l U_{l'}$ are left out.
+        `matrix` `(block_1, block_2, row, column)`, the signed $A_{ll'}$ of the first prompt at the largest K;
+        `isotropic` `(prompt, block_1)`, $\mathrm{tr} J^l / d$; and under names with `shared_` before them the same of
+        $J^l - (\mathrm{tr} J^l / d) I$ (`cl.shared`) with its own singular vectors, for the variants of
+        `measures.parts`, whose `shared_part` gives them as a dataset of the same form.
+        Where no $J^l$ is formed, `frobenius_estimate` stands in place of `frobenius_norm`, and the shared part and the
+        two variants that are read off $V_{l'}^\top J^l U_{l'}$ are left out.
 
     Raises:
         ParameterError: if K exceeds the width, a token does not exist, or there is no prompt.
@@ -79,21 +83,24 @@ def measure_depth(
         {'prompt': 1, 'k': 1, 'block_1': 12, 'block_2': 12}
     """
     given, ks, blocks = prompt_inputs(prompts, model), frame.several_k(model, ks), range(model.n_blocks)
-    if formed is None:
-        formed = not fewer_products(model.d_model, max(ks), model.n_blocks)
     names = [name for name in names_at(ks) if formed or "vju" not in VARIANTS[name].needs]
     if formed:
         each = (_formed(J, ks, names) for J in frame.jacobians_by_prompt(model, given, token, boundary))
     else:
         each = (_unformed(traced, ks, names, token, boundary) for traced in frame.traces(model, given))
     coords = {"k": ks, "block_1": blocks, "block_2": blocks, "variant": names, "distance": blocks}
+    coords |= {"shared_variant": list(VARIANTS_OF_PARTS)} if formed else {}
     details = {"measure": "depth", "token": token, "boundary": boundary}
-    return frame.over_prompts(model, given, each, coords, shared=["matrix"], **details)
+    return frame.over_prompts(model, given, each, coords, shared=["matrix", "shared_matrix"], **details)
 
 
 def _formed(J: torch.Tensor, ks: list[int], names: list[str]) -> xr.Dataset:
-    variables = _of_one_prompt(J, top_triplets_stacked(J, max(ks)), ks, names)
-    return frame.plain(variables | {"frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J))})
+    whole = _of_one_prompt(J, top_triplets_stacked(J, max(ks)), ks, names)
+    whole |= {"frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J)), "isotropic": (("block_1",), isotropic_part(J))}
+    # From here on J is without its isotropic part.
+    rest = _of_one_prompt(without_isotropic(J), top_triplets_stacked(J, max(ks)), ks, list(VARIANTS_OF_PARTS))
+    rest |= {"frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J))}
+    return frame.plain(whole | prefixed(rest))
 
 
 def _unformed(traced: Trace, ks: list[int], names: list[str], token: int, boundary: str) -> xr.Dataset:

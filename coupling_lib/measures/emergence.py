@@ -11,15 +11,18 @@ from tqdm import tqdm
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import inputs_for
 from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
-from coupling_lib.metrics.variants import VARIANTS, chosen_variants
+from coupling_lib.metrics.variants import chosen_variants
 from coupling_lib.models.checkpoints import choose_steps, progress
 from coupling_lib.models.load import load_model
 from coupling_lib.store.sweep import sweep
 
 TRAJECTORY = (*SCORES, "norm", "window_line_shape_score", "window_expodistance")
 """What is kept of `measure_trajectories` at each step."""
+
+_OF_ONE_PROMPT = ("matrix", "shared_matrix")
 
 
 def measure_emergence(
@@ -49,9 +52,10 @@ def measure_emergence(
         memory: the most that weights may take, see `load_model`.
 
     Returns:
-        a dataset with dimension `step`, in order of training, before the dimensions of its variables: every variant,
-        `singular_values` and `frobenius_norm` of `measure_depth`, and `TRAJECTORY` of `measure_trajectories`;
-        `null` and `null_error` `(step, k)`: `null_of` the variant, since the spectrum itself changes in training;
+        a dataset with dimension `step`, in order of training, before the dimensions of its variables: what
+        `measure_depth` gives but matrices, and `TRAJECTORY` of `measure_trajectories`; `null` and `null_error`
+        `(step, k)`: `null_of` the variant, since the spectrum itself changes in training, and of the shared part
+        `shared_null` and `shared_null_error`, where the variant is one of `measures.parts`;
         `progress` `(step,)`: validation loss or benchmark accuracy, as the attribute `progress_label` says, or NaN.
 
     Raises:
@@ -80,14 +84,12 @@ def measure_emergence(
         depth = sweep(measure_depth, model, inputs, ks=tuple(ks), token=token)
         paths = sweep(measure_trajectories, model, inputs, token=token, window=window)
         del model  # before the next one is loaded
-        kept = [
-            variable
-            for variable in (*VARIANTS, "singular_values", "frobenius_norm", "frobenius_estimate")
-            if variable in depth
-        ]
-        null = null_of(depth, variant, seed=seed).mean("block_1")
+        kept = [name for name in depth.data_vars if name not in _OF_ONE_PROMPT]
         measured = depth[kept].assign({name: paths[name] for name in TRAJECTORY})
-        measured = measured.assign(null=null["value"], null_error=null["error"])
+        parts = {"": depth} | ({"shared_": shared_part(depth)} if variant in VARIANTS_OF_PARTS else {})
+        for prefix, part in parts.items():
+            null = null_of(part, variant, seed=seed).mean("block_1")
+            measured = measured.assign({f"{prefix}null": null["value"], f"{prefix}null_error": null["error"]})
         per_step.append(measured.assign_attrs(window=paths.attrs["window"]))
     known = progress(name)
     ds = xr.concat(per_step, dim="step", combine_attrs="override").assign_coords(step=list(chosen))

@@ -19,6 +19,7 @@ from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surroga
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.load import Model
 from coupling_lib.provenance import versions
+from coupling_lib.svd.shared import isotropic_part, without_isotropic
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 DECISIVE = ("released_norm", "released_trace")
@@ -90,8 +91,7 @@ def _random_bases(J: torch.Tensor, S: torch.Tensor, ks: Sequence[int], names: Se
 
 def _without_isotropic(J: torch.Tensor, ks: Sequence[int], seed: int) -> torch.Tensor:
     """Relative normalised coupling (coordinates, k) of J - (tr J / d) I with its own vectors; J is changed."""
-    J.diagonal(dim1=-2, dim2=-1).sub_(J.diagonal(dim1=-2, dim2=-1).mean(dim=-1, keepdim=True))
-    U, S, Vh, _ = top_triplets_stacked(J, ks[-1])
+    U, S, Vh, _ = top_triplets_stacked(without_isotropic(J), ks[-1])
     V, name = Vh.mT, "normalized_miscoupling"
     shuffled = surrogate_vectors(U, V, "permuted", torch.Generator().manual_seed(seed))
     found = [mean_over_pairs(J, U, S, V, U2, V2, ks, [name])[name] for U2, V2 in ((U, V), shuffled)]
@@ -128,7 +128,7 @@ def measure_nulls(
             "null_error": (dims[1:], error),
             "closed_form": (dims[1:], torch.stack(closed)),
             "singular_values": (("block_1", "rank"), S),
-            "isotropic_share": (("block_1",), J.diagonal(dim1=-2, dim2=-1).mean(-1).square() * J.shape[-1] / squares),
+            "isotropic_share": (("block_1",), isotropic_part(J).square() * J.shape[-1] / squares),
             "without_isotropic": (("coordinates", "k"), _without_isotropic(J, ks, seed)),
         }
 

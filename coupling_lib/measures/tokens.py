@@ -11,7 +11,7 @@ The last two are *context* coupling. No skip path runs between different tokens,
 alone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,17 @@ from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import frame
+from coupling_lib.measures.parts import VARIANTS_OF_PARTS, prefixed
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.models.load import Model
+from coupling_lib.svd.shared import isotropic_part, without_isotropic
+from coupling_lib.svd.triplets import SingularTriplets
 
 KINDS = ("self", "input", "output")
 """Which token is held fixed: none, the one that is varied (t1), or the one that is read (t2)."""
 
 
-@frame.measurement(version=2)
+@frame.measurement(version=3)
 def measure_tokens(
     model: Model,
     prompts: frame.Prompts,
@@ -63,7 +66,9 @@ def measure_tokens(
         `fixed_position` and `fixed_text` `(prompt,)` of the fixed token, -1 and empty for `"self"`;
         `singular_values` `(prompt, token_1, rank)` and `frobenius_norm` `(prompt, token_1)` of each J;
         `residual` `(prompt,)`, the largest of all triplets' residuals;
-        `matrix` `(token_1, token_2, row, column)`, the signed A of the first prompt.
+        `matrix` `(token_1, token_2, row, column)`, the signed A of the first prompt;
+        `isotropic` `(prompt, token_1)`, tr(J)/d, and with `shared_` before their names what is left without it, as in
+        `measure_depth`.
         A prompt with fewer tokens is filled up: with NaN, position -1 and empty texts.
 
     Raises:
@@ -96,7 +101,8 @@ def measure_tokens(
             yield ds.pad({"token_1": missing, "token_2": missing}, constant_values=filling)
 
     details = {"block": block, "other": other, "kind": kind, "fixed": fixed, "k": k, "tokens": tokens}
-    return frame.over_prompts(model, given, each(), {}, shared=["matrix"], measure="tokens", **details)
+    kept_once = ["matrix", "shared_matrix"]
+    return frame.over_prompts(model, given, each(), {}, shared=kept_once, measure="tokens", **details)
 
 
 def token_comparisons(pair: tuple[int, int], token_in: int, token_out: int) -> dict[str, dict[str, Any]]:
@@ -122,22 +128,35 @@ def _of_one_prompt(
     n, names = len(chosen), traced.tokens or [""] * traced.n_tokens
     pairs = [{"self": (token, token), "input": (anchor, token), "output": (token, anchor)}[kind] for token in chosen]
     J = torch.cat([block_jacobians(traced, index, pairs) for index in dict.fromkeys((block, other))])
+    isotropic = isotropic_part(J[:n])
     # Rows are the Jacobians of block l, columns the vectors of block l': the last n, which are the first if l' = l.
-    found, values = frame.coupled(J, [k])
-    variables: frame.Variables = {name: (("token_1", "token_2"), v[0, :n, -n:]) for name, v in values.items()}
-    variables |= {
-        "singular_values": (("token_1", "rank"), found.S[:n]),
-        "frobenius_norm": (("token_1",), torch.linalg.matrix_norm(J[:n])),
+    whole, found = _of_jacobians(J, n, k, None, first)
+    rest, _ = _of_jacobians(without_isotropic(J), n, k, VARIANTS_OF_PARTS, first)
+    variables = whole | prefixed(rest)
+    return variables | {
+        "isotropic": (("token_1",), isotropic),
         "residual": float(found.residual.max()),
         "position": (("token_1",), np.array(chosen)),
         "text": (("token_1",), np.array([names[token] for token in chosen])),
         "fixed_position": -1 if anchor is None else anchor,
         "fixed_text": "" if anchor is None else names[anchor],
     }
+
+
+def _of_jacobians(
+    J: torch.Tensor, n: int, k: int, names: Sequence[str] | None, first: bool
+) -> tuple[frame.Variables, SingularTriplets]:
+    """Measure the first n Jacobians against the vectors of the last n."""
+    found, values = frame.coupled(J, [k], names)
+    variables: frame.Variables = {name: (("token_1", "token_2"), v[0, :n, -n:]) for name, v in values.items()}
+    variables |= {
+        "singular_values": (("token_1", "rank"), found.S[:n]),
+        "frobenius_norm": (("token_1",), torch.linalg.matrix_norm(J[:n])),
+    }
     if first:
         A = coupling_matrices(J[:n], found.U[-n:], found.Vh[-n:])
         variables["matrix"] = (("token_1", "token_2", "row", "column"), A)
-    return variables
+    return variables, found
 
 
 def _chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | None, tokens: int) -> list[int]:

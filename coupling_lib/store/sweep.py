@@ -29,7 +29,6 @@ from coupling_lib.store import StoreWarning, join_prompts, write
 from coupling_lib.store.files import find, place, roots
 from coupling_lib.store.key import measurement_key, prompt_key
 from coupling_lib.store.limits import Summary, Until, in_shard, parts
-from coupling_lib.svd.operators import fewer_products
 
 Prompts = str | torch.Tensor | Iterable[Any]
 Measure = Callable[..., xr.Dataset]
@@ -273,9 +272,7 @@ class _Shelf:
 def _needs(model: Model, measure: Measure, settings: dict[str, Any]) -> str:
     """Say what memory and disk a measurement takes; of products with Jacobians, next to none."""
     parameters = inspect.signature(measure).parameters
-    formed = settings.get("formed", "formed" not in parameters or None)
-    if formed is None:
-        formed = not fewer_products(model.d_model, max(settings.get("ks", parameters["ks"].default)), model.n_blocks)
+    formed = bool(settings.get("formed", parameters["formed"].default if "formed" in parameters else True))
     held, on_disk = 4 * model.n_blocks * model.d_model**2 * formed, 0
     for weight in model.hf.parameters():
         held += 0 if weight.is_meta else weight.nbytes

@@ -1,0 +1,108 @@
+r"""A Jacobian in its two parts: what a block does to every direction alike, and the rest.
+
+The *isotropic part* of $J$ is $t I$ with $t = \mathrm{tr} J / d$, of all multiples of the identity the one that is nearest
+to $J$. Two blocks need not share any direction for it to count as coupling: where the left and right singular vectors of
+block $l'$ are close to each other up to sign, $U_{l'}^\top (t I) V_{l'}$ is nearly diagonal. What is left,
+$J - t I$, is called the *shared part* here, since whatever couples in it is of shared directions.
+"""
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
+from coupling_lib.svd.operators import as_torch_operator
+from coupling_lib.svd.triplets import SingularTriplets, top_triplets
+
+# Where less than this of a norm is left, it is the rounding of float32 entries and no part of the block.
+_ROUNDING = 1e-5
+
+
+def isotropic_part(J: Tensor) -> Tensor:
+    r"""Give $t = \mathrm{tr} J / d$ of matrices (..., d, d)."""
+    return J.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
+
+
+def without_isotropic(J: Tensor) -> Tensor:
+    """Take the isotropic part out of matrices (..., d, d), in place; what has nothing else is refused."""
+    before, t = torch.linalg.matrix_norm(J), isotropic_part(J)
+    J.diagonal(dim1=-2, dim2=-1).sub_(t.unsqueeze(-1))
+    if (alone := torch.linalg.matrix_norm(J) <= _ROUNDING * before).any():
+        raise UntrustworthyResultError(
+            f"{int(alone.sum())} of {alone.numel()} Jacobians are a multiple of the identity up to rounding; they have no "
+            "directions to share, measure the whole ones"
+        )
+    return J
+
+
+class SharedPart:
+    """J - tr(J)/d I of one square Jacobian, as an operator; `shared` makes it."""
+
+    def __init__(self, J: Any):
+        self._whole = as_torch_operator(J)
+        self.shape = tuple(self._whole.shape)
+
+    @cached_property
+    def isotropic(self) -> float:
+        """Give t, what is taken off the diagonal."""
+        return float(isotropic_part(self._formed))
+
+    @cached_property
+    def _formed(self) -> Tensor:
+        return self._whole.dense() if hasattr(self._whole, "dense") else self._whole
+
+    @cached_property
+    def _dense(self) -> Tensor:
+        return without_isotropic(self._formed.clone())
+
+    @property
+    def T(self) -> "SharedPart":  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
+        """Give the transposed operator."""
+        return SharedPart(self._formed.mT)
+
+    def __matmul__(self, V: Tensor) -> Tensor:
+        return self._dense @ torch.as_tensor(V).to(self._dense)
+
+    def dense(self) -> Tensor:
+        """Form the matrix `(d, d)`, once, and keep it."""
+        return self._dense
+
+    def svd(self, k: int = 10) -> SingularTriplets:
+        """Compute the K largest singular triplets, each certified, as `BlockJacobian.svd` does."""
+        check_whole("k", k, 1, self.shape[0], f"the Jacobian has width {self.shape[0]}")
+        return top_triplets(self._dense, k)
+
+
+def shared(J: Any) -> SharedPart:
+    r"""Take the isotropic part out of a Jacobian: what is left couples by shared directions alone.
+
+    $$J - \frac{\mathrm{tr} J}{d}\, I .$$
+
+    A block that shrinks or stretches every direction alike is coupled, by the paper's measures, with any block whose left
+    and right singular vectors lie close to each other: for that the two need not share a direction. The trace needs
+    all of J, so that an operator is formed, once.
+
+    Args:
+        J: square matrix (d, d), or an operator with `dense()`, such as a `BlockJacobian`.
+
+    Returns:
+        an operator of the same shape and units with `@`, `.T @`, `dense()`, `svd(k)`, and `isotropic`, the number
+        tr(J)/d.
+
+    Raises:
+        ParameterError: if J is no square matrix.
+        UntrustworthyResultError: if nothing but rounding is left, as of a multiple of the identity.
+
+    Example:
+        >>> J = shared(torch.diag(torch.tensor([4.0, 3.0, -1.0])))
+        >>> J.isotropic, J.dense().diagonal().tolist(), J.svd(k=1).S.tolist()
+        (2.0, [2.0, 1.0, -3.0], [3.0])
+    """
+    found = SharedPart(J)
+    if len(found.shape) != 2 or found.shape[0] != found.shape[1]:
+        raise ParameterError(f"J has shape {found.shape}; a square matrix (d, d), or an operator of one, is expected")
+    if not isinstance(found._whole, Tensor) and not hasattr(found._whole, "dense"):
+        raise ParameterError(f"J is a {type(J).__name__} without `dense()`; its trace needs all of it, pass the matrix")
+    return found
