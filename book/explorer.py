@@ -29,6 +29,8 @@ from coupling_lib.models import checkpoints, registry
 
 K = 10
 MODELS = {"smollm2-135m": "SmolLM2-135M", "nano-neox": "nano-neox"}
+PARTS = {"whole": "whole Jacobians", "shared": "shared directions alone"}
+"""The parts of coupling, and how a reader calls them; the first is shown first."""
 READINGS = {
     "normalized_miscoupling": "Normalised mis-coupling (paper)",
     "mismatch": "Mismatch (project page)",
@@ -60,6 +62,12 @@ class Network:
 
     whole: xr.Dataset
     places: list[xr.Dataset]
+
+    def part(self, name: str) -> Network:
+        """Give what was measured of one of `PARTS`."""
+        if name == "whole":
+            return self
+        return Network(cl.shared_part(self.whole), [cl.shared_part(place) for place in self.places])
 
 
 def states_of(name: str) -> list[State]:
@@ -102,10 +110,10 @@ def measured(name: str, state: State, texts: Sequence[Any], store: Path | None =
         places += [cl.sweep(cl.measure_depth, model, [text], ks=(K,), token=token) for token in earlier]
         last = whole.isel(prompt=[number])
         if number:
-            last = last.drop_vars("matrix")
+            last = last.drop_vars(["matrix", "shared_matrix"])
         if number and entry is not None and entry.embedded:
             alone = cl.sweep(cl.measure_depth, model, [text], ks=(K,), store=store or MATRICES)
-            last = last.assign(matrix=alone["matrix"])
+            last = last.assign({matrix: alone[matrix] for matrix in ("matrix", "shared_matrix")})
         places.append(last)
     return Network(whole, places)
 
@@ -147,38 +155,28 @@ def in_sixteen_bits(values: np.ndarray) -> dict[str, Any]:
     return {"low": low, "step": step, "numbers": packed(np.rint((values - low) / step), "<u2")}
 
 
-def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any]) -> dict[str, Any]:
-    """Collects what the explorer shows of a model.
+def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], part: str = "whole") -> dict[str, Any]:
+    """Collects what the explorer shows of one part of a model.
 
     Args:
         name: the model.
         found: what `measured` gave for its networks.
         texts: the prompts.
+        part: one of `PARTS`.
 
     Returns:
         plain values for JSON. Arrays have the order network, place, block l (whose Jacobian), block l' (whose
-        vectors), row, column, as far as they have these. `kept` numbers the places that have matrices. The values of
+        vectors), row, column, as far as they have these. `between` are the least and the greatest value of any network
+        and part at a place, of which the first is all prompts at their last token. `kept` numbers the places that have matrices. The values of
         random directions have one more place, the first: all prompts at their last token.
     """
     several = list(found.values())
-
-    def stacked(variable: str, *order: str, chosen: Sequence[int] | None = None) -> np.ndarray:
-        numbers = range(len(several[0].places)) if chosen is None else chosen
-        return np.stack([[one.places[n][variable].transpose(*order).values for n in numbers] for one in several])
-
-    nulls = [[cl.null_of(ds, list(READINGS))["value"].sel(k=K) for ds in (one.whole, *one.places)] for one in several]
-    readings = {}
-    for reading, label in READINGS.items():
-        pairs = stacked(reading, "prompt", "k", "block_1", "block_2")
-        chance = np.array([[null.sel(variant=reading).values for null in of_one] for of_one in nulls])
-        readings[reading] = {"label": label, "pairs": in_sixteen_bits(pairs), "chance": packed(chance, "<f4")}
     kept = [number for number, place in enumerate(several[0].places) if "matrix" in place]
     tokenizer = cl.load_model(name, **next(iter(found)).loading).tokenizer
     prompts = []
     for number, text in enumerate(texts):
         cut = pieces(tokenizer, text.text)
         prompts.append({"name": text.id, "text": text.text, "pieces": cut, "tokens": positions(number, len(cut))})
-    random = np.stack([null_matrices([one.places[n] for n in kept]) for one in several])
     return {
         "label": MODELS.get(name, name),
         "blocks": several[0].whole.sizes["block_1"],
@@ -186,11 +184,53 @@ def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any]) -> 
         "states": [{"name": state.name, "label": state.label} for state in found],
         "prompts": prompts,
         "kept": kept,
+        "part": {"name": part, "label": PARTS[part]},
+        **_arrays([one.part(part) for one in several], kept, _between(several)),
+        "provenance": provenance.line(*(one.whole.attrs for one in several), command="make book"),
+    }
+
+
+def _nulls(one: Network) -> np.ndarray:
+    """Give the values of random directions, (place, reading, block); all prompts at their last token come first."""
+    return np.stack([cl.null_of(ds, list(READINGS))["value"].sel(k=K).values for ds in (one.whole, *one.places)])
+
+
+def _between(several: Sequence[Network]) -> np.ndarray:
+    """Give the least and the greatest value of any network and part at each place, (reading, place, 2)."""
+    ends = []
+    for one in (network.part(part) for network in several for part in PARTS):
+        chance = _nulls(one)
+        for at, ds in enumerate((one.whole, *one.places)):
+            pairs = ds[list(READINGS)].to_dataarray("reading").sel(k=K).mean("prompt")
+            pairs = (
+                pairs.where(pairs.block_1 != pairs.block_2).transpose("reading", ...).values.reshape(len(READINGS), -1)
+            )
+            both = np.concatenate([pairs, chance[at]], axis=1)
+            ends.append((at, np.nanmin(both, axis=1), np.nanmax(both, axis=1)))
+    places = 1 + len(several[0].places)
+    low = [np.min([least for at, least, _ in ends if at == place], axis=0) for place in range(places)]
+    high = [np.max([most for at, _, most in ends if at == place], axis=0) for place in range(places)]
+    return np.stack([low, high], axis=-1).swapaxes(0, 1)
+
+
+def _arrays(several: Sequence[Network], kept: Sequence[int], between: np.ndarray) -> dict[str, Any]:
+    """Collect the arrays of one part of all networks."""
+
+    def stacked(variable: str, *order: str, chosen: Sequence[int] | None = None) -> np.ndarray:
+        numbers = range(len(several[0].places)) if chosen is None else chosen
+        return np.stack([[one.places[n][variable].transpose(*order).values for n in numbers] for one in several])
+
+    nulls, readings = np.stack([_nulls(one) for one in several]), {}
+    for at, (reading, label) in enumerate(READINGS.items()):
+        pairs = stacked(reading, "prompt", "k", "block_1", "block_2")
+        arrays = {"chance": packed(nulls[:, :, at], "<f4"), "between": packed(between[at], "<f4")}
+        readings[reading] = {"label": label, "pairs": in_sixteen_bits(pairs), **arrays}
+    random = np.stack([null_matrices([one.places[n] for n in kept]) for one in several])
+    return {
         "readings": readings,
         "singularValues": packed(stacked("singular_values", "prompt", "block_1", "rank")[..., :K], "<f4"),
         "matrices": in_bytes(stacked("matrix", "block_1", "block_2", "row", "column", chosen=kept)),
         "nulls": in_bytes(random),
-        "provenance": provenance.line(*(one.whole.attrs for one in several), command="make book"),
     }
 
 
@@ -207,7 +247,7 @@ def read(text: str) -> Any:
 
 def look(models: Mapping[str, str]) -> dict[str, Any]:
     """Gives the models, and the book's colours in both themes: roles, two data sets, `ink` from no coupling to most."""
-    found: dict[str, Any] = {"models": list(models.items())}
+    found: dict[str, Any] = {"models": list(models.items()), "parts": list(PARTS.items())}
     for theme in ("light", "dark"):
         with style.theme(theme):
             one: dict[str, Any] = {role: style.colour(role) for role in ROLES}
@@ -263,7 +303,10 @@ def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
     (folder / "look.js").write_text(script("look", "book", look(models)), encoding="utf-8")
     for number, (name, label) in enumerate(models.items()):
         found = {state: measured(name, state, texts) for state in states_of(name)}
-        (folder / f"{name}.js").write_text(script("data", name, data_of(name, found, texts)), encoding="utf-8")
+        for part in PARTS:
+            file = name if part == "whole" else f"{name}-{part}"
+            content = script("data", file, data_of(name, found, texts, part))
+            (folder / f"{file}.js").write_text(content, encoding="utf-8")
         if number == 0:
             part = element(list(found.values())[-1].whole, label)
             out.with_suffix(".md").write_text(part, encoding="utf-8")

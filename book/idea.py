@@ -16,6 +16,7 @@ from coupling_lib import provenance
 from coupling_lib.figures import depth, parts, style
 from coupling_lib.figures.show import show
 from coupling_lib.measures import random_bases
+from coupling_lib.measures.parts import shared_parts
 from coupling_lib.metrics.summaries import side_by_side
 
 # How strongly the toy's two blocks respond along their three directions.
@@ -120,19 +121,21 @@ def idea_neighbours() -> str:
 
 
 def landing_page() -> str:
-    """Write the picture of the front page: a public decoder's coupling before and after training."""
+    """Write the picture of the front page: directions that a public decoder's blocks share, after and before training."""
     networks = _before_and_after()
+    shared = shared_parts(**networks)
     return _raw(
         show(
             depth.draw_graph,
             # The finding first: on a phone it stands above what it is compared with.
-            depth.take_graph(side_by_side(**networks), _READING, _K).sel(network=["trained", "untrained"]),
-            null=random_bases.chance(coupling_lib.null_of(networks["trained"], _READING)),
+            depth.take_graph(side_by_side(**shared), _READING, _K).sel(network=["trained", "untrained"]),
+            null=random_bases.chance(coupling_lib.null_of(shared["trained"], _READING)),
             beyond=True,
             name="coupling-before-and-after-training",
-            caption="The 30 blocks of SmolLM2-135M, after and before training. A line joins two blocks that share "
-            f"their {_K} strongest directions more than chance would have it; the wider, the more. Before training "
-            "the lines are too thin to be seen.",
+            caption="The 30 blocks of SmolLM2-135M-Instruct (Q4_1), after and before training. A line joins two blocks "
+            f"that share their {_K} strongest directions more than chance would have it; the wider, the more. What "
+            "blocks do to every direction alike is left out: it needs no shared direction. Before training the lines "
+            "are too thin to be seen.",
             provenance=_origin(networks),
         )
     )

@@ -41,6 +41,7 @@ from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices, parameters
 from coupling_lib.measures import effects
 from coupling_lib.measures.depth import other_models
+from coupling_lib.measures.parts import with_shared_part
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.metrics.summaries import side_by_side
 
@@ -95,11 +96,16 @@ del loaded
 # which is 0 when the blocks share all $K$ directions, and about $\sqrt{1-1/K}$ when they share none. *Coupling* is
 # $1-\tilde m$. Its value for directions drawn at random, with the same singular values, is an expectation whose main
 # part is known in closed form; it stands in every figure with its standard error ([nulls](nulls.ipynb)).
+#
+# Coupling has two parts. A block may do something to every direction alike, $t_l I$ with $t_l = \mathrm{tr} J_l/d$: it
+# shrinks or stretches them all. That counts as coupling, and needs no shared direction. Beside each whole Jacobian
+# stands its *shared part*, $J_l - t_l I$, with singular vectors of its own.
 
 # %% tags=["hide-input"]
 reading = cl.VARIANTS["normalized_miscoupling"]
 null = chance(cl.null_of(trained, reading.name, seed=p.seed))
-networks = {"untrained": untrained, "trained": trained}
+before_and_after = {"untrained": untrained, "trained": trained}
+networks = with_shared_part(**before_and_after)
 both = side_by_side(**networks)
 origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 
@@ -116,7 +122,8 @@ show(
     depth.take_matrices(both, drawn, p.k),
     name="depth-matrices",
     caption="Coupling matrices of pairs of blocks at one token of one prompt, relative to the largest singular value "
-    "of the row's Jacobian. One scale for both models, ending at the largest entry between different blocks.",
+    "of the row's Jacobian: before and after training, and of the shared part after training. One scale, ending at the "
+    "largest entry between different blocks.",
     provenance=origin,
 )
 
@@ -132,8 +139,9 @@ show(
     depth.take_pairs(both, reading.name, p.k),
     null=null,
     name="depth-mismatch",
-    caption="Normalised mis-coupling of every pair of blocks, mean over prompts. The more a square stands out "
-    "from the page, the more coupling; a block with itself (grey) has none by construction.",
+    caption="Normalised mis-coupling of every pair of blocks, mean over prompts: of whole Jacobians before and after "
+    "training, and of the shared part after training. The more a square stands out from the page, the more coupling; a "
+    "block with itself (grey) has none by construction.",
     provenance=origin,
 )
 
@@ -149,8 +157,8 @@ show(
     depth.take_graph(both, reading.name, p.k),
     null=null,
     name="depth-graph",
-    caption="Blocks joined by their coupling. Width and opacity of a line grow in proportion to it, on one scale for "
-    "both models.",
+    caption="Blocks joined by their coupling: of whole Jacobians before and after training, and of the shared part "
+    "after training. Width and opacity of a line grow in proportion to it, on one scale.",
     provenance=origin,
 )
 
@@ -167,7 +175,7 @@ show(
     null=null,
     name="depth-distribution",
     caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
-    "blocks, with 95 % intervals over prompts. Dashed: random directions.",
+    "blocks, with 95 % intervals over prompts. The shared part is of the trained network. Dashed: random directions.",
     provenance=origin,
 )
 
@@ -181,7 +189,7 @@ show(
 # %%
 names, texts = other_models(p.others, besides=p.model), choices.chosen_prompts(p)
 further = cl.measure_models(names, texts, p.k, p.token, p.precision, p.seed, memory=p.memory or None) if names else {}
-beside = {p.model: networks} | further
+beside = {p.model: before_and_after} | further
 origins = [ds.attrs for states in beside.values() for ds in states.values()]
 show(
     depth.draw_models,
@@ -211,7 +219,7 @@ show(
 # ## In numbers
 #
 # The table gives the mean coupling over all pairs of different blocks, its 95 % interval over prompts, and the mean
-# over neighbouring blocks alone.
+# over neighbouring blocks alone. The shared part is of the trained network.
 
 # %% tags=["nbval-check-output"]
 summaries = side_by_side(**{name: cl.depth_summary(ds, reading.name) for name, ds in networks.items()})
@@ -222,7 +230,8 @@ print(summary.to_string(float_format="%.2f", na_rep=""))
 remember(
     "depth",
     depth.numbers_of(summary)
-    | effects.numbers(effects.of_depth(networks, reading.name, p.k), "")
+    | effects.numbers(effects.of_depth(before_and_after, reading.name, p.k), "")
+    | effects.numbers(effects.of_shared_depth(before_and_after, reading.name, p.k), "shared")
     | {
         "coupling-null-error": null.error,
         "prompts": trained.sizes["prompt"],

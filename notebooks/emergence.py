@@ -88,7 +88,8 @@ origin = provenance.line(measured.attrs, command=command)
 # peak and falls again while the model goes on improving, is what the first figure shows.
 #
 # The spectra of the Jacobians change in training, and with them the value that random directions would give; so
-# chance is computed anew at each step.
+# chance is computed anew at each step. The *shared part* is what is left when that is taken out of every Jacobian
+# which the block does to all directions alike, $J_l - (\mathrm{tr} J_l/d)\,I$, with singular vectors of its own.
 
 # %%
 show(
@@ -96,7 +97,8 @@ show(
     emergence.take_coupling(measured, reading, p.k),
     name="emergence-coupling",
     caption="Normalised coupling over training: mean over all pairs of different blocks, with the 95 % "
-    "interval over prompts. Dashed: random directions with the same singular values. Dotted: the level of step 0.",
+    "interval over prompts, of whole Jacobians and of their shared part. Dashed: random directions with the same "
+    "singular values. Dotted: the level of step 0.",
     provenance=origin,
 )
 
@@ -191,5 +193,9 @@ summary = emergence.take_summary(measured, reading, p.k)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-numbers = emergence.numbers_of(measured, reading, p.k)
-remember("emergence", numbers | effects.numbers(effects.of_emergence(measured, reading, p.k), ""))
+remember(
+    "emergence",
+    emergence.numbers_of(measured, reading, p.k)
+    | effects.numbers(effects.of_emergence(measured, reading, p.k), "")
+    | effects.numbers(effects.of_shared_emergence(measured, reading, p.k), "shared"),
+)

@@ -41,6 +41,7 @@ from coupling_lib.figures import tokens as figures
 from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices
 from coupling_lib.measures import effects
+from coupling_lib.measures.parts import with_shared_part
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.tokens import token_comparisons, token_reports
 from coupling_lib.metrics.summaries import side_by_side
@@ -94,10 +95,15 @@ del loaded
 # All figures show one way of measuring the distance from perfect coupling, the off-diagonal share
 # $\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$; *coupling* is $1-\tilde m$. Beside it stands its
 # expectation when two matrices share no direction, with the same singular values, and its standard error.
+#
+# What a matrix does to every direction alike, $t I$ with $t = \mathrm{tr} J/d$, counts as coupling and needs no shared
+# direction. The *shared part* of the trained model is without it: $J - tI$ with singular vectors of its own
+# ([nulls](nulls.ipynb)).
 
 # %% tags=["hide-input"]
 reading = cl.VARIANTS["normalized_miscoupling"]
-both = {name: side_by_side(untrained=untrained[name], trained=trained[name]) for name in comparisons}
+networks = {name: with_shared_part(untrained=untrained[name], trained=trained[name]) for name in comparisons}
+both = {name: side_by_side(**several) for name, several in networks.items()}
 nulls = {
     name: cl.null_of(ds, reading.name, seed=p.seed).assign(draws=cl.tokens_null(ds, reading.name, seed=p.seed))
     for name, ds in trained.items()
@@ -189,15 +195,17 @@ show(
 
 # %% tags=["nbval-check-output"]
 table = figures.summary_table(summary)
-print(table[["untrained", "trained", "random bases"]].to_string(float_format="%.2f"))
+print(table[[*both[between[0]].network.values, "random bases"]].to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-coupled_untrained, coupled = (
-    figures.named_couplings(summary, network, between=between, within=within) for network in ("untrained", "trained")
-)
+coupled = {
+    network: figures.named_couplings(summary, network, between=between, within=within)
+    for network in summary.network.values
+}
 remember(
     "tokens",
     figures.numbers_of(table, between=between, within=within)
     | {"null-spread": effects.null_spread(p.k, 1)}
-    | effects.numbers(effects.of_tokens(coupled, coupled_untrained), ""),
+    | effects.numbers(effects.of_tokens(coupled["trained"], coupled["untrained"]), "")
+    | effects.numbers(effects.of_shared_tokens(coupled), "shared"),
 )

@@ -58,8 +58,11 @@ def small(tmp_path_factory):
     texts, states = cl.load_prompts(n=2), [explorer.states_of(NEOX)[at] for at in (0, -1)]
     store = tmp_path_factory.mktemp("matrices")
     found = {state: explorer.measured(NEOX, state, texts, store) for state in states}
-    written = explorer.script("data", NEOX, explorer.data_of(NEOX, found, texts))
-    return SimpleNamespace(texts=texts, states=states, found=list(found.values()), data=explorer.read(written))
+    data, shared = (
+        explorer.read(explorer.script("data", NEOX, explorer.data_of(NEOX, found, texts, part)))
+        for part in explorer.PARTS
+    )
+    return SimpleNamespace(texts=texts, states=states, found=list(found.values()), data=data, shared=shared)
 
 
 def test_a_model_with_steps_has_them_all_and_another_is_untrained_or_trained():
@@ -70,9 +73,10 @@ def test_a_model_with_steps_has_them_all_and_another_is_untrained_or_trained():
     assert [state.loading for state in explorer.states_of("smollm2-135m")] == [{"untrained": True}, {}]
 
 
-def test_the_data_are_the_library_s_numbers_to_the_step_of_their_rounding(small):
-    got = decoded(small.data)
-    for state, network in enumerate(small.found):
+@pytest.mark.parametrize("part", explorer.PARTS)
+def test_the_data_are_the_library_s_numbers_to_the_step_of_their_rounding(small, part):
+    got = decoded(small.data if part == "whole" else small.shared)
+    for state, network in enumerate(one.part(part) for one in small.found):
         for number, ds in enumerate([network.whole, *network.places]):
             for reading in explorer.READINGS:
                 null = cl.null_of(ds, reading)["value"].sel(k=explorer.K).values
@@ -108,6 +112,24 @@ def test_every_place_has_its_own_matrices_as_its_own_trace_gives_them(small):
             assert near.max() <= float(found.matrices_off[-1, place, 2, 5].max()) + 1e-4
             place += 1
     assert place == len(small.data["kept"]) == 9
+
+
+def test_the_shared_part_is_that_of_jacobians_without_what_they_do_to_every_direction_alike(small):
+    trace, found = cl.trace(cl.load_model(NEOX), small.texts[0].text), decoded(small.shared)
+    matrices = [trace.jacobian(block, -1).dense() for block in (2, 5)]
+    mine, other = (J - J.trace() / len(J) * torch.eye(len(J)) for J in matrices)
+    U, _, Vh = torch.linalg.svd(other.double())
+    A = (U[:, : explorer.K].T @ mine.double() @ Vh[: explorer.K].T).abs().numpy()
+    near = np.abs(found.matrices[-1, 7, 2, 5] - A)
+    assert near.max() <= float(found.matrices_off[-1, 7, 2, 5].max()) + 1e-4
+    whole = decoded(small.data)
+    assert abs(found.maps["normalized_miscoupling"] - whole.maps["normalized_miscoupling"]).max() > 0.005
+    # One scale of colours holds both.
+    assert small.data["readings"]["mismatch"]["between"] == small.shared["readings"]["mismatch"]["between"]
+    low, high = array(small.data["readings"]["normalized_miscoupling"]["between"], "<f4", 10, 2)[8]
+    both = np.stack([one.maps["normalized_miscoupling"][:, 7] for one in (found, whole)])
+    apart = both[..., ~np.eye(12, dtype=bool)]
+    assert low == pytest.approx(apart.min(), abs=1e-4) and high >= apart.max() - 1e-4
 
 
 def test_tokens_are_spread_over_the_first_prompt_and_of_others_the_last_is_taken():
@@ -180,7 +202,7 @@ def test_all_files_are_written(tmp_path, monkeypatch, small):
     monkeypatch.setattr(explorer, "MATRICES", tmp_path / "matrices")
     explorer.write(tmp_path / "explorer", {NEOX: "nano-neox"}, n_prompts=1)
     folder = tmp_path / "explorer" / "explorer-data"
-    assert sorted(path.name for path in folder.iterdir()) == ["look.js", "nano-neox.js"]
+    assert sorted(path.name for path in folder.iterdir()) == ["look.js", "nano-neox-shared.js", "nano-neox.js"]
     look = explorer.read((folder / "look.js").read_text(encoding="utf-8"))
     assert look["models"] == [[NEOX, "nano-neox"]] and look["light"] == explorer.look({})["light"]
     assert [p["name"] for p in explorer.read((folder / "nano-neox.js").read_text(encoding="utf-8"))["prompts"]]

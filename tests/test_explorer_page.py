@@ -213,4 +213,20 @@ def test_without_script_the_map_is_a_table(chromium):
 
 def test_the_data_of_a_model_keep_within_three_megabytes():
     sizes = {path.stem: path.stat().st_size for path in (HTML / "_static" / "explorer-data").glob("*.js")}
-    assert set(sizes) == {"look", *explorer.MODELS} and max(sizes.values()) < 3_000_000
+    shared = {f"{model}-shared" for model in explorer.MODELS}
+    assert set(sizes) == {"look", *explorer.MODELS, *shared} and max(sizes.values()) < 3_000_000
+
+
+def test_the_part_is_chosen_and_its_own_file_is_loaded_for_it(tab):
+    opened(tab)
+    whole = tab.locator(".cx-map .cx-note").inner_text()
+    assert "whole Jacobians" in whole
+    tab.get_by_label("Part").select_option("shared")
+    tab.wait_for_function("document.querySelector('.cx-map .cx-note').textContent.includes('shared directions alone')")
+    assert "part=shared" in tab.url
+    means = [
+        float(re.search(r"all pairs (\d\.\d+)", text)[1])
+        for text in (whole, tab.locator(".cx-map .cx-note").inner_text())
+    ]
+    # Without what blocks do to every direction alike there is less coupling: the mismatch is larger.
+    assert 0.02 < means[1] - means[0] < 0.08

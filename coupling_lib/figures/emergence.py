@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label
+from coupling_lib.measures.parts import SHARED, shared_parts
 from coupling_lib.metrics.summaries import both_ways, from_one, interval, joined, pair_couplings, quartiles
 from coupling_lib.models.registry import by_size
 
@@ -33,6 +34,11 @@ def take_coupling(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     """Select mean coupling, that of random bases, and how good the model was, at each step."""
     null = {"random_bases": 1 - ds["null"], "random_bases_error": ds.null_error, "progress": ds.progress}
     found = interval(pair_couplings(ds, variant, k).mean(_BLOCKS)).assign(null).sel(k=k, drop=True)
+    for part in shared_parts(shared=ds).values():
+        own = interval(pair_couplings(part, variant, k).mean(_BLOCKS)).assign(
+            random_bases=1 - part["null"].sel(k=k, drop=True)
+        )
+        found = found.assign({f"shared_{name}": values for name, values in own.data_vars.items()})
     return found.assign_attrs(label=coupling_label(variant, k), progress_label=ds.attrs.get("progress_label", ""))
 
 
@@ -97,21 +103,26 @@ def take_models(models: Mapping[str, xr.Dataset], variant: str, k: int) -> dict[
 def take_summary(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
     """Select emergence in a few numbers per step."""
     table, progress = _table(ds, variant, k), ds.attrs.get("progress_label", "")
-    names = {"random_bases": "random bases"} | SCORES | {"progress": _word(progress)}
+    names = {"shared": SHARED} if "shared" in table else {}
+    names |= {"random_bases": "random bases"} | SCORES | {"progress": _word(progress)}
     return table[["coupling", "low", "high", *names]].rename(columns=names)
 
 
 def numbers_of(ds: xr.Dataset, variant: str, k: int) -> dict[str, float]:
     """Give the numbers that prose about emergence quotes."""
     table, found = _table(ds, variant, k).reset_index(), {"prompts": ds.sizes["prompt"]}
-    for word, at in {"first": 0, "peak": int(table.coupling.argmax()), "last": -1}.items():
+    steps = {"first": 0, "peak": int(table.coupling.argmax()), "last": -1}
+    if "shared" in table:
+        steps["shared-peak"] = int(table.shared.argmax())
+    for word, at in steps.items():
         found |= {f"{word}-{name.replace('_', '-')}": float(value) for name, value in table.iloc[at].items()}
     return found
 
 
 def _table(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
     """Give what is known of each step, prompts summed up."""
-    table = take_coupling(ds, variant, k).to_dataframe().rename(columns={"mean": "coupling"})
+    columns = {"mean": "coupling", "shared_mean": "shared"}
+    table = take_coupling(ds, variant, k).to_dataframe().rename(columns=columns)
     return table.assign(**{score: ds[score].median("prompt").values for score in SCORES})
 
 
@@ -123,6 +134,10 @@ def draw_coupling(couplings: xr.Dataset) -> Figure:
         untrained = couplings["mean"].values[0]
         axes.axhline(untrained, color=style.colour(style.UNTRAINED), linewidth=1, dashes=(1, 2))
         _mark_untrained(axes, places[0], untrained)
+    if "shared_mean" in couplings:
+        names = ("mean", "low", "high")
+        shared = couplings[[f"shared_{name}" for name in names]].rename({f"shared_{name}": name for name in names})
+        _draw_steps(axes, shared, style.colour(style.SHARED), "of the shared part")
     error = style.one_digit(couplings.random_bases_error.max().item())
     axes.plot(places, couplings.random_bases, **parts.null_look(f"random bases ± {error}"))
     axes.set_ylabel(couplings.label)

@@ -17,7 +17,7 @@ from coupling_lib.figures.labels import MISMATCHES
 from coupling_lib.measures import effects
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.metrics.statistics import linear_fit, width_curve
-from coupling_lib.metrics.summaries import cells, interval, with_ends
+from coupling_lib.metrics.summaries import cells, interval, joined, with_ends
 
 KINDS = {
     "measured": ("the model", {}),
@@ -105,12 +105,17 @@ def take_summary(surrogates: xr.Dataset) -> pd.DataFrame:
     return own.join(chosen.coupling.to_series().unstack("kind")[["permuted", "unpaired"]])
 
 
-def take_isotropic(both: xr.Dataset) -> pd.DataFrame:
-    """Sum up, for each number of vectors, coupling relative to random bases of the whole Jacobians and of the rest."""
+def take_parts(both: xr.Dataset) -> xr.Dataset:
+    """Select coupling relative to random bases of whole Jacobians and of the shared part, as it is and permuted."""
     whole = both.relative.sel(variant="normalized_miscoupling", kind=["measured", "permuted"]).drop_vars("variant")
-    whole = whole.rename(kind="of").assign_coords(of=["whole", "whole, permuted"])
-    rest = both.without_isotropic.rename(coordinates="of").assign_coords(of=["rest", "rest, permuted"])
-    return interval(xr.concat([whole, rest], dim="of")).to_dataframe(dim_order=["network", "k", "of"])
+    whole = whole.rename(kind="coordinates").assign_coords(coordinates=["own", "permuted"])
+    parts = joined({"whole": whole, "shared part": both.without_isotropic}, "part")
+    return interval(parts).transpose("network", "k", "part", "coordinates")
+
+
+def parts_table(parts: xr.Dataset) -> pd.DataFrame:
+    """Tabulate coupling of both parts relative to random bases, a row per network, number of vectors and part."""
+    return parts.to_dataframe(dim_order=["network", "k", "part", "coordinates"])
 
 
 def draw_curves(curves: xr.Dataset) -> Figure:
@@ -163,6 +168,24 @@ def draw_surrogates(surrogates: xr.Dataset) -> Figure:
         axes.set_xlabel(f"relative coupling  $(K={surrogates.k})$")
         parts.rows_axis(axes, variants)
     parts.legend_under(figure, row, columns=4)
+    return figure
+
+
+def draw_parts(both: xr.Dataset) -> Figure:
+    """Draw relative coupling of whole Jacobians and of the shared part, and what permuted coordinates leave of each."""
+    names = [
+        f"{part}{', permuted' * (of == 'permuted')}" for part in both.part.values for of in both.coordinates.values
+    ]
+    figure, row = parts.panels(both.network.values, 1.9, named=True, sharex=True, sharey=True)
+    for axes, (_, ink, own) in zip(row, parts.networks(both), strict=True):
+        axes.axvline(0, **parts.null_look("random bases"))
+        for place, (part, of) in enumerate(product(both.part.values, both.coordinates.values)):
+            one = own.sel(part=part, coordinates=of)
+            look = {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"} if of == "permuted" else {}
+            parts.dots(axes, [place], [one["mean"]], ([one.low], [one.high]), ink, **look)
+        axes.set_xlabel(f"coupling relative to random bases  $(K={int(both.k)})$")
+        parts.rows_axis(axes, names)
+    parts.legend_under(figure, row)
     return figure
 
 
@@ -227,11 +250,9 @@ def numbers_of(
     tenth = table[table.K.str.endswith("(0.1 d)") & (table.pairs == "different")].iloc[0]
     for short, part in product(("trace", "norm"), ("trained", "untrained", "null", "null_error")):
         found[f"decisive-{short}-{part.replace('_', '-')}"] = tenth[f"c_{short}_{part}"]
-    rest = take_isotropic(both).xs(k, level="k")
-    for (network, of), row in rest.iterrows():
-        if of.startswith("rest"):
-            name = f"{of.replace(', ', '-')}-{network}"
-            found |= {name: row["mean"], f"{name}-low": row["low"], f"{name}-high": row["high"]}
+    rest = parts_table(take_parts(both).sel(k=[k], part=["shared part"])).droplevel(["k", "part"])
+    found |= cells(rest, with_ends("rest-{1}-{0}"))
+    found |= {name.replace("-own-", "-"): found.pop(name) for name in list(found) if name.startswith("rest-own-")}
     share = both.isotropic_share.mean(["prompt", "block_1"])
     found |= {f"isotropic-share-{name}": share.sel(network=name) for name in both.network.values}
     found |= {"decisive-flat": tenth.c_flat, "decay": spectrum_decay(trained, k)}

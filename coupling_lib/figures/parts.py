@@ -77,7 +77,7 @@ def blank(axes: Axes) -> None:
 
 def title_of(name: str) -> str:
     """Write a network as a title: roles begin with a capital letter, names of models stay."""
-    return name.capitalize() if name in (style.TRAINED, style.UNTRAINED) else name
+    return name.capitalize() if name in (style.TRAINED, style.UNTRAINED, style.SHARED) else name
 
 
 def head(name: str, columns: int) -> str:

@@ -22,8 +22,8 @@ from coupling_lib.models import registry
 
 Theme = Literal["light", "dark"]
 
-TRAINED, UNTRAINED, NULL = "trained", "untrained", "null"
-"""Roles: the same model after training and at initialisation, and chance (random orthogonal bases)."""
+TRAINED, UNTRAINED, SHARED, NULL = "trained", "untrained", "shared part", "null"
+"""Roles: a model after training and at initialisation, what of it is of shared directions, and random bases."""
 
 WIDTH = 7.5
 """Width of a figure in inches: 720 CSS pixels, the column of the book."""
@@ -39,6 +39,7 @@ _COLOURS = {
     "mask": {"light": "#c4c4c4", "dark": "#5a5a5a"},
     TRAINED: {"light": "#0072b2", "dark": "#56b4e9"},
     UNTRAINED: {"light": "#d55e00", "dark": "#f08a3c"},
+    SHARED: {"light": "#6a4c93", "dark": "#b9a3e3"},
     NULL: {"light": "#6f6f6f", "dark": "#a3a3a3"},
 }
 
@@ -125,7 +126,7 @@ def dataset_colour(name: str, position: int) -> str:
     """Gives the colour of a data set in a comparison: its role's if it has one, else one that no role has."""
     # The first two of the palette are the hues of trained and untrained.
     palette = _FAMILY_COLOURS[_theme.get()][2:]
-    return colour(name) if name in (TRAINED, UNTRAINED, NULL) else palette[position % len(palette)]
+    return colour(name) if name in (TRAINED, UNTRAINED, SHARED, NULL) else palette[position % len(palette)]
 
 
 def marker(position: int) -> str:

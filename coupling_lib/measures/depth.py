@@ -96,7 +96,10 @@ def measure_depth(
 
 def _formed(J: torch.Tensor, ks: list[int], names: list[str]) -> xr.Dataset:
     whole = _of_one_prompt(J, top_triplets_stacked(J, max(ks)), ks, names)
-    whole |= {"frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J)), "isotropic": (("block_1",), isotropic_part(J))}
+    whole |= {
+        "frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J)),
+        "isotropic": (("block_1",), isotropic_part(J)),
+    }
     # From here on J is without its isotropic part.
     rest = _of_one_prompt(without_isotropic(J), top_triplets_stacked(J, max(ks)), ks, list(VARIANTS_OF_PARTS))
     rest |= {"frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J))}

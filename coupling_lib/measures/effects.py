@@ -12,6 +12,7 @@ import scipy.stats
 import xarray as xr
 
 from coupling_lib.measures.frame import between_blocks
+from coupling_lib.measures.parts import SHARED, shared_parts
 from coupling_lib.metrics.nulls import diagonal_share_variance
 from coupling_lib.metrics.regression import correlation_over
 from coupling_lib.metrics.statistics import Effect, effect_of, fisher_interval
@@ -58,6 +59,14 @@ def of_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
     }
 
 
+def of_shared_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
+    """The same of the shared part, and what whole Jacobians of the trained network have beyond it."""
+    if not (shared := shared_parts(**both)):
+        return {}
+    beyond = couplings(both["trained"], variant, k) - couplings(shared["trained"], variant, k)
+    return of_depth(shared, variant, k) | {"lacks": effect_of(beyond)}
+
+
 def of_nulls(trained: xr.Dataset, k: int, variants: tuple[str, ...]) -> dict[str, Effect]:
     """Coupling relative to random bases, and how much of it goes with the partners of the singular vectors."""
     found = {}
@@ -89,12 +98,23 @@ def of_emergence(measured: xr.Dataset, variant: str, k: int) -> dict[str, Effect
     return {"fall": effect_of(coupling[-1] - peak), "rise": effect_of(peak - coupling[0])}
 
 
+def of_shared_emergence(measured: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
+    """The same of the shared part, whose most coupled step is its own."""
+    shared = shared_parts(measured=measured)
+    return of_emergence(shared["measured"], variant, k) if shared else {}
+
+
 def of_tokens(trained: Mapping[str, np.ndarray], untrained: Mapping[str, np.ndarray]) -> dict[str, Effect]:
     """Coupling of each comparison of tokens when trained, and its lead over the untrained network."""
     found = {}
     for name, values in trained.items():
         found |= {f"coupled-{name}": effect_of(values), f"emerged-{name}": effect_of(values - untrained[name])}
     return found
+
+
+def of_shared_tokens(coupled: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Effect]:
+    """Coupling of each comparison of tokens in the shared part, where it was measured."""
+    return {f"coupled-{name}": effect_of(values) for name, values in coupled.get(SHARED, {}).items()}
 
 
 def of_trajectories(both: Networks, scores: tuple[str, ...]) -> dict[str, Effect]:

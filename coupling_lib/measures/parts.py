@@ -1,40 +1,88 @@
 """Coupling in its two parts: of whole Jacobians, and of what is left without their isotropic part (`svd.shared`).
 
-A dataset holds what was measured of the shared part beside the whole, its names with `shared_` before them;
-`shared_part` gives it as a dataset of its own, on which all works that works on the whole.
+A dataset holds what was measured of the shared part beside the whole, its names with `shared_` before them. What the
+whole has beyond that, blocks that shrink or stretch every direction alike bring about.
 """
 
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures import frame
+from coupling_lib.metrics.variants import VARIANTS
 
 VARIANTS_OF_PARTS = ("normalized_miscoupling", "mismatch", "released_norm")
 """What is measured of the shared part: one variant each of the paper, its project page and its released code."""
+
+SHARED = "shared part"
+"""How figures and tables call the shared part of the trained network, beside the networks."""
 
 _PREFIX = "shared_"
 
 
 def prefixed(variables: frame.Variables) -> frame.Variables:
-    """Name variables as those of the shared part; so are the variants along which some of them lie."""
-    return {
-        f"{_PREFIX}{name}": (tuple("shared_variant" if dim == "variant" else dim for dim in dims), values)
-        for name, (dims, values) in variables.items()
-    }
+    """Name variables as those of the shared part, and the axis of variants as that of the few it has."""
+    named = {}
+    for name, (dims, values) in variables.items():
+        named[f"{_PREFIX}{name}"] = (tuple("shared_variant" if dim == "variant" else dim for dim in dims), values)
+    return named
+
+
+def has_parts(ds: xr.Dataset) -> bool:
+    """Tell whether a dataset holds the shared part."""
+    return any(str(name).startswith(_PREFIX) for name in ds.data_vars)
 
 
 def shared_part(ds: xr.Dataset) -> xr.Dataset:
-    """Give what a dataset holds of the shared part, under the names that the same has of the whole."""
-    names = [name for name in ds.data_vars if name.startswith(_PREFIX)]
-    if not names:
+    r"""Give what was measured of $J - (\mathrm{tr} J / d) I$ as a dataset like that of the whole Jacobians $J$.
+
+    All that takes a measurement takes it: `null_of`, `depth_summary`, figures. Its coupling is of shared directions
+    alone; that of the whole holds, beyond it, what blocks do to every direction alike (`cl.shared`).
+
+    Args:
+        ds: A dataset of `measure_depth` or `measure_tokens`.
+
+    Returns:
+        The dataset with the variants of `measures.parts.VARIANTS_OF_PARTS`, `singular_values`, `frobenius_norm`,
+        `residual` and matrices of the shared part, under the names and in the units that the whole has them.
+
+    Raises:
+        ParameterError: If the dataset holds no shared part, as where no Jacobian was formed.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
+        >>> means = [1 - float(part.normalized_miscoupling.mean()) for part in (ds, shared_part(ds))]
+        >>> means[0] > means[1]
+        True
+    """
+    if not has_parts(ds):
         raise ParameterError(
-            f"the measurement of {ds.attrs.get('model', 'this model')} holds no shared part; measure_depth forms it "
-            "unless `formed` is False"
+            f"the measurement of {ds.attrs.get('model', 'this model')!r} holds no shared part; measure_depth has it "
+            "unless `formed` is False, and measure_tokens always"
         )
-    found = ds[names].rename({name: name.removeprefix(_PREFIX) for name in names})
-    return found.rename({"shared_variant": "variant"} if "shared_variant" in found.coords else {})
+    own = {name: str(name).removeprefix(_PREFIX) for name in ds.data_vars if str(name).startswith(_PREFIX)}
+    # What both parts have in common, such as the texts of tokens, stays.
+    whole = [name for name in ds.data_vars if name in VARIANTS or name in own.values()]
+    found = ds.drop_vars(whole).rename(own)
+    if "shared_variant" in found.coords:
+        found = found.drop_vars("variant", errors="ignore").rename(shared_variant="variant")
+    return found
 
 
-def in_parts(whole: xr.Dataset) -> dict[str, xr.Dataset]:
-    """Give a dataset and its shared part by the names under which figures show them beside each other."""
-    return {"trained": whole, "shared part": shared_part(whole)}
+def with_shared_part(**networks: xr.Dataset) -> dict[str, xr.Dataset]:
+    """Give the whole of every network and, where it was measured, the shared part of the one that is "trained"."""
+    trained = networks["trained"]
+    return {name: _whole(ds) for name, ds in networks.items()} | (
+        {SHARED: shared_part(trained)} if has_parts(trained) else {}
+    )
+
+
+def _whole(ds: xr.Dataset) -> xr.Dataset:
+    """Leave the shared part out of a dataset."""
+    names = [name for name in ds.data_vars if str(name).startswith(_PREFIX)]
+    return ds.drop_vars([*names, "shared_variant"], errors="ignore")
+
+
+def shared_parts(**networks: xr.Dataset) -> dict[str, xr.Dataset]:
+    """Give the shared part of every network; none where one was not measured."""
+    return {name: shared_part(ds) for name, ds in networks.items()} if all(map(has_parts, networks.values())) else {}

@@ -27,7 +27,6 @@ from coupling_lib.measures.parts import VARIANTS_OF_PARTS, prefixed
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.models.load import Model
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
-from coupling_lib.svd.triplets import SingularTriplets
 
 KINDS = ("self", "input", "output")
 """Which token is held fixed: none, the one that is varied (t1), or the one that is read (t2)."""
@@ -128,14 +127,10 @@ def _of_one_prompt(
     n, names = len(chosen), traced.tokens or [""] * traced.n_tokens
     pairs = [{"self": (token, token), "input": (anchor, token), "output": (token, anchor)}[kind] for token in chosen]
     J = torch.cat([block_jacobians(traced, index, pairs) for index in dict.fromkeys((block, other))])
-    isotropic = isotropic_part(J[:n])
     # Rows are the Jacobians of block l, columns the vectors of block l': the last n, which are the first if l' = l.
-    whole, found = _of_jacobians(J, n, k, None, first)
-    rest, _ = _of_jacobians(without_isotropic(J), n, k, VARIANTS_OF_PARTS, first)
-    variables = whole | prefixed(rest)
-    return variables | {
-        "isotropic": (("token_1",), isotropic),
-        "residual": float(found.residual.max()),
+    whole = _of_jacobians(J, n, k, None, first) | {"isotropic": (("token_1",), isotropic_part(J[:n]))}
+    rest = _of_jacobians(without_isotropic(J), n, k, VARIANTS_OF_PARTS, first)
+    return (whole | prefixed(rest)) | {
         "position": (("token_1",), np.array(chosen)),
         "text": (("token_1",), np.array([names[token] for token in chosen])),
         "fixed_position": -1 if anchor is None else anchor,
@@ -143,20 +138,19 @@ def _of_one_prompt(
     }
 
 
-def _of_jacobians(
-    J: torch.Tensor, n: int, k: int, names: Sequence[str] | None, first: bool
-) -> tuple[frame.Variables, SingularTriplets]:
+def _of_jacobians(J: torch.Tensor, n: int, k: int, names: Sequence[str] | None, first: bool) -> frame.Variables:
     """Measure the first n Jacobians against the vectors of the last n."""
     found, values = frame.coupled(J, [k], names)
     variables: frame.Variables = {name: (("token_1", "token_2"), v[0, :n, -n:]) for name, v in values.items()}
     variables |= {
         "singular_values": (("token_1", "rank"), found.S[:n]),
         "frobenius_norm": (("token_1",), torch.linalg.matrix_norm(J[:n])),
+        "residual": ((), found.residual.max()),
     }
     if first:
         A = coupling_matrices(J[:n], found.U[-n:], found.Vh[-n:])
         variables["matrix"] = (("token_1", "token_2", "row", "column"), A)
-    return variables, found
+    return variables
 
 
 def _chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | None, tokens: int) -> list[int]:

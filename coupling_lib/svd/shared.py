@@ -1,8 +1,8 @@
 r"""A Jacobian in its two parts: what a block does to every direction alike, and the rest.
 
-The *isotropic part* of $J$ is $t I$ with $t = \mathrm{tr} J / d$, of all multiples of the identity the one that is nearest
-to $J$. Two blocks need not share any direction for it to count as coupling: where the left and right singular vectors of
-block $l'$ are close to each other up to sign, $U_{l'}^\top (t I) V_{l'}$ is nearly diagonal. What is left,
+The *isotropic part* of $J$ is $t I$ with $t = \mathrm{tr} J / d$, of all multiples of the identity the one that is
+nearest to $J$. Two blocks need not share any direction for it to count as coupling: where the left and right singular
+vectors of block $l'$ are close to each other up to sign, $U_{l'}^\top (t I) V_{l'}$ is nearly diagonal. What is left,
 $J - t I$, is called the *shared part* here, since whatever couples in it is of shared directions.
 """
 
@@ -31,8 +31,8 @@ def without_isotropic(J: Tensor) -> Tensor:
     J.diagonal(dim1=-2, dim2=-1).sub_(t.unsqueeze(-1))
     if (alone := torch.linalg.matrix_norm(J) <= _ROUNDING * before).any():
         raise UntrustworthyResultError(
-            f"{int(alone.sum())} of {alone.numel()} Jacobians are a multiple of the identity up to rounding; they have no "
-            "directions to share, measure the whole ones"
+            f"{int(alone.sum())} of {alone.numel()} Jacobians are a multiple of the identity up to rounding; they have "
+            "no directions to share, measure the whole ones"
         )
     return J
 
@@ -80,9 +80,9 @@ def shared(J: Any) -> SharedPart:
 
     $$J - \frac{\mathrm{tr} J}{d}\, I .$$
 
-    A block that shrinks or stretches every direction alike is coupled, by the paper's measures, with any block whose left
-    and right singular vectors lie close to each other: for that the two need not share a direction. The trace needs
-    all of J, so that an operator is formed, once.
+    A block that shrinks or stretches every direction alike is coupled, by the paper's measures (section 2), with any
+    block whose left and right singular vectors lie close to each other: the two need not share a direction. The trace
+    needs all of J, so that an operator is formed, once.
 
     Args:
         J: square matrix (d, d), or an operator with `dense()`, such as a `BlockJacobian`.

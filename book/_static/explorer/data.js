@@ -11,10 +11,11 @@
     let places = 0;
     const first = raw.prompts.map(prompt => (places += prompt.tokens.length) - prompt.tokens.length);
     const last = raw.prompts.map((prompt, p) => first[p] + prompt.tokens.length - 1);
-    const maps = {}, chances = {};
-    for (const [name, {pairs, chance}] of Object.entries(raw.readings)) {
+    const maps = {}, chances = {}, ends = {};
+    for (const [name, {pairs, chance, between}] of Object.entries(raw.readings)) {
       maps[name] = Float64Array.from(new Uint16Array(await cx.bytes(pairs.numbers)), x => pairs.low + pairs.step * x);
       chances[name] = new Float32Array(await cx.bytes(chance));
+      ends[name] = new Float32Array(await cx.bytes(between));
     }
     const rounded = async packed =>
       ({scale: new Float32Array(await cx.bytes(packed.scale)), entries: new Uint8Array(await cx.bytes(packed.entries))});
@@ -39,15 +40,8 @@
         const from = (v.state * (places + 1) + v.place + 1) * n;
         return chances[v.reading].subarray(from, from + n);
       },
-      // The ends of the map's colours: all networks of a model share them, so that they can be compared.
-      ends(v) {
-        let low = Infinity, high = -Infinity;
-        raw.states.forEach((_, state) => {
-          const others = Array.from(data.map({...v, state})).filter((_, pair) => pair % (n + 1));
-          for (const x of [...others, ...data.chance({...v, state})]) { low = Math.min(low, x); high = Math.max(high, x); }
-        });
-        return [low, high];
-      },
+      // The ends of the map's colours: all networks of a model and both parts share them, so that they can be compared.
+      ends: v => ends[v.reading].subarray(2 * (v.place + 1), 2 * (v.place + 2)),
       hasMatrices: v => raw.kept.includes(v.shown),
       matrix: (v, l, m) => one(matrices, at(v, l) * n + m),
       nothing: (v, l) => one(nulls, at(v, l)),

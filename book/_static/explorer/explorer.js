@@ -22,6 +22,7 @@
     const prompts = cx.menu("Prompt", value => change({prompt: value, token: ""}));
     const readings = cx.menu("Reading", value => change({reading: value}));
     readings.box.classList.add("cx-reading");
+    const parts = cx.menu("Part", value => change({part: value}));
     const ends = ["untrained", "trained"].map((word, n) =>
       make("button", {type: "button", onclick: () => change({state: data.states.at(-n).name})}, word));
     const training = cx.slider("Training", at => change({state: data.states[at].name}), ...ends);
@@ -30,20 +31,22 @@
     const map = cx.map((l, m) => change({l: l + 1, m: m + 1})), pair = cx.pair(change);
     const numbers = cx.folded("The numbers of this map as a table", "Numbers of the map", () => {
       const v = view();
-      return cx.table(data.map(v), data.blocks, `${data.readings[v.reading].label} of ${data.label}, `
+      return cx.table(data.map(v), data.blocks, `${data.readings[v.reading].label}, ${data.part.label}, of ${data.label}, `
         + `${data.states[v.state].label}. Rows: block l, whose Jacobian. Columns: block l′, whose vectors.`);
     });
     const origin = make("p.origin");
     el.classList.add("cx");
     el.replaceChildren(
-      make("div.controls", {}, models.box, training.box, prompts.box, tokens.box, readings.box, quoted),
+      make("div.controls", {}, models.box, training.box, prompts.box, tokens.box, readings.box, parts.box, quoted),
       make("div.columns", {}, map.box, pair.box, pair.plot), numbers.box, origin);
 
     async function update() {
-      const name = model.get("model"), ask = ++asked;
+      // A part has a file of its own, loaded when it is asked for: most readers never do.
+      const [[whole]] = look.parts, part = look.parts.some(([key]) => key === model.get("part")) ? model.get("part") : whole;
+      const name = model.get("model") + (part === whole ? "" : `-${part}`), ask = ++asked;
       el.setAttribute("aria-busy", "true");
       try {
-        const found = data?.name === name ? data : {...await cx.unpacked(await model.get("load")(name)), name};
+        const found = data?.file === name ? data : {...await cx.unpacked(await model.get("load")(name)), name: model.get("model"), file: name};
         if (ask === asked) data = found;
       } catch (error) {
         quoted.textContent = error.message;
@@ -61,6 +64,7 @@
       prompts.fill([["mean", `mean over ${data.prompts.length} prompts`], ...data.prompts.map(p => [p.name, p.text + several(p)])],
         prompt ? prompt.name : "mean");
       readings.fill(Object.entries(data.readings).map(([key, r]) => [key, r.label]), v.reading);
+      parts.fill(look.parts, data.part.name);
       training.show(v.state, states.length, states[v.state].label);
       ends.forEach((b, k) => b.setAttribute("aria-pressed", v.state === (k ? states.length - 1 : 0)));
       showToken(v, prompt);

@@ -63,7 +63,7 @@
       low.textContent = `${bottom.toFixed(2)} ← more coupling`;
       high.textContent = most.toFixed(2);
       const others = Array.from(values).filter((_, pair) => pair % (n + 1));
-      caption.textContent = `${data.readings[v.reading].label}: mean of all pairs ${mean(others).toFixed(3)}; `
+      caption.textContent = `${[data.readings[v.reading].label, data.part?.label].filter(Boolean).join(", ")}: mean of all pairs ${mean(others).toFixed(3)}; `
         + `random directions ${chance.toFixed(3)} (the mark). Grey: a block with itself. Dashed: the pair the other way round.`;
     }
 

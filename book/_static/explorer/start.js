@@ -4,7 +4,7 @@
    when the address holds a view. */
 (() => {
   "use strict";
-  const here = document.currentScript.src, keys = ["model", "state", "prompt", "token", "reading", "l", "m"];
+  const here = document.currentScript.src, keys = ["model", "state", "prompt", "token", "reading", "part", "l", "m"];
   // The heading of the page has the name "explorer" already.
   const el = document.getElementById("coupling-explorer");
   let models = [], start = {}, opening = null;
@@ -26,7 +26,7 @@
     await load("../explorer-data/look.js");
     for (const name of ["data", "parts", "map", "pair", "explorer"]) await load(`${name}.js`);
     models = window.couplingExplorer.look.book.models;
-    start = {model: models[0][0], state: "", prompt: "mean", token: "", reading: "", l: 12, m: 14, ...parsed(el.dataset.view)};
+    start = {model: models[0][0], state: "", prompt: "mean", token: "", reading: "", part: "", l: 12, m: 14, ...parsed(el.dataset.view)};
     take(view);
     window.couplingExplorer.render({model, el});
     mark();
