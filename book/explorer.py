@@ -7,18 +7,17 @@ scale each. A *place* is a prompt and the position of a token in it.
 
 from __future__ import annotations
 
-import base64
-import gzip
 import html
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
+from packing import in_bytes, in_sixteen_bits, packed, script
 
 import coupling_lib as cl
 from coupling_lib import paths, provenance
@@ -56,18 +55,23 @@ class State:
     loading: Mapping[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Network:
     """What was measured of a network: all prompts at their last token, and each place alone, in order of prompts."""
 
     whole: xr.Dataset
     places: list[xr.Dataset]
 
-    def part(self, name: str) -> Network:
-        """Give what was measured of one of `PARTS`."""
-        if name == "whole":
-            return self
-        return Network(cl.shared_part(self.whole), [cl.shared_part(place) for place in self.places])
+    @cached_property
+    def parts(self) -> dict[str, Network]:
+        """Give what was measured of each of `PARTS`."""
+        return {"whole": self, "shared": Network(cl.shared_part(self.whole), list(map(cl.shared_part, self.places)))}
+
+    @cached_property
+    def nulls(self) -> np.ndarray:
+        """Give the values of random directions, (place, reading, block); all prompts at their last token come first."""
+        datasets = (self.whole, *self.places)
+        return np.stack([cl.null_of(ds, list(READINGS))["value"].sel(k=K).values for ds in datasets])
 
 
 def states_of(name: str) -> list[State]:
@@ -135,26 +139,6 @@ def null_matrices(places: Sequence[xr.Dataset], seed: int = 0) -> np.ndarray:
     return torch.stack([(left.mT * S.to(left).unsqueeze(-2)) @ right for S in spectra]).numpy()
 
 
-def packed(values: np.ndarray, dtype: str) -> str:
-    """Writes an array, little end first, as gzip in base64."""
-    return base64.b64encode(gzip.compress(np.ascontiguousarray(values, dtype=dtype).tobytes(), mtime=0)).decode()
-
-
-def in_bytes(matrices: np.ndarray) -> dict[str, str]:
-    """Rounds |A| (..., K, K) to bytes: an entry is its byte times the matrix's `scale`, 1/127 of the largest."""
-    # Signs are not shown, and finer steps would not be seen: both would only make the data larger.
-    scale = np.abs(matrices).max(axis=(-2, -1)).astype("<f4") / np.float32(127)
-    steps = np.rint(np.abs(matrices) / np.where(scale > 0, scale, 1)[..., None, None])
-    return {"scale": packed(scale, "<f4"), "entries": packed(steps, "u1")}
-
-
-def in_sixteen_bits(values: np.ndarray) -> dict[str, Any]:
-    """Rounds values to 16 bits on one scale: a value is `low` plus its number times `step`."""
-    low = float(values.min())
-    step = (float(values.max()) - low) / 65535 or 1.0
-    return {"low": low, "step": step, "numbers": packed(np.rint((values - low) / step), "<u2")}
-
-
 def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], part: str = "whole") -> dict[str, Any]:
     """Collects what the explorer shows of one part of a model.
 
@@ -166,9 +150,9 @@ def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], par
 
     Returns:
         plain values for JSON. Arrays have the order network, place, block l (whose Jacobian), block l' (whose
-        vectors), row, column, as far as they have these. `between` are the least and the greatest value of any network
-        and part at a place, of which the first is all prompts at their last token. `kept` numbers the places that have matrices. The values of
-        random directions have one more place, the first: all prompts at their last token.
+        vectors), row, column, as far as they have these. `kept` numbers the places that have matrices. The values of
+        random directions, and `between`, the ends of any network's and part's values, have one more place, the first:
+        all prompts at their last token.
     """
     several = list(found.values())
     kept = [number for number, place in enumerate(several[0].places) if "matrix" in place]
@@ -185,27 +169,21 @@ def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], par
         "prompts": prompts,
         "kept": kept,
         "part": {"name": part, "label": PARTS[part]},
-        **_arrays([one.part(part) for one in several], kept, _between(several)),
+        **_arrays([one.parts[part] for one in several], kept, _between(several)),
         "provenance": provenance.line(*(one.whole.attrs for one in several), command="make book"),
     }
-
-
-def _nulls(one: Network) -> np.ndarray:
-    """Give the values of random directions, (place, reading, block); all prompts at their last token come first."""
-    return np.stack([cl.null_of(ds, list(READINGS))["value"].sel(k=K).values for ds in (one.whole, *one.places)])
 
 
 def _between(several: Sequence[Network]) -> np.ndarray:
     """Give the least and the greatest value of any network and part at each place, (reading, place, 2)."""
     ends = []
-    for one in (network.part(part) for network in several for part in PARTS):
-        chance = _nulls(one)
+    for one in (part for network in several for part in network.parts.values()):
         for at, ds in enumerate((one.whole, *one.places)):
             pairs = ds[list(READINGS)].to_dataarray("reading").sel(k=K).mean("prompt")
             pairs = (
                 pairs.where(pairs.block_1 != pairs.block_2).transpose("reading", ...).values.reshape(len(READINGS), -1)
             )
-            both = np.concatenate([pairs, chance[at]], axis=1)
+            both = np.concatenate([pairs, one.nulls[at]], axis=1)
             ends.append((at, np.nanmin(both, axis=1), np.nanmax(both, axis=1)))
     places = 1 + len(several[0].places)
     low = [np.min([least for at, least, _ in ends if at == place], axis=0) for place in range(places)]
@@ -220,7 +198,7 @@ def _arrays(several: Sequence[Network], kept: Sequence[int], between: np.ndarray
         numbers = range(len(several[0].places)) if chosen is None else chosen
         return np.stack([[one.places[n][variable].transpose(*order).values for n in numbers] for one in several])
 
-    nulls, readings = np.stack([_nulls(one) for one in several]), {}
+    nulls, readings = np.stack([one.nulls for one in several]), {}
     for at, (reading, label) in enumerate(READINGS.items()):
         pairs = stacked(reading, "prompt", "k", "block_1", "block_2")
         arrays = {"chance": packed(nulls[:, :, at], "<f4"), "between": packed(between[at], "<f4")}
@@ -232,17 +210,6 @@ def _arrays(several: Sequence[Network], kept: Sequence[int], between: np.ndarray
         "matrices": in_bytes(stacked("matrix", "block_1", "block_2", "row", "column", chosen=kept)),
         "nulls": in_bytes(random),
     }
-
-
-def script(kind: str, name: str, content: Any, page: str = "couplingExplorer") -> str:
-    """Writes a classic script that adds an entry to the global of a page."""
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
-    return f'((window.{page} ??= {{}}).{kind} ??= {{}})["{name}"] = {text};\n'
-
-
-def read(text: str) -> Any:
-    """Reads the content of a `script` again."""
-    return json.loads(text.partition(" = ")[2].rstrip().removesuffix(";"))
 
 
 def look(models: Mapping[str, str]) -> dict[str, Any]:

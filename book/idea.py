@@ -121,7 +121,7 @@ def idea_neighbours() -> str:
 
 
 def landing_page() -> str:
-    """Write the picture of the front page: directions that a public decoder's blocks share, after and before training."""
+    """Write the picture of the front page: the directions that blocks of a public decoder share."""
     networks = _before_and_after()
     shared = shared_parts(**networks)
     return _raw(

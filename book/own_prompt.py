@@ -15,6 +15,7 @@ from typing import Any
 
 import explorer
 import numpy as np
+import packing
 import torch
 import xarray as xr
 
@@ -74,9 +75,9 @@ def weights_of(model: Model) -> dict[str, str]:
     matrices = [rounded(x) for x in model.hf.parameters() if x.ndim == 2]
     vectors = [x.numpy() for x in model.hf.parameters() if x.ndim == 1]
     return {
-        "scales": explorer.packed(np.concatenate([scales for scales, _ in matrices]), "<f4"),
-        "entries": explorer.packed(np.concatenate([bytes_.ravel() for _, bytes_ in matrices]), "i1"),
-        "vectors": explorer.packed(np.concatenate(vectors), "<f4"),
+        "scales": packing.packed(np.concatenate([scales for scales, _ in matrices]), "<f4"),
+        "entries": packing.packed(np.concatenate([bytes_.ravel() for _, bytes_ in matrices]), "i1"),
+        "vectors": packing.packed(np.concatenate(vectors), "<f4"),
     }
 
 
@@ -165,7 +166,7 @@ def command(step: int) -> str:
 
 def script(kind: str, name: str, content: Any) -> str:
     """Writes a classic script that adds an entry to the page's global."""
-    return explorer.script(kind, name, content, GLOBAL)
+    return packing.script(kind, name, content, GLOBAL)
 
 
 def note(changes: Mapping[str, float]) -> str:
@@ -206,7 +207,7 @@ def write(out: Path, n_prompts: int = 12) -> None:
         "k": K,
         "chance": chance,
         "lowest": lowest(datasets.values()),
-        "frames": explorer.packed(frames(shape["width"]), "<f4"),
+        "frames": packing.packed(frames(shape["width"]), "<f4"),
         "tokenizer": tokenizer,
         **shape,
     }

@@ -57,7 +57,7 @@ boundaries = ("block", "hidden_states")
 loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
 check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
 texts = cl.inputs_for(loaded, chosen_prompts(p), seed=p.seed)
-settings = {"ks": several_ks(p.k, loaded.d_model), "token": p.token, "formed": True}
+settings = {"ks": several_ks(p.k, loaded.d_model), "token": p.token}
 trained = {at: cl.sweep(cl.measure_depth, loaded, texts, **settings, boundary=at) for at in boundaries}
 
 # %%

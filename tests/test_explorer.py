@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import explorer
 import numpy as np
+import packing
 import pytest
 import tiny
 import torch
@@ -59,7 +60,7 @@ def small(tmp_path_factory):
     store = tmp_path_factory.mktemp("matrices")
     found = {state: explorer.measured(NEOX, state, texts, store) for state in states}
     data, shared = (
-        explorer.read(explorer.script("data", NEOX, explorer.data_of(NEOX, found, texts, part)))
+        packing.read(packing.script("data", NEOX, explorer.data_of(NEOX, found, texts, part)))
         for part in explorer.PARTS
     )
     return SimpleNamespace(texts=texts, states=states, found=list(found.values()), data=data, shared=shared)
@@ -76,7 +77,7 @@ def test_a_model_with_steps_has_them_all_and_another_is_untrained_or_trained():
 @pytest.mark.parametrize("part", explorer.PARTS)
 def test_the_data_are_the_library_s_numbers_to_the_step_of_their_rounding(small, part):
     got = decoded(small.data if part == "whole" else small.shared)
-    for state, network in enumerate(one.part(part) for one in small.found):
+    for state, network in enumerate(one.parts[part] for one in small.found):
         for number, ds in enumerate([network.whole, *network.places]):
             for reading in explorer.READINGS:
                 null = cl.null_of(ds, reading)["value"].sel(k=explorer.K).values
@@ -166,15 +167,15 @@ def test_random_matrices_have_the_singular_values_of_their_block_and_no_coupling
 
 
 def test_a_matrix_of_zeros_and_equal_values_stay_what_they_are():
-    assert not array(explorer.in_bytes(np.zeros((2, 3, 3)))["entries"], "u1", 2, 3, 3).any()
-    same = explorer.in_sixteen_bits(np.full((2, 2), 0.25))
+    assert not array(packing.in_bytes(np.zeros((2, 3, 3)))["entries"], "u1", 2, 3, 3).any()
+    same = packing.in_sixteen_bits(np.full((2, 2), 0.25))
     assert same["low"] == 0.25 and not array(same["numbers"], "<u2", 4).any()
 
 
 def test_a_script_can_be_read_and_cannot_end_the_element_it_may_stand_in():
     content = {"prompts": ["</script> “a = b”;", "c"]}
-    text = explorer.script("data", "m", content)
-    assert explorer.read(text) == content and "</" not in text
+    text = packing.script("data", "m", content)
+    assert packing.read(text) == content and "</" not in text
 
 
 def test_the_colours_are_the_book_s():
@@ -203,9 +204,9 @@ def test_all_files_are_written(tmp_path, monkeypatch, small):
     explorer.write(tmp_path / "explorer", {NEOX: "nano-neox"}, n_prompts=1)
     folder = tmp_path / "explorer" / "explorer-data"
     assert sorted(path.name for path in folder.iterdir()) == ["look.js", "nano-neox-shared.js", "nano-neox.js"]
-    look = explorer.read((folder / "look.js").read_text(encoding="utf-8"))
+    look = packing.read((folder / "look.js").read_text(encoding="utf-8"))
     assert look["models"] == [[NEOX, "nano-neox"]] and look["light"] == explorer.look({})["light"]
-    assert [p["name"] for p in explorer.read((folder / "nano-neox.js").read_text(encoding="utf-8"))["prompts"]]
+    assert [p["name"] for p in packing.read((folder / "nano-neox.js").read_text(encoding="utf-8"))["prompts"]]
     assert "<table>" in (tmp_path / "explorer.md").read_text(encoding="utf-8")
 
 

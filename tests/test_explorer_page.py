@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import explorer
 import numpy as np
 import pytest

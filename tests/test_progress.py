@@ -162,7 +162,7 @@ def test_times_are_written_for_readers(seconds, text):
     assert progress.duration(seconds) == text
 
 
-def test_jacobians_that_products_do_not_form_are_not_counted(model, monkeypatch):
+def test_jacobians_that_products_do_not_form_are_not_counted(model):
     weights = sum(p.nbytes for p in model.hf.parameters())
     all_of_them = sum(p.nbytes for p in model.hf.parameters()) + 4 * tiny.BLOCKS * tiny.WIDTH**2
 
@@ -172,7 +172,3 @@ def test_jacobians_that_products_do_not_form_are_not_counted(model, monkeypatch)
     for settings in ({"ks": (2,)}, {"ks": (2,), "formed": True}):
         assert needs(**settings) == f"{all_of_them / 1e6:.1f} MB of memory for weights and Jacobians"
     assert needs(formed=False) == f"{weights / 1e6:.1f} MB of memory for weights"
-    asked = []
-    monkeypatch.setattr(sweeping, "fewer_products", lambda *given: bool(asked.append(given)) or True)
-    assert needs(ks=(2, 3)) == needs() == f"{weights / 1e6:.1f} MB of memory for weights"
-    assert asked == [(tiny.WIDTH, 3, tiny.BLOCKS), (tiny.WIDTH, 50, tiny.BLOCKS)]

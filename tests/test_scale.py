@@ -15,7 +15,7 @@ def test_operations_of_one_model_are_those_counted_by_hand():
     found = scale.cost(lookup("llama3-8b"))
     assert found.formed == pytest.approx(2 * 4096 * 8e9 * 1200)
     assert found.products == pytest.approx(2 * (2 * 180 + 32 * 10) * 8e9 * 1200)
-    assert found.hours == pytest.approx(2 * (6 * 180 + 32 * 10) * 8e9 * 1200 / scale.measured_rate() / 3600)
+    assert found.hours == pytest.approx(2 * 4096 * 8e9 * 1200 / scale.measured_rate() / 3600)
     assert found.fetched == 16e9 and found.held == 8e9 * 4.5 / 8 + 4 * 8e9 / 32
 
 

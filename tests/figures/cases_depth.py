@@ -10,7 +10,7 @@ NAME, NULL = "normalized_miscoupling", {"null": Chance(0.95, 9e-6)}
 
 def networks(n):
     """Made-up networks: two are the untrained and the trained one, others have names."""
-    names = ["untrained", "trained"] if n == 2 else [f"model {i}" for i in range(n)]
+    names = {2: ["untrained", "trained"], 3: ["untrained", "trained", "shared part"]}.get(n, ["model 0"])
     return side_by_side(**{name: make_depth((0.06, 0.4, 0.2)[i], seed=i + 1) for i, name in enumerate(names)})
 
 

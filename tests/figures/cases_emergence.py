@@ -24,6 +24,7 @@ MEASUREMENTS = {
     "two steps": MEASURED.isel(step=[0, 3]),
     "no step 0": MEASURED.isel(step=[1, 2, 3]),
     "one prompt": MEASURED.isel(prompt=[0]),
+    "whole Jacobians alone": MEASURED.drop_vars(["shared_normalized_miscoupling", "shared_null"]),
     "nothing known": MEASURED.assign(progress=MEASURED.progress * float("nan")).assign_attrs(progress_label=""),
     "no score": MEASURED.assign(
         {name: MEASURED[name] * float("nan") for name in ("expodistance", "window_expodistance")}

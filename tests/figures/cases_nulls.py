@@ -28,7 +28,8 @@ def make_both(n: int) -> xr.Dataset:
     rng, prompts = np.random.default_rng(1), {"network": NETWORKS[:n], "prompt": ["a", "b", "c"]}
     own = {"kind": ["measured", "rotated", "permuted", "unpaired"], "variant": list(VARIANTS), "k": [4, 8]}
     null = _filled(rng, ["null", "null_error", "closed_form"], **prompts, variant=own["variant"], k=own["k"])
-    return xr.merge([_filled(rng, ["value", "relative"], **prompts, **own), null])
+    shared = _filled(rng, ["without_isotropic"], **prompts, coordinates=["own", "permuted"], k=own["k"])
+    return xr.merge([_filled(rng, ["value", "relative"], **prompts, **own), null, shared])
 
 
 def make_decisive(n: int) -> xr.Dataset:
@@ -40,6 +41,7 @@ def make_decisive(n: int) -> xr.Dataset:
 CASES = {
     "draw_curves": (nulls.draw_curves, lambda n: make_curves()),
     "draw_surrogates": (nulls.draw_surrogates, lambda n: nulls.take_surrogates(make_both(n), 4)),
+    "draw_parts": (nulls.draw_parts, lambda n: nulls.take_parts(make_both(n)).sel(k=4)),
     "draw_across_k": (nulls.draw_across_k, lambda n: nulls.take_across_k(make_both(n))),
     "draw_figure_1a": (nulls.draw_figure_1a, lambda n: nulls.take_figure_1a(POINTS, {"tiny": make_decisive(n)})),
     "draw_figure_1a of digitised points alone": (nulls.draw_figure_1a, lambda n: nulls.take_figure_1a(POINTS, {})),

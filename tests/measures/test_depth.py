@@ -13,7 +13,6 @@ import xarray as xr
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
-from coupling_lib.measures import depth
 from coupling_lib.measures.depth import other_models
 from coupling_lib.metrics.variants import VARIANTS
 
@@ -194,8 +193,9 @@ def test_products_give_what_formed_jacobians_do(model, boundary):
         cl.measure_depth(model, [PARIS, "It was the best of times"], ks=(5, 10), boundary=boundary, formed=formed)
         for formed in (True, False)
     )
-    left_out = {"frobenius_norm", "released_norm_vju", "released_trace_vju"}
-    assert set(formed.data_vars) - set(products.data_vars) == left_out
+    left_out = {"frobenius_norm", "isotropic", "released_norm_vju", "released_trace_vju"}
+    shared = {name for name in formed.data_vars if name.startswith("shared_")}
+    assert set(formed.data_vars) - set(products.data_vars) == left_out | shared and shared
     assert set(products.data_vars) - set(formed.data_vars) == {"frobenius_estimate"}
     for name in set(products.data_vars) & set(VARIANTS) | {"singular_values"}:
         scale = float(np.abs(formed[name]).max())
@@ -209,9 +209,6 @@ def test_products_give_what_formed_jacobians_do(model, boundary):
     assert float(abs(chances[0].value - chances[1].value).max()) < 1e-3
 
 
-def test_what_takes_less_time_is_chosen(model, monkeypatch):
-    asked = []
-    monkeypatch.setattr(depth, "fewer_products", lambda *given: bool(asked.append(given)) or True)
-    ds = cl.measure_depth(model, [PARIS], ks=(3, 4))
-    assert asked == [(96, 4, 12)] and "frobenius_estimate" in ds
-    assert "frobenius_norm" in cl.measure_depth(model, [PARIS], ks=(3, 4), formed=True) and len(asked) == 1
+def test_jacobians_are_formed_unless_products_are_asked_for(model):
+    assert "frobenius_norm" in cl.measure_depth(model, [PARIS], ks=(3, 4))
+    assert "frobenius_estimate" in cl.measure_depth(model, [PARIS], ks=(3, 4), formed=False)

@@ -32,7 +32,6 @@ def sweep_of(model: str, **changes) -> dict:
 
 def test_the_work_is_that_of_jacobians_from_depth_width_and_parameters():
     (job,) = sweep_of("llama3-8b")["jobs"].values()
-    job["settings"]["formed"] = True
     L, d, block = planning.shape(job)
     assert (L, d, block) == (32, 4096, 8e9 / 32)
     # 1.79 TFLOP a block were counted for this model with d cotangents; the embeddings make it a little more here.
@@ -45,8 +44,8 @@ def test_the_work_is_that_of_jacobians_from_depth_width_and_parameters():
     )
 
 
-def test_the_work_of_wide_models_is_that_of_products_which_the_measure_will_take():
-    (job,) = sweep_of("llama3-8b")["jobs"].values()
+def test_the_work_of_products_alone_is_theirs_where_a_sweep_asks_for_them():
+    (job,) = sweep_of("llama3-8b", measures={"depth": {"ks": [10], "formed": False}})["jobs"].values()
     # 32 blocks with 8e9 weights; K = 10, and Krylov bases of 180 columns: as the page on the paper's scale counts them.
     assert planning.operations(job, 0) == pytest.approx(2 * (2 * 180 + 32 * 10) * 8e9)
     assert 1200 * planning.operations(job, 0) == pytest.approx(scale.cost(lookup("llama3-8b")).products)
@@ -54,10 +53,9 @@ def test_the_work_of_wide_models_is_that_of_products_which_the_measure_will_take
     assert planning.memory(formed) - planning.memory(job) == 4 * 32 * 4096 * (4096 - 2 * 10)
     tokens = {**job, "measure": "tokens", "settings": {"k": 10}}
     assert planning.operations(tokens, 0) == planning.operations(formed, 0)
-    (narrow,) = sweep_of("gpt2")["jobs"].values()
-    told = {**narrow, "settings": {"ks": [10], "formed": True}}
-    assert planning.operations(narrow, 7) == planning.operations(told, 7)
-    assert planning.memory(narrow) == planning.memory(told)
+    (usual,) = sweep_of("llama3-8b")["jobs"].values()
+    assert planning.operations(usual, 7) == planning.operations(formed, 7)
+    assert planning.memory(usual) == planning.memory(formed)
 
 
 def test_memory_and_disk_follow_from_weights_and_precision():
@@ -67,23 +65,20 @@ def test_memory_and_disk_follow_from_weights_and_precision():
         need[precision] = planning.memory(job)
     assert need["float32"] - need["bfloat16"] == 2 * 8e9 and need["bfloat16"] > need["nf4"]
     (job,) = sweep_of("llama3-8b", memory="3GB")["jobs"].values()
-    assert planning.memory(job) == 1.5e9 + 3e9 + 4 * 8e9 / 32 + 4 * 32 * 4096 * 2 * 10
+    assert planning.memory(job) == 1.5e9 + 3e9 + 4 * 8e9 / 32 + 4 * 32 * 4096**2
     assert (
         planning.weights_bytes({"model": "llama3-8b"}) == 16e9 and planning.weights_bytes({"model": "nano-neox"}) == 0
     )
 
 
 def test_hours_are_the_work_at_the_rate_and_the_scheduler_gets_more(monkeypatch):
-    made = sweep_of("llama3-8b")
+    made = sweep_of("llama3-8b", measures={"depth": {"ks": [10], "formed": False}})
     rows = planning.estimate(made)
     assert rows["prompts"].tolist() == [2, 2] and rows["stored"].tolist() == [0, 0]
     # Of few columns at once each takes as long as three of many.
     longer = (2 * 3 * 180 + 32 * 10) / (2 * 180 + 32 * 10)
     assert rows["hours"].tolist() == pytest.approx((longer * rows["flop"] / 1e12 / 3600).tolist(), rel=0.02)
-    formed = sweep_of("llama3-8b")
-    for job in formed["jobs"].values():
-        job["settings"]["formed"] = True
-    formed = planning.estimate(formed)
+    formed = planning.estimate(sweep_of("llama3-8b"))
     assert formed["hours"].tolist() == pytest.approx((formed["flop"] / 1e12 / 3600).tolist())
     planning.for_the_scheduler(made, rows)
     (job,) = made["jobs"].values()

@@ -51,20 +51,17 @@ def test_jacobians_may_be_formed_or_not_as_a_sweep_says():
     told = {formed: plan(with_(measures={"depth": {"ks": [10], "formed": formed}}), "x") for formed in (True, False)}
     assert [job["settings"]["formed"] for made in told.values() for job in made["jobs"].values()] == [True, False]
     assert len({name for made in (*told.values(), plan(LEAST, "x")) for name in made["jobs"]}) == 3
-    left = plan(with_(measures={"depth": {"ks": [10], "formed": None}}), "x")["jobs"]
-    assert [job["settings"]["formed"] for job in left.values()] == [None]
 
 
-def test_no_figure_would_measure_anew_what_a_sweep_formed_or_not():
+def test_no_figure_would_measure_anew_what_a_sweep_did_not_form():
     def planned(formed, notebook):
         return plan(with_(measures={"depth": {"ks": [10], "formed": formed}}, figures={notebook: None}), "x")
 
     for notebook in ("depth", "readings", "precision"):
-        assert planned(None, notebook)["figures"]
-        with pytest.raises(ConfigError, match=f"notebook {notebook} of figures asks for measurements without it"):
-            planned(False, notebook)
-    for notebook in ("spectra", "readings"):  # the one asks for another measure, the other for formed Jacobians
         assert planned(True, notebook)["figures"]
+        with pytest.raises(ConfigError, match=f"notebook {notebook} of figures asks for formed ones"):
+            planned(False, notebook)
+    assert planned(False, "spectra")["figures"]  # which asks for another measure
 
 
 def test_a_version_makes_another_job(monkeypatch):
@@ -139,8 +136,8 @@ BAD = [
     (with_(measures={"depth": {"formed": "yes"}}), "depth has formed = 'yes' (str); expected true or false"),
     (with_(measures={"depth": {"formed": 1}}), "measures: depth has formed = 1 (int); expected true or false"),
     (
-        with_(measures={"depth": {"formed": True}}, figures={"depth": {"k": 10}}),
-        "measures: depth has formed = True (bool), and notebook depth of figures asks for measurements without it; ",
+        with_(measures={"depth": {"formed": False}}, figures={"depth": {"k": 10}}),
+        "measures: depth has formed = False (bool), and notebook depth of figures asks for formed ones; leave one of ",
     ),
     (with_(measures={"depth": {"formed": True}}, figures={"../depth": None}), "figures has '../depth'"),
     (with_(measures={"depth": {"boundary": 3}}), "measures: depth has boundary = 3 (int); expected a text"),

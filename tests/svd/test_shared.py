@@ -1,0 +1,70 @@
+"""A Jacobian in its two parts, against plain float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import coupling_lib as cl
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.svd.shared import isotropic_part, without_isotropic
+
+
+def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def test_the_isotropic_part_is_the_nearest_multiple_of_the_identity():
+    J = drawn(3, 20, 20) + 0.4 * torch.eye(20)
+    for matrix, t in zip(J, isotropic_part(J), strict=True):
+        assert float(t) == pytest.approx(np.trace(matrix.numpy()) / 20, abs=1e-14)
+        nearby = [float(torch.linalg.matrix_norm(matrix - x * torch.eye(20))) for x in (t - 1e-3, t, t + 1e-3)]
+        assert nearby[1] < min(nearby[0], nearby[2])
+    assert float(without_isotropic(J.clone()).diagonal(dim1=1, dim2=2).sum(1).abs().max()) < 1e-12
+
+
+def test_the_operator_is_what_numpy_makes_of_the_matrix():
+    J = drawn(24, 24, seed=1) - 0.7 * torch.eye(24)
+    wanted = J.numpy() - np.trace(J.numpy()) / 24 * np.eye(24)
+    shared, V = cl.shared(J), drawn(24, 3, seed=2)
+    np.testing.assert_allclose(shared.dense(), wanted, atol=1e-14)
+    np.testing.assert_allclose(shared @ V, wanted @ V.numpy(), atol=1e-13)
+    np.testing.assert_allclose(shared.T @ V, wanted.T @ V.numpy(), atol=1e-13)
+    np.testing.assert_allclose(shared.svd(k=5).S, np.linalg.svd(wanted)[1][:5], rtol=1e-12)
+    assert shared.shape == (24, 24) and shared.isotropic == pytest.approx(np.trace(J.numpy()) / 24)
+    other = cl.shared(drawn(24, 24, seed=3)).svd(k=4)
+    np.testing.assert_allclose(cl.coupling_matrix(shared, other, 4), other.U.T @ wanted @ other.Vh.T, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
+def test_of_a_block_it_is_the_block_s_jacobian_without_its_trace(name):
+    J = cl.trace(cl.load_model(name), "It was the best of times").jacobian(block=7)
+    dense = J.dense().double()
+    wanted = dense - dense.trace() / len(dense) * torch.eye(len(dense))
+    shared = cl.shared(J)
+    assert float((shared.dense() - wanted).norm() / wanted.norm()) < 1e-6
+    np.testing.assert_allclose(shared.svd(k=10).S, torch.linalg.svdvals(wanted)[:10], rtol=1e-5)
+
+
+def test_a_multiple_of_the_identity_plus_rounding_has_no_shared_part():
+    J = 0.3 * torch.eye(64) + 1e-8 * drawn(64, 64, dtype=torch.float32)
+    with pytest.raises(
+        UntrustworthyResultError, match="1 of 1 Jacobians are a multiple of the identity up to rounding"
+    ):
+        cl.shared(J).svd(k=2)
+
+
+@pytest.mark.parametrize(
+    ("J", "said"),
+    [(torch.ones(3, 4), r"J has shape \(3, 4\); a square matrix"), (torch.ones(2, 3, 3), "a matrix or an object")],
+    ids=["oblong", "stack"],
+)
+def test_what_is_no_square_matrix_is_refused(J, said):
+    with pytest.raises(ParameterError, match=said):
+        cl.shared(J)
+
+
+def test_an_operator_that_cannot_be_formed_is_refused():
+    with pytest.raises(ParameterError, match="without `dense"):
+        cl.shared(cl.as_linear_operator(torch.eye(3)))
