@@ -13,6 +13,7 @@ bytes dequantise to garbage. `prepare` keeps it from repacking.
 import logging
 import math
 import sys
+from types import ModuleType
 
 import torch
 from torch import nn
@@ -60,10 +61,12 @@ def weights(layer: nn.Module, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _is_4bit(layer: nn.Module) -> bool:
+    """Tell a layer of 4 bits from one of 8."""
     return isinstance(layer, kinds()[:1])
 
 
-def _arithmetic(layer: nn.Module):
+def _arithmetic(layer: nn.Module) -> ModuleType:
+    """Give the file that works out what a layer stands for."""
     return four_bits if _is_4bit(layer) else eight_bits
 
 
