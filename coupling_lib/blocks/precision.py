@@ -2,27 +2,22 @@
 
 Weights may be float32, bfloat16, float16, or quantised by bitsandbytes to 4 bits (nf4, fp4) or 8 (int8).
 Jacobians are always formed in float32 or wider, so a block whose weights are narrower is replaced, while
-it is measured, by a *dense copy*: the same block with its weights widened or dequantised. For 4-bit
-weights this is the very map that the quantised block evaluates. An int8 block also rounds its activations
+it is measured, by a *dense copy*: the same block with its weights widened or dequantised (`quantised`). For
+4-bit weights this is the very map that the quantised block evaluates. An int8 block also rounds its activations
 to 8 bits, a staircase whose true derivative is zero almost everywhere; what is measured is the map with
 the dequantised weights and unrounded activations, linearised at the states of the int8 model.
-
-Two failures make a 4-bit block look like the identity without any message, which is why `prepare` runs at
-load. On CPUs with bfloat16 instructions bitsandbytes repacks a weight at its first gradient-free use and
-drops out of the graph from then on; and the packed bytes dequantise to garbage.
 """
 
 import copy
 import logging
-import sys
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
-from coupling_lib.blocks import offload
-from coupling_lib.errors import ParameterError, UntrustworthyResultError, shown
+from coupling_lib.blocks import offload, quantised
+from coupling_lib.errors import ParameterError, shown
 
 # bitsandbytes says at import that an optional faster 4-bit kernel is not installed; its own one is used then.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
@@ -46,24 +41,9 @@ def loading_arguments(precision: str) -> dict[str, Any]:
     return {"dtype": torch.float32, "quantization_config": quantisation}
 
 
-def _quantised_layers() -> tuple[type[nn.Module], ...]:
-    """Give bitsandbytes' layers of 4 and of 8 bits; none where nothing has loaded it, because its import is slow."""
-    bnb = sys.modules.get("bitsandbytes")
-    return (bnb.nn.Linear4bit, bnb.nn.Linear8bitLt) if bnb else ()
-
-
-def prepare(hf: PreTrainedModel) -> None:
-    """Keep bitsandbytes from repacking 4-bit weights on the CPU; called once, at load."""
-    for module in hf.modules():
-        if isinstance(module, _quantised_layers()[:1]):
-            module.support_avx512bf16_for_cpu = False
-    # Every int8 product logs that it casts its inputs, hundreds of lines a prompt; the module's text says it once.
-    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
-
-
 def is_quantised(module: nn.Module) -> bool:
     """Tell whether a module holds bitsandbytes weights."""
-    return any(isinstance(part, _quantised_layers()) for part in module.modules())
+    return any(isinstance(part, quantised.kinds()) for part in module.modules())
 
 
 def arithmetic(hf: PreTrainedModel) -> torch.dtype:
@@ -79,7 +59,7 @@ def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None
         return block
     memo: dict[int, Any] = {}
     for module in block.modules():
-        if isinstance(module, _quantised_layers()):
+        if isinstance(module, quantised.kinds()):
             memo[id(module)] = _dequantised(module, dtype)
         memo |= {id(module.__dict__[name]): None for name in _REPLACED if name in module.__dict__}
     duplicate = copy.deepcopy(block, memo)
@@ -94,19 +74,8 @@ def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None
 
 def _dequantised(layer: nn.Module, dtype: torch.dtype) -> nn.Linear:
     """Build the dense linear layer with the weights that a quantised layer stands for."""
-    if isinstance(layer, _quantised_layers()[:1]):
-        state = layer.weight.quant_state
-        if getattr(state, "packing_format_for_cpu", False):
-            raise UntrustworthyResultError(
-                "a 4-bit weight was repacked for the CPU and can no longer be dequantised; load the model with "
-                "coupling_lib.load_model, which prevents it"
-            )
-        weight = sys.modules["bitsandbytes"].functional.dequantize_4bit(layer.weight.data, state)
-    else:
-        scale = layer.state.SCB if layer.state.SCB is not None else layer.weight.SCB
-        weight = layer.weight.data.to(dtype) * (scale.to(dtype) / 127).unsqueeze(1)
     linear = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
-    linear.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
+    linear.weight = nn.Parameter(quantised.weights(layer, dtype), requires_grad=False)
     if layer.bias is not None:
         linear.bias = nn.Parameter(layer.bias.detach().to(dtype), requires_grad=False)
     return linear

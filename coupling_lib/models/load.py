@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from coupling_lib.blocks import fits as memories
-from coupling_lib.blocks import offload
+from coupling_lib.blocks import offload, quantised
 from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import record as blocks
@@ -260,7 +260,7 @@ def _prepare(hf: PreTrainedModel, name: str, check: Callable[[], blocks.Blocks])
     """Freeze a model, keep its layers in the form that can be differentiated, and check its blocks."""
     hf.eval().requires_grad_(False)
     hf.set_experts_implementation("eager")
-    precisions.prepare(hf)
+    quantised.prepare(hf, name)
     found = check()
     if found.post_norm:
         branch = "pass boundary='branch' for what their sub-layers add to it; " * all(found.post_norm.values())

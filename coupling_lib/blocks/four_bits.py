@@ -1,0 +1,89 @@
+"""What weights of 4 bits stand for, worked out from their table and scales in plain torch.
+
+bitsandbytes stores two weights a byte, the first in the high bits. Each is an index into a table of 16 values (nf4 or
+fp4), and flat entry i of the matrix is `table[index] * absmax[i // blocksize]`. Nested scales are themselves stored in
+8 bits: `absmax[j] = code[index] * absmax2[j // blocksize2] + offset`.
+
+None of bitsandbytes' kernels is used on the CPU. The one of its release 0.50.2 for processors with AVX-512 takes the
+scale at `row * (width // blocksize) + column // blocksize`, which is another entry's wherever the width is no multiple
+of the blocksize.
+"""
+
+from functools import cache
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from coupling_lib.errors import UntrustworthyResultError
+
+
+def weights(layer: nn.Module, dtype: torch.dtype) -> torch.Tensor:
+    """Give the matrix that a layer of 4 bits stands for; it is formed in float32, or in float64 where that is asked."""
+    state = layer.weight.quant_state
+    if state is None:
+        raise UntrustworthyResultError(
+            "a 4-bit layer holds weights that are not quantised yet; move the model to its device first, "
+            "hf_model.to('cpu') or hf_model.to('cuda')"
+        )
+    if getattr(state, "packing_format_for_cpu", False):
+        raise UntrustworthyResultError(
+            "a 4-bit weight was repacked for the CPU and can no longer be dequantised; load the model with "
+            "coupling_lib.load_model, which prevents it"
+        )
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    # One look-up a byte gives both of its weights: a pair of numbers is moved as one complex number.
+    code = state.code.to(wide)
+    pairs = torch.complex(code.repeat_interleave(16), code.repeat(16))
+    values = torch.view_as_real(_entries(pairs, layer.weight.data.view(torch.uint8))).flatten()[: state.shape.numel()]
+    return _scale(values, _scales(state, wide), state.blocksize).view(state.shape).to(dtype)
+
+
+def _scales(state: Any, wide: torch.dtype) -> torch.Tensor:
+    """Give one scale for each block of a matrix."""
+    if not state.nested:
+        return state.absmax.to(wide)
+    within, whole = state.state2, _entries(state.state2.code.to(wide), state.absmax)
+    return _scale(whole, within.absmax.to(wide), within.blocksize) + state.offset.to(wide)
+
+
+def _entries(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """Look entries of a table up."""
+    return table.index_select(0, indices.flatten().int())
+
+
+def _scale(values: torch.Tensor, scales: torch.Tensor, size: int) -> torch.Tensor:
+    """Multiply each block of values by its scale, in place; the last block may be short."""
+    number = len(values) // size
+    values[: number * size].view(-1, size).mul_(scales[:number, None])
+    values[number * size :].mul_(scales[number:])
+    return values
+
+
+def product(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Multiply by what a layer of 4 bits stands for, in the dtype in which the layer computes."""
+    dtype = layer.compute_dtype or x.dtype
+    bias = None if layer.bias is None else layer.bias.to(dtype)
+    return nn.functional.linear(x.to(dtype), weights(layer, dtype), bias).to(x.dtype)
+
+
+def take_over(layer: nn.Module, native: type[nn.Module]) -> None:
+    """Let a layer run by the table wherever its own product is not trusted, which at first is everywhere."""
+    if type(layer).forward is native.forward:
+        layer.__class__ = _by_the_table(type(layer))
+        # accelerate, where it hooks a layer, keeps the method that was there before.
+        kept = layer.__dict__.get("_old_forward")
+        if getattr(kept, "__func__", None) is native.forward:
+            layer._old_forward = MethodType(type(layer).forward, layer)
+
+
+@cache
+def _by_the_table(kind: type[nn.Module]) -> type[nn.Module]:
+    """Derive a kind of layer that uses bitsandbytes' product only on a kind of device where it is trusted."""
+
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return kind.forward(self, x) if x.device.type == self.trusted_on else product(self, x)
+
+    # A class of its own, and not a function put into the layer: it goes along when the layer is copied.
+    return type(kind.__name__, (kind,), {"forward": forward, "trusted_on": None})
