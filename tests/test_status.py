@@ -10,7 +10,8 @@ import complete
 import pytest
 import status
 import yaml
-from test_book import HTML, built
+from links import built
+from test_book import HTML
 
 from coupling_lib import paths
 
