@@ -28,7 +28,7 @@ from coupling_lib.metrics.subspaces import random_frames
 from coupling_lib.models import checkpoints, registry
 
 K = 10
-MODELS = {"smollm2-135m": "SmolLM2-135M", "nano-neox": "nano-neox"}
+MODELS = {"smollm2-135m": "SmolLM2-135M-Instruct (Q4_1)", "nano-neox": "nano-neox"}
 READINGS = {
     "normalized_miscoupling": "Normalised mis-coupling (paper)",
     "mismatch": "Mismatch (project page)",
