@@ -26,7 +26,7 @@ def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
         the operator, of shape `J.shape`.
 
     Raises:
-        ParameterError: if `dtype` is another, or `J` is no operator; in a product, see `real_factor`.
+        ParameterError: if `dtype` is another, or `J` is no operator; in a product, if the factor is none.
 
     Example:
         >>> from scipy.sparse.linalg import svds
@@ -64,22 +64,7 @@ def as_torch_operator(operator: Any) -> Any:
 
 
 def real_factor(factor: Any, width: int) -> torch.Tensor:
-    """Give what an operator is multiplied with as a tensor.
-
-    Args:
-        factor: a tensor or a numpy array of finite real numbers, `(width,)` or `(width, m)`.
-        width: how many columns the operator has.
-
-    Returns:
-        a tensor as it is; an array as a new tensor, float32 or float64.
-
-    Raises:
-        ParameterError: if it is anything else, has another shape, or holds NaN or infinite entries.
-
-    Example:
-        >>> real_factor(np.ones(3), 3)
-        tensor([1., 1., 1.], dtype=torch.float64)
-    """
+    """Give a factor of finite real numbers, `(width,)` or `(width, m)`, as a tensor, and refuse anything else."""
     if isinstance(factor, np.ndarray) and factor.dtype.kind in "fiub":
         # A copy in the machine's own order: torch takes no array of another one, nor wider floating point.
         factor = torch.from_numpy(np.array(factor, dtype="float32" if factor.dtype == np.float32 else "float64"))
