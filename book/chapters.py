@@ -14,7 +14,7 @@ from reproduce import duration, spoken
 
 from coupling_lib import paths, provenance
 
-NAMES = {"smollm2-135m": "SmolLM2-135M", "suite": "the suite"}
+NAMES = {"smollm2-135m": "SmolLM2-135M-Instruct (Q4_1)", "suite": "the suite"}
 """How a page calls a model where it is not by its alias."""
 
 

@@ -118,14 +118,15 @@ def decided(claim: Mapping[str, Any], found: list[Judged], scope: str) -> str:
         scope: "here", or "paper" for readings of the paper's own values.
 
     Returns:
-        one of the five verdicts; readings without numbers do not count.
+        one of `verdicts.VERDICTS`; readings without numbers do not count.
     """
-    readings = []
+    readings, conditions = [], []
     for at, test in enumerate(claim["test"]):
         outcomes = [one.evidence.outcome for one in found if one.reading == at]
         if test.get("scope", "here") == scope and outcomes:
             readings.append(verdicts.across(outcomes))
-    return verdicts.verdict(readings)
+            conditions.append(test.get("condition"))
+    return verdicts.verdict(readings, conditions)
 
 
 def verdict_at(claim: Mapping[str, Any], found: list[Judged], place: str) -> str | None:

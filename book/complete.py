@@ -1,4 +1,7 @@
-"""Asserts that the built book has its front page and every page of `_toc.yml`. Run by `make book`."""
+"""Asserts that the built book has its front page and every page of `_toc.yml`, and that its links lead somewhere.
+
+Run by `make book`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from links import all_broken
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -46,3 +50,5 @@ def missing(root: Path) -> list[str]:
 if __name__ == "__main__":
     if lacking := missing(ROOT):
         sys.exit(f"error: the book lacks {', '.join(lacking)}")
+    if lost := all_broken(ROOT / "_build" / "html"):
+        sys.exit("\n".join([f"error: {len(lost)} links within the book lead nowhere, such as", *lost[:20]]))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import shlex
+from collections import Counter
 from pathlib import Path
+
+from chapters import NAMES
 
 from coupling_lib import paths, provenance
 from coupling_lib.models.registry import entries
@@ -20,6 +23,9 @@ STATES = {
     "not drawn": "nothing here shows it, and the row says why.",
 }
 """What a row of the map may say of an item, and the rule by which it does."""
+
+PAPERS_VALUES = ("generalization.draw_paper",)
+"""Functions that draw values of the paper itself, whatever else their item may add by a command."""
 
 Row = dict[str, str]
 
@@ -90,6 +96,18 @@ def parameters_of(row: Row) -> dict[str, str]:
     return dict(part.split("=", 1) for part in shlex.split(row["parameters"]))
 
 
+def by_command(row: Row) -> bool:
+    """Tell items that only a command draws for models or data of the paper from those that this book shows with them.
+
+    Args:
+        row: a row of the map.
+
+    Returns:
+        whether it takes the command. None of these commands was run for this book: its page draws other models.
+    """
+    return bool(row["parameters"] or row["before"]) and not set(listed(row, "functions")) & set(PAPERS_VALUES)
+
+
 def named(item: str) -> str:
     """Says in words which item is meant.
 
@@ -112,12 +130,21 @@ def map_page() -> str:
     """
     rows = read_map()
     numbers = {state: sum(len(items_of(row)) for row in rows if row["state"] == state) for state in STATES}
+    faithful = [row for row in rows if row["state"] == "faithful"]
+    shown, instead = (
+        Counter(by_command(row) for row in faithful for _ in items_of(row)),
+        Counter(Path(row["page"]).parent.name for row in faithful if by_command(row) for _ in items_of(row)),
+    )
+    others = ", ".join(f"{count} for {NAMES.get(model, model)}" for model, count in instead.most_common())
     lost = {kind: [row["item"] for row in rows if row["caption"] == kind] for kind in ("lost", "partly lost")}
     return "\n".join(
         [
-            f"Of {sum(numbers.values())} figures and tables, {numbers['faithful']} are drawn as the paper describes "
-            f"them, {numbers['partly'] or 'none'} in part, and {numbers['not drawn']} not at all. Of the "
-            f"other {numbers['lost']} our source does not say what they show.\n",
+            f"Of {sum(numbers.values())} figures and tables, {shown[False]} stand in this book with the paper's own "
+            f"values. For {shown[True]} more there is a command that draws them as the paper describes them. None of "
+            "these commands was run here, because the models and data of the paper are not at hand. The pages of this "
+            f"book show those {shown[True]} for other models: {others}. {numbers['partly']} are drawn in part, and "
+            f"{numbers['not drawn']} not at all. Of the other {numbers['lost']} our source does not say what they "
+            "show.\n",
             "## The rule\n",
             "One rule gives every item its state. It is about the kind of figure, not about its outcome; the "
             "[claims](claims.md) say what came out.\n",
@@ -128,7 +155,8 @@ def map_page() -> str:
             _table(rows),
             "## Commands\n",
             "Each command draws its items for models or data of the paper. These have to be at hand and fit the "
-            "machine. A command without parameters takes the models and tables that ship with the book.\n",
+            "machine; for this book they were not at hand. A command without parameters takes the models and tables "
+            "that ship with the book.\n",
             *(f"### {heading}\n\n```bash\n{commands}\n```\n" for heading, commands in _commands(rows).items()),
         ]
     )
@@ -145,7 +173,8 @@ def _table(rows: list[Row]) -> str:
         note = f": {row['note']}" if row["note"] else ""
         # Entries of the index, by which the search of the book finds an item: of a number alone it makes nothing.
         items = ", ".join(f"{{index}}`{item} <!{named(item)}>`" for item in items_of(row))
-        cells = (items, row["shows"], ", ".join(places), ", ".join(drawn), f"*{row['state']}*{note}")
+        how = ", by a command not run here" if row["state"] == "faithful" and by_command(row) else ""
+        cells = (items, row["shows"], ", ".join(places), ", ".join(drawn), f"*{row['state']}*{how}{note}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

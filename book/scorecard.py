@@ -19,6 +19,9 @@ from coupling_lib.errors import ParameterError
 SYMBOLS = {
     verdicts.REPRODUCED: '<circle class="full" cx="8" cy="8" r="7.5"/><path class="cut" d="M4.5 8.3 7 11l4.7-5.7"/>',
     verdicts.DEPENDS: '<path class="line" d="M8 1 15 8 8 15 1 8z"/><path class="full" d="M8 1v14L1 8z"/>',
+    verdicts.ON_CONDITION["training step"]: (
+        '<circle class="line" cx="8" cy="8" r="7"/><path class="line" d="M8 4v4.2l3 1.8"/>'
+    ),
     verdicts.CONTRADICTED: '<path class="full" d="M1 1h14v14H1z"/><path class="cut" d="m5 5 6 6m0-6-6 6"/>',
     verdicts.INCONCLUSIVE: '<circle class="line" cx="8" cy="8" r="7"/><path class="line" d="M4 9q2-3 4-1t4-1"/>',
     verdicts.MISSING: '<circle class="line" cx="8" cy="8" r="6.8" stroke-dasharray="2.4 2.3"/>',

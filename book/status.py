@@ -42,7 +42,7 @@ def status_page() -> str:
     return "\n".join([
         f"Of {len(rows)} features: {counts}.\n",
         *lines,
-        "\n## What is missing, and why\n",
+        *(["\n## What is missing, and why\n"] if lacking else []),
         *(f"- Row {line}" for line in lacking),
         "\n## The other books\n",
         *legend,

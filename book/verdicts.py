@@ -19,6 +19,9 @@ Of several models a reading is for (against) the claim if it is so in each of th
 - *reproduced*: all readings are for it;
 - *contradicted*: all readings are against it;
 - *depends on the definition*: some reading is for it, another against it;
+- *depends on the training step*: the same, where those readings are one definition at several steps of training. A
+  reading says so itself: `condition` names in what it differs from its sisters, the definition apart. If any reading
+  that is for or against names no condition or another one, definitions differ as well, and the former verdict stands;
 - *inconclusive*: anything else;
 - *not measured here*: no reading has numbers.
 """
@@ -32,14 +35,14 @@ from dataclasses import dataclass, field
 from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 
-REPRODUCED, DEPENDS, CONTRADICTED, INCONCLUSIVE, MISSING = VERDICTS = (
-    "reproduced",
-    "depends on the definition",
-    "contradicted",
-    "inconclusive",
-    "not measured here",
-)
-"""The five verdicts."""
+CONDITIONS = ("training step",)
+"""In what the readings of one definition may differ."""
+
+REPRODUCED, DEPENDS = "reproduced", "depends on the definition"
+CONTRADICTED, INCONCLUSIVE, MISSING = "contradicted", "inconclusive", "not measured here"
+ON_CONDITION = {condition: f"depends on the {condition}" for condition in CONDITIONS}
+VERDICTS = (REPRODUCED, DEPENDS, *ON_CONDITION.values(), CONTRADICTED, INCONCLUSIVE, MISSING)
+"""The six verdicts."""
 
 FOR, AGAINST, UNDECIDED = "for", "against", "undecided"
 """What one reading says."""
@@ -128,11 +131,21 @@ def across(outcomes: Sequence[str]) -> str:
     return outcomes[0] if len(set(outcomes)) == 1 else UNDECIDED
 
 
-def verdict(readings: Sequence[str]) -> str:
-    """Join what the readings of a claim say."""
+def verdict(readings: Sequence[str], conditions: Sequence[str | None] | None = None) -> str:
+    """Join what the readings of a claim say.
+
+    Args:
+        readings: the outcome of each.
+        conditions: of each, in which of `CONDITIONS` it differs from its sisters; None where its definition differs.
+
+    Returns:
+        one of `VERDICTS`.
+    """
     said = set(readings)
     if not said:
         return MISSING
     if {FOR, AGAINST} <= said:
-        return DEPENDS
+        named = zip(readings, conditions or [None] * len(readings), strict=True)
+        differing = {condition for outcome, condition in named if outcome != UNDECIDED}
+        return ON_CONDITION.get(differing.pop(), DEPENDS) if len(differing) == 1 else DEPENDS
     return {frozenset([FOR]): REPRODUCED, frozenset([AGAINST]): CONTRADICTED}.get(frozenset(said), INCONCLUSIVE)

@@ -215,7 +215,7 @@ LIBRARY = [
     Bad("block NaN", lambda rig: rig.trace.jacobian(np.nan), "block is nan; .* give a whole number"),
     Bad("token 99", lambda rig: rig.trace.jacobian(0, token_in=99), r"token_in is 99; this input has \d tokens"),
     Bad("token 2.0", lambda rig: rig.trace.jacobian(0, token_out=2.0), "token_out is 2.0; this input has"),
-    Bad("swapped tokens", lambda rig: rig.trace.jacobian(3, 4, 1).dense(), "position 1 does not attend to position 4"),
+    Bad("swapped tokens", lambda rig: rig.trace.jacobian(3, 4, 1).dense(), "in=1 and token_out=4"),
     Bad("boundary", lambda rig: rig.trace.jacobian(0, boundary="hidden"), "boundary is 'hidden'; it must be 'block'"),
     *(
         Bad(

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import complete
 import library
+import links
 import markdown_docstrings
 import nbformat
 import pages
 import pytest
+import source_links
 import yaml
+from links import built
 
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.registry import entries
@@ -42,6 +43,35 @@ def test_a_missing_or_empty_page_is_named(tmp_path):
     (html / "a.html").write_text("<p>")
     (html / "d.html").touch()
     assert complete.missing(tmp_path) == ["index.html", "b/c.html", "d.html"]
+
+
+def test_a_link_that_leads_nowhere_is_named_with_its_page(tmp_path):
+    (tmp_path / "_modules").mkdir()
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "a b.html").write_text('<p id="here"><a name="too">')
+    (tmp_path / "index.html").write_text(
+        '<a href="a%20b.html#here"><a href="a%20b.html#too"><a href="#top"><p id="top"><a href="https://x.org/none">'
+        '<a href="a%20b.html#there"><img src="lost.png"><link href="a%20b.html">'
+    )
+    (tmp_path / "_modules" / "m.html").write_text('<a href="../index.html#top"><a href="../none.html">')
+    (tmp_path / "_static" / "template.html").write_text('<a href="{{ pathto }}">')
+    assert links.all_broken(tmp_path) == [
+        "_modules/m.html -> ../none.html",
+        "index.html -> a%20b.html#there",
+        "index.html -> lost.png",
+    ]
+
+
+def test_source_code_leads_back_to_the_name_under_which_it_is_documented():
+    documented = {"coupling_lib.trace", "coupling_lib.store.sweep.Shard.read", "coupling_lib.store.sweep.cut"}
+    body = ' '.join(f'<a class="viewcode-back" href="../api.html#{name}">' for name in (
+        "coupling_lib.trace", "coupling_lib.Shard.read", "coupling_lib.store.cut", "coupling_lib.unknown",
+    ))  # fmt: skip
+    found = source_links.led_back(body, "coupling_lib.store.sweep", documented)
+    assert re.findall(r"#([\w.]+)", found) == [
+        *("coupling_lib.trace", "coupling_lib.store.sweep.Shard.read", "coupling_lib.store.sweep.cut"),
+        "coupling_lib.unknown",
+    ]
 
 
 def test_every_model_of_the_registry_stands_once_in_the_tables():
@@ -114,32 +144,6 @@ def test_markdown_docstrings_become_what_sphinx_reads(markdown, restructured):
 # -- built pages
 
 
-class Page(HTMLParser):
-    """What a page links to and loads, and the anchors it offers."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.loads: list[str] = []
-        self.anchors: set[str] = set()
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        named = dict(attrs)
-        self.anchors |= {value for key, value in attrs if key == "id" or (tag, key) == ("a", "name")}
-        if tag == "a" and named.get("href"):
-            self.links.append(named["href"])
-        if tag == "link" and named.get("href"):
-            self.loads.append(named["href"])
-        if tag in {"script", "img", "iframe", "source", "video"} and named.get("src"):
-            self.loads.append(named["src"])
-
-
-@cache
-def built(path: Path) -> Page:
-    return Page(path)
-
-
 def book_pages() -> list[Path]:
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     return [HTML / f"{page}.html" for page in complete.pages(toc)]
@@ -170,18 +174,8 @@ def test_pages_load_nothing_from_another_machine():
 
 @pytest.mark.browser
 def test_links_within_the_book_lead_somewhere_and_those_outside_are_encrypted():
-    def broken(page: Path) -> Iterator[str]:
-        for address in [*built(page).links, *built(page).loads]:
-            parts = urlsplit(address)
-            if parts.scheme or parts.netloc:
-                continue
-            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
-            anchors = built(target).anchors if target.suffix == ".html" and target.is_file() else set()
-            if not target.is_file() or (target.suffix == ".html" and unquote(parts.fragment) not in {"", *anchors}):
-                yield address
-        yield from (address for address in built(page).links if urlsplit(address).scheme == "http")
-
-    assert on_pages(lambda page: list(broken(page))) == {}
+    assert links.all_broken(HTML) == []
+    assert on_pages(lambda page: [link for link in built(page).links if urlsplit(link).scheme == "http"]) == {}
 
 
 @pytest.mark.browser

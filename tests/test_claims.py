@@ -96,6 +96,15 @@ def test_models_that_disagree_leave_a_claim_inconclusive(tmp_path):
     assert decided(claim(LOCAL), tmp_path)[0] == "inconclusive"
 
 
+def test_a_sign_that_turns_along_training_depends_on_the_step_and_not_on_the_definition(tmp_path):
+    late = {"depth-late": -1.0, "depth-late-error": 0.1, "depth-late-n": 20}
+    remembering(tmp_path / "one", "depth-local", 1.0, **late)
+    two = [LOCAL, LOCAL | {"effect": "depth-late"}]
+    assert decided(claim(*two), tmp_path)[0] == "depends on the definition"
+    steps = [test | {"condition": "training step"} for test in two]
+    assert decided(claim(*steps), tmp_path)[0] == "depends on the training step"
+
+
 def test_readings_of_the_paper_s_values_have_a_verdict_of_their_own(tmp_path):
     remembering(tmp_path / "one", "depth-paper", 1.0)
     both = claim(LOCAL, PAPER)
@@ -177,6 +186,10 @@ def test_every_verdict_has_a_shape_of_its_own_beside_its_word():
     for name in verdicts.VERDICTS:
         assert f'<symbol id="mark-{name.replace(" ", "-")}"' in line
     assert 'href="#mark-depends-on-the-definition"></use></svg>depends on the definition</span>' in line
+    css = (paths.ROOT / "book" / "_static" / "claims.css").read_text(encoding="utf-8")
+    for name in set(verdicts.VERDICTS) - {"not measured here"}:  # which is muted as all text beside it
+        slug = name.replace(" ", "-")
+        assert f".verdict-{slug} " in css or re.search(r'class\*="(verdict-[\w-]+)"', css)[1] in f"verdict-{slug}"
 
 
 def test_every_claim_states_the_paper_its_rules_and_an_existing_section():
@@ -185,6 +198,7 @@ def test_every_claim_states_the_paper_its_rules_and_an_existing_section():
         assert re.search(rf"^# #+ {re.escape(claim['section'])}$", twin, re.M), (claim["claim"], claim["section"])
         assert claim["paper"] and claim["models"] and all(t["says"] and t["measured"] for t in claim["test"])
         assert {test["claims"] for test in claim["test"]} <= set(verdicts.DIRECTIONS)
+        assert {test["condition"] for test in claim["test"] if "condition" in test} <= set(verdicts.CONDITIONS)
         assert {test.get("scope", "here") for test in claim["test"]} <= {"here", "paper"}
         assert {test["unit"] for test in claim["test"] if "unit" in test} <= set(claims.read_margins())
 

@@ -291,3 +291,20 @@ def test_the_container_has_a_python_that_the_project_allows_and_builds_the_book(
     assert "make book" in text and "RUN make .venv/.ready" in text
     ignored = (paths.ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     assert {".venv", "_build", "results"} <= set(ignored)
+
+
+@pytest.mark.parametrize("page", sorted((paths.ROOT / "book").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_calls_the_quantised_model_by_its_full_name_first_and_in_tables(page):
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if "SmolLM2-135M" in line]
+    full = "SmolLM2-135M-Instruct (Q4_1)"
+    # Headings, and the buttons of the explorer, are short.
+    prose = [line for line in lines if not line.startswith("#") and " | model=" not in line]
+    assert not prose or re.search(r"SmolLM2-135M.{16}", prose[0])[0] == full
+    assert [line for line in prose if line.startswith("|") and "SmolLM2-135M" in line.replace(full, "")] == []
+
+
+@pytest.mark.parametrize("page", ["index", "depth"])
+def test_where_coupling_is_found_the_claim_that_one_reading_reverses_is_linked(page):
+    first = claims.read_claims()[0]["claim"]
+    text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
+    assert first.startswith("Blocks share their strongest directions") and "{ref}`claim 1 <claim-1>` depends" in text

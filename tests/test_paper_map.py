@@ -146,8 +146,25 @@ def test_the_page_has_a_row_for_each_item_and_each_command_once():
     assert "{py:func}`depth.draw_matrices <coupling_lib.figures.depth.draw_matrices>`" in page
     assert "[depth-matrices](../results/smollm2-135m/depth.ipynb)" in page
     drawn = sum(len(paper_map.items_of(row)) for row in ROWS)
-    assert page.startswith(f"Of {drawn} figures and tables, ")
+    own = sum(
+        len(paper_map.items_of(row)) for row in ROWS if row["state"] == "faithful" and not paper_map.by_command(row)
+    )
+    faithful = sum(len(paper_map.items_of(row)) for row in ROWS if row["state"] == "faithful")
+    assert page.startswith(f"Of {drawn} figures and tables, {own} stand in this book with the paper's own values. For ")
+    assert f"For {faithful - own} more there is a command" in page and own == 8
+    assert page.count(", by a command not run here") == sum(
+        row["state"] == "faithful" and paper_map.by_command(row) for row in ROWS
+    )
+    instead = re.search(r"for other models: (.+?)\. ", page)[1]
+    assert sum(map(int, re.findall(r"(?:^|, )(\d+) for ", instead))) == faithful - own
     assert all(f"- *{state}*: {rule}" in page for state, rule in paper_map.STATES.items())
+
+
+@each_row
+def test_what_stands_here_with_the_paper_s_own_values_needs_no_model_of_it(row):
+    if row["state"] == "faithful" and row["notebook"] and not paper_map.by_command(row) and row["figures"]:
+        data = [shown_in(row["notebook"])[name][1] for name in paper_map.listed(row, "figures")]
+        assert any(word in taken for taken in data for word in PAPERS_OWN)
 
 
 def test_a_range_of_items_is_counted_one_by_one():

@@ -1,4 +1,4 @@
-"""The table of features: forty rows, and behind every yes a page or a file that is there."""
+"""The table of features: a row a feature, and behind every yes a page or a file that is there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import complete
 import pytest
 import status
 import yaml
-from test_book import HTML, built
+from links import built
+from test_book import HTML
 
 from coupling_lib import paths
 
@@ -25,9 +26,9 @@ def targets(text: str) -> tuple[list[str], list[str]]:
     return re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text), re.findall(r"\{download\}`[^<`]+<([^>]+)>`", text)
 
 
-def test_there_are_forty_features_each_with_a_letter_for_every_book():
-    assert len(ROWS) == 40 == len({row["name"] for row in ROWS})
-    assert {len(row["others"]) for row in ROWS} == {len(KNOWN["books"])} == {9}
+def test_there_are_forty_three_features_each_with_a_letter_for_every_book():
+    assert len(ROWS) == 43 == len({row["name"] for row in ROWS})
+    assert {len(row["others"]) for row in ROWS} == {len(KNOWN["books"])} == {12}
     assert set("".join(row["others"] for row in ROWS)) <= set(status.OTHERS)
     assert {row["here"] for row in ROWS} <= set(status.MARKS)
 
@@ -47,11 +48,23 @@ def test_a_yes_leads_to_what_is_there_and_anything_else_says_why(row):
 def test_the_page_counts_its_rows_and_explains_what_is_missing():
     page = status.status_page()
     rows = re.findall(r"^\| (\d+) \| (.+?) \| \*\*(\w+)\*\*", page, re.MULTILINE)
-    assert [int(number) for number, *_ in rows] == list(range(1, 41))
+    assert [int(number) for number, *_ in rows] == list(range(1, 44))
     counts = {words: int(n) for n, words in re.findall(r"(\d+) (yes|ready|partly|no)\b", page.splitlines()[0])}
-    assert sum(counts.values()) == 40 and counts["yes"] == sum(mark == "y" for *_, mark in rows)
+    assert sum(counts.values()) == 43 and counts["yes"] == sum(mark == "y" for *_, mark in rows)
     explained = re.findall(r"^- Row (\d+)\. ", page, re.MULTILINE)
     assert explained == [number for number, _, mark in rows if mark in ("p", "n")]
+    # A heading stands over something, and a link to it is there if it is.
+    assert bool(explained) == ("## What is missing" in page) == ("#what-is-missing-and-why" in page)
+
+
+def test_nothing_is_missing_without_a_heading_over_nothing(monkeypatch):
+    whole = KNOWN | {"feature": [row for row in ROWS if row["here"] in ("y", "ready")]}
+    monkeypatch.setattr(status, "features", lambda: whole)
+    assert "What is missing" not in status.status_page()
+
+
+def test_the_best_of_the_field_stand_in_the_table():
+    assert {"Distill", "transformer-circuits.pub", "circuit-tracer"} <= set(KNOWN["books"])
 
 
 @pytest.mark.browser

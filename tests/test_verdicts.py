@@ -91,8 +91,31 @@ def test_the_detectable_effect_is_found_four_times_out_of_five():
         ([], "not measured here"),
     ],
 )
-def test_readings_make_one_of_five_verdicts(readings, verdict):
+def test_readings_of_several_definitions_make_one_of_five_verdicts(readings, verdict):
     assert verdicts.verdict(readings) == verdict and verdict in verdicts.VERDICTS
+
+
+STEP = "training step"
+
+
+@pytest.mark.parametrize(
+    ("readings", "verdict"),
+    [
+        ([(FOR, STEP), (FOR, STEP), (AGAINST, STEP)], "depends on the training step"),
+        ([(FOR, STEP), (AGAINST, STEP), (UNDECIDED, STEP)], "depends on the training step"),
+        # An undecided reading of another definition takes no part in the split.
+        ([(FOR, STEP), (AGAINST, STEP), (UNDECIDED, None)], "depends on the training step"),
+        ([(FOR, STEP), (AGAINST, STEP), (FOR, None)], "depends on the definition"),
+        ([(FOR, STEP), (AGAINST, None)], "depends on the definition"),
+        ([(FOR, None), (AGAINST, None)], "depends on the definition"),
+        ([(FOR, STEP), (AGAINST, "model")], "depends on the definition"),
+        ([(FOR, STEP), (FOR, STEP)], "reproduced"),
+        ([(AGAINST, STEP)], "contradicted"),
+        ([(FOR, STEP), (UNDECIDED, STEP)], "inconclusive"),
+    ],
+)
+def test_a_split_among_readings_of_one_definition_is_its_condition_s(readings, verdict):
+    assert verdicts.verdict(*zip(*readings, strict=True)) == verdict and verdict in verdicts.VERDICTS
 
 
 def test_models_that_differ_decide_nothing():

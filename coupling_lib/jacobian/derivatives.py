@@ -138,10 +138,7 @@ def _formed(traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]
         if not all(map(math.isfinite, extremes)):
             raise UntrustworthyResultError(f"{named} holds NaN or infinite entries; try precision='float32'")
         if not any(extremes):
-            raise UntrustworthyResultError(
-                f"{named} is zero: position {pair[1]} does not attend to position {pair[0]} in this block (a later or "
-                "masked token), or its weights dropped out of differentiation"
-            )
+            raise zero_jacobian(trace, block, pair)
     return J
 
 
@@ -254,6 +251,19 @@ def pulled_back(y: Tensor, x: Tensor, cotangents: Tensor) -> Tensor:
             warnings.warn(said, RuntimeWarning, stacklevel=2)
         _AT_MOST[x.device.type] = min(size, _AT_MOST.get(x.device.type, size))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def zero_jacobian(trace: Trace, block: int, pair: tuple[int, int]) -> UntrustworthyResultError:
+    """Give the error for a Jacobian that is zero: why it is, and what to do."""
+    (start, end), named = pair, f"the Jacobian of {position_name(trace, block, pair)} is zero"
+    if start > end:
+        return UntrustworthyResultError(
+            f"{named}: position {end} does not attend to position {start}, a later one; in a causal model that is "
+            f"so by construction: exchange the two, token_in={end} and token_out={start}"
+        )
+    far = "a token outside of its window, or a masked one: take one nearer"
+    why = f"position {end} does not attend to position {start} in this block ({far}), or " if start < end else ""
+    return UntrustworthyResultError(f"{named}: {why}its weights dropped out of differentiation")
 
 
 def position_name(trace: Trace, block: int, pair: tuple[int, int]) -> str:

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
+from coupling_lib.errors import UntrustworthyResultError, check_whole
 from coupling_lib.jacobian.derivatives import (
     batch_size,
     batched_gradient,
@@ -29,8 +30,9 @@ from coupling_lib.jacobian.derivatives import (
     evaluate,
     n_evaluated,
     position_name,
+    zero_jacobian,
 )
-from coupling_lib.svd.operators import fewer_products
+from coupling_lib.svd.operators import fewer_products, real_factor
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets
 
 if TYPE_CHECKING:
@@ -42,10 +44,13 @@ class BlockJacobian:
     """J^l_{t1 t2} of one block at one pair of token positions, formed only when used.
 
         J = trace.jacobian(block=8)
-        J @ V              # J V, without forming J
+        J @ V              # J V, without forming J; V a tensor or a numpy array, (d,) or (d, m), of finite numbers
         J.T @ U            # J^T U
         J.dense()          # the (d, d) matrix, formed once; rows are outputs, J[i, j] = d f_i / d x_j
         J.svd(k=10)        # top singular triplets, each certified
+
+    A factor that is none raises `ParameterError`. A Jacobian that is zero, as that of a pair of tokens against the
+    causal order is, raises `UntrustworthyResultError` wherever it is used, rather than products of zeros.
 
     Args:
         trace: the trace at whose states the block is linearised.
@@ -61,6 +66,7 @@ class BlockJacobian:
     token_out: int
     boundary: str = "block"
     _graph: _Graph | None = field(default=None, init=False)
+    _checked: bool = field(default=False, init=False)
 
     def __repr__(self) -> str:
         return f"BlockJacobian({position_name(self.trace, self.block, (self.token_in, self.token_out))})"
@@ -85,15 +91,12 @@ class BlockJacobian:
         """Give the transposed operator: `J.T @ U` is J^T U."""
         return _Transposed(self)
 
-    def __matmul__(self, V: Tensor) -> Tensor:
+    def __matmul__(self, V: Tensor | np.ndarray) -> Tensor:
         return self._product(V, transposed=False)
 
-    def _product(self, V: Tensor, *, transposed: bool) -> Tensor:
-        """Compute J V or J^T V, for `V` of shape `(d,)` or `(d, m)`."""
-        if V.ndim not in (1, 2) or V.shape[0] != self.shape[1]:
-            raise ParameterError(
-                f"the factor has shape {tuple(V.shape)}; ({self.shape[1]},) or ({self.shape[1]}, m) fits"
-            )
+    def _product(self, factor: Tensor | np.ndarray, *, transposed: bool) -> Tensor:
+        """Compute J V or J^T V, for a factor V of shape `(d,)` or `(d, m)`."""
+        V = real_factor(factor, self.shape[1])
         if "_dense" in self.__dict__:
             return (self._dense.T if transposed else self._dense) @ V.to(self._dense)
         columns = (V.unsqueeze(0) if V.ndim == 1 else V.T).to(self.device, self.dtype)
@@ -146,6 +149,12 @@ class _Graph:
         pairs = [(jacobian.token_in, jacobian.token_out)]
         self._x, self._y = evaluate([trace], block, pairs, jacobian.boundary)
         self._batch = batch_size(trace, n_evaluated(trace, block, pairs))
+        # A token's own derivative holds the identity here; that between two tokens may be zero throughout.
+        if not jacobian._checked:
+            anything = torch.randn(1, trace.d_model, generator=torch.Generator().manual_seed(0)).to(self._y)
+            if jacobian.token_in != jacobian.token_out and not self.product(anything, transposed=True).any():
+                raise zero_jacobian(trace, block, pairs[0])
+            jacobian._checked = True
 
     def product(self, columns: Tensor, *, transposed: bool) -> Tensor:
         """Multiply columns, given as rows."""
@@ -168,7 +177,7 @@ class _Transposed:
     def __init__(self, jacobian: BlockJacobian):
         self.T, self.shape = jacobian, jacobian.shape[::-1]
 
-    def __matmul__(self, U: Tensor) -> Tensor:
+    def __matmul__(self, U: Tensor | np.ndarray) -> Tensor:
         return self.T._product(U, transposed=True)
 
     def dense(self) -> Tensor:

@@ -17,6 +17,7 @@ from coupling_lib.blocks import precision
 from coupling_lib.blocks.record import BlockCall, record, sides
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
 from coupling_lib.inputs.given import check_model, prompt_inputs
+from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.load import Model
 
@@ -167,7 +168,8 @@ class Trace:
         Args:
             block: which block, counted from 0; negative counts from the end.
             token_in: t1, the position that is varied.
-            token_out: t2, the position that is read; `token_in` by default.
+            token_out: t2, the position that is read; `token_in` by default. In a causal model it is not before t1:
+                such a Jacobian is zero by construction, and its use raises `UntrustworthyResultError`.
             boundary: `"block"` for the block itself; `"hidden_states"` for the released code's reading,
                 whose last block includes the final norm; `"branch"`, for a model with post-norm blocks, for what a
                 block's sub-layers add to the stream before it is normalised, see `postnorm`.
@@ -189,12 +191,13 @@ class Trace:
         return BlockJacobian(self, int(block) % self.n_blocks, start, end, boundary)
 
 
-def trace(model: Model, given: str | Tensor) -> Trace:
+def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
     """Run a model once and record every block's input, output and call.
 
     Args:
         model: a model from `load_model`.
-        given: a text; token ids, shape `(1, n)`, integer; or an image, shape `(1, c, h, w)`, floating point.
+        given: a text, or a `Prompt` with one; token ids, shape `(1, n)`, integer; or an image, shape `(1, c, h, w)`,
+            floating point.
 
     Returns:
         the trace. An input that is empty, of another shape or longer than the model can read, and a text
@@ -248,17 +251,17 @@ def _refuse_narrow_arithmetic() -> None:
             )
 
 
-def _inputs(model: Model, given: str | Tensor) -> dict[str, Tensor]:
+def _inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
     """Turn what the user gave into what the model takes, or say in one line why not."""
     hf, wanted = model.hf, model.hf.main_input_name
-    pixels = wanted == "pixel_values"
+    pixels, given = wanted == "pixel_values", getattr(given, "text", given)
     if isinstance(given, str):
         prompt_inputs(given)
         if model.tokenizer is None:
             raise ParameterError(f"{model.name} has no tokenizer and was given a text; give {wanted} as a tensor")
         given = torch.tensor([model.tokenizer(given)["input_ids"]], dtype=torch.long)
     if not isinstance(given, Tensor):
-        raise ParameterError(f"the input is a {type(given).__name__}; give a text or a tensor of {wanted}")
+        raise ParameterError(f"the input is a {type(given).__name__}; give a text, a `Prompt` or a tensor of {wanted}")
     whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
     fits = given.ndim == (4 if pixels else 2) and (given.is_floating_point() if pixels else whole)
     fits = fits and given.layout == torch.strided and not given.is_meta

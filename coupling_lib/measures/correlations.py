@@ -54,7 +54,8 @@ def rival_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
     partial = regression.given_all_others(variables, y) if len(y) > len(variables) + 2 else {}
     rows = []
     for name, x in variables.items():
-        r, low, high, *_ = regression.correlation_over(x, y, n_resamples=1000, fewest=3)
+        # By the same draws as in `sign_along_training`, so that one correlation has one interval.
+        r, low, high, *_ = regression.correlation_over(x, y)
         row = {"predictor": name, "r": r, "r_low": low, "r_high": high} | _explained(x, y, table["width"])
         rows.append(row | dict(zip(("partial", "partial_p"), partial.get(name, (np.nan, np.nan)), strict=True)))
     found = pd.DataFrame(rows)
@@ -116,7 +117,7 @@ def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) ->
     y, x, tokens = _floats(table, score, coupling, "log_tokens")
     found = {"checkpoints": float(len(table))}
     for prefix, (a, b) in {"": (x, y), "tokens-": (tokens, x)}.items():
-        r, low, high, *_ = regression.correlation_over(a, b, table["model"], n_resamples=1000, fewest=3)
+        r, low, high, *_ = regression.correlation_over(a, b, table["model"].to_numpy())
         found |= {f"{prefix}r": r, f"{prefix}low": low, f"{prefix}high": high}
     within = within_models(table, score, coupling)["r"]
     return found | {"within-median": float(within.median()), "within-positive": float((within > 0).mean())}

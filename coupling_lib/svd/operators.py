@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator
 
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, shown
 
 # A column of few takes as long as so many columns of a product at the rate of matrix products: it waits for weights.
 FEW_AT_ONCE = 3
@@ -19,14 +19,14 @@ def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
     arrays that go in and come out; the products themselves are as exact as J computes them.
 
     Args:
-        J: a tensor, a `BlockJacobian`, or any object with `shape`, `@` and `.T @` over torch tensors.
+        J: a tensor or a numpy array, a `BlockJacobian`, or any object with `shape`, `@` and `.T @` over torch tensors.
         dtype: `"float64"` or `"float32"`.
 
     Returns:
         the operator, of shape `J.shape`.
 
     Raises:
-        ParameterError: if `dtype` is another, or `J` is no operator.
+        ParameterError: if `dtype` is another, or `J` is no operator; in a product, if the factor is none.
 
     Example:
         >>> from scipy.sparse.linalg import svds
@@ -36,9 +36,10 @@ def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
     if dtype not in ("float32", "float64"):
         raise ParameterError(f"dtype is {dtype!r}; 'float64' or 'float32' is expected")
     _check_operator("J", J)
+    J = as_torch_operator(J)
 
     def product(operator: Any, factor: np.ndarray) -> np.ndarray:
-        columns = torch.from_numpy(np.array(factor, dtype=dtype))
+        columns = real_factor(factor, operator.shape[1]).to(getattr(torch, dtype))
         columns = columns.to(operator) if isinstance(operator, torch.Tensor) else columns
         return (operator @ columns).detach().cpu().to(getattr(torch, dtype)).numpy()
 
@@ -60,6 +61,26 @@ def as_torch_operator(operator: Any) -> Any:
         return _FromNumpy(operator)
     _check_operator("the operator", operator)
     return operator
+
+
+def real_factor(factor: Any, width: int) -> torch.Tensor:
+    """Give a factor of finite real numbers, `(width,)` or `(width, m)`, as a tensor, and refuse anything else."""
+    if isinstance(factor, np.ndarray) and factor.dtype.kind in "fiub":
+        # A copy in the machine's own order: torch takes no array of another one, nor wider floating point.
+        factor = torch.from_numpy(np.array(factor, dtype="float32" if factor.dtype == np.float32 else "float64"))
+    if not isinstance(factor, torch.Tensor) or factor.is_complex() or factor.layout != torch.strided:
+        kind = f"{type(factor).__name__}{f' of {factor.dtype}' if hasattr(factor, 'dtype') else ''}"
+        raise ParameterError(
+            f"the factor is {shown(factor, 60)} ({kind}); give a torch tensor or a numpy array of real numbers"
+        )
+    if factor.ndim not in (1, 2) or factor.shape[0] != width:
+        raise ParameterError(f"the factor has shape {tuple(factor.shape)}; ({width},) or ({width}, m) fits")
+    if not bool((finite := factor.isfinite()).all()):
+        raise ParameterError(
+            f"the factor holds NaN or infinite values in {int((~finite).sum())} of {factor.numel()} entries; "
+            "give finite ones"
+        )
+    return factor
 
 
 def fewer_products(d: int, k: int, n_blocks: int = 0) -> bool:
@@ -95,5 +116,6 @@ class _FromNumpy:
     def T(self) -> "_FromNumpy":  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
         return _FromNumpy(self._operator.T)
 
-    def __matmul__(self, V: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(np.asarray(self._operator @ V.detach().cpu().numpy())).to(self.dtype)
+    def __matmul__(self, V: torch.Tensor | np.ndarray) -> torch.Tensor:
+        columns = real_factor(V, self.shape[1]).detach().cpu().numpy()
+        return torch.from_numpy(np.asarray(self._operator @ columns)).to(self.dtype)

@@ -177,14 +177,37 @@ def test_svd_of_a_jacobian_is_that_of_the_dense_matrix():
     assert float(triplets.residual.max()) < 1e-12
 
 
-def test_later_token_of_a_causal_model_is_refused_as_zero():
-    with pytest.raises(UntrustworthyResultError, match="position 3 does not attend to position 8"):
-        traced(LLAMA).jacobian(1, 8, 3).dense()
+USES = {
+    "dense": lambda J: J.dense(),
+    "product": lambda J: J @ torch.ones(32),
+    "transposed product": lambda J: J.T @ torch.ones(32),
+    "svd": lambda J: J.svd(2),
+    "svd by products": lambda J: J.svd(2, formed=False),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_later_token_of_a_causal_model_is_refused_as_zero(use):
+    with pytest.raises(UntrustworthyResultError) as refused:
+        use(traced(LLAMA).jacobian(1, 8, 3))
+    assert str(refused.value) == (
+        "the Jacobian of 'llama', block 1, token 8 -> 3 is zero: position 3 does not attend to position 8, a later "
+        "one; in a causal model that is so by construction: exchange the two, token_in=3 and token_out=8"
+    )
+
+
+def test_later_token_of_a_bidirectional_model_is_multiplied_like_any_other():
+    trace, v = traced(BERT), torch.ones(32, dtype=torch.float64)
+    lazy, J = trace.jacobian(1, 9, 7), trace.jacobian(1, 9, 7).dense()
+    torch.testing.assert_close((lazy @ v, lazy.T @ v), (J @ v, J.T @ v), rtol=1e-9, atol=1e-12)
 
 
 def test_token_outside_a_sliding_window_is_refused_as_zero():
-    with pytest.raises(UntrustworthyResultError, match="does not attend"):
-        traced(named("mistral-window")).jacobian(1, 0, 10).dense()
+    for use in USES.values():
+        with pytest.raises(
+            UntrustworthyResultError, match=r"10 does not attend to position 0 in this block.*take one n"
+        ):
+            use(traced(named("mistral-window")).jacobian(1, 0, 10))
 
 
 def test_boundary_of_the_released_code_differs_at_the_last_block_only():
@@ -312,3 +335,57 @@ def test_whole_numbers_of_numpy_count_blocks_and_tokens():
 def test_a_factor_of_the_wrong_length_is_refused():
     with pytest.raises(ParameterError, match=r"\(31,\)"):
         traced(LLAMA).jacobian(0) @ torch.zeros(31)
+
+
+@pytest.mark.parametrize("formed", [False, True], ids=["products", "formed"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", ">f8", "int64", "bool"])
+def test_a_factor_of_numpy_gives_the_tensor_that_its_own_would(dtype, formed):
+    J = traced(GPT2).jacobian(1)
+    V = (np.arange(96).reshape(32, 3) % 5).astype(dtype)
+    wanted = J.dense() @ torch.from_numpy(V.astype("float64"))
+    operator = J if formed else traced(GPT2).jacobian(1)
+    for found, right in [
+        (operator @ V, wanted),
+        (operator @ V[:, 1], wanted[:, 1]),
+        (operator @ V[:, ::-1], wanted.flip(1)),
+    ]:
+        assert isinstance(found, torch.Tensor) and found.dtype == torch.float64
+        torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        operator.T @ V, J.dense().T @ torch.from_numpy(V.astype("float64")), rtol=1e-9, atol=1e-12
+    )
+
+
+NOT_FINITE = "the factor holds NaN or infinite values in "
+
+
+@pytest.mark.parametrize("formed", [False, True], ids=["products", "formed"])
+@pytest.mark.parametrize(
+    ("factor", "message"),
+    [
+        (torch.full((32, 2), torch.nan), NOT_FINITE + "64 of 64 entries; give finite ones"),
+        (np.array([0.0] * 31 + [np.inf]), NOT_FINITE + "1 of 32 entries; give finite ones"),
+        ([1.0, 2.0], "the factor is [1.0, 2.0] (list); give a torch tensor or a numpy array of real numbers"),
+        ("V", "the factor is 'V' (str); give a torch tensor or a numpy array of real numbers"),
+        (None, "the factor is None (NoneType); give a torch tensor or a numpy array of real numbers"),
+        (2.0, "the factor is 2.0 (float); give a torch tensor or a numpy array of real numbers"),
+        (np.array(["a"]), "the factor is array(['a'], dtype='<U1') (ndarray of <U1); give a torch tensor or a numpy "
+                          "array of real numbers"),
+        (np.zeros(31), "the factor has shape (31,); (32,) or (32, m) fits"),
+        (np.zeros((32, 1, 1)), "the factor has shape (32, 1, 1); (32,) or (32, m) fits"),
+    ],
+    ids=["nan", "infinite", "list", "text", "none", "number", "texts", "length", "dimensions"],
+)  # fmt: skip
+def test_what_is_no_factor_is_refused_in_one_line(factor, message, formed):
+    J = traced(GPT2).jacobian(1)
+    if formed:
+        J.dense()
+    for operator in (J, J.T):
+        with pytest.raises(ParameterError) as refused:
+            operator @ factor
+        assert str(refused.value) == message
+
+
+def test_a_complex_factor_is_refused():
+    with pytest.raises(ParameterError, match=r"\(Tensor of torch\.complex64\); give a torch tensor"):
+        traced(GPT2).jacobian(1) @ torch.ones(32, dtype=torch.complex64)

@@ -9,6 +9,7 @@ import torch
 from families import loaded, named
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian import tracing
 from coupling_lib.models.load import load_model
 
@@ -49,6 +50,14 @@ def test_text_is_tokenised_and_its_tokens_are_named():
     assert trace.n_tokens == len(trace.tokens) and trace.route == "attention"
 
 
+def test_a_prompt_is_traced_by_its_text():
+    model, text = load_model("nano-neox"), "It was the best of times"
+    found, wanted = tracing.trace(model, Prompt("dickens", "novels", text)), tracing.trace(model, text)
+    assert torch.equal(found.hidden, wanted.hidden) and found.tokens == wanted.tokens
+    with pytest.raises(ParameterError, match="is an empty text"):
+        tracing.trace(model, Prompt("nothing", "novels", " "))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -58,7 +67,8 @@ def test_text_is_tokenised_and_its_tokens_are_named():
         (torch.zeros(1, 5), "dtype torch.float32"),
         (torch.full((1, 5), 64), "outside the vocabulary of llama, 0 to 63"),
         (torch.zeros(1, 65, dtype=torch.long), "reads at most 64"),
-        (17, "the input is a int"),
+        (17, "the input is a int; give a text, a `Prompt` or a tensor of input_ids"),
+        (["some text"], "the input is a list"),
     ],
 )
 def test_input_that_does_not_fit_is_refused_in_one_line(given, message):

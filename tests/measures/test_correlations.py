@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures import correlations
+from coupling_lib.measures import correlations, generalization
 
 COUPLING = "normalized_miscoupling_k10_relative"
 
@@ -145,3 +145,18 @@ def test_tokens_are_followed_up_to_the_peak_and_from_there_on(suite):
 def test_a_negative_correlation_counts_against_coupling(last):
     found = correlations.signed_gains(last.assign(turned=-last.negative_loss), "negative_loss", "turned")["width"]
     assert found.value == pytest.approx(-1 - r(last.width, last.negative_loss) ** 2) and found.n == 12
+
+
+def test_one_correlation_has_one_interval_in_every_table():
+    """At the last step, and among the rivals; over all checkpoints, and by phase."""
+    shipped = generalization.suite()
+    signs = correlations.sign_along_training(shipped, "negative_loss", COUPLING)
+    budget = correlations.equal_tokens(correlations.last_checkpoints(shipped))
+    rival = correlations.rival_table(budget, "negative_loss", COUPLING).set_index("predictor").loc["coupling"]
+    assert rival[["r", "r_low", "r_high"]].tolist() == pytest.approx(
+        signs.iloc[-1][["r", "low", "high"]].tolist(), abs=1e-9
+    )
+    beside = correlations.checkpoints_beside_models(shipped, "negative_loss", COUPLING)
+    phase = correlations.tokens_by_phase(shipped, COUPLING)["all"]
+    ends = ("r", "low", "high")
+    assert [beside[f"tokens-{end}"] for end in ends] == pytest.approx([phase[end] for end in ends], abs=1e-9)

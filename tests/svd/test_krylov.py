@@ -196,6 +196,35 @@ def test_operators_of_other_libraries_are_accepted(wrap):
     assert found.U.dtype == torch.float64
 
 
+@pytest.mark.parametrize(
+    "wrap", [csr_matrix, lambda A: as_linear_operator(torch.from_numpy(A))], ids=["sparse", "scipy"]
+)
+def test_operators_of_other_libraries_multiply_arrays_and_refuse_what_is_no_factor(wrap):
+    A = np.arange(6.0).reshape(2, 3)
+    operator = as_torch_operator(wrap(A))
+    for V in (np.ones((3, 2)), np.ones(3, dtype="float32"), torch.ones(3, 1)):
+        found = operator @ V
+        assert isinstance(found, torch.Tensor)
+        np.testing.assert_allclose(found, A @ np.asarray(V))
+    for factor, said in [
+        ([1.0], "is \\[1.0\\] \\(list\\)"),
+        (np.full(3, np.nan), "3 of 3"),
+        (np.ones(2), "shape \\(2,\\)"),
+    ]:
+        with pytest.raises(ParameterError, match=f"^the factor .*{said}"):
+            operator @ factor
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, csr_matrix], ids=["array", "sparse"])
+def test_arrays_become_linear_operators_and_a_factor_with_nan_is_refused(wrap):
+    A = np.arange(6.0).reshape(2, 3)
+    operator = as_linear_operator(wrap(A))
+    np.testing.assert_allclose(operator.matmat(np.ones((3, 2))), A @ np.ones((3, 2)))
+    np.testing.assert_allclose(operator.rmatvec(np.ones(2)), A.T @ np.ones(2))
+    with pytest.raises(ParameterError, match="1 of 3 entries"):
+        operator.matvec(np.array([1.0, np.nan, 0.0]))
+
+
 def test_what_is_no_operator_is_refused():
     with pytest.raises(ParameterError, match="the operator is a str"):
         as_torch_operator("J")
