@@ -42,10 +42,12 @@ class Known(Mapping):
 
     def column(self, figure: str, name: str, **where: Any) -> np.ndarray:
         """Give a column of the table under a figure, of the rows that are asked for."""
+        model, _, own = figure.rpartition("/")
         found = tables(self.notebook(figure))
-        if (own := figure.rpartition("/")[2]) not in found:
+        # A program draws one figure for each part that it writes.
+        if not (chosen := list(found.values()) if model == "book" else [found[own]] if own in found else []):
             raise KeyError(f"the figure {figure}")
-        return _rows(found[own], figure, name, where)
+        return _rows(chosen[0], figure, name, where)
 
     def data(self, table: str, name: str, **where: Any) -> np.ndarray:
         """Give a column of a table of `data/`."""
