@@ -31,7 +31,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": lambda *values: np.min(values), "max": lambda *values: np.max(values), "abs": np.abs,
     "all": lambda values: bool(np.all(values)), "any": lambda values: bool(np.any(values)),
     "sum": np.sum, "mean": np.mean, "median": np.median, "round": np.round, "sqrt": np.sqrt, "len": np.size,
-    "diagonal": np.diagonal,
+    "diagonal": np.diagonal, "last": lambda values: values[-1],
+    "correlation": lambda one, other: float(np.corrcoef(one, other)[0, 1]),
     "rises": lambda values: bool(np.all(np.diff(values) > 0)),
     "falls": lambda values: bool(np.all(np.diff(values) < 0)),
 }  # fmt: skip

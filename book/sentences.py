@@ -48,7 +48,7 @@ RECORDS = ("verdicts-", "run-", "models", "machine", "versions", "measured", "re
 """Parts that a program writes by a rule of its own, by how their names begin: records, commands, verdicts, samples."""
 REASONS = {
     "definition": "says what a word, a number or a mark in a figure means",
-    "mathematics": "holds for any numbers, or follows from a formula",
+    "mathematics": "holds for any numbers: follows from a formula, or from how a block is built",
     "method": "says how something was measured, computed, chosen or drawn",
     "software": "says what a program does; its tests check it",
     "paper": "tells what the paper, or other work, reports or leaves open",
