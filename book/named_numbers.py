@@ -1,16 +1,20 @@
-"""Numbers that the claims name: read from executed notebooks and the paper's figures, computed with, put into texts."""
+"""Numbers by the names of claims and sentences: read from executed notebooks, computed with, put into texts."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import io
 import operator
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import nbformat
+import numpy as np
+import pandas as pd
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.generalization import paper_figures
@@ -19,9 +23,20 @@ Numbers = Mapping[str, float | str]
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.USub: operator.neg,
+    ast.USub: operator.neg, ast.Not: lambda value: not _truth(value),
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
-_FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "abs": abs}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": lambda *values: np.min(values), "max": lambda *values: np.max(values), "abs": np.abs,
+    "all": lambda values: bool(np.all(values)), "any": lambda values: bool(np.any(values)),
+    "sum": np.sum, "mean": np.mean, "median": np.median, "round": np.round, "sqrt": np.sqrt, "len": np.size,
+    "diagonal": np.diagonal, "last": lambda values: values[-1],
+    "correlation": lambda one, other: float(np.corrcoef(one, other)[0, 1]),
+    "rises": lambda values: bool(np.all(np.diff(values) > 0)),
+    "falls": lambda values: bool(np.all(np.diff(values) < 0)),
+}  # fmt: skip
+_TABLE = re.compile(r'<a download="([\w-]+)\.csv" href="data:text/csv[^,]*,([^"]*)"')
 
 
 def cells_of(notebook: Path) -> list[nbformat.NotebookNode]:
@@ -64,6 +79,26 @@ def remembered(notebook: Path) -> dict[str, float | str]:
     return found
 
 
+@functools.cache
+def tables(page: Path) -> dict[str, pd.DataFrame]:
+    """Read the tables under the figures of an executed notebook, or of a part of a page that a program wrote.
+
+    Args:
+        page: the file; one that does not exist has none.
+
+    Returns:
+        tables by the names of their figures.
+    """
+    if not page.is_file():
+        return {}
+    if page.suffix == ".md":
+        shown = page.read_text(encoding="utf-8")
+    else:
+        outputs = [output.get("data", {}) for cell in cells_of(page) for output in cell.get("outputs", [])]
+        shown = "".join("".join(data.get("text/html", "")) for data in outputs)
+    return {name: pd.read_csv(io.StringIO(unquote(text)), comment="#") for name, text in _TABLE.findall(shown)}
+
+
 def paper_numbers() -> dict[str, float]:
     """Give the paper's numbers under the names that claims use.
 
@@ -95,17 +130,47 @@ def computed(value: float | str, numbers: Numbers) -> float | None:
         the value; None if a number is missing.
 
     Raises:
-        ParameterError: if the expression holds anything but arithmetic, min, max and abs.
+        ParameterError: if the expression is a comparison, or holds anything but what `evaluated` knows.
     """
     if not isinstance(value, str):
         return float(value)
-    names = list(dict.fromkeys(re.findall(r"\[([^\]]+)\]", value)))
-    if any(name not in numbers for name in names):
+    if any(name not in numbers for name in names_in(value)):
         return None
-    places = {f"n{at}": float(numbers[name]) for at, name in enumerate(names)}
+    found = evaluated(value, numbers)
+    if isinstance(found, bool | np.bool_):
+        raise ParameterError(f"a number is {value!r}, which is true or false; only a condition of a sentence may be")
+    return float(found)
+
+
+def names_in(expression: str) -> list[str]:
+    """Lists the names in brackets of an expression, each once."""
+    return list(dict.fromkeys(re.findall(r"\[([^\]]+)\]", expression)))
+
+
+def evaluated(expression: str, numbers: Numbers, functions: Mapping[str, Callable[..., Any]] | None = None) -> Any:
+    """Evaluate arithmetic and comparisons over numbers named in brackets.
+
+    Args:
+        expression: a Python expression, such as "[a] < 0.1 * [b]"; several numbers at once are an array.
+        numbers: numbers by name.
+        functions: further functions by name; they may take keywords.
+
+    Returns:
+        a number, a truth or an array.
+
+    Raises:
+        KeyError: if a number is missing.
+        ParameterError: if the expression holds anything else.
+    """
+    names = names_in(expression)
+    places = {f"n{at}": numbers[name] for at, name in enumerate(names)}
     for place, name in zip(places, names, strict=True):
-        value = value.replace(f"[{name}]", f" {place} ")
-    return float(_value(ast.parse(value.strip(), mode="eval").body, places))
+        expression = expression.replace(f"[{name}]", f" {place} ")
+    try:
+        tree = ast.parse(" ".join(expression.split()), mode="eval")
+    except SyntaxError as error:
+        raise ParameterError(f"{expression!r} is no expression: {error.msg}") from error
+    return _value(tree.body, places, _FUNCTIONS | dict(functions or {}))
 
 
 def filled(text: str, numbers: Numbers) -> str | None:
@@ -149,17 +214,36 @@ def _plain(value: float | str) -> str:
     return f"{value:g}" if isinstance(value, int | float) else value
 
 
-def _value(node: ast.expr, places: Mapping[str, float]) -> Any:
-    """Evaluate an expression of the few kinds that numbers are made of."""
+def _truth(value: Any) -> bool:
+    """Say whether a condition holds; of several numbers it has to hold for each."""
+    return bool(np.all(value))
+
+
+def _value(node: ast.expr, places: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]]) -> Any:
+    """Evaluate an expression of the few kinds that numbers and conditions are made of."""
+
+    def of(part: ast.expr) -> Any:
+        return _value(part, places, functions)
+
     match node:
-        case ast.Constant(value=int() | float()):
+        case ast.Constant(value=int() | float() | str() | bool()):
             return node.value
         case ast.Name(id=name) if name in places:
             return places[name]
+        case ast.Tuple(elts=parts):
+            return tuple(of(part) for part in parts)
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(operand, places))
+            return _OPERATORS[type(op)](of(operand))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(left, places), _value(right, places))
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*(_value(argument, places) for argument in args))
-    raise ParameterError(f"a number is {ast.unparse(node)!r}; only arithmetic over numbers, and min, max, abs")
+            return _OPERATORS[type(op)](of(left), of(right))
+        case ast.BoolOp(op=op, values=parts):
+            return (all if isinstance(op, ast.And) else any)(_truth(of(part)) for part in parts)
+        case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _OPERATORS for op in ops):
+            values = [of(left), *map(of, others)]
+            held = [_OPERATORS[type(op)](values[at], values[at + 1]) for at, op in enumerate(ops)]
+            return functools.reduce(np.logical_and, held)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in functions:
+            return functions[name](*map(of, args), **{str(one.arg): of(one.value) for one in keywords})
+    raise ParameterError(
+        f"a number is {ast.unparse(node)!r}; known are arithmetic over numbers, comparisons and {', '.join(functions)}"
+    )

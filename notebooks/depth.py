@@ -183,8 +183,7 @@ show(
 # ## Beside other models
 #
 # Is this a property of one model, or of trained transformers? The figure measures further models with the same
-# prompts, the same token and the same $K$, on one colour scale. Below, it shows how coupling falls with distance in
-# each.
+# prompts, the same token and the same $K$, on one colour scale. Below, it shows coupling against distance in each.
 
 # %%
 names, texts = other_models(p.others, besides=p.model), choices.chosen_prompts(p)

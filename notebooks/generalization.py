@@ -131,7 +131,8 @@ show(
 # %% [markdown]
 # ## When training stops decides the sign
 #
-# The suite's models all stop after the same number of tokens, near the point where coupling is at its highest. The same
+# All models of the suite but two stop after the same number of tokens, near the point where coupling is at its
+# highest. The same
 # models can be compared earlier. Early on, the better models are the more coupled ones; at the end they are the less
 # coupled ones. Coupling rises, peaks and falls again as the loss falls, and whoever learns faster is further along. A
 # correlation across models therefore says at least as much about the moment as about the models.

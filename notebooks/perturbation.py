@@ -87,9 +87,9 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 # %% [markdown]
 # ## Through the depth
 #
-# At the embedding the cosine is set by the noise level alone. From there on it rises where the state grows faster
-# than the change, and falls where blocks amplify the change. Broad and dashed lines part where the linearisation
-# stops describing the network.
+# At the embedding the cosine is set by the noise level alone. From there on, for a change across the state, it rises
+# where the state grows faster than the change, and falls where the change grows faster. Broad and dashed lines part
+# where the linearisation stops describing the network.
 
 # %%
 show(
@@ -123,10 +123,10 @@ show(
 # %% [markdown]
 # ## Amplification, and where linearity ends
 #
-# The left panel shows the length of the change at the smallest noise level. The dashed line should lie on the broad
-# one there, and the dotted line is what the singular values alone would do. The right panel shows how far the two
-# changes of the last state are apart. A relative error of 1 means that the linearisation says nothing. In the linear
-# regime the error grows in proportion to the noise.
+# The left panel shows the length of the change at the smallest noise level. The dashed line should lie on the broad one
+# there, and the dotted line is what the singular values alone would do. The right panel shows how far the two changes
+# of the last state are apart. At a relative error of 1 the linearisation is as far off as a prediction of no change.
+# Where the noise is small the error grows in proportion to it.
 
 # %%
 show(

@@ -172,10 +172,9 @@ show(
 # ## Are four bits harmless?
 #
 # The table gives the median error of singular values and the share of the top directions kept, in per cent; mean
-# coupling and its difference from float32 with a 95 % interval; how much of the coupling beyond random bases is
-# lost, in per cent; and the correlation over pairs of blocks with float32. What a small model loses need not be
-# what a large one loses: wide layers average over more rounding errors, and a model with spare capacity has more to
-# spare. Run this notebook on the model in question.
+# coupling and its difference from float32 with a 95 % interval; how much of the coupling beyond random bases is lost,
+# in per cent; and the correlation over pairs of blocks with float32. What one model loses need not be what another one
+# loses, and whether large models lose less is not measured here. Run this notebook on the model in question.
 
 # %% tags=["hide-input"]
 summary = precision.summary(measured, null)

@@ -104,9 +104,9 @@ show(
 # %% [markdown]
 # ## How far beyond chance
 #
-# The same values on one scale: 0 per cent is what random directions give, 100 per cent is perfect coupling. A variant
-# that is not normalised can leave this scale far behind in either direction. The variants with `vju`, `uv` and `vu` in
-# their names reach 100 per cent only if left and right singular vectors agree as well.
+# The same values on one scale: 0 per cent is what random directions give, 100 per cent is perfect coupling. None can
+# exceed 100 per cent, but a variant that is not normalised can fall far below 0. The variants with `vju`, `uv` and `vu`
+# in their names reach 100 per cent only if left and right singular vectors agree as well.
 
 # %%
 show(
@@ -123,8 +123,8 @@ show(
 # ## Do they rank pairs of blocks alike?
 #
 # A figure that shows which blocks are coupled most is the same in two variants if both put the pairs into the same
-# order. Variants that agree in order differ in scale only. Groups along the diagonal are families of readings; a row
-# without ink is a variant that sees something else.
+# order. Where two variants agree in order, which pairs stand out does not depend on the choice between them. Groups
+# along the diagonal are families of readings; a row without ink is a variant that sees something else.
 
 # %%
 show(
@@ -142,7 +142,7 @@ show(
 # Here the distance is turned into a coupling, in each of the ways found in the sources. Within a group one choice
 # changes and everything else stays. The groups on what is made of $m$, the entries and the Jacobian vary the released
 # code's normalised distance; the last two vary the default of this book, $1-\tilde m$. Compare each dot with the grey
-# tick beside it rather than with the dots of other rows: most of the distance between rows is chance.
+# tick beside it rather than with the dots of other rows: chance alone sets rows apart.
 
 # %%
 show(

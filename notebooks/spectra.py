@@ -15,10 +15,10 @@
 # %% [markdown]
 # # Spectra
 #
-# A block's residual Jacobian $J_l$ stretches some directions of the residual stream and hardly answers to others. Its
-# singular values $\sigma_1 \ge \sigma_2 \ge \dots$ say by how much, whatever the directions are. This notebook follows
-# them through the depth of a model, before and after training, and asks whether the directions that a block reads
-# (right singular vectors $v_i$) are those that it writes (left ones, $u_i$).
+# A block's residual Jacobian $J_l$ stretches some directions of the residual stream more than others. Its singular
+# values $\sigma_1 \ge \sigma_2 \ge \dots$ say by how much, whatever the directions are. This notebook follows them
+# through the depth of a model, before and after training, and asks whether the directions that a block reads (right
+# singular vectors $v_i$) are those that it writes (left ones, $u_i$).
 
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
@@ -81,9 +81,9 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 # %% [markdown]
 # ## The largest singular values
 #
-# An untrained network adds blocks of about the same size to a stream that grows, and a block that first normalises its
-# input answers to a change in proportion to one over the length of the stream: its singular values should fall
-# smoothly with depth. Training is free to do otherwise; look for blocks that stand out and for first singular values
+# Suppose that an untrained network adds blocks of about the same size to a stream that grows. A block that first
+# normalises its input answers to a change in proportion to one over the length of the stream, so its singular values
+# should fall with depth. Training is free to do otherwise; look for blocks that stand out and for first singular values
 # that leave the rest behind.
 
 # %%
@@ -119,8 +119,9 @@ show(
 # ## The whole spectrum
 #
 # With both axes logarithmic a power law is a straight line. The exponent $a$ of $\sigma_i \propto i^{-a}$ is fitted to
-# the stronger half of the values; 0 is a flat spectrum. Some singular values are 0 but for rounding, and fall below the
-# panel: a norm removes the mean or the length of what it normalises, and a block behind it cannot answer to them.
+# the stronger half of the values; 0 is a flat spectrum. Where a block reads the stream through norms alone, one or two
+# singular values are nearly 0 and fall below the panel: a norm removes the mean or the length of what it normalises,
+# and a block behind it cannot answer to them.
 
 # %%
 show(

@@ -17,7 +17,7 @@
 #
 # A vision transformer cuts an image into patches and treats them as a language model treats tokens: the same blocks,
 # the same residual stream, the same Jacobians. Two things differ. Every token attends to every other, in both
-# directions; and the answer is read off one extra token, the *class token*, at position 0.
+# directions; and the models here read their answer off one extra token, the *class token*, at position 0.
 #
 # The first half of this notebook looks at a whole grid of models, trained alike but for two settings: weight decay,
 # and *stochastic depth*, which drops residual branches at random while training. The second half looks at one model.
@@ -157,9 +157,8 @@ print(trends.to_string(index=False, float_format="{:.3g}".format))
 # %% [markdown]
 # ## One model
 #
-# The model is measured on held-out images, trained and untrained, both in evaluation mode. A vision model that was
-# trained on other images than the chosen ones still answers to them; the names of the images are kept with the
-# numbers.
+# The model is measured on the chosen images, trained and untrained, both in evaluation mode. A vision model that was
+# trained on other images than the chosen ones still answers to them; the names of the images are kept with the numbers.
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
@@ -209,8 +208,8 @@ show(
     null=null,
     name="vision-mismatch",
     caption=f"Normalised mis-coupling of every pair of blocks at token position {p.token}, mean over {p.images} "
-    "images. The more a square stands out from the page, the more coupling; a block with itself (grey) has none by "
-    "construction.",
+    "images. The more a square stands out from the page, the more coupling; a block with itself (grey) has no "
+    "mis-coupling by construction.",
     provenance=origin,
 )
 

@@ -1,0 +1,89 @@
+"""Numbers of a build for sentences: what notebooks remember, tables under figures, tables of `data/`, verdicts."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from claims import judge_all, read_margins, verdict_at
+from named_numbers import paper_numbers, remembered, tables
+
+from coupling_lib import paths
+
+
+class Known(Mapping):
+    """Numbers of a build by "MODEL/NAME", or by NAME for one model."""
+
+    def __init__(self, results: Path, model: str) -> None:
+        self.results, self.model = results, model
+
+    def __getitem__(self, name: str) -> float | str:
+        if name.startswith("paper."):
+            return _paper()[name]
+        return remembered(self.notebook(name))[name.rpartition("/")[2]]
+
+    def notebook(self, name: str) -> Path:
+        """Name the file that keeps a number or shows a figure; a notebook's name is the first word of theirs."""
+        model, _, own = name.rpartition("/")
+        if model == "book":
+            return self.results / model / f"{own}.md"
+        return self.results / (model or self.model) / f"{own.replace('.', '-').split('-')[0]}.ipynb"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def column(self, figure: str, name: str, **where: Any) -> np.ndarray:
+        """Give a column of the table under a figure, of the rows that are asked for."""
+        model, _, own = figure.rpartition("/")
+        found = tables(self.notebook(figure))
+        # A program draws one figure for each part that it writes.
+        if not (chosen := list(found.values()) if model == "book" else [found[own]] if own in found else []):
+            raise KeyError(f"the figure {figure}")
+        return _rows(chosen[0], figure, name, where)
+
+    def data(self, table: str, name: str, **where: Any) -> np.ndarray:
+        """Give a column of a table of `data/`."""
+        return _rows(_data(table), f"data/{table}.csv", name, where)
+
+    def margin(self, unit: str) -> float:
+        """Give the smallest effect of a unit that matters."""
+        return read_margins()[unit]
+
+    def verdict(self, number: int, place: str) -> str | None:
+        """Give the verdict on a claim in one place."""
+        claim, found = _judged(self.results)[number - 1]
+        return verdict_at(claim, found, place)
+
+
+def _rows(table: pd.DataFrame, called: str, name: str, where: Mapping[str, Any]) -> np.ndarray:
+    chosen = fnmatch.filter(table.columns, name)
+    if lacking := where.keys() - set(table) or ({name} if not chosen else set()):
+        raise KeyError(f"the column {', '.join(sorted(lacking))} of {called}")
+    for column, wanted in where.items():
+        table = table[table[column].isin(wanted if isinstance(wanted, tuple) else (wanted,))]
+    if table.empty:
+        raise KeyError(f"rows of {called} with {dict(where)}")
+    return table[chosen[0] if len(chosen) == 1 else chosen].to_numpy()
+
+
+@functools.cache
+def _paper() -> dict[str, float]:
+    return paper_numbers()
+
+
+@functools.cache
+def _data(table: str) -> pd.DataFrame:
+    return pd.read_csv(paths.DATA / f"{table}.csv")
+
+
+@functools.cache
+def _judged(results: Path) -> list:
+    return judge_all(results)

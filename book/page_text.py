@@ -1,0 +1,166 @@
+"""Reads what a page says: its sentences, headings, titles, captions and cells as plain text, in their order.
+
+A number that is put in from a notebook reads `{}`. Markup, links and line breaks are gone, so that a sentence is the
+same however it is set.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from myst_parser.config.main import MdParserConfig
+from myst_parser.parsers.mdit import create_md_parser
+from named_numbers import cells_of
+
+EXTENSIONS = {"amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"}
+CAPTION = re.compile(r"<figcaption>(.*?) (?:<a download=|\(data: )", re.DOTALL)
+
+# Directives whose text is read, and those whose argument is a title.
+_TITLED = {"admonition"}
+_HOLDS_TEXT = {"admonition", "note", "tip", "warning", "important", "dropdown", "div", "margin"}
+# A role that shows something else than its text.
+_SHOWN = {"glue:text": "{}", "cite:p": "", "cite:t": ""}
+# A full stop that ends no sentence.
+_SHORT = re.compile(r"(?:\b(?:e\.g|i\.e|vs|al|cf|approx|Fig|No)\.)$")
+_NUMBER = re.compile(r"(?<![\w.\-/$^{])[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w/^}]|-\w|\.\w)")
+
+
+def sentences_of(markdown: str) -> list[str]:
+    """Takes the sentences out of a page's source.
+
+    Args:
+        markdown: MyST Markdown.
+
+    Returns:
+        sentences in their order; a heading, a title and a cell of a table count as one.
+    """
+    return [sentence for text in _texts(_parser().parse(markdown)) for sentence in split(text)]
+
+
+def sentences_made(markdown: str) -> list[str]:
+    """Takes the sentences out of a part of a page that a program writes.
+
+    Args:
+        markdown: MyST Markdown.
+
+    Returns:
+        sentences in their order, without the cells of tables, which are records; numbers read `{}`.
+    """
+    tokens, inside = [], False
+    for token in _parser().parse(markdown):
+        inside = inside or token.type == "table_open"
+        if not inside:
+            tokens.append(token)
+        inside = inside and token.type != "table_close"
+    return [plain_numbers(sentence) for text in _texts(tokens) for sentence in split(text)]
+
+
+def sentences_in(notebook: Path) -> list[str]:
+    """Takes the sentences out of an executed notebook: its prose, and the captions of its figures.
+
+    Args:
+        notebook: the file.
+
+    Returns:
+        sentences in their order; numbers in captions read `{}`.
+    """
+    found: list[str] = []
+    for cell in cells_of(notebook):
+        if cell.cell_type == "markdown":
+            found += sentences_of(cell.source)
+        for output in cell.get("outputs", []):
+            for text in _captions("".join(output.get("data", {}).get("text/html", ""))):
+                found += [plain_numbers(one) for one in split(text)]
+    return found
+
+
+def split(text: str) -> list[str]:
+    """Cuts a paragraph into sentences."""
+    found: list[str] = []
+    begun = ""
+    for part in re.split(r"(?<=[.?!]) +|(?<=[.?!][)\"”’*]) +", text):
+        # A quotation that ends in a full stop may stand in the middle of a sentence.
+        if begun and not (_SHORT.search(begun) or (begun.endswith(('."', ".”")) and part[:1].islower())):
+            found.append(begun)
+            begun = ""
+        begun = f"{begun} {part}".lstrip()
+    return [*found, begun] if begun else found
+
+
+def plain_numbers(sentence: str) -> str:
+    """Puts `{}` for every number of a sentence that is written out."""
+    return _NUMBER.sub("{}", sentence)
+
+
+def _texts(tokens: list[Token]) -> Iterator[str]:
+    """Yield the text of every paragraph, heading, cell and title."""
+    for token in tokens:
+        if token.type == "inline":
+            yield _tidy(_plain(token.children or []))
+        elif token.type in ("fence", "colon_fence"):
+            name, _, title = token.info.strip().partition(" ")
+            name = name.strip("{}:")
+            if name in _TITLED and title:
+                yield from _texts(_parser().parse(title))
+            if name == "glossary":
+                # A term stands on a line of its own, its definition indented below; a blank line makes both paragraphs.
+                content = re.sub(r"^(?! |$)(.*)$", r"\1\n", token.content, flags=re.MULTILINE)
+                yield from _texts(_parser().parse(re.sub(r"^ +", "", content, flags=re.MULTILINE)))
+            elif name in _HOLDS_TEXT:
+                yield from _texts(_parser().parse(re.sub(r"\A(?::[\w-]+:.*\n)+", "", token.content)))
+            elif name == "raw":
+                yield from _shown(token.content)
+        elif token.type == "html_block":
+            yield from _shown(token.content)
+
+
+def _shown(markup: str) -> Iterator[str]:
+    """Yield the text of HTML; of a figure its caption."""
+    yield from _captions(markup)
+    markup = re.sub(r"<(script|style|svg|table|figure)\b.*?</\1>", "", markup, flags=re.DOTALL)
+    # Every other element ends what is said before it.
+    markup = re.sub(r"</?(?:b|i|em|strong|code|span|a|sub|sup)\b[^>]*>", "", markup)
+    yield from filter(None, (_tidy(html.unescape(part)) for part in re.split(r"<[^>]+>", markup)))
+
+
+def _captions(markup: str) -> Iterator[str]:
+    """Yield the captions of figures."""
+    for caption in CAPTION.findall(markup):
+        yield _tidy(html.unescape(re.sub(r"<[^>]+>", "", caption)))
+
+
+def _plain(tokens: list[Token]) -> str:
+    """Write a line's text without its markup."""
+    parts = []
+    for token in tokens:
+        match token.type:
+            case "text" | "code_inline":
+                parts.append(token.content)
+            case "softbreak" | "hardbreak":
+                parts.append(" ")
+            case "math_inline" | "math_inline_double":
+                parts.append(f"${token.content}$")
+            case "myst_role":
+                name = token.meta["name"]
+                said = re.sub(r"\s*<[^<>]*>$", "", token.content).removeprefix("~").removeprefix("!")
+                parts.append(_SHOWN.get(name, said))
+            case "image":
+                parts.append(token.content)
+    return "".join(parts)
+
+
+def _tidy(text: str) -> str:
+    """Write a text in one line, without what a role without text leaves before a full stop."""
+    return re.sub(r" +([.,;:])(?= |$)", r"\1", " ".join(text.split()))
+
+
+@functools.cache
+def _parser() -> MarkdownIt:
+    return create_md_parser(MdParserConfig(enable_extensions=EXTENSIONS), RendererHTML)
