@@ -75,7 +75,7 @@ SWEEP_READY := .venv-sweep/.ready
   audit clean unit browser
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 book: $(READY) ## build the book into _build/html (open _build/html/index.html)
 	@mkdir -p results; touch results/.started
@@ -86,7 +86,7 @@ pdf: book ## print the whole book into _build/transformer-block-coupling.pdf (so
 	@$(BIN)/python book/pdf.py
 
 links: book ## look up every link of the book to another machine (needs the network)
-	@$(BIN)/jupyter-book build . --builder linkcheck
+	@$(BIN)/python $(BIN)/jupyter-book build . --builder linkcheck
 
 # What has to run alone (the last notebook, which lists what the others measured, and Sphinx) has the tests beside it.
 test: lint ## lint, run all tests, build the book and read it in a browser
@@ -101,10 +101,10 @@ lint: $(READY) ## check code, docstrings and formatting
 	@$(BIN)/ruff format --check .
 
 sweep: $(READY) $(SWEEP_READY) ## measure and draw many models: make sweep CONFIG=my.yaml [PROFILE=slurm]
-	@$(BIN)/python -m workflow.sweep "$(CONFIG)" --profile "$(PROFILE)" --more="$(MORE)"
+	@$(BIN)/python -m workflow.sweep --profile="$(PROFILE)" --more="$(MORE)" -- "$(CONFIG)"
 
 sweep-plan: $(READY) ## say what a sweep will take: make sweep-plan CONFIG=my.yaml
-	@$(BIN)/python -m workflow.plan "$(CONFIG)"
+	@$(BIN)/python -m workflow.plan -- "$(CONFIG)"
 
 test-cluster: $(READY) $(SWEEP_READY) ## run a sweep through a SLURM cluster of one node, and kill parts of it
 	@$(BIN)/python -m workflow.cluster_trial
@@ -124,16 +124,16 @@ faults: $(READY) ## kill sweeps at random moments, resume and compare them: make
 GOLDEN ?= results/golden.txt
 golden: $(READY) ## write every number of the book into one file: make golden GOLDEN=../before.txt
 	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) results/book/.complete
-	@$(BIN)/python workflow/golden.py write $(GOLDEN)
+	@$(BIN)/python workflow/golden.py write "$(GOLDEN)"
 
 # What took hours of training and is shipped as tables. A run that was stopped goes on where it was; TEXT is a text file
 # or a folder of them. The grid has a table of its own: in the shipped one every model has its line, and none would be
 # trained.
 suite: $(READY) ## train and measure the suite of language models anew: make suite TEXT=folder
-	@$(BIN)/python -m coupling_lib.training.suite $(TEXT)
+	@$(BIN)/python -m coupling_lib.training.suite $(if $(TEXT),"$(TEXT)")
 
 regularised: $(READY) ## repeat the experiment with coupling as a regulariser: make regularised TEXT=folder
-	@$(BIN)/python -m coupling_lib.training.regularised $(TEXT)
+	@$(BIN)/python -m coupling_lib.training.regularised $(if $(TEXT),"$(TEXT)")
 
 vit-grid: $(READY) ## train and measure the grid of vision transformers anew
 	@$(BIN)/python -m coupling_lib.training.vit grid digits --table runs/vit_grid.csv
@@ -240,12 +240,12 @@ MEASURED := $(patsubst %,results/book/.%,explorer measured own_prompt benchmarks
 $(MEASURED): results/book/.%: $(MADE_FROM) results/.fresh
 	@echo "== pages that measure: $*"
 	@mkdir -p $(@D)
-	@PYTHONPATH=$(CURDIR) $(RUN) $(made_$*)
+	@PYTHONPATH="$$PWD" $(RUN) $(made_$*)
 	@touch $@
 
 results/book/.complete: $(MADE_FROM) $(EXECUTED) $(MEASURED)
 	@echo "== pages made from the registry, the model cards and the library"
-	@PYTHONPATH=$(CURDIR) $(RUN) book/pages.py
+	@PYTHONPATH="$$PWD" $(RUN) book/pages.py
 	@touch $@
 
 # Always from scratch (--all): Sphinx keeps pages it has read, and says nothing about the warnings in them the second

@@ -29,7 +29,8 @@ def pages(plan: dict[str, Any]) -> Path:
     settings = {"title": f"Sweep {plan['name']}", "execute": {"execute_notebooks": "off"}, "only_build_toc_files": True}
     for name, content in (("_toc.yml", toc), ("_config.yml", settings)):
         (book / name).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-    command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(book), "--all"]
+    # As a file of Python: a system may refuse the first line of a program whose path is long.
+    command = [sys.executable, str(Path(sys.executable).with_name("jupyter-book")), "build", str(book), "--all"]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     page = book / "_build" / "html" / "index.html"
     if built.returncode or not page.is_file():

@@ -112,10 +112,11 @@ def plan(given: Any, name: str) -> dict[str, Any]:
         raise ConfigError(f"until is {chosen['until']!r}, which needs all prompts in one job, and shards is "
                           f"{chosen['shards']}; leave one of them out")  # fmt: skip
     models = [_model(number, entry) for number, entry in enumerate(chosen["models"])]
+    names = _names(models)
     measures = {m: _settings(m, settings, models) for m, settings in chosen["measures"].items()}
     shared = {key: chosen[key] for key in ("prompts", "seed", "until", "of", "gpu", "memory")}
     jobs, figures = {}, {}
-    for model in models:
+    for model, called in zip(models, names, strict=True):
         for precision in chosen["precisions"]:
             needed = []
             for untrained in chosen["untrained"]:
@@ -123,15 +124,14 @@ def plan(given: Any, name: str) -> dict[str, Any]:
                     job = {**model, "precision": precision, "untrained": untrained, "measure": measure}
                     job |= {"version": MEASURES[measure].version, "settings": settings, **shared}
                     label = _label(job)
-                    jobs[label] = job | {"weights": _slug(model), "shards": chosen["shards"]}
+                    jobs[label] = job | {"weights": called, "shards": chosen["shards"]}
                     needed.append(label)
             for notebook, parameters in chosen["figures"].items():
                 filled = _figure(notebook, parameters, {**model, "precision": precision, **shared})
                 figure = {"notebook": notebook, "parameters": filled, "needs": needed}
-                figures[f"{notebook}-{_slug(model)}-{precision}"] = figure
+                figures[f"{notebook}-{called}-{precision}"] = figure
     _refuse_unasked(measures, chosen["figures"])
-    weights = {_slug(model): model for model in models}
-    folder = str(paths.RESULTS / "sweeps" / name)
+    folder, weights = str(paths.RESULTS / "sweeps" / name), dict(zip(names, models, strict=True))
     return {"name": name, "root": folder, "store": str(paths.RESULTS), "weights": weights, "jobs": jobs,
             "figures": figures, "book": chosen["book"], "flops": chosen["flops"]}  # fmt: skip
 
@@ -159,7 +159,9 @@ def _model(number: int, entry: Any) -> dict[str, Any]:
     given = entry if _mapping(entry) else {"model": entry}
     if set(given) - {"model", "revision"} or not isinstance(given.get("model"), str) or not given["model"].strip():
         raise ConfigError(f"{where} is {_seen(entry)}; expected a name, or {{model: name, revision: step1000}}")
-    name, revision = given["model"].strip(), given.get("revision")
+    name, revision = given["model"], given.get("revision")
+    if not (Path(name) / "config.json").is_file():  # a folder's name may end in a space
+        name = name.strip()
     if revision is not None and not (_one("revision")(revision) and revision.strip()):
         raise ConfigError(f"{where} has revision {_seen(revision)}; expected {RULES['revision'].expected}")
     entry = registry.lookup(name)
@@ -272,10 +274,18 @@ def _label(job: Mapping[str, Any]) -> str:
 
 
 def _slug(model: Mapping[str, Any]) -> str:
-    """Make a file name of a model and its revision."""
+    """Make a file name of a model and its revision, which no command line takes for an option."""
     text = "-".join(filter(None, (model["model"], model["revision"])))
-    plain = re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip(".-")[-60:]
+    plain = re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip(".-")
+    plain = plain[-60:].lstrip(".-") or "model"  # the cut may leave a dash in front
     return plain if plain == text else f"{plain}-{digest({'of': text})[:6]}"
+
+
+def _names(models: list[dict[str, Any]]) -> list[str]:
+    """Name models, each by what tells it from the others: a revision `b` of `a` from a model `a-b`."""
+    slugs, known = [_slug(model) for model in models], {digest(model): _slug(model) for model in models}
+    shared = {slug for slug in slugs if list(known.values()).count(slug) > 1}
+    return [f"{s}-{digest(model)[:8]}" if s in shared else s for s, model in zip(slugs, models, strict=True)]
 
 
 def _is_name(value: Any) -> bool:

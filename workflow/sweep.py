@@ -9,6 +9,7 @@ process that holds it, so that one that was killed leaves nothing to clear.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shlex
 import sys
@@ -38,8 +39,10 @@ def command(config: str, profile: str, more: str = "") -> list[str]:
     root.mkdir(parents=True, exist_ok=True)
     _hold(root / ".lock", plan["name"])
     file = write(root / "plan.json", plan)
-    # What is in the environment that runs this runs the jobs.
-    given = ["--config", f"plan={file}", f"bin={Path(sys.executable).parent}"]
+    # What is in the environment that runs this runs the jobs. Snakemake reads the values as YAML, where a path with '#'
+    # or ': ' needs its quotes.
+    named = {"plan": file, "bin": Path(sys.executable).parent}
+    given = ["--config", *(f"{name}={json.dumps(str(path), ensure_ascii=False)}" for name, path in named.items())]
     where = ["--snakefile", str(ROOT / "workflow" / "Snakefile"), "--directory", str(root), "--profile", str(folder)]
     return [str(SNAKEMAKE), *where, *shlex.split(more), *given]
 

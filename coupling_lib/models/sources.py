@@ -78,7 +78,8 @@ def with_weights(origin: Source) -> Source:
 
 def checked_name(name: str | Path) -> str:
     """Refuse what can be neither an alias nor an id nor a path, before a system call or the hub is asked about it."""
-    text = str(name).strip() if isinstance(name, str | Path) else ""
+    text = str(name) if isinstance(name, str | Path) else ""
+    text = text if os.path.isdir(text) else text.strip()  # a folder's name may end in a space
     if not text:
         raise ParameterError(f"model is {shown(name)}; it must be an alias, a Hugging Face id or a folder")
     if not text.isprintable() or max(len(os.fsencode(part)) for part in Path(text).parts or (text,)) > 255:

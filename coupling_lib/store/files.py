@@ -141,7 +141,10 @@ def _slug(text: Any) -> str:
     parts = [part for part in str(text).replace("\\", "/").split("/") if part not in ("", ".", "..")][-2:]
     if str(text).startswith(("/", ".")):
         parts = parts[-1:]  # of a local folder its own name
-    return re.sub(r"[^\w.-]", "-", "--".join(parts), flags=re.ASCII).strip(".")[-80:] or "model"
+    plain = re.sub(r"[^\w.-]", "-", "--".join(parts), flags=re.ASCII).strip(".")
+    # A cut may leave a dash in front, which is an option to whoever names the folder. Two models may share one: files
+    # in it are named by all that fixes them.
+    return plain[-80:].lstrip(".-") or "model"
 
 
 def _encode(key: dict[str, Any], ds: xr.Dataset, complete: bool) -> bytes:

@@ -73,7 +73,11 @@ def test_the_name_of_a_file_depends_on_everything_in_its_key_and_on_no_order():
 
 @pytest.mark.parametrize(
     ("name", "folder"),
-    [("org/model", "org--model"), ("/home/me/a b/model", "model"), ("../x/", "x"), ("..", "model"), ("/", "model")],
+    [
+        *(("org/model", "org--model"), ("/home/me/a b/model", "model"), ("../x/", "x"), ("..", "model")),
+        *(("/", "model"), ("/home/-v", "v"), ("/home/--", "model"), ("/home/" + "x-" * 9 + "-" + "m" * 79, "m" * 79)),
+        ("/home/...x", "x"),
+    ],
 )
 def test_any_name_of_a_model_makes_one_folder_below_the_results(tmp_path, name, folder):
     assert store.place(tmp_path, KEY | {"model": name}).parent == tmp_path / folder / "measurements"

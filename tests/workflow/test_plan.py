@@ -137,7 +137,7 @@ def test_the_command_holds_a_lock_and_names_a_profile(tmp_path, monkeypatch, cap
     root = paths.RESULTS / "sweeps" / "own"
     assert words[1:7] == ["--snakefile", str(settings.ROOT / "workflow" / "Snakefile"), "--directory", str(root),
                           "--profile", str(settings.ROOT / "workflow" / "profiles" / "local")]  # fmt: skip
-    assert words[7:11] == ["--cores", "1", "--config", "a=b c"] and f"plan={root / 'plan.json'}" in words
+    assert words[7:11] == ["--cores", "1", "--config", "a=b c"] and f'plan="{root / "plan.json"}"' in words
     assert "sweep own: 1 models, 1 jobs in 1 shards, 0 figures" in capsys.readouterr().out
     with pytest.raises(CouplingError, match="the sweep 'own' is running already"):
         sweep.command(str(file), "local")

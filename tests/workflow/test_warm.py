@@ -53,7 +53,9 @@ def test_program_in_a_fork_has_what_it_would_have_alone(program: Path, over: boo
 def test_a_long_path_and_a_large_environment_make_it_plain_python(program: Path, monkeypatch, large: str) -> None:
     folder = program.parent / ("f" * 120)
     folder.mkdir()
-    monkeypatch.setenv(large, str(folder) if large == "TMPDIR" else "w" * 130_000)
+    # Two, since one may not be long enough by itself; whatever other variables there are.
+    for name in ("TMPDIR",) if large == "TMPDIR" else ("WORD", "WORDS"):
+        monkeypatch.setenv(name, str(folder) if large == "TMPDIR" else "w" * 100_000)
     ended = told([*WARM, "over", LARGE, *WARM, "run", str(program), "a"], program.parent)
     assert ended.stdout == f"['a'] passed {program.parent} False typed __main__\n"
     assert ended.returncode == 7 and not list(folder.iterdir())

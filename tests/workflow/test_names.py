@@ -1,0 +1,163 @@
+"""Names that are made of users' paths: what a sweep's command lines call models, whatever a folder is called."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+import string
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as bounds
+from hypothesis import strategies as st
+
+from coupling_lib.errors import CouplingError
+from tests import tiny
+from workflow import measure, records, settings
+
+SAFE = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
+HOSTILE = ["-", "--shard", "-h", ".", " ", "'", '"', "$(x)", "`", ";", "é", "模", "#", "&", "\\", "*", "%", "=", ":"]
+PART = st.lists(st.sampled_from(HOSTILE) | st.text("ab.- _'é", max_size=9), min_size=1, max_size=9).map("".join)
+
+
+@st.composite
+def folders(draw) -> list[str]:
+    """Draw some folders' names, and such that differ from them at one end of 300 characters alone."""
+    names = draw(st.lists(PART, min_size=1, max_size=3))
+    dashes = draw(st.integers(50, 70))
+    long = draw(PART) + "/" + "m" * 240 + "/" + "-" * (dashes // 2) + draw(st.sampled_from(["x", "-", "."])) * dashes
+    ends = draw(st.sampled_from(["-", "a", ".", "é", " "])), draw(st.sampled_from(["b", "'", "_"]))
+    names += [end + long for end in ends] + [long + end for end in ends]
+    return [name for name in names if name.strip("./")]
+
+
+class _AsSnakemake(string.Formatter):
+    """What Snakemake's own formatting does with a command of the Snakefile."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        return shlex.quote(str(value)) if spec == "q" else format(value, spec)
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory) -> dict[str, Any]:
+    """The Snakefile's commands by rule, made as it makes them, and the plan's file that they name."""
+    plan = records.write(tmp_path_factory.mktemp("-a 'b\" c") / "plan.json", {"root": "/r", "store": "/s 's"})
+    text = (settings.ROOT / "workflow" / "Snakefile").read_text(encoding="utf-8")
+    head = text[text.index("PLAN_FILE =") : text.index("\nlocalrules:")]
+    known = {"config": {"plan": str(plan)}, "workflow": SimpleNamespace(basedir=str(settings.ROOT / "workflow"))}
+    known |= {"json": json, "shlex": shlex, "Path": Path}
+    exec(compile(head, "Snakefile", "exec"), known)
+    found = re.findall(r"^rule (\w+):\n(?:(?!^rule ).)*?    shell:\n(.*?)(?=\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    return known | {"rules": {rule: eval(f"({shell})", known) for rule, shell in found}}
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, dict[str, str | None]]:
+    """What each command of the workflow takes, as it says so itself."""
+    found: dict[str, dict[str, str | None]] = {}
+    with pytest.MonkeyPatch.context() as changed, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # what is imported already is run once more
+        changed.setattr(records, "run_command", lambda run, prog, **taken: found.update({prog: taken}) or 0)
+        for name in ("fetch", "measure", "merge", "pages"):
+            with pytest.raises(SystemExit):
+                runpy.run_module(f"workflow.{name}", run_name="__main__")
+    return found
+
+
+def taken(commands, options, rule: str, **wildcards: str) -> dict[str, str]:
+    """What a command understands of the line that a rule makes of names: split by a shell, parsed by the command."""
+    values = commands | {"wildcards": SimpleNamespace(**wildcards), "threads": 1}
+    words = shlex.split(_AsSnakemake().vformat(commands["rules"][rule], (), values))
+    assert words[:3] == ["cd", str(settings.ROOT), "&&"] and "COUPLING_RESULTS=/s 's" in words
+    at = words.index("-m")
+    module, arguments = words[at + 1].removeprefix("workflow."), words[at + 2 :]
+    seen: dict[str, str] = {}
+    assert records.run_command(lambda **given: seen.update(given) or "", module, arguments, **options[module]) == 0
+    return seen
+
+
+def planned(names: list[str]) -> dict[str, Any]:
+    """A plan of models in folders of these names."""
+    asked = {"models": names, "measures": {"depth": {"ks": [4]}}, "figures": {"depth": {"k": 4}}, "untrained": [True]}
+    return settings.plan(asked, "x")
+
+
+@bounds(max_examples=100, deadline=None)
+@given(st.data())
+def test_whatever_folders_are_called_their_jobs_reach_the_commands_and_stay_apart(commands, options, data):
+    places = ["/" + name for name in dict.fromkeys(data.draw(folders()))]
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(Path, "is_file", lambda path: path.name == "config.json")
+        changed.setattr(Path, "read_text", _shape_or_text)
+        made = planned(places)
+    different = {str(Path(place).resolve()) for place in places}
+    assert {model["model"] for model in made["weights"].values()} == different
+    assert len(made["jobs"]) == len(made["figures"]) == len(made["weights"])
+    for label in (*made["weights"], *made["jobs"], *made["figures"]):
+        assert SAFE.fullmatch(label) and len(label) < 150
+    for label in made["weights"]:
+        assert taken(commands, options, "fetch", weights=label) == {"plan": commands["PLAN_FILE"], "weights": label}
+    for label in made["jobs"]:
+        told = taken(commands, options, "measure", job=label, part="2", shards="3")
+        assert told == {"plan": commands["PLAN_FILE"], "job": label, "shard": "2/3"}
+        assert taken(commands, options, "merge", job=label) == {"plan": commands["PLAN_FILE"], "job": label}
+
+
+_read_text = Path.read_text
+
+
+def _shape_or_text(path: Path, *how: Any, **more: Any) -> str:
+    return "{}" if path.name == "config.json" else _read_text(path, *how, **more)
+
+
+@pytest.mark.parametrize(
+    "name", ["-h", "--", "a b", "it's", "é" * 100, "trailing ", "m-" + "x" * 29 + "-" * 40 + "x" * 45]
+)
+def test_a_model_is_measured_whatever_its_folder_is_called(name, tmp_path, capsys):
+    tiny.save_llama(tmp_path / name)
+    asked = {"models": [str(tmp_path / name)], "measures": {"depth": {"ks": [4]}}, "prompts": 1}
+    made = settings.plan(asked, "x") | {"root": str(tmp_path / "r"), "store": str(tmp_path / "s")}
+    (job,) = made["jobs"]
+    file = records.write(tmp_path / "plan.json", made)
+    given = ["--shard", "1/1", "--", str(file), job]
+    assert records.run_command(measure._run, "measure", given, plan=None, job=None, shard="1/1") == 0
+    assert capsys.readouterr().out.endswith(f"{job}, shard 1/1: 1 prompts are in the store\n")
+    (stored,) = (tmp_path / "s").iterdir()
+    assert SAFE.fullmatch(stored.name)
+
+
+@pytest.mark.parametrize(
+    ("model", "revision", "name"),
+    [
+        ("nano-neox", None, "nano-neox"),
+        ("nano-neox", "step1000", "nano-neox-step1000"),
+        ("organisation/a.model-1", None, "organisation-a.model-1-21af56"),
+        ("organisation/repo/file-Q4.gguf", None, "organisation-repo-file-Q4.gguf-ee4f03"),
+        ("EleutherAI/pythia-160m", "step1000", "EleutherAI-pythia-160m-step1000-57c6dc"),
+        ("/home/someone/models/my model", None, "home-someone-models-my-model-bdc19e"),
+        # Those that were no names.
+        ("/home/" + "x" * 30 + "-" + "y" * 59, None, "y" * 59 + "-4b2945"),
+        ("/模", None, "model-0679f7"),
+    ],
+)
+def test_names_of_models_are_what_they_were(model, revision, name):
+    assert settings._slug({"model": model, "revision": revision}) == name
+
+
+def test_a_revision_of_one_model_is_told_from_another_model():
+    made = planned(["org/a-b", {"model": "org/a", "revision": "b"}, "org/a-b", "nano-neox"])
+    assert len(made["weights"]) == len(made["jobs"]) == len(made["figures"]) == 3
+    assert {"nano-neox"} < set(made["weights"]) and {job["weights"] for job in made["jobs"].values()} == set(
+        made["weights"]
+    )
+
+
+def test_a_name_of_spaces_alone_is_refused():
+    with pytest.raises(CouplingError, match=r"models\[0\] is '  '"):
+        planned(["  "])
