@@ -251,6 +251,8 @@ results/book/.complete: $(MADE_FROM) $(EXECUTED) $(MEASURED)
 # Always from scratch (--all): Sphinx keeps pages it has read, and says nothing about the warnings in them the second
 # time. The last command asserts that the pages are there.
 _build/.complete: $(BOOK) $(filter-out %explorer,$(MEASURED)) $(EXECUTED) results/book/.complete
+	@echo "== sentences that compare"
+	@PYTHONPATH="$(CURDIR)" $(RUN) book/sentences.py
 	@echo "== book"
 	@rm -rf _build
 	@$(RUN) $(BIN)/jupyter-book build . --all -n -W --keep-going \

@@ -132,10 +132,10 @@ show(
 # ## When training stops decides the sign
 #
 # All models of the suite but two stop after the same number of tokens, near the point where coupling is at its
-# highest. The same
-# models can be compared earlier. Early on, the better models are the more coupled ones; at the end they are the less
-# coupled ones. Coupling rises, peaks and falls again as the loss falls, and whoever learns faster is further along. A
-# correlation across models therefore says at least as much about the moment as about the models.
+# highest and past it. The same models can be compared earlier. Early on, the better models are the more coupled ones;
+# at the end they are the less coupled ones. Coupling rises, peaks and falls again as the loss falls, and whoever
+# learns faster is further along. A correlation across models therefore says at least as much about the moment as
+# about the models.
 
 # %%
 untrained = generalization.suite(untrained=True)
@@ -172,8 +172,8 @@ correlations.within_models(suite, "negative_loss", reading).round(2)
 #
 # With many readings to choose from, some correlate with anything. These are the models of one budget of tokens, at the
 # end of it. Filled marks on the left survive Holm's correction for all readings. Look at the readings whose sign turns
-# when they are taken relative to their null: what they show as measured is the null's dependence on width, not
-# coupling.
+# when they are taken relative to their null: as measured they show their null, which depends on the width, and not
+# coupling alone.
 
 # %%
 budget = correlations.equal_tokens(last)

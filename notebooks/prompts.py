@@ -50,11 +50,11 @@ command = provenance.papermill_command("prompts", vars(p))
 # %% [markdown]
 # ## Measurement
 #
-# For every prompt, the coupling matrices $A_{ll'} = U_{l',K}^\top J_l\, V_{l',K}$ of all pairs of blocks at the
-# chosen token, as in the notebook on depth. Each question is measured three times: alone, followed by *Let's think
-# step by step.*, and followed by a control, a plain statement that has about as many tokens and ends in a full stop
-# as well. An effect that the control has too comes from more tokens, or from the last one, and not from what the
-# instruction says.
+# For every prompt, the coupling matrices $A_{ll'} = U_{l',K}^\top J_l\, V_{l',K}$ of all pairs of blocks at the chosen
+# token, as in the notebook on depth. Each question is measured three times: alone, followed by *Let's think step by
+# step.*, and followed by a control, a plain statement that has about as many tokens and ends in a full stop as well. An
+# effect that the control has too need not come from what the instruction says: more tokens, or another last one, may
+# bring it about.
 
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
