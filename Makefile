@@ -71,7 +71,7 @@ PROFILE ?= local
 MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
-.PHONY: help book pdf links test sweep sweep-plan test-cluster bench faults golden suite regularised vit-grid notebooks lint \
+.PHONY: help book pdf links test portable spreads sweep sweep-plan test-cluster bench faults golden suite regularised vit-grid notebooks lint \
   audit clean unit browser
 
 help: ## list the targets
@@ -94,6 +94,13 @@ test: lint ## lint, run all tests, build the book and read it in a browser
 	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) $(ALONE)
 	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) unit _build/.complete
 	@$(MAKE) --no-print-directory browser
+
+portable: $(READY) ## run chosen tests as other machines would: odd folders, one core, other Pythons (6 minutes)
+	@$(BIN)/python -m workflow.portable
+
+# Of some notebooks alone: make spreads ONLY=depth
+spreads: $(READY) ## measure what differs from CPU to CPU, for the comparison of notebooks (two hours; goes on if stopped)
+	@$(BIN)/python -m workflow.spreads $(ONLY)
 
 lint: $(READY) ## check code, docstrings and formatting
 	@echo "== lint"
@@ -148,7 +155,7 @@ audit: $(READY) ## list every package in sbom.json and look each up among known 
 
 clean: ## remove everything that was built; the environment in .venv stays
 	rm -rf _build results .pytest_cache .ruff_cache
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv/*' -not -path './.portable/*' -prune -exec rm -rf {} +
 
 unit: $(READY)
 	@echo "== tests without a browser"

@@ -306,8 +306,8 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
         "blocks. Either every Jacobian is formed, or it is only multiplied with. The two layers of a gated MLP are "
         "merged for both; with *gates apart* each is multiplied with by itself, as before they were merged. The table "
         "has seconds a block; the ways take turns. *Basis* is how many columns the triplets needed in the blocks "
-        "measured; two products add 16. That depends on the spectrum, and trained blocks need no fewer than random "
-        f"ones. A product of 16 columns waits for the weights: a column of it takes some {FEW_AT_ONCE} times as long "
+        "measured; two products add 16. That depends on the spectrum. "
+        f"A product of 16 columns waits for the weights: a column of it takes some {FEW_AT_ONCE} times as long "
         "as one of hundreds.\n"
     )
     parts = ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]

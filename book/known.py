@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,8 @@ class Known(Mapping):
         return _rows(chosen[0], figure, name, where)
 
     def data(self, table: str, name: str, **where: Any) -> np.ndarray:
-        """Give a column of a table of `data/`."""
-        return _rows(_data(table), f"data/{table}.csv", name, where)
+        """Give a column of a table of `data/`; `benchmarks/RUN/PART` is a list in a record of `benchmarks/`."""
+        return _rows(_data(table), table if table.startswith("benchmarks/") else f"data/{table}.csv", name, where)
 
     def margin(self, unit: str) -> float:
         """Give the smallest effect of a unit that matters."""
@@ -81,7 +82,11 @@ def _paper() -> dict[str, float]:
 
 @functools.cache
 def _data(table: str) -> pd.DataFrame:
-    return pd.read_csv(paths.DATA / f"{table}.csv")
+    if table.startswith("benchmarks/"):
+        run, _, part = table.removeprefix("benchmarks/").partition("/")
+        record = json.loads((paths.ROOT / "benchmarks" / f"{run}.json").read_text(encoding="utf-8"))
+        return pd.json_normalize(record[part] if part else record)
+    return pd.read_csv(paths.DATA / f"{table}.csv", comment="#")
 
 
 @functools.cache

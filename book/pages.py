@@ -23,7 +23,7 @@ from library import API
 from measured import measured_page, title
 from named_numbers import cells_of
 from paper_map import map_page
-from reproduce import machine_page, reproduce_page
+from reproduce import machine_page, reproduce_page, spreads_page
 from routes import families_page
 from scale import scale_page
 from scorecard import claims_page
@@ -260,6 +260,7 @@ READ = {
     **API,
     "versions": versions_page,
     "machine": machine_page,
+    "spreads": spreads_page,
     "reproduce": reproduce_page,
     "status": status_page,
 }

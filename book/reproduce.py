@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,21 @@ def reproduce_page(results: Path | None = None) -> str:
         time = spoken(duration(results / f"{page}.ipynb"))
         lines.append(f"| [{page.replace('/', ', ')}](../results/{page}.ipynb) | {time} |")
     return "\n".join(lines) + "\n"
+
+
+def spreads_page() -> str:
+    """Writes what differs from CPU to CPU.
+
+    Returns:
+        a table: of each notebook the largest relative difference of its numbers, and below it what was compared.
+    """
+    table = tomllib.loads((paths.ROOT / "notebooks" / "spreads.toml").read_text(encoding="utf-8"))
+    lines = ["| notebook | shown | remembered for prose |", "| --- | ---: | ---: |"]
+    for name, entry in table.items():
+        cells = (f"{entry[kind]:.0e}" if entry[kind] else "last digit" for kind in ("shown", "remembered"))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    measured_on = sorted({on for entry in table.values() for on in entry["measured_on"]})
+    return "\n".join([*lines, "", *(f"- {on}" for on in measured_on)]) + "\n"
 
 
 def machine_page() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -12,13 +13,15 @@ import numpy as np
 import pytest
 import xarray as xr
 from nbclient import NotebookClient
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 from nbval.plugin import IPyNbFile
 from papermill.inspection import inspect_notebook
 
+from coupling_lib.errors import CouplingError
 from coupling_lib.paths import ROOT
 from coupling_lib.store import files
-from notebooks.conftest import near
+from notebooks.conftest import SPREADS, allowed, near, rounded_up
+from workflow import spreads
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -69,6 +72,10 @@ def test_nbval_passes_again_and_fails_once_one_number_of_one_measurement_has_cha
     shutil.copy(ROOT / "notebooks" / "conftest.py", tmp_path)
     command = [sys.executable, "-m", "pytest", "--nbval", "near", "changed", "-rA", "-p", "no:cacheprovider"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+    said = "the spread of demo is unknown; measure it: make spreads ONLY=demo"
+    assert said in run.stdout and "Traceback" not in run.stdout and run.returncode == 2
+    (tmp_path / "spreads.toml").write_text("[demo]\nshown = 0.0\nremembered = 3.1e-6\n")
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
     assert re.findall(r"^PASSED (.*)", run.stdout, re.M) == [
         *(f"near/demo.ipynb::Cell {n}" for n in range(4)), "changed/demo.ipynb::Cell 0", "changed/demo.ipynb::Cell 3",
     ]  # fmt: skip
@@ -112,3 +119,74 @@ def test_numbers_that_differ_in_their_last_digits_agree(fresh, stored):
 )
 def test_other_texts_do_not(fresh, stored):
     assert near(fresh, stored) != stored
+
+
+def test_a_number_may_differ_by_what_was_measured_and_no_more():
+    assert near("0.123460", "0.123456", 4e-5) == "0.123456"
+    assert near("0.123460", "0.123456", 3e-5) == "0.123460" == near("0.123460", "0.123456")
+    assert near("step1001", "step1000", math.inf) == "step1000"
+
+
+# -- the table of what was measured
+
+
+def test_the_table_has_every_notebook_and_what_is_allowed_is_its_spread_rounded_up():
+    table = spreads.read()
+    assert sorted(table) == [path.stem for path in NOTEBOOKS]
+    for path in NOTEBOOKS:
+        for kind, limit in allowed(path).items():
+            assert table[path.stem][kind] <= limit < max(2 * table[path.stem][kind], 1e-30)
+    assert spreads.written(table) == SPREADS.read_text(encoding="utf-8")
+
+
+def test_a_notebook_without_a_spread_is_named(tmp_path):
+    with pytest.raises(KeyError, match="the spread of new is unknown; measure it: make spreads ONLY=new"):
+        allowed(tmp_path / "new.ipynb")
+
+
+@pytest.mark.parametrize(
+    ("spread", "limit"), [(0.0, 0.0), (1.55e-6, 2e-6), (2e-6, 2e-6), (9.1e-4, 1e-3), (0.03, 0.03), (3.01e-9, 4e-9)]
+)
+def test_spreads_are_rounded_up_to_one_digit(spread, limit):
+    assert rounded_up(spread) == limit
+
+
+def executed(shown: str, remembered: str) -> nbformat.NotebookNode:
+    """A notebook that ran: one printed text, one remembered number, and a cell that is not compared."""
+    cells = [new_code_cell("a", outputs=[new_output("stream", text=shown)]), new_code_cell("b"), new_code_cell("c")]
+    data = {"application/papermill.record/text/plain": remembered}
+    cells[1].outputs = [new_output("display_data", data=data)]
+    cells[2].outputs = [new_output("stream", text=shown[::-1])]
+    cells[2].metadata["tags"] = ["nbval-ignore-output"]
+    return new_notebook(cells=cells)
+
+
+def test_spreads_are_the_largest_differences_of_any_two_settings(tmp_path, monkeypatch):
+    runs = dict(
+        zip(
+            spreads.SETTINGS,
+            map(executed, ["0.5001 of 3"] * 4, ["2.000000", "2.000020", "2.000100", "2.000000"]),
+            strict=False,
+        )
+    )
+    monkeypatch.setattr(spreads, "_executed", lambda name, setting, made: runs[setting])
+    monkeypatch.setattr(spreads, "SETTINGS", {setting: {} for setting in runs})
+    table = tmp_path / "spreads.toml"
+    assert spreads.spreads(["depth"], table) == f"spreads.toml has 1 of {len(NOTEBOOKS)} notebooks"
+    entry = spreads.read(table)["depth"]
+    assert (entry["shown"], entry["remembered"]) == (0.0, 5e-5) and "2.000100" in entry["remembered_at"]
+    assert allowed(NOTEBOOKS[0].with_stem("depth"), table) == {"shown": 0.0, "remembered": 5e-5}
+    # Another processor's larger spread of the same code stays, and that of other code goes.
+    entries = {"depth": entry | {"remembered": 3e-4, "remembered_at": "x", "measured_on": ["another"]}}
+    table.write_text(spreads.written(entries))
+    spreads.spreads(["depth"], table)
+    assert spreads.read(table)["depth"]["remembered"] == 3e-4 and len(spreads.read(table)["depth"]["measured_on"]) == 2
+    table.write_text(spreads.written({"depth": entries["depth"] | {"code": "old"}}))
+    spreads.spreads(["depth"], table)
+    assert spreads.read(table)["depth"] == entry
+    # No rounding allows another word.
+    runs[next(iter(runs))] = executed("0.5001 of 4", "2.000000")
+    with pytest.raises(CouplingError, match="no spread was written for depth; see above"):
+        spreads.spreads(["depth"], table)
+    with pytest.raises(CouplingError, match="there is no notebook 'dept'; choose from depth"):
+        spreads.spreads(["dept"], table)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import jupytext
@@ -26,13 +27,23 @@ def refresh(name: str) -> None:
     notebook = jupytext.read(HERE / f"{name}.py")
     if target.exists():
         notebook = jupytext.combine.combine_inputs_with_outputs(notebook, nbformat.read(target, as_version=4))
-    NotebookClient(notebook, record_timing=False, resources={"metadata": {"path": str(HERE)}}).execute()
+    execute(notebook)
     notebook.metadata.pop("language_info", None)
     nbformat.write(notebook, target)
 
 
+def execute(notebook: nbformat.NotebookNode, environment: Mapping[str, str] | None = None) -> None:
+    """Execute a notebook in place, its pictures once and as for print."""
+    # What coupling_lib.figures.show reads, in the notebook's kernel.
+    given = {**os.environ, "COUPLING_FIGURES": "print", **(environment or {})}
+    # A kernel warns on every start that what it tells this very machine is not encrypted. On a busy machine, what a
+    # cell shows arrives long after the cell has ended; by itself nbclient waits 4 s, and leaves the rest out silently.
+    how = {"extra_arguments": ["--IPKernelApp.log_level=ERROR"], "iopub_timeout": 600, "raise_on_iopub_timeout": True}
+    where = {"metadata": {"path": str(HERE)}}
+    NotebookClient(notebook, record_timing=False, resources=where, **how).execute(env=given)
+
+
 if __name__ == "__main__":
-    os.environ["COUPLING_FIGURES"] = "print"  # what coupling_lib.figures.show reads, in the notebooks' kernels
     for name in sys.argv[1:] or sorted(path.stem for path in HERE.glob("*.ipynb")):
         print(f"executing {name}", flush=True)
         refresh(name)

@@ -1,0 +1,165 @@
+"""Measure what differs from CPU to CPU: each notebook is executed under several settings, and its numbers are compared.
+
+    python -m workflow.spreads [NAME ...]
+
+The largest relative difference between any two settings goes into `notebooks/spreads.toml`, apart for what is shown
+and what is remembered. `notebooks/conftest.py` reads it there, and allows that and no more. Every setting begins with
+an empty store, so that everything is computed. What was executed lies in `results/spreads/`, and is executed anew once
+the notebook or the library is newer: a run that was stopped goes on. A processor that measures the same code adds
+itself; the larger spread stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import torch
+
+from benchmarks import machine
+from coupling_lib import paths
+from coupling_lib.errors import CouplingError, in_one_line
+from notebooks.conftest import REMEMBERED, SHOWN, SPREADS, allowed, kind, spread_of, texts_of
+from workflow.refresh import HERE, execute
+
+# Of one processor, what torch, MKL, oneDNN, OpenBLAS and numpy compute with when they find nothing newer: each library
+# chooses for itself, and one variable reaches one of them.
+OLDEST = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "MKL_CBWR": "COMPATIBLE",
+    "ONEDNN_MAX_CPU_ISA": "SSE41",
+    "OPENBLAS_CORETYPE": "Nehalem",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V3",
+}
+INSTRUCTIONS = {"default": OLDEST, "avx2": {"ATEN_CPU_CAPABILITY": "avx2"}}
+if torch.backends.cpu.get_cpu_capability() == "AVX512":
+    INSTRUCTIONS["avx512"] = {}
+SETTINGS = {
+    f"{name}, {threads} thread{'s' * (threads > 1)}": {**those, "OMP_NUM_THREADS": str(threads)}
+    for name, those in INSTRUCTIONS.items()
+    for threads in (1, 4)
+}
+HEAD = """# What differs from CPU to CPU: the largest relative difference of a notebook's numbers between the settings.
+# Written by `make spreads`; notebooks/conftest.py allows these, rounded up to one significant digit.
+"""
+
+
+def measure(name: str, made: Path) -> dict[str, Any]:
+    """Execute a notebook under every setting, and give its spreads."""
+    runs = {setting: _executed(name, setting, made) for setting in SETTINGS}
+    spread = {SHOWN: (0.0, ""), REMEMBERED: (0.0, "")}
+    for one, other in permutations(runs, 2):
+        for of, found, where in differences(runs[one], runs[other]):
+            if math.isinf(found):
+                raise CouplingError(f"{name}, {where}: a word, a whole number or a nothing depends on the setting "
+                                    f"({one}; {other}); no rounding allows that")  # fmt: skip
+            spread[of] = max(spread[of], (found, where))
+    processor = f"{machine.facts()['cpu']}: {'; '.join(SETTINGS)}"
+    found = {of: float(f"{value:.2e}") for of, (value, _) in spread.items()}
+    where = {f"{of}_at": at for of, (value, at) in spread.items() if value}
+    return {"code": _code(name), **found, **where, "measured_on": [processor]}
+
+
+def differences(one: nbformat.NotebookNode, other: nbformat.NotebookNode) -> Iterator[tuple[str, float, str]]:
+    """Compare two executed copies of a notebook as nbval does, text by text: the kind, how far apart, and where."""
+    for at, (first, second) in enumerate(zip(_compared(one), _compared(other), strict=True)):
+        if len(first) != len(second):
+            yield SHOWN, math.inf, f"cell {at}: {len(first)} and {len(second)} outputs"
+        for new, old in zip(first, second, strict=False):
+            for mime in sorted(set(new) | set(old)):
+                if isinstance(text := new.get(mime, ""), str) and isinstance(stored := old.get(mime, ""), str):
+                    found, pair = spread_of(text, stored)
+                    yield kind(mime), found, f"cell {at}: {' '.join(pair.split())[:80]}"
+
+
+def _compared(notebook: nbformat.NotebookNode) -> list[list[dict[str, str]]]:
+    """Give the texts of all cells of code, none of a cell that nbval skips."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    skipped = "nbval-ignore-output"
+    return [[texts_of(o) for o in c.outputs if skipped not in c.metadata.get("tags", [])] for c in cells]
+
+
+def _executed(name: str, setting: str, made: Path) -> nbformat.NotebookNode:
+    """Execute a notebook under one setting, or find it executed."""
+    target = made / name / f"{re.sub(r'[^a-z0-9]+', '-', setting)}.ipynb"
+    source = HERE / f"{name}.ipynb"
+    newest = max(path.stat().st_mtime for path in (source, *paths.PACKAGE.rglob("*.py")))
+    if not (target.is_file() and target.stat().st_mtime > newest):
+        notebook = nbformat.read(source, as_version=4)
+        with tempfile.TemporaryDirectory() as empty:
+            execute(notebook, SETTINGS[setting] | {"COUPLING_RESULTS": empty})
+        target.parent.mkdir(parents=True, exist_ok=True)
+        paths.write_text(target, nbformat.writes(notebook))
+    return nbformat.read(target, as_version=4)
+
+
+def _code(name: str) -> str:
+    """Hash a notebook's code: spreads of two processors belong together where it is the same."""
+    cells = nbformat.read(HERE / f"{name}.ipynb", as_version=4).cells
+    return hashlib.sha256("\0".join(c.source for c in cells if c.cell_type == "code").encode()).hexdigest()[:12]
+
+
+def merged(known: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
+    """Add what one processor measured to what others did of the same code."""
+    others = [on for on in (known or {}).get("measured_on", []) if on not in new["measured_on"]]
+    if known is None or known["code"] != new["code"] or not others:
+        return dict(new)
+    both = dict(new) | {"measured_on": sorted([*others, *new["measured_on"]])}
+    for of in (SHOWN, REMEMBERED):
+        if known[of] > new[of]:
+            both |= {of: known[of], f"{of}_at": known[f"{of}_at"]}
+    return both
+
+
+def written(table: Mapping[str, Mapping[str, Any]]) -> str:
+    """Write the table as TOML."""
+
+    def line(name: str, value: Any) -> str:
+        texts = value if isinstance(value, list) else [value]
+        quoted = [f"{x:.2e}" if isinstance(x, float) else f"'{x.replace(chr(39), chr(34))}'" for x in texts]
+        return f"{name} = " + (f"[{', '.join(quoted)}]" if isinstance(value, list) else quoted[0])
+
+    parts = ("\n".join([f"\n[{name}]", *(line(*one) for one in table[name].items())]) for name in sorted(table))
+    return HEAD + "\n".join(parts) + "\n"
+
+
+def spreads(names: list[str], table: Path = SPREADS) -> str:
+    """Measure notebooks, each into the table as soon as it is measured."""
+    known = sorted(path.stem for path in HERE.glob("*.ipynb"))
+    if unknown := [name for name in names if name not in known]:
+        raise CouplingError(f"there is no notebook {unknown[0]!r}; choose from {', '.join(known)}")
+    refused = []
+    for name in names or known:
+        start, entries = time.monotonic(), read(table)
+        try:
+            entries[name] = merged(entries.get(name), measure(name, paths.RESULTS / "spreads"))
+        except CouplingError as error:
+            refused.append(name)
+            print(f"error: {error}", flush=True)
+            continue
+        paths.write_text(table, written({name: entry for name, entry in entries.items() if name in known}))
+        limits = ", ".join(f"{of} {allowed(HERE / name, table)[of]:g}" for of in (SHOWN, REMEMBERED))
+        print(f"{name}: {limits}; {time.monotonic() - start:.0f} s", flush=True)
+    if refused:
+        raise CouplingError(f"no spread was written for {', '.join(refused)}; see above")
+    return f"{table.name} has {len(read(table))} of {len(known)} notebooks"
+
+
+def read(table: Path = SPREADS) -> dict[str, dict[str, Any]]:
+    """Read the table; nothing where it is not there yet."""
+    return tomllib.loads(table.read_text(encoding="utf-8")) if table.is_file() else {}
+
+
+if __name__ == "__main__":
+    stopped = "error: interrupted; what was executed is kept, and the same command goes on"
+    sys.exit(in_one_line(lambda: spreads(sys.argv[1:]), stopped))
