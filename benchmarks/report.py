@@ -276,6 +276,20 @@ def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _since(latest_unformed: Path) -> str:
+    """Say what the depth notebook does since these records, and what that takes, as far as it was measured."""
+    said = (
+        "These runs multiplied with Jacobians and did not form them. The notebook forms them since, because the shared "
+        "part of coupling needs their trace. `python -m benchmarks.real_size` makes the records anew."
+    )
+    cases = json.loads(latest_unformed.read_text(encoding="utf-8"))["cases"] if latest_unformed.exists() else []
+    for case in cases:
+        if (case["d"], case["k"]) == (4096, 10):
+            longer = 2 * case["L"] * (case["seconds"]["formed"] - case["seconds"]["products"]) / 60
+            said += f" By the table below that takes {longer:.0f} minutes longer for both networks."
+    return f"{said}\n"
+
+
 def unformed_tables(run: dict[str, Any]) -> list[str]:
     """Set a run of `unformed.py`.
 
@@ -299,7 +313,7 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
     ]
     head = (
         *("model", "d", "L", "K", "forming, gates apart", "forming", "products", "of forming", "of it, gates apart"),
-        *("the library chooses", "basis", "values differ by"),
+        *("less time by the rule", "basis", "values differ by"),
     )
     said = (
         "Coupling across depth needs K singular triplets of each Jacobian and its products with the vectors of all "
@@ -308,7 +322,8 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
         "has seconds a block; the ways take turns. *Basis* is how many columns the triplets needed in the blocks "
         "measured; two products add 16. That depends on the spectrum. "
         f"A product of 16 columns waits for the weights: a column of it takes some {FEW_AT_ONCE} times as long "
-        "as one of hundreds.\n"
+        "as one of hundreds. `measure_depth` forms every Jacobian, because the shared part needs its trace; products "
+        "alone are `formed=False`, and `BlockJacobian.svd` takes what takes less time by its rule.\n"
     )
     parts = ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]
     return [*parts, _goals_table(outcomes)] if (outcomes := judged(run, UNFORMED_GOALS)) else parts
@@ -341,6 +356,7 @@ def page(
         parts += [f"**{run['parameters']['precision']}.** {machine_line(run['machine'])}" for run in runs]
         parts += [table(head, [real_size_row(run) for run in runs])]
         parts.append("Pages of mapped files are resident while there is room; the system takes them back at need.\n")
+        parts += [_since(latest_unformed)]
         ran = {run["parameters"]["precision"] for run in runs}
         for precision in (one for one in ("float32", "nf4") if one not in ran):
             command = f"`python -m benchmarks.real_size --precision {precision}`"

@@ -42,9 +42,7 @@ from coupling_lib import paths
 from coupling_lib.errors import CouplingError, ParameterError
 
 TABLES = Path(__file__).resolve().parent / "sentences"
-UNBOUND = ("index", "depth", "tokens", "emergence", "nulls", "claims", "made-landing", "made-claims")
-"""Pages whose sentences are not bound yet."""
-RECORDS = ("verdicts-", "run-", "models", "machine", "versions", "measured", "reproduce", "explorer")
+RECORDS = ("claims", "verdicts-", "run-", "models", "machine", "versions", "measured", "reproduce", "explorer")
 """Parts that a program writes by a rule of its own, by how their names begin: records, commands, verdicts, samples."""
 REASONS = {
     "definition": "says what a word, a number or a mark in a figure means",
@@ -134,7 +132,7 @@ def pages_of(results: Path, book: Path | None = None) -> list[Page]:
                     shown[sentence] = (*shown.get(sentence, ()), model)
         if shown:
             pages.append(Page(f"notebooks-{twin.stem}", shown))
-    return [page for page in pages if page.name not in UNBOUND]
+    return pages
 
 
 def unlisted(page: Page, table: Table) -> list[str]:

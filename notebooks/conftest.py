@@ -69,11 +69,9 @@ def allowed(notebook: Path, table: Path = SPREADS) -> dict[str, float]:
 
 
 def rounded_up(spread: float) -> float:
-    """Round to one significant digit, upwards: the one step between what was measured and what is allowed."""
-    if spread <= 0:
-        return 0.0
-    unit = 10.0 ** math.floor(math.log10(spread))
-    return float(f"{math.ceil(spread / unit - 1e-9) * unit:.0e}")
+    """Round to a power of ten, upwards: the one step between what was measured and what is allowed."""
+    # The processors that were measured are not all there are.
+    return 10.0 ** math.ceil(math.log10(spread) - 1e-9) if spread > 0 else 0.0
 
 
 def texts_of(output: NotebookNode) -> dict[str, str]:

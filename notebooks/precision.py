@@ -56,6 +56,9 @@ command = provenance.papermill_command("precision", vars(p))
 # its activations, which has no derivative. For a few of the prompts the derivative is taken again in bfloat16 and
 # in float16, at the same weights and the same states.
 #
+# The reference is float32 as the model was loaded. The weights of a GGUF file were rounded to few bits before, so that
+# what is measured of such a model is a second rounding.
+#
 # A precision that is not available for this model is left out, and a line below says so.
 
 # %%
