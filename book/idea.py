@@ -112,9 +112,9 @@ def idea_neighbours() -> str:
             draw_neighbours,
             pair,
             name="idea-neighbours",
-            caption=f"The coupling matrix of blocks {first} and {second} of SmolLM2-135M-Instruct (Q4_1) at the last token "
-            "of one prompt, before and after training: of all neighbours, the two that are coupled most. The scale ends "
-            "below the largest entries.",
+            caption=f"The coupling matrix of blocks {first} and {second} of SmolLM2-135M-Instruct (Q4_1) at the last "
+            "token of one prompt, before and after training: of all neighbours, the two that are coupled most. The "
+            "scale ends below the largest entries.",
             provenance=_origin(networks),
         )
     )
