@@ -34,7 +34,7 @@ def test_every_measure_of_a_language_chapter_is_there_for_the_trained_and_the_un
 
 
 def test_no_file_is_large_and_all_can_be_read(shipped):
-    assert shipped.bytes.max() < 2_000_000 and shipped.bytes.sum() < 36_000_000
+    assert shipped.bytes.max() < 2_000_000 and shipped.bytes.sum() < 46_000_000
     for path in shipped.path:
         files.open_file(paths.ROOT / path)
 
@@ -49,6 +49,6 @@ def test_two_prompts_measured_anew_give_what_is_shipped(shipped, model, name):
         found = MEASURES[name](model, [row.prompt], **json.loads(row.settings))
         for variable in kept.data_vars:
             values = kept[variable]
-            if values.dtype.kind == "f" and "path" not in variable and variable not in ("matrix", "residual"):
+            if values.dtype.kind == "f" and "path" not in variable and not variable.endswith(("matrix", "residual")):
                 scale = float(np.nanmax(abs(values), initial=1e-30))
                 np.testing.assert_allclose(found[variable], values, rtol=2e-3, atol=2e-4 * scale, err_msg=variable)

@@ -1,8 +1,8 @@
-"""Measure what differs from CPU to CPU: each notebook is executed under several settings, and its numbers are compared.
+"""Measure what differs from CPU to CPU: each notebook as it is stored is compared with what other settings give.
 
     python -m workflow.spreads [NAME ...]
 
-The largest relative difference between any two settings goes into `notebooks/spreads.toml`, apart for what is shown
+The largest relative difference between any two goes into `notebooks/spreads.toml`, apart for what is shown
 and what is remembered. `notebooks/conftest.py` reads it there, and allows that and no more. Every setting begins with
 an empty store, so that everything is computed. What was executed lies in `results/spreads/`, and is executed anew once
 the notebook or the library is newer: a run that was stopped goes on. A processor that measures the same code adds
@@ -41,15 +41,12 @@ OLDEST = {
     "OPENBLAS_CORETYPE": "Nehalem",
     "NPY_DISABLE_CPU_FEATURES": "X86_V3",
 }
-INSTRUCTIONS = {"default": OLDEST, "avx2": {"ATEN_CPU_CAPABILITY": "avx2"}}
+INSTRUCTIONS = {"default": OLDEST}
 if torch.backends.cpu.get_cpu_capability() == "AVX512":
     INSTRUCTIONS["avx512"] = {}
-# One thread with the oldest instructions, four with any newer: the two differ in both at once.
-THREADS = {name: 1 if name == "default" else 4 for name in INSTRUCTIONS}
-SETTINGS = {
-    f"{name}, {threads} thread{'s' * (threads > 1)}": {**INSTRUCTIONS[name], "OMP_NUM_THREADS": str(threads)}
-    for name, threads in THREADS.items()
-}
+# The notebook as it is stored was made with what its processor has, on one thread.
+STORED = "as stored"
+SETTINGS = {f"{name}, 4 threads": {**those, "OMP_NUM_THREADS": "4"} for name, those in INSTRUCTIONS.items()}
 HEAD = """# What differs from CPU to CPU: the largest relative difference of a notebook's numbers between the settings.
 # Written by `make spreads`; notebooks/conftest.py allows these, rounded up to a power of ten.
 """
@@ -57,7 +54,7 @@ HEAD = """# What differs from CPU to CPU: the largest relative difference of a n
 
 def measure(name: str, made: Path) -> dict[str, Any]:
     """Execute a notebook under every setting, and give its spreads."""
-    runs = {setting: _executed(name, setting, made) for setting in SETTINGS}
+    runs = {STORED: _stored(name)} | {setting: _executed(name, setting, made) for setting in SETTINGS}
     spread = {SHOWN: (0.0, ""), REMEMBERED: (0.0, "")}
     for one, other in permutations(runs, 2):
         for of, found, where in differences(runs[one], runs[other]):
@@ -65,7 +62,7 @@ def measure(name: str, made: Path) -> dict[str, Any]:
                 raise CouplingError(f"{name}, {where}: a word, a whole number or a nothing depends on the setting "
                                     f"({one}; {other}); no rounding allows that")  # fmt: skip
             spread[of] = max(spread[of], (found, where))
-    processor = f"{machine.facts()['cpu']}: {'; '.join(SETTINGS)}"
+    processor = f"{machine.facts()['cpu']}: {'; '.join(runs)}"
     found = {of: float(f"{value:.2e}") for of, (value, _) in spread.items()}
     where = {f"{of}_at": at for of, (value, at) in spread.items() if value}
     return {"code": _code(name), **found, **where, "measured_on": [processor]}
@@ -96,7 +93,7 @@ def _executed(name: str, setting: str, made: Path) -> nbformat.NotebookNode:
     source = HERE / f"{name}.ipynb"
     newest = max(path.stat().st_mtime for path in (source, *paths.PACKAGE.rglob("*.py")))
     if not (target.is_file() and target.stat().st_mtime > newest):
-        notebook = nbformat.read(source, as_version=4)
+        notebook = _stored(name)
         with tempfile.TemporaryDirectory() as empty:
             execute(notebook, SETTINGS[setting] | {"COUPLING_RESULTS": empty})
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -104,9 +101,14 @@ def _executed(name: str, setting: str, made: Path) -> nbformat.NotebookNode:
     return nbformat.read(target, as_version=4)
 
 
+def _stored(name: str) -> nbformat.NotebookNode:
+    """Read a notebook as it is stored."""
+    return nbformat.read(HERE / f"{name}.ipynb", as_version=4)
+
+
 def _code(name: str) -> str:
     """Hash a notebook's code: spreads of two processors belong together where it is the same."""
-    cells = nbformat.read(HERE / f"{name}.ipynb", as_version=4).cells
+    cells = _stored(name).cells
     return hashlib.sha256("\0".join(c.source for c in cells if c.cell_type == "code").encode()).hexdigest()[:12]
 
 
@@ -141,13 +143,15 @@ def spreads(names: list[str], table: Path = SPREADS) -> str:
         raise CouplingError(f"there is no notebook {unknown[0]!r}; choose from {', '.join(known)}")
     refused = []
     for name in names or known:
-        start, entries = time.monotonic(), read(table)
+        start = time.monotonic()
         try:
-            entries[name] = merged(entries.get(name), measure(name, paths.RESULTS / "spreads"))
+            found = measure(name, paths.RESULTS / "spreads")
         except CouplingError as error:
             refused.append(name)
             print(f"error: {error}", flush=True)
             continue
+        entries = read(table)
+        entries[name] = merged(entries.get(name), found)
         paths.write_text(table, written({name: entry for name, entry in entries.items() if name in known}))
         limits = ", ".join(f"{of} {allowed(HERE / name, table)[of]:g}" for of in (SHOWN, REMEMBERED))
         print(f"{name}: {limits}; {time.monotonic() - start:.0f} s", flush=True)
