@@ -45,7 +45,11 @@ INSTRUCTIONS = {"default": OLDEST, "avx2": {"ATEN_CPU_CAPABILITY": "avx2"}}
 if torch.backends.cpu.get_cpu_capability() == "AVX512":
     INSTRUCTIONS["avx512"] = {}
 SETTINGS = {
-    f"{name}, {threads} thread{'s' * (threads > 1)}": {**those, "OMP_NUM_THREADS": str(threads)}
+    f"{name}, {threads} thread{'s' * (threads > 1)}": {
+        **those,
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
     for name, those in INSTRUCTIONS.items()
     for threads in (1, 4)
 }
