@@ -44,9 +44,13 @@ OLDEST = {
 INSTRUCTIONS = {"default": OLDEST}
 if torch.backends.cpu.get_cpu_capability() == "AVX512":
     INSTRUCTIONS["avx512"] = {}
-# The notebook as it is stored was made with what its processor has, on one thread.
+# The notebook as it is stored was made with what its processor has, on one thread. Four threads that wait for each
+# other in turns would take a smaller machine's cores from those that compute.
 STORED = "as stored"
-SETTINGS = {f"{name}, 4 threads": {**those, "OMP_NUM_THREADS": "4"} for name, those in INSTRUCTIONS.items()}
+SETTINGS = {
+    f"{name}, 4 threads": {**those, "OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "PASSIVE"}
+    for name, those in INSTRUCTIONS.items()
+}
 HEAD = """# What differs from CPU to CPU: the largest relative difference of a notebook's numbers between the settings.
 # Written by `make spreads`; notebooks/conftest.py allows these, rounded up to a power of ten.
 """
