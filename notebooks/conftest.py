@@ -12,7 +12,7 @@ import copy
 import math
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ collect_ignore_glob = ["*.py"]
 SPREADS = Path(__file__).with_name("spreads.toml")
 SHOWN, REMEMBERED = "shown", "remembered"
 """What is drawn and printed, and what is remembered for the book: also errors and fits of small differences."""
+ALONE = "alone"
+"""Numbers that differ by more than `MOST`, small differences of large numbers: each has a limit of its own."""
+MOST = 0.01
 NOTHING = 1e-6
 """Numbers below this are rounding errors of float32 themselves, whose relative difference says nothing."""
 
@@ -52,20 +55,30 @@ def compare_outputs(cell: IPyNbCell, fresh: list[NotebookNode], stored: list[Not
     fresh, stored, spread = copy.deepcopy(fresh), copy.deepcopy(stored), allowed(cell.parent.path)
     for output in chain(fresh, stored):
         texts_of(output)
-    for new, old in zip(map(_texts, fresh), map(_texts, stored), strict=False):  # nbval counts them
-        new.update({k: near(text, old[k], spread[kind(k)]) for k, text in new.items() if isinstance(old.get(k), str)})
+    for at, (new, old) in enumerate(zip(map(_texts, fresh), map(_texts, stored), strict=False)):  # nbval counts them
+        for mime, text in new.items():
+            if isinstance(old.get(mime), str):
+                alone = {n: most for (*place, n), most in spread[ALONE].items() if place == [cell.cell_num, at, mime]}
+                new[mime] = near(text, old[mime], spread[kind(mime)], alone)
     return _compare(cell, fresh, stored, *skipped)
 
 
 IPyNbFile.collect, IPyNbCell.compare_outputs = collect, compare_outputs
 
 
-def allowed(notebook: Path, table: Path = SPREADS) -> dict[str, float]:
-    """Give how far a notebook's numbers may be from the stored ones, relative to them, by kind."""
+def allowed(notebook: Path, table: Path = SPREADS) -> dict[str, Any]:
+    """Give how far a notebook's numbers may be from the stored ones: relative to them by kind, some alone by place."""
     known = tomllib.loads(table.read_text(encoding="utf-8")) if table.is_file() else {}
     if (spread := known.get(notebook.stem)) is None:
         raise KeyError(f"the spread of {notebook.stem} is unknown; measure it: make spreads ONLY={notebook.stem}")
-    return {of: rounded_up(spread[of]) for of in (SHOWN, REMEMBERED)}
+    alone = {placed(name): rounded_up(most) for name, most in spread.get(ALONE, {}).items()}
+    return {of: rounded_up(spread[of]) for of in (SHOWN, REMEMBERED)} | {ALONE: alone}
+
+
+def placed(name: str) -> tuple[int, int, str, int]:
+    """Read where a number stands: cell, output, kind of text, and which of the text's pieces it is."""
+    cell, output, mime, number = name.split(" ")
+    return int(cell), int(output), mime, int(number)
 
 
 def rounded_up(spread: float) -> float:
@@ -91,17 +104,23 @@ def kind(mime: str) -> str:
     return REMEMBERED if mime == _REMEMBERED else SHOWN
 
 
-def near(fresh: str, stored: str, relative: float = 0.0) -> str:
+def near(fresh: str, stored: str, relative: float = 0.0, alone: Mapping[int, float] | None = None) -> str:
     """Write a fresh text with the stored one's numbers, and spaces between them, where the two agree."""
-    return "".join(old if apart(new, old) <= relative else new for new, old in _pairs(fresh, stored))
+    alone = alone or {}
+    return "".join(
+        old if apart(new, old) <= relative or (at in alone and difference(new, old) <= alone[at]) else new
+        for at, (new, old) in enumerate(pairs(fresh, stored))
+    )
 
 
-def spread_of(one: str, other: str) -> tuple[float, str]:
-    """Give how far two texts are apart at the most, infinitely where words or whole numbers differ, and where."""
-    return max(((apart(*pair), f"{pair[0]} and {pair[1]}") for pair in _pairs(one, other)), default=(0.0, ""))
+def difference(new: str, old: str) -> float:
+    """Give the difference of two numbers, infinite of anything else."""
+    both = _NUMBER.fullmatch(new) and _NUMBER.fullmatch(old)
+    return abs(float(new) - float(old)) if both else math.inf
 
 
-def _pairs(one: str, other: str) -> Iterator[tuple[str, str]]:
+def pairs(one: str, other: str) -> Iterator[tuple[str, str]]:
+    """Cut two texts into numbers and what lies between them, piece by piece."""
     return zip_longest(_NUMBER.split(one), _NUMBER.split(other), fillvalue="")
 
 

@@ -20,7 +20,7 @@ from papermill.inspection import inspect_notebook
 from coupling_lib.errors import CouplingError
 from coupling_lib.paths import ROOT
 from coupling_lib.store import files
-from notebooks.conftest import SPREADS, allowed, near, rounded_up
+from notebooks.conftest import MOST, SPREADS, allowed, near, rounded_up
 from workflow import spreads
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -134,7 +134,11 @@ def test_the_table_has_every_notebook_and_what_is_allowed_is_its_spread_rounded_
     table = spreads.read()
     assert sorted(table) == [path.stem for path in NOTEBOOKS]
     for path in NOTEBOOKS:
-        for kind, limit in allowed(path).items():
+        limits = allowed(path)
+        assert max(limits["shown"], limits["remembered"]) <= MOST
+        assert len(limits["alone"]) == len(table[path.stem].get("alone", {}))
+        for kind in ("shown", "remembered"):
+            limit = limits[kind]
             assert table[path.stem][kind] <= limit < max(10.01 * table[path.stem][kind], 1e-30)
     assert spreads.written(table) == SPREADS.read_text(encoding="utf-8")
 
@@ -170,7 +174,7 @@ def test_spreads_are_the_largest_differences_of_any_two_settings(tmp_path, monke
     assert spreads.spreads(["depth"], table) == f"spreads.toml has 1 of {len(NOTEBOOKS)} notebooks"
     entry = spreads.read(table)["depth"]
     assert (entry["shown"], entry["remembered"]) == (0.0, 5e-5) and "2.000100" in entry["remembered_at"]
-    assert allowed(NOTEBOOKS[0].with_stem("depth"), table) == {"shown": 0.0, "remembered": 1e-4}
+    assert allowed(NOTEBOOKS[0].with_stem("depth"), table) == {"shown": 0.0, "remembered": 1e-4, "alone": {}}
     # Another processor's larger spread of the same code stays, and that of other code goes.
     entries = {"depth": entry | {"remembered": 3e-4, "remembered_at": "x", "measured_on": ["another"]}}
     table.write_text(spreads.written(entries))
@@ -179,6 +183,15 @@ def test_spreads_are_the_largest_differences_of_any_two_settings(tmp_path, monke
     table.write_text(spreads.written({"depth": entries["depth"] | {"code": "old"}}))
     spreads.spreads(["depth"], table)
     assert spreads.read(table)["depth"] == entry
+    # A small difference of large numbers has a limit of its own, and loosens no other.
+    mime = "application/papermill.record/text/plain"
+    table.unlink()
+    runs["old"] = executed("0.5001 of 3", "2.100000")
+    spreads.spreads(["depth"], table)
+    limits = allowed(NOTEBOOKS[0].with_stem("depth"), table)
+    assert limits["alone"] == {(1, 0, mime, 1): 0.1} and limits["remembered"] == 1e-4
+    assert spreads.written(spreads.read(table)) == table.read_text(encoding="utf-8")
+    assert near("2.090000", "2.000000", 1e-4, {1: 0.1}) == "2.000000" != near("2.090000", "2.000000", 1e-4, {3: 0.1})
     # No rounding allows another word.
     runs["old"] = executed("0.5001 of 4", "2.000000")
     with pytest.raises(CouplingError, match="no spread was written for depth; see above"):

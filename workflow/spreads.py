@@ -29,7 +29,20 @@ import torch
 from benchmarks import machine
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError, in_one_line
-from notebooks.conftest import REMEMBERED, SHOWN, SPREADS, allowed, kind, spread_of, texts_of
+from notebooks.conftest import (
+    ALONE,
+    MOST,
+    REMEMBERED,
+    SHOWN,
+    SPREADS,
+    allowed,
+    apart,
+    difference,
+    kind,
+    pairs,
+    placed,
+    texts_of,
+)  # fmt: skip
 from workflow.refresh import HERE, execute
 
 # Of one processor, what torch, MKL, oneDNN, OpenBLAS and numpy compute with when they find nothing newer: each library
@@ -59,29 +72,34 @@ HEAD = """# What differs from CPU to CPU: the largest relative difference of a n
 def measure(name: str, made: Path) -> dict[str, Any]:
     """Execute a notebook under every setting, and give its spreads."""
     runs = {STORED: _stored(name)} | {setting: _executed(name, setting, made) for setting in SETTINGS}
-    spread = {SHOWN: (0.0, ""), REMEMBERED: (0.0, "")}
+    spread, alone = {SHOWN: (0.0, ""), REMEMBERED: (0.0, "")}, {}
     for one, other in permutations(runs, 2):
-        for of, found, where in differences(runs[one], runs[other]):
-            if math.isinf(found):
+        for place, new, old in differences(runs[one], runs[other]):
+            found, where = apart(new, old), f"cell {place[0]}: {' '.join(f'{new} and {old}'.split())[:80]}"
+            if found > MOST and difference(new, old) < math.inf:
+                at = " ".join(map(str, place))
+                alone[at] = max(alone.get(at, 0.0), float(f"{difference(new, old):.2e}"))
+            elif math.isinf(found):
                 raise CouplingError(f"{name}, {where}: a word, a whole number or a nothing depends on the setting "
                                     f"({one}; {other}); no rounding allows that")  # fmt: skip
-            spread[of] = max(spread[of], (found, where))
+            else:
+                of = kind(place[2])
+                spread[of] = max(spread[of], (found, where))
     processor = f"{machine.facts()['cpu']}: {'; '.join(runs)}"
     found = {of: float(f"{value:.2e}") for of, (value, _) in spread.items()}
     where = {f"{of}_at": at for of, (value, at) in spread.items() if value}
-    return {"code": _code(name), **found, **where, "measured_on": [processor]}
+    return {"code": _code(name), **found, **where, "measured_on": [processor], **({ALONE: alone} if alone else {})}
 
 
-def differences(one: nbformat.NotebookNode, other: nbformat.NotebookNode) -> Iterator[tuple[str, float, str]]:
-    """Compare two executed copies of a notebook as nbval does, text by text: the kind, how far apart, and where."""
+def differences(one: nbformat.NotebookNode, other: nbformat.NotebookNode) -> Iterator[tuple[tuple, str, str]]:
+    """Compare two executed copies of a notebook as nbval does, piece by piece of a text: its place, and both pieces."""
     for at, (first, second) in enumerate(zip(_compared(one), _compared(other), strict=True)):
         if len(first) != len(second):
-            yield SHOWN, math.inf, f"cell {at}: {len(first)} and {len(second)} outputs"
-        for new, old in zip(first, second, strict=False):
+            yield (at, 0, "", 0), f"{len(first)} outputs", f"{len(second)} outputs"
+        for output, (new, old) in enumerate(zip(first, second, strict=False)):
             for mime in sorted(set(new) | set(old)):
                 if isinstance(text := new.get(mime, ""), str) and isinstance(stored := old.get(mime, ""), str):
-                    found, pair = spread_of(text, stored)
-                    yield kind(mime), found, f"cell {at}: {' '.join(pair.split())[:80]}"
+                    yield from (((at, output, mime, n), *pair) for n, pair in enumerate(pairs(text, stored)))
 
 
 def _compared(notebook: nbformat.NotebookNode) -> list[list[dict[str, str]]]:
@@ -125,6 +143,9 @@ def merged(known: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str,
     for of in (SHOWN, REMEMBERED):
         if known[of] > new[of]:
             both |= {of: known[of], f"{of}_at": known[f"{of}_at"]}
+    alone = [of.get(ALONE, {}) for of in (known, new)]
+    if any(alone):
+        both[ALONE] = {at: max(of.get(at, 0.0) for of in alone) for at in alone[0] | alone[1]}
     return both
 
 
@@ -136,7 +157,13 @@ def written(table: Mapping[str, Mapping[str, Any]]) -> str:
         quoted = [f"{x:.2e}" if isinstance(x, float) else f"'{x.replace(chr(39), chr(34))}'" for x in texts]
         return f"{name} = " + (f"[{', '.join(quoted)}]" if isinstance(value, list) else quoted[0])
 
-    parts = ("\n".join([f"\n[{name}]", *(line(*one) for one in table[name].items())]) for name in sorted(table))
+    def lines(name: str) -> list[str]:
+        entry = dict(table[name])
+        alone = entry.pop(ALONE, {})
+        own = [f"\n[{name}.{ALONE}]", *(f"'{at}' = {alone[at]:.2e}" for at in sorted(alone, key=placed))]
+        return [f"\n[{name}]", *(line(*one) for one in entry.items()), *(own if alone else [])]
+
+    parts = ("\n".join(lines(name)) for name in sorted(table))
     return HEAD + "\n".join(parts) + "\n"
 
 
