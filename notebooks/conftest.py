@@ -114,9 +114,9 @@ def near(fresh: str, stored: str, relative: float = 0.0, alone: Mapping[int, flo
 
 
 def difference(new: str, old: str) -> float:
-    """Give the difference of two numbers, infinite of anything else."""
-    both = _NUMBER.fullmatch(new) and _NUMBER.fullmatch(old)
-    return abs(float(new) - float(old)) if both else math.inf
+    """Give the difference of two numbers, infinite of whole ones and of anything else."""
+    numbers, whole = ((kind.fullmatch(new) and kind.fullmatch(old)) for kind in (_NUMBER, _WHOLE))
+    return abs(float(new) - float(old)) if numbers and not whole else math.inf
 
 
 def pairs(one: str, other: str) -> Iterator[tuple[str, str]]:
