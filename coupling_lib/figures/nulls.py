@@ -183,7 +183,7 @@ def draw_parts(both: xr.Dataset) -> Figure:
             one = own.sel(part=part, coordinates=of)
             look = {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"} if of == "permuted" else {}
             parts.dots(axes, [place], [one["mean"]], ([one.low], [one.high]), ink, **look)
-        axes.set_xlabel(f"coupling relative to random bases  $(K={int(both.k)})$")
+        axes.set_xlabel(f"relative coupling  $(K={int(both.k)})$")
         parts.rows_axis(axes, names)
     parts.legend_under(figure, row)
     return figure
