@@ -118,7 +118,7 @@ def decided(claim: Mapping[str, Any], found: list[Judged], scope: str) -> str:
         scope: "here", or "paper" for readings of the paper's own values.
 
     Returns:
-        one of `verdicts.VERDICTS`; readings without numbers do not count.
+        one of the verdicts of the rule; readings without numbers do not count.
     """
     readings, conditions = [], []
     for at, test in enumerate(claim["test"]):

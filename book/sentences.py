@@ -13,7 +13,7 @@ which a program writes `made-NAME.toml`:
     definition = ["0 is perfect coupling."]
 
 `says` is the sentence without markup, with `{}` for a number that is put in. `if` is an expression that
-`named_numbers.evaluated` knows. In it `[nano-neox/depth-coupled]` is a number as a notebook remembers it, and
+`evaluated` of `named_numbers` knows. In it `[nano-neox/depth-coupled]` is a number as a notebook remembers it, and
 `column("depth-mismatch", "value", network="trained")` a column of the table under a figure; a few values in parentheses
 choose rows that have one of them, `entry_*` several columns, and `book/NAME` the figure of `results/book/NAME.md`.
 `data("suite", "step")` is a column of a table of `data/`, `verdict(1, "decoder")` the verdict on a claim,

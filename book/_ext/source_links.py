@@ -1,7 +1,7 @@
 """Leads from the source code of the library back to where each of its names is documented.
 
 viewcode takes one name of a module for all that the module holds: where `coupling_lib` exports one of them, all links
-back would lead to `coupling_lib.NAME`, which only the exported ones are documented as.
+back would lead to the package's own name for it, which only the exported ones are documented as.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def test_a_model_is_measured_whatever_its_folder_is_called(name, tmp_path, capsy
         ("organisation/a.model-1", None, "organisation-a.model-1-21af56"),
         ("organisation/repo/file-Q4.gguf", None, "organisation-repo-file-Q4.gguf-ee4f03"),
         ("EleutherAI/pythia-160m", "step1000", "EleutherAI-pythia-160m-step1000-57c6dc"),
-        ("/home/someone/models/my model", None, "home-someone-models-my-model-bdc19e"),
+        ("/srv/someone/models/my model", None, "srv-someone-models-my-model-bdbdba"),
         # Those that were no names.
         ("/home/" + "x" * 30 + "-" + "y" * 59, None, "y" * 59 + "-4b2945"),
         ("/模", None, "model-0679f7"),
