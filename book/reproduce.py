@@ -114,8 +114,8 @@ def spreads_page() -> str:
         cells = (f"{entry[kind]:.0e}" if entry[kind] else "last digit" for kind in ("shown", "remembered"))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     alone = {name: len(entry["alone"]) for name, entry in table.items() if "alone" in entry}
-    told = [f"{count} numbers of {name}" for name, count in alone.items()]
-    lines += ["", f"Small differences of large numbers have limits of their own: {', '.join(told)}."] if told else []
+    told = [f"{name} {count}" for name, count in alone.items()]
+    lines += ["", f"Numbers with limits of their own, small differences of large ones: {', '.join(told)}."] * bool(told)
     measured_on = sorted({on for entry in table.values() for on in entry["measured_on"]})
     return "\n".join([*lines, "", *(f"- {on}" for on in measured_on)]) + "\n"
 

@@ -44,7 +44,7 @@ NUMBERS = (
     "tests/metrics/test_spectrum.py",
     "tests/svd",  # singular triplets with their residuals
     "tests/jacobian/test_tracing.py",  # Jacobians against automatic differentiation of the whole block
-    "tests/jacobian/test_narrow.py",  # in narrow formats; tests/jacobian/test_operator.py alone takes two minutes, and stays out
+    "tests/jacobian/test_narrow.py",  # in narrow formats; the file of the operator takes two minutes, and stays out
 )
 BY_THEMSELVES = (
     "tests/store/test_sweep_memory.py",  # a limit on address space, which counts threads

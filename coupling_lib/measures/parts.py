@@ -4,11 +4,12 @@ A dataset holds what was measured of the shared part beside the whole, its names
 whole has beyond that, blocks that shrink or stretch every direction alike bring about.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures import frame
-from coupling_lib.metrics.variants import VARIANTS
 
 VARIANTS_OF_PARTS = ("normalized_miscoupling", "mismatch", "released_norm")
 """What is measured of the shared part: one variant each of the paper, its project page and its released code."""
@@ -19,7 +20,7 @@ SHARED = "shared part"
 _PREFIX = "shared_"
 
 
-def prefixed(variables: frame.Variables) -> frame.Variables:
+def prefixed(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Name variables as those of the shared part, and the axis of variants as that of the few it has."""
     named = {}
     for name, (dims, values) in variables.items():
@@ -61,8 +62,9 @@ def shared_part(ds: xr.Dataset) -> xr.Dataset:
             "unless `formed` is False, and measure_tokens always"
         )
     own = {name: str(name).removeprefix(_PREFIX) for name in ds.data_vars if str(name).startswith(_PREFIX)}
-    # What both parts have in common, such as the texts of tokens, stays.
-    whole = [name for name in ds.data_vars if name in VARIANTS or name in own.values()]
+    # What both parts have in common, such as the texts of tokens, stays; variants that the shared part lacks do not.
+    pairs = ds[f"{_PREFIX}{VARIANTS_OF_PARTS[0]}"].dims
+    whole = [name for name in ds.data_vars if name not in own and (name in own.values() or ds[name].dims == pairs)]
     found = ds.drop_vars(whole).rename(own)
     if "shared_variant" in found.coords:
         found = found.drop_vars("variant", errors="ignore").rename(shared_variant="variant")
