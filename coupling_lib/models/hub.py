@@ -44,7 +44,6 @@ _PICKLED = re.compile(r".*\.(bin|pt|pth|ckpt|h5|msgpack)(\.index\.json)?")
 _PICKLED_NAMES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _OLDER_TOKENIZER = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")
-TOKENIZER_FILES = (*_TOKENIZER, *_OLDER_TOKENIZER)
 # A hub that limits how often it is asked is asked so many times; the pauses, in seconds, double from the first up, or
 # are what it asks for. Its limits hold for five minutes; a pause above that is the user's to decide on.
 _TRIES, _FIRST_PAUSE, _LONGEST_PAUSE, _WORTH_TELLING = 6, 1.0, 330.0, 5.0
@@ -80,6 +79,11 @@ def fetch(repo_id: str, revision: str | None = None) -> Path:
         for name in _TOKENIZER[1:] if tokenizer else _TOKENIZER[1:] + _OLDER_TOKENIZER:
             _get(repo_id, name, folder.name, online)
         return folder
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Tell whether a tokenizer lies in a folder."""
+    return any((folder / name).is_file() for name in (*_TOKENIZER, *_OLDER_TOKENIZER))
 
 
 def fetch_file(repo_id: str, name: str, revision: str | None = None) -> tuple[Path, str]:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.models import sources
+from coupling_lib.models import adapters, sources
 from coupling_lib.models.load import Model
 from coupling_lib.provenance import which_model
 
@@ -65,6 +65,7 @@ def fingerprint(model: Model) -> str:
     # is not in memory: by commit or digest if their source has one, else by their names, sizes and times of change.
     config = {name: value for name, value in model.hf.config.to_dict().items() if name not in _ORIGIN}
     total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    total.update(adapters.settings(model.hf).encode())
     for name, tensor in model.hf.state_dict().items():
         if isinstance(tensor, torch.Tensor):
             total.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
