@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.inputs.given import UpToWidth
 from coupling_lib.models import adapters, sources
 from coupling_lib.models.load import Model
 from coupling_lib.provenance import which_model
@@ -35,7 +36,10 @@ def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping
     bound = inspect.signature(function).bind_partial(None, None, **(fixed | dict(settings)))
     bound.apply_defaults()
     # A setting that is None says nothing; so a measure may get a further one and keep its keys.
-    plain = {name: _plain(name, value) for name, value in list(bound.arguments.items())[2:] if value is not None}
+    asked = {name: value for name, value in list(bound.arguments.items())[2:] if value is not None}
+    # Numbers that a model takes by default are kept as they are where they are asked for.
+    fitting = {name: value.of(model) for name, value in asked.items() if isinstance(value, UpToWidth)}
+    plain = {name: _plain(name, value) for name, value in (asked | fitting).items()}
     version = getattr(function, "version", None)
     return which_model(model) | {
         "weights": fingerprint(model),
