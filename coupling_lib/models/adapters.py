@@ -170,6 +170,6 @@ def _peft(what: str) -> ModuleType:
         import peft
     except ImportError as error:
         raise ModelUnavailableError(
-            f"{what} is read by the package peft, which is not installed; run `pip install coupling_lib[adapters]`"
+            f"{what} is read by the package peft, which is not installed; pip install peft"
         ) from error
     return peft
