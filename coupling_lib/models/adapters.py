@@ -160,8 +160,9 @@ def _beyond_layers(config: Any) -> str | None:
 
 def _layers(hf: nn.Module) -> list[tuple[str, Any]]:
     """List the layers that peft put into a model, by name; none where nothing has loaded it, for it takes a while."""
-    peft = sys.modules.get("peft.tuners.tuners_utils")
-    return [part for part in hf.named_modules() if peft and isinstance(part[1], peft.BaseTunerLayer)]
+    if (peft := sys.modules.get("peft.tuners.tuners_utils")) is None:
+        return []
+    return [(name, part) for name, part in hf.named_modules() if isinstance(part, peft.BaseTunerLayer)]
 
 
 def _peft(what: str) -> ModuleType:

@@ -14,11 +14,13 @@ import pytest
 import tiny
 import torch
 import transformers
-from reference import brute_force_jacobian, relative_error
+from families import FAMILIES
+from reference import brute_force_jacobian, relative_error, rows
 from safetensors.torch import load_file, save_file
 
 import coupling_lib as cl
-from coupling_lib.blocks.precision import dense_copy
+from coupling_lib.blocks.precision import dense_copy, loading_arguments
+from coupling_lib.blocks.record import random_input
 from coupling_lib.errors import CouplingError, ModelUnavailableError, UnsupportedModelError
 from coupling_lib.models import adapters
 from coupling_lib.store.key import fingerprint
@@ -133,22 +135,46 @@ def test_what_is_switched_off_or_on_is_what_is_measured():
 def test_an_adapter_on_weights_of_few_bits_is_differentiated_with_them(base, tmp_path, precision):
     model = cl.load_model(saved(tmp_path / "adapter", base), precision=precision)
     plain = cl.load_model(base, precision=precision)
-    layer, under = (one.blocks.modules[1].mlp.up_proj for one in (model, plain))
-    # The weights that the layer stands for, from those of the base and from the adapter's file.
+    # A layer stands for the base's weights, widened, and for what the adapter's file adds to them.
+    block, under = (dense_copy(one.blocks.modules[1], torch.float64) for one in (model, plain))
     files = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
     B, A = (files[f"base_model.model.model.layers.1.mlp.up_proj.lora_{side}.weight"].double() for side in "BA")
-    W = dense_copy(under, torch.float64).weight if precision == "bfloat16" else None
-    dense = dense_copy(layer, torch.float64)
     x = torch.randn(3, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    W = dense_copy(torch.nn.Sequential(under), torch.float64)[0].weight if W is None else W
-    torch.testing.assert_close(dense(x), x @ (W + 2 * B @ A).mT, rtol=1e-6, atol=1e-6)
-    # And the block is that of such layers.
+    wanted = x @ (under.mlp.up_proj.weight + 2 * B @ A).mT
+    torch.testing.assert_close(block.mlp.up_proj(x), wanted, rtol=1e-6, atol=1e-6)
+    # And the block's Jacobian is that of such layers.
     trace = cl.trace(model, IDS)
-    call, block = trace.calls[1], dense_copy(model.blocks.modules[1], torch.float64)
-    stream = call.input.double().requires_grad_(True)
-    y = call.replay(block, stream)[0, 5]
-    wanted = torch.stack([torch.autograd.grad(value, stream, retain_graph=True)[0][0, 3] for value in y])
+    stream = trace.calls[1].input.double().requires_grad_(True)
+    wanted = rows(trace.calls[1].replay(block, stream)[0, 5], stream)[:, 3]
     assert relative_error(trace.jacobian(1, 3, 5).dense(), wanted) < 2e-6
+
+
+def test_an_adapter_on_a_quantised_model_in_memory_is_measured(base):
+    hf = transformers.AutoModelForCausalLM.from_pretrained(base, **loading_arguments("nf4"), device_map={"": "cpu"})
+    torch.manual_seed(0)
+    ours = cl.wrap_model(peft.get_peft_model(hf, lora(init_lora_weights=False)))
+    assert ours.precision == "nf4"
+    trace, block = cl.trace(ours, IDS), dense_copy(ours.blocks.modules[1], torch.float64)
+    stream = trace.calls[1].input.double().requires_grad_(True)
+    wanted = rows(trace.calls[1].replay(block, stream)[0, 5], stream)[:, 3]
+    assert relative_error(trace.jacobian(1, 3, 5).dense(), wanted) < 2e-6
+
+
+@pytest.mark.filterwarnings("ignore::coupling_lib.errors.PostNormWarning")
+@pytest.mark.parametrize("name", ["gpt2", "bert", "vit", "mixtral", "gemma2-window", "falcon-alibi", "qwen3-next"])
+def test_adapters_in_other_families_are_measured_as_exactly_and_by_the_same_route(name):
+    family = next(family for family in FAMILIES if family.name == name)
+    torch.manual_seed(0)
+    model = peft.get_peft_model(family.build().float(), lora(init_lora_weights=False))
+    ours = cl.wrap_model(model)
+    assert ours.blocks.route == cl.wrap_model(family.build().float()).blocks.route
+    given = random_input(ours.hf, torch.Generator().manual_seed(0), 7)
+    wide = copy.deepcopy(ours.hf).double()
+    inputs = {wide.main_input_name: given.double() if given.is_floating_point() else given}
+    if wide.main_input_name == "input_ids":
+        inputs["use_cache"] = False
+    wanted = brute_force_jacobian(wide, wide.get_submodule(ours.blocks.path)[1], inputs, 3, 5)
+    assert relative_error(cl.trace(ours, given).jacobian(1, 3, 5).dense(), wanted) < 5e-6
 
 
 # The store's key
