@@ -37,7 +37,7 @@ from coupling_lib.errors import (
     check_whole,
     shown,
 )
-from coupling_lib.models import adapters, architecture, checked, hub, sources
+from coupling_lib.models import adapters, architecture, checked, sources
 from coupling_lib.models import untrained as fresh_weights
 from coupling_lib.svd.memory import ran_out
 
@@ -290,7 +290,7 @@ def _stored_as(hf: PreTrainedModel) -> str:
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     """Read the tokenizer, if the folder has one; input_ids can be measured without."""
-    if not hub.has_tokenizer(folder):
+    if not sources.has_tokenizer(folder):
         return None
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 

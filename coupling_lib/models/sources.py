@@ -102,6 +102,11 @@ def at_hand(name: str | Path) -> tuple[Path | None, registry.Entry | None]:
     return (paths.CHECKPOINTS / entry.alias if entry is not None and entry.embedded else None), entry
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Tell whether a tokenizer lies in a folder."""
+    return any((folder / name).is_file() for name in hub.TOKENIZER_FILES)
+
+
 def training(folder: Path | None) -> dict:
     """Read what a training recipe wrote beside a model's weights; empty where there is nothing."""
     record = folder / "training.json" if folder else None
@@ -127,7 +132,7 @@ def _adapted(name: str, adapter: adapters.Adapter, revision: str | None) -> Sour
             f"base_model_name_or_path in its {adapters.CONFIG}"
         ) from error
     # A tokenizer that was saved beside an adapter is the one that it was trained with.
-    tokenizer = adapter.folder if hub.has_tokenizer(adapter.folder) else base.tokenizer
+    tokenizer = adapter.folder if has_tokenizer(adapter.folder) else base.tokenizer
     said = f"{base.source} with {adapter.method} of {name}"
     return replace(base, name=name, tokenizer=tokenizer, source=said, adapter=adapter)
 
