@@ -85,7 +85,7 @@ def test_jacobians_are_those_of_the_adapted_model(width, method):
     ours = cl.wrap_model(model)
     for token_in, token_out in ((3, 5), (4, 4)):
         found = jacobian(ours, token_in, token_out)
-        assert relative_error(found, reference(ours.hf, token_in, token_out)) < 2e-6
+        assert relative_error(found, reference(ours.hf, token_in, token_out)) < 1e-5
     assert relative_error(bare, jacobian(ours)) > 0.05
 
 
@@ -103,7 +103,7 @@ def test_jacobians_are_those_of_the_adapted_model(width, method):
 )
 def test_other_methods_are_measured_as_exactly(config):
     ours = cl.wrap_model(adapted(config))
-    assert relative_error(jacobian(ours), reference(ours.hf)) < 2e-6
+    assert relative_error(jacobian(ours), reference(ours.hf)) < 1e-5
     assert ours.name == f"LlamaForCausalLM with {config.peft_type.value} 'default'"
 
 
@@ -112,7 +112,7 @@ def test_an_adapter_merged_into_its_model_gives_the_same(width):
     model = adapted(lora(), width)
     merged = cl.wrap_model(copy.deepcopy(model).merge_and_unload())
     assert type(merged.hf.model.layers[1].mlp.up_proj) is torch.nn.Linear
-    assert relative_error(jacobian(cl.wrap_model(model)), jacobian(merged)) < 5e-6
+    assert relative_error(jacobian(cl.wrap_model(model)), jacobian(merged)) < 1e-5
 
 
 def test_what_is_switched_off_or_on_is_what_is_measured():
@@ -128,7 +128,7 @@ def test_what_is_switched_off_or_on_is_what_is_measured():
     model.set_adapter("second")
     assert cl.wrap_model(model).source == "memory with LORA 'second'"
     assert relative_error(jacobian(ours), first) > 0.05
-    assert relative_error(jacobian(ours), reference(ours.hf)) < 2e-6
+    assert relative_error(jacobian(ours), reference(ours.hf)) < 1e-5
 
 
 @pytest.mark.parametrize("precision", ["nf4", "int8", "bfloat16"])
@@ -146,7 +146,7 @@ def test_an_adapter_on_weights_of_few_bits_is_differentiated_with_them(base, tmp
     trace = cl.trace(model, IDS)
     stream = trace.calls[1].input.double().requires_grad_(True)
     wanted = rows(trace.calls[1].replay(block, stream)[0, 5], stream)[:, 3]
-    assert relative_error(trace.jacobian(1, 3, 5).dense(), wanted) < 2e-6
+    assert relative_error(trace.jacobian(1, 3, 5).dense(), wanted) < 1e-5
 
 
 def test_an_adapter_on_a_quantised_model_in_memory_is_measured(base):
@@ -157,7 +157,7 @@ def test_an_adapter_on_a_quantised_model_in_memory_is_measured(base):
     trace, block = cl.trace(ours, IDS), dense_copy(ours.blocks.modules[1], torch.float64)
     stream = trace.calls[1].input.double().requires_grad_(True)
     wanted = rows(trace.calls[1].replay(block, stream)[0, 5], stream)[:, 3]
-    assert relative_error(trace.jacobian(1, 3, 5).dense(), wanted) < 2e-6
+    assert relative_error(trace.jacobian(1, 3, 5).dense(), wanted) < 1e-5
 
 
 @pytest.mark.filterwarnings("ignore::coupling_lib.errors.PostNormWarning")
@@ -174,7 +174,7 @@ def test_adapters_in_other_families_are_measured_as_exactly_and_by_the_same_rout
     if wide.main_input_name == "input_ids":
         inputs["use_cache"] = False
     wanted = brute_force_jacobian(wide, wide.get_submodule(ours.blocks.path)[1], inputs, 3, 5)
-    assert relative_error(cl.trace(ours, given).jacobian(1, 3, 5).dense(), wanted) < 5e-6
+    assert relative_error(cl.trace(ours, given).jacobian(1, 3, 5).dense(), wanted) < 1e-5
 
 
 # The store's key
@@ -201,7 +201,7 @@ def test_a_folder_with_an_adapter_is_its_base_with_the_adapter_s_layers(base, tm
     in_memory = cl.wrap_model(adapted(config))
     with torch.no_grad():
         torch.testing.assert_close(model.hf(IDS).logits, in_memory.hf(IDS).logits)
-    assert relative_error(jacobian(model), reference(in_memory.hf)) < 2e-6
+    assert relative_error(jacobian(model), reference(in_memory.hf)) < 1e-5
     ds = cl.measure_depth(model, [text], ks=(3,))
     assert ds.attrs["source"] == model.source
     assert fingerprint(model) == fingerprint(cl.load_model(folder)) != fingerprint(cl.load_model(base))
