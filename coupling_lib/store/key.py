@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coupling_lib.blocks.standing import standing
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.inputs.given import UpToWidth
 from coupling_lib.models import adapters, sources
@@ -84,12 +85,9 @@ def fingerprint(model: Model) -> str:
 
 def _refuse_hooks(model: Model) -> None:
     """Refuse a model that answers otherwise than its weights say."""
-    for name, part in model.hf.named_modules():
-        for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values()):
-            # transformers lets hooks of its own stand, which collect states and change nothing.
-            if not (getattr(hook, "__module__", None) or "").startswith("transformers."):
-                place = f"{name or 'the whole'} of {model.name}"
-                raise ParameterError(f"a hook stands on {place}, and the store knows a model by its weights alone")
+    if found := standing(model.hf):
+        place = f"{found[0][0] or 'the whole'} of {model.name}"
+        raise ParameterError(f"a hook stands on {place}, and the store knows a model by its weights alone")
 
 
 def _files(model: Model) -> str:
