@@ -25,10 +25,11 @@ import sys
 import tempfile
 import time
 import tomllib
-import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import redirect_stderr, redirect_stdout
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ from transformers.models.auto import modeling_auto
 
 import coupling_lib as cl
 from coupling_lib import paths
-from coupling_lib.errors import CouplingError, UntrustworthyResultError
+from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError
+from coupling_lib.errors import in_one_line as one_line
 
 TABLE = paths.ROOT / "data" / "families.csv"
 KEPT = paths.RESULTS / "families.jsonl"
@@ -76,10 +78,15 @@ SIZES = [(re.compile(pattern), size) for pattern, size in [
     (r".*chunk_(size|length)|floor_scale|index_topk", 4),
     (r"patch_size", 8),
     (r"image_size|.*max_image_size|.*img_size", 32),
-    (r"(?!.*kernel).*(_size|_dim|_width|_channels|_hidden)|d_model|n_embd|dim", 32),
+    (r"num_latents|num_landmarks", 4),
+    (r"(?!.*kernel).*(_size|_dim|_width|_channels|_hidden|hidden_size_global)|d_model|d_latents|n_embd|dim", 32),
 ]]  # fmt: skip
 UNUSED = ("id2label", "label2id", "per_layer_config", "stage_names", "out_features", "out_indices")
-NEEDS = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
+NEEDED = Path(__file__).with_suffix(".toml")
+NEEDS: dict[str, dict[str, Any]] = {}
+for kinds, needed in tomllib.loads(NEEDED.read_text(encoding="utf-8")).items():
+    for one in kinds.split():
+        NEEDS[one] = NEEDS.get(one, {}) | needed
 
 
 def types() -> list[tuple[str, str]]:
@@ -90,7 +97,7 @@ def types() -> list[tuple[str, str]]:
 def shrunk(given: Mapping[str, Any], ids: dict[str, int], blocks: int = 3) -> dict[str, Any]:
     """Shrink a configuration's settings by name, those of nested ones too; `ids` keeps each special token's number."""
     heads = given.get("num_attention_heads")
-    depth = next((v for k, v in given.items() if SIZES[0][0].fullmatch(k) and isinstance(v, int)), None)
+    depth = next((v for k, v in given.items() if SIZES[0][0].fullmatch(str(k)) and isinstance(v, int)), None)
     per_layer = {k: v for k, v in given.items() if isinstance(v, list) and depth and len(v) == depth > 4}
     kinds = list(zip(*(map(str, v) for v in per_layer.values()), strict=True)) if per_layer else []
     # Of layers that differ one of each kind, the first kind more than once if there are few.
@@ -104,7 +111,7 @@ def shrunk(given: Mapping[str, Any], ids: dict[str, int], blocks: int = 3) -> di
             return list(range(len(chosen))) if numbers else [small(name + "_", value[i]) for i in chosen]
         if isinstance(value, Mapping):
             # The other stacks are less deep than that of the text, which is told from them by its depth.
-            return shrunk(value, ids, 3 if re.search("text|llm|rope|decoder", name) else 2)
+            return shrunk(value, ids, 3 if re.search(r"text|llm|rope|decoder", name) else 2)
         if re.search(r"(_token_id|_token_index|_token_ids|_id|_index)$", name):
             one = isinstance(value, int)
             found = [ids.setdefault(f"{name}{i}", VOCABULARY - 1 - len(ids)) if isinstance(v, int) and v > 64 else v
@@ -123,44 +130,44 @@ def shrunk(given: Mapping[str, Any], ids: dict[str, int], blocks: int = 3) -> di
             return 4
         return min(value, size) if isinstance(value, int) else value
 
-    return {name: small(name, value) for name, value in given.items() if name not in UNUSED}
+    return {name: small(str(name), value) for name, value in given.items() if name not in UNUSED}
 
 
 def configuration(mapping: str, kind: str) -> PreTrainedConfig:
     """Make the tiny configuration of a type."""
-    family = CONFIG_MAPPING[kind]
-    needs = NEEDS.get(kind, {})
-    given = shrunk(family(**needs.get("first", {})).to_dict(), {})
+    family, needs = CONFIG_MAPPING[kind], NEEDS.get(kind, {})
+    given = family().to_dict()
+    given = shrunk(given, {}) if needs.get("shrunk", True) else given
     for place, value in needs.items():
-        if place != "first":
-            *path, last = place.split("/")
-            inner = given
-            for part in path:
-                inner = inner[part]
-            inner[last] = value
+        *path, last = place.split("/")
+        inner = given
+        for part in path:
+            inner[part] = inner = inner.get(part) or {}
+        inner[last] = value
     if mapping == "causal" and kind in MAPPINGS["masked"]:
         given["is_decoder"] = True
-    given.pop("model_type", None)
-    given.pop("architectures", None)
-    return family(**given)
+    return family(
+        **{name: value for name, value in given.items() if name not in ("model_type", "architectures", "shrunk")}
+    )
 
 
-def build(mapping: str, kind: str, folder: Path) -> PreTrainedModel:
-    """Build a type's tiny model with random weights, and save it."""
+def build(mapping: str, kind: str, alone: bool) -> PreTrainedModel:
+    """Build a type's tiny model with random weights; of a model of several stacks that of its text `alone`, if asked."""
     name = MAPPINGS[mapping][kind]
+    family, config = getattr(transformers, name if isinstance(name, str) else name[0]), configuration(mapping, kind)
+    parts = (part for part in vars(config).values() if isinstance(part, family.config_class))
+    config = config if isinstance(config, family.config_class) else next(parts, config)
+    if alone:
+        config = config.get_text_config(decoder=True)
+        tables = (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING, modeling_auto.MODEL_MAPPING)
+        family = next(table[type(config)] for table in tables if type(config) in table)
     torch.manual_seed(0)
-    family = getattr(transformers, name if isinstance(name, str) else name[0])
-    config = configuration(mapping, kind)
-    if not isinstance(config, family.config_class):
-        config = next(part for part in vars(config).values() if isinstance(part, family.config_class))
-    hf = family(config)
-    generator = torch.Generator().manual_seed(1)
+    hf, generator = family(config), torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in hf.parameters():
             if weight.is_floating_point():
                 size = min(0.15, 1.2 * (len(weight) / max(1, weight.numel())) ** 0.5) if weight.ndim > 1 else 0.1
                 weight.add_(size * torch.randn(weight.shape, generator=generator).to(weight.dtype))
-    hf.save_pretrained(folder)
     return hf
 
 
@@ -175,14 +182,20 @@ class Wide(TorchFunctionMode):
             a, b = args
             ends = kwargs["offs"].tolist()
             parts = zip([0, *ends], ends, b, strict=False)
-            return torch.cat([a[start:end] @ w for start, end, w in parts] + [a.new_zeros(len(a) - ends[-1], b.shape[-1])])
+            return torch.cat(
+                [a[start:end] @ w for start, end, w in parts] + [a.new_zeros(len(a) - ends[-1], b.shape[-1])]
+            )
         func = Tensor.double if func is Tensor.float else func
         return func(*map(wide, args), **{name: wide(value) for name, value in (kwargs or {}).items()})
 
 
-def default(hf: PreTrainedModel, folder: Path) -> PreTrainedModel:
+def default(hf: PreTrainedModel, folder: str) -> PreTrainedModel:
     """Load a model as transformers does where nothing is asked for."""
-    return type(hf).from_pretrained(folder).eval().requires_grad_(False)
+    hf = type(hf).from_pretrained(folder).eval().requires_grad_(False)
+    # What a cache would hold is no part of a block's map.
+    for config in {id(each): each for each in (hf.config, hf.config.get_text_config())}.values():
+        config.use_cache = False
+    return hf
 
 
 def example(hf: PreTrainedModel) -> dict[str, Tensor]:
@@ -194,7 +207,7 @@ def example(hf: PreTrainedModel) -> dict[str, Tensor]:
         size = [size, size] if isinstance(size, int) else size
         return {"pixel_values": torch.randn(1, getattr(config, "num_channels", 3), *size, generator=generator)}
     highest = min(400, hf.config.get_text_config().vocab_size)
-    return {"input_ids": torch.randint(64, highest, (1, TOKENS), generator=generator)}
+    return {"input_ids": torch.randint(highest // 2, highest, (1, TOKENS), generator=generator)}
 
 
 def reference(
@@ -257,82 +270,118 @@ def compared(model: cl.Model, hf: PreTrainedModel) -> dict[str, Any]:
     return {"outcome": outcome, "route": model.blocks.route, "exact_to": f"{worst:.0e}", "states_to": f"{off:.0e}"}
 
 
-def in_one_line(error: BaseException) -> str:
-    """Write an error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+def in_one_line(error: BaseException, folder: str) -> str:
+    """Write an error in one line; what the library says needs no name of its class."""
+    said = str(error) if isinstance(error, CouplingError) else f"{type(error).__name__}: {error}"
+    said = " ".join(said.replace(folder, "FOLDER").split())
+    return said if len(said) <= 240 else f"{said[:236]} ..."
+
+
+def built(mapping: str, kind: str, folder: str) -> PreTrainedModel:
+    """Build and save a type's model, and see that transformers runs it; its text stack where the whole does not run."""
+    reasons = []
+    for alone in (False, True):
+        doing = "not built"
+        try:
+            hf = build(mapping, kind, alone)
+            hf.save_pretrained(folder)
+            doing = "does not run"
+            if not getattr(hf.config, "is_encoder_decoder", False):
+                with torch.no_grad():
+                    default(hf, folder)(**example(hf))
+            return hf
+        except Exception as error:
+            reasons.append(f"{doing} ({in_one_line(error, folder)})")
+    raise RuntimeError(reasons[0])
 
 
 def tried(mapping: str, kind: str) -> dict[str, Any]:
     """Build, load and compare the model of one type."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            hf = build(mapping, kind, Path(folder))
-        except Exception as error:
-            return {"outcome": "not tried", "why": f"not built: {in_one_line(error)}"}
+            hf = built(mapping, kind, folder)
+        except RuntimeError as error:
+            return {"outcome": "not tried", "why": str(error)}
         row = {"class": type(hf).__name__}
         try:
-            with torch.no_grad():
-                default(hf, Path(folder))(**example(hf))
-        except Exception as error:
-            if not getattr(hf.config, "is_encoder_decoder", False):
-                return row | {"outcome": "not tried", "why": f"does not run: {in_one_line(error)}"}
-        try:
-            model = cl.load_model(folder)
-            return row | compared(model, default(hf, Path(folder)))
+            return row | compared(cl.load_model(folder), default(hf, folder))
         except CouplingError as error:
-            return row | {"outcome": "refused", "why": in_one_line(error).replace(folder, "FOLDER")}
+            return row | {"outcome": "refused", "why": in_one_line(error, folder)}
         except Exception as error:
-            return row | {"outcome": "error", "why": in_one_line(error) + traceback.format_exc()[-600:]}
+            return row | {"outcome": "error", "why": in_one_line(error, folder)}
 
 
 def work(mapping: str, kind: str, sender: Any) -> None:
     """Try one type, in a process of its own."""
-    os.environ["TQDM_DISABLE"] = "1"
     warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
-    sender.send(tried(mapping, kind))
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        sender.send(tried(mapping, kind))
 
 
 def run(wanted: list[tuple[str, str]], jobs: int) -> Iterator[dict[str, Any]]:
     """Try types side by side, each in a process of its own, and give each answer as it comes."""
-    context, waiting, running = multiprocessing.get_context("fork"), list(wanted)[::-1], {}
+    # A fork has torch and transformers at hand; either takes seconds to import.
+    context, waiting, running = multiprocessing.get_context("fork"), wanted[::-1], {}
     while waiting or running:
         while waiting and len(running) < jobs:
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=work, args=(*(what := waiting.pop()), sender), daemon=True)
+            what = waiting.pop()
+            process = context.Process(target=work, args=(*what, sender), daemon=True)
             process.start()
             sender.close()
-            running[process] = what, receiver, time.monotonic()
-        for process, (what, receiver, since) in list(running.items()):
-            if process.is_alive() and not receiver.poll(0.02) and time.monotonic() - since < SECONDS:
-                continue
-            try:
-                answer = receiver.recv() if receiver.poll(0) else {"outcome": "not tried", "why": f"took over {SECONDS} s"}
-            except EOFError:
-                answer = {"outcome": "not tried", "why": "its process ended without an answer"}
+            running[receiver] = process, what, time.monotonic()
+        ready = connection.wait(list(running), timeout=1)
+        late = [each for each, (_, _, since) in running.items() if time.monotonic() - since > SECONDS]
+        for receiver in [*ready, *(each for each in late if each not in ready)]:
+            process, what, _ = running.pop(receiver)
+            answer = {"outcome": "not tried", "why": f"took longer than {SECONDS} s"}
+            if receiver in ready:
+                try:
+                    answer = receiver.recv()
+                except EOFError:
+                    answer = {"outcome": "error", "why": "the process ended without an answer"}
             process.kill()
             process.join()
-            del running[process]
-            seconds = round(time.monotonic() - since, 1)
-            yield dict(zip(("mapping", "type"), what, strict=True)) | answer | {"seconds": seconds}
+            yield dict(zip(COLUMNS, what, strict=False)) | answer
 
 
-def main() -> None:
-    """Try all types, or those that are named, and write the table of all."""
-    names = sys.argv[1:]
-    KEPT.parent.mkdir(exist_ok=True)
-    known = [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.is_file() else []
-    done = {(row["mapping"], row["type"]) for row in known} if not names else set()
-    wanted = [each for each in types() if each not in done and (not names or each[1] in names)]
-    transformers.logging.set_verbosity_error()
-    import torch._dynamo  # noqa: F401
-    with KEPT.open("a") as kept:
-        for row in run(wanted, os.cpu_count() or 1):
-            kept.write(json.dumps(row) + "\n")
+def version() -> str:
+    """Name what an answer depends on: this program, the library and transformers."""
+    files = [Path(__file__), NEEDED, *sorted(paths.PACKAGE.rglob("*.py"))]
+    code = b"".join(file.read_bytes() for file in files) + transformers.__version__.encode()
+    return hashlib.sha256(code).hexdigest()[:16]
+
+
+def main(names: list[str]) -> None:
+    """Try all types, or those that are named, and write the table once all have an answer."""
+    if unknown := set(names) - {kind for _, kind in types()}:
+        raise ParameterError(
+            f"{', '.join(sorted(unknown))}: no such model type in transformers {transformers.__version__}"
+        )
+    KEPT.parent.mkdir(parents=True, exist_ok=True)
+    lines = KEPT.read_text(encoding="utf-8").splitlines() if KEPT.is_file() else []
+    known = [row for row in map(json.loads, lines) if row["version"] == version()]
+    found = {(row["mapping"], row["type"]): row for row in known if row["type"] not in names}
+    wanted = [each for each in types() if each not in found and (not names or each[1] in names)]
+    with KEPT.open("a", encoding="utf-8") as kept:
+        for number, row in enumerate(run(wanted, os.cpu_count() or 1), start=1):
+            found[row["mapping"], row["type"]] = row
+            kept.write(json.dumps(row | {"version": version()}) + "\n")
             kept.flush()
-            print(*row.values(), flush=True)
+            said = " ".join(str(row[name]) for name in COLUMNS if name in row)
+            print(f"{number}/{len(wanted)} {said}", flush=True)
+    if len(found) == len(types()):
+        with TABLE.open("w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, COLUMNS, restval="", extrasaction="ignore", lineterminator="\n")
+            table.writeheader()
+            table.writerows(found[each] | {"transformers": transformers.__version__} for each in types())
+    for mapping in MAPPINGS:
+        counted = Counter(row["outcome"] for row in found.values() if row["mapping"] == mapping)
+        print(f"{mapping}: {', '.join(f'{count} {outcome}' for outcome, count in sorted(counted.items()))}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(one_line(lambda: main(sys.argv[1:]), "stopped; the same command goes on"))
