@@ -2,15 +2,13 @@
 
     python -m workflow.families [TYPE ...]
 
-Of each type in transformers' auto mappings a model is built by itself: its configuration class, with sizes shrunk by
-name (`SIZES`, and `NEEDS` for types that need more), weights random and large enough that no block is nearly linear.
-It is saved, and loaded twice: by the library in float32, and by transformers as transformers loads it, whatever
-attention that is, in float64. Compared are the states at every block, and of the first and the last block the
-Jacobians at one token and from an earlier one; the reference varies a block's input within the whole model's pass.
+A type's model is built by itself: its configuration with sizes shrunk by name (`SIZES`; families.toml has what some
+need besides) and random weights, large enough that no block is nearly linear. It is saved and loaded twice: by the
+library in float32, and by transformers as it does by default, for autograd through the whole model in float64. Compared
+are the states at every block, and of the first and the last block the Jacobians at one token and from an earlier one.
 
-Each type has a process of its own with a time limit. Answers are appended to `results/families.jsonl` and kept while
-the library, this program and transformers are the same, so that a run that was stopped goes on. A run over all types
-writes `data/families.csv`.
+Each type has a process of its own with a time limit. Answers are kept in `results/families.jsonl` while library,
+program and transformers are the same, so that a run that was stopped goes on. Once all have one, the table is written.
 """
 
 from __future__ import annotations
@@ -41,120 +39,103 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 import coupling_lib as cl
-from coupling_lib import paths
-from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError
-from coupling_lib.errors import in_one_line as one_line
+from coupling_lib import errors, paths
 
-TABLE = paths.ROOT / "data" / "families.csv"
-KEPT = paths.RESULTS / "families.jsonl"
-MAPPINGS = {
+TABLE, KEPT = paths.ROOT / "data" / "families.csv", paths.RESULTS / "families.jsonl"
+COLUMNS = ("mapping", "type", "class", "outcome", "route", "exact_to", "states_to", "why", "transformers")
+MAPPINGS: dict[str, Mapping[str, Any]] = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     "image classification": modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
     "image and text": modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 }
-COLUMNS = ("mapping", "type", "class", "outcome", "route", "exact_to", "states_to", "why", "transformers")
-EXACT, SAME = 1e-4, 1e-5
-SECONDS = 90
-TOKENS, VOCABULARY = 12, 512
-
-# The largest value of a setting, by its name: the first expression that fits it whole.
-SIZES = [(re.compile(pattern), size) for pattern, size in [
-    (r"(conf_)?num_hidden_layers|n_layers?|num_layers|layers|depth|(num_)?(de|en)coder_layers|num_blocks", 3),
-    (r".*vocab_size.*|num_embeddings|codebook_size|.*_vocab", VOCABULARY),
-    (r"n_positions|n_ctx|max_seq_len|model_max_length|.*max_.*position.*|context_length", 128),
-    (r"(moe|(moe_)?shared_experts?|expert).*(intermediate|ffn).*|shared_intermediate_size|share_expert_dim", 32),
-    (r".*intermediate_size.*|.*ffn_(dim|hidden_size)|ffn_dim|d_?ff|d_inner|dim_ff|mlp_dim|feed_forward_size", 64),
-    (r"(mamba_(n|num)_heads|n_mamba_heads|mamba_.*head_?dim|mamba_d_head)", 8),
-    (r"num_key_value_heads|num_kv_heads|kv_n_heads|.*_num_key_value_heads|linear_num_key_heads|num_query_groups", 2),
-    (r"(.*_)?(n_head|n_heads|num_heads|heads|num_attention_heads|attention_heads)|linear_num_value_heads", 4),
-    (r"qk_head_dim", 16),
-    (r".*(head_dim|dim_head|head_size)|d_head|d_kv|kv_channels|.*state_size|mamba_d_state|rotary_dim", 8),
-    (r".*lora_rank|.*_rank", 16),
-    (r"n_routed_experts|.*num_(local_)?experts|zero_expert_num", 8),
-    (r".*num_experts_per_tok(en)?|moe_(top)?k|moe_top_k|n_group|num_expert_group|n_groups", 2),
-    (r"topk_group|first_k_dense_replace|num_nextn_predict_layers|num_dense_layers", 1),
-    (r"sliding_window(_size)?|attention_window(_size)?|local_attention.*|keep_window_size", 4),
-    (r".*chunk_(size|length)|floor_scale|index_topk", 4),
-    (r"patch_size", 8),
-    (r"image_size|.*max_image_size|.*img_size", 32),
-    (r"num_latents|num_landmarks", 4),
-    (r"(?!.*kernel).*(_size|_dim|_width|_channels|_hidden|hidden_size_global)|d_model|d_latents|n_embd|dim", 32),
-]]  # fmt: skip
-UNUSED = ("id2label", "label2id", "per_layer_config", "stage_names", "out_features", "out_indices")
+TYPES = [(mapping, kind) for mapping, names in MAPPINGS.items() for kind in names]
+EXACT, SAME = 1e-4, 1e-5  # of Jacobians, and of states, float32 against float64
+SECONDS, TOKENS, VOCABULARY = 120, 12, 512
+LAYERS = r"(conf_)?num_hidden_layers|n_layers?|num_layers|layers|depth|(num_)?(de|en)coder_layers|num_blocks"
+# The largest value of a setting, by the first expression that fits the whole of its name.
+SIZES = {
+    r".*vocab_size.*|num_embeddings|codebook_size|.*_vocab": VOCABULARY,
+    r"n_positions|n_ctx|max_seq_len|model_max_length|.*max_.*position.*|context_length": 128,
+    r"(moe|(moe_)?shared_experts?|expert).*(intermediate|ffn).*|shared_intermediate_size|share_expert_dim": 32,
+    r".*intermediate_size.*|.*ffn_(dim|hidden_size)|ffn_dim|d_?ff|d_inner|dim_ff|mlp_dim|feed_forward_size": 64,
+    r"mamba_(n|num)_heads|n_mamba_heads|mamba_.*head_?dim|mamba_d_head": 8,
+    r"num_key_value_heads|num_kv_heads|kv_n_heads|.*_num_key_value_heads|linear_num_key_heads|num_query_groups": 2,
+    r"(.*_)?(n_head|n_heads|num_heads|heads|num_attention_heads|attention_heads)|linear_num_value_heads": 4,
+    r".*(_head_dim|dim_head|head_size)|head_dim|d_head|d_kv|kv_channels|.*state_size|mamba_d_state|rotary_dim": 8,
+    r".*_rank": 16,
+    r"n_routed_experts|.*num_(local_)?experts|zero_expert_num": 8,
+    r".*num_experts_per_tok(en)?|moe_(top)?k|moe_top_k|n_group|num_expert_group|n_groups": 2,
+    r"topk_group|first_k_dense_replace|num_nextn_predict_layers|num_dense_layers": 1,
+    r"num_self_attends_per_block|num_latents|floor_scale|index_topk|.*chunk_(size|length)": 4,
+    r"sliding_window(_size)?|attention_window(_size)?|local_attention.*|keep_window_size": 4,
+    r"patch_size": 8,
+    r"(?!.*kernel).*(_size|_dim|_width|_channels|_hidden|hidden_size_global)|d_model|d_latents|n_embd|dim": 32,
+}
 NEEDED = Path(__file__).with_suffix(".toml")
-NEEDS: dict[str, dict[str, Any]] = {}
-for kinds, needed in tomllib.loads(NEEDED.read_text(encoding="utf-8")).items():
-    for one in kinds.split():
-        NEEDS[one] = NEEDS.get(one, {}) | needed
-
-
-def types() -> list[tuple[str, str]]:
-    """Give every mapping with each type that it has."""
-    return [(mapping, kind) for mapping, names in MAPPINGS.items() for kind in names]
+NEEDS = tomllib.loads(NEEDED.read_text(encoding="utf-8"))
+# Labels, and what is derived from the number of layers.
+DROPPED = ("id2label", "label2id", "per_layer_config", "stage_names", "out_features", "out_indices", "model_type")
 
 
 def shrunk(given: Mapping[str, Any], ids: dict[str, int], blocks: int = 3) -> dict[str, Any]:
-    """Shrink a configuration's settings by name, those of nested ones too; `ids` keeps each special token's number."""
-    heads = given.get("num_attention_heads")
-    depth = next((v for k, v in given.items() if SIZES[0][0].fullmatch(str(k)) and isinstance(v, int)), None)
-    per_layer = {k: v for k, v in given.items() if isinstance(v, list) and depth and len(v) == depth > 4}
-    kinds = list(zip(*(map(str, v) for v in per_layer.values()), strict=True)) if per_layer else []
-    # Of layers that differ one of each kind, the first kind more than once if there are few.
+    """Shrink a configuration's settings by name, and nested ones; `ids` has each special token's number by its name."""
+    depth = next((v for k, v in given.items() if re.fullmatch(LAYERS, str(k)) and isinstance(v, int)), 0)
+    by_layer = [value for value in given.values() if isinstance(value, list) and len(value) == depth > 4]
+    # Of layers that differ one of each kind, and the first more than once if there are few.
+    kinds = list(zip(*(map(str, value) for value in by_layer), strict=True))
     chosen = [kinds.index(kind) for kind in dict.fromkeys(kinds)][:4]
     chosen = [0] * (blocks - len(chosen)) + chosen
 
     def small(name: str, value: Any) -> Any:
-        if name in per_layer:
+        if isinstance(value, list) and any(value is each for each in by_layer):
             # Numbers of layers are told from settings of layers by being all different.
             numbers = isinstance(value[0], int) and len(set(value)) == len(value)
-            return list(range(len(chosen))) if numbers else [small(name + "_", value[i]) for i in chosen]
+            return list(range(len(chosen))) if numbers else [small(name, value[layer]) for layer in chosen]
+        if isinstance(value, list):
+            return [small(f"{name}{place}" if "_id" in name else name, each) for place, each in enumerate(value)]
         if isinstance(value, Mapping):
-            # The other stacks are less deep than that of the text, which is told from them by its depth.
+            # Other stacks are less deep than the text's, which is told from them by its depth.
             return shrunk(value, ids, 3 if re.search(r"text|llm|rope|decoder", name) else 2)
-        if re.search(r"(_token_id|_token_index|_token_ids|_id|_index)$", name):
-            one = isinstance(value, int)
-            found = [ids.setdefault(f"{name}{i}", VOCABULARY - 1 - len(ids)) if isinstance(v, int) and v > 64 else v
-                     for i, v in enumerate([value] if one else value or [])]  # fmt: skip
-            return found[0] if one else found if isinstance(value, list) else value
-        size = next((size for pattern, size in SIZES if pattern.fullmatch(name)), None)
-        if size is None or isinstance(value, bool):
-            return value
-        if isinstance(value, list) and value and all(isinstance(v, int) for v in value):
-            return [min(v, size) for v in value]
+        size = next((size for pattern, size in SIZES.items() if re.fullmatch(pattern, name)), None)
         if name == "head_dim" and value is None:
             return size
-        if isinstance(value, int) and SIZES[0][0].fullmatch(name):
+        if not isinstance(value, int) or isinstance(value, bool):
+            return value
+        if re.search(r"_(id|ids|index)\d*$", name):
+            return value if value < 64 else ids.setdefault(name, VOCABULARY - 1 - len(ids))
+        if re.fullmatch(LAYERS, name):
             return len(chosen)
-        if name == "num_key_value_heads" and value == heads:
-            return 4
-        return min(value, size) if isinstance(value, int) else value
+        return (
+            4
+            if name == "num_key_value_heads" and value == given.get("num_attention_heads")
+            else min(value, size or value)
+        )
 
-    return {name: small(str(name), value) for name, value in given.items() if name not in UNUSED}
+    return {name: small(str(name), value) for name, value in given.items() if name not in DROPPED}
 
 
 def configuration(mapping: str, kind: str) -> PreTrainedConfig:
     """Make the tiny configuration of a type."""
-    family, needs = CONFIG_MAPPING[kind], NEEDS.get(kind, {})
-    given = family().to_dict()
-    given = shrunk(given, {}) if needs.get("shrunk", True) else given
+    family = CONFIG_MAPPING[kind]
+    given, needs = family().to_dict(), {}
+    for those in (those for kinds, those in NEEDS.items() if kind in kinds.split()):
+        needs |= those
+    given = shrunk(given, {}) if needs.pop("shrunk", True) else given
     for place, value in needs.items():
         *path, last = place.split("/")
         inner = given
         for part in path:
             inner[part] = inner = inner.get(part) or {}
         inner[last] = value
-    if mapping == "causal" and kind in MAPPINGS["masked"]:
-        given["is_decoder"] = True
-    return family(
-        **{name: value for name, value in given.items() if name not in ("model_type", "architectures", "shrunk")}
-    )
+    decoder = {"is_decoder": True} if mapping == "causal" and kind in MAPPINGS["masked"] else {}
+    return family(**{name: value for name, value in given.items() if name not in DROPPED} | decoder)
 
 
 def build(mapping: str, kind: str, alone: bool) -> PreTrainedModel:
-    """Build a type's tiny model with random weights; of a model of several stacks that of its text `alone`, if asked."""
-    name = MAPPINGS[mapping][kind]
-    family, config = getattr(transformers, name if isinstance(name, str) else name[0]), configuration(mapping, kind)
+    """Build a type's tiny random model; of one of several stacks the text's `alone`, if asked."""
+    name, config = MAPPINGS[mapping][kind], configuration(mapping, kind)
+    family = getattr(transformers, name if isinstance(name, str) else name[0])
     parts = (part for part in vars(config).values() if isinstance(part, family.config_class))
     config = config if isinstance(config, family.config_class) else next(parts, config)
     if alone:
@@ -164,37 +145,16 @@ def build(mapping: str, kind: str, alone: bool) -> PreTrainedModel:
     torch.manual_seed(0)
     hf, generator = family(config), torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for weight in hf.parameters():
-            if weight.is_floating_point():
-                size = min(0.15, 1.2 * (len(weight) / max(1, weight.numel())) ** 0.5) if weight.ndim > 1 else 0.1
-                weight.add_(size * torch.randn(weight.shape, generator=generator).to(weight.dtype))
+        for weight in (weight for weight in hf.parameters() if weight.is_floating_point()):
+            size = min(0.15, 1.2 * (len(weight) / max(1, weight.numel())) ** 0.5) if weight.ndim > 1 else 0.1
+            weight.add_((size * torch.randn(weight.shape, generator=generator)).to(weight.dtype))
     return hf
 
 
-class Wide(TorchFunctionMode):
-    """Within it, what a family's own code casts to float32 becomes float64."""
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        def wide(value: Any) -> Any:
-            return torch.float64 if value is torch.float32 else value
-
-        if func is torch._grouped_mm:
-            a, b = args
-            ends = kwargs["offs"].tolist()
-            parts = zip([0, *ends], ends, b, strict=False)
-            return torch.cat(
-                [a[start:end] @ w for start, end, w in parts] + [a.new_zeros(len(a) - ends[-1], b.shape[-1])]
-            )
-        func = Tensor.double if func is Tensor.float else func
-        return func(*map(wide, args), **{name: wide(value) for name, value in (kwargs or {}).items()})
-
-
 def default(hf: PreTrainedModel, folder: str) -> PreTrainedModel:
-    """Load a model as transformers does where nothing is asked for."""
+    """Load a model as transformers does where nothing is asked for, but for the cache."""
     hf = type(hf).from_pretrained(folder).eval().requires_grad_(False)
-    # What a cache would hold is no part of a block's map.
-    for config in {id(each): each for each in (hf.config, hf.config.get_text_config())}.values():
-        config.use_cache = False
+    hf.config.use_cache = hf.config.get_text_config().use_cache = False
     return hf
 
 
@@ -202,89 +162,21 @@ def example(hf: PreTrainedModel) -> dict[str, Tensor]:
     """Make an input: tokens none of which is special, or an image."""
     generator = torch.Generator().manual_seed(2)
     if hf.main_input_name == "pixel_values":
-        config = getattr(hf.config, "vision_config", hf.config)
-        size = getattr(config, "image_size", None) or 64
-        size = [size, size] if isinstance(size, int) else size
-        return {"pixel_values": torch.randn(1, getattr(config, "num_channels", 3), *size, generator=generator)}
-    highest = min(400, hf.config.get_text_config().vocab_size)
-    return {"input_ids": torch.randint(highest // 2, highest, (1, TOKENS), generator=generator)}
-
-
-def reference(
-    hf: PreTrainedModel, path: str, inputs: Mapping[str, Tensor], pairs: list[tuple[int, int]]
-) -> tuple[list[Tensor], dict[tuple[int, int, int], Tensor]]:
-    """Give a model's states and its blocks' residual Jacobians in float64, by plain autograd in the whole pass."""
-    torch.set_default_dtype(torch.float64)
-    hf, blocks = hf.double(), hf.get_submodule(path)
-    leaves, states = {}, {}
-
-    def enter(number: int) -> Any:
-        def replace(block: nn.Module, args: tuple, kwargs: dict) -> tuple:
-            name = None if args else "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
-            stream = args[0] if args else kwargs[name]
-            leaves[number] = stream.detach().clone().requires_grad_(True)
-            return ((leaves[number], *args[1:]), kwargs) if args else (args, {**kwargs, name: leaves[number]})
-
-        return replace
-
-    def leave(number: int) -> Any:
-        def read(block: nn.Module, args: tuple, output: Any) -> None:
-            states[number] = (output if isinstance(output, Tensor) else output[0]).reshape(leaves[number].shape)
-
-        return read
-
-    for number, block in enumerate(blocks):
-        block.register_forward_pre_hook(enter(number), with_kwargs=True)
-        block.register_forward_hook(leave(number))
-    with torch.enable_grad(), Wide():
-        hf(**{name: value.double() if value.is_floating_point() else value for name, value in inputs.items()})
-        found = {}
-        for number in {0, len(blocks) - 1}:
-            for end in {end for _, end in pairs}:
-                rows = [torch.autograd.grad(y, leaves[number], retain_graph=True)[0][0] for y in states[number][0, end]]
-                for start in (start for start, to in pairs if to == end):
-                    J = torch.stack(rows)[:, start]
-                    found[number, start, end] = J - torch.eye(len(J)) if start == end else J
-    torch.set_default_dtype(torch.float32)
-    return [leaves[0].detach(), *(states[number].detach() for number in range(len(blocks)))], found
-
-
-def compared(model: cl.Model, hf: PreTrainedModel) -> dict[str, Any]:
-    """Compare the library's states and Jacobians with those of the model as transformers loads it."""
-    inputs = example(hf)
-    trace = cl.trace(model, inputs[model.hf.main_input_name])
-    end = trace.n_tokens - 1
-    pairs = [(end, end), (end - 2, end)][: 1 + (end > 1)]
-    states, wanted = reference(hf, model.blocks.path, inputs, pairs)
-    hidden = trace.hidden.double()
-    off = max(float((x - y).norm() / y.norm()) for x, (y,) in zip(hidden, states, strict=True))
-    worst = 0.0
-    for (block, start, to), J in wanted.items():
-        try:
-            found = trace.jacobian(block, start, to).dense().double()
-        except UntrustworthyResultError:
-            # A Jacobian that is rounding may be refused; nothing else may.
-            found = torch.zeros_like(J) if J.norm() > 1e-6 * wanted[block, to, to].norm() else J
-        worst = max(worst, float((found - J).norm() / J.norm().clamp_min(1e-300)))
-    outcome = "exact" if worst < EXACT and off < SAME else "wrong"
-    return {"outcome": outcome, "route": model.blocks.route, "exact_to": f"{worst:.0e}", "states_to": f"{off:.0e}"}
-
-
-def in_one_line(error: BaseException, folder: str) -> str:
-    """Write an error in one line; what the library says needs no name of its class."""
-    said = str(error) if isinstance(error, CouplingError) else f"{type(error).__name__}: {error}"
-    said = " ".join(said.replace(folder, "FOLDER").split())
-    return said if len(said) <= 240 else f"{said[:236]} ..."
+        config = hf.config if hasattr(hf.config, "image_size") else getattr(hf.config, "vision_config", hf.config)
+        size = getattr(config, "image_size", 64)
+        shape = (1, getattr(config, "num_channels", 3), *([size, size] if isinstance(size, int) else size))
+        return {"pixel_values": torch.randn(shape, generator=generator)}
+    most = min(400, hf.config.get_text_config().vocab_size)
+    return {"input_ids": torch.randint(most // 2, most, (1, TOKENS), generator=generator)}
 
 
 def built(mapping: str, kind: str, folder: str) -> PreTrainedModel:
-    """Build and save a type's model, and see that transformers runs it; its text stack where the whole does not run."""
+    """Build and save a model, and see that transformers runs it: the whole, or else the text's stack."""
     reasons = []
     for alone in (False, True):
         doing = "not built"
         try:
-            hf = build(mapping, kind, alone)
-            hf.save_pretrained(folder)
+            (hf := build(mapping, kind, alone)).save_pretrained(folder)
             doing = "does not run"
             if not getattr(hf.config, "is_encoder_decoder", False):
                 with torch.no_grad():
@@ -295,7 +187,75 @@ def built(mapping: str, kind: str, folder: str) -> PreTrainedModel:
     raise RuntimeError(reasons[0])
 
 
-def tried(mapping: str, kind: str) -> dict[str, Any]:
+class Wide(TorchFunctionMode):
+    """Within it, what a family's own code casts to float32 becomes float64, and experts' products know float64."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        def wide(value: Any) -> Any:
+            return torch.float64 if value is torch.float32 else value
+
+        if func is torch._grouped_mm:
+            (x, experts, *_), ends = args, kwargs["offs"].cpu().long()
+            *parts, rest = x.tensor_split(ends)
+            return torch.cat([*(part @ W for part, W in zip(parts, experts, strict=True)), rest @ experts[0] * 0])
+        func = Tensor.double if func is Tensor.float else func
+        return func(*map(wide, args), **{name: wide(value) for name, value in (kwargs or {}).items()})
+
+
+def reference(hf: PreTrainedModel, path: str, pairs: list[tuple[int, int]]) -> tuple[list[Tensor], dict]:
+    """Give states, and Jacobians of the first and last block by block and pair, varying a block's input in the pass."""
+    torch.set_default_dtype(torch.float64)
+    blocks, starts, ends = hf.double().get_submodule(path), [], []
+
+    def enter(block: nn.Module, args: tuple, kwargs: dict) -> tuple:
+        name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs), None)
+        starts.append((args[0] if args else kwargs[name]).detach().requires_grad_(True))
+        return ((starts[-1], *args[1:]), kwargs) if args else (args, {**kwargs, name: starts[-1]})
+
+    def leave(block: nn.Module, args: tuple, output: Any) -> None:
+        ends.append((output if isinstance(output, Tensor) else output[0]).reshape(starts[-1].shape))
+
+    for block in blocks:
+        block.register_forward_pre_hook(enter, with_kwargs=True)
+        block.register_forward_hook(leave)
+    with torch.enable_grad(), Wide():
+        hf(**{name: x.double() if x.is_floating_point() else x for name, x in example(hf).items()})
+        wanted = {}
+        for block in {0, len(blocks) - 1}:
+            rows = [torch.autograd.grad(y, starts[block], retain_graph=True)[0] for y in ends[block][0, pairs[0][1]]]
+            for t1, t2 in pairs:
+                J = torch.cat(rows)[:, t1]
+                wanted[block, t1, t2] = J - torch.eye(len(J)) if t1 == t2 else J
+    torch.set_default_dtype(torch.float32)
+    return [starts[0].detach(), *(state.detach() for state in ends)], wanted
+
+
+def compared(model: cl.Model, hf: PreTrainedModel) -> dict[str, str]:
+    """Compare the library's states and Jacobians with those of the model as transformers loads it."""
+    trace = cl.trace(model, example(hf)[model.hf.main_input_name])
+    last = trace.n_tokens - 1
+    states, wanted = reference(hf, model.blocks.path, [(last, last), (last - 2, last)][:last])
+    off = max(float((x - y[0]).norm() / y.norm()) for x, y in zip(trace.hidden.double(), states, strict=True))
+    worst = 0.0
+    for (block, t1, t2), J in wanted.items():
+        try:
+            error = (trace.jacobian(block, t1, t2).dense().double() - J).norm()
+        except errors.UntrustworthyResultError:
+            # What is rounding may be refused, and nothing else.
+            error = J.norm() * (J.norm() > 1e-6 * wanted[block, t2, t2].norm())
+        worst = max(worst, float(error / J.norm().clamp_min(1e-300)))
+    outcome = "exact" if worst < EXACT and off < SAME else "wrong"
+    return {"outcome": outcome, "route": model.blocks.route, "exact_to": f"{worst:.0e}", "states_to": f"{off:.0e}"}
+
+
+def in_one_line(error: BaseException, folder: str) -> str:
+    """Write an error in one line; the library's own needs no name of its class."""
+    said = str(error) if isinstance(error, errors.CouplingError) else f"{type(error).__name__}: {error}"
+    said = " ".join(said.replace(folder, "FOLDER").split())
+    return said if len(said) <= 240 else f"{said[:236]} ..."
+
+
+def tried(mapping: str, kind: str) -> dict[str, str]:
     """Build, load and compare the model of one type."""
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -305,83 +265,72 @@ def tried(mapping: str, kind: str) -> dict[str, Any]:
         row = {"class": type(hf).__name__}
         try:
             return row | compared(cl.load_model(folder), default(hf, folder))
-        except CouplingError as error:
-            return row | {"outcome": "refused", "why": in_one_line(error, folder)}
         except Exception as error:
-            return row | {"outcome": "error", "why": in_one_line(error, folder)}
+            refused = isinstance(error, errors.CouplingError)
+            return row | {"outcome": "refused" if refused else "error", "why": in_one_line(error, folder)}
 
 
-def work(mapping: str, kind: str, sender: Any) -> None:
+def work(mapping: str, kind: str, sender: connection.Connection) -> None:
     """Try one type, in a process of its own."""
     warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         sender.send(tried(mapping, kind))
 
 
-def run(wanted: list[tuple[str, str]], jobs: int) -> Iterator[dict[str, Any]]:
-    """Try types side by side, each in a process of its own, and give each answer as it comes."""
-    # A fork has torch and transformers at hand; either takes seconds to import.
+def run(wanted: list[tuple[str, str]], jobs: int) -> Iterator[dict[str, str]]:
+    """Try types side by side, and give each answer as it comes."""
+    # A fork has torch and transformers at hand; to import them takes longer than most types do.
     context, waiting, running = multiprocessing.get_context("fork"), wanted[::-1], {}
     while waiting or running:
         while waiting and len(running) < jobs:
             receiver, sender = context.Pipe(duplex=False)
-            what = waiting.pop()
-            process = context.Process(target=work, args=(*what, sender), daemon=True)
+            process = context.Process(target=work, args=(*waiting[-1], sender), daemon=True)
             process.start()
             sender.close()
-            running[receiver] = process, what, time.monotonic()
+            running[receiver] = process, waiting.pop(), time.monotonic()
         ready = connection.wait(list(running), timeout=1)
-        late = [each for each, (_, _, since) in running.items() if time.monotonic() - since > SECONDS]
-        for receiver in [*ready, *(each for each in late if each not in ready)]:
-            process, what, _ = running.pop(receiver)
-            answer = {"outcome": "not tried", "why": f"took longer than {SECONDS} s"}
-            if receiver in ready:
-                try:
-                    answer = receiver.recv()
-                except EOFError:
-                    answer = {"outcome": "error", "why": "the process ended without an answer"}
+        for receiver, (process, what, since) in list(running.items()):
+            if receiver not in ready and time.monotonic() - since < SECONDS:
+                continue
+            try:
+                answer = receiver.recv() if receiver in ready else {"outcome": "not tried", "why": "took too long"}
+            except EOFError:
+                answer = {"outcome": "error", "why": "the process ended without an answer"}
             process.kill()
             process.join()
+            del running[receiver]
             yield dict(zip(COLUMNS, what, strict=False)) | answer
-
-
-def version() -> str:
-    """Name what an answer depends on: this program, the library and transformers."""
-    files = [Path(__file__), NEEDED, *sorted(paths.PACKAGE.rglob("*.py"))]
-    code = b"".join(file.read_bytes() for file in files) + transformers.__version__.encode()
-    return hashlib.sha256(code).hexdigest()[:16]
 
 
 def main(names: list[str]) -> None:
     """Try all types, or those that are named, and write the table once all have an answer."""
-    if unknown := set(names) - {kind for _, kind in types()}:
-        raise ParameterError(
-            f"{', '.join(sorted(unknown))}: no such model type in transformers {transformers.__version__}"
-        )
+    if unknown := sorted(set(names) - {kind for _, kind in TYPES}):
+        raise errors.ParameterError(f"transformers {transformers.__version__} has no type {', '.join(unknown)}")
+    code = b"".join(file.read_bytes() for file in [Path(__file__), NEEDED, *sorted(paths.PACKAGE.rglob("*.py"))])
+    version = hashlib.sha256(code + transformers.__version__.encode()).hexdigest()[:16]
     KEPT.parent.mkdir(parents=True, exist_ok=True)
-    lines = KEPT.read_text(encoding="utf-8").splitlines() if KEPT.is_file() else []
-    known = [row for row in map(json.loads, lines) if row["version"] == version()]
-    found = {(row["mapping"], row["type"]): row for row in known if row["type"] not in names}
-    wanted = [each for each in types() if each not in found and (not names or each[1] in names)]
+    found = {}
+    for row in map(json.loads, KEPT.read_text(encoding="utf-8").splitlines() if KEPT.is_file() else ()):
+        if row.pop("version") == version and row["type"] not in names:
+            found[row["mapping"], row["type"]] = row
+    wanted = [each for each in TYPES if each not in found and (not names or each[1] in names)]
     with KEPT.open("a", encoding="utf-8") as kept:
         for number, row in enumerate(run(wanted, os.cpu_count() or 1), start=1):
             found[row["mapping"], row["type"]] = row
-            kept.write(json.dumps(row | {"version": version()}) + "\n")
-            kept.flush()
-            said = " ".join(str(row[name]) for name in COLUMNS if name in row)
-            print(f"{number}/{len(wanted)} {said}", flush=True)
-    if len(found) == len(types()):
+            print(json.dumps(row | {"version": version}), file=kept, flush=True)
+            print(f"{number}/{len(wanted)}", *row.values(), flush=True)
+    if len(found) == len(TYPES):
         with TABLE.open("w", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, COLUMNS, restval="", extrasaction="ignore", lineterminator="\n")
+            table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             table.writeheader()
-            table.writerows(found[each] | {"transformers": transformers.__version__} for each in types())
+            table.writerows(found[each] | {"transformers": transformers.__version__} for each in TYPES)
     for mapping in MAPPINGS:
         counted = Counter(row["outcome"] for row in found.values() if row["mapping"] == mapping)
         print(f"{mapping}: {', '.join(f'{count} {outcome}' for outcome, count in sorted(counted.items()))}")
 
 
 if __name__ == "__main__":
-    sys.exit(one_line(lambda: main(sys.argv[1:]), "stopped; the same command goes on"))
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    sys.exit(errors.in_one_line(lambda: main(sys.argv[1:]), "stopped; the same command goes on"))
