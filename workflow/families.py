@@ -141,7 +141,8 @@ def tried(mapping: str, kind: str) -> dict[str, str]:
             return {"outcome": "not tried", "why": str(error)}
         row = {"class": type(hf).__name__}
         try:
-            return row | compared(cl.load_model(folder), default(hf, folder))
+            model = cl.load_model(folder)
+            return row | compared(model, default(model.hf, folder))
         except Exception as error:
             refused = isinstance(error, errors.CouplingError)
             return row | {"outcome": "refused" if refused else "error", "why": in_one_line(error, folder)}
@@ -180,8 +181,8 @@ def run(wanted: list[tuple[str, str]], jobs: int) -> Iterator[dict[str, str]]:
             yield dict(zip(COLUMNS, what, strict=False)) | answer
 
 
-def main(names: list[str]) -> None:
-    """Try all types, or those that are named, and write the table once all have an answer."""
+def main(names: list[str]) -> str:
+    """Try all types, or those that are named, write the table once all have an answer, and count the outcomes."""
     if unknown := sorted(set(names) - {kind for _, kind in TYPES}):
         raise errors.ParameterError(f"transformers {transformers.__version__} has no type {', '.join(unknown)}")
     code = b"".join(
@@ -205,9 +206,8 @@ def main(names: list[str]) -> None:
             table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             table.writeheader()
             table.writerows(found[each] | {"transformers": transformers.__version__} for each in TYPES)
-    for mapping in MAPPINGS:
-        counted = Counter(row["outcome"] for row in found.values() if row["mapping"] == mapping)
-        print(f"{mapping}: {', '.join(f'{count} {outcome}' for outcome, count in sorted(counted.items()))}")
+    counted = Counter((row["mapping"], row["outcome"]) for row in found.values())
+    return "\n".join(f"{mapping}, {outcome}: {count}" for (mapping, outcome), count in sorted(counted.items()))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ LARGEST_ID = 511
 NEEDED = Path(__file__).with_suffix(".toml")
 SIZES, NEEDS = tomllib.loads(NEEDED.read_text(encoding="utf-8")).values()
 # Labels, and what is derived from the number of layers.
-DROPPED = ("id2label", "label2id", "per_layer_config", "stage_names", "out_features", "out_indices", "model_type")
+DROPPED = ("id2label", "label2id", "per_layer_config", "stage_names", "out_features", "out_indices")
 
 
 def shrunk(given: Mapping[str, Any], ids: dict[str, int], blocks: int = 3) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def configuration(mapping: str, kind: str) -> PreTrainedConfig:
             inner = inner[part]
         inner[last] = value
     decoder = {"is_decoder": True} if mapping == "causal" and kind in MAPPINGS["masked"] else {}
-    return family(**{name: value for name, value in given.items() if name not in DROPPED} | decoder)
+    return family(**{name: value for name, value in given.items() if name not in (*DROPPED, "model_type")} | decoder)
 
 
 def build(mapping: str, kind: str, alone: bool) -> PreTrainedModel:
