@@ -61,9 +61,9 @@ class Family:
         config = getattr(transformers, self.config)(**self.arguments)
         config._experts_implementation = "eager"
         if self.model:
-            hf = getattr(transformers, self.model)._from_config(config, attn_implementation="eager", dtype=dtype)
+            hf = getattr(transformers, self.model)._from_config(config, dtype=dtype)
         else:
-            hf = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=dtype)
+            hf = AutoModelForCausalLM.from_config(config, dtype=dtype)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in hf.parameters():

@@ -29,7 +29,7 @@ def brute_force_jacobian(
         seen.append((output if isinstance(output, torch.Tensor) else output[0]).reshape(leaf[0].shape))
 
     read = [block.get_submodule(name) for name in ends] or [block]
-    handles = [block.register_forward_pre_hook(enter, with_kwargs=True)]
+    handles = [block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)]
     handles += [module.register_forward_hook(leave, with_kwargs=True) for module in read]
     try:
         with torch.enable_grad():

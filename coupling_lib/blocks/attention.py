@@ -8,12 +8,14 @@ with the keys themselves, and what a cotangent costs does not grow with it at al
 """
 
 import sys
+import weakref
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.utils import logging
@@ -21,6 +23,9 @@ from transformers.utils import logging
 from coupling_lib.blocks.rules import Function, TimesConstant
 
 NAME = "coupling_lib"
+# Where a configuration keeps the name of the attention, its own and no other's.
+_SETTING = "_attn_implementation_internal"
+_came_with: weakref.WeakKeyDictionary[PreTrainedModel, str] = weakref.WeakKeyDictionary()
 # Numbers that an intermediate tensor of attention may have, unless one token's has more.
 _LARGEST = 2**22
 
@@ -82,10 +87,48 @@ def quiet() -> Generator[None]:
         logging.set_verbosity(verbosity)
 
 
-def use(hf: PreTrainedModel) -> None:
-    """Make a model call the registered attention, where its family can."""
+def use(hf: PreTrainedModel, name: str = NAME) -> None:
+    """Make a model call the registered attention, or another, where its family can."""
     with quiet():  # a family that keeps its own attention says so in a warning
-        hf.set_attn_implementation(NAME)
+        hf.set_attn_implementation(name)
+
+
+def default(hf: PreTrainedModel) -> str:
+    """Name the attention that a model came with, which says what model it is."""
+    name = _configured(hf)
+    if name != NAME:
+        # What fused kernels compute is what transformers computes by "sdpa", which can be differentiated twice.
+        _came_with[hf] = name if name in ("eager", "sdpa") else "sdpa"
+    return _came_with.get(hf, "eager")
+
+
+def in_force(hf: PreTrainedModel) -> str:
+    """Name the attention that a model calls."""
+    return _configured(hf)
+
+
+def _configured(hf: PreTrainedModel) -> str:
+    return hf.config.get_text_config()._attn_implementation or "eager"
+
+
+def differentiable() -> AbstractContextManager[None]:
+    """Let fused attention be computed by products that can be differentiated twice, inside the context."""
+    return sdpa_kernel(SDPBackend.MATH)
+
+
+@contextmanager
+def under(block: nn.Module, name: str) -> Generator[None]:
+    """Let a block call an attention by its name inside the context."""
+    configs = {id(config): config for part in block.modules() if (config := getattr(part, "config", None)) is not None}
+    before = [(config, config._attn_implementation) for config in configs.values() if hasattr(config, _SETTING)]
+    for config, _ in before:
+        setattr(config, _SETTING, name)
+    try:
+        with differentiable():
+            yield
+    finally:
+        for config, old in before:
+            setattr(config, _SETTING, old)
 
 
 def _attention(

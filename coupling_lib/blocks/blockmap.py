@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
+from coupling_lib.blocks import choices
 from coupling_lib.blocks.attention import KeysValues, frozen, recording
 from coupling_lib.blocks.record import BlockCall, on_tensors
 
@@ -74,9 +75,12 @@ def choose_route(call: BlockCall, block: nn.Module) -> str:
         return "state" if bounds == {_UNBOUNDED} else "sequence"
     if len(call.keys_values) == 1:
         return "attention"
-    if _cache_name(block) and _cached(call, block) is not None:
-        return "cache"
-    return "sequence"
+    return "cache" if has_cache(call, block) else "sequence"
+
+
+def has_cache(call: BlockCall, block: nn.Module) -> bool:
+    """Tell whether a block writes its keys and values into a cache, once."""
+    return _cache_name(block) is not None and _cached(call, block) is not None
 
 
 def token_map(call: BlockCall, block: nn.Module, route: str, positions: Tensor) -> TokenMap:
@@ -139,7 +143,9 @@ def _constants(call: BlockCall, block: nn.Module, layer: nn.Module, name: str) -
 
 
 def _few(call: BlockCall, positions: Tensor) -> BlockCall:
-    return call.with_arguments(lambda name, value: _rows(name, value, positions, call.input.shape[1]))
+    n = call.input.shape[1]
+    few = call.with_arguments(lambda name, value: _rows(name, value, positions, n))
+    return replace(few, chosen=tuple(choices.rows(each, positions, n) for each in call.chosen))
 
 
 def _joined(calls: Sequence[BlockCall]) -> BlockCall:
@@ -151,7 +157,9 @@ def _joined(calls: Sequence[BlockCall]) -> BlockCall:
         return _to_one_length(values, 3) if name == "attention_mask" else torch.cat(values)
 
     given = {name: [call.arguments[name] for call in calls] for name in calls[0].arguments}
-    return replace(calls[0], arguments={name: on_tensors(partial(join, name), *each) for name, each in given.items()})
+    arguments = {name: on_tensors(partial(join, name), *each) for name, each in given.items()}
+    chosen = tuple(map(torch.cat, zip(*(call.chosen for call in calls), strict=True)))
+    return replace(calls[0], arguments=arguments, chosen=chosen)
 
 
 def _to_one_length(parts: Sequence[Tensor], dim: int) -> Tensor:
@@ -262,7 +270,7 @@ def _advance(call: BlockCall, block: nn.Module, cache: DynamicCache, start: int,
     """Call a block on the tokens from one on, with what those before left in its cache."""
     n, end = call.input.shape[1], start + stream.shape[1]
     among = torch.arange(start, end, device=stream.device)[None]
-    part = call.with_arguments(lambda name, value: _keys(name, _rows(name, value, among, n), end, n))
+    part = _few(call, among).with_arguments(lambda name, value: _keys(name, value, end, n))
     return part.with_argument(_cache_name(block), cache).replay(block, stream)
 
 

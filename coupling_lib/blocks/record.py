@@ -7,7 +7,9 @@ is called with and what it returns. Whether they behave as the definitions of th
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -16,21 +18,37 @@ from typing import Any
 
 import torch
 from nnsight import NNsight
+from nnsight.intervention.source import STATE
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedConfig, PreTrainedModel
 
-from coupling_lib.blocks.attention import KeysValues, recording
-from coupling_lib.errors import UnsupportedModelError
+from coupling_lib.blocks.attention import NAME, KeysValues, recording
+from coupling_lib.blocks.choices import Held, Noting
+from coupling_lib.blocks.standing import Standing, refuse_on_backward, replaced_forward, standing, where
+from coupling_lib.errors import CouplingError, UnsupportedModelError
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Where a model keeps its transformer blocks."""
+    """Where a model keeps its transformer blocks, and what was found out about them at load.
+
+    Args:
+        path: where, among the model's modules.
+        modules: the blocks.
+        routes: the route to each block's map.
+        post_norm: the norms of their stream, of blocks that normalise it.
+        attention: the name of the attention that they were looked at with.
+        choosing: whether any chooses among experts, or among tokens.
+        standing: what others had put on each block.
+    """
 
     path: str
     modules: nn.ModuleList
     routes: tuple[str, ...] = ()
     post_norm: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    attention: str = NAME
+    choosing: bool = False
+    standing: tuple[Standing, ...] = ()
 
     def __len__(self) -> int:
         return len(self.modules)
@@ -59,6 +77,8 @@ class BlockCall:
     arguments: dict[str, Any]
     keys_values: dict[str, KeysValues] = field(default_factory=dict)
     config: PreTrainedConfig | None = None
+    chosen: tuple[Tensor, ...] = ()
+    positional: int = 0
 
     def with_arguments(self, change: Callable[[str, Tensor], Any]) -> "BlockCall":
         """Change every tensor among the arguments but the residual stream."""
@@ -72,12 +92,17 @@ class BlockCall:
     def on(self, device: torch.device | str) -> "BlockCall":
         """Bring all that a block was called with to one device, that of the block where a model lies on several."""
         moved = self.with_arguments(lambda _, value: value.to(device))
-        return replace(moved, input=self.input.to(device), output=self.output.to(device))
+        chosen = tuple(each.to(device) for each in self.chosen)
+        return replace(moved, input=self.input.to(device), output=self.output.to(device), chosen=chosen)
 
     def replay(self, block: nn.Module, stream: Tensor) -> Tensor:
         """Call a block as the model did, on another residual stream."""
+        # As many by position as the model gave so: hooks of others may look for them there.
         cast = self.with_arguments(lambda _, value: value.to(stream.dtype) if value.is_floating_point() else value)
-        return residual_stream(block(**{self.stream: stream}, **cast.arguments), stream.shape)
+        given = {self.stream: stream} | cast.arguments
+        first, rest = list(given.values())[: self.positional], dict(list(given.items())[self.positional :])
+        with Held(self.chosen) if self.chosen else nullcontext():
+            return residual_stream(block(*first, **rest), stream.shape)
 
 
 def on_tensors(change: Callable[..., Any], *values: Any) -> Any:
@@ -125,6 +150,10 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
 
 def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
     """Give nnsight's view of a model, and of its blocks."""
+    for module in hf.modules():
+        # A `forward` that was put there after nnsight had wrapped the module has to be wrapped as well.
+        if STATE in module.__dict__ and replaced_forward(module) is module.__dict__.get("forward") is not None:
+            del module.__dict__[STATE]
     with warnings.catch_warnings():
         # BERT and ViT name a submodule `output`; nnsight says that its own `output` wins, which is what is read here.
         warnings.simplefilter("ignore", UserWarning)
@@ -132,29 +161,114 @@ def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
     return tracer, attrgetter(blocks.path)(tracer)
 
 
+class _Seen:
+    """What blocks were called with and what they gave, hooks of others included, and which one runs."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, tuple, dict[str, Any], Any]] = []
+        self.entered: list[tuple[int, tuple, dict[str, Any]]] = []
+
+    def running(self) -> int | None:
+        """Number the block that runs; None between blocks."""
+        return self.entered[-1][0] if self.entered else None
+
+
+@contextmanager
+def _seen(blocks: Blocks) -> Generator[_Seen]:
+    """Look at every block from outside of all that stands on it, inside the context."""
+    seen = _Seen()
+
+    def enter(number: int, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        seen.entered.append((number, args, kwargs))
+
+    def leave(_: nn.Module, __: tuple, ___: dict[str, Any], output: Any) -> None:
+        seen.calls.append((*seen.entered.pop(), output))
+
+    with ExitStack() as hooks:
+        for number, block in enumerate(blocks.modules):
+            first = partial(enter, number)
+            hooks.enter_context(block.register_forward_pre_hook(first, prepend=True, with_kwargs=True))
+            hooks.enter_context(block.register_forward_hook(leave, with_kwargs=True))
+        yield seen
+
+
+@torch.no_grad()
+def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
+    """Run a model once, without nnsight, and give the call of every block, or of the first so many."""
+    with _explained(hf), recording() as keys_values, _seen(blocks) as seen, Noting(seen.running) as noting:
+        stop = blocks.modules[count - 1].register_forward_hook(_stop) if count else None
+        try:
+            hf(**_uncached(hf, inputs))
+        except _EnoughError:
+            pass
+        finally:
+            if stop is not None:
+                stop.remove()
+    times = Counter(number for number, *_ in seen.calls)
+    if again := [number for number, called in times.items() if called > 1]:
+        raise UnsupportedModelError(
+            f"block {again[0] + 1} of {family_of(hf)} is called {times[again[0]]} times in one pass; only blocks that "
+            "are called once, in order, can be measured"
+        )
+    return _calls(hf, blocks, {number: found for number, *found in seen.calls}, noting.chosen, keys_values)
+
+
+class _EnoughError(Exception):
+    """What ends a pass after the last block that is looked at."""
+
+
+def _stop(*_: Any) -> None:
+    raise _EnoughError
+
+
 @torch.no_grad()
 def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
     """Run a model once, in one nnsight trace, and record the call of every block, or of the first so many."""
-    # Without a cache a block is a function of its input alone; replaying one with a filled cache attends to
-    # every token twice and gives a wrong Jacobian without any error.
-    if "use_cache" in inspect.signature(hf.forward).parameters or hasattr(hf.config, "use_cache"):
-        inputs = {**inputs, "use_cache": False}
-    tracer, envoys = watched(hf, blocks)
-    with recording() as keys_values:
-        with tracer.trace(**inputs) as run:
-            recorded = list().save()
-            for envoy in list(envoys)[:count]:
-                recorded.append((envoy.inputs, envoy.output))
-            # What follows, such as logits of a whole vocabulary, would take a third of a short prompt's time.
-            run.stop()
-    calls = [
-        replace(block_call(block, args, kwargs, output, keys_values), config=hf.config)
-        for block, ((args, kwargs), output) in zip(list(blocks.modules)[:count], recorded, strict=True)
-    ]
+    for block in blocks.modules:
+        refuse_on_backward(block)
+    modules = list(blocks.modules)[:count]
+    # nnsight reads between the hooks of others that stand on a block itself; a block is what it does with these.
+    hooked = {number for number, block in enumerate(modules) if block._forward_hooks or block._forward_pre_hooks}
+    with _explained(hf), recording() as keys_values, _seen(blocks) as seen:
+        tracer, envoys = watched(hf, blocks)
+        with Noting(seen.running) if blocks.choosing else nullcontext() as noting:
+            with tracer.trace(**_uncached(hf, inputs)) as run:
+                recorded = list().save()
+                for envoy in list(envoys)[:count]:
+                    recorded.append((envoy.inputs, envoy.output))
+                # What follows, such as logits of a whole vocabulary, would take a third of a short prompt's time.
+                if len(modules) - 1 not in hooked:
+                    run.stop()
+    found = {number: (*inside, output) for number, (inside, output) in enumerate(recorded)}
+    found |= {number: outside for number, *outside in seen.calls if number in hooked}
     # nnsight keeps these variables in a cycle that lasts until the next garbage collection, and every layer's keys and
     # values with them.
     recorded.clear()
+    calls = _calls(hf, blocks, found, noting.chosen if noting else {}, keys_values)
     keys_values.clear()
+    return calls
+
+
+def _uncached(hf: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Any]:
+    """Add to a model's inputs that no cache is used, where it has one."""
+    # Without a cache a block is a function of its input alone; replaying one with a filled cache attends to
+    # every token twice and gives a wrong Jacobian without any error.
+    known = "use_cache" in inspect.signature(hf.forward).parameters or hasattr(hf.config, "use_cache")
+    return {**inputs, "use_cache": False} if known else inputs
+
+
+def _calls(
+    hf: PreTrainedModel,
+    blocks: Blocks,
+    found: Mapping[int, Sequence[Any]],
+    chosen: Mapping[int, list[Tensor]],
+    keys_values: dict[nn.Module, KeysValues],
+) -> list[BlockCall]:
+    """Make calls of what blocks were called with and gave, and check that each reads what the one before it wrote."""
+    calls = []
+    for number, (args, kwargs, output) in sorted(found.items()):
+        call = block_call(blocks.modules[number], args, kwargs, output, keys_values)
+        calls.append(replace(call, config=hf.config, chosen=tuple(chosen.get(number, ()))))
     if len({weight.device for weight in blocks.modules.parameters()}) > 1:
         calls = [call.on(next(call.block.parameters()).device) for call in calls]
     for number, (before, call) in enumerate(pairwise(calls), start=2):
@@ -164,6 +278,23 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
                 f"block {number} of {family_of(hf)} does not read what block {number - 1} wrote"
             )
     return calls
+
+
+@contextmanager
+def _explained(hf: PreTrainedModel) -> Generator[None]:
+    """Say in one line what fails in a model on which others put hooks, and where these stand."""
+    try:
+        yield
+    except (CouplingError, _EnoughError):
+        raise
+    except Exception as error:
+        if not standing(hf):
+            raise
+        said = (str(error).strip().splitlines() or [""])[-1][:200]
+        raise UnsupportedModelError(
+            f"{family_of(hf)} failed while {where(hf)} carried a hook or a forward of your own "
+            f"({type(error).__name__}: {said}); mend it or take it off, and trace again"
+        ) from error
 
 
 def family_of(hf: PreTrainedModel) -> str:
@@ -186,7 +317,8 @@ def block_call(
         )
     others = {name: None if isinstance(value, Cache) else value for name, value in arguments.items() if name != stream}
     recorded = {name: keys_values[part] for name, part in block.named_modules() if part in keys_values}
-    return BlockCall(block, first.detach(), residual_stream(output, first.shape).detach(), stream, others, recorded)
+    output = residual_stream(output, first.shape).detach()
+    return BlockCall(block, first.detach(), output, stream, others, recorded, positional=len(args))
 
 
 def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int) -> Tensor:

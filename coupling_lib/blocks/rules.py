@@ -17,6 +17,9 @@ slopes by both outputs. Inside `merging_gates` such an h is that layer, which sa
 of a Llama block, and with picked rows more than a third. Layers are found by what they do: h depends on nothing but the
 outputs of layers with one input, and a random cotangent is pulled back to the product of its entries with the slopes.
 
+A rule is applied where a module computes what its class computes. One that carries a hook of somebody else's, or a
+`forward` of its own, is left to autograd.
+
 Second derivatives, and derivatives by the weights, are not available for what is evaluated inside.
 """
 
@@ -30,6 +33,8 @@ import torch
 from torch import Tensor, nn
 from transformers import activations as of_transformers
 from transformers.pytorch_utils import Conv1D
+
+from coupling_lib.blocks.standing import is_bare
 
 _OF_TORCH = (nn.GELU, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU)
 # Weights of a layer from which the product costs more than looking at the cotangents does.
@@ -54,14 +59,18 @@ class Function(torch.autograd.Function):
 
 def linearised(block: nn.Module) -> AbstractContextManager[None]:
     """Let a block's activations keep their derivative: for y = a(x), entry by entry, u is pulled back to a'(x) u."""
-    return hooked(block, _is_activation, lambda module, given, _: _Pointwise.apply(given[0], module)[0])
+
+    def apply(module: nn.Module, given: tuple[Tensor, ...], _: Tensor) -> Tensor | None:
+        return _Pointwise.apply(given[0], module)[0] if given else None
+
+    return hooked(block, _is_activation, apply)
 
 
 def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
     """Let a block's linear layers take rows: for y = W x + b, c e_i is pulled back to c times row i of W."""
 
-    def rows(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> Tensor:
-        return _Linear.apply(given[0], y.detach(), _WEIGHTS[type(module)](module).detach())
+    def rows(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> Tensor | None:
+        return _Linear.apply(given[0], y.detach(), _WEIGHTS[type(module)](module).detach()) if given else None
 
     return hooked(block, _is_large, rows)
 
@@ -72,16 +81,25 @@ def merging_gates(block: nn.Module) -> Generator[None]:
     made: dict[Any, _Made] = {}
 
     def keep(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> None:
-        made[y.grad_fn] = _Made(given[0], y, _WEIGHTS[type(module)](module).detach())
+        if given:
+            made[y.grad_fn] = _Made(given[0], y, _WEIGHTS[type(module)](module).detach())
 
     def merge(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        merged = _merged(given[0], made)
+        merged = _merged(given[0], made) if given else None
         return None if merged is None else (merged, *given[1:])
 
     # Entered after `picking_rows`, whose hooks come first and give the layers' outputs new nodes.
     with hooked(block, _is_large, keep), ExitStack() as hooks:
         for module in filter(_is_large, block.modules()):
-            hooks.enter_context(module.register_forward_pre_hook(merge))
+            if is_bare(module):
+                hooks.enter_context(module.register_forward_pre_hook(merge))
+        yield
+
+
+@contextmanager
+def all_rules(block: nn.Module) -> Generator[None]:
+    """Let a block be differentiated with all rules, in the order in which they have to be entered."""
+    with linearised(block), picking_rows(block), merging_gates(block):
         yield
 
 
@@ -117,7 +135,7 @@ def _sources(h: Tensor, made: Mapping[Any, _Made]) -> list[_Made]:
     todo, seen, found = [h.grad_fn], set(), []
     while todo:
         node = todo.pop()
-        if node in made:
+        if node in made and made[node].y.grad_fn is node:  # not written over since
             found.append(made[node])
         elif node is None or not node.next_functions:
             return []
@@ -131,10 +149,11 @@ def _sources(h: Tensor, made: Mapping[Any, _Made]) -> list[_Made]:
 
 @contextmanager
 def hooked(block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable[..., Any]) -> Generator[None]:
-    """Let a hook stand after each module of a block that is chosen."""
+    """Let a hook stand after each module of a block that is chosen, and on which nothing of others stands."""
     with ExitStack() as hooks:
         for module in filter(chosen, block.modules()):
-            hooks.enter_context(module.register_forward_hook(hook))
+            if is_bare(module):
+                hooks.enter_context(module.register_forward_hook(hook))
         yield
 
 
@@ -177,7 +196,8 @@ class _Linear(Function):
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, W: Tensor) -> Tensor:
-        return y.view_as(y)
+        # A copy, because families write over what a layer gave, and a view of it may not be written over.
+        return y.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -9,21 +9,25 @@ differently each time it is asked.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import attention, offload, postnorm, precision
-from coupling_lib.blocks.blockmap import choose_route, token_map
-from coupling_lib.blocks.record import BlockCall, Blocks, block_call, family_of, find_blocks, random_input, record
-from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
-
-# Relative error between two ways to compute the same derivative in float32 or wider.
-_TOLERANCE = 1e-3
-# Of the identity's: a derivative below it, of tokens that hardly meet or do not, is compared with this instead.
-_HARDLY = 1e-3
+from coupling_lib.blocks import attention, offload, precision, short
+from coupling_lib.blocks.agreement import AnotherModelError, Looked, look, replay_error
+from coupling_lib.blocks.choices import Noting
+from coupling_lib.blocks.record import (
+    BlockCall,
+    Blocks,
+    family_of,
+    find_blocks,
+    passed,
+    random_input,
+    record,
+)
+from coupling_lib.blocks.standing import standing, where
+from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
 
 
 def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
@@ -31,56 +35,127 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
     # With X^l = X^{l-1} + f^l(X^{l-1}): every block is called once on a stream of shape `(1, n, d)` and returns one
     # of the same shape; each block reads exactly what the one before it wrote; two runs agree bit for bit; and
     # replaying a block on its own gives what it gave inside the model, so that output minus input is the residual
-    # branch f^l and a function of the stream alone. Then the route to its Jacobian is chosen, and one random row and
-    # one random column of a block's Jacobian, at a token that is not the last, are compared with those of the
-    # whole sequence. A block that normalises its stream instead of adding to it is noted, not refused.
+    # branch f^l and a function of the stream alone. Then the route to its Jacobian is chosen and compared with the
+    # model as it came, see `agreement`. A block that normalises its stream instead of adding to it is noted, not
+    # refused.
     #
+    # One name of an attention may make another model of the same weights. Where the blocks compute something else
+    # with the attention that is registered here than with the one that the model came with, they keep the latter.
+    blocks = find_blocks(hf)
+    with short.lengths(hf):
+        probe = _Probe(hf, name, blocks)
+        for each in dict.fromkeys((attention.NAME, probe.default)):
+            attention.use(hf, each)
+            try:
+                return probe.looked_at()
+            except AnotherModelError as error:
+                another = error
+    raise UnsupportedModelError(str(another))
+
+
+class _Probe:
+    """A model on a few random tokens: how its blocks are called, with the attention that it came with and another."""
+
     # What the weights decide (whether states are finite, whether a block reads what the last one wrote) is looked at in
     # every block, what the code decides in the first, the middle and the last of each kind. Blocks on disk and
     # quantised ones take long to read, so that only these few are run more than once. Of blocks on disk no others are
     # read at all: the model runs up to the first of its last kind, and the others of a kind are called as that was.
     # What the weights decide is looked at in every trace too, and a block that is differentiated is replayed again.
-    family = family_of(hf)
-    attention.use(hf)
-    blocks = find_blocks(hf)
-    kinds = _kinds(blocks)  # before a trace, which puts a `forward` of its own into every module
-    inputs = {hf.main_input_name: random_input(hf, torch.Generator().manual_seed(0), n_tokens=7)}
-    on_disk = offload.is_offloaded(blocks.modules)
-    slow = on_disk or precision.is_quantised(blocks.modules)
-    count = 1 + max(members[0] for members in kinds) if on_disk else len(blocks)
-    calls = dict(enumerate(record(hf, blocks, inputs, count)))
-    _check_finite(hf, blocks, calls, name)
-    for number, again in enumerate([] if slow else record(hf, blocks, inputs)):
-        _check_replay(calls[number], blocks.modules[number], number, family, again.output)
-    dtype, looked = precision.arithmetic(hf), {}
 
-    def look(number: int, like: int) -> _Looked:
+    def __init__(self, hf: PreTrainedModel, name: str, blocks: Blocks):
+        self.hf, self.name, self.blocks, self.family = hf, name, blocks, family_of(hf)
+        self.kinds = _kinds(blocks)  # before a trace, which puts a `forward` of its own into every module
+        self.inputs = {hf.main_input_name: random_input(hf, torch.Generator().manual_seed(0), n_tokens=7)}
+        self.default, self.dtype = attention.default(hf), precision.arithmetic(hf)
+        self.on_disk = offload.is_offloaded(blocks.modules)
+        self.slow = self.on_disk or precision.is_quantised(blocks.modules)
+        self.firsts = 1 + max(members[0] for members in self.kinds)
+        attention.use(hf, self.default)
+        try:
+            as_it_came = passed(hf, blocks, self.inputs, self.firsts if self.slow else None)
+        except (ImportError, NotImplementedError, RuntimeError, ValueError) as error:
+            raise UnsupportedModelError(
+                f"{self.family} does not run with its own attention, {self.default!r} ({str(error).splitlines()[0]}); "
+                "load it with attn_implementation='eager'"
+            ) from error
+        self.as_it_came = dict(enumerate(as_it_came))
+
+    def looked_at(self) -> Blocks:
+        """Put the blocks to the test with the attention in force."""
+        hf, in_force = self.hf, attention.in_force(self.hf)
+        blocks = replace(
+            self.blocks, attention=in_force, choosing=any(call.chosen for call in self.as_it_came.values())
+        )
+        self.calls = dict(enumerate(record(hf, blocks, self.inputs, self.firsts if self.on_disk else len(blocks))))
+        _check_finite(hf, blocks, self.calls, self.name)
+        if not self.slow:
+            again = self.as_it_came.values() if in_force == self.default else passed(hf, blocks, self.inputs)
+            for number, other in enumerate(again):
+                _check_replay(self.calls[number], blocks.modules[number], number, self.family, other.output)
+        looked: dict[int, Looked] = {}
+        for members in self.kinds:
+            found = {number: self._look(number, members[0]) for number in _of_a_kind(members)}
+            if len(set(found.values())) == 1:
+                found = dict.fromkeys(members, next(iter(found.values())))
+            # Those of a kind that is not of one mind, one by one.
+            looked |= found | {number: self._look(number, members[0]) for number in members if number not in found}
+        in_order = [looked[number] for number in range(len(blocks))]
+        post_norm = {number: each.norms for number, each in enumerate(in_order) if each.norms is not None}
+        carried = tuple(map(standing, blocks.modules))
+        return replace(blocks, routes=tuple(each.route for each in in_order), post_norm=post_norm, standing=carried)
+
+    def _look(self, number: int, like: int) -> Looked:
         """Put a block to the test; `like` is one of its kind that the model ran."""
-        module = _at_hand(blocks.modules[number])
-        call = calls.get(number) or _called(blocks.modules[number], module, calls[like])
-        if slow:
-            _check_finite(hf, blocks, {number: call}, name)
-            _check_replay(call, module, number, family)
-        return _looked_at(call, module, number, dtype, family)
+        block = self.blocks.modules[number]
+        module = _at_hand(block)
+        call = self.calls.get(number) or _called(block, module, self.calls[like])
+        if self.slow:
+            _check_finite(self.hf, self.blocks, {number: call}, self.name)
+            _check_replay(call, module, number, self.family)
+        as_it_came = replace(self.as_it_came.get(number, self.as_it_came[like]), block=block, input=call.input)
+        if len(as_it_came.chosen) == len(
+            call.chosen
+        ):  # of another block, perhaps, or at states that differ by rounding
+            as_it_came = replace(as_it_came, chosen=call.chosen)
+        return look(call, as_it_came, module, f"block {number + 1} of {self.family}", self.dtype, self.default)
 
-    for members in kinds:
-        found = {number: look(number, members[0]) for number in _of_a_kind(members)}
-        if len(set(found.values())) == 1:
-            found = dict.fromkeys(members, next(iter(found.values())))
-        # Those of a kind that is not of one mind, one by one.
-        looked |= found | {number: look(number, members[0]) for number in members if number not in found}
-    in_order = [looked[number] for number in range(len(blocks))]
-    post_norm = {number: each.norms for number, each in enumerate(in_order) if each.norms is not None}
-    return replace(blocks, routes=tuple(each.route for each in in_order), post_norm=post_norm)
+
+def check_as_loaded(hf: PreTrainedModel, blocks: Blocks, name: str) -> None:
+    """Refuse a model that was set to something else since it was looked at."""
+    if (in_force := attention.in_force(hf)) != blocks.attention:
+        raise ParameterError(
+            f"{name}: its attention was set to {in_force!r} after it was loaded, which may make another "
+            "model of it; wrap it again with cl.wrap_model"
+        )
+    if any(module.training for module in hf.modules()):
+        raise ParameterError(f"{name} is in training mode, in which a block has many answers; call model.hf.eval()")
+
+
+def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall]) -> Blocks:
+    """Look again at the blocks on which something else stands than at load, at the states of a trace."""
+    carried = tuple(map(standing, blocks.modules))
+    if carried == blocks.standing:
+        return blocks
+    routes, post_norm, dtype = list(blocks.routes), dict(blocks.post_norm), precision.arithmetic(hf)
+    for number, (call, before, now) in enumerate(zip(calls, blocks.standing, carried, strict=True)):
+        if now != before:
+            said = f"block {number + 1} of {family_of(hf)}, on which {where(call.block)} carries a hook or a forward,"
+            found = look(call, call, _at_hand(call.block), said, dtype, blocks.attention)
+            routes[number] = found.route
+            post_norm.pop(number, None)
+            if found.norms is not None:
+                post_norm[number] = found.norms
+    return replace(blocks, routes=tuple(routes), post_norm=post_norm, standing=carried)
 
 
 @torch.no_grad()
 def _called(block: nn.Module, module: nn.Module, call: BlockCall) -> BlockCall:
     """Call a block, by its copy at hand, as the model called another of its kind."""
-    with attention.recording() as keys_values:
-        output = call.replay(module, call.input)
-    called = block_call(module, (), {call.stream: call.input, **call.arguments}, output, keys_values)
-    return replace(called, block=block, config=call.config)
+    with attention.recording() as keys_values, Noting(lambda: 0) as noting:
+        output = replace(call, chosen=()).replay(module, call.input)
+    recorded = {name: keys_values[part] for name, part in module.named_modules() if part in keys_values}
+    output, chosen = output.detach(), tuple(noting.chosen.get(0, ()))
+    return replace(call, block=block, output=output, keys_values=recorded, chosen=chosen)
 
 
 @torch.no_grad()
@@ -91,7 +166,7 @@ def _check_replay(call: BlockCall, block: nn.Module, number: int, family: str, a
     said = f"block {number + 1} of {family}"
     if not torch.equal(*pair):
         raise UnsupportedModelError(f"{said} gives two answers in two runs; is it in training mode?")
-    if not torch.allclose(replayed, call.output, rtol=1e-3, atol=1e-4):
+    if not replay_error(call, replayed, call.output) <= 1:
         raise UnsupportedModelError(f"{said} depends on more than its residual stream")
 
 
@@ -103,46 +178,12 @@ def _at_hand(block: nn.Module) -> nn.Module:
     return precision.dense_copy(block, stored.pop()) if len(stored) == 1 else block
 
 
-class _Looked(NamedTuple):
-    """What was found out about a block: its route, and the norms of its stream; None if it adds to its stream."""
-
-    route: str
-    norms: tuple[str, ...] | None
-
-
-def _looked_at(call: BlockCall, module: nn.Module, number: int, dtype: torch.dtype, family: str) -> _Looked:
-    """Choose a block's route, put it to the test, and look for norms of its stream."""
-    route, wide = choose_route(call, module), precision.dense_copy(module, dtype)
-    # A recurrence may be coded twice, for one token and for many, and not quite alike; the model ran that for many.
-    route = route if route != "state" or _steps_agree(call, wide, dtype) else "sequence"
-    try:
-        error = route_error(call, wide, route, dtype)
-    except RuntimeError as problem:
-        raise UnsupportedModelError(
-            f"block {number + 1} of {family} cannot be differentiated by the {route} route "
-            f"({str(problem).splitlines()[0]}); this family cannot be measured by it, please report it"
-        ) from problem
-    if not error <= _TOLERANCE:
-        raise UnsupportedModelError(
-            f"block {number + 1} of {family}: the {route} route gives a Jacobian that differs by {error:.1e} from "
-            "that of the whole sequence; this family cannot be measured by it, please report it"
-        )
-    return _Looked(route, postnorm.stream_norms(call, wide) if postnorm.is_post_norm(call, wide) else None)
-
-
-def _steps_agree(call: BlockCall, block: nn.Module, dtype: torch.dtype) -> bool:
-    """Tell whether a block that goes on from a state has the Jacobian of the whole sequence."""
-    try:
-        return route_error(call, block, "state", dtype) <= _TOLERANCE
-    except (AttributeError, IndexError, TypeError, ValueError, RuntimeError):
-        return False
-
-
 def _kinds(blocks: Blocks) -> list[list[int]]:
     """Sort blocks by kind: the same modules with weights of the same shapes, the same settings, the same hooks."""
     kinds: dict[tuple, list[int]] = {}
     for number, block in enumerate(blocks.modules):
-        kinds.setdefault(tuple(_described(name, part) for name, part in block.named_modules()), []).append(number)
+        described = (*(_described(name, part) for name, part in block.named_modules()), standing(block))
+        kinds.setdefault(described, []).append(number)
     return list(kinds.values())
 
 
@@ -155,43 +196,12 @@ def _described(name: str, part: nn.Module) -> tuple:
         # What says which block it is tells no two blocks apart.
         if isinstance(value, str | int | float | tuple | type(None)) and not re.search(r"(idx|index|_id|number)$", key)
     )
-    hooks = len(part._forward_hooks), len(part._forward_pre_hooks), "forward" in vars(part)
-    return name, type(part), shapes, settings, hooks
+    return name, type(part), shapes, settings
 
 
 def _of_a_kind(members: Sequence[int]) -> list[int]:
     """Choose the blocks that stand for their kind: the first, the middle and the last."""
     return sorted({members[0], members[len(members) // 2], members[-1]})
-
-
-def route_error(call: BlockCall, module: nn.Module, route: str, dtype: torch.dtype) -> float:
-    """Compare a route with the whole sequence on one random row and column of a block's Jacobian."""
-    block = precision.dense_copy(module, dtype)
-    generator = torch.Generator().manual_seed(0)
-    n, d = call.input.shape[1:]
-    errors = []
-    for positions in ([n // 2], [n // 4, n - 2] if n > 2 else [0]):
-        index = torch.tensor([positions], device=call.input.device)
-        u, v = torch.randn(2, d, generator=generator, dtype=torch.float64).to(call.input.device, dtype)
-        wanted, found = (_row_and_column(call, block, way, index, u, v) for way in ("sequence", route))
-        least = _HARDLY * float(d) ** 0.5
-        errors += [(a - b).norm() / b.norm().clamp_min(least) for a, b in zip(found, wanted, strict=True)]
-    return float(torch.stack(errors).max())  # NaN if one is, unlike Python's `max`
-
-
-def _row_and_column(
-    call: BlockCall, block: nn.Module, route: str, positions: Tensor, u: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute u^T J and J v of the whole block (skip path included) by reverse mode."""
-    u = u.clone().requires_grad_(True)
-    states = call.input[0][positions].to(u.dtype)
-    x = states[0, 0].clone().requires_grad_(True)
-    with torch.enable_grad():
-        states = torch.cat([x[None, None], states[:, 1:]], dim=1)
-        y = token_map(call, block, route, positions)(states)[0, -1]
-        (row,) = torch.autograd.grad(y, x, u, create_graph=True, materialize_grads=True)
-        (column,) = torch.autograd.grad(row, u, v, materialize_grads=True)
-    return row.detach(), column
 
 
 def _check_finite(hf: PreTrainedModel, blocks: Blocks, calls: Mapping[int, BlockCall], name: str) -> None:

@@ -13,11 +13,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from coupling_lib.blocks import attention, precision
+from coupling_lib.blocks.agreement import replay_error
 from coupling_lib.blocks.blockmap import joinable, prompts_map, state_size, token_map
 from coupling_lib.blocks.postnorm import without_norms
-from coupling_lib.blocks.rules import linearised, merging_gates, picking_rows
+from coupling_lib.blocks.rules import all_rules
+from coupling_lib.blocks.standing import standing, where
 from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError
 from coupling_lib.svd.memory import budget, ran_out
 
@@ -31,9 +34,10 @@ _BATCH_BYTES = {"cpu": 10 * 2**22, "cuda": 2**32}
 _LARGEST_BATCH = 1024
 # As many at once as there was memory for, on a device where it ran out with more.
 _AT_MOST: dict[str, int] = {}
-# How closely a replayed block must give what it gave inside the model, relative to the norm of its
-# output. Weights narrower than float32 run in their own arithmetic inside the model and in float32 here.
-_REPLAY_TOLERANCE = {"bfloat16": 5e-2, "float16": 1e-2, "int8": 1e-1}
+# An int8 block rounds its activations to 8 bits in the model and not here, relative to what it adds to a token.
+_INT8 = 1e-1
+# Entries of a Jacobian of two tokens so small, times the rounding of a number, may be nothing but rounding.
+_TINY = 10
 
 
 def block_jacobians(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundary: str = "block") -> Tensor:
@@ -99,8 +103,8 @@ def prompts_jacobians(
     if len(pairs) != len(traces):
         raise ParameterError(f"pairs names {len(pairs)} pairs for {len(traces)} prompts; give one for each")
     J = _memory(traces[0], len(pairs)) if out is None else out
-    joined = traces[0].routes[block] == "attention" and joinable([trace.calls[block] for trace in traces])
-    if joined and len(traces) > 1:
+    joined = all(trace.routes[block] == "attention" and not trace.blocks.standing[block] for trace in traces)
+    if joined and len(traces) > 1 and joinable([trace.calls[block] for trace in traces]):
         return _formed(traces, block, pairs, boundary, J)
     for trace, pair, place in zip(traces, pairs, J, strict=True):
         _formed([trace], block, [pair], boundary, place[None])
@@ -139,20 +143,53 @@ def _formed(traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]
             raise UntrustworthyResultError(f"{named} holds NaN or infinite entries; try precision='float32'")
         if not any(extremes):
             raise zero_jacobian(trace, block, pair)
+    if pairs[0][0] != pairs[0][1]:
+        for number, (matrix, pair) in enumerate(zip(J, pairs, strict=True)):
+            u = random_cotangent(trace).to(matrix)
+            refuse_rounding(traces[number] if len(traces) > 1 else trace, block, pair, boundary, u, u @ matrix)
     return J
+
+
+def random_cotangent(trace: Trace) -> Tensor:
+    """Draw a cotangent `(d,)`, the same each time."""
+    return torch.randn(trace.d_model, generator=torch.Generator().manual_seed(0))
+
+
+def refuse_rounding(trace: Trace, block: int, pair: tuple[int, int], boundary: str, u: Tensor, product: Tensor) -> None:
+    """Refuse a Jacobian between two tokens that is nothing but rounding, told by its product with a cotangent."""
+    # What has decayed below the rounding of the sums that it was made of differs wholly in wider numbers.
+    if trace.dtype == torch.float64 or float(product.norm()) > _TINY * torch.finfo(trace.dtype).eps * float(u.norm()):
+        return
+    wide = precision.dense_copy(trace.model.blocks.modules[block], torch.float64)
+    x, y = _evaluated(wide, [trace], block, [pair], boundary, torch.float64)
+    (wanted,) = torch.autograd.grad(y, x, u.to(y)[None], allow_unused=True, materialize_grads=True)
+    if not float((wanted[0] - product.double()).norm()) <= 0.1 * float(wanted.norm()):
+        raise zero_jacobian(trace, block, pair, f"rounding ({float(product.norm() / u.norm()):.0e} in {trace.dtype})")
 
 
 def evaluate(
     traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str
 ) -> tuple[Tensor, Tensor]:
     """Evaluate a block with a graph: the varied states at $t_1$ and the read states at $t_2$, both `(T, d)`."""
+    _check_standing(traces[0], block)
+    return _evaluated(traces[0].block(block), traces, block, pairs, boundary, traces[0].dtype)
+
+
+def _evaluated(
+    module: nn.Module,
+    traces: Sequence[Trace],
+    block: int,
+    pairs: Sequence[tuple[int, int]],
+    boundary: str,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Evaluate a block by a copy of it in some number format."""
     trace, calls = traces[0], [trace.calls[block] for trace in traces]
-    module = trace.block(block)
     start, end = torch.tensor(pairs, device=calls[0].input.device).T
     one = pairs[0][0] == pairs[0][1]
     positions = start[:, None] if one else torch.stack([start, end], dim=1)
-    states = _at([call.input for call in calls], positions).to(trace.dtype)
-    with torch.enable_grad(), linearised(module), picking_rows(module), merging_gates(module):
+    states = _at([call.input for call in calls], positions).to(dtype)
+    with torch.enable_grad(), attention.under(module, trace.blocks.attention), all_rules(module):
         x = states[:, 0].clone().requires_grad_(True)
         few = torch.cat([x[:, None], states[:, 1:]], dim=1)
         if len(calls) > 1:
@@ -160,12 +197,12 @@ def evaluate(
         else:
             map_ = token_map(calls[0], module, _route(trace, block, pairs), positions)
         y = map_(few)[:, -1]
-        _check_replay(trace, block, pairs, y.detach(), _at([call.output for call in calls], end))
-        if boundary == "branch" and (norms := trace.model.blocks.post_norm.get(block)):
+        _check_replay(traces, block, pairs, y.detach(), end)
+        if boundary == "branch" and (norms := trace.blocks.post_norm.get(block)):
             with without_norms(module, norms):
                 y = map_(few)[:, -1]
         if boundary == "hidden_states" and block == trace.n_blocks - 1:
-            y = trace.final_norm(y)
+            y = trace.final_norm(y.to(trace.dtype)).to(dtype)
         return x, y
 
 
@@ -177,17 +214,30 @@ def _at(streams: Sequence[Tensor], positions: Tensor) -> Tensor:
 
 
 def _check_replay(
-    trace: Trace, block: int, pairs: Sequence[tuple[int, int]], replayed: Tensor, recorded: Tensor
+    traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], replayed: Tensor, end: Tensor
 ) -> None:
     """Refuse to differentiate a map that is not the one the model evaluated."""
-    recorded = recorded.to(replayed.dtype)
-    errors = (replayed - recorded).norm(dim=1) / recorded.norm(dim=1)
-    tolerance = _REPLAY_TOLERANCE.get(trace.model.precision, 1e-3)
-    worst = int(errors.argmax())
-    if not float(errors[worst]) <= tolerance:
+    trace, calls = traces[0], [each.calls[block] for each in traces]
+    recorded, stream = (
+        _at(states, end) for states in ([call.output for call in calls], [call.input for call in calls])
+    )
+    tolerance = _INT8 if trace.model.precision == "int8" else None
+    for number, (found, y, x) in enumerate(zip(replayed, recorded, stream, strict=True)):
+        if not (over := replay_error(calls[0], found, y, x, tolerance)) <= 1:
+            away = float((found - y.to(found.dtype)).norm() / (y - x).to(found.dtype).norm())
+            raise UntrustworthyResultError(
+                f"{position_name(trace, block, pairs[number])}: replayed on its own, the block differs by {away:.1e} "
+                f"of what it adds to its stream from what it gave inside the model, {over:.1g} times what is accepted"
+            )
+
+
+def _check_standing(trace: Trace, block: int) -> None:
+    """Refuse a block on which something else stands than when it was traced."""
+    module = trace.model.blocks.modules[block]
+    if standing(module) != trace.blocks.standing[block]:
         raise UntrustworthyResultError(
-            f"{position_name(trace, block, pairs[worst])}: replayed on its own, the block differs by "
-            f"{float(errors[worst]):.1e} from what it gave inside the model; at most {tolerance:.0e} is accepted"
+            f"{trace.model.name!r}, block {block}: a hook or a forward of your own was put on or taken off since the "
+            f"trace ({where(module)} carries one); trace again"
         )
 
 
@@ -253,9 +303,9 @@ def pulled_back(y: Tensor, x: Tensor, cotangents: Tensor) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def zero_jacobian(trace: Trace, block: int, pair: tuple[int, int]) -> UntrustworthyResultError:
-    """Give the error for a Jacobian that is zero: why it is, and what to do."""
-    (start, end), named = pair, f"the Jacobian of {position_name(trace, block, pair)} is zero"
+def zero_jacobian(trace: Trace, block: int, pair: tuple[int, int], what: str = "zero") -> UntrustworthyResultError:
+    """Give the error for a Jacobian that is zero, or as good as that: why it is, and what to do."""
+    (start, end), named = pair, f"the Jacobian of {position_name(trace, block, pair)} is {what}"
     if start > end:
         return UntrustworthyResultError(
             f"{named}: position {end} does not attend to position {start}, a later one; in a causal model that is "

@@ -30,6 +30,8 @@ from coupling_lib.jacobian.derivatives import (
     evaluate,
     n_evaluated,
     position_name,
+    random_cotangent,
+    refuse_rounding,
     zero_jacobian,
 )
 from coupling_lib.svd.operators import fewer_products, real_factor
@@ -151,9 +153,12 @@ class _Graph:
         self._batch = batch_size(trace, n_evaluated(trace, block, pairs))
         # A token's own derivative holds the identity here; that between two tokens may be zero throughout.
         if not jacobian._checked:
-            anything = torch.randn(1, trace.d_model, generator=torch.Generator().manual_seed(0)).to(self._y)
-            if jacobian.token_in != jacobian.token_out and not self.product(anything, transposed=True).any():
-                raise zero_jacobian(trace, block, pairs[0])
+            if jacobian.token_in != jacobian.token_out:
+                u = random_cotangent(trace).to(self._y)
+                product = self.product(u[None], transposed=True)[0]
+                if not product.any():
+                    raise zero_jacobian(trace, block, pairs[0])
+                refuse_rounding(trace, block, pairs[0], jacobian.boundary, u, product)
             jacobian._checked = True
 
     def product(self, columns: Tensor, *, transposed: bool) -> Tensor:

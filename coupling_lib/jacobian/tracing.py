@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from coupling_lib.blocks import precision
-from coupling_lib.blocks.record import BlockCall, images_config, record, sides
+from coupling_lib.blocks.record import BlockCall, Blocks, images_config, record, sides
+from coupling_lib.blocks.validate import check_as_loaded, with_what_stands
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
 from coupling_lib.inputs.given import check_model, prompt_inputs
 from coupling_lib.inputs.prompts import Prompt
@@ -35,28 +36,30 @@ class Trace:
         inputs: what it was given: `input_ids` `(1, n)` or `pixel_values` `(1, c, h, w)`.
         calls: how each block was called, in order of depth.
         tokens: the text of each token, or None where there is no tokenizer.
+        blocks: the model's blocks, with what stood on them and the routes that it left.
     """
 
     model: Model
     inputs: dict[str, Tensor]
     calls: list[BlockCall]
     tokens: list[str] | None
+    blocks: Blocks
     _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
 
     @property
     def route(self) -> str:
         """Say how block maps are evaluated: by `"attention"`, `"cache"`, `"state"` or the whole `"sequence"`."""
-        return self.model.blocks.route
+        return self.blocks.route
 
     @property
     def routes(self) -> tuple[str, ...]:
         """Say the same block by block; those of a hybrid model differ."""
-        return self.model.blocks.routes
+        return self.blocks.routes
 
     @property
     def post_norm(self) -> bool:
         """Say whether blocks normalise their stream, so that block minus identity couples trivially."""
-        return bool(self.model.blocks.post_norm)
+        return bool(self.blocks.post_norm)
 
     @property
     def n_blocks(self) -> int:
@@ -146,7 +149,7 @@ class Trace:
             raise ParameterError(f"boundary is {boundary!r}; it must be {', '.join(map(repr, BOUNDARIES))}")
         if boundary != "branch":
             return
-        post_norm = self.model.blocks.post_norm
+        post_norm = self.blocks.post_norm
         if not post_norm:
             raise ParameterError(
                 f"boundary is 'branch', which is for post-norm blocks; those of {self.model.name} add to their stream, "
@@ -216,11 +219,13 @@ def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
     check_model(model)
     _refuse_narrow_arithmetic()
     inputs, tokens = _inputs(model, given), None
+    check_as_loaded(model.hf, model.blocks, model.name)
     calls = record(model.hf, model.blocks, inputs)
     _check_finite(model, calls)
+    blocks = with_what_stands(model.hf, model.blocks, calls)
     if "input_ids" in inputs and model.tokenizer is not None:
         tokens = [model.tokenizer.decode([token]) for token in inputs["input_ids"][0].tolist()]
-    return Trace(model, inputs, calls, tokens)
+    return Trace(model, inputs, calls, tokens, blocks)
 
 
 def _check_finite(model: Model, calls: list[BlockCall]) -> None:

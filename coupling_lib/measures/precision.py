@@ -7,7 +7,7 @@ block is taken to be is said in `coupling_lib.blocks.precision`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -245,9 +245,5 @@ def _in_arithmetic(traced: Trace, arithmetic: str) -> Trace:
     """The same trace, with its blocks differentiated in another type."""
     if arithmetic == REFERENCE:
         return traced
-    # A replayed block may then differ from the recorded one by that type's rounding, as for weights held in it; int8
-    # blocks differ by more, from the rounding of their activations.
-    tolerated = traced.model.precision if traced.model.precision == "int8" else arithmetic
     parts = {field.name: getattr(traced, field.name) for field in fields(Trace)}
-    parts["model"] = replace(traced.model, precision=tolerated)
     return _NarrowTrace(**parts, arithmetic=ARITHMETIC[arithmetic])

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from coupling_lib import paths, provenance
 from coupling_lib.blocks import attention
 from coupling_lib.blocks.record import Blocks, find_blocks
+from coupling_lib.blocks.standing import standing
 from coupling_lib.blocks.validate import validate
 from coupling_lib.models.sources import Source
 
@@ -29,8 +30,10 @@ def check(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None)
     """Check a model's blocks, or take the answer of an earlier check of the same weights."""
     place = _place(hf, origin, precision, seed)
     if place is not None and (known := _read(place)) is not None:
-        attention.use(hf)
-        return replace(find_blocks(hf), **known)
+        attention.default(hf)  # remembered before another takes its place
+        attention.use(hf, known["attention"])
+        found = find_blocks(hf)
+        return replace(found, standing=tuple(map(standing, found.modules)), **known)
     start = time.monotonic()
     found = validate(hf, origin.name)
     if place is not None and time.monotonic() - start >= _SECONDS:
@@ -60,7 +63,8 @@ def _read(place: Path) -> dict[str, Any] | None:
     try:
         record = json.loads(place.read_text(encoding="utf-8"))
         norms = {int(number): tuple(names) for number, names in record["post_norm"].items()}
-        return {"routes": tuple(map(str, record["routes"])), "post_norm": norms}
+        more = {"attention": str(record["attention"]), "choosing": bool(record["choosing"])}
+        return {"routes": tuple(map(str, record["routes"])), "post_norm": norms, **more}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -69,4 +73,5 @@ def _write(place: Path, found: Blocks) -> None:
     """Note a check that was passed; where nothing can be written it is made again next time."""
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        paths.write_text(place, json.dumps({"routes": found.routes, "post_norm": found.post_norm}))
+        kept = ("routes", "post_norm", "attention", "choosing")
+        paths.write_text(place, json.dumps({name: getattr(found, name) for name in kept}))

@@ -1,8 +1,9 @@
 """Loading a model: by alias, Hugging Face id or local folder, in a chosen precision, trained or untrained.
 
-Three things are the same for every model. Attention runs in its plain form (`attn_implementation="eager"`, or the
-same through `coupling_lib.blocks.attention`): the fused kernel has no forward-mode derivative on the CPU and takes the
-wrong mask rows, without a word, for a query that is not the last token. Mixture-of-experts layers run one expert
+Three things are the same for every model. Attention runs in its plain form (`coupling_lib.blocks.attention`): the fused
+kernel has no forward-mode derivative on the CPU and takes the wrong mask rows, without a word, for a query that is not
+the last token. Where the plain form makes another model of the same weights, the model keeps the one that it came
+with. Mixture-of-experts layers run one expert
 at a time, because the grouped product knows no float64. And no code from a repository is ever run, nor a pickle
 opened.
 """
@@ -206,7 +207,6 @@ def wrap_model(
         raise ParameterError(f"tokenizer is {shown(tokenizer)}; a transformers tokenizer was expected, or None")
     name = name or type(hf_model).__name__
     architecture.refuse_encoder_decoder(hf_model.config, name)
-    hf_model.set_attn_implementation("eager")
     made = (name, "memory", None, precision or _stored_as(hf_model), False, None)
     return Model(hf_model, tokenizer, *made, blocks=_prepare(hf_model, name, partial(checks.validate, hf_model, name)))
 
@@ -241,7 +241,7 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
     if place.type != "cpu" or "quantization_config" in arguments:
         arguments = {"device_map": {"": place}, **arguments}
     safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
-    arguments = {"attn_implementation": "eager", "output_loading_info": True, **safe, **arguments}
+    arguments = {"output_loading_info": True, **safe, **arguments}
     # What does not fit would be drawn at random, and is refused.
     hf, report = family.from_pretrained(folder, ignore_mismatched_sizes=True, **arguments)
     architecture.refuse_other_shapes(report["mismatched_keys"], folder.name)

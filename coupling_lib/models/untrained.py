@@ -55,7 +55,7 @@ def initialise(
         return hf
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        hf = family._from_config(config, dtype=torch.float32, attn_implementation="eager")
+        hf = family._from_config(config, dtype=torch.float32)
     if "quantization_config" not in arguments:
         return _stored(hf, arguments["dtype"], placing.device)
     # Quantisation happens while weights are read, so they are written first.
@@ -109,7 +109,7 @@ def draw(family: type[PreTrainedModel], config: PreTrainedConfig, seed: int, dty
     drawn = _Drawn(family, config, files)
     with torch.random.fork_rng(devices=[]), drawn.in_turn():
         torch.manual_seed(seed)
-        hf = family._from_config(config, dtype=torch.float32, attn_implementation="eager")
+        hf = family._from_config(config, dtype=torch.float32)
         drawn.finish()
     tied = set(hf.all_tied_weights_keys)
     files.write({name: x for name, x in hf.state_dict().items() if x.device.type != "meta" and name not in tied})

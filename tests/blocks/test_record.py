@@ -59,6 +59,7 @@ def test_recorded_states_equal_those_of_plain_hooks():
 def test_a_filled_cache_is_never_replayed():
     """P7: a block replayed with the cache of its own forward pass attends to every token twice."""
     hf = named("llama").build()
+    hf.set_attn_implementation("eager")
     found = blocks.find_blocks(hf)
     calls = blocks.record(hf, found, {"input_ids": IDS})
     assert not any(isinstance(value, DynamicCache) for call in calls for value in call.arguments.values())

@@ -9,10 +9,13 @@ import tiny
 import torch
 import transformers
 from families import FAMILIES, loaded, named
+from reference import brute_force_jacobian, relative_error
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
-from coupling_lib.blocks import blockmap, precision
+import coupling_lib as cl
+from coupling_lib.blocks import agreement, blockmap, precision
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
@@ -25,8 +28,12 @@ def test_a_model_in_training_mode_is_refused_for_its_two_answers():
 
 
 def test_a_block_that_reads_something_else_is_refused():
+    class Fed(GPT2Block):
+        def __call__(self, x, *args, **kwargs):
+            return super().__call__(x + 1.0, *args, **kwargs)
+
     hf = named("gpt2").build()
-    hf.transformer.h[1].register_forward_pre_hook(lambda module, args: (args[0] + 1.0, *args[1:]))
+    hf.transformer.h[1].__class__ = Fed
     with pytest.raises(UnsupportedModelError, match="block 2 of GPT2LMHeadModel .* does not read what block 1 wrote"):
         checks.validate(hf)
 
@@ -38,14 +45,14 @@ def test_a_block_with_a_memory_of_its_own_is_refused():
 
     def forget(module, args, output):
         module.calls += 1
-        return output * (1 + 0.1 * (module.calls > 2))
+        return output * (1 + 0.1 * (module.calls > 3))
 
     block.register_forward_hook(forget)
     with pytest.raises(UnsupportedModelError, match="block 2 .* depends on more than its residual stream"):
         checks.validate(hf)
 
 
-def test_tokens_that_mix_outside_attention_are_noticed_and_the_family_is_named():
+def test_tokens_that_mix_outside_attention_are_evaluated_as_a_whole_sequence():
     """The self-check at load: a block whose MLP looks at its neighbours is not a function of frozen keys and values."""
 
     class Mixing(nn.Module):
@@ -58,18 +65,32 @@ def test_tokens_that_mix_outside_attention_are_noticed_and_the_family_is_named()
 
     hf = named("llama").build()
     hf.model.layers[2].mlp = Mixing(hf.model.layers[2].mlp)
-    with pytest.raises(
-        UnsupportedModelError, match=r"block 3 of LlamaForCausalLM \(model type 'llama'\): the attention route"
-    ):
-        checks.validate(hf)
+    model = wrap_model(hf)
+    assert model.blocks.routes == ("attention", "attention", "sequence")
+    trace = cl.trace(model, torch.arange(3, 12)[None])
+    wanted = brute_force_jacobian(hf, hf.model.layers[2], trace.inputs, 2, 5)
+    assert relative_error(trace.jacobian(2, 2, 5).dense(), wanted) < 1e-6
 
 
 def test_a_wrong_mask_row_is_noticed(monkeypatch):
     """The mistake of the fused kernels, put in on purpose: all keys are visible to every query."""
+    # Where keys end at the token that is read, as on the route by a cache, nothing has to be hidden from it.
     rows = blockmap._rows
     monkeypatch.setattr(blockmap, "_rows", lambda name, *rest: None if name == "attention_mask" else rows(name, *rest))
-    with pytest.raises(UnsupportedModelError, match="the attention route gives a Jacobian that differs"):
+    assert checks.validate(named("llama").build()).route == "cache"
+
+
+def test_where_every_route_fails_all_errors_are_named(monkeypatch):
+    monkeypatch.setattr(agreement, "route_error", lambda call, came, block, route, default: 0.5)
+    with pytest.raises(UnsupportedModelError) as caught:
         checks.validate(named("llama").build())
+    assert str(caught.value) == (
+        "block 1 of LlamaForCausalLM (model type 'llama') has no Jacobian that agrees with that of the whole sequence: "
+        "the attention route gives a Jacobian that differs by 5.0e-01; "
+        "the cache route gives a Jacobian that differs by 5.0e-01; "
+        "the sequence route gives a Jacobian that differs by 5.0e-01; "
+        "this family cannot be measured, please report it"
+    )
 
 
 def deep(**changes) -> torch.nn.Module:
@@ -78,8 +99,8 @@ def deep(**changes) -> torch.nn.Module:
 
 
 def put_to_the_test(monkeypatch) -> list[nn.Module]:
-    seen, compare = [], checks.route_error
-    monkeypatch.setattr(checks, "route_error", lambda call, *rest: seen.append(call.block) or compare(call, *rest))
+    seen, compare = [], agreement.route_error
+    monkeypatch.setattr(agreement, "route_error", lambda call, *rest: seen.append(call.block) or compare(call, *rest))
     return seen
 
 
@@ -130,7 +151,7 @@ def test_self_check_is_far_below_its_limit_in_every_family(family):
     given = blocks.random_input(hf, torch.Generator().manual_seed(3), n_tokens=9)
     calls = blocks.record(hf, found, {hf.main_input_name: given})
     for call, module, route in zip(calls, found.modules, found.routes, strict=True):
-        assert checks.route_error(call, module, route, torch.float64) < 1e-4
+        assert agreement.route_error(call, call, module, route, found.attention) < 1e-4
 
 
 def test_a_recurrence_that_steps_otherwise_than_it_runs_is_evaluated_as_a_whole():
@@ -158,7 +179,8 @@ def test_a_block_that_autograd_refuses_is_refused_in_one_line():
     with pytest.raises(UnsupportedModelError) as caught:
         checks.validate(hf)
     assert str(caught.value).startswith(
-        "block 2 of Mamba2ForCausalLM (model type 'mamba2') cannot be differentiated by the sequence route (one of the"
+        "block 2 of Mamba2ForCausalLM (model type 'mamba2') has no Jacobian that agrees with that of the whole "
+        "sequence: the sequence route cannot be differentiated (one of the"
     )
     assert "\n" not in str(caught.value) and str(caught.value).endswith("please report it")
 
@@ -167,14 +189,14 @@ def test_an_error_that_is_no_number_is_not_lost(monkeypatch):
     hf = named("llama").build()
     found = checks.validate(hf)
     call = blocks.record(hf, found, {"input_ids": torch.arange(3, 12)[None]})[0]
-    compare = checks._row_and_column
+    compare = agreement._row_and_column
 
-    def spoilt(call, block, route, positions, u, v):
-        row, column = compare(call, block, route, positions, u, v)
-        return (row, column * float("nan")) if route == "attention" else (row, column)
+    def spoilt(call, block, route, *given, **named):
+        row, column, y = compare(call, block, route, *given, **named)
+        return (row, column * float("nan") if route == "attention" else column, y)
 
-    monkeypatch.setattr(checks, "_row_and_column", spoilt)
-    assert not checks.route_error(call, found.modules[0], "attention", torch.float64) <= 1e-3
+    monkeypatch.setattr(agreement, "_row_and_column", spoilt)
+    assert not agreement.route_error(call, call, found.modules[0], "attention", found.attention) <= 1e-3
 
 
 def test_experts_run_one_at_a_time():

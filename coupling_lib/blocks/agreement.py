@@ -1,0 +1,129 @@
+"""One block against the model as it came: does it compute the same, and has each route the same derivative?
+
+The reference is the whole sequence, with the attention that the model came with, differentiated by plain autograd: none
+of the rules, routes and constants of this library has a part in it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from coupling_lib.blocks import attention, postnorm, precision
+from coupling_lib.blocks.blockmap import choose_route, has_cache, token_map
+from coupling_lib.blocks.record import BlockCall
+from coupling_lib.blocks.rules import all_rules
+from coupling_lib.errors import CouplingError, UnsupportedModelError
+
+# Relative error between two ways to compute the same derivative in float32 or wider.
+_TOLERANCE = 1e-3
+# Of the identity's: a derivative below it, of tokens that hardly meet or do not, is compared with this instead.
+_HARDLY = 1e-3
+# How closely a replayed block must give what it gave inside the model, relative to what it adds to a token. Weights
+# narrower than float32 run in their own arithmetic inside the model, and in float32 where a block is differentiated.
+_REPLAY = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+# Two attentions of one model, both in float32 or wider.
+_SAME = 1e-4
+
+
+class AnotherModelError(Exception):
+    """What is raised where an attention makes another model of the same weights."""
+
+
+class Looked(NamedTuple):
+    """What was found out about a block: its route, and the norms of its stream; None if it adds to its stream."""
+
+    route: str
+    norms: tuple[str, ...] | None
+
+
+def replay_error(
+    call: BlockCall, found: Tensor, recorded: Tensor, stream: Tensor | None = None, tolerance: float | None = None
+) -> float:
+    """Compare what a block gave twice, token by token, as a multiple of what is accepted."""
+    # Relative to what the block adds to a token, because a stream may be a hundred times as long; what the stream's own
+    # rounding leaves of that comes on top.
+    narrow = max((found.dtype, recorded.dtype), key=lambda dtype: torch.finfo(dtype).eps)
+    wide = torch.promote_types(torch.promote_types(found.dtype, recorded.dtype), torch.float32)
+    x, y, found = (state.to(wide) for state in (call.input if stream is None else stream, recorded, found))
+    accepted = (tolerance or _REPLAY[narrow]) * (y - x).norm(dim=-1) + 4 * torch.finfo(narrow).eps * y.norm(dim=-1)
+    return float(((found - y).norm(dim=-1) / accepted.clamp_min(torch.finfo(wide).tiny)).max())
+
+
+def look(
+    call: BlockCall, as_it_came: BlockCall, module: nn.Module, said: str, dtype: torch.dtype, default: str
+) -> Looked:
+    """Choose a block's route, put it to the test, and look for norms of its stream."""
+    # `as_it_came` is the block's call with the attention `default`, on the same stream.
+    block = precision.dense_copy(module, dtype)
+    with torch.no_grad():
+        found = call.replay(block, call.input.to(dtype))
+        with attention.under(block, default):
+            wanted = as_it_came.replay(block, call.input.to(dtype))
+    if not replay_error(call, found, wanted, tolerance=_SAME) <= 1:
+        far = float(((found - wanted).norm(dim=-1) / (wanted - call.input.to(dtype)).norm(dim=-1)).max())
+        raise AnotherModelError(f"{said} computes something else on its own than in the model, {far:.1e} away from it")
+    errors: dict[str, float | str] = {}
+    for route in _routes(call, block):
+        errors[route] = error = route_error(call, as_it_came, block, route, default)
+        if not isinstance(error, str) and error <= _TOLERANCE:
+            return Looked(route, postnorm.stream_norms(call, block) if postnorm.is_post_norm(call, block) else None)
+    tried = "; ".join(
+        f"the {route} route {error if isinstance(error, str) else f'gives a Jacobian that differs by {error:.1e}'}"
+        for route, error in errors.items()
+    )
+    raise UnsupportedModelError(
+        f"{said} has no Jacobian that agrees with that of the whole sequence: {tried}; this family cannot be measured, "
+        "please report it"
+    )
+
+
+def _routes(call: BlockCall, block: nn.Module) -> Sequence[str]:
+    """List the routes to try, from the one that a block's calls suggest to the slowest."""
+    chosen = choose_route(call, block)
+    return list(dict.fromkeys((chosen, *["cache"] * (chosen == "attention" and has_cache(call, block)), "sequence")))
+
+
+def route_error(call: BlockCall, as_it_came: BlockCall, block: nn.Module, route: str, default: str) -> float | str:
+    """Compare a route with the reference on rows and columns of a block's Jacobian; or say how it failed."""
+    try:
+        return float(torch.stack(list(_errors(call, as_it_came, block, route, default))).max())  # NaN if one is
+    except CouplingError:
+        raise
+    except Exception as problem:
+        return f"cannot be differentiated ({(str(problem).splitlines() or [type(problem).__name__])[0]})"
+
+
+def _errors(call: BlockCall, as_it_came: BlockCall, block: nn.Module, route: str, default: str) -> Iterator[Tensor]:
+    """Give the relative errors of what a route gives at a token that is not the last, and of one row and column."""
+    generator = torch.Generator().manual_seed(0)
+    n, d = call.input.shape[1:]
+    dtype = next(weight.dtype for weight in block.parameters() if weight.is_floating_point())
+    least = torch.tensor([_HARDLY * float(d) ** 0.5] * 2 + [0.0]).to(call.input.device, dtype)
+    for positions in ([n // 2], [n // 4, n - 2] if n > 2 else [0]):
+        index = torch.tensor([positions], device=call.input.device)
+        u, v = torch.randn(2, d, generator=generator, dtype=torch.float64).to(call.input.device, dtype)
+        with attention.differentiable():
+            found = _row_and_column(call, block, route, index, u, v, ruled=True)
+        with attention.under(block, default):
+            wanted = _row_and_column(as_it_came, block, "sequence", index, u, v)
+        added = wanted[2] - call.input[0, positions[-1]].to(dtype)
+        sizes = torch.stack([wanted[0].norm(), wanted[1].norm(), added.norm() + 1e-4 * wanted[2].norm()])
+        yield from torch.stack([(a - b).norm() for a, b in zip(found, wanted, strict=True)]) / sizes.maximum(least)
+
+
+def _row_and_column(
+    call: BlockCall, block: nn.Module, route: str, positions: Tensor, u: Tensor, v: Tensor, *, ruled: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute u^T J and J v of the whole block (skip path included) by reverse mode, and what it gives."""
+    u = u.clone().requires_grad_(True)
+    states = call.input[0][positions].to(u.dtype)
+    x = states[0, 0].clone().requires_grad_(True)
+    with torch.enable_grad(), all_rules(block) if ruled else nullcontext():
+        states = torch.cat([x[None, None], states[:, 1:]], dim=1)
+        y = token_map(call, block, route, positions)(states)[0, -1]
+        (row,) = torch.autograd.grad(y, x, u, create_graph=True, materialize_grads=True)
+        (column,) = torch.autograd.grad(row, u, v, materialize_grads=True)
+    return row.detach(), column, y.detach()

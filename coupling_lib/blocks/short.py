@@ -1,0 +1,48 @@
+"""Lengths beyond which a family computes otherwise, brought down to those of a probe of a few tokens.
+
+A window of attention, the length from which a rotary table is stretched, the positions from which scores are scaled:
+with what a model is released with, no prompt of seven tokens comes near any of them, and a mistake beyond would not be
+seen.
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from transformers import PreTrainedModel
+
+_NAMES = (
+    *("sliding_window", "sliding_window_size", "window_size", "attention_window", "attention_chunk_size"),
+    *("floor_scale", "original_max_position_embeddings"),
+)
+# Among seven tokens, some are further apart, and some are not.
+_LENGTH = 5
+
+
+@contextmanager
+def lengths(hf: PreTrainedModel) -> Generator[None]:
+    """Let a model's windows and other such lengths be short inside the context."""
+    before = [(place, name, place[name]) for place in _places(hf) for name in _NAMES if _is_length(place.get(name))]
+    for place, name, _ in before:
+        place[name] = _LENGTH
+    try:
+        yield
+    finally:
+        for place, name, value in before:
+            place[name] = value
+
+
+def _places(hf: PreTrainedModel) -> Iterator[dict[str, Any]]:
+    """Give what holds a model's settings: its modules, their configurations, and those of rotary tables."""
+    seen: set[int] = set()
+    for part in hf.modules():
+        config = vars(getattr(part, "config", None) or part)
+        rope = config.get("rope_parameters") or {}
+        for place in (vars(part), config, *([rope, *(v for v in rope.values() if isinstance(v, dict))])):
+            if id(place) not in seen:
+                seen.add(id(place))
+                yield place
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > _LENGTH

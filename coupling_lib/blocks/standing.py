@@ -1,0 +1,71 @@
+"""What others put on a block: hooks, a `forward` in the place of the class's own, a parametrisation of weights.
+
+All of it is part of the network: it is in what a block computes, and so in its derivative. Rules that know what a
+module of some class computes (`rules`) leave alone whatever carries something. What a block carries is compared with
+what it carried when its route was chosen (`validate`), and with what it carried when it was traced.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from nnsight.intervention.source import Controller
+from torch import nn
+from torch.nn.modules import module as of_torch
+
+from coupling_lib.errors import UnsupportedModelError
+
+Standing = tuple[tuple[Any, ...], ...]
+
+
+def standing(block: nn.Module) -> Standing:
+    """List what stands on a block's modules: name, kind of module, and the functions themselves."""
+    # The functions, and not how many: one that is exchanged for another changes the block as well.
+    return tuple(
+        (name, type(part), *found)
+        for name, part in block.named_modules()
+        if (found := [*_functions(part)]) or "parametrizations" in part._modules
+    )
+
+
+def where(block: nn.Module) -> str:
+    """Name the modules of a block that something stands on."""
+    return ", ".join(repr(name or type(block).__name__) for name, *_ in standing(block)) or "none of its modules"
+
+
+def is_bare(module: nn.Module) -> bool:
+    """Tell whether a module computes what its class computes."""
+    everywhere = (*of_torch._global_forward_hooks.values(), *of_torch._global_forward_pre_hooks.values())
+    # Torch's own, which stand there while operations are counted, only look.
+    return all(_made_by(function, "torch.") for function in everywhere) and not any(True for _ in _functions(module))
+
+
+def refuse_on_backward(block: nn.Module) -> None:
+    """Refuse hooks that change derivatives and not values."""
+    for name, part in block.named_modules():
+        if part._backward_hooks or part._backward_pre_hooks:
+            raise UnsupportedModelError(
+                f"module {name or type(block).__name__!r} of a block carries a backward hook, which would change "
+                "derivatives without changing what the block computes; remove it before you trace"
+            )
+
+
+def replaced_forward(part: nn.Module) -> Any:
+    """Give what stands in the place of a module's `forward`; None where it runs its class's."""
+    forward = part.__dict__.get("_old_forward" if "_hf_hook" in part.__dict__ else "forward")
+    if isinstance(forward, Controller):  # nnsight's, around what it found
+        forward = forward.state.original
+    plain = type(part).forward
+    return None if getattr(forward, "__func__", forward) in (None, plain) else forward
+
+
+def _functions(part: nn.Module) -> Iterator[Any]:
+    """Give what others put on a module; those that transformers puts there only look."""
+    for function in (*part._forward_pre_hooks.values(), *part._forward_hooks.values()):
+        if not _made_by(function, "coupling_lib.blocks.", "transformers."):
+            yield function
+    if (forward := replaced_forward(part)) is not None:
+        yield forward
+
+
+def _made_by(function: Any, *packages: str) -> bool:
+    return str(getattr(function, "__module__", "")).startswith(packages)
