@@ -71,7 +71,7 @@ def choose_route(call: BlockCall, block: nn.Module) -> str:
     """Tell which route a block takes, by what it calls."""
     if carries_state(call, block):
         # Mamba-2 in transformers bounds its time steps where it takes many tokens, and not where it takes one.
-        bounds = {getattr(part, "time_step_limit", None) or _UNBOUNDED for part in block.modules()}
+        bounds = {tuple(getattr(part, "time_step_limit", None) or _UNBOUNDED) for part in block.modules()}
         return "state" if bounds == {_UNBOUNDED} else "sequence"
     if len(call.keys_values) == 1:
         return "attention"

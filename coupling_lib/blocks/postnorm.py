@@ -133,6 +133,8 @@ def _is_norm(seen: _Seen) -> bool:
     if seen.given is None or next(seen.module.children(), None) is not None:
         return False
     once, more = seen.module(_LARGER * seen.given), seen.module(_LARGER**2 * seen.given)
+    if not isinstance(once, Tensor):
+        return False
     return _near(once, more, _AS_NORMED) and _near(once, seen.gave, _AS_NORMED)
 
 

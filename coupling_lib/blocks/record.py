@@ -136,8 +136,10 @@ def residual_stream(returned: Any, shape: torch.Size) -> Tensor:
 def find_blocks(hf: PreTrainedModel) -> Blocks:
     """Find the list of transformer blocks of a model, whatever its family calls it."""
     lists = [(name, module) for name, module in hf.named_modules() if isinstance(module, nn.ModuleList) and len(module)]
-    depth = getattr(stack_config(hf), "num_hidden_layers", None)
-    depth = depth or max((len(module) for _, module in lists), default=0)
+    said = [getattr(stack_config(hf), name, None) for name in ("num_hidden_layers", "num_layers")]
+    lengths = {len(module) for _, module in lists}
+    # Some families count attention layers, of which a block has two, and say the number of blocks beside it.
+    depth = next((depth for depth in said if depth in lengths), said[0]) or max(lengths, default=0)
     fitting = [(name.count("."), name, module) for name, module in lists if len(module) == depth]
     if not fitting:
         raise UnsupportedModelError(
@@ -205,6 +207,11 @@ def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
             if stop is not None:
                 stop.remove()
     times = Counter(number for number, *_ in seen.calls)
+    if idle := [number for number in range(count or len(blocks)) if number not in times]:
+        raise UnsupportedModelError(
+            f"block {idle[0] + 1} of the {len(blocks)} in {blocks.path!r} of {family_of(hf)} does not run when the "
+            "model does; a list of blocks that all run is needed"
+        )
     if again := [number for number, called in times.items() if called > 1]:
         raise UnsupportedModelError(
             f"block {again[0] + 1} of {family_of(hf)} is called {times[again[0]]} times in one pass; only blocks that "

@@ -75,8 +75,9 @@ class _Probe:
             as_it_came = passed(hf, blocks, self.inputs, self.firsts if self.slow else None)
         except (ImportError, NotImplementedError, RuntimeError, ValueError) as error:
             raise UnsupportedModelError(
-                f"{self.family} does not run with its own attention, {self.default!r} ({str(error).splitlines()[0]}); "
-                "load it with attn_implementation='eager'"
+                f"{self.family} does not run on 7 random tokens with the attention that it came with, {self.default!r} "
+                f"({(str(error).splitlines() or [type(error).__name__])[0]}); if that attention is not installed here, "
+                "load the model with attn_implementation='eager'"
             ) from error
         self.as_it_came = dict(enumerate(as_it_came))
 
