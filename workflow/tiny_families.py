@@ -34,16 +34,18 @@ def shrunk(given: Mapping[str, Any], ids: dict[str, int], blocks: int = 3) -> di
     """Shrink a configuration's settings by name, and nested ones; `ids` has each special token's number by its name."""
     depth = next((v for k, v in given.items() if re.fullmatch(SIZES["layers"], str(k)) and isinstance(v, int)), 0)
     by_layer = [value for value in given.values() if isinstance(value, list) and len(value) == depth > 4]
+    # Numbers of layers are told from settings of layers by being all different.
+    numbers = [value for value in by_layer if isinstance(value[0], int) and len(set(value)) == depth]
     # Of layers that differ one of each kind, and the first more than once if there are few.
-    kinds = list(zip(*(map(str, value) for value in by_layer), strict=True))
+    kinds = list(zip(*(map(str, value) for value in by_layer if value not in numbers), strict=True))
     chosen = [kinds.index(kind) for kind in dict.fromkeys(kinds)][:4]
     chosen = [0] * (blocks - len(chosen)) + chosen
 
     def small(name: str, value: Any) -> Any:
-        if isinstance(value, list) and any(value is each for each in by_layer):
-            # Numbers of layers are told from settings of layers by being all different.
-            numbers = isinstance(value[0], int) and len(set(value)) == len(value)
-            return list(range(len(chosen))) if numbers else [small(name, value[layer]) for layer in chosen]
+        if isinstance(value, list) and value in numbers:
+            return list(range(len(chosen)))
+        if isinstance(value, list) and value in by_layer:
+            return [small(name, value[layer]) for layer in chosen]
         if isinstance(value, list):
             return [small(f"{name}{place}" if "_id" in name else name, each) for place, each in enumerate(value)]
         if isinstance(value, Mapping):
