@@ -71,7 +71,7 @@ PROFILE ?= local
 MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
-.PHONY: help book pdf links test portable spreads sweep sweep-plan test-cluster bench faults golden suite regularised vit-grid notebooks lint \
+.PHONY: help book pdf links test test-all families portable spreads sweep sweep-plan test-cluster bench faults golden suite regularised vit-grid notebooks lint \
   audit clean unit browser
 
 help: ## list the targets
@@ -94,6 +94,13 @@ test: lint ## lint, run all tests, build the book and read it in a browser
 	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) $(ALONE)
 	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) unit _build/.complete
 	@$(MAKE) --no-print-directory browser
+
+test-all: ## try every model type of transformers, then all that `make test` does
+	@$(MAKE) --no-print-directory families
+	@$(MAKE) --no-print-directory test
+
+families: $(READY) ## try every model type of transformers, tiny and random (some minutes; goes on if stopped)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m workflow.families $(TYPES)
 
 portable: $(READY) ## run chosen tests as other machines would: odd folders, one core, other Pythons (6 minutes)
 	@$(BIN)/python -m workflow.portable

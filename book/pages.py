@@ -16,10 +16,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 import yaml
+from any_model import any_model_page
 from chapters import CHAPTERS, run_part, verdicts_part
 from complete import pages
 from idea import idea_neighbours, idea_toy, landing_page
 from library import API
+from markdown_table import plain, table
 from measured import measured_page, title
 from named_numbers import cells_of
 from paper_map import map_page
@@ -36,33 +38,6 @@ from coupling_lib.models.packages import PACKAGES
 from coupling_lib.models.registry import Entry, entries
 
 OUT = paths.RESULTS / "book"
-
-
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Sets a table in Markdown.
-
-    Args:
-        head: the column titles; one that ends in a blank is aligned to the right.
-        rows: the cells, in Markdown; bars in them are escaped.
-
-    Returns:
-        the table.
-    """
-    align = ["---:" if title.endswith(" ") else "---" for title in head]
-    cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [list(head), align, *cells]) + "\n"
-
-
-def plain(text: str) -> str:
-    """Writes a text so that a page shows it as it is.
-
-    Args:
-        text: a name or a sentence of someone else's.
-
-    Returns:
-        the text with what Markdown or HTML would take for markup as entities.
-    """
-    return re.sub(r"[^\w\s.,:;/()+-]", lambda found: f"&#{ord(found[0])};", text)
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -250,6 +225,7 @@ MEASURED = {
     "idea-neighbours": idea_neighbours,
 }
 READ = {
+    "any-model": any_model_page,
     "claims": claims_page,
     "idea-toy": idea_toy,
     "models": models_page,

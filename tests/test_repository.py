@@ -202,6 +202,8 @@ def test_help_lists_every_target_a_user_runs():
         "pdf",
         "links",
         "test",
+        "test-all",
+        "families",
         "portable",
         "spreads",
         "lint",

@@ -128,7 +128,7 @@ def residual_stream(returned: Any, shape: torch.Size) -> Tensor:
 def find_blocks(hf: PreTrainedModel) -> Blocks:
     """Find the list of transformer blocks of a model, whatever its family calls it."""
     lists = [(name, module) for name, module in hf.named_modules() if isinstance(module, nn.ModuleList) and len(module)]
-    said = [getattr(hf.config.get_text_config(), name, None) for name in ("num_hidden_layers", "num_layers")]
+    said = [getattr(stack_config(hf), name, None) for name in ("num_hidden_layers", "num_layers")]
     lengths = {len(module) for _, module in lists}
     # Some families count attention layers, of which a block has two, and say the number of blocks beside it.
     depth = next((depth for depth in said if depth in lengths), said[0]) or max(lengths, default=0)
@@ -322,8 +322,8 @@ def block_call(
 
 def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int) -> Tensor:
     """Make a valid input for a model: uniform token ids, or an image of standard normal noise."""
-    config = hf.config
     if hf.main_input_name == "pixel_values":
+        config = stack_config(hf)
         if not hasattr(config, "image_size"):
             raise UnsupportedModelError(
                 f"{type(hf).__name__} does not say how large its images are; take a vision transformer, whose "
@@ -331,7 +331,17 @@ def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int)
             )
         shape = (1, config.num_channels, *sides(config.image_size))
         return torch.randn(shape, generator=generator).to(hf.device, hf.dtype)
-    return torch.randint(0, config.get_text_config().vocab_size, (1, n_tokens), generator=generator).to(hf.device)
+    return torch.randint(0, stack_config(hf).vocab_size, (1, n_tokens), generator=generator).to(hf.device)
+
+
+def stack_config(hf: PreTrainedModel) -> PreTrainedConfig:
+    """Give the part of a model's configuration that describes the stack which reads its input."""
+    return images_config(hf.config) if hf.main_input_name == "pixel_values" else hf.config.get_text_config()
+
+
+def images_config(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Give the part of a configuration that says how large the images are; of CLIP's that is nested."""
+    return config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
 
 
 def sides(size: int | Sequence[int]) -> tuple[int, ...]:

@@ -8,13 +8,19 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from coupling_lib.blocks.record import sides
+from coupling_lib.blocks.record import images_config, sides
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.labelled_images import read_dataset
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 _HALVES = (0.5, 0.5, 0.5)
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+# By model type: mean and standard deviation of the pixels of its training.
+_NORMALISED = {
+    "deit": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "clip_vision_model": _CLIP,
+    "metaclip_2_vision_model": _CLIP,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +39,9 @@ def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> l
     Args:
         source: a data set of `read_dataset`, whose held-out images are drawn from; a folder of pictures, taken in
             the order of their names; or `"noise"` for random images, when nothing else is at hand.
-        config: the model's configuration, with `image_size` and `num_channels`; its `image_mean` and `image_std`
-            are used where it has them, else ImageNet's for DeiT and one half for other families.
+        config: the model's configuration, with `image_size` and `num_channels`, or one whose `vision_config` has
+            them; its `image_mean` and `image_std` are used where it has them, else those of the family's training:
+            ImageNet's for DeiT, CLIP's own, and one half for other families.
         n: how many.
         seed: seed of the choice among held-out images, and of noise.
 
@@ -50,6 +57,7 @@ def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> l
         >>> picture.shown.shape, tuple(picture.pixels.shape)
         ((8, 8), (1, 1, 8, 8))
     """
+    config = images_config(config)
     if not hasattr(config, "image_size") or not hasattr(config, "num_channels"):
         raise ParameterError(f"model type {getattr(config, 'model_type', '?')!r} reads no images; take a ViT or DeiT")
     check_whole("images", n, 1)
@@ -80,6 +88,7 @@ def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> l
 
 def pixels_for(images: torch.Tensor, config: Any) -> torch.Tensor:
     """Bring images into a model's format: its size, its channels, normalised."""
+    config = images_config(config)
     size = sides(config.image_size)
     if tuple(images.shape[-2:]) != size:
         images = functional.interpolate(images, size=size, mode="bilinear", antialias=True)
@@ -93,7 +102,7 @@ def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Give the mean and standard deviation that a model's input is normalised with."""
     if getattr(config, "image_mean", None) is not None:
         return tuple(config.image_mean), tuple(config.image_std)
-    mean, std = _IMAGENET if getattr(config, "model_type", "") == "deit" else (_HALVES, _HALVES)
+    mean, std = _NORMALISED.get(getattr(config, "model_type", ""), (_HALVES, _HALVES))
     if config.num_channels == 3:
         return mean, std
     return (sum(mean) / 3,) * config.num_channels, (sum(std) / 3,) * config.num_channels
@@ -101,6 +110,7 @@ def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 def patch_box(config: Any, token: int, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
     """Say which part of an image a token stands for."""
+    config = images_config(config)
     size, patch = sides(config.image_size), sides(config.patch_size)
     rows, columns = size[0] // patch[0], size[1] // patch[1]
     # DeiT has a distillation token behind the class token.

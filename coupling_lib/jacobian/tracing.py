@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from coupling_lib.blocks import precision
-from coupling_lib.blocks.record import BlockCall, Blocks, record, sides
+from coupling_lib.blocks.record import BlockCall, Blocks, images_config, record, sides
 from coupling_lib.blocks.validate import check_as_loaded, with_what_stands
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
 from coupling_lib.inputs.given import check_model, prompt_inputs
@@ -288,7 +288,7 @@ def _inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
 
 def _check_pixels(model: Model, given: Tensor) -> None:
     """Refuse an image of the wrong size, or one that was not normalised as those of the model's training."""
-    config = model.hf.config
+    config = images_config(model.hf.config)
     size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", given.shape[1])
     size = tuple(given.shape[2:]) if size is None else sides(size)
     if tuple(given.shape[1:]) != (channels, *size):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from coupling_lib.blocks.record import images_config
 from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
@@ -29,7 +30,7 @@ RELATIONS = ("class", "patch", "class to patch", "patch to class", "patch a to b
 def relation_tokens(model: Model, n_tokens: int) -> dict[str, tuple[int, int]]:
     """Give the token positions of each relation."""
     # "patch" is patch a; a and b are the two patches at the centre of the image, upper left and lower right.
-    config = model.hf.config
+    config = images_config(model.hf.config)
     if model.hf.main_input_name != "pixel_values" or not hasattr(config, "patch_size"):
         raise ParameterError(f"{model.name} reads no images; give a vision transformer such as 'nano-vit'")
     height, width = np.broadcast_to(config.image_size, 2) // np.broadcast_to(config.patch_size, 2)

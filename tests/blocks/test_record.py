@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers
 from families import named
+from reference import brute_force_jacobian, relative_error
 from torch import nn
 from transformers import DynamicCache
 
 from coupling_lib.blocks import record as blocks
-from coupling_lib.errors import UnsupportedModelError
+from coupling_lib.errors import ParameterError, UnsupportedModelError
+from coupling_lib.inputs.images import load_images, normalisation
+from coupling_lib.jacobian.tracing import trace
+from coupling_lib.models.load import wrap_model
 
 IDS = torch.arange(3, 12)[None]
 
@@ -118,3 +123,31 @@ def test_blocks_that_lie_on_several_devices_are_recorded_like_those_that_lie_on_
         pair = (call.arguments["position_embeddings"] for call in (ours, theirs))
         assert all(torch.equal(a, b) for a, b in zip(*pair, strict=True))
         assert torch.equal(ours.replay(ours.block, ours.input), ours.output)
+
+
+@pytest.mark.parametrize("family", ["CLIP", "MetaClip2", "Siglip"])
+def test_of_two_stacks_that_of_images_is_found_and_measured(family):
+    """Their configuration has the image's size, and the depth of the stack that reads it, in its `vision_config`."""
+    shape = dict(num_attention_heads=2, intermediate_size=32)
+    vision = dict(shape, hidden_size=16, num_hidden_layers=2, image_size=16, patch_size=8)
+    text = dict(shape, hidden_size=8, num_hidden_layers=3, vocab_size=32)
+    config = getattr(transformers, f"{family}Config")(vision_config=vision, text_config=text, num_labels=2)
+    torch.manual_seed(0)
+    model = wrap_model(getattr(transformers, f"{family}ForImageClassification")(config).double())
+    (picture,) = load_images("digits", config, 1)
+    assert picture.pixels.shape == (1, 3, 16, 16)
+    pixels = picture.pixels.double()
+    traced = trace(model, pixels)
+    assert traced.hidden.shape == (3, 4 if family == "Siglip" else 5, 16)
+    wanted = brute_force_jacobian(model.hf, model.blocks.modules[1], {"pixel_values": pixels}, 1, 2)
+    assert relative_error(traced.jacobian(1, 1, 2).dense(), wanted) < 1e-6  # their softmax is float32
+    with pytest.raises(ParameterError, match=r"reads \(1, 3, 16, 16\)"):
+        trace(model, pixels[..., :8])
+
+
+def test_images_are_normalised_as_clip_s_were():
+    config = transformers.CLIPConfig(vision_config=dict(image_size=8))
+    (picture,) = load_images("digits", config, 1)
+    mean, std = normalisation(config.vision_config)
+    raw = picture.pixels * torch.tensor(std).view(1, 3, 1, 1) + torch.tensor(mean).view(1, 3, 1, 1)
+    assert mean[0] == 0.48145466 and torch.allclose(raw[0, 0], raw[0, 2], atol=1e-6)

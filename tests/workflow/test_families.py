@@ -1,0 +1,193 @@
+"""Every model type of transformers: representatives are compared, the committed table is whole, and a run goes on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import time
+
+import pytest
+import torch
+import transformers
+
+import coupling_lib as cl
+from coupling_lib.errors import ParameterError
+from workflow import families, tiny_families
+
+# One of each route and mapping, with experts, and with an attention that depends on its name.
+REPRESENTATIVES = {
+    ("causal", "llama"): ("LlamaForCausalLM", "attention"),
+    ("causal", "gpt_neo"): ("GPTNeoForCausalLM", "cache"),
+    ("causal", "mamba"): ("MambaForCausalLM", "state"),
+    ("causal", "rwkv"): ("RwkvForCausalLM", "sequence"),
+    ("causal", "mixtral"): ("MixtralForCausalLM", "attention"),
+    ("masked", "bert"): ("BertForMaskedLM", "attention"),
+    ("image classification", "clip"): ("CLIPForImageClassification", "attention"),
+    ("image and text", "paligemma"): ("PaliGemmaForConditionalGeneration", "sequence"),
+}
+
+
+def committed() -> list[dict[str, str]]:
+    with families.TABLE.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(("mapping", "kind"), REPRESENTATIVES)
+def test_representatives_are_exact(mapping, kind):
+    row = families.tried(mapping, kind)
+    assert (row["outcome"], row["class"], row["route"]) == ("exact", *REPRESENTATIVES[mapping, kind])
+    assert float(row["exact_to"]) < families.EXACT and float(row["states_to"]) < families.SAME
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_what_is_not_measured_says_why():
+    row = families.tried("masked", "bart")
+    assert row["outcome"] == "refused" and row["why"].startswith("'FOLDER' is an encoder-decoder (bart)")
+    row = families.tried("image and text", "kosmos-2")
+    assert row == {"outcome": "not tried", "why": row["why"]} and row["why"].startswith("does not run (ValueError: ")
+
+
+def test_another_model_than_the_reference_is_wrong(tmp_path):
+    """The reference does not go the way of what it judges: with other weights the two differ."""
+    hf = families.built("causal", "llama", str(tmp_path))
+    model, other = cl.load_model(tmp_path), families.default(hf, str(tmp_path))
+    with torch.no_grad():
+        other.model.layers[2].mlp.down_proj.weight[0] *= 1.01
+    row = families.compared(model, other)
+    assert row["outcome"] == "wrong" and float(row["exact_to"]) > 1e-4 and float(row["states_to"]) > 1e-5
+
+
+# -- the committed table
+
+
+def test_the_table_has_every_registered_type_of_this_transformers_and_none_is_wrong():
+    rows = committed()
+    assert [(row["mapping"], row["type"]) for row in rows] == families.TYPES
+    assert {row["transformers"] for row in rows} == {transformers.__version__}, "write it anew: make families"
+    assert {row["outcome"] for row in rows} == {"exact", "refused", "not tried"}
+    for row in rows:
+        if row["outcome"] == "exact":
+            assert row["class"] and row["route"] and not row["why"]
+            assert float(row["exact_to"]) < 1e-4 and float(row["states_to"]) < 1e-5
+        else:
+            assert row["why"] and not row["exact_to"] + row["states_to"] + row["route"]
+
+
+@pytest.mark.parametrize(("mapping", "least"), [("causal", 165), ("masked", 36), ("image and text", 75)])
+def test_most_types_are_exact(mapping, least):
+    assert sum((row["mapping"], row["outcome"]) == (mapping, "exact") for row in committed()) >= least
+
+
+def test_the_representatives_stand_in_the_table_as_they_are_found():
+    found = {(row["mapping"], row["type"]): (row["class"], row["route"]) for row in committed()}
+    assert {each: found[each] for each in REPRESENTATIVES} == REPRESENTATIVES
+
+
+# -- tiny configurations
+
+
+def test_settings_are_shrunk_by_name_and_layers_of_every_kind_are_kept():
+    given = {
+        "hidden_size": 4096,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "layer_types": ["a", "a", "b", "a", "a", "b"],
+        "layers_with_experts": [0, 1, 2, 3, 4, 5],
+        "rms_norm_eps": 1e-6,
+        "eos_token_id": [7, 900],
+        "image_token_id": 901,
+        "vision_config": {"depth": 24, "patch_size": 14},
+        "id2label": {0: "cat"},
+    }
+    assert tiny_families.shrunk(given, {}) == {
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "layer_types": ["a", "a", "b"],
+        "layers_with_experts": [0, 1, 2],
+        "rms_norm_eps": 1e-6,
+        "eos_token_id": [7, 511],
+        "image_token_id": 510,
+        "vision_config": {"depth": 2, "patch_size": 8},
+    }
+
+
+# -- runs
+
+
+@pytest.fixture
+def three(monkeypatch, tmp_path) -> list[str]:
+    """Three types, whose answers are made up; the list tells which were asked for."""
+    asked = []
+
+    def answers(wanted, jobs):
+        for mapping, kind in wanted:
+            asked.append(kind)
+            yield {
+                "mapping": mapping,
+                "type": kind,
+                "class": "C",
+                "outcome": "exact",
+                "route": "r",
+                "exact_to": "2e-07",
+            }
+
+    monkeypatch.setattr(families, "TYPES", [("causal", "llama"), ("causal", "gpt2"), ("masked", "bert")])
+    monkeypatch.setattr(families, "KEPT", tmp_path / "kept.jsonl")
+    monkeypatch.setattr(families, "TABLE", tmp_path / "table.csv")
+    monkeypatch.setattr(families, "run", answers)
+    return asked
+
+
+def test_a_run_goes_on_where_it_was_and_writes_the_table_once_it_is_whole(three, capsys):
+    assert families.main(["gpt2"]) == 0
+    assert three == ["gpt2"] and not families.TABLE.is_file()
+    assert families.main([]) == 0
+    assert three == ["gpt2", "llama", "bert"]
+    assert [(row["type"], row["exact_to"]) for row in committed()] == [
+        ("llama", "2e-07"),
+        ("gpt2", "2e-07"),
+        ("bert", "2e-07"),
+    ]
+    assert families.main([]) == 0 and len(three) == 3
+    assert capsys.readouterr().out.endswith("causal, exact: 2\nmasked, exact: 1\n")
+
+
+def test_a_row_that_says_the_same_keeps_its_digits(three, monkeypatch):
+    families.main([])
+    lines = [json.loads(line) for line in families.KEPT.read_text(encoding="utf-8").splitlines()]
+    lines[0]["exact_to"], lines[1]["outcome"], lines[2]["route"] = "3e-07", "wrong", "other"
+    families.KEPT.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert families.main([]) == 1
+    assert [(row["outcome"], row["route"], row["exact_to"]) for row in committed()] == [
+        ("exact", "r", "2e-07"),
+        ("wrong", "r", "2e-07"),
+        ("exact", "other", "2e-07"),
+    ]
+
+
+def test_an_unknown_type_is_refused():
+    with pytest.raises(ParameterError, match=r"transformers [\d.]+ has no type lama"):
+        families.main(["lama"])
+
+
+def test_a_process_that_dies_or_hangs_stops_no_other(monkeypatch):
+    def tried(mapping, kind):
+        if kind == "dies":
+            os._exit(3)
+        if kind == "hangs":
+            time.sleep(60)
+        return {"outcome": "exact"}
+
+    monkeypatch.setattr(families, "tried", tried)
+    monkeypatch.setattr(families, "SECONDS", 2)
+    found = {row["type"]: row for row in families.run([("causal", kind) for kind in ("dies", "hangs", "lives")], 2)}
+    assert {kind: row["outcome"] for kind, row in found.items()} == {
+        "dies": "error",
+        "hangs": "not tried",
+        "lives": "exact",
+    }
+    assert found["dies"]["why"] == "the process ended without an answer" and found["hangs"]["why"] == "took too long"
