@@ -53,10 +53,11 @@ INSTRUCTIONS = {
     "default": dict(zip(CHOSEN_BY, ("default", "COMPATIBLE", "SSE41", "Nehalem", f"X86_V3 {NEWER}"), strict=True)),
     "avx2": dict(zip(CHOSEN_BY, ("avx2", "AVX2", "AVX2", "Haswell", NEWER), strict=True)),
 }
-# Four threads that wait for each other in turns would take a smaller machine's cores from those that compute.
+# Four threads that wait for each other in turns would take a smaller machine's cores from those that compute; and MKL
+# would give torch no more threads than there are cores.
 THREADS = {
     "1 thread": {"OMP_NUM_THREADS": "1"},
-    "4 threads": {"OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "PASSIVE"},
+    "4 threads": {"OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "PASSIVE", "MKL_DYNAMIC": "FALSE"},
 }
 # The notebook as it is stored was made with what its processor has, on one thread.
 STORED = "as stored"

@@ -154,7 +154,9 @@ def _address(figure: Figure, printed: bool) -> str:
         page.alpha_composite(image)
         buffer = io.BytesIO()
         # By its default, a palette has the colours of large areas alone, and a small mark takes another's.
-        page.convert("RGB").quantize(_PRINT_COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=1).save(buffer, format="png", optimize=True)
+        page.convert("RGB").quantize(_PRINT_COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=1).save(
+            buffer, format="png", optimize=True
+        )
         kind, picture = "png", buffer.getvalue()
     elif len(picture) > LARGEST_SVG:
         kind, picture = "png", style.save_png(figure)
