@@ -158,7 +158,8 @@ def draw_coupling(means: xr.Dataset, untrained: float, null: float) -> Figure:
     left.legend(loc="lower left")
     right.axhline(0, color=style.colour("text"), linewidth=0.8)
     right.set_ylabel(f"difference from {means.reference}")
-    names = [means.reference.replace(" ", "\n", 1), *means.precision.values[1:]]
+    # Names of as many lines each stand at one height.
+    names = [f"{name} ".replace(" ", "\n", 1).rstrip(" ") for name in (means.reference, *means.precision.values[1:])]
     for axes, first in ((left, 0), (right, 1)):
         axes.set_xticks(range(first, len(names)), names[first:])
         axes.set_xlim(first - 0.6, means.sizes["precision"] - 0.4)

@@ -81,7 +81,7 @@ def test_mean_coupling_shows_null_untrained_and_paired_differences():
     left, right = precision.draw_coupling(found, 0.12, 0.9).axes
     levels = {label: values[0] for label, values in lines(left).items()}
     assert levels["random bases"] == pytest.approx(0.1) and levels["untrained, float32"] == 0.12
-    assert [tick.get_text() for tick in right.get_xticklabels()] == ["int8", "nf4"]
+    assert [tick.get_text() for tick in right.get_xticklabels()] == ["int8\n", "nf4\n"]
     assert right.lines[1].get_ydata()[0] == pytest.approx(found.difference.values[2])
 
 
