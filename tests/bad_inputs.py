@@ -232,7 +232,9 @@ LIBRARY = [
     # Measures.
     Bad("no measure", lambda rig: cl.sweep("depth", rig.model, [TEXT]), "measure is 'depth'; pass a function"),
     Bad("a measure of a name", lambda rig: cl.measure_depth("nano-neox", [TEXT]), "model is .*; pass what"),
-    Bad("one name for several", lambda rig: cl.measure_models("nano-neox", [TEXT], k=3), r"such as \['nano-neox'\]"),
+    Bad(
+        "one name for several", lambda rig: cl.measure_models("nano-neox", [TEXT], ks=(3,)), r"such as \['nano-neox'\]"
+    ),
     tokens("block is '1'; nano-neox has 12 blocks, counted from 0, so it must", block="1"),
     tokens("other is 12; nano-neox has 12 blocks", other=12),
     tokens("block is -1; nano-neox has 12 blocks", block=-1),

@@ -90,10 +90,10 @@ MAY_IMPORT = {
     "benchmarks": (),
     "book": ("book",),
     "workflow": ("book",),
-    "tests": ("book", "test"),
+    "tests": ("adapters", "book", "test"),
 }
-# Only whoever loads data sets from the hub needs it; its absence has a message of its own.
-OPTIONAL = {"datasets"}
+# Only whoever loads data sets from the hub, or an adapter, needs them; the absence of each has a message of its own.
+OPTIONAL = {"datasets", "peft"}
 
 
 def imported(folder: str) -> dict[str, str]:

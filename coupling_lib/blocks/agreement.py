@@ -95,21 +95,37 @@ def route_error(call: BlockCall, as_it_came: BlockCall, block: nn.Module, route:
 
 
 def _errors(call: BlockCall, as_it_came: BlockCall, block: nn.Module, route: str, default: str) -> Iterator[Tensor]:
-    """Give the relative errors of what a route gives at a token that is not the last, and of one row and column."""
-    generator = torch.Generator().manual_seed(0)
-    n, d = call.input.shape[1:]
-    dtype = next(weight.dtype for weight in block.parameters() if weight.is_floating_point())
-    least = torch.tensor([_HARDLY * float(d) ** 0.5] * 2 + [0.0]).to(call.input.device, dtype)
+    """Give the errors of a route at a token that is not the last, and from an earlier token."""
+    n = call.input.shape[1]
     for positions in ([n // 2], [n // 4, n - 2] if n > 2 else [0]):
-        index = torch.tensor([positions], device=call.input.device)
-        u, v = torch.randn(2, d, generator=generator, dtype=torch.float64).to(call.input.device, dtype)
-        with attention.differentiable():
-            found = _row_and_column(call, block, route, index, u, v, ruled=True)
-        with attention.under(block, default):
-            wanted = _row_and_column(as_it_came, block, "sequence", index, u, v)
-        added = wanted[2] - call.input[0, positions[-1]].to(dtype)
-        sizes = torch.stack([wanted[0].norm(), wanted[1].norm(), added.norm() + 1e-4 * wanted[2].norm()])
-        yield from torch.stack([(a - b).norm() for a, b in zip(found, wanted, strict=True)]) / sizes.maximum(least)
+        yield _error(call, as_it_came, block, route, default, positions)
+
+
+def holds(call: BlockCall, block: nn.Module, route: str, name: str, pair: tuple[int, int]) -> bool:
+    """Tell whether a route gives the Jacobian of the whole sequence at one pair of tokens, by a row and a column."""
+    try:
+        error = float(_error(call, call, block, route, name, [pair[0]] if pair[0] == pair[1] else list(pair)))
+    except Exception:
+        return False
+    return error <= _TOLERANCE
+
+
+def _error(
+    call: BlockCall, as_it_came: BlockCall, block: nn.Module, route: str, default: str, positions: list[int]
+) -> Tensor:
+    """Give the largest relative error of what a route gives at the last of some tokens, and of one row and column."""
+    generator, d = torch.Generator().manual_seed(0), call.input.shape[2]
+    dtype = next(weight.dtype for weight in block.parameters() if weight.is_floating_point())
+    index = torch.tensor([positions], device=call.input.device)
+    u, v = torch.randn(2, d, generator=generator, dtype=torch.float64).to(call.input.device, dtype)
+    with attention.differentiable():
+        found = _row_and_column(call, block, route, index, u, v, ruled=True)
+    with attention.under(block, default):
+        wanted = _row_and_column(as_it_came, block, "sequence", index, u, v)
+    least = torch.tensor([_HARDLY * float(d) ** 0.5] * 2 + [0.0]).to(u)
+    added = wanted[2] - call.input[0, positions[-1]].to(dtype)
+    sizes = torch.stack([wanted[0].norm(), wanted[1].norm(), added.norm() + 1e-4 * wanted[2].norm()])
+    return (torch.stack([(a - b).norm() for a, b in zip(found, wanted, strict=True)]) / sizes.maximum(least)).max()
 
 
 def _row_and_column(

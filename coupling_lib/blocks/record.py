@@ -30,18 +30,10 @@ from coupling_lib.errors import CouplingError, UnsupportedModelError
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Where a model keeps its transformer blocks, and what was found out about them at load.
+    """Where a model keeps its transformer blocks, and what was found out about them at load."""
 
-    Args:
-        path: where, among the model's modules.
-        modules: the blocks.
-        routes: the route to each block's map.
-        post_norm: the norms of their stream, of blocks that normalise it.
-        attention: the name of the attention that they were looked at with.
-        choosing: whether any chooses among experts, or among tokens.
-        standing: what others had put on each block.
-    """
-
+    # `attention` names the one that they were looked at with, `choosing` says whether any takes some of its experts or
+    # tokens, and `standing` is what others had put on each.
     path: str
     modules: nn.ModuleList
     routes: tuple[str, ...] = ()

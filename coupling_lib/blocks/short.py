@@ -1,8 +1,8 @@
 """Lengths beyond which a family computes otherwise, brought down to those of a probe of a few tokens.
 
-A window of attention, the length from which a rotary table is stretched, the positions from which scores are scaled:
-with what a model is released with, no prompt of seven tokens comes near any of them, and a mistake beyond would not be
-seen.
+A window of attention, the length from which a rotary table is stretched, the positions from which scores are scaled,
+the number of tokens that attention chooses: with what a model is released with, no prompt of seven tokens comes near
+any of them, and a mistake beyond would not be seen.
 """
 
 from collections.abc import Generator, Iterator
@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 
 _NAMES = (
     *("sliding_window", "sliding_window_size", "window_size", "attention_window", "attention_chunk_size"),
-    *("floor_scale", "original_max_position_embeddings"),
+    *("floor_scale", "log_scaling_n_floor", "original_max_position_embeddings"),
+    *("index_topk", "topk_blocks", "block_topk", "index_block_size"),
 )
 # Among seven tokens, some are further apart, and some are not.
 _LENGTH = 5
@@ -22,7 +23,9 @@ _LENGTH = 5
 @contextmanager
 def lengths(hf: PreTrainedModel) -> Generator[None]:
     """Let a model's windows and other such lengths be short inside the context."""
-    before = [(place, name, place[name]) for place in _places(hf) for name in _NAMES if _is_length(place.get(name))]
+    # Windows of a picture are of its two sides, which are what they are.
+    places = _places(hf) if hf.main_input_name == "input_ids" else ()
+    before = [(place, name, place[name]) for place in places for name in _NAMES if _is_length(place.get(name))]
     for place, name, _ in before:
         place[name] = _LENGTH
     try:

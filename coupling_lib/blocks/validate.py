@@ -26,7 +26,7 @@ from coupling_lib.blocks.record import (
     random_input,
     record,
 )
-from coupling_lib.blocks.standing import standing, where
+from coupling_lib.blocks.standing import replaced_forward, standing, where
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
 
 
@@ -108,6 +108,7 @@ class _Probe:
     def _look(self, number: int, like: int) -> Looked:
         """Put a block to the test; `like` is one of its kind that the model ran."""
         block = self.blocks.modules[number]
+        _refuse_lost_forward(block, self.dtype)
         module = _at_hand(block)
         call = self.calls.get(number) or _called(block, module, self.calls[like])
         if self.slow:
@@ -128,7 +129,8 @@ def check_as_loaded(hf: PreTrainedModel, blocks: Blocks, name: str) -> None:
             f"{name}: its attention was set to {in_force!r} after it was loaded, which may make another "
             "model of it; wrap it again with cl.wrap_model"
         )
-    if any(module.training for module in hf.modules()):
+    # A parametrisation that was put on since is in training mode, and has nothing that depends on it.
+    if any(module.training for name, module in hf.named_modules() if "parametrizations" not in name):
         raise ParameterError(f"{name} is in training mode, in which a block has many answers; call model.hf.eval()")
 
 
@@ -140,6 +142,7 @@ def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockC
     routes, post_norm, dtype = list(blocks.routes), dict(blocks.post_norm), precision.arithmetic(hf)
     for number, (call, before, now) in enumerate(zip(calls, blocks.standing, carried, strict=True)):
         if now != before:
+            _refuse_lost_forward(call.block, dtype)
             said = f"block {number + 1} of {family_of(hf)}, on which {where(call.block)} carries a hook or a forward,"
             found = look(call, call, _at_hand(call.block), said, dtype, blocks.attention)
             routes[number] = found.route
@@ -147,6 +150,19 @@ def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockC
             if found.norms is not None:
                 post_norm[number] = found.norms
     return replace(blocks, routes=tuple(routes), post_norm=post_norm, standing=carried)
+
+
+def _refuse_lost_forward(block: nn.Module, dtype: torch.dtype) -> None:
+    """Refuse a `forward` put on a module of a block that is differentiated by a copy, which runs its class's own."""
+    copied = offload.is_offloaded(block) or precision.is_quantised(block)
+    if not copied and all(weight.dtype == dtype for weight in block.parameters()):
+        return
+    for name, part in block.named_modules():
+        if replaced_forward(part) is not None:
+            raise UnsupportedModelError(
+                f"module {name or type(block).__name__!r} has a forward of your own, which a copy of its block in "
+                f"{dtype} would run without; load the model in float32, or put a hook in its place"
+            )
 
 
 @torch.no_grad()

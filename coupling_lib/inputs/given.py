@@ -16,6 +16,14 @@ from coupling_lib.models.load import Model
 _MOST_TOGETHER, _BYTES_TOGETHER = 16, 2**25
 
 
+class UpToWidth(tuple[int, ...]):
+    """Numbers of singular vectors that a measure takes by default: those that a model's Jacobians have."""
+
+    def of(self, model: Model) -> tuple[int, ...]:
+        """Leave out what is more than a model is wide, unless nothing would be left."""
+        return tuple(k for k in self if k <= model.d_model) or tuple(self)
+
+
 def prompt_inputs(prompts: str | torch.Tensor | Iterable[Any], *models: Any) -> list[str | torch.Tensor]:
     """Bring prompts into a list of texts or tensors, and refuse what is none, or a model that was not loaded."""
     for model in models:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from coupling_lib.blocks import attention, precision
-from coupling_lib.blocks.agreement import replay_error
+from coupling_lib.blocks.agreement import holds, replay_error
 from coupling_lib.blocks.blockmap import joinable, prompts_map, state_size, token_map
 from coupling_lib.blocks.postnorm import without_norms
 from coupling_lib.blocks.rules import all_rules
@@ -122,7 +122,7 @@ def _formed(traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]
     trace = traces[0]
     trace.check_boundary(boundary)
     # Other routes than attention take one set of positions at a time.
-    together = 64 if trace.routes[block] == "attention" else 1
+    together = 64 if trace.routes[block] == "attention" and not trace.blocks.standing[block] else 1
     for first in range(0, len(pairs), together):
         some = slice(first, first + together)
         x, y = evaluate(traces[some] if len(traces) > 1 else traces, block, pairs[some], boundary)
@@ -245,7 +245,16 @@ def _route(trace: Trace, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     """Tell by which route a block is evaluated at some pairs."""
     # A causal block does not let an earlier token see a later one; only the whole sequence can say so.
     route = trace.routes[block]
-    return route if route == "attention" or all(start <= end for start, end in pairs) else "sequence"
+    if route != "attention" and any(start > end for start, end in pairs):
+        return "sequence"
+    if route == "sequence" or not trace.blocks.standing[block]:
+        return route
+    # A hook may do one thing at one position and another at the next: each pair is compared with the whole sequence.
+    for pair in pairs:
+        if (block, pair) not in trace._holds:
+            call, name = trace.calls[block], trace.blocks.attention
+            trace._holds[block, pair] = holds(call, trace.block(block), route, name, pair)
+    return route if all(trace._holds[block, pair] for pair in pairs) else "sequence"
 
 
 def n_evaluated(trace: Trace, block: int, pairs: Sequence[tuple[int, int]]) -> int:

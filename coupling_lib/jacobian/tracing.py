@@ -45,6 +45,7 @@ class Trace:
     tokens: list[str] | None
     blocks: Blocks
     _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
+    _holds: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
 
     @property
     def route(self) -> str:

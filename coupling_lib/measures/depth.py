@@ -12,7 +12,7 @@ import xarray as xr
 
 from coupling_lib import progress
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.inputs.given import UpToWidth, prompt_inputs
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import frame
@@ -42,7 +42,7 @@ def coupling_of_blocks(ds: xr.Dataset) -> xr.DataArray:
 def measure_depth(
     model: Model,
     prompts: frame.Prompts,
-    ks: Sequence[int] = (10, 30, 50),
+    ks: Sequence[int] = UpToWidth((10, 30, 50)),
     token: int = -1,
     boundary: str = "block",
     formed: bool = True,
@@ -52,7 +52,8 @@ def measure_depth(
     Args:
         model: a model from `load_model`.
         prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
-        ks: numbers of singular vectors K, each from 1 to the width.
+        ks: numbers of singular vectors K, each from 1 to the width. A model that is narrower than the defaults takes
+            those that it has, and a warning names the rest.
         token: the position t whose Jacobians $J_{tt}$ are measured; -1 is the last.
         boundary: `"block"`, or `"hidden_states"` or `"branch"` as in `Trace.jacobian`.
         formed: whether the matrix $J^l$ of every block is formed, rather than multiplied with. Products take less time
@@ -188,7 +189,7 @@ def other_models(others: str, besides: str) -> list[str]:
 def measure_models(
     names: Sequence[str],
     prompts: Sequence[Any],
-    k: int,
+    ks: Sequence[int],
     token: int = -1,
     precision: str = "float32",
     seed: int = 0,
@@ -199,7 +200,7 @@ def measure_models(
     Args:
         names: aliases, Hugging Face ids or local folders.
         prompts: texts or `Prompt` objects; a model without a tokenizer gets random inputs in their place.
-        k: number of singular vectors, from 1 to the width of the narrowest model.
+        ks: numbers of singular vectors K, each from 1 to the width of the narrowest model.
         token: the position t; -1 is the last.
         precision: how the weights are held.
         seed: seed of the untrained weights and of random inputs.
@@ -212,17 +213,17 @@ def measure_models(
         ParameterError: if K exceeds the width of a model.
 
     Example:
-        >>> found = measure_models(["nano-llama"], ["It was the best of times"], k=10)
+        >>> found = measure_models(["nano-llama"], ["It was the best of times"], ks=(10,))
         >>> {state: dict(ds.mismatch.sizes)["block_1"] for state, ds in found["nano-llama"].items()}
         {'untrained': 12, 'trained': 12}
     """
 
     def measured(model: Model, given: list) -> xr.Dataset:
-        if k > model.d_model:
-            raise ParameterError(
-                f"k is {k}, and {model.name!r}, one of the other models, has width {model.d_model}; "
-                f"leave it out of 'others' or take k up to {model.d_model}"
-            )
-        return sweep(measure_depth, model, given, ks=(k,), token=token)
+        try:
+            chosen = frame.several_k(model, ks)
+        except ParameterError as error:
+            said = f"{error}; or leave {model.name!r}, one of the other models, out of 'others'"
+            raise ParameterError(said) from None
+        return sweep(measure_depth, model, given, ks=tuple(chosen), token=token)
 
     return frame.networks(measured, names, prompts, seed, precision=precision, memory=memory)

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import inputs_for
 from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.frame import several_k
 from coupling_lib.measures.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
@@ -81,7 +82,7 @@ def measure_emergence(
                 f"{model.name} has 1 block; coupling across depth needs two or more, take a deeper model"
             )
         inputs = inputs_for(model, given, seed=seed)
-        depth = sweep(measure_depth, model, inputs, ks=tuple(ks), token=token)
+        depth = sweep(measure_depth, model, inputs, ks=tuple(several_k(model, ks)), token=token)
         paths = sweep(measure_trajectories, model, inputs, token=token, window=window)
         del model  # before the next one is loaded
         kept = [name for name in depth.data_vars if name not in _OF_ONE_PROMPT]

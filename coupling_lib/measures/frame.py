@@ -1,6 +1,7 @@
 """What every measurement shares: prompts traced with progress, Jacobians stacked over blocks, and one data set."""
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ from tqdm import tqdm
 
 from coupling_lib import progress
 from coupling_lib.errors import ParameterError, check_whole, shown
-from coupling_lib.inputs.given import inputs_for, prompt_name, prompts_together
+from coupling_lib.inputs.given import UpToWidth, inputs_for, prompt_name, prompts_together
 from coupling_lib.jacobian.derivatives import prompts_jacobians
 from coupling_lib.jacobian.tracing import Trace, trace
 from coupling_lib.metrics.variants import measure_variants, names_at
@@ -94,7 +95,13 @@ def check_k(model: Model, *ks: int) -> None:
 
 
 def several_k(model: Model, ks: Iterable[int]) -> list[int]:
-    """Sort several numbers of singular vectors, and refuse what a model's Jacobians do not have."""
+    """Sort several numbers of singular vectors; refuse what a model's Jacobians do not have, and say it of defaults."""
+    # A measure of one number calls it `k`. One of several calls them `ks`, and its data set has a dimension `k`.
+    if isinstance(ks, UpToWidth) and (fitting := ks.of(model)) != ks:
+        left = ", ".join(str(k) for k in ks if k not in fitting)
+        said = f"{model.name} has width {model.d_model}: of the default ks {tuple(ks)}, {left} is left out"
+        warnings.warn(said, stacklevel=3)
+        ks = fitting
     if isinstance(ks, str | bytes) or not isinstance(ks, Iterable) or not (chosen := list(ks)):
         raise ParameterError(f"ks is {shown(ks)}; it must be whole numbers from 1 to {model.d_model}, such as (10,)")
     check_k(model, *chosen)

@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.inputs.given import UpToWidth, prompt_inputs
 from coupling_lib.measures import frame
 from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
 from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum, relative_to_null
@@ -102,7 +102,7 @@ def _without_isotropic(J: torch.Tensor, ks: Sequence[int], seed: int) -> torch.T
 @frame.measurement(version=4)
 @frame.batched
 def measure_nulls(
-    model: Model, prompts: frame.Prompts, ks: Sequence[int] = (10, 30), token: int = -1, seed: int = 0
+    model: Model, prompts: frame.Prompts, ks: Sequence[int] = UpToWidth((10, 30)), token: int = -1, seed: int = 0
 ) -> xr.Dataset:
     """Measure all variants of coupling across depth, and the same against surrogates of the model itself."""
     # Every value is the mean over ordered pairs of different blocks. *Relative* coupling sets it in proportion to the

@@ -2,15 +2,17 @@
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import inputs_for
+from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
 from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt, add_chain_of_thought
+from coupling_lib.measures import frame
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.models.load import Model
 from coupling_lib.store.sweep import sweep
@@ -69,7 +71,7 @@ def added_tokens(model: Model, sentence: str) -> int:
     return _length(model, f"How many? {sentence}") - _length(model, "How many?")
 
 
-def measure_prompts(model: Model, prompts: Sequence[Prompt], ks: Sequence[int] = (10,), token: int = -1) -> xr.Dataset:
+def measure_prompts(model: Model, prompts: frame.Prompts, ks: Sequence[int] = (10,), token: int = -1) -> xr.Dataset:
     """Measure coupling across depth for every prompt, and note what each prompt is like (paper, figures 9 and 15).
 
     A language model without a tokenizer (random weights saved alone) reads each word as one token, whose id is the
@@ -77,7 +79,8 @@ def measure_prompts(model: Model, prompts: Sequence[Prompt], ks: Sequence[int] =
 
     Args:
         model: a language model from `load_model`.
-        prompts: prompts, as of `load_prompts` and `prompt_versions`; repetitions are left out.
+        prompts: `Prompt` objects, as of `load_prompts` and `prompt_versions`; or texts, or tensors of `input_ids`
+            `(1, n)`, of which nothing is known but themselves: they are their own ids. Repetitions are left out.
         ks: numbers of singular vectors K, each from 1 to the width.
         token: the position t whose Jacobians J_tt are measured; -1 is the last.
 
@@ -97,9 +100,9 @@ def measure_prompts(model: Model, prompts: Sequence[Prompt], ks: Sequence[int] =
         >>> ds["dataset"].values.tolist(), dict(ds.normalized_miscoupling.sizes)["prompt"]
         (['arc-style', 'gsm8k-style'], 2)
     """
-    prompts = list(dict.fromkeys(prompts))
-    given = readable(model, prompts)
-    ds = sweep(measure_depth, model, given, ks=tuple(ks), token=token)
+    asked = _described(model, prompts)
+    prompts, given = list(asked), readable(model, asked.values())
+    ds = sweep(measure_depth, model, given, ks=tuple(frame.several_k(model, ks)), token=token)
     suffixes = [next((suffix for suffix in _SUFFIXES if prompt.id.endswith(suffix)), "") for prompt in prompts]
     notes = {
         "id": [prompt.id for prompt in prompts],
@@ -108,7 +111,7 @@ def measure_prompts(model: Model, prompts: Sequence[Prompt], ks: Sequence[int] =
         "dataset": [prompt.dataset for prompt in prompts],
         "steps": [float("nan") if prompt.steps is None else float(prompt.steps) for prompt in prompts],
         "rating": [float("nan") if prompt.rating is None else prompt.rating for prompt in prompts],
-        "n_tokens": [_length(model, prompt.text) for prompt in prompts],
+        "n_tokens": [_length(model, one) for one in asked.values()],
     }
     ds = ds.assign_coords({name: ("prompt", values) for name, values in notes.items()})
     control = control_sentence(model)
@@ -117,16 +120,30 @@ def measure_prompts(model: Model, prompts: Sequence[Prompt], ks: Sequence[int] =
     return ds.assign_attrs(measure="prompts", control=control, **lengths, words_as_tokens=int(model.tokenizer is None))
 
 
-def readable(model: Model, prompts: Sequence[Prompt]) -> list[str | torch.Tensor]:
+def _described(model: Model, prompts: frame.Prompts) -> dict[Prompt, str | torch.Tensor]:
+    """Give each prompt once, by what is known of it; of a bare text or tensor that is its name alone."""
+    if isinstance(prompts, Iterator):
+        prompts = list(prompts)
+    given = prompt_inputs(prompts, model)
+    pairs = zip(given if isinstance(prompts, str | torch.Tensor) else prompts, given, strict=True)
+    return {prompt if isinstance(prompt, Prompt) else Prompt(prompt_name(one), "", ""): one for prompt, one in pairs}
+
+
+def readable(model: Model, prompts: Iterable[Any]) -> list[str | torch.Tensor]:
     """Give prompts in a form that a language model can read; see `measure_prompts`."""
     if model.hf.main_input_name != "input_ids":
         raise ParameterError(f"{model.name} reads {model.hf.main_input_name}; prompts are texts, take a language model")
     if model.tokenizer is not None:
         return inputs_for(model, prompts)
-    return [torch.tensor([_word_ids(model, prompt.text)]) for prompt in prompts]
+    return [
+        torch.tensor([_word_ids(model, prompt)]) if isinstance(prompt, str) else prompt
+        for prompt in prompt_inputs(prompts, model)
+    ]
 
 
-def _length(model: Model, text: str) -> int:
+def _length(model: Model, text: str | torch.Tensor) -> int:
+    if isinstance(text, torch.Tensor):
+        return text.shape[1]
     return len(_word_ids(model, text) if model.tokenizer is None else model.tokenizer(text)["input_ids"])
 
 

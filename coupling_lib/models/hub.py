@@ -74,7 +74,7 @@ def fetch(repo_id: str, revision: str | None = None) -> Path:
     # Without a network, what the cache holds is used. A server that does not answer is given up after the time-outs
     # of `huggingface_hub` (10 s for an answer), not after its minutes of retries.
     with _explained(repo_id, revision):
-        config, online = _resolve(repo_id, revision or constants.DEFAULT_REVISION)
+        config, online = _found(repo_id, "config.json", revision)
         folder = config.parent
         tokenizer = _get(repo_id, "tokenizer.json", folder.name, online)
         for name in _TOKENIZER[1:] if tokenizer else _TOKENIZER[1:] + _OLDER_TOKENIZER:
@@ -85,11 +85,7 @@ def fetch(repo_id: str, revision: str | None = None) -> Path:
 def fetch_file(repo_id: str, name: str, revision: str | None = None) -> tuple[Path, str]:
     """Bring one file into the local cache and give its place and its commit."""
     with _explained(repo_id, revision):
-        try:
-            file, _ = _resolve(repo_id, revision or constants.DEFAULT_REVISION, name)
-        except EntryNotFoundError:
-            page = f"{constants.ENDPOINT}/{repo_id}/tree/main"
-            raise ModelUnavailableError(f"{repo_id!r} has no file {name}; its files are listed at {page}") from None
+        file, _ = _found(repo_id, name, revision)
         return file, file.parents[len(Path(name).parts) - 1].name
 
 
@@ -201,7 +197,16 @@ def _exists(repo_id: str, name: str, commit: str) -> bool:
     return True
 
 
-def _resolve(repo_id: str, revision: str, name: str = "config.json") -> tuple[Path, bool]:
+def _found(repo_id: str, name: str, revision: str | None) -> tuple[Path, bool]:
+    """Do what `_resolve` does, and say that a repository lacks a file where it is there itself."""
+    try:
+        return _resolve(repo_id, revision or constants.DEFAULT_REVISION, name)
+    except EntryNotFoundError:
+        page = f"{constants.ENDPOINT}/{repo_id}/tree/main"
+        raise ModelUnavailableError(f"{repo_id!r} has no file {name}; its files are listed at {page}") from None
+
+
+def _resolve(repo_id: str, revision: str, name: str) -> tuple[Path, bool]:
     """Find the commit a revision stands for: a file of it in the cache, and whether the hub can be asked for more."""
     found = _cached(repo_id, name, revision)
     try:

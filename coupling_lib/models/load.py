@@ -37,7 +37,7 @@ from coupling_lib.errors import (
     check_whole,
     shown,
 )
-from coupling_lib.models import architecture, checked, hub, sources
+from coupling_lib.models import adapters, architecture, checked, sources
 from coupling_lib.models import untrained as fresh_weights
 from coupling_lib.svd.memory import ran_out
 
@@ -103,15 +103,16 @@ def load_model(
 
     Args:
         name: alias of `data/models.csv` ("llama3-8b"), Hugging Face id ("organisation/name"), local folder, or GGUF
-            file, which becomes dense: a path, a folder with one, or "organisation/name/file.gguf".
+            file, which becomes dense: a path, a folder with one, or "organisation/name/file.gguf". A folder that holds
+            an adapter of peft (LoRA, IA3) is its base model with the adapter's layers.
         precision: how the weights are stored: "float32", "bfloat16", "float16", "nf4", "fp4" or "int8". Jacobians
             are formed in float32 whatever it is.
         untrained: take the same configuration with freshly initialised weights; no weights are downloaded. The
             weights are drawn in float32 on the CPU and then stored in `precision`, so one seed gives one model,
-            whether or not it fits into memory.
+            whether or not it fits into memory. An adapter starts as no change, and is left out.
         seed: seed of that initialisation.
         revision: branch, tag or commit of the hub ("step128" of a Pythia model), or training step of an
-            embedded model ("step0", "step316").
+            embedded model ("step0", "step316"); of an adapter's folder, that of its base model.
         device: "cpu", "cuda", "cuda:1" ..., or "auto", which spreads whole blocks over all visible GPUs. By default
             one GPU if there is one, and all where the model needs more than one holds, which one line says. Each
             block is measured on its own card. Tested with pretended cards: no machine with several was at hand.
@@ -164,6 +165,8 @@ def load_model(
             hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read)
         else:
             hf = offload.load(partial(read, origin.folder), placing)
+        if origin.adapter and not untrained:
+            origin.adapter.put_on(hf, origin.name)
         tokenizer = _tokenizer(origin.tokenizer) if family.main_input_name == "input_ids" else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
         return Model(
@@ -180,12 +183,13 @@ def wrap_model(
 ) -> Model:
     """Take a Hugging Face model that exists already, with the checks of `load_model`.
 
-    The model itself is used, not a copy: it is put into evaluation mode, frozen, and set to plain attention.
+    The model itself is used, not a copy: it is put into evaluation mode, frozen, and set to plain attention. Hooks and
+    adapters that stand on it are part of it.
 
     Args:
-        hf_model: the model.
+        hf_model: the model, or a `PeftModel`, of which the base model with the adapter's layers is measured.
         tokenizer: its tokenizer, needed only to pass text.
-        name: what to call it in figures and records; by default the name of its class.
+        name: what to call it in figures and records; by default the name of its class, and of its adapters.
         precision: how its weights are stored, for the record; by default its dtype.
 
     Returns:
@@ -194,21 +198,25 @@ def wrap_model(
     Raises:
         ParameterError: if `hf_model` is not a Hugging Face model.
         ModelUnavailableError: if it holds weights that are NaN or infinite.
-        UnsupportedModelError: if its blocks cannot be measured.
+        UnsupportedModelError: if its blocks cannot be measured, or its adapter puts tokens before every prompt.
 
     Example:
         >>> again = wrap_model(load_model("nano-neox").hf, name="mine")
         >>> again.name, again.source, again.n_blocks
         ('mine', 'memory', 12)
     """
+    given, hf_model = hf_model, adapters.unwrapped(hf_model)
     if not isinstance(hf_model, PreTrainedModel):
         raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers PreTrainedModel was expected")
     if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "decode")):
         raise ParameterError(f"tokenizer is {shown(tokenizer)}; a transformers tokenizer was expected, or None")
-    name = name or type(hf_model).__name__
+    adapted = adapters.named(given)
+    name = name or type(hf_model).__name__ + adapted
     architecture.refuse_encoder_decoder(hf_model.config, name)
-    made = (name, "memory", None, precision or _stored_as(hf_model), False, None)
-    return Model(hf_model, tokenizer, *made, blocks=_prepare(hf_model, name, partial(checks.validate, hf_model, name)))
+    made = (name, "memory" + adapted, None, precision or _stored_as(hf_model), False, None)
+    found = _prepare(hf_model, name, partial(checks.validate, hf_model, name))
+    adapters.check_answer(given, hf_model)
+    return Model(hf_model, tokenizer, *made, blocks=found)
 
 
 def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
@@ -282,7 +290,7 @@ def _stored_as(hf: PreTrainedModel) -> str:
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     """Read the tokenizer, if the folder has one; input_ids can be measured without."""
-    if not any((folder / name).is_file() for name in hub.TOKENIZER_FILES):
+    if not sources.has_tokenizer(folder):
         return None
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 

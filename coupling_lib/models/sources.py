@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coupling_lib import paths
-from coupling_lib.errors import ModelUnavailableError, ParameterError, shown
-from coupling_lib.models import gguf_files, hub, packages, registry
+from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError, shown
+from coupling_lib.models import adapters, gguf_files, hub, packages, registry
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Source:
     hub_id: str | None = None
     step0_seed: int | None = None
     gguf: gguf_files.Gguf | None = None
+    adapter: adapters.Adapter | None = None
 
     @property
     def root(self) -> Path:
@@ -34,6 +35,8 @@ def locate(name: str | Path, revision: str | None) -> Source:
     """Find what a name stands for: a folder first, then an alias or an id of the registry, then any hub id."""
     # Of a hub model, configuration and tokenizer are fetched.
     text, (folder, entry) = checked_name(name), at_hand(name)
+    if folder is not None and entry is None and (adapter := adapters.read(folder)) is not None:
+        return _adapted(text, adapter, revision)
     if (file := gguf_files.find(name)) is not None:
         return _gguf(text, file, text, revision)
     if folder is not None and entry is None:
@@ -99,6 +102,11 @@ def at_hand(name: str | Path) -> tuple[Path | None, registry.Entry | None]:
     return (paths.CHECKPOINTS / entry.alias if entry is not None and entry.embedded else None), entry
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Tell whether a tokenizer lies in a folder."""
+    return any((folder / name).is_file() for name in hub.TOKENIZER_FILES)
+
+
 def training(folder: Path | None) -> dict:
     """Read what a training recipe wrote beside a model's weights; empty where there is nothing."""
     record = folder / "training.json" if folder else None
@@ -109,6 +117,24 @@ def steps_of(folder: Path) -> tuple[int, ...]:
     """Give the training steps of a folder: its own is the last, `stepN/` are others, step 0 comes from the seed."""
     stored = [int(step.parent.name.removeprefix("step")) for step in folder.glob("step*/config.json")]
     return tuple(sorted({0, training(folder)["steps"], *stored}))
+
+
+def _adapted(name: str, adapter: adapters.Adapter, revision: str | None) -> Source:
+    """Find the model that an adapter is of; a revision is that model's."""
+    if os.path.isfile(os.path.join(adapter.base, adapters.CONFIG)):
+        said = f"the adapter in {name!r} is of {adapter.base!r}, which holds an adapter itself; merge the two with peft"
+        raise UnsupportedModelError(said)
+    try:
+        base = locate(adapter.base, revision or (None if os.path.isdir(adapter.base) else adapter.revision))
+    except CouplingError as error:
+        raise ModelUnavailableError(
+            f"the adapter in {name!r} is of {adapter.base!r}, which cannot be had: {error}; or write another "
+            f"base_model_name_or_path in its {adapters.CONFIG}"
+        ) from error
+    # A tokenizer that was saved beside an adapter is the one that it was trained with.
+    tokenizer = adapter.folder if has_tokenizer(adapter.folder) else base.tokenizer
+    said = f"{base.source} with {adapter.method} of {name}"
+    return replace(base, name=name, tokenizer=tokenizer, source=said, adapter=adapter)
 
 
 def _packaged(alias: str, revision: str | None) -> Source:

@@ -1,10 +1,11 @@
 """What fixes the numbers of a measurement: the key under which the store keeps it.
 
 Weights are known by their content, not by their name: a folder whose files change, a model changed in memory and an
-untrained model with another seed are different models. What a hook adds to a forward pass is not part of the weights:
-measure such a model directly, without a sweep. The digest costs some milliseconds for the embedded models and about a
-second per gigabyte. A measure is known by its version (see `frame.measurement`, which states when to raise it). One
-without a version, which only a user's own can be, is known by the text of its own file.
+untrained model with another seed are different models, and so are two whose adapters differ in anything. What a hook
+adds to a forward pass is not part of the weights: such a model has no key, and is measured without the store. The
+digest costs some milliseconds for the embedded models and about a second per gigabyte. A measure is known by its
+version (see `frame.measurement`, which states when to raise it). One without a version, which only a user's own can be,
+is known by the text of its own file.
 """
 
 import functools
@@ -18,8 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from coupling_lib.blocks.standing import standing
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.models import sources
+from coupling_lib.inputs.given import UpToWidth
+from coupling_lib.models import adapters, sources
 from coupling_lib.models.load import Model
 from coupling_lib.provenance import which_model
 
@@ -35,7 +38,10 @@ def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping
     bound = inspect.signature(function).bind_partial(None, None, **(fixed | dict(settings)))
     bound.apply_defaults()
     # A setting that is None says nothing; so a measure may get a further one and keep its keys.
-    plain = {name: _plain(name, value) for name, value in list(bound.arguments.items())[2:] if value is not None}
+    asked = {name: value for name, value in list(bound.arguments.items())[2:] if value is not None}
+    # Numbers that a model takes by default are kept as they are where they are asked for.
+    fitting = {name: value.of(model) for name, value in asked.items() if isinstance(value, UpToWidth)}
+    plain = {name: _plain(name, value) for name, value in (asked | fitting).items()}
     version = getattr(function, "version", None)
     return which_model(model) | {
         "weights": fingerprint(model),
@@ -61,10 +67,12 @@ def prompt_key(model: Model, given: str | torch.Tensor) -> str:
 
 def fingerprint(model: Model) -> str:
     """Identify a model's weights and configuration by their content."""
+    _refuse_hooks(model)
     # All parameters and buffers in memory are hashed. Of a model whose blocks stay on disk, the files stand for what
     # is not in memory: by commit or digest if their source has one, else by their names, sizes and times of change.
     config = {name: value for name, value in model.hf.config.to_dict().items() if name not in _ORIGIN}
     total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    total.update(adapters.settings(model.hf).encode())
     for name, tensor in model.hf.state_dict().items():
         if isinstance(tensor, torch.Tensor):
             total.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
@@ -73,6 +81,13 @@ def fingerprint(model: Model) -> str:
     if model.offloaded:
         total.update(_files(model).encode())
     return total.hexdigest()[:20]
+
+
+def _refuse_hooks(model: Model) -> None:
+    """Refuse a model that answers otherwise than its weights say."""
+    if found := standing(model.hf):
+        place = f"{found[0][0] or 'the whole'} of {model.name}"
+        raise ParameterError(f"a hook stands on {place}, and the store knows a model by its weights alone")
 
 
 def _files(model: Model) -> str:

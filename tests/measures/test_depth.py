@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
 import scipy.stats
+import tiny
 import torch
 import xarray as xr
 
@@ -65,6 +67,40 @@ def test_values_equal_the_released_method(model):
     theirs = cl.measure_depth(model, [PARIS], ks=KS, boundary="hidden_states")
     for name, values in wanted.items():
         np.testing.assert_allclose(theirs[name].isel(prompt=0).values, values, rtol=2e-4, atol=1e-5)
+
+
+def test_a_narrow_model_takes_those_of_the_default_numbers_that_it_has_and_says_which_it_leaves_out(tmp_path):
+    narrow, ids = cl.wrap_model(tiny.llama(), name="narrow"), [torch.tensor([[4, 9, 2, 40]])]
+    with pytest.warns(
+        UserWarning, match=r"narrow has width 32: of the default ks \(10, 30, 50\), 50 is left out"
+    ) as said:
+        ds = cl.measure_depth(narrow, ids)
+    assert len(said) == 1 and said[0].filename == __file__
+    assert ds.k.values.tolist() == [10, 30]
+    explicit = cl.measure_depth(narrow, ids, ks=(10, 30))
+    np.testing.assert_array_equal(ds.normalized_miscoupling, explicit.normalized_miscoupling)
+    # Kept as what it is, so that the same numbers asked for are read again, and those that are too many are refused.
+    with pytest.warns(UserWarning, match="50 is left out"):
+        kept = cl.sweep(cl.measure_depth, narrow, ids, store=tmp_path)
+    again = cl.sweep(cl.measure_depth, narrow, ids, store=tmp_path, ks=(10, 30))
+    np.testing.assert_array_equal(kept.normalized_miscoupling, again.normalized_miscoupling)
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 1
+    for measure in (cl.measure_depth, partial(cl.sweep, cl.measure_depth, store=tmp_path)):
+        with pytest.raises(
+            ParameterError, match="k is 50; narrow has width 32, so it must be a whole number from 1 to"
+        ):
+            measure(narrow, ids, ks=(10, 30, 50))
+
+
+def test_a_model_narrower_than_every_default_number_asks_for_one():
+    hf = tiny.llama(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+    with pytest.raises(ParameterError, match="k is 10; narrow has width 8, so it must be a whole number from 1 to 8"):
+        cl.measure_depth(cl.wrap_model(hf, name="narrow"), [torch.tensor([[4, 9]])])
+
+
+def test_a_model_that_is_wide_enough_takes_all_default_numbers_without_a_word(model, recwarn):
+    assert cl.measure_depth(model, ["It was"]).k.values.tolist() == [10, 30, 50]
+    assert not [one for one in recwarn if "left out" in str(one.message)]
 
 
 def test_dataset_has_the_dimensions_of_the_contract(model):
@@ -157,7 +193,7 @@ def test_summary_of_one_prompt_has_no_interval_and_one_block_no_summary(model):
 
 def test_other_models_are_measured_like_the_model_itself(monkeypatch, tmp_path):
     monkeypatch.setenv("COUPLING_RESULTS", str(tmp_path))
-    found = cl.measure_models(["nano-llama"], [PARIS], k=4, seed=2)
+    found = cl.measure_models(["nano-llama"], [PARIS], ks=(4,), seed=2)
     assert list(found) == ["nano-llama"] and list(found["nano-llama"]) == ["untrained", "trained"]
     for state, ds in found["nano-llama"].items():
         alone = cl.measure_depth(cl.load_model("nano-llama", untrained=state == "untrained", seed=2), [PARIS], ks=(4,))
@@ -165,8 +201,9 @@ def test_other_models_are_measured_like_the_model_itself(monkeypatch, tmp_path):
 
 
 def test_more_vectors_than_another_model_has_are_refused_by_its_name():
-    with pytest.raises(ParameterError, match="k is 97, and 'nano-llama', one of the other models, has width 96"):
-        cl.measure_models(["nano-llama"], [PARIS], k=97)
+    message = "k is 97; nano-llama has width 96.*or leave 'nano-llama', one of the other models, out of 'others'"
+    with pytest.raises(ParameterError, match=message):
+        cl.measure_models(["nano-llama"], [PARIS], ks=(97,))
 
 
 def test_other_models_are_read_without_the_model_itself_and_without_repetitions():

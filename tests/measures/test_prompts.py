@@ -78,6 +78,44 @@ def test_measured_prompts_are_read_from_the_store_again(neox):
     assert again.id.values.tolist() == ["q1", "r1"]
 
 
+def test_bare_texts_and_token_ids_are_measured_too_and_are_their_own_names(neox):
+    ids = torch.tensor([neox.tokenizer(EGGS.text)["input_ids"]])
+    for given in ([RIVER.text, ids, RIVER, ids.clone(), RIVER.text], iter([RIVER.text, ids, RIVER])):
+        ds = measure_prompts(neox, given, ks=(5,))
+        assert ds.id.values.tolist() == ds.question.values.tolist() == [RIVER.text, f"ids {ids[0].tolist()}", "r1"]
+        assert ds.version.values.tolist() == ["alone"] * 3 and ds["dataset"].values.tolist() == ["", "", "stories"]
+        assert np.isnan(ds.steps).all() and ds.n_tokens.values.tolist() == [7, ids.shape[1], 7]
+    wanted = cl.measure_depth(neox, [RIVER.text, ids, RIVER.text], ks=(5,))
+    np.testing.assert_allclose(ds.normalized_miscoupling, wanted.normalized_miscoupling, rtol=1e-5, atol=1e-6)
+    for alone, length in ((RIVER.text, 7), (ids, ids.shape[1])):
+        assert measure_prompts(neox, alone, ks=(5,)).n_tokens.values.tolist() == [length]
+
+
+def test_token_ids_need_no_tokenizer(falcon):
+    ds = measure_prompts(falcon, [torch.tensor([[5, 9, 2]]), "one two"], ks=(4,))
+    assert ds.id.values.tolist() == ["ids [5, 9, 2]", "one two"] and ds.n_tokens.values.tolist() == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "prompts is None; give a list of texts"),
+        ([], "prompts is empty"),
+        ([3], "prompt 1 of 1 is 3"),
+        ([torch.zeros(1, 3)], r"the input has shape \(1, 3\) and dtype torch.float32; input_ids is \(1, n\)"),
+        ({"a": "b"}, "prompts is {'a': 'b'}; give a list of texts"),
+    ],
+)
+def test_what_is_no_prompt_is_refused_in_one_line(neox, given, message):
+    with pytest.raises(ParameterError, match=message):
+        measure_prompts(neox, given, ks=(5,))
+
+
+def test_a_number_in_place_of_several_is_refused_in_one_line(neox):
+    with pytest.raises(ParameterError, match=r"ks is 5; it must be whole numbers from 1 to 96, such as \(10,\)"):
+        measure_prompts(neox, [RIVER], ks=5)
+
+
 def test_embedded_questions_have_counted_steps():
     questions = [prompt for prompt in load_prompts() if prompt.steps is not None]
     assert {prompt.dataset for prompt in questions} == {"gsm8k-style"}

@@ -141,6 +141,15 @@ def test_every_measure_of_one_model_and_its_prompts_has_a_version():
     assert all(isinstance(functions[f"measure_{name}"].version, int) for name in MEASURED)
 
 
+def test_a_measure_of_several_numbers_of_vectors_calls_them_ks_and_one_of_a_single_number_k():
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    for name, (measure, *_) in MEASURED.items():
+        named = {"k", "ks"} & set(inspect.signature(measure).parameters)
+        dims = {dim.split()[0] for form, *_ in kept[name]["figures"].values() for dim in form}
+        several = bool(dims & {"k", "rule"})  # a rule of how many vectors is one number of them
+        assert named <= {"ks" if several else "k"} and (named or not several), name
+
+
 def test_another_version_is_another_key(given, monkeypatch):
     key = partial(identity.measurement_key, cl.measure_depth, given["text"][0], {"ks": (4,)})
     before = key()

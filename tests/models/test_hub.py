@@ -39,7 +39,9 @@ def revisions(tmp_path_factory):
     model = tiny.save_llama(root / "pickled")
     (root / "pickled" / "model.safetensors").unlink()
     torch.save(model.state_dict(), root / "pickled" / "pytorch_model.bin")
-    return {name: root / name for name in ("main", "step128", "pickled")}
+    (root / "adapter").mkdir()
+    (root / "adapter" / "adapter_config.json").write_text("{}")
+    return {name: root / name for name in ("main", "step128", "pickled", "adapter")}
 
 
 def test_an_alias_is_downloaded_and_gives_the_served_weights_then_also_without_a_network(tmp_path, revisions):
@@ -82,6 +84,7 @@ def refused(**arguments):
 found = {"step128": shown(name=REPO_ID, revision="step128")}
 found |= {"untrained": shown(name="un/trained", untrained=True, seed=6)}
 found |= {"step7": refused(name=REPO_ID, revision="step7"), "pickled": refused(name="llama3-8b", revision="pickled")}
+found["adapter"] = refused(name="llama3-8b", revision="adapter")
 fits.available = lambda device: 1000
 found["large"] = refused(name="too/large")
 json.dump(found, sys.stdout)
@@ -115,6 +118,12 @@ def test_an_unknown_revision_is_refused_by_name(several):
     hub, found = several
     page = f"{hub.endpoint}/{REPO_ID}/tree/main"
     assert found["step7"] == f"'{REPO_ID}' has no revision 'step7'; its branches and tags are listed at {page}"
+
+
+def test_a_repository_without_a_model_is_not_said_to_be_missing(several):
+    hub, found = several
+    page = f"{hub.endpoint}/{REPO_ID}/tree/main"
+    assert found["adapter"] == f"'{REPO_ID}' has no file config.json; its files are listed at {page}"
 
 
 def test_pickled_weights_are_refused_and_never_downloaded(several):

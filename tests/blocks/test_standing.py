@@ -1,0 +1,262 @@
+"""What others put on a block (hooks, a forward, parametrisations) is differentiated with it, or refused in a line."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import tiny
+import torch
+from families import named
+from reference import brute_force_jacobian, relative_error
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+import coupling_lib as cl
+from coupling_lib.blocks.standing import is_bare, replaced_forward, standing
+from coupling_lib.errors import UnsupportedModelError, UntrustworthyResultError
+
+IDS, LAST = torch.arange(3, 12)[None], 8
+MODULES = (
+    *("mlp.down_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.act_fn", "mlp", "input_layernorm", ""),
+    *("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn"),
+)
+
+
+def ablated(y: Tensor) -> Tensor:
+    direction = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(4), dtype=torch.float64).to(y)
+    direction = direction / direction.norm()
+    return y - (y @ direction)[..., None] * direction
+
+
+KINDS = {
+    "halved": lambda y: y / 2,
+    "zeroed": lambda y: 0 * y,
+    "ablated": ablated,
+    "rectified": torch.relu,
+    "squared": lambda y: y.square(),
+    "another token added": lambda y: y + y[:, :1].tanh(),
+    "one position": lambda y: torch.cat([y[:, :5], 2 * y[:, 5:6], y[:, 6:]], dim=1),
+}
+
+
+def hook(change):
+    """A forward hook that changes what a module gives, the first of several if it gives several."""
+
+    def apply(module, args, output):
+        return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
+
+    return apply
+
+
+def wide_llama(width: int) -> nn.Module:
+    """Three blocks whose layers are wide enough, from 512 on, that rows of their weights are taken."""
+    hf = tiny.llama(hidden_size=width, intermediate_size=2 * width, vocab_size=32)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for weight in hf.parameters():
+            if weight.ndim == 2:
+                weight.add_(torch.randn(weight.shape, generator=generator) / 2 / weight.shape[1] ** 0.5)
+    return hf
+
+
+MODELS = {width: wide_llama(width) for width in (64, 512)}
+
+
+def product(hf: nn.Module, block: nn.Module, u: Tensor, start: int, end: int) -> Tensor:
+    """Pull one cotangent back through a block inside the whole model, in plain autograd."""
+    leaf, seen = [], []
+
+    def enter(module, args):
+        leaf.append(args[0].detach().clone().requires_grad_(True))
+        return (leaf[0], *args[1:])
+
+    handles = [
+        block.register_forward_pre_hook(enter, prepend=True),
+        block.register_forward_hook(lambda *g: seen.append(g[2])),
+    ]
+    with torch.enable_grad():
+        hf(input_ids=IDS)
+        (pulled,) = torch.autograd.grad(seen[0][0, end], leaf[0], u, materialize_grads=True, allow_unused=True)
+    for handle in handles:
+        handle.remove()
+    return pulled[0, start] - (u if start == end else 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("width", MODELS)
+def test_a_hook_on_any_module_is_in_the_derivative(width, name, kind):
+    hf = copy.deepcopy(MODELS[width])
+    model, reference = cl.wrap_model(hf), copy.deepcopy(hf).double()
+    for each in (hf, reference):
+        each.model.layers[1].get_submodule(name).register_forward_hook(hook(KINDS[kind]))
+    trace, u = cl.trace(model, IDS), torch.randn(width, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    for start in (LAST, 5, 2):
+        wanted = product(reference, reference.model.layers[1], u, start, LAST)
+        if not wanted.any():
+            with pytest.raises(UntrustworthyResultError, match="is zero"):
+                trace.jacobian(1, start, LAST).T @ u.float()
+        else:
+            assert relative_error(trace.jacobian(1, start, LAST).T @ u.float(), wanted) < 1e-5
+    route = "sequence" if kind == "another token added" else "attention"
+    assert trace.routes == ("attention", route, "attention")
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before wrapping", "after wrapping"])
+@pytest.mark.parametrize("width", MODELS)
+def test_formed_jacobians_hold_hooks_of_every_kind_and_time(width, before):
+    def given_less(module, args, kwargs):
+        return tuple(x / 3 for x in args), kwargs
+
+    def put(hf):
+        block = hf.model.layers[1]
+        block.mlp.down_proj.register_forward_pre_hook(given_less, with_kwargs=True)
+        block.mlp.gate_proj.register_forward_hook(lambda module, args, kwargs, y: 2 * y, with_kwargs=True)
+        block.self_attn.o_proj.register_forward_pre_hook(lambda module, args: (args[0] * 0.5,))
+
+    hf = copy.deepcopy(MODELS[width])
+    reference = copy.deepcopy(hf).double()
+    put(reference)
+    if before:
+        put(hf)
+    model = cl.wrap_model(hf)
+    if not before:
+        put(hf)
+    u = torch.randn(width, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    J = cl.trace(model, IDS).jacobian(1).dense()
+    assert relative_error(u.float() @ J, product(reference, reference.model.layers[1], u, LAST, LAST)) < 1e-5
+
+
+def test_a_hook_that_steers_the_stream_is_part_of_the_block():
+    hf = tiny.llama()
+    model = cl.wrap_model(hf)
+    hf.model.layers[1].register_forward_pre_hook(lambda module, args: (1.5 * args[0], *args[1:]))
+    hf.model.layers[2].register_forward_hook(hook(lambda y: y + y.square()))
+    trace, wide = cl.trace(model, IDS), copy.deepcopy(hf).double()
+    for block in (1, 2):
+        wanted = brute_force_jacobian(wide, wide.model.layers[block], {"input_ids": IDS}, LAST, LAST)
+        assert relative_error(trace.jacobian(block).dense(), wanted) < 1e-5
+    states = wide(input_ids=IDS, output_hidden_states=True).hidden_states
+    assert relative_error(trace.hidden[2], states[2][0]) < 1e-5
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "nf4"])
+def test_a_hook_on_a_model_of_narrow_weights_is_in_the_derivative_of_its_dense_copy(tmp_path, precision):
+    tiny.save_llama(tmp_path)
+    model = cl.load_model(tmp_path, precision=precision)
+    plain = cl.trace(model, IDS).jacobian(1).dense()
+    model.hf.model.layers[1].mlp.register_forward_hook(hook(lambda y: 0 * y))
+    model.hf.model.layers[1].self_attn.register_forward_hook(hook(lambda y: 0 * y))
+    assert plain.norm() > 0.1
+    with pytest.raises(UntrustworthyResultError, match="is zero"):
+        cl.trace(model, IDS).jacobian(1).dense()
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_a_replaced_forward_is_what_is_differentiated(after):
+    hf = tiny.llama()
+    model = cl.wrap_model(hf) if after else None
+    layer = hf.model.layers[1].mlp.down_proj
+    layer.forward = lambda x: nn.functional.linear(x, layer.weight).tanh()
+    trace, block = cl.trace(model or cl.wrap_model(hf), IDS), copy.deepcopy(MODELS[64]).model.layers[1]
+    assert replaced_forward(layer) is not None and not is_bare(layer) and is_bare(block.mlp.down_proj)
+    wanted = brute_force_jacobian(hf, hf.model.layers[1], {"input_ids": IDS}, LAST, LAST)
+    assert relative_error(trace.jacobian(1).dense(), wanted) < 1e-5
+
+
+def test_a_replaced_forward_is_refused_where_a_copy_would_run_without_it(tmp_path):
+    tiny.save_llama(tmp_path)
+    model = cl.load_model(tmp_path, precision="bfloat16")
+    layer = model.hf.model.layers[1].mlp.down_proj
+    layer.forward = lambda x: nn.functional.linear(x, layer.weight).tanh()
+    with pytest.raises(UnsupportedModelError, match="'mlp.down_proj' has a forward of your own, which .* float32"):
+        cl.trace(model, IDS)
+
+
+@pytest.mark.parametrize("width", MODELS)
+def test_a_parametrised_weight_is_the_one_that_is_differentiated(width):
+    class Halved(nn.Module):
+        def forward(self, weight):
+            return weight / 2
+
+    hf = copy.deepcopy(MODELS[width])
+    model = cl.wrap_model(hf)
+    parametrize.register_parametrization(hf.model.layers[1].mlp.down_proj, "weight", Halved())
+    reference, u = copy.deepcopy(hf).double(), torch.ones(width, dtype=torch.float64)
+    found = cl.trace(model, IDS).jacobian(1).T @ u.float()
+    assert relative_error(found, product(reference, reference.model.layers[1], u, LAST, LAST)) < 1e-5
+
+
+def test_a_hook_of_all_modules_leaves_the_rules_unused():
+    hf = tiny.llama()
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: None)
+    try:
+        assert not is_bare(hf.lm_head)
+    finally:
+        handle.remove()
+    assert is_bare(hf.lm_head)
+
+
+# -- what cannot be measured is said in a line
+
+
+def test_a_hook_put_on_or_taken_off_since_the_trace_is_noticed():
+    hf = tiny.llama()
+    model = cl.wrap_model(hf)
+    trace = cl.trace(model, IDS)
+    handle = hf.model.layers[1].mlp.up_proj.register_forward_hook(hook(lambda y: y / 2))
+    with pytest.raises(UntrustworthyResultError) as caught:
+        trace.jacobian(1).dense()
+    assert str(caught.value) == (
+        "'LlamaForCausalLM', block 1: a hook or a forward of your own was put on or taken off since the trace "
+        "('mlp.up_proj' carries one); trace again"
+    )
+    again = cl.trace(model, IDS)
+    handle.remove()
+    with pytest.raises(UntrustworthyResultError, match="none of its modules carries one"):
+        again.jacobian(1).dense()
+    assert torch.equal(cl.trace(model, IDS).jacobian(1).dense(), trace.jacobian(1).dense())
+
+
+def raising(y):
+    raise ValueError("no such direction")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [(raising, "ValueError: no such direction"), (lambda y: y[..., :-1], "RuntimeError: The size")]
+)
+def test_a_hook_that_fails_or_changes_a_shape_is_named(change, said):
+    hf = tiny.llama()
+    model = cl.wrap_model(hf)
+    hf.model.layers[1].mlp.down_proj.register_forward_hook(hook(change))
+    with pytest.raises(UnsupportedModelError) as caught:
+        cl.trace(model, IDS)
+    assert "failed while 'model.layers.1.mlp.down_proj' carried a hook or a forward of your own" in str(caught.value)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_backward_hook_is_refused():
+    hf = tiny.llama()
+    model = cl.wrap_model(hf)
+    hf.model.layers[1].mlp.up_proj.register_full_backward_hook(lambda module, given, gave: given)
+    with pytest.raises(UnsupportedModelError, match="'mlp.up_proj' of a block carries a backward hook"):
+        cl.trace(model, IDS)
+
+
+def test_what_transformers_puts_on_a_block_to_look_is_none_of_others():
+    hf = tiny.llama()
+    model = cl.wrap_model(hf)
+    hf(input_ids=IDS, output_hidden_states=True, output_attentions=True)
+    assert standing(hf.model.layers[0]) == () and cl.trace(model, IDS).jacobian(0).dense().shape == (32, 32)
+
+
+def test_prompts_are_taken_one_by_one_where_a_hook_stands():
+    hf = named("llama").build()
+    model = cl.wrap_model(hf)
+    hf.model.layers[1].mlp.register_forward_hook(hook(lambda y: y - y.mean(0, keepdim=True)))
+    traces = [cl.trace(model, ids) for ids in (IDS, IDS.flip(1))]
+    J = cl.prompts_jacobians(traces, 1, [(LAST, LAST)] * 2)
+    for found, trace in zip(J, traces, strict=True):
+        wanted = brute_force_jacobian(hf, hf.model.layers[1], trace.inputs, LAST, LAST)
+        assert relative_error(found, wanted) < 1e-6

@@ -1,0 +1,84 @@
+"""The page on one's own model: its lines on interventions run, and give what the text around them says."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import peft
+import pytest
+import tiny
+import torch
+
+import coupling_lib as cl
+from coupling_lib import paths, store
+
+TEXTS = ["The capital of France is"]
+
+
+def lines() -> list[str]:
+    """The samples of Python on interventions."""
+    page = (paths.ROOT / "book" / "own-model.md").read_text(encoding="utf-8")
+    section = re.search(r"^## Under an intervention$(.+?)^## ", page, re.MULTILINE | re.DOTALL)[1]
+    return re.findall(r"^```python\n(.+?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+def test_coupling_under_a_hook_is_that_of_the_model_whose_weights_do_the_same():
+    hooked, _ = lines()
+    assert len(hooked.splitlines()) == 5
+    exec(hooked, known := {"cl": cl})
+    changed = cl.load_model("nano-llama")
+    plain = cl.measure_depth(changed, TEXTS, ks=(10,))
+    changed.hf.model.layers[5].mlp.down_proj.weight.data.zero_()
+    wanted = cl.measure_depth(changed, TEXTS, ks=(10,))
+    found = known["ds"]
+    np.testing.assert_allclose(found.singular_values, wanted.singular_values, rtol=1e-4)
+    np.testing.assert_allclose(found.normalized_miscoupling, wanted.normalized_miscoupling, atol=1e-4)
+    assert float(abs(plain.singular_values / wanted.singular_values - 1).sel(block_1=5).max()) > 0.1
+    # And the hook is gone.
+    again = cl.measure_depth(known["model"], TEXTS, ks=(10,))
+    np.testing.assert_allclose(again.singular_values, plain.singular_values, rtol=1e-5)
+
+
+def test_what_is_measured_under_a_hook_is_neither_kept_nor_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "RESULTS", tmp_path)
+    model = cl.load_model("nano-llama")
+    cl.trace(model, TEXTS[0]).jacobian(-1, boundary="hidden_states").dense()  # lets hooks of transformers stand
+    before = cl.sweep(cl.measure_depth, model, TEXTS, ks=(10,))
+    files = list(tmp_path.rglob("*.safetensors"))
+    assert len(files) == 1
+    layer = model.hf.model.layers[5].mlp.down_proj
+    for register, halve in (
+        (layer.register_forward_hook, lambda module, given, output: output / 2),
+        (layer.register_forward_pre_hook, lambda module, given: (given[0] / 2,)),
+    ):
+        hook = register(halve)
+        wanted = cl.measure_depth(model, TEXTS, ks=(10,))
+        with pytest.warns(
+            store.StoreWarning, match=r"a hook stands on model.layers.5.mlp.down_proj of nano-llama, and"
+        ):
+            found = cl.measure_prompts(model, TEXTS, ks=(10,))
+        hook.remove()
+        np.testing.assert_allclose(found.singular_values, wanted.singular_values, rtol=1e-5)
+        assert float(abs(found.singular_values / before.singular_values - 1).sel(block_1=5).max()) > 0.05
+    assert list(tmp_path.rglob("*.safetensors")) == files
+
+
+def test_an_adapter_is_the_same_from_its_folder_and_from_memory(tmp_path):
+    _, adapted = lines()
+    tiny.save_llama(tmp_path / "base")
+    model = peft.get_peft_model(tiny.llama(), peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    model.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")
+    model.save_pretrained(tmp_path / "adapter")
+    first, second = (part.replace("path/to", str(tmp_path)) for part in adapted.split("hf_model = "))
+    exec(first, known := {"cl": cl})
+    from_folder = known["model"]
+    exec("hf_model = " + second, known)
+    ids = torch.tensor([[5, 9, 2, 40]])
+    ours, theirs, bare = (
+        cl.trace(one, ids).jacobian(1).dense()
+        for one in (from_folder, known["model"], cl.load_model(tmp_path / "base"))
+    )
+    torch.testing.assert_close(ours, theirs)
+    assert float((ours - bare).norm() / bare.norm()) > 1e-2
+    assert from_folder.source.endswith(f"with LORA of {tmp_path / 'adapter'}")
