@@ -10,6 +10,7 @@ the blocks. Measurements are kept in a folder of their own, so that nothing is r
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import subprocess
@@ -29,6 +30,7 @@ from benchmarks import machine, shapes
 from coupling_lib import paths
 from coupling_lib.blocks import fits
 from coupling_lib.blocks.record import find_blocks
+from coupling_lib.measures.depth import measure_depth
 from coupling_lib.models.untrained import draw
 
 SHAPES = {"llama3-8b": shapes.llama3_8b, "small": shapes.small_llama}
@@ -54,8 +56,8 @@ def run(
         a record: `seconds` from the command to its end, `peak_resident` bytes of the largest process it started, of
         these `peak_own` without the pages of files, which the system takes back where memory is short, `matrix_peak`
         of the same minutes, and `fraction_of_peak`, what forming the Jacobians of both models takes, all of their
-        columns with all of their weights, as a share of what the machine could have multiplied meanwhile. Where the
-        measurement multiplies with Jacobians instead of forming them, it does less than that.
+        columns with all of their weights, as a share of what the machine could have multiplied meanwhile. `formed` says
+        whether the measurement does that; where it multiplies with Jacobians instead, it does less.
     """
     torch.set_num_threads(threads)
     facts = machine.facts()  # the load of the machine before this adds to it
@@ -79,6 +81,7 @@ def run(
             "bytes": written,
         },
         "parameters": parameters,
+        "formed": inspect.signature(measure_depth).parameters["formed"].default,
         "seconds": seconds,
         **peaks,
         "flop": flop,

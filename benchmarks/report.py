@@ -276,10 +276,10 @@ def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _since(latest_unformed: Path) -> str:
-    """Say what the depth notebook does since these records, and what that takes, as far as it was measured."""
+def _of_products(latest_unformed: Path) -> str:
+    """Say of records without formed Jacobians what they lack, and what it takes, as far as that was measured."""
     said = (
-        "These runs multiplied with Jacobians and did not form them. The notebook forms them since, because the shared "
+        "These runs multiplied with Jacobians and did not form them. The notebook forms them, because the shared "
         "part of coupling needs their trace. `python -m benchmarks.real_size` makes the records anew."
     )
     cases = json.loads(latest_unformed.read_text(encoding="utf-8"))["cases"] if latest_unformed.exists() else []
@@ -356,7 +356,7 @@ def page(
         parts += [f"**{run['parameters']['precision']}.** {machine_line(run['machine'])}" for run in runs]
         parts += [table(head, [real_size_row(run) for run in runs])]
         parts.append("Pages of mapped files are resident while there is room; the system takes them back at need.\n")
-        parts += [_since(latest_unformed)]
+        parts += [_of_products(latest_unformed)] if not all(run["formed"] for run in runs) else []
         ran = {run["parameters"]["precision"] for run in runs}
         for precision in (one for one in ("float32", "nf4") if one not in ran):
             command = f"`python -m benchmarks.real_size --precision {precision}`"

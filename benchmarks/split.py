@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coupling_lib.blocks import precision
 from coupling_lib.blocks.blockmap import token_map
-from coupling_lib.blocks.record import BlockCall
+from coupling_lib.blocks.call import BlockCall
 
 # Cotangents pulled back at once.
 _CHUNK = 1024

@@ -123,7 +123,7 @@ def idea_neighbours() -> str:
 def landing_page() -> str:
     """Write the picture of the front page: the directions that blocks of a public decoder share."""
     networks = _before_and_after()
-    shared = shared_parts(**networks)
+    shared = shared_parts(_READING, **networks)
     return _raw(
         show(
             depth.draw_graph,

@@ -6,6 +6,7 @@ for the foot of a figure.
 
 import hashlib
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
@@ -50,6 +51,12 @@ def which_model(model: Any) -> dict[str, str | int | None]:
         "untrained": int(model.untrained),
         "seed": model.seed,
     }
+
+
+def stored_as(record: Mapping[str, Any]) -> str:
+    """Read from a record how a GGUF file stores the weights, such as Q4_1; empty where they are no GGUF file's."""
+    found = re.search(r"\((\w+), sha256 \w+\)$", str(record.get("source", "")))
+    return found[1] if found else ""
 
 
 def prompts_hash(prompts: Iterable[Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -153,6 +154,21 @@ def test_a_notebook_without_a_spread_is_named(tmp_path):
 )
 def test_spreads_are_rounded_up_to_a_power_of_ten(spread, limit):
     assert rounded_up(spread) == pytest.approx(limit, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("setting", "capability", "threads", "most"),
+    [("default, 1 thread", "DEFAULT", 1, set()), ("avx2, 4 threads", "AVX2", 4, {"X86_V3"})],
+)
+def test_a_setting_reaches_torch_and_numpy(setting, capability, threads, most):
+    asks = (
+        "import numpy, torch; print(torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), "
+        "*numpy.show_config('dicts')['SIMD Extensions'].get('found') or [])"
+    )
+    environment = os.environ | spreads.SETTINGS[setting]
+    said = subprocess.run([sys.executable, "-c", asks], env=environment, capture_output=True, text=True, check=True)
+    told, count, *sets = said.stdout.split()
+    assert (told, int(count)) == (capability, threads) and set(sets) <= most
 
 
 def executed(shown: str, remembered: str) -> nbformat.NotebookNode:

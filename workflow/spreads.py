@@ -19,7 +19,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -45,25 +45,25 @@ from notebooks.conftest import (
 )  # fmt: skip
 from workflow.refresh import HERE, execute
 
-# Of one processor, what torch, MKL, oneDNN, OpenBLAS and numpy compute with when they find nothing newer: each library
-# chooses for itself, and one variable reaches one of them.
-OLDEST = {
-    "ATEN_CPU_CAPABILITY": "default",
-    "MKL_CBWR": "COMPATIBLE",
-    "ONEDNN_MAX_CPU_ISA": "SSE41",
-    "OPENBLAS_CORETYPE": "Nehalem",
-    "NPY_DISABLE_CPU_FEATURES": "X86_V3",
+# What torch, MKL, oneDNN, OpenBLAS and numpy compute with, as on an older processor: each library chooses for itself,
+# and one variable reaches one of them. MKL obeys AVX2 on Intel's processors only; numpy forgets each set by its name.
+CHOSEN_BY = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES")
+NEWER = "X86_V4 AVX512_ICL AVX512_SPR"
+INSTRUCTIONS = {
+    "default": dict(zip(CHOSEN_BY, ("default", "COMPATIBLE", "SSE41", "Nehalem", f"X86_V3 {NEWER}"), strict=True)),
+    "avx2": dict(zip(CHOSEN_BY, ("avx2", "AVX2", "AVX2", "Haswell", NEWER), strict=True)),
 }
-INSTRUCTIONS = {"default": OLDEST}
-if torch.backends.cpu.get_cpu_capability() == "AVX512":
-    INSTRUCTIONS["avx512"] = {}
-# The notebook as it is stored was made with what its processor has, on one thread. Four threads that wait for each
-# other in turns would take a smaller machine's cores from those that compute.
+# Four threads that wait for each other in turns would take a smaller machine's cores from those that compute; and MKL
+# would give torch no more threads than there are cores.
+THREADS = {
+    "1 thread": {"OMP_NUM_THREADS": "1"},
+    "4 threads": {"OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "PASSIVE", "MKL_DYNAMIC": "FALSE"},
+}
+# The notebook as it is stored was made with what its processor has, on one thread.
 STORED = "as stored"
-SETTINGS = {
-    f"{name}, 4 threads": {**those, "OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "PASSIVE"}
-    for name, those in INSTRUCTIONS.items()
-}
+SETTINGS = {f"{i}, {t}": INSTRUCTIONS[i] | THREADS[t] for i, t in product(INSTRUCTIONS, THREADS)}
+if torch.backends.cpu.get_cpu_capability() == "AVX512":
+    SETTINGS["avx512, 1 thread"] = THREADS["1 thread"]
 HEAD = """# What differs from CPU to CPU: the largest relative difference of a notebook's numbers between the settings.
 # Written by `make spreads`; notebooks/conftest.py allows these, rounded up to a power of ten.
 """

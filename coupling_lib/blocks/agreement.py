@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coupling_lib.blocks import attention, postnorm, precision
 from coupling_lib.blocks.blockmap import choose_route, has_cache, token_map
-from coupling_lib.blocks.record import BlockCall
+from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.rules import all_rules
 from coupling_lib.errors import UnsupportedModelError
 

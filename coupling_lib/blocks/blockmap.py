@@ -30,7 +30,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from coupling_lib.blocks import choices
 from coupling_lib.blocks.attention import KeysValues, frozen, recording
-from coupling_lib.blocks.record import BlockCall, on_tensors
+from coupling_lib.blocks.call import BlockCall, on_tensors
 
 # A map of the chosen tokens' states, (T, s, d), to their states after the block.
 TokenMap = Callable[[Tensor], Tensor]

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coupling_lib.blocks.record import BlockCall
+from coupling_lib.blocks.call import BlockCall
 from coupling_lib.errors import UnsupportedModelError
 
 # How much larger a stream is made than anything the block was seen to read or write: what a sub-layer adds, and the

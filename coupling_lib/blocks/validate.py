@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 
 from coupling_lib.blocks import attention, offload, precision, short
 from coupling_lib.blocks.agreement import AnotherModelError, Looked, look, replay_error
+from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.choices import Noting
 from coupling_lib.blocks.record import (
-    BlockCall,
     Blocks,
     family_of,
     find_blocks,

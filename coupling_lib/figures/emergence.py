@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label
-from coupling_lib.measures.parts import SHARED, VARIANTS_OF_PARTS, shared_parts
+from coupling_lib.measures.parts import SHARED, shared_parts
 from coupling_lib.metrics.summaries import both_ways, from_one, interval, joined, pair_couplings, quartiles
 from coupling_lib.models.registry import by_size
 
@@ -34,7 +34,7 @@ def take_coupling(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     """Select mean coupling, that of random bases, and how good the model was, at each step."""
     null = {"random_bases": 1 - ds["null"], "random_bases_error": ds.null_error, "progress": ds.progress}
     found = interval(pair_couplings(ds, variant, k).mean(_BLOCKS)).assign(null).sel(k=k, drop=True)
-    for part in shared_parts(shared=ds).values() if variant in VARIANTS_OF_PARTS else ():
+    for part in shared_parts(variant, shared=ds).values():
         own = interval(pair_couplings(part, variant, k).mean(_BLOCKS)).assign(
             random_bases=1 - part["null"].sel(k=k, drop=True)
         )

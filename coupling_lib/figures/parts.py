@@ -168,7 +168,7 @@ def block_axis(axes: Axes, label: str = "block $l$") -> None:
 
 def shades(count: int) -> list[str]:
     """Give colours for things in an order, such as blocks by depth: from a middle tone to the strongest."""
-    return [to_hex(style.ink()(place)) for place in np.linspace(0.38, 0.92, count)]
+    return [to_hex(style.ink()(place)) for place in np.linspace(style.middle_tone(), 0.92, count)]
 
 
 def log_axis(axes: Axes) -> None:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from coupling_lib import provenance
 from coupling_lib.figures import parts, style
 from coupling_lib.measures import effects
 from coupling_lib.metrics.summaries import from_one, interval, joined, pair_couplings, quartiles
@@ -33,7 +34,8 @@ def take_values(ds: xr.Dataset) -> xr.Dataset:
     errors = _narrow(_value_errors(ds))
     by_rank = quartiles(errors, ["prompt", "block"]).rename(rank="place")
     by_block = quartiles(errors, ["prompt", "rank"]).rename(block="place")
-    return joined({"rank": from_one(by_rank, "place"), "block": from_one(by_block, "place")}, "against")
+    found = joined({"rank": from_one(by_rank, "place"), "block": from_one(by_block, "place")}, "against")
+    return found.assign_attrs(reference=_reference(ds))
 
 
 def take_vectors(ds: xr.Dataset) -> xr.Dataset:
@@ -49,7 +51,7 @@ def take_pairs(ds: xr.Dataset) -> xr.Dataset:
     pairs = pair_couplings(ds).mean("prompt").rename(block_1="block_jacobian", block_2="block_vectors")
     coupling = from_one(_narrow(pairs), "block_jacobian", "block_vectors")
     reference = xr.zeros_like(coupling) + pairs.isel(precision=0, drop=True).values
-    return xr.Dataset({"reference": reference, "coupling": coupling})
+    return xr.Dataset({"reference": reference, "coupling": coupling}, attrs={"reference": _reference(ds)})
 
 
 def take_coupling(ds: xr.Dataset) -> xr.Dataset:
@@ -60,7 +62,7 @@ def take_coupling(ds: xr.Dataset) -> xr.Dataset:
     pairs = coupling.mean("prompt").stack(pair=["block_1", "block_2"]).dropna("pair")
     alike = [np.corrcoef(pairs[0], row)[0, 1] for row in pairs.values]
     change = change.rename(mean="difference", low="difference_low", high="difference_high")
-    found = xr.merge([own.rename(mean="coupling"), change]).assign_attrs(k=ds.attrs["k"])
+    found = xr.merge([own.rename(mean="coupling"), change]).assign_attrs(k=ds.attrs["k"], reference=_reference(ds))
     return found.assign(correlation=("precision", alike))
 
 
@@ -88,7 +90,7 @@ def draw_values(errors: xr.Dataset) -> Figure:
     low, high = np.log10(row[0].get_ylim())
     row[0].set_ylim(10.0 ** np.floor(low), 10.0 ** np.ceil(high))
     row[0].yaxis.set_minor_formatter(NullFormatter())
-    parts.legend_under(figure, row)
+    parts.legend_under(figure, row, title=f"against {errors.reference}")
     return figure
 
 
@@ -129,7 +131,7 @@ def draw_pairs(pairs: xr.Dataset, null: float) -> Figure:
         axes.plot(ends, ends, color=style.colour("text"), linewidth=0.7)
         axes.scatter(one.reference, one.coupling, s=9, color=_look(name)[0], alpha=0.6, linewidths=0)
         axes.set(xlim=(ends[0] - room, ends[1] + room), ylim=(ends[0] - room, ends[1] + room), title=name)
-        axes.set(xlabel="coupling in float32", ylabel=r"coupling $1-\tilde m$")
+        axes.set(xlabel=f"coupling in {pairs.attrs['reference']}", ylabel=r"coupling $1-\tilde m$")
         axes.locator_params(nbins=4)
         axes.label_outer()
     for axes in grid.flat[len(names) :]:
@@ -155,9 +157,11 @@ def draw_coupling(means: xr.Dataset, untrained: float, null: float) -> Figure:
     left.set_ylabel(rf"mean coupling $1-\tilde m$  $(K={means.attrs['k']})$")
     left.legend(loc="lower left")
     right.axhline(0, color=style.colour("text"), linewidth=0.8)
-    right.set_ylabel("difference from float32")
+    right.set_ylabel(f"difference from {means.reference}")
+    # Names of as many lines each stand at one height.
+    names = [f"{name} ".replace(" ", "\n", 1).rstrip(" ") for name in (means.reference, *means.precision.values[1:])]
     for axes, first in ((left, 0), (right, 1)):
-        axes.set_xticks(range(first, means.sizes["precision"]), means.precision.values[first:])
+        axes.set_xticks(range(first, len(names)), names[first:])
         axes.set_xlim(first - 0.6, means.sizes["precision"] - 0.4)
     return figure
 
@@ -203,6 +207,12 @@ def numbers_of(ds: xr.Dataset, untrained: float, null: float) -> dict[str, float
         for row in table.index:
             found["-".join(part for part in (quantity, row, end) if part)] = float(table.loc[row, column])
     return found | {"prompts": ds.sizes["prompt"]} | effects.numbers(effects.of_precision(ds), "")
+
+
+def _reference(ds: xr.Dataset) -> str:
+    """Name the first precision, and behind it the fewer bits that the weights were stored in."""
+    stored = provenance.stored_as(ds.attrs)
+    return f"{ds.precision.values[0]}{f' of {stored}' * bool(stored)}"
 
 
 def _narrow(values: xr.DataArray) -> xr.DataArray:

@@ -153,7 +153,10 @@ def _address(figure: Figure, printed: bool) -> str:
         page = Image.new("RGBA", image.size, style.colour("page"))
         page.alpha_composite(image)
         buffer = io.BytesIO()
-        page.convert("RGB").quantize(_PRINT_COLOURS).save(buffer, format="png", optimize=True)
+        # By its default, a palette has the colours of large areas alone, and a small mark takes another's.
+        page.convert("RGB").quantize(_PRINT_COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=1).save(
+            buffer, format="png", optimize=True
+        )
         kind, picture = "png", buffer.getvalue()
     elif len(picture) > LARGEST_SVG:
         kind, picture = "png", style.save_png(figure)

@@ -39,7 +39,7 @@ _COLOURS = {
     "mask": {"light": "#c4c4c4", "dark": "#5a5a5a"},
     TRAINED: {"light": "#0072b2", "dark": "#56b4e9"},
     UNTRAINED: {"light": "#d55e00", "dark": "#f08a3c"},
-    SHARED: {"light": "#6a4c93", "dark": "#b9a3e3"},
+    SHARED: {"light": "#6a4c93", "dark": "#9575cd"},
     NULL: {"light": "#6f6f6f", "dark": "#a3a3a3"},
 }
 
@@ -157,6 +157,11 @@ def ink() -> Colormap:
         share = np.clip(np.linspace(0.0, 1.0, 256) / 0.2, 0.0, 1.0)[:, None]
         colours = 1 - share + share * colours[::-1]
     return ListedColormap(colours, name="ink").with_extremes(bad=(0, 0, 0, 0))
+
+
+def middle_tone() -> float:
+    """Gives the place on `ink` from which a line keeps a contrast of at least 3:1 with its page."""
+    return {"light": 0.38, "dark": 0.47}[_theme.get()]
 
 
 def save_svg(figure: Figure) -> bytes:

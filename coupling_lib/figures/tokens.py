@@ -96,7 +96,8 @@ def draw_grid(grid: xr.Dataset, null: float) -> Figure:
     parts.colour_bar(left, image, rf"$|A|\;/\;\sigma_1(J)$,  $K={grid.k}$", extend="max" if same else "neither", **bar)
     parts.maps(right, list(grid.mismatch.transpose("network", "token_jacobian", ...)), null, grid.label, **bar)
     for name, matrices, mismatches in zip(names, left, right, strict=True):
-        matrices.set_title(parts.title_of(name))
+        for axes in (matrices, mismatches):  # on a phone the columns stand below each other
+            axes.set_title(parts.title_of(name))
         matrices.set_ylabel(f"token $t$  (Jacobian, block {grid.block + 1})")
         lowest = name == names[-1]
         _token_ticks(matrices, centres, labels, on_x=lowest, on_y=True)

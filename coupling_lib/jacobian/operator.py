@@ -23,10 +23,8 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import UntrustworthyResultError, check_whole
-from coupling_lib.jacobian.derivatives import (
-    batch_size,
-    batched_gradient,
-    block_jacobians,
+from coupling_lib.jacobian.derivatives import batch_size, batched_gradient, block_jacobians
+from coupling_lib.jacobian.evaluation import (
     evaluate,
     n_evaluated,
     position_name,

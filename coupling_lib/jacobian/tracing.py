@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from coupling_lib.blocks import precision
-from coupling_lib.blocks.record import BlockCall, Blocks, images_config, record, sides
+from coupling_lib.blocks.call import BlockCall
+from coupling_lib.blocks.record import Blocks, images_config, record, sides
 from coupling_lib.blocks.validate import check_as_loaded, with_what_stands
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
 from coupling_lib.inputs.given import check_model, prompt_inputs

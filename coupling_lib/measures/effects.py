@@ -12,7 +12,7 @@ import scipy.stats
 import xarray as xr
 
 from coupling_lib.measures.frame import between_blocks
-from coupling_lib.measures.parts import SHARED, VARIANTS_OF_PARTS, shared_parts
+from coupling_lib.measures.parts import SHARED, shared_parts
 from coupling_lib.metrics.nulls import diagonal_share_variance
 from coupling_lib.metrics.regression import correlation_over
 from coupling_lib.metrics.statistics import Effect, effect_of, fisher_interval
@@ -61,7 +61,7 @@ def of_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
 
 def of_shared_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
     """The same of the shared part, and what whole Jacobians of the trained network have beyond it."""
-    if variant not in VARIANTS_OF_PARTS or not (shared := shared_parts(**both)):
+    if not (shared := shared_parts(variant, **both)):
         return {}
     beyond = couplings(both["trained"], variant, k) - couplings(shared["trained"], variant, k)
     return of_depth(shared, variant, k) | {"lacks": effect_of(beyond)}
@@ -100,7 +100,7 @@ def of_emergence(measured: xr.Dataset, variant: str, k: int) -> dict[str, Effect
 
 def of_shared_emergence(measured: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
     """The same of the shared part, whose most coupled step is its own."""
-    shared = shared_parts(measured=measured) if variant in VARIANTS_OF_PARTS else {}
+    shared = shared_parts(variant, measured=measured)
     return of_emergence(shared["measured"], variant, k) if shared else {}
 
 

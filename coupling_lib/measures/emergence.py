@@ -12,7 +12,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import inputs_for
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.frame import several_k
-from coupling_lib.measures.parts import VARIANTS_OF_PARTS, shared_part
+from coupling_lib.measures.parts import shared_parts
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
 from coupling_lib.metrics.variants import chosen_variants
@@ -87,7 +87,7 @@ def measure_emergence(
         del model  # before the next one is loaded
         kept = [name for name in depth.data_vars if name not in _OF_ONE_PROMPT]
         measured = depth[kept].assign({name: paths[name] for name in TRAJECTORY})
-        parts = {"": depth} | ({"shared_": shared_part(depth)} if variant in VARIANTS_OF_PARTS else {})
+        parts = {"": depth} | shared_parts(variant, shared_=depth)
         for prefix, part in parts.items():
             null = null_of(part, variant, seed=seed).mean("block_1")
             measured = measured.assign({f"{prefix}null": null["value"], f"{prefix}null_error": null["error"]})

@@ -85,6 +85,7 @@ def _whole(ds: xr.Dataset) -> xr.Dataset:
     return ds.drop_vars([*names, "shared_variant"], errors="ignore")
 
 
-def shared_parts(**networks: xr.Dataset) -> dict[str, xr.Dataset]:
-    """Give the shared part of every network; none where one was not measured."""
-    return {name: shared_part(ds) for name, ds in networks.items()} if all(map(has_parts, networks.values())) else {}
+def shared_parts(variant: str, /, **networks: xr.Dataset) -> dict[str, xr.Dataset]:
+    """Give the shared part of every network; none where it was not measured of one, or not in this variant."""
+    measured = variant in VARIANTS_OF_PARTS and all(map(has_parts, networks.values()))
+    return {name: shared_part(ds) for name, ds in networks.items()} if measured else {}

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 import xarray as xr
 
-from coupling_lib.blocks.record import residual_stream, watched
+from coupling_lib.blocks.call import residual_stream
+from coupling_lib.blocks.record import watched
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.tracing import Trace

@@ -16,7 +16,8 @@ def test_the_notebook_runs_on_a_checkpoint_that_was_written_for_it(tmp_path):
     record = json.loads(out.read_text(encoding="utf-8"))
     config = shapes.small_llama(blocks=3)
     assert record["model"]["d"] == config.hidden_size == 256 and record["model"]["L"] == 3
-    assert record["parameters"] == {"precision": "bfloat16"} and record["model"]["bytes"] > 2 * 3 * 256 * 896 * 3
+    assert record["formed"] is True and record["parameters"] == {"precision": "bfloat16"}
+    assert record["model"]["bytes"] > 2 * 3 * 256 * 896 * 3
     assert record["peak_resident"] > record["peak_own"] > 10**8 and record["seconds"] > 0
     assert record["fraction_of_peak"] == pytest.approx(record["flop"] / record["seconds"] / record["matrix_peak"])
     d, inner, heads, groups = 256, 896, 8, 2
@@ -37,7 +38,7 @@ def test_the_book_shows_the_record_or_the_command(tmp_path):
     record = {
         "machine": machine.facts(),
         "model": {"d": 4096, "L": 32, "weights": "random, bfloat16", "bytes": 16_060_000_000},
-        "parameters": {"precision": "nf4"},
+        "parameters": {"precision": "nf4"}, "formed": True,
         "seconds": 750.0, "peak_resident": 9_870_000_000, "peak_own": 6_010_000_000,
         "flop": 4.35e13, "matrix_peak": 1.14e11, "fraction_of_peak": 0.513,
     }  # fmt: skip
@@ -47,7 +48,12 @@ def test_the_book_shows_the_record_or_the_command(tmp_path):
     page = report.page(none, none, tmp_path / "size.json", none)
     assert row in page
     missing = "In float32 it was not measured here; `python -m benchmarks.real_size --precision float32` does it."
-    assert missing in page and "In nf4 it was" not in page
+    assert missing in page and "In nf4 it was" not in page and "did not form them" not in page
+    (tmp_path / "size.json").write_text(json.dumps([record, record | {"formed": False}]), encoding="utf-8")
+    assert "These runs multiplied with Jacobians" in report.page(none, none, tmp_path / "size.json", none)
+    case = {"d": 4096, "k": 10, "L": 32, "seconds": {"formed": 7.5, "products": 3.75}}
+    (tmp_path / "unformed.json").write_text(json.dumps({"cases": [case]}), encoding="utf-8")
+    assert report._of_products(tmp_path / "unformed.json").endswith("takes 4 minutes longer for both networks.\n")
 
 
 def test_products_and_forming_are_compared_in_one_run(tmp_path):

@@ -16,7 +16,7 @@ import coupling_lib as cl
 from coupling_lib import provenance
 from coupling_lib.blocks import postnorm, precision
 from coupling_lib.blocks import validate as checks
-from coupling_lib.blocks.record import BlockCall
+from coupling_lib.blocks.call import BlockCall
 from coupling_lib.errors import ParameterError, PostNormWarning, UnsupportedModelError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.models.load import wrap_model

@@ -81,8 +81,19 @@ def test_mean_coupling_shows_null_untrained_and_paired_differences():
     left, right = precision.draw_coupling(found, 0.12, 0.9).axes
     levels = {label: values[0] for label, values in lines(left).items()}
     assert levels["random bases"] == pytest.approx(0.1) and levels["untrained, float32"] == 0.12
-    assert [tick.get_text() for tick in right.get_xticklabels()] == ["int8", "nf4"]
+    assert [tick.get_text() for tick in right.get_xticklabels()] == ["int8\n", "nf4\n"]
     assert right.lines[1].get_ydata()[0] == pytest.approx(found.difference.values[2])
+
+
+def test_a_reference_of_weights_that_were_stored_in_four_bits_says_so():
+    stored = DS.assign_attrs(source="package==1:model.gguf (Q4_1, sha256 b179c9523d0e)")
+    left, right = precision.draw_coupling(precision.take_coupling(stored), 0.12, 0.9).axes
+    assert left.get_xticklabels()[0].get_text() == "float32\nof Q4_1"
+    assert right.get_ylabel() == "difference from float32 of Q4_1"
+    pairs = precision.draw_pairs(precision.take_pairs(stored), 0.9).axes[0]
+    assert pairs.get_xlabel() == "coupling in float32 of Q4_1"
+    titles = [precision.draw_values(precision.take_values(ds)).legends[0].get_title().get_text() for ds in (stored, DS)]
+    assert titles == ["against float32 of Q4_1", "against float32"]
 
 
 def test_one_prompt_has_no_interval():

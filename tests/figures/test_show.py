@@ -14,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from matplotlib.figure import Figure
 from myst_nb.ext.glue import extract_glue_data_cell
+from PIL import Image, ImageColor
 
 from coupling_lib.figures import show as shows
 from coupling_lib.figures import style
@@ -97,6 +98,26 @@ def test_for_print_a_figure_is_one_small_picture_and_offers_no_long_table(monkey
     assert "Data (CSV)" in markup
     monkeypatch.setattr(shows, "_PRINT_CSV", 10)
     assert "Data (CSV)" not in shown().data and "run the notebook" in shown().data
+
+
+def test_for_print_a_small_mark_keeps_its_colour_among_large_ones(monkeypatch):
+    inks = ["#009e73", "#b0568a", "#b07d00", "#0072b2"]
+
+    def draw(data):
+        figure = Figure()
+        axes = figure.subplots()
+        for at, ink in enumerate(inks):
+            wave = np.sin(np.arange(8) + at)
+            axes.plot(wave, "o-", color=ink)
+            axes.fill_between(range(8), wave - 0.2, wave + 0.3, color=ink, alpha=0.2)
+        axes.plot(3, 0, "o", color="#d55e00")
+        return figure
+
+    monkeypatch.setenv("COUPLING_FIGURES", "print")
+    (source,) = re.findall(r'src="data:image/png;base64,([^"]+)"', shown(draw).data)
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(source))).convert("RGB")).astype(int)
+    for ink in ("#d55e00", *inks):
+        assert abs(pixels - np.array(ImageColor.getrgb(ink))).max(axis=-1).min() <= 2
 
 
 def test_an_array_becomes_a_line_per_place_and_prompts_their_numbers():

@@ -5,13 +5,13 @@ import itertools
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from coupling_lib.figures import style
 from coupling_lib.measures.random_bases import Chance
 
-ROLES = (style.TRAINED, style.UNTRAINED, style.NULL)
+ROLES = (style.TRAINED, style.UNTRAINED, style.SHARED, style.NULL)
 
 # Viénot, Brettel and Mollon (1999): linear RGB as a dichromat without red, and without green, receptors sees it.
 PROTAN = np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]])
@@ -59,6 +59,13 @@ def test_ink_goes_monotonically_from_the_page_to_the_strongest_contrast(theme):
     assert (steps <= 1e-9).all() if theme == "light" else (steps >= -1e-9).all()
     assert abs(brightness[0] - page) < 0.01
     assert abs(brightness[-1] - page) > 0.8
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_from_the_middle_tone_on_ink_has_a_contrast_of_three_to_one_with_its_page(theme):
+    with style.theme(theme):
+        shades = style.ink()(np.linspace(style.middle_tone(), 1, 64))
+        assert min(contrast(to_hex(shade), style.colour("page")) for shade in shades) >= 3
 
 
 def test_values_that_are_not_numbers_are_transparent():

@@ -43,6 +43,7 @@ def test_labels_are_the_first_prompts_tokens_or_their_positions():
 def test_grids_show_matrices_relative_to_the_rows_jacobian_beside_their_mismatch():
     both = networks()
     figure = tokens.draw_grid(tokens.take_grid(both, NAME), null=0.95)
+    assert [axes.get_title() for axes in figure.axes[:4]] == ["Untrained", "Untrained", "Trained", "Trained"]
     grid, map_ = (axes.images[0].get_array() for axes in figure.axes[2:4])
     data = both.sel(network="trained")
     expected = abs(data.matrix.values[1, 2]) / data.singular_values.values[0, 1, 0]

@@ -51,6 +51,7 @@ def test_depth_of_the_shared_part_is_that_of_the_matrices_without_their_trace(mo
             assert value == pytest.approx(miscoupling(J, rest[other], K), abs=2e-4)
     assert set(VARIANTS_OF_PARTS) < set(shared.data_vars) and "miscoupling" not in shared
     assert shared["variant"].values.tolist() == list(VARIANTS_OF_PARTS)
+    assert shared_parts("miscoupling", one=measured) == {} and shared_parts(VARIANT, one=measured)["one"].equals(shared)
 
 
 def test_tokens_of_the_shared_part_are_those_of_the_matrices_without_their_trace(model):
@@ -97,7 +98,7 @@ def test_effects_of_the_shared_part_are_those_of_its_numbers(measured):
 
 def test_products_alone_have_no_shared_part_and_say_so(model):
     ds = cl.measure_depth(model, [PARIS], ks=(K,), formed=False)
-    assert shared_parts(one=ds) == {} and list(with_shared_part(trained=ds)) == ["trained"]
+    assert shared_parts(VARIANT, one=ds) == {} and list(with_shared_part(trained=ds)) == ["trained"]
     with pytest.raises(
         ParameterError, match="'nano-neox' holds no shared part; measure_depth has it unless `formed` is"
     ):

@@ -75,6 +75,7 @@ def test_configuration_and_record_are_those_of_a_dense_model(q4):
     assert (model.precision, model.revision, model.untrained, model.offloaded) == ("float32", None, False, False)
     record = provenance.provenance(model, ["Paris"])
     assert record["source"] == f"{q4.file} (Q4_1, sha256 {packages.sha256(q4.file)[:12]})"
+    assert provenance.stored_as(record) == "Q4_1"
     assert record["precision"] == "float32" and record["n_blocks"] == tiny.BLOCKS
 
 

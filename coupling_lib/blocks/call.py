@@ -1,0 +1,102 @@
+"""One call of one block, as the model made it: what it was given, by name, and what it gave."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedConfig
+
+from coupling_lib.blocks.attention import KeysValues
+from coupling_lib.blocks.choices import Held
+from coupling_lib.errors import UnsupportedModelError
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCall:
+    """One call of one block, as the model made it."""
+
+    block: nn.Module
+    input: Tensor
+    output: Tensor
+    stream: str
+    arguments: dict[str, Any]
+    keys_values: dict[str, KeysValues] = field(default_factory=dict)
+    config: PreTrainedConfig | None = None
+    chosen: tuple[Tensor, ...] = ()
+    positional: int = 0
+
+    def with_arguments(self, change: Callable[[str, Tensor], Any]) -> "BlockCall":
+        """Change every tensor among the arguments but the residual stream."""
+        changed = {name: on_tensors(partial(change, name), value) for name, value in self.arguments.items()}
+        return replace(self, arguments=changed)
+
+    def with_argument(self, name: str, value: Any) -> "BlockCall":
+        """Set one argument."""
+        return replace(self, arguments={**self.arguments, name: value})
+
+    def on(self, device: torch.device | str) -> "BlockCall":
+        """Bring all that a block was called with to one device, that of the block where a model lies on several."""
+        moved = self.with_arguments(lambda _, value: value.to(device))
+        chosen = tuple(each.to(device) for each in self.chosen)
+        return replace(moved, input=self.input.to(device), output=self.output.to(device), chosen=chosen)
+
+    def replay(self, block: nn.Module, stream: Tensor) -> Tensor:
+        """Call a block as the model did, on another residual stream."""
+        # As many by position as the model gave so: hooks of others may look for them there.
+        cast = self.with_arguments(lambda _, value: value.to(stream.dtype) if value.is_floating_point() else value)
+        given = {self.stream: stream} | cast.arguments
+        first, rest = list(given.values())[: self.positional], dict(list(given.items())[self.positional :])
+        with Held(self.chosen) if self.chosen else nullcontext():
+            return residual_stream(block(*first, **rest), stream.shape)
+
+
+def on_tensors(change: Callable[..., Any], *values: Any) -> Any:
+    """Change a tensor, or each one in a tuple, list or dictionary; of several values alike, those in the same place."""
+    first = values[0]
+    if isinstance(first, Tensor):
+        return change(*values)
+    if isinstance(first, tuple | list):
+        return type(first)(map(partial(on_tensors, change), *values))
+    if isinstance(first, Mapping) and not isinstance(first, Cache):
+        return {name: on_tensors(change, *(value[name] for value in values)) for name in first}
+    return first
+
+
+def _form(value: Any) -> tuple[int, ...] | str:
+    """Say what was seen where a tensor of some shape was expected."""
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+
+
+def residual_stream(returned: Any, shape: torch.Size) -> Tensor:
+    """Take the residual stream out of what a block returns: a bare tensor or a tuple that starts with it."""
+    # Indexing a bare tensor with `[0]` would silently take batch element 0, so the shape is checked.
+    stream = returned[0] if isinstance(returned, tuple | list) and returned else returned
+    if not isinstance(stream, Tensor) or stream.shape != shape:
+        raise UnsupportedModelError(
+            f"a block returned {_form(stream)}; a residual stream of shape {tuple(shape)} was expected"
+        )
+    return stream
+
+
+def block_call(
+    block: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any, keys_values: dict[nn.Module, KeysValues]
+) -> BlockCall:
+    """Sort out a block's arguments by name: the residual stream, caches (dropped), and the rest."""
+    signature = inspect.signature(type(block).forward)
+    bound = signature.bind(block, *args, **kwargs).arguments
+    rest = next((name for name, p in signature.parameters.items() if p.kind is p.VAR_KEYWORD), None)
+    arguments = {name: value for name, value in list(bound.items())[1:] if name != rest} | bound.get(rest, {})
+    stream, first = next(iter(arguments.items()), ("", None))
+    if not isinstance(first, Tensor) or first.ndim != 3 or len(first) != 1 or not first.is_floating_point():
+        raise UnsupportedModelError(
+            f"a block was called with {_form(first)}; a residual stream of shape (1, n, d) was expected"
+        )
+    others = {name: None if isinstance(value, Cache) else value for name, value in arguments.items() if name != stream}
+    recorded = {name: keys_values[part] for name, part in block.named_modules() if part in keys_values}
+    output = residual_stream(output, first.shape).detach()
+    return BlockCall(block, first.detach(), output, stream, others, recorded, positional=len(args))

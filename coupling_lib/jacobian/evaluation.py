@@ -1,0 +1,164 @@
+"""One block, evaluated with a graph at a few tokens, and what is refused before or after.
+
+What is differentiated is the map that the model evaluated: with what stood on the block when it was traced, and to
+within rounding of what it gave there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from coupling_lib.blocks import attention, precision
+from coupling_lib.blocks.agreement import holds, replay_error
+from coupling_lib.blocks.blockmap import prompts_map, state_size, token_map
+from coupling_lib.blocks.postnorm import without_norms
+from coupling_lib.blocks.rules import all_rules
+from coupling_lib.blocks.standing import standing, where
+from coupling_lib.errors import UntrustworthyResultError
+
+if TYPE_CHECKING:
+    from coupling_lib.jacobian.tracing import Trace
+
+# An int8 block rounds its activations to 8 bits in the model and not here, relative to what it adds to a token.
+_INT8 = 1e-1
+# Entries of a Jacobian of two tokens so small, times the rounding of a number, may be nothing but rounding.
+_TINY = 10
+
+
+def evaluate(
+    traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str
+) -> tuple[Tensor, Tensor]:
+    """Evaluate a block with a graph: the varied states at $t_1$ and the read states at $t_2$, both `(T, d)`."""
+    _check_standing(traces[0], block)
+    return _evaluated(traces[0].block(block), traces, block, pairs, boundary, traces[0].dtype)
+
+
+def _evaluated(
+    module: nn.Module,
+    traces: Sequence[Trace],
+    block: int,
+    pairs: Sequence[tuple[int, int]],
+    boundary: str,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Evaluate a block by a copy of it in some number format."""
+    trace, calls = traces[0], [trace.calls[block] for trace in traces]
+    start, end = torch.tensor(pairs, device=calls[0].input.device).T
+    one = pairs[0][0] == pairs[0][1]
+    positions = start[:, None] if one else torch.stack([start, end], dim=1)
+    states = _at([call.input for call in calls], positions).to(dtype)
+    with torch.enable_grad(), attention.under(module, trace.blocks.attention), all_rules(module):
+        x = states[:, 0].clone().requires_grad_(True)
+        few = torch.cat([x[:, None], states[:, 1:]], dim=1)
+        if len(calls) > 1:
+            map_ = prompts_map(calls, module, positions)
+        else:
+            map_ = token_map(calls[0], module, _route(trace, block, pairs), positions)
+        y = map_(few)[:, -1]
+        _check_replay(traces, block, pairs, y.detach(), end)
+        if boundary == "branch" and (norms := trace.blocks.post_norm.get(block)):
+            with without_norms(module, norms):
+                y = map_(few)[:, -1]
+        if boundary == "hidden_states" and block == trace.n_blocks - 1:
+            y = trace.final_norm(y.to(trace.dtype)).to(dtype)
+        return x, y
+
+
+def _at(streams: Sequence[Tensor], positions: Tensor) -> Tensor:
+    """Take the states at positions `(T, ...)` of one prompt's stream `(1, n, d)`, or row by row of T prompts'."""
+    if len(streams) == 1:
+        return streams[0][0][positions]
+    return torch.stack([stream[0][own] for stream, own in zip(streams, positions, strict=True)])
+
+
+def _check_replay(
+    traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], replayed: Tensor, end: Tensor
+) -> None:
+    """Refuse to differentiate a map that is not the one the model evaluated."""
+    trace, calls = traces[0], [each.calls[block] for each in traces]
+    recorded, stream = (
+        _at(states, end) for states in ([call.output for call in calls], [call.input for call in calls])
+    )
+    tolerance = _INT8 if trace.model.precision == "int8" else None
+    for number, (found, y, x) in enumerate(zip(replayed, recorded, stream, strict=True)):
+        if not (over := replay_error(calls[0], found, y, x, tolerance)) <= 1:
+            away = float((found - y.to(found.dtype)).norm() / (y - x).to(found.dtype).norm())
+            raise UntrustworthyResultError(
+                f"{position_name(trace, block, pairs[number])}: replayed on its own, the block differs by {away:.1e} "
+                f"of what it adds to its stream from what it gave inside the model, {over:.1g} times what is accepted"
+            )
+
+
+def _check_standing(trace: Trace, block: int) -> None:
+    """Refuse a block on which something else stands than when it was traced."""
+    module = trace.model.blocks.modules[block]
+    if standing(module) != trace.blocks.standing[block]:
+        raise UntrustworthyResultError(
+            f"{trace.model.name!r}, block {block}: a hook or a forward of your own was put on or taken off since the "
+            f"trace ({where(module)} carries one); trace again"
+        )
+
+
+def _route(trace: Trace, block: int, pairs: Sequence[tuple[int, int]]) -> str:
+    """Tell by which route a block is evaluated at some pairs."""
+    # A causal block does not let an earlier token see a later one; only the whole sequence can say so.
+    route = trace.routes[block]
+    if route != "attention" and any(start > end for start, end in pairs):
+        return "sequence"
+    if route == "sequence" or not trace.blocks.standing[block]:
+        return route
+    # A hook may do one thing at one position and another at the next: each pair is compared with the whole sequence.
+    for pair in pairs:
+        if (block, pair) not in trace._holds:
+            call, name = trace.calls[block], trace.blocks.attention
+            trace._holds[block, pair] = holds(call, trace.block(block), route, name, pair)
+    return route if all(trace._holds[block, pair] for pair in pairs) else "sequence"
+
+
+def n_evaluated(trace: Trace, block: int, pairs: Sequence[tuple[int, int]]) -> int:
+    """Count the tokens whose intermediate values a cotangent meets, a state as so many tokens as are its size."""
+    route = _route(trace, block, pairs)
+    if route == "state":
+        # A cotangent meets the state as a whole, some four times; a state may be a hundred times a stream.
+        states = state_size(trace.calls[block], trace.block(block)) // (4 * trace.d_model)
+        return (1 + states) * (1 + max(end - start for start, end in pairs))
+    return trace.n_tokens if route == "sequence" else len(pairs)
+
+
+def random_cotangent(trace: Trace) -> Tensor:
+    """Draw a cotangent `(d,)`, the same each time."""
+    return torch.randn(trace.d_model, generator=torch.Generator().manual_seed(0))
+
+
+def refuse_rounding(trace: Trace, block: int, pair: tuple[int, int], boundary: str, u: Tensor, product: Tensor) -> None:
+    """Refuse a Jacobian between two tokens that is nothing but rounding, told by its product with a cotangent."""
+    # What has decayed below the rounding of the sums that it was made of differs wholly in wider numbers.
+    if trace.dtype == torch.float64 or float(product.norm()) > _TINY * torch.finfo(trace.dtype).eps * float(u.norm()):
+        return
+    wide = precision.dense_copy(trace.model.blocks.modules[block], torch.float64)
+    x, y = _evaluated(wide, [trace], block, [pair], boundary, torch.float64)
+    (wanted,) = torch.autograd.grad(y, x, u.to(y)[None], allow_unused=True, materialize_grads=True)
+    if not float((wanted[0] - product.double()).norm()) <= 0.1 * float(wanted.norm()):
+        raise zero_jacobian(trace, block, pair, f"rounding ({float(product.norm() / u.norm()):.0e} in {trace.dtype})")
+
+
+def zero_jacobian(trace: Trace, block: int, pair: tuple[int, int], what: str = "zero") -> UntrustworthyResultError:
+    """Give the error for a Jacobian that is zero, or as good as that: why it is, and what to do."""
+    (start, end), named = pair, f"the Jacobian of {position_name(trace, block, pair)} is {what}"
+    if start > end:
+        return UntrustworthyResultError(
+            f"{named}: position {end} does not attend to position {start}, a later one; in a causal model that is "
+            f"so by construction: exchange the two, token_in={end} and token_out={start}"
+        )
+    far = "a token outside of its window, or a masked one: take one nearer"
+    why = f"position {end} does not attend to position {start} in this block ({far}), or " if start < end else ""
+    return UntrustworthyResultError(f"{named}: {why}its weights dropped out of differentiation")
+
+
+def position_name(trace: Trace, block: int, pair: tuple[int, int]) -> str:
+    """Name a block and a pair of tokens, from 0 as in code."""
+    return f"{trace.model.name!r}, block {block}, token {pair[0]} -> {pair[1]}"
