@@ -34,8 +34,12 @@ def skeleton(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Pr
 
 def needed(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict[str, int]:
     """Compute what the weights of a model need, without making them."""
+    return needed_by(skeleton(model_class, config))
+
+
+def needed_by(hf: PreTrainedModel) -> dict[str, int]:
+    """Compute what the weights of a model need, from its skeleton."""
     # bitsandbytes quantises the linear layers of the blocks; embeddings and the output layer stay in float32.
-    hf = skeleton(model_class, config)
     total, head = sum(parameter.numel() for parameter in hf.parameters()), hf.get_output_embeddings()
     linear = sum(m.weight.numel() for m in hf.modules() if isinstance(m, nn.Linear) and m is not head)
     need = {name: int(size * total) for name, size in _PLAIN.items()}

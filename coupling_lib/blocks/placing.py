@@ -43,7 +43,10 @@ class Plan:
 
 def plan(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Plan:
     """Divide a model into its blocks and the rest, without making its weights."""
-    hf = memory.skeleton(model_class, config)
+    return _divided(memory.skeleton(model_class, config))
+
+
+def _divided(hf: PreTrainedModel) -> Plan:
     found = find_blocks(hf)
     sizes = [_size(block) for block in found.modules]
     others = []
@@ -89,7 +92,8 @@ def choose(
     budget: int | None,
 ) -> Placing:
     """Decide where a model goes: on the first device, on all of them, or its blocks on disk; or refuse it."""
-    need, division, device = memory.needed(model_class, config), plan(model_class, config), devices[0]
+    skeleton = memory.skeleton(model_class, config)
+    need, division, device = memory.needed_by(skeleton), _divided(skeleton), devices[0]
     on_disk = None if "quantization_config" in arguments else division.bytes(arguments["dtype"])
     # A block whose weights are not float32 is measured on a float32 copy.
     copy = 0 if precision == "float32" else 4 * division.largest
