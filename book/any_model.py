@@ -32,10 +32,8 @@ def any_model_page() -> str:
     return "\n".join([
         f"The version of transformers is {version}.\n",
         table(head, counts),
-        "## Every type\n",
-        ":::{div} any-model",
+        "## The types\n",
         table(("type", "mapping", "what came out"), types),
-        ":::\n",
     ])  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 // Puts a search field above the table of model types: rows that hold every word are shown.
 (function () {
   "use strict";
-  const holder = document.querySelector(".any-model");
-  if (!holder) return;
-  const rows = [...holder.querySelectorAll("tbody tr")].map((row) => ({ row, text: row.textContent.toLowerCase() }));
+  const section = document.getElementById("the-types");
+  if (!section) return;
+  const rows = [...section.querySelectorAll("tbody tr")].map((row) => ({ row, text: row.textContent.toLowerCase() }));
   const search = document.createElement("p");
   search.innerHTML = '<label>Find a type <input type="search" placeholder="llama, or refused" autocomplete="off"></label> <span role="status"></span>';
   const [field, said] = search.querySelectorAll("input, [role]");
@@ -17,6 +17,6 @@
     said.textContent = `${shown} of ${rows.length} types`;
   }
   field.addEventListener("input", show);
-  holder.prepend(search);
+  section.querySelector("h2").after(search);
   show();
 })();

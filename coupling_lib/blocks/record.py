@@ -244,7 +244,7 @@ def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int)
                 f"{type(hf).__name__} does not say how large its images are; take a vision transformer, whose "
                 "configuration has an image_size"
             )
-        shape = (1, config.num_channels, *sides(config.image_size))
+        shape = (1, getattr(config, "num_channels", 3), *sides(config.image_size))
         return torch.randn(shape, generator=generator).to(hf.device, hf.dtype)
     return torch.randint(0, stack_config(hf).vocab_size, (1, n_tokens), generator=generator).to(hf.device)
 

@@ -11,6 +11,7 @@ from torch import nn
 from transformers import DynamicCache
 
 from coupling_lib.blocks import record as blocks
+from coupling_lib.blocks.call import residual_stream
 from coupling_lib.errors import ParameterError, UnsupportedModelError
 from coupling_lib.inputs.images import load_images, normalisation
 from coupling_lib.jacobian.tracing import trace
@@ -37,9 +38,9 @@ def test_blocks_output_both_kinds_and_the_accessor_takes_both():
 
 def test_a_bare_tensor_of_another_shape_is_refused():
     with pytest.raises(UnsupportedModelError, match=r"returned \(9, 32\); a residual stream of shape \(1, 9, 32\)"):
-        blocks.residual_stream(torch.zeros(9, 32), torch.Size([1, 9, 32]))
+        residual_stream(torch.zeros(9, 32), torch.Size([1, 9, 32]))
     with pytest.raises(UnsupportedModelError, match="returned NoneType"):
-        blocks.residual_stream(None, torch.Size([1, 9, 32]))
+        residual_stream(None, torch.Size([1, 9, 32]))
 
 
 def test_recorded_states_equal_those_of_plain_hooks():

@@ -1,0 +1,59 @@
+"""The page of every model type: what the table says stands on it, whatever an error's text holds."""
+
+from __future__ import annotations
+
+import csv
+import re
+
+import any_model
+import pytest
+import test_browser
+
+from coupling_lib import paths
+
+chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
+SCRIPT = paths.ROOT / "book" / "_static" / "any-model.js"
+
+FIELDS = ("mapping", "type", "class", "outcome", "route", "exact_to", "states_to", "why", "transformers")
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return any_model.any_model_page()
+
+
+def test_every_row_of_the_table_is_a_row_of_the_page_and_the_counts_add_up(page):
+    with (paths.DATA / "families.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    shown = re.findall(r"^\| `([\w.-]+)` \| ([\w ]+) \| \*\*([\w ]+)\*\* ", page, re.MULTILINE)
+    assert shown == [(row["type"], row["mapping"], row["outcome"]) for row in rows]
+    counts = re.findall(r"^\| ([a-z ]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", page, re.MULTILINE)
+    assert [name for name, *_ in counts] == ["causal", "masked", "image classification", "image and text"]
+    for name, types, *outcomes in counts:
+        assert int(types) == sum(map(int, outcomes)) == sum(row["mapping"] == name for row in rows)
+    assert f"The version of transformers is {rows[0]['transformers']}." in page
+
+
+def test_a_row_says_how_exactly_or_why_not():
+    row = dict.fromkeys(FIELDS, "") | {"class": "LlamaForCausalLM", "route": "attention", "exact_to": "5e-07"}
+    assert any_model.said(row | {"states_to": "4e-07"}) == (
+        "`LlamaForCausalLM` by attention: Jacobians to 5e-07, states to 4e-07"
+    )
+    said = any_model.said(dict.fromkeys(FIELDS, "") | {"why": "a <b>|`x`* *y*"})
+    assert said == "a &#60;b&#62;&#124;&#96;x&#96;&#42; &#42;y&#42;"
+
+
+@pytest.mark.browser
+def test_the_field_shows_the_rows_that_hold_every_word_and_says_how_many(tab):
+    assert SCRIPT.stat().st_size < 1500
+    rows = "".join(f"<tr><td>{text}</td></tr>" for text in ("llama exact", "bart refused", "mbart exact"))
+    tab.set_content(f'<section id="the-types"><h2>The types</h2><table><tbody>{rows}</tbody></table></section>')
+    tab.add_script_tag(content=SCRIPT.read_text(encoding="utf-8"))
+    status, field = tab.get_by_role("status"), tab.get_by_role("searchbox", name="Find a type")
+    assert status.inner_text() == "3 of 3 types"
+    for typed, shown in (("BART", ["bart refused", "mbart exact"]), ("bart  exact", ["mbart exact"]), ("x y", [])):
+        field.fill(typed)
+        assert [row.inner_text() for row in tab.get_by_role("row").all()] == shown
+        assert status.inner_text() == f"{len(shown)} of 3 types"
+    field.fill("")
+    assert status.inner_text() == "3 of 3 types" and not tab.wrong
