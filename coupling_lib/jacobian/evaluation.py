@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # An int8 block rounds its activations to 8 bits in the model and not here, relative to what it adds to a token.
 _INT8 = 1e-1
 # Entries of a Jacobian of two tokens so small, times the rounding of a number, may be nothing but rounding.
-_TINY = 10
+_TINY = 100
 
 
 def evaluate(
