@@ -246,5 +246,5 @@ def test_a_jacobian_that_is_rounding_is_treated_as_zero():
         layer.mlp = Cancelling(layer.mlp)
     trace = cl.trace(cl.wrap_model(hf.eval()), IDS)
     for use in (lambda J: J.dense(), lambda J: J @ torch.ones(32)):
-        with pytest.raises(UntrustworthyResultError, match=r"token 7 -> 10 is rounding \(\de-08 in torch.float32\)"):
+        with pytest.raises(UntrustworthyResultError, match=r"token 7 -> 10 is rounding \(\de-0\d in torch.float32\)"):
             use(trace.jacobian(1, 7, LAST))
