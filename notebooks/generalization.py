@@ -63,7 +63,7 @@ show(
 
 # %% [markdown]
 # The correlation beyond width, in six ways: what is held fixed, among which models, and which models count as one
-# family when the interval is drawn. `least` and `most` are its range when any one family is left out.
+# family in the error. `least` and `most` are its range when any one family is left out.
 
 # %%
 partial = figure_1a.partial_table(points)
@@ -146,7 +146,7 @@ show(
     figures.take_sign(signs, untrained, reading),
     name="generalization-sign",
     caption=f"Left: correlation of coupling with minus validation loss across the same {signs.models.iloc[0]} models, "
-    "at each step that they share, with 95 % bootstrap intervals over models. Right: coupling against the loss "
+    "at each step that they share, with 95 % intervals over models. Right: coupling against the loss "
     f"of all {len(untrained)} checkpoints, step 0 included, with a line and a parabola.",
     provenance=origin,
 )
@@ -214,7 +214,7 @@ show(
     figures.draw_rivals,
     figures.take_rivals(rivals),
     name="generalization-rivals",
-    caption="Coupling and its rivals over the last checkpoints. Left: R² of a line, with 95 % bootstrap interval over "
+    caption="Coupling and its rivals over the last checkpoints. Left: R² of a line, with 95 % interval over "
     "models. Right: partial correlation given all other predictors.",
     provenance=origin,
 )
@@ -250,7 +250,7 @@ groups.round(2)
 #
 # The paper fits both to its figure. Cross-validation asks which of the two predicts points that it was not fitted to.
 # Which points are left out together is drawn at random, so it is drawn forty times; `wins` counts the draws in which
-# the exponential is ahead. `gain` is its lead in R², and its interval says what another set of models could have given.
+# the exponential is ahead. `gain` is its lead in R², and its interval says what other families of models could have given.
 
 # %%
 shaped = {
@@ -273,7 +273,7 @@ show(
 )
 
 # %%
-shapes = correlations.shape_table(shaped)
+shapes = correlations.shape_table(shaped, {"The paper's figure 1a": figure_1a.base_family(points["family"])})
 shapes.round(3)
 
 # %% [markdown]

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.effects import OtherRuns, numbers
-from coupling_lib.measures.generalization import RIVALS, coupling_columns
+from coupling_lib.measures.generalization import RIVALS, coupling_columns, suite
 from coupling_lib.metrics import regression
 from coupling_lib.metrics.inference import Effect, effect_of
 from coupling_lib.metrics.statistics import correlation_over, fit_with_interval
@@ -189,6 +189,13 @@ def other_runs(table: pd.DataFrame, coupling: str, model: str = "") -> OtherRuns
     freedom = int(repeated.sum()) - len(others[repeated].drop_duplicates([*recipe, "step"]))
     squares = float(((others[coupling] - same.transform("mean"))[repeated] ** 2).sum())
     return OtherRuns(turn(others, coupling), (squares / freedom) ** 0.5 if freedom else np.nan, freedom)
+
+
+def runs_beside(model: str, variant: str, k: int) -> OtherRuns:
+    """Say what the suite's other runs tell of a model, by the reading in question or else the default one."""
+    table = suite()
+    column = next(name for name in (f"{variant}_k{k}", "normalized_miscoupling_k10") if name in table)
+    return other_runs(table.assign(coupling=1 - table[column]), "coupling", model)
 
 
 def tokens_by_phase(table: pd.DataFrame, coupling: str) -> dict[str, dict[str, float]]:
