@@ -283,7 +283,9 @@ def judged(cell: Cell, draws: int) -> dict[str, float]:
         truth = cell.truth(size) if cell.truth else np.median(value)
         rows.append((sure / draws, float(np.mean((low <= truth) & (truth <= high)))))
     (false, _), (power, coverage) = rows
-    return {"false_alarms": false, "coverage": coverage, "power": power}
+    # The interval is of one network alone, and says nothing of what the null's error is about.
+    coverage = math.nan if cell.null_error else coverage
+    return {"draws": draws, "false_alarms": false, "coverage": coverage, "power": power}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -299,7 +301,7 @@ def main(arguments: list[str] | None = None) -> None:
         for at, found in zip(chosen, pool.map(partial(judged_at, draws=given.draws), chosen), strict=True):
             cell = CELLS[at]
             lines[cell.name] = {**lines.get(cell.name, {}), "n": cell.n, **found}
-            print(f"{cell.name}: " + ", ".join(f"{name} {value:.3f}" for name, value in found.items()), flush=True)
+            print(f"{cell.name}: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True)
     kept = {cell.name: lines[cell.name] for cell in CELLS if cell.name in lines}
     pd.DataFrame.from_dict(kept, orient="index").rename_axis("cell").to_csv(TABLE, float_format="%.4g")
 

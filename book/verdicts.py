@@ -103,9 +103,10 @@ class Evidence:
         found = {"differs": min(1.0, 2 * min(self._beyond(0.0, 1), self._beyond(0.0, -1)))}
         if not math.isnan(self.margin):
             margin = self._scaled(self.margin)
-            found["small"] = max(self._beyond(-margin, 1), self._beyond(margin, -1))
+            # Both are two-sided as well: at 5 % the 95 % interval lies on one side of the margin as a whole.
+            found["small"] = min(1.0, 2 * max(self._beyond(-margin, 1), self._beyond(margin, -1)))
             if self.claims == "within":
-                found["large"] = min(self._beyond(margin, 1), self._beyond(-margin, -1))
+                found["large"] = min(1.0, 2 * min(self._beyond(margin, 1), self._beyond(-margin, -1)))
                 del found["differs"]
         return found
 

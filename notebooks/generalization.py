@@ -250,7 +250,8 @@ groups.round(2)
 #
 # The paper fits both to its figure. Cross-validation asks which of the two predicts points that it was not fitted to.
 # Which points are left out together is drawn at random, so it is drawn forty times; `wins` counts the draws in which
-# the exponential is ahead. `gain` is its lead in R², and its interval says what other families of models could have given.
+# the exponential is ahead. `gain` is its lead in R², and its interval says what other families of models could have
+# given.
 
 # %%
 shaped = {

@@ -41,7 +41,7 @@ class Effect(NamedTuple):
     high: float  #: Upper end.
     error: float  #: Its standard error; of a correlation, on Fisher's scale.
     n: int  #: Number of independent values behind it: prompts, models, or groups of models.
-    skew: float = 0.0  #: Skewness of the values that it is the mean of.
+    skew: float = 0.0  #: Skewness of the values that it is the mean of, or of the influences of groups on it.
     freedom: float = np.nan  #: Degrees of freedom of its error; n - 1 where it is NaN.
 
 
@@ -152,9 +152,11 @@ def jackknifed(statistic: Statistic, groups: ArrayLike, fisher: bool = False, le
     # A group without which there is no such number, as no variable then varies, is all that it stands on.
     left = np.array([scale(np.nan_to_num(statistic(whole[groups != name]))) for name in names])
     error = max(float(np.sqrt((n - 1) / n * np.sum((left - value) ** 2))), least)
-    freedom = _freedom(left - left.mean())
-    low, high = ends(value, error, freedom)
-    return Effect(float(back(value)), float(back(low)), float(back(high)), error, n, 0.0, freedom)
+    influence = left.mean() - left
+    # On Fisher's scale there is no skewness left to speak of.
+    freedom, skew = _freedom(influence), 0.0 if fisher else float(skewness(influence))
+    low, high = ends(value, error, freedom, skew / n**0.5)
+    return Effect(float(back(value)), float(back(low)), float(back(high)), error, n, skew, freedom)
 
 
 def _freedom(influence: NDArray[np.float64]) -> float:

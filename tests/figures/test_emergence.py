@@ -7,7 +7,7 @@ from matplotlib.colors import to_hex
 
 from coupling_lib.figures import emergence, style
 from coupling_lib.figures.show import frame
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.metrics.inference import mean_interval
 from tests.figures.cases_emergence import NAME, K
 from tests.figures.trajectory_cases import STEPS, make_emergence
 

@@ -11,7 +11,7 @@ import xarray as xr
 
 from coupling_lib.measures import effects
 from coupling_lib.metrics.coupling import coupling_matrix, miscoupling
-from coupling_lib.metrics.statistics import Effect
+from coupling_lib.metrics.inference import Effect
 from coupling_lib.metrics.subspaces import random_frame
 
 RNG = np.random.default_rng(0)
