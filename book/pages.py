@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import yaml
+from calibrated import calibration_page
 from chapters import CHAPTERS, run_part, verdicts_part
 from complete import pages
 from idea import idea_neighbours, idea_toy, landing_page
@@ -251,6 +252,7 @@ MEASURED = {
 }
 READ = {
     "claims": claims_page,
+    "calibration": calibration_page,
     "idea-toy": idea_toy,
     "models": models_page,
     "measured": measured_page,

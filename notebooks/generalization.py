@@ -47,7 +47,8 @@ command = provenance.papermill_command("generalization", vars(p))
 # the notebook on nulls). That the figure shows this normalisation is an inference.
 #
 # Width explains most of the horizontal axis, and most of the score. So the question is what is left when width is
-# taken out of *both*. The right panel answers it: there, too, models with more coupling score higher.
+# taken out of *both*. The right panel shows it: there, too, models with more coupling score higher, and over families
+# of models that is undecided.
 
 # %%
 points = generalization.figure_1a()
@@ -94,7 +95,8 @@ show(
 # %% [markdown]
 # **A trap.** $(1-c)\sqrt{0.1\,d}$ divides the width out of coupling. Set against the *raw* score it explains nothing.
 # That is no evidence: the quantity itself rises with $\log d$, and so does the score, and the two hide the relation
-# between them (suppression). With the score cleared as well, it appears: the line `mismatch` above.
+# between them (suppression). With the score cleared as well, it appears over models, and over families it is undecided:
+# the line `mismatch` above.
 #
 # How much better than its rivals does coupling explain the score? The table gives the differences of R², with
 # intervals over families:

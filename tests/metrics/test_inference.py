@@ -8,7 +8,7 @@ import scipy.optimize
 import scipy.stats
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.inference import effect_of, jackknifed, mean_interval, skewness, tail, widened
+from coupling_lib.metrics.inference import effect_of, ends, jackknifed, mean_interval, skewness, tail, widened
 from coupling_lib.metrics.statistics import pearson
 
 
@@ -27,20 +27,24 @@ def test_skewness_is_scipy_s_and_nothing_where_nothing_varies():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_each_end_is_the_further_of_student_s_and_the_root_of_hall_s_transformation(sign):
+def test_the_end_on_the_side_of_the_long_tail_is_hall_s_and_the_other_student_s(sign):
     values = sign * np.random.default_rng(3).exponential(size=10)
-    n, lean = 10, scipy.stats.skew(values, bias=False) / np.sqrt(10)
-    mean, error, quantile = values.mean(), scipy.stats.sem(values), scipy.stats.t.ppf(0.975, n - 1)
-
-    def hall(t):
-        return ((1 + lean * t / 3) ** 3 - 1) / lean + lean / 6
-
-    roots = [scipy.optimize.brentq(lambda t, s=s: hall(t) - s * quantile, -60, 60) for s in (1, -1)]
+    lean, error = abs(scipy.stats.skew(values, bias=False)) / np.sqrt(10), scipy.stats.sem(values)
+    quantile, mean = scipy.stats.t.ppf(0.975, 9), values.mean()
     found = mean_interval(values)
-    assert found.low == pytest.approx(mean - error * max(quantile, roots[0]))
-    assert found.high == pytest.approx(mean + error * max(quantile, -roots[1]))
-    for end, side in ((found.low, 1), (found.high, -1)):
-        assert tail(side * (mean - end) / error, n - 1, side * lean) == pytest.approx(0.025)
+    long, short = (found.high - mean, mean - found.low)[::sign]
+    assert short == pytest.approx(error * quantile)
+    assert tail(long / error, 9, -lean) == pytest.approx(0.025) == tail(short / error, 9, lean)
+    # For little skewness it is the root of Hall's transformation.
+    small = 0.02
+    root = scipy.optimize.brentq(lambda t: ((1 - small * t / 3) ** 3 - 1) / -small - small / 6 - quantile, 0, 9)
+    assert float(ends(0.0, 1.0, 9, small)[1]) == pytest.approx(root, abs=1e-4)
+
+
+def test_the_further_out_the_less_likely_however_skewed():
+    found = [tail(distance, 11, -0.8) for distance in np.linspace(-3, 30, 200)]
+    assert (np.diff(found) < 0).all() and found[-1] < 1e-3
+    assert all(tail(d, 11, -0.8) > scipy.stats.t.sf(d, 11) for d in (0.5, 2.0, 8.0))
 
 
 def test_any_axis_may_be_the_one_of_the_values_and_one_value_has_no_interval():
