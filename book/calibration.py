@@ -4,8 +4,8 @@
 
 Each cell of `CELLS` is a kind of reading at an n, with groups and a shape of values that the book has. Data are drawn
 without an effect, where the rule must stay silent, and with the stated one. They pass through the functions that the
-claims use, and through `verdicts.Evidence`. What comes out is kept in `book/calibration.csv`, beside what the rule gave
-before it was mended; `calibrated` makes the page of it.
+claims use, and through the rule of `verdicts`. What comes out is kept in `book/calibration.csv`, beside what the rule
+gave before it was mended; `calibrated` makes the page of it.
 """
 
 from __future__ import annotations

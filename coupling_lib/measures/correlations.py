@@ -193,7 +193,7 @@ def other_runs(table: pd.DataFrame, coupling: str, model: str = "") -> OtherRuns
 
 def runs_beside(model: str, variant: str, k: int) -> OtherRuns:
     """Say what the suite's other runs tell of a model, by the reading in question or else the default one."""
-    table = suite()
+    table = suite().copy()  # in one piece: pandas warns of a column more in one of many
     column = next(name for name in (f"{variant}_k{k}", "normalized_miscoupling_k10") if name in table)
     return other_runs(table.assign(coupling=1 - table[column]), "coupling", model)
 

@@ -47,16 +47,8 @@ class Effect(NamedTuple):
 
 
 def tail(distance: float, freedom: float, lean: float = 0.0) -> float:
-    """Probability of lying so many standard errors above the truth, or more; the larger of Student's and Hall's.
-
-    Args:
-        distance: estimate minus truth, in standard errors.
-        freedom: degrees of freedom of the standard error.
-        lean: skewness of the values over the root of their number; with another sign for a distance to the other side.
-
-    Returns:
-        a probability.
-    """
+    """Probability of lying so many standard errors above the truth, or more; the larger of Student's and Hall's."""
+    # Below the truth the lean, skewness over the root of n, has its other sign.
     against, reached = max(0.0, -lean), float(distance)
     if against and distance > 0:
         for _ in range(50):  # Newton; the series rises and bends upward, so that each step stays above the root
@@ -134,20 +126,7 @@ def widened(effect: Effect, error: float, freedom: float) -> Effect:
 
 
 def jackknifed(statistic: Statistic, groups: ArrayLike, fisher: bool = False, least: float = 0.0) -> Effect:
-    """Give any statistic of rows the error of the jackknife over whole groups, a correlation on Fisher's scale.
-
-    Args:
-        statistic: what is computed from rows.
-        groups: for each row, which of the independent groups it belongs to.
-        fisher: whether the statistic is a correlation.
-        least: the error that no grouping can undercut.
-
-    Returns:
-        its effect.
-
-    Raises:
-        ParameterError: if there is only one group.
-    """
+    """Give any statistic of rows the error of the jackknife over whole groups, a correlation on Fisher's scale."""
     groups = np.asarray(groups)
     names = np.unique(groups)
     n = len(names)
