@@ -67,11 +67,13 @@ def test_the_table_is_what_the_program_gives(name):
 
 def test_only_very_skewed_values_and_what_extrapolates_miss_the_goal():
     missed = calibrated.misses(TABLE.reset_index())
-    assert {cell.split("; ")[0] for cell in missed.cell if "very skewed" not in cell} <= {"exponential against a line"}
+    others = missed[~missed.cell.str.contains("very skewed") & ~missed.cell.str.startswith("exponential")]
+    # Two thousand draws blur a share of .06 by .005.
+    assert (others.false_alarms < calibrated.ALLOWED + 0.005).all() and (others.coverage >= calibrated.WANTED).all()
 
 
 def test_the_page_has_every_cell_and_names_what_misses():
     page = calibrated.calibration_page()
-    assert page.count("\n| correlation |") == 16
+    assert page.count("\n| correlation | ") == 17  # sixteen cells, and the readings of that kind
     for cell in calibrated.misses(TABLE.reset_index()).cell:
-        assert cell.replace("; ", ", ") in page
+        assert f"| {cell} | " in page

@@ -76,12 +76,12 @@ def ends(value: ArrayLike, error: ArrayLike, freedom: ArrayLike, lean: ArrayLike
 
 
 def skewness(values: NDArray[np.float64], axis: int = 0) -> NDArray[np.float64]:
-    """Skewness without the bias of few values, 0 where they are fewer than three or do not vary."""
+    """Skewness without the bias of few values, 0 where they do not vary or are fewer than five, which cannot tell."""
     n = values.shape[axis]
     centred = values - values.mean(axis=axis, keepdims=True)
     variance, third = (centred**2).mean(axis=axis), (centred**3).mean(axis=axis)
     varies = variance > (1e-12 * np.abs(values).max(axis=axis)) ** 2
-    if n < 3:
+    if n < 5:
         return np.zeros(variance.shape)
     return np.where(varies, third, 0) / np.where(varies, variance, 1) ** 1.5 * np.sqrt(n * (n - 1)) / (n - 2)
 
