@@ -86,13 +86,14 @@ def calibration_page() -> str:
         both = [_share(line[f"{when}{part}"]) for part in parts for when in ("before_", "")]
         rows.append([cell.reading, cell.shape, str(cell.n), *both])
     missed, many = misses(table), int((table["n"] >= FEW).sum())
+    wrong = [[line.cell, _share(line.false_alarms), _share(line.coverage)] for line in missed.itertuples()]
     wanted = f"of at most {ALLOWED} false alarms and at least {WANTED} coverage"
     counted = Counter(kind_of(test["effect"]) for claim in read_claims() for test in claim["test"])
     anew = pd.read_csv(REJUDGED)
     return "\n".join([
         "## Every cell, before and now\n",
         f"Of {many} cells with n of {FEW} or more, {len(missed)} miss the goal {wanted}:\n",
-        _table(["cell", "false alarms", "coverage"], [[line.cell, *map(_share, (line.false_alarms, line.coverage))] for line in missed.itertuples()]),
+        _table(["cell", "false alarms", "coverage"], wrong),
         _table(head, rows),
         "## Which readings these are\n",
         _table(["kind", "readings"], [[kind, str(n)] for kind, n in counted.most_common()]),
