@@ -71,7 +71,11 @@ PROFILE ?= local
 MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
+<<<<<<< HEAD
 .PHONY: help book pdf links test test-all families portable spreads sweep sweep-plan test-cluster bench faults golden suite regularised vit-grid notebooks lint \
+=======
+.PHONY: help book pdf links test portable spreads sweep sweep-plan test-cluster bench calibration faults golden suite regularised vit-grid notebooks lint \
+>>>>>>> calib
   audit clean unit browser
 
 help: ## list the targets
@@ -129,6 +133,10 @@ notebooks: $(READY) ## execute the committed notebooks anew from their text twin
 bench: $(READY) ## measure the library against the released method (40 minutes, quiet machine)
 	@$(BIN)/python -m benchmarks.speed --out results/benchmarks/speed.json
 	@$(BIN)/python -m benchmarks.gpu --out results/benchmarks/gpu.json
+
+# What it writes, book/calibration.csv, is committed.
+calibration: $(READY) ## draw data of known truth, and see how often the rule of the verdicts is wrong (ten minutes)
+	@OMP_NUM_THREADS=1 PYTHONPATH="$$PWD" $(BIN)/python book/calibration.py --jobs $(JOBS)
 
 KILLS ?= 50
 faults: $(READY) ## kill sweeps at random moments, resume and compare them: make faults KILLS=50 (a few minutes)

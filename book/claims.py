@@ -22,7 +22,7 @@ from coupling_lib import paths
 DECODERS = ("smollm2-135m",)
 PLACES = {"decoder": "in a public decoder", "trained": "in models trained here", "paper": "in the paper's models"}
 """Where a claim has a verdict: in the models of `DECODERS`, in all others, and in the values that the paper prints."""
-_BOUNDED = ("correlation", "explained", "cosine")
+_BOUNDED = ("correlation", "rank correlation", "explained", "cosine")
 
 
 @dataclass
@@ -63,6 +63,7 @@ def judge(claim: Mapping[str, Any], results: Path, model: str, margins: Mapping[
 def _evidence(test: Mapping[str, Any], numbers: Numbers, margins: Mapping[str, float]) -> verdicts.Evidence | None:
     effect = test["effect"]
     parts = [numbers.get(f"{effect}{end}") for end in ("", "-error", "-n")]
+    more = {part: float(numbers[f"{effect}-{part}"]) for part in ("skew", "freedom") if f"{effect}-{part}" in numbers}
     null = computed(test.get("than", 0.0), numbers)
     # The null's own error stands beside it, unless another is named.
     lone = re.fullmatch(r"\[([^\]]+)\]", str(test.get("than", "")))
@@ -72,8 +73,28 @@ def _evidence(test: Mapping[str, Any], numbers: Numbers, margins: Mapping[str, f
     if None in (*parts, null, null_error, margin):
         return None
     value, error, n = parts
-    limit = 1.0 if test.get("unit") in _BOUNDED else math.inf
-    return verdicts.Evidence(float(value), float(error), int(n), test["claims"], null, null_error, margin, limit)
+    more["limit"] = 1.0 if test.get("unit") in _BOUNDED else math.inf
+    more["fisher"] = test.get("unit") == "correlation"
+    return verdicts.Evidence(float(value), float(error), int(n), test["claims"], null, null_error, margin, **more)
+
+
+def unjudged(claim: Mapping[str, Any], results: Path, model: str) -> list[str]:
+    """Say in a line each which readings have one value in one model's measurements, so that no error is known.
+
+    Args:
+        claim: an entry of `data/claims.toml`.
+        results: folder of all results.
+        model: folder in it.
+
+    Returns:
+        the lines.
+    """
+    lines = []
+    for test in claim["test"]:
+        numbers = remembered(results / model / f"{test['effect'].split('-')[0]}.ipynb")
+        if numbers.get(f"{test['effect']}-n", 0) == 1:
+            lines.append(f"{test['says']}: 1 value has no error, a verdict needs 2 or more; run with `-p prompts 2`")
+    return lines
 
 
 def read_claims(file: Path | None = None) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import yaml
 from any_model import any_model_page
+from calibrated import calibration_page
 from chapters import CHAPTERS, run_part, verdicts_part
 from complete import pages
 from idea import idea_neighbours, idea_toy, landing_page
@@ -227,6 +228,7 @@ MEASURED = {
 READ = {
     "any-model": any_model_page,
     "claims": claims_page,
+    "calibration": calibration_page,
     "idea-toy": idea_toy,
     "models": models_page,
     "measured": measured_page,

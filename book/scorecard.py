@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import verdicts
-from claims import PLACES, Judged, judge_all, read_margin_reasons, verdict_at
+from claims import PLACES, Judged, judge_all, read_margin_reasons, unjudged, verdict_at
 from named_numbers import Numbers, cells_of, filled, paper_numbers
 
 from coupling_lib import paths
@@ -128,17 +128,18 @@ def card(
         '<details class="claim-numbers">',
         f'<summary>{summary}<span class="claim-of"> of claim {number}</span></summary>\n',
         f"*What is asked:* {asked}.\n",
-        _measured(claim, found),
+        _measured(claim, found, results),
         "</details>",
         "</div>\n",
     ])  # fmt: skip
 
 
-def _measured(claim: Mapping[str, Any], found: list[Judged]) -> str:
+def _measured(claim: Mapping[str, Any], found: list[Judged], results: Path) -> str:
     """Write the evidence: a line per reading under each model's name, with outcome and probabilities."""
     lines = []
     for model in claim["models"]:
         readings = [f"  - {one.measured}: {_outcome(one.evidence)}" for one in found if one.model == model]
+        readings += [f"  - {line}" for line in unjudged(claim, results, model)]
         where = "" if model == "suite" else f" -p model {model}"
         command = f"papermill notebooks/{claim['notebook']}.ipynb out.ipynb{where}"
         lines += [f"- `{model}`", *readings] if readings else [f"- `{model}`: not measured here; run `{command}`"]

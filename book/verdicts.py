@@ -6,8 +6,10 @@ null $e_0$, their standard errors $s$ and $s_0$ and $n$ independent values,
 
 $$t = \frac{e - e_0}{\sqrt{s^2 + s_0^2}}$$
 
-is compared with Student's t of $n - 1$ degrees of freedom. All probabilities of the page are corrected together
-(Benjamini and Hochberg), and 5 % of the corrected ones decides:
+is compared with Student's t, and with Hall's transformation of it where values are skewed: the less sure of the two
+counts (`coupling_lib.metrics.inference`). A correlation, its null and its margin are taken on Fisher's scale,
+$\operatorname{artanh} r$. How often this is wrong is measured by `calibration`. All probabilities of the page are
+corrected together (Benjamini and Hochberg), and 5 % of the corrected ones decides:
 
 - a reading is **for** the claim if the effect differs from the null in the direction that is claimed;
 - it is **against** it if it differs in the other direction, or if it is shown to be smaller than a margin stated
@@ -32,8 +34,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from scipy.stats import false_discovery_control
 from scipy.stats import t as student
+
+from coupling_lib.metrics.inference import Effect, tail
 
 CONDITIONS = ("training step",)
 """In what the readings of one definition may differ."""
@@ -59,6 +64,7 @@ class Evidence:
 
     value: float
     error: float
+    """Standard error of the value; of a correlation, on Fisher's scale."""
     n: int
     claims: str
     null: float = 0.0
@@ -67,13 +73,24 @@ class Evidence:
     """Smallest effect that matters, in the effect's unit; NaN where none is stated."""
     limit: float = math.inf
     """Largest value that the effect can have: 1 for a correlation."""
+    fisher: bool = False
+    """Whether the effect is a correlation."""
+    skew: float = 0.0
+    """Skewness of the n values that the effect is the mean of."""
+    freedom: float = math.nan
+    """Degrees of freedom of the error; n - 1 where it is NaN."""
     corrected: dict[str, float] = field(default_factory=dict)
     """The probabilities, corrected for all of the page; `correct` fills it."""
 
+    @classmethod
+    def of(cls, effect: Effect, claims: str, **more: float) -> Evidence:
+        """Take the evidence from an effect."""
+        return cls(effect.value, effect.error, effect.n, claims, skew=effect.skew, freedom=effect.freedom, **more)
+
     @property
     def difference(self) -> float:
-        """Effect minus null."""
-        return self.value - self.null
+        """Effect minus null, of a correlation on Fisher's scale."""
+        return self._scaled(self.value) - self._scaled(self.null)
 
     @property
     def spread(self) -> float:
@@ -83,19 +100,21 @@ class Evidence:
     @property
     def p(self) -> dict[str, float]:
         """Probabilities by hypothesis: `differs`, and with a margin `small` (less than it) and `large` (more)."""
-        found = {"differs": min(1.0, 2 * self._tail(abs(self.difference)))}
+        found = {"differs": min(1.0, 2 * min(self._beyond(0.0, 1), self._beyond(0.0, -1)))}
         if not math.isnan(self.margin):
-            found["small"] = self._tail(self.margin - abs(self.difference))
-        if self.claims == "within":
-            found["large"] = self._tail(abs(self.difference) - self.margin)
-            del found["differs"]
+            margin = self._scaled(self.margin)
+            # Both are two-sided as well: at 5 % the 95 % interval lies on one side of the margin as a whole.
+            found["small"] = min(1.0, 2 * max(self._beyond(-margin, 1), self._beyond(margin, -1)))
+            if self.claims == "within":
+                found["large"] = min(1.0, 2 * min(self._beyond(margin, 1), self._beyond(-margin, -1)))
+                del found["differs"]
         return found
 
     @property
     def detectable(self) -> float:
         """Effect that this n and this spread find four times out of five, at the uncorrected level."""
-        freedom = max(1, self.n - 1)
-        return float((student.ppf(1 - LEVEL / 2, freedom) + student.ppf(0.8, freedom)) * self.spread)
+        far = float((student.ppf(1 - LEVEL / 2, self._freedom) + student.ppf(0.8, self._freedom)) * self.spread)
+        return math.tanh(far) if self.fisher else far
 
     @property
     def outcome(self) -> str:
@@ -110,11 +129,21 @@ class Evidence:
         agrees = {"above": self.difference > 0, "below": self.difference < 0, "other": True}[self.claims]
         return FOR if agrees else AGAINST
 
-    def _tail(self, distance: float) -> float:
-        """Probability of a value so far above 0, or further, by chance."""
+    def _beyond(self, bound: float, side: int) -> float:
+        """Probability, if the truth is the bound, of a difference so far above it (side 1) or below it (-1)."""
+        distance = side * (self.difference - bound)
         if self.spread == 0:
             return float(distance <= 0)
-        return float(student.sf(distance / self.spread, max(1, self.n - 1)))
+        # What the null's error adds is not skewed.
+        lean = side * self.skew * (self.error / self.spread) ** 3 / self.n**0.5
+        return tail(distance / self.spread, self._freedom, lean)
+
+    @property
+    def _freedom(self) -> float:
+        return max(1.0, self.n - 1 if math.isnan(self.freedom) else self.freedom)
+
+    def _scaled(self, value: float) -> float:
+        return float(np.arctanh(np.clip(value, -1 + 1e-12, 1 - 1e-12))) if self.fisher else value
 
 
 def correct(all_evidence: Iterable[Evidence]) -> None:

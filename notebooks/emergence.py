@@ -39,7 +39,7 @@ from coupling_lib import provenance
 from coupling_lib.figures import emergence
 from coupling_lib.figures.show import remember, show
 from coupling_lib.inputs import choices
-from coupling_lib.measures import effects
+from coupling_lib.measures.correlations import runs_beside
 from coupling_lib.measures.depth import other_models
 from coupling_lib.models import checkpoints
 
@@ -193,9 +193,4 @@ summary = emergence.take_summary(measured, reading, p.k)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-remember(
-    "emergence",
-    emergence.numbers_of(measured, reading, p.k)
-    | effects.numbers(effects.of_emergence(measured, reading, p.k), "")
-    | effects.numbers(effects.of_shared_emergence(measured, reading, p.k), "shared"),
-)
+remember("emergence", emergence.numbers_of(measured, reading, p.k, runs_beside(p.model, reading, p.k)))

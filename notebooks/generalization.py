@@ -47,7 +47,8 @@ command = provenance.papermill_command("generalization", vars(p))
 # the notebook on nulls). That the figure shows this normalisation is an inference.
 #
 # Width explains most of the horizontal axis, and most of the score. So the question is what is left when width is
-# taken out of *both*. The right panel answers it: there, too, models with more coupling score higher.
+# taken out of *both*. The right panel shows it: there, too, models with more coupling score higher, and over families
+# of models that is undecided.
 
 # %%
 points = generalization.figure_1a()
@@ -63,7 +64,7 @@ show(
 
 # %% [markdown]
 # The correlation beyond width, in six ways: what is held fixed, among which models, and which models count as one
-# family when the interval is drawn. `least` and `most` are its range when any one family is left out.
+# family in the error. `least` and `most` are its range when any one family is left out.
 
 # %%
 partial = figure_1a.partial_table(points)
@@ -94,7 +95,8 @@ show(
 # %% [markdown]
 # **A trap.** $(1-c)\sqrt{0.1\,d}$ divides the width out of coupling. Set against the *raw* score it explains nothing.
 # That is no evidence: the quantity itself rises with $\log d$, and so does the score, and the two hide the relation
-# between them (suppression). With the score cleared as well, it appears: the line `mismatch` above.
+# between them (suppression). With the score cleared as well, it appears over models, and over families it is undecided:
+# the line `mismatch` above.
 #
 # How much better than its rivals does coupling explain the score? The table gives the differences of R², with
 # intervals over families:
@@ -146,7 +148,7 @@ show(
     figures.take_sign(signs, untrained, reading),
     name="generalization-sign",
     caption=f"Left: correlation of coupling with minus validation loss across the same {signs.models.iloc[0]} models, "
-    "at each step that they share, with 95 % bootstrap intervals over models. Right: coupling against the loss "
+    "at each step that they share, with 95 % intervals over models. Right: coupling against the loss "
     f"of all {len(untrained)} checkpoints, step 0 included, with a line and a parabola.",
     provenance=origin,
 )
@@ -214,7 +216,7 @@ show(
     figures.draw_rivals,
     figures.take_rivals(rivals),
     name="generalization-rivals",
-    caption="Coupling and its rivals over the last checkpoints. Left: R² of a line, with 95 % bootstrap interval over "
+    caption="Coupling and its rivals over the last checkpoints. Left: R² of a line, with 95 % interval over "
     "models. Right: partial correlation given all other predictors.",
     provenance=origin,
 )
@@ -250,7 +252,8 @@ groups.round(2)
 #
 # The paper fits both to its figure. Cross-validation asks which of the two predicts points that it was not fitted to.
 # Which points are left out together is drawn at random, so it is drawn forty times; `wins` counts the draws in which
-# the exponential is ahead. `gain` is its lead in R², and its interval says what another set of models could have given.
+# the exponential is ahead. `gain` is its lead in R², and its interval says what other families of models could have
+# given.
 
 # %%
 shaped = {
@@ -273,7 +276,7 @@ show(
 )
 
 # %%
-shapes = correlations.shape_table(shaped)
+shapes = correlations.shape_table(shaped, {"The paper's figure 1a": figure_1a.base_family(points["family"])})
 shapes.round(3)
 
 # %% [markdown]

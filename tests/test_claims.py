@@ -9,6 +9,7 @@ import claims
 import named_numbers
 import nbformat
 import pytest
+import scipy.stats
 import scorecard
 import verdicts
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -177,6 +178,27 @@ def test_a_card_folds_its_numbers_and_links_the_section_that_measured_them(tmp_p
     assert "<summary>1 reading in numbers" in folded and "of claim 3</span></summary>" in folded
     assert "](../results/one/depth.ipynb#in-numbers)" in before and "The paper reports: more." in before
     assert "in a public decoder" not in card
+
+
+def test_a_reading_of_one_prompt_has_no_verdict_and_says_so_in_one_line(tmp_path):
+    executed(tmp_path / "one", "depth", {"depth-local": 0.3, "depth-local-n": 1.0, "depth-local-skew": 0.0})
+    one = claim(LOCAL | {"says": "neighbours are more"}) | {"models": ["one"]}
+    verdict, found = decided(one, tmp_path)
+    assert (verdict, found) == ("not measured here", [])
+    line = "neighbours are more: 1 value has no error, a verdict needs 2 or more; run with `-p prompts 2`"
+    assert claims.unjudged(one, tmp_path, "one") == [line]
+    given = {"decoder": None, "trained": verdict, "paper": verdict}
+    assert f"  - {line}\n" in scorecard.card(3, one, found, given, "more", tmp_path)
+
+
+def test_a_correlation_is_judged_on_its_own_scale_with_its_own_freedom(tmp_path):
+    parts = {"": 0.6, "-error": 0.2, "-n": 9.0, "-skew": 0.0, "-freedom": 3.5}
+    executed(tmp_path / "one", "depth", {f"depth-local{part}": value for part, value in parts.items()})
+    one = claim(LOCAL | {"unit": "correlation"}) | {"models": ["one"]}
+    (found,) = claims.judge(one, tmp_path, "one", {"correlation": 0.1})
+    evidence = found.evidence
+    assert evidence.fisher and evidence.freedom == 3.5 and evidence.limit == 1
+    assert evidence.p["differs"] == pytest.approx(2 * scipy.stats.t.sf(math.atanh(0.6) / 0.2, 3.5))
 
 
 def test_every_verdict_has_a_shape_of_its_own_beside_its_word():

@@ -83,11 +83,12 @@ def test_it_does_so_among_models_of_one_width_and_among_base_models(points, part
     assert round(partial.r["base"], 2) == round(r(left(base.coupling, d), left(base.score, d)), 2) == 0.47
 
 
-def test_over_families_the_interval_stays_above_0_and_is_wider_when_tuned_models_join_their_base(partial):
+def test_over_families_the_interval_is_above_0_only_if_tuned_models_are_families_of_their_own(partial):
     family, root = partial.loc["family"], partial.loc["width"]
-    assert (family.low, family.high) == pytest.approx((0.22, 0.73), abs=0.02) and family.families == 13
+    assert (family.low, family.high) == pytest.approx((0.15, 0.77), abs=0.02) and family.families == 13
     assert (round(family.least, 2), round(family.most, 2)) == (0.44, 0.59)
-    assert 0 < root.low < family.low and root.families == 11 and root.least < family.least
+    assert (root.low, root.high) == pytest.approx((-0.31, 0.90), abs=0.02) and root.families == 11
+    assert round(root.least, 2) == 0.27
 
 
 def test_width_explains_the_axis_of_figure_1a_and_the_raw_score_hides_the_rest(points):
@@ -105,7 +106,7 @@ def test_the_sign_across_models_turns_along_training(suite):
     signs = correlations.sign_along_training(generalization.suite(), "negative_loss", f"{READING}_relative")
     assert signs.step.tolist() == [32, 100, 300, 600] and (signs.models == 32).all()
     assert signs.r.tolist() == pytest.approx(list(anew.values()), abs=0.02)
-    assert (signs.low[:2] > 0.5).all() and (signs.high[2:] < 0).all()
+    assert (signs.low[:2] > 0.3).all() and signs.high[2] > 0 > signs.high[3]
 
 
 def test_coupling_is_an_inverted_u_of_the_loss(suite):

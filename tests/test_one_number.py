@@ -35,7 +35,9 @@ QUANTITIES: dict[str, tuple[Name, ...]] = {
     "coupling: 1 - normalised mis-coupling, all pairs of different blocks, last token": (
         Name(rf"depth-coupling-{NETWORK}{PART}"),
         Name(rf"depth-coupled{PART}", fixed=(("network", "trained"),)),
-        Name(r"emergence-(?P<step>first|peak|last)-(coupling|(?P<part>low|high))", fixed=(("network", "trained"),)),
+        Name(
+            r"emergence-(?P<step>first|peak|turn|last)-(coupling|(?P<part>low|high))", fixed=(("network", "trained"),)
+        ),
         Name(r"precision-coupling-(?P<precision>float32|bfloat16|int8|nf4|fp4)", fixed=(("network", "trained"),)),
         Name(r"precision-coupling-(?P<network>untrained)"),
         Name(rf"readings-normalized_miscoupling-{NETWORK}{PART}", complement=True),
@@ -48,7 +50,7 @@ QUANTITIES: dict[str, tuple[Name, ...]] = {
     ),
     "coupling of random bases, K = 10": (
         Name(r"depth-coupling-null"),
-        Name(r"emergence-(?P<step>first|peak|last)-random-bases"),
+        Name(r"emergence-(?P<step>first|peak|turn|last)-random-bases"),
         Name(r"precision-coupling-null"),
         Name(r"prompts-null"),
         Name(r"nulls-coupling-null"),
@@ -64,11 +66,11 @@ QUANTITIES: dict[str, tuple[Name, ...]] = {
     "neighbouring blocks' coupling": (Name(rf"depth-neighbours-{NETWORK}"),),
     "line-shape score, median over prompts": (
         Name(rf"trajectories-line-shape-score-{NETWORK}"),
-        Name(r"emergence-(?P<step>first|peak|last)-line-shape-score", fixed=(("network", "trained"),)),
+        Name(r"emergence-(?P<step>first|peak|turn|last)-line-shape-score", fixed=(("network", "trained"),)),
     ),
     "expodistance, median over prompts": (
         Name(rf"trajectories-expodistance-{NETWORK}"),
-        Name(r"emergence-(?P<step>first|peak|last)-expodistance", fixed=(("network", "trained"),)),
+        Name(r"emergence-(?P<step>first|peak|turn|last)-expodistance", fixed=(("network", "trained"),)),
     ),
     "change of coupling with nf4": (
         Name(rf"precision-difference-nf4{PART}"),

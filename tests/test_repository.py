@@ -212,6 +212,7 @@ def test_help_lists_every_target_a_user_runs():
         "test-cluster",
         "notebooks",
         "bench",
+        "calibration",
         "faults",
         "golden",
         "suite",

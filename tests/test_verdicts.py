@@ -10,6 +10,9 @@ import scipy.stats
 import verdicts
 from verdicts import AGAINST, FOR, UNDECIDED, Evidence
 
+from coupling_lib.metrics.inference import effect_of, tail
+from coupling_lib.metrics.statistics import correlation_over
+
 
 def judged(*several: Evidence) -> list[str]:
     verdicts.correct(several)
@@ -54,12 +57,40 @@ def test_no_effect_needs_the_margin_and_is_never_read_from_an_interval_that_cont
     assert judged(Evidence(0.0, 1.0, 20, "within", margin=0.01)) == [UNDECIDED]
 
 
-def test_equivalence_is_two_one_sided_t_tests():
+def test_equivalence_is_two_one_sided_t_tests_each_at_half_the_level():
     values = np.random.default_rng(1).normal(0.02, 0.3, 40)
     above = scipy.stats.ttest_1samp(values, -0.2, alternative="greater").pvalue
     below = scipy.stats.ttest_1samp(values, 0.2, alternative="less").pvalue
     evidence = Evidence(values.mean(), scipy.stats.sem(values), 40, "within", margin=0.2)
-    assert evidence.p["small"] == pytest.approx(max(above, below)) and "differs" not in evidence.p
+    assert evidence.p["small"] == pytest.approx(2 * max(above, below)) and "differs" not in evidence.p
+
+
+def test_a_correlation_its_null_and_its_margin_are_taken_on_fishers_scale():
+    x, y = np.random.default_rng(3).normal(size=(2, 14)) + np.random.default_rng(4).normal(size=14)
+    effect = correlation_over(x, y)
+    evidence = Evidence.of(effect, "above", null=0.2, margin=0.1, fisher=True)
+    z, error, freedom = np.arctanh(effect.value) - np.arctanh(0.2), effect.error, effect.freedom
+    assert evidence.difference == pytest.approx(z)
+    assert evidence.p["differs"] == pytest.approx(2 * scipy.stats.t.sf(abs(z) / error, freedom))
+    small = max(
+        scipy.stats.t.cdf((z - np.arctanh(0.1)) / error, freedom),
+        scipy.stats.t.sf((z + np.arctanh(0.1)) / error, freedom),
+    )
+    assert evidence.p["small"] == pytest.approx(min(1, 2 * small))
+    assert 0 < evidence.detectable < 1
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_skewed_values_are_judged_by_the_less_sure_of_student_s_and_hall_s(side):
+    values = side * (np.random.default_rng(5).exponential(size=12) - 2)
+    effect = effect_of(values)
+    p = Evidence.of(effect, "other").p["differs"]
+    assert p > scipy.stats.ttest_1samp(values, 0).pvalue
+    assert (p < 0.05) == (not effect.low <= 0 <= effect.high)
+    # With the null's error beside it, less of the whole is skewed.
+    half = Evidence.of(effect, "other", null_error=effect.error)
+    t, lean = half.difference / half.spread, effect.skew / 8**0.5 / 12**0.5
+    assert half.p["differs"] == pytest.approx(2 * tail(abs(t), 11, np.sign(t) * lean))
 
 
 def test_all_probabilities_of_a_page_are_corrected_together():

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label
+from coupling_lib.measures import effects
 from coupling_lib.measures.parts import SHARED, shared_parts
 from coupling_lib.metrics.summaries import both_ways, from_one, interval, joined, pair_couplings, quartiles
 from coupling_lib.models.registry import by_size
@@ -108,14 +109,19 @@ def take_summary(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
     return table[["coupling", "low", "high", *names]].rename(columns=names)
 
 
-def numbers_of(ds: xr.Dataset, variant: str, k: int) -> dict[str, float]:
-    """Give the numbers that prose about emergence quotes."""
-    table, found = _table(ds, variant, k).reset_index(), {"prompts": ds.sizes["prompt"]}
+def numbers_of(ds: xr.Dataset, variant: str, k: int, others: effects.OtherRuns) -> dict[str, float]:
+    """Give the numbers that prose about emergence quotes, and the effects that verdicts rest on."""
+    table, found = _table(ds, variant, k).reset_index(), {"prompts": ds.sizes["prompt"], "scatter": others.scatter}
     steps = {"first": 0, "peak": int(table.coupling.argmax()), "last": -1}
     if "shared" in table:
         steps["shared-peak"] = int(table.shared.argmax())
+    if len(table) > 2:
+        steps["turn"] = effects.turning_step(table.step.to_numpy(), others)
     for word, at in steps.items():
         found |= {f"{word}-{name.replace('_', '-')}": float(value) for name, value in table.iloc[at].items()}
+    changes = {"": effects.of_emergence, "shared": effects.of_shared_emergence}
+    for prefix, of in changes.items():
+        found |= effects.numbers(of(ds, variant, k, others), prefix)
     return found
 
 

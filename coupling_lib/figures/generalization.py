@@ -171,7 +171,7 @@ def draw_rivals(table: pd.DataFrame) -> Figure:
         y = np.arange(len(names)) + 0.24 * (position - (len(scores) - 1) / 2)
         parts.dots(left, y, rows.r_squared, (rows.low, rows.high), ink, markersize=6, label=score)
         parts.points(right, rows.partial, y, ink, markersize=6)
-    left.set(xlim=(-0.02, 1.02), xlabel="$R^2$ alone, with 95 % bootstrap interval")
+    left.set(xlim=(-0.02, 1.02), xlabel="$R^2$ alone, with 95 % interval")
     right.set(xlim=(-1.05, 1.05), xlabel="partial correlation given all others")
     right.locator_params(axis="x", nbins=5)
     right.axvline(0, color=style.colour("mask"), linewidth=1)

@@ -7,10 +7,11 @@ import pandas as pd
 
 from coupling_lib.figures.generalization import REST, TASKS
 from coupling_lib.measures import correlations
-from coupling_lib.measures.effects import numbers
+from coupling_lib.measures.effects import effect_in, numbers
 from coupling_lib.measures.figure_1a import base_family
-from coupling_lib.metrics.regression import bootstrap_error, r_squared
-from coupling_lib.metrics.statistics import Effect
+from coupling_lib.metrics.inference import Effect
+from coupling_lib.metrics.regression import r_squared
+from coupling_lib.metrics.statistics import correlation_over, squared
 
 _RIVAL = ("r", "r_squared", "p_holm", "r_low", "r_high", "low", "high", "held_out", "partial", "partial_p")
 _VARIANT = ("r", "p_holm", "r_relative", "r_low", "r_high")
@@ -65,12 +66,12 @@ def numbers_of(
             found |= _named(f"{score}-{row.predictor.replace(' ', '-')}", row, _RIVAL)
     for _, row in variants.iterrows():
         stem = f"variant-{row['variant']}-k{row.k}"
-        found |= _named(stem, row, _VARIANT) | {f"{stem}-r-error": row["error"], f"{stem}-r-n": row["n"]}
+        found |= _named(stem, row, _VARIANT) | {f"{stem}-r-{part}": row[part] for part in ("error", "n", "freedom")}
     sure = variants.loc[variants["p_holm"] < 0.05, "r"]
     found |= {"variants": len(variants), "variants-positive": (sure > 0).sum(), "variants-negative": (sure < 0).sum()}
     for name, (_, row) in zip(("figure-1a", "suite"), shapes.iterrows(), strict=True):
         found |= _named(f"{name}-cv", row, ("linear", "exponential", "wins", "seeds")) | {f"{name}-points": row["n"]}
-        found |= numbers({f"{name}-cv-gain": _effect(row, "n", "gain")}, "")
+        found |= numbers({f"{name}-cv-gain": effect_in(row, "groups", "gain")}, "")
     found |= {f"without-{row.left_out}-coupling": row.coupling for row in groups.itertuples()}
     found |= of_tasks(board) | of_changes(changes)
     last = correlations.last_checkpoints(suite)
@@ -89,27 +90,22 @@ def effects_of(
     phases: Mapping[str, Mapping[str, float]], suite_gains: Mapping[str, Effect],
 ) -> dict[str, Effect]:  # fmt: skip
     """Collect the effects that verdicts rest on."""
-    found = {f"figure-1a-partial-{way}": _effect(row, "families") for way, row in partial.iterrows()}
-    found |= {f"sign-step-{row['step']:.0f}": _effect(row, "models") for _, row in signs.iterrows()}
-    found |= {f"tokens-{phase}": _effect(row, "n") for phase, row in phases.items()}
+    found = {f"figure-1a-partial-{way}": effect_in(row, "families") for way, row in partial.iterrows()}
+    found |= {f"sign-step-{row['step']:.0f}": effect_in(row, "models") for _, row in signs.iterrows()}
+    found |= {f"tokens-{phase}": effect_in(row, "n") for phase, row in phases.items()}
     for page, leads in (("figure-1a", gains), ("suite", suite_gains)):
         found |= {f"{page}-gain-{label.replace(' ', '-')}": lead for label, lead in leads.items()}
-    ends = (bend[f"gain{end}"] for end in ("", "-low", "-high", "-error"))
-    return found | {"bend": Effect(*ends, int(bend["models"]))}
+    gain = {name.removeprefix("gain-"): value for name, value in bend.items() if name.startswith("gain")}
+    return found | {"bend": effect_in(gain, "n", "gain")}
 
 
 def of_tasks(board: pd.DataFrame) -> dict[str, float]:
     """Say how far GSM8K follows the rest of the leaderboard, with the error over families of models."""
     known = board.dropna(subset=[*TASKS])
-    rest, score = known[REST].mean(axis=1), known["GSM8K"].to_numpy()
-    root = base_family(known["family"]).to_numpy()
-
-    def explained(rows: np.ndarray) -> float:
-        return float(np.corrcoef(rest.to_numpy()[rows], score[rows])[0, 1] ** 2)
-
-    effect = Effect(explained(np.arange(len(score))), *bootstrap_error(explained, root), len(np.unique(root)))
+    rest = known[REST].mean(axis=1)
+    r = correlation_over(rest, known["GSM8K"], base_family(known["family"]))
     ranked = known.dropna(subset=["average"])
-    return numbers({"gsm8k": effect}, "") | {
+    return numbers({"gsm8k-r": r, "gsm8k": squared(r)}, "") | {
         "gsm8k-models": len(ranked),
         "gsm8k-r-squared": r_squared(rest[ranked.index], ranked["GSM8K"]),
         "gsm8k-average-r-squared": r_squared(ranked["average"], ranked["GSM8K"]),
@@ -127,7 +123,3 @@ def of_changes(changes: pd.DataFrame) -> dict[str, float]:
 
 def _named(stem: str, row: Mapping[str, float], columns: Iterable[str]) -> dict[str, float]:
     return {f"{stem}-{column.replace('_', '-')}": row[column] for column in columns}
-
-
-def _effect(row: Mapping[str, float], n: str, value: str = "r") -> Effect:
-    return Effect(row[value], row["low"], row["high"], row["error"], int(row[n]))

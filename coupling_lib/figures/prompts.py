@@ -14,7 +14,8 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.figures import parts, style
 from coupling_lib.figures.labels import coupling_label
 from coupling_lib.measures import effects
-from coupling_lib.metrics.statistics import Effect, correlation, linear_fit
+from coupling_lib.metrics.inference import Effect
+from coupling_lib.metrics.statistics import correlation, linear_fit
 from coupling_lib.metrics.summaries import cells, from_one, interval, joined, pair_couplings, side_by_side
 from coupling_lib.models.registry import by_size
 
@@ -101,7 +102,7 @@ def correlation_table(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for network, by_name in table.attrs["correlations"].items():
         for name, found in by_name.items():
-            r, low, high, _, n = found or (np.nan, np.nan, np.nan, np.nan, 0)
+            r, low, high, _, n, *_ = found or (np.nan, np.nan, np.nan, np.nan, 0)
             rows.append((network, QUANTITIES[name], n, r, low, high))
     return pd.DataFrame(rows, columns=["network", "quantity", "n", "spearman", "low", "high"])
 
@@ -200,9 +201,7 @@ def numbers_of(both: xr.Dataset, variant: str, k: int, null: float) -> dict[str,
     for network, by_name in table.attrs["correlations"].items():
         for name, one in by_name.items():
             if one is not None:
-                key = f"{name.replace(' ', '-')}-{network}"
-                found |= {key: one.value, f"{key}-low": one.low, f"{key}-high": one.high, f"{key}-n": one.n}
-                found[f"{key}-error"] = one.error
+                found |= effects.numbers({f"{name.replace(' ', '-')}-{network}": one}, "")
     parted = {column: column.partition(" difference") for column in means}
     names = {column: f"{version}{word}-{{}}{end}" for column, (version, word, end) in parted.items()}
     found |= cells(means.drop(index="random bases"), names)

@@ -1,6 +1,6 @@
 """How well coupling, and everything that rivals it, explains how good a model is: statistics over the suite.
 
-A correlation over a few dozen models is easily an accident: every R² has an interval over resampled models, every
+A correlation over a few dozen models is easily an accident: every R² has an interval over models, every
 p-value is corrected for the number of readings tried, and every fit is also judged on models that it has not seen.
 """
 
@@ -11,9 +11,11 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.generalization import RIVALS, coupling_columns
+from coupling_lib.measures.effects import OtherRuns, numbers
+from coupling_lib.measures.generalization import RIVALS, coupling_columns, suite
 from coupling_lib.metrics import regression
-from coupling_lib.metrics.statistics import Effect, effect_of, linear_fit
+from coupling_lib.metrics.inference import Effect, effect_of
+from coupling_lib.metrics.statistics import correlation_over, fit_with_interval
 
 
 def last_checkpoints(table: pd.DataFrame) -> pd.DataFrame:
@@ -30,7 +32,7 @@ def equal_tokens(last: pd.DataFrame) -> pd.DataFrame:
     return last[last["tokens"] == last["tokens"].mode().iloc[0]].reset_index(drop=True)
 
 
-def variant_table(table: pd.DataFrame, score: str, n_resamples: int = 300) -> pd.DataFrame:
+def variant_table(table: pd.DataFrame, score: str) -> pd.DataFrame:
     """Correlate every variant of coupling, at every K, with a score."""
     # The sign is that of coupling: a positive r says that models with more coupling score higher.
     (y,) = _floats(table, score)
@@ -38,9 +40,9 @@ def variant_table(table: pd.DataFrame, score: str, n_resamples: int = 300) -> pd
     for column in coupling_columns(table):
         variant, _, label = column.rpartition("_k")
         x = -table[column].to_numpy(dtype=float)
-        r, low, high, error, n = regression.correlation_over(x, y, np.arange(len(y)))
-        row = {"variant": variant, "k": label, "n": n, "r": r, "r_low": low, "r_high": high, "error": error}
-        row |= _explained(x, y, table["width"], n_resamples)
+        r = correlation_over(x, y)
+        row = {"variant": variant, "k": label, "n": r.n, "r": r.value, "r_low": r.low, "r_high": r.high}
+        row |= {"error": r.error, "freedom": r.freedom} | _explained(x, y, table["width"])
         rows.append(row | {"r_relative": float(np.corrcoef(table[f"{column}_relative"], y)[0, 1])})
     found = pd.DataFrame(rows)
     return found.assign(p_holm=regression.corrected(found["p"]), p_bh=regression.corrected(found["p"], "bh"))
@@ -54,19 +56,18 @@ def rival_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
     partial = regression.given_all_others(variables, y) if len(y) > len(variables) + 2 else {}
     rows = []
     for name, x in variables.items():
-        # By the same draws as in `sign_along_training`, so that one correlation has one interval.
-        r, low, high, *_ = regression.correlation_over(x, y)
-        row = {"predictor": name, "r": r, "r_low": low, "r_high": high} | _explained(x, y, table["width"])
+        r = correlation_over(x, y)
+        row = {"predictor": name, "r": r.value, "r_low": r.low, "r_high": r.high} | _explained(x, y, table["width"])
         rows.append(row | dict(zip(("partial", "partial_p"), partial.get(name, (np.nan, np.nan)), strict=True)))
     found = pd.DataFrame(rows)
     return found.assign(p_holm=regression.corrected(found["p"]))
 
 
-def _explained(x: np.ndarray, y: np.ndarray, groups: pd.Series, n_resamples: int = 1000) -> dict[str, float]:
+def _explained(x: np.ndarray, y: np.ndarray, groups: pd.Series) -> dict[str, float]:
     """Share of variance with its interval, p-value, and share for groups not seen, as parts of a table's line."""
-    found = regression.r_squared_over(x, y, n_resamples=n_resamples)
-    sizes = {"r_squared": found.value, "low": found.low, "high": found.high}
-    return sizes | {"p": linear_fit(x, y).p_value, "held_out": regression.held_out_r_squared(x, y, groups)}
+    fit = fit_with_interval(x, y)
+    sizes = {"r_squared": fit.r_squared, "low": fit.low, "high": fit.high, "p": fit.p_value}
+    return sizes | {"held_out": regression.held_out_r_squared(x, y, groups)}
 
 
 def group_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
@@ -86,20 +87,31 @@ def group_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def shape_table(tables: Mapping[str, tuple[Sequence[float], Sequence[float]]], n_seeds: int = 40) -> pd.DataFrame:
-    """Compare a line with an exponential on points that neither has seen."""
+def shape_table(
+    tables: Mapping[str, Sequence[ArrayLike]], groups: Mapping[str, ArrayLike] | None = None, n_seeds: int = 40
+) -> pd.DataFrame:
+    """Compare a line with an exponential on points (x, y) that neither has seen, with an error over groups of them."""
     # Which points are left out together is drawn at random, and one draw decides nothing: the folds are drawn
-    # `n_seeds` times. How far another set of models would move the difference is what the interval says.
+    # `n_seeds` times. How far another set of groups would move the difference is what the interval says.
     rows = []
     for name, (x, y) in tables.items():
         squares = {fit: regression.held_out_squares(x, y, fit, n_seeds) for fit in regression.FITS}
         spread = np.var(np.asarray(y, dtype=float))
         scores = {fit: 1 - square.mean(axis=1) / spread for fit, square in squares.items()}
-        gain, low, high, error, _ = effect_of((squares["linear"] - squares["exponential"]).mean(axis=0) / spread)
+        gain = mean_over(
+            (squares["linear"] - squares["exponential"]).mean(axis=0) / spread, (groups or {}).get(name, range(len(x)))
+        )
         wins = int((scores["exponential"] > scores["linear"]).sum())
         row = {"points": name, "n": len(x)} | {fit: float(score.mean()) for fit, score in scores.items()}
-        rows.append(row | {"wins": wins, "seeds": n_seeds, "gain": gain, "low": low, "high": high, "error": error})
+        row |= {"wins": wins, "seeds": n_seeds, "gain": gain.value, "low": gain.low, "high": gain.high}
+        rows.append(row | {"error": gain.error, "skew": gain.skew, "groups": gain.n})
     return pd.DataFrame(rows)
+
+
+def mean_over(values: ArrayLike, groups: ArrayLike) -> Effect:
+    """Mean of all rows, as the mean of what each group contributes to it."""
+    of_group = pd.Series(np.asarray(values, dtype=float)).groupby(np.asarray(groups)).sum().to_numpy()
+    return effect_of(of_group * len(of_group) / len(values))
 
 
 def within_models(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
@@ -117,8 +129,8 @@ def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) ->
     y, x, tokens = _floats(table, score, coupling, "log_tokens")
     found = {"checkpoints": float(len(table))}
     for prefix, (a, b) in {"": (x, y), "tokens-": (tokens, x)}.items():
-        r, low, high, *_ = regression.correlation_over(a, b, table["model"].to_numpy())
-        found |= {f"{prefix}r": r, f"{prefix}low": low, f"{prefix}high": high}
+        r = correlation_over(a, b, table["model"].to_numpy())
+        found |= {f"{prefix}r": r.value, f"{prefix}low": r.low, f"{prefix}high": r.high}
     within = within_models(table, score, coupling)["r"]
     return found | {"within-median": float(within.median()), "within-positive": float((within > 0).mean())}
 
@@ -138,24 +150,61 @@ def sign_along_training(table: pd.DataFrame, score: str, coupling: str) -> pd.Da
 
 def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
     """Set coupling against the validation loss over all checkpoints: a line, and a parabola."""
+    # A parabola never fits worse than a line, whatever the truth. So its gain is that of predicting models which the
+    # fit has not seen.
     loss, value = _floats(table, "validation_loss", coupling)
 
-    def explained(rows: np.ndarray, degree: int) -> float:
-        left = value[rows] - np.polyval(np.polyfit(loss[rows], value[rows], degree), loss[rows])
-        return float(1 - left.var() / value[rows].var())
+    def left(fitted: np.ndarray, rows: np.ndarray, degree: int) -> np.ndarray:
+        return value[rows] - np.polyval(np.polyfit(loss[fitted], value[fitted], degree), loss[rows])
 
-    gain = regression.effect_over(lambda rows: explained(rows, 2) - explained(rows, 1), len(table), table["model"])
+    every, models = np.full(len(table), True), table["model"].to_numpy()
+    unseen = np.empty((2, len(table)))
+    for model in np.unique(models):
+        own = models == model
+        unseen[:, own] = [left(~own, own, degree) for degree in (1, 2)]
+    gain = mean_over((unseen[0] ** 2 - unseen[1] ** 2) / value.var(), models)
     bend = np.polyfit(loss, value, 2)
     found = {"checkpoints": float(len(table)), "models": float(gain.n), "peak": float(-bend[1] / (2 * bend[0]))}
-    for prefix, rows in {"": np.arange(len(table)), "trained-": np.flatnonzero(table["step"] > 0)}.items():
-        found |= {f"{prefix}line": explained(rows, 1), f"{prefix}parabola": explained(rows, 2)}
-    return found | {"gain": gain.value, "gain-low": gain.low, "gain-high": gain.high, "gain-error": gain.error}
+    for prefix, rows in {"": every, "trained-": (table["step"] > 0).to_numpy()}.items():
+        for shape, degree in (("line", 1), ("parabola", 2)):
+            found[f"{prefix}{shape}"] = float(1 - left(rows, rows, degree).var() / value[rows].var())
+    return found | numbers({"gain": gain}, "")
+
+
+def turn(table: pd.DataFrame, coupling: str) -> float:
+    """Give the step at which models are most coupled: one that half of them share, neither the first nor the last."""
+    by_step = table[table["step"] > 0].groupby("step")[coupling].agg(["size", "mean"])
+    shared = by_step.loc[by_step["size"] * 2 >= table["model"].nunique(), "mean"]
+    if len(shared) < 3:
+        raise ParameterError(f"half of the models share {len(shared)} trained steps; to turn takes 3, measure more")
+    return float(shared.iloc[1:-1].idxmax())
+
+
+def other_runs(table: pd.DataFrame, coupling: str, model: str = "") -> OtherRuns:
+    """Say what the runs of a suite, but for one model, tell of that one: where runs turn, and how far seeds scatter."""
+    others = table[(table["model"] != model) & (table["step"] > 0)]
+    recipe = [name for name in table.columns[: list(table.columns).index("seed")] if name != "model"]
+    same = others.groupby([*recipe, "step"], dropna=False)[coupling]
+    repeated = same.transform("size") > 1
+    freedom = int(repeated.sum()) - len(others[repeated].drop_duplicates([*recipe, "step"]))
+    squares = float(((others[coupling] - same.transform("mean"))[repeated] ** 2).sum())
+    return OtherRuns(turn(others, coupling), (squares / freedom) ** 0.5 if freedom else np.nan, freedom)
+
+
+def runs_beside(model: str, variant: str, k: int) -> OtherRuns:
+    """Say what the suite's other runs tell of a model, by the reading in question or else the default one."""
+    table = suite().copy()  # in one piece: pandas warns of a column more in one of many
+    column = next(name for name in (f"{variant}_k{k}", "normalized_miscoupling_k10") if name in table)
+    return other_runs(table.assign(coupling=1 - table[column]), "coupling", model)
 
 
 def tokens_by_phase(table: pd.DataFrame, coupling: str) -> dict[str, dict[str, float]]:
-    """Correlate coupling with the logarithm of the tokens seen: over all of training, and on each side of the peak."""
-    peak = table["model"].map(table.loc[table.groupby("model")[coupling].idxmax()].set_index("model")["step"])
-    phases = {"all": table, "rising": table[table["step"] <= peak], "falling": table[table["step"] >= peak]}
+    """Correlate coupling with the logarithm of the tokens seen: over all of training, and on each side of its turn."""
+    # A phase that ends where the same models are most coupled rises whatever happens. So models are taken in two
+    # halves, and each half's phases are cut where the other half turns.
+    half = table["model"].rank(method="dense") % 2
+    cut = half.map({one: turn(table[half != one], coupling) for one in half.unique()})
+    phases = {"all": table, "rising": table[table["step"] <= cut], "falling": table[table["step"] >= cut]}
     found = {}
     for name, part in phases.items():
         found[name] = _correlated(*_floats(part, "log_tokens", coupling), part["model"].to_numpy())
@@ -175,6 +224,6 @@ def _floats(table: pd.DataFrame, *columns: str) -> list[np.ndarray]:
 
 
 def _correlated(x: ArrayLike, y: ArrayLike, groups: ArrayLike) -> dict[str, float]:
-    """Pearson's r with interval and standard error over whole groups, as parts of a table's line."""
-    found = regression.correlation_over(x, y, groups)
-    return {"r": found.value, "low": found.low, "high": found.high, "error": found.error}
+    """Pearson's r with interval, standard error and its freedom over whole groups, as parts of a table's line."""
+    found = correlation_over(x, y, groups)
+    return {"r": found.value, "low": found.low, "high": found.high, "error": found.error, "freedom": found.freedom}

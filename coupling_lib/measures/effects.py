@@ -5,20 +5,29 @@ Networks are compared prompt by prompt, so that what makes prompts differ drops 
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import scipy.stats
 import xarray as xr
 
 from coupling_lib.measures.frame import between_blocks
 from coupling_lib.measures.parts import SHARED, shared_parts
+from coupling_lib.metrics.inference import Effect, effect_of, widened
 from coupling_lib.metrics.nulls import diagonal_share_variance
-from coupling_lib.metrics.regression import correlation_over
-from coupling_lib.metrics.statistics import Effect, effect_of, fisher_interval
+from coupling_lib.metrics.statistics import correlation, correlation_over
 
 Networks = Mapping[str, xr.Dataset]
 """Measurements under "untrained" and "trained", of the same prompts."""
+
+
+class OtherRuns(NamedTuple):
+    """What other runs say of one run's course (`correlations.other_runs`)."""
+
+    turn: float  #: The step at which other models are most coupled.
+    scatter: float  #: Standard deviation of coupling between runs that differ by seed alone.
+    freedom: float  #: Degrees of freedom of that.
+
 
 CONVENTIONS = {
     "default": "all", "without embedding": "no-embedding", "normed end": "normed-end", "both": "both",
@@ -28,9 +37,15 @@ CONVENTIONS = {
 
 def numbers(effects: Mapping[str, Effect], prefix: str) -> dict[str, float]:
     """Name the parts of effects."""
-    ends = ("", "-low", "-high", "-error", "-n")  # of value, low, high, error and n
+    ends = ["" if field == "value" else f"-{field}" for field in Effect._fields]
     parts = {f"{name}{end}": part for name, effect in effects.items() for end, part in zip(ends, effect, strict=True)}
     return {f"{prefix}-{name}".lstrip("-"): float(part) for name, part in parts.items() if np.isfinite(part)}
+
+
+def effect_in(row: Mapping[str, float], n: str = "n", value: str = "r") -> Effect:
+    """Take an effect out of a table's line, whose columns bear the names of its parts."""
+    more = {name: row[name] for name in ("skew", "freedom") if name in row}
+    return Effect(row[value], row["low"], row["high"], row["error"], int(row[n]), **more)
 
 
 def null_spread(k: int, pairs: int) -> float:
@@ -91,17 +106,28 @@ def of_decisive(both: xr.Dataset) -> dict[str, Effect]:
     }
 
 
-def of_emergence(measured: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
-    """Coupling at the last step minus that at the most coupled one, and that one minus the first."""
+def of_emergence(measured: xr.Dataset, variant: str, k: int, others: OtherRuns) -> dict[str, Effect]:
+    """Coupling at the last step minus that at the step where other models turn, and that one minus the first."""
+    # The run's own most coupled step would be the one that chance has raised most. What one prompt more or less cannot
+    # show, how far another run of the same recipe would lie from this one, enters the error of each of the two steps.
+    if measured.sizes["step"] < 3:
+        return {}
     coupling = couplings(measured.transpose("step", "prompt", ...), variant, k)
-    peak = coupling[coupling.mean(axis=1).argmax()]
-    return {"fall": effect_of(coupling[-1] - peak), "rise": effect_of(peak - coupling[0])}
+    turned = coupling[turning_step(measured["step"].values, others)]
+    changes = {"fall": coupling[-1] - turned, "rise": turned - coupling[0]}
+    scatter = float(np.sqrt(2)) * others.scatter
+    return {name: widened(effect_of(change), scatter, others.freedom) for name, change in changes.items()}
 
 
-def of_shared_emergence(measured: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
-    """The same of the shared part, whose most coupled step is its own."""
+def turning_step(steps: np.ndarray, others: OtherRuns) -> int:
+    """Place of the step, neither the first nor the last, that is nearest to the one where other models turn."""
+    return 1 + int(np.abs(np.log1p(steps[1:-1].astype(float)) - np.log1p(others.turn)).argmin())
+
+
+def of_shared_emergence(measured: xr.Dataset, variant: str, k: int, others: OtherRuns) -> dict[str, Effect]:
+    """The same of the shared part."""
     shared = shared_parts(variant, measured=measured)
-    return of_emergence(shared["measured"], variant, k) if shared else {}
+    return of_emergence(shared["measured"], variant, k, others) if shared else {}
 
 
 def of_tokens(trained: Mapping[str, np.ndarray], untrained: Mapping[str, np.ndarray]) -> dict[str, Effect]:
@@ -182,7 +208,6 @@ def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
     at_rate = first.groupby("drop_path")[["coupling", "test_accuracy"]]
     centred = first[["coupling", "test_accuracy"]] - at_rate.transform("mean")
     along = at_rate.apply(lambda part: part["coupling"].corr(part["test_accuracy"]))
-    order = scipy.stats.spearmanr(along.index, along.values).statistic
     rate = first["drop_path"].to_numpy()
     rank = effect_of(by_seed)
     return {
@@ -190,10 +215,5 @@ def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
         f"rank-{token}": rank._replace(low=max(-1.0, rank.low), high=min(1.0, rank.high)),
         f"accuracy-{token}": correlation_over(first["coupling"], first["test_accuracy"], rate),
         f"within-{token}": correlation_over(centred["coupling"], centred["test_accuracy"], rate),
-        f"steeper-{token}": from_r(float(order), len(along)),
+        f"steeper-{token}": correlation(along.index, along.values),
     }
-
-
-def from_r(r: float, n: int) -> Effect:
-    """Give a coefficient of correlation the error of its t test and Fisher's interval."""
-    return Effect(r, *fisher_interval(r, n, 1.96, largest=0.999999), float(np.sqrt((1 - r**2) / (n - 2))), n)

@@ -4,15 +4,16 @@ Coupling as plotted follows $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$, a curve of the
 with $\log d$ as well. So width has to be taken out of *both* before they are compared: what is left of coupling still
 hides (suppresses) its relation to the raw score behind its own to $\log d$.
 
-Intervals come from drawing whole families again, whose models share data and recipe. A tuned model belongs to the
+Errors come from leaving out whole families, whose models share data and recipe. A tuned model belongs to the
 family of its base (Vicuna to Llama-2); as a family of its own it narrows the interval, so both ways are shown.
 """
 
 import numpy as np
 import pandas as pd
 
-from coupling_lib.metrics.regression import bootstrap_error, lead_over, r_squared
-from coupling_lib.metrics.statistics import Effect, beyond_width, cleared, linear_fit, partial_correlation, width_curve
+from coupling_lib.metrics.inference import Effect
+from coupling_lib.metrics.regression import lead_over, r_squared
+from coupling_lib.metrics.statistics import beyond_width, linear_fit, partial_correlation, partial_over, width_curve
 
 RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blocks": "blocks"}
 """What else could explain the score: label and column of `prepared`."""
@@ -106,17 +107,12 @@ def _partial(table: pd.DataFrame, x: str, given: pd.DataFrame, root: pd.Series) 
     """Partial correlation of column x and score, with its error over families."""
     values, score = table[x].to_numpy(dtype=float), table["score"].to_numpy(dtype=float)
     given, root = given.to_numpy(dtype=float), root.to_numpy()
-
-    def r(rows: np.ndarray) -> float:
-        a, b = (cleared(column[rows], given[rows]) for column in (values, score))
-        size = np.linalg.norm(a) * np.linalg.norm(b)
-        return float(a @ b / size) if size > 1e-9 else np.nan
-
-    found, families = partial_correlation(values, score, given), np.unique(root)
-    low, high, error = bootstrap_error(r, root)
-    without = [r(np.flatnonzero(root != family)) for family in families]
-    line = {"n": len(table), "r": found.r, "p": found.p_value, "low": low, "high": high, "error": error}
-    return line | {"families": len(families), "least": min(without), "most": max(without)}
+    found, over = partial_correlation(values, score, given), partial_over(values, score, given, root)
+    kept = [root != family for family in np.unique(root)]
+    without = [partial_over(values[rows], score[rows], given[rows]).value for rows in kept]
+    line = {"n": len(table), "r": found.r, "p": found.p_value, "low": over.low, "high": over.high}
+    line |= {"error": over.error, "freedom": over.freedom, "families": over.n}
+    return line | {"least": min(without), "most": max(without)}
 
 
 def gains(points: pd.DataFrame) -> dict[str, Effect]:

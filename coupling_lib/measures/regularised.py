@@ -6,7 +6,7 @@ import pandas as pd
 
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.statistics import paired_interval
+from coupling_lib.metrics.inference import mean_interval
 
 QUANTITIES = ("coupling", "validation_loss", "accuracy")
 """Columns that are compared."""
@@ -33,6 +33,6 @@ def difference_table(table: pd.DataFrame) -> pd.DataFrame:
         if len(seeds) < 2:
             raise ParameterError(f"strength {strength:g} has {len(seeds)} pairs of runs; 2 are needed, run more seeds")
         for column in QUANTITIES:
-            mean, low, high = map(float, paired_interval(part.loc[seeds, column], plain.loc[seeds, column]))
+            mean, low, high = map(float, mean_interval(part.loc[seeds, column] - plain.loc[seeds, column]))
             rows.append((strength, column, len(seeds), mean, low, high))
     return pd.DataFrame(rows, columns=["strength", "column", "pairs", "difference", "low", "high"])

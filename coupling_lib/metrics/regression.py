@@ -1,7 +1,7 @@
 r"""What one quantity says about another over a few dozen models: fits, cross-validation, intervals, corrections.
 
 Models of a suite are not independent draws: checkpoints come from one run, sizes from one family. So everything here
-takes *groups*: whole groups are left out in `held_out_r_squared` and drawn in `correlation_over` and its like.
+takes *groups*, which are left out whole.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.statistics import Effect, Statistic, bootstrap_error, cleared, partial_correlation, pearson
+from coupling_lib.metrics.inference import Effect, jackknifed
+from coupling_lib.metrics.statistics import partial_correlation
 
 
 class ExponentialRegression(RegressorMixin, BaseEstimator):
@@ -96,26 +97,6 @@ def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
     return float(r2_score(y, cross_val_predict(FITS["linear"], X, y, cv=LeaveOneGroupOut(), groups=groups)))
 
 
-def correlation_over(
-    x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, n_resamples: int = 2000, fewest: int = 1
-) -> Effect:
-    """Pearson correlation with interval and standard error over whole groups, which are what counts as independent."""
-    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    return effect_over(lambda rows: pearson(x[rows], y[rows]), len(x), groups, n_resamples, fewest)
-
-
-def r_squared_over(X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, n_resamples: int = 2000) -> Effect:
-    """R² of a linear fit with interval and standard error over whole groups."""
-    X, y = _columns(X, y)
-
-    def explained(rows: NDArray[np.int64]) -> float:
-        varies = np.ptp(X[rows], axis=0).all() and np.ptp(y[rows]) > 0
-        return float(1 - cleared(y[rows], X[rows]).var() / y[rows].var()) if varies else np.nan
-
-    # A resample of a few equal points is fitted perfectly and says nothing.
-    return effect_over(explained, len(y), groups, n_resamples, fewest=X.shape[1] + 2)
-
-
 def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike, signed: bool = False) -> Effect:
     """How much better one variable explains y than a rival, as a difference of two R², with an error over groups."""
     table = np.array([own, rival, y], dtype=float)
@@ -126,16 +107,7 @@ def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike,
         r = np.corrcoef(table[:, rows])[2, :2]
         return float((np.sign(r[0]) if signed else 1) * r[0] ** 2 - r[1] ** 2)
 
-    return effect_over(lead, table.shape[1], groups)
-
-
-def effect_over(
-    statistic: Statistic, n: int, groups: ArrayLike | None, n_resamples: int = 2000, fewest: int = 1
-) -> Effect:
-    """A statistic of n rows as an effect over groups, by default every row on its own."""
-    groups = np.arange(n) if groups is None else np.asarray(groups)
-    ends = bootstrap_error(statistic, groups, n_resamples, fewest=fewest)
-    return Effect(statistic(np.arange(n)), *ends, len(np.unique(groups)))
+    return jackknifed(lead, groups)
 
 
 def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, tuple[float, float]]:

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from coupling_lib.errors import ParameterError, shown
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.metrics.inference import mean_interval
 
 Summary = Callable[[xr.Dataset], xr.DataArray]
 

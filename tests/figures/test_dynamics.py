@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coupling_lib.figures import dynamics
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.metrics.inference import mean_interval
 from tests.figures.cases_dynamics import networks
 
 BOTH = networks(2)

@@ -7,7 +7,8 @@ from matplotlib.colors import to_hex
 
 from coupling_lib.figures import emergence, style
 from coupling_lib.figures.show import frame
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.measures.effects import OtherRuns
+from coupling_lib.metrics.inference import mean_interval
 from tests.figures.cases_emergence import NAME, K
 from tests.figures.trajectory_cases import STEPS, make_emergence
 
@@ -135,7 +136,7 @@ def test_profiles_count_levels_from_zero_and_middle_blocks_from_one(measured):
 
 def test_summary_and_quoted_numbers_agree_with_the_tables(measured):
     summary = emergence.take_summary(measured, NAME, K)
-    quoted = emergence.numbers_of(measured, NAME, K)
+    quoted = emergence.numbers_of(measured, NAME, K, OtherRuns(90.0, 0.02, 6))
     assert summary.index.tolist() == list(STEPS)
     assert list(summary.columns) == [
         "coupling", "low", "high", "shared part", "random bases", "line-shape score", "expodistance", "validation loss",
@@ -144,4 +145,6 @@ def test_summary_and_quoted_numbers_agree_with_the_tables(measured):
     assert quoted["peak-shared"] < quoted["peak-coupling"]
     assert (quoted["peak-step"], quoted["first-step"], quoted["last-step"]) == (100, 0, 1000)
     assert quoted["peak-coupling"] == summary.coupling.max()
+    assert (quoted["turn-step"], quoted["scatter"]) == (100, 0.02)
+    assert quoted["fall"] == pytest.approx(quoted["last-coupling"] - quoted["turn-coupling"])
     assert quoted["last-line-shape-score"] == summary["line-shape score"].iloc[-1]

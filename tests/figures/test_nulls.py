@@ -11,7 +11,8 @@ import coupling_lib as cl
 from coupling_lib.figures import nulls, style
 from coupling_lib.figures.show import frame
 from coupling_lib.measures import nulls as measures
-from coupling_lib.metrics.statistics import mean_interval, width_curve
+from coupling_lib.metrics.inference import mean_interval
+from coupling_lib.metrics.statistics import width_curve
 from coupling_lib.metrics.summaries import side_by_side
 from coupling_lib.metrics.variants import VARIANTS
 from tests import tiny

@@ -5,7 +5,7 @@ import pytest
 
 from coupling_lib.figures import spectra, style
 from coupling_lib.figures.show import frame
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.metrics.inference import mean_interval
 from tests.figures.cases_spectra import both, fits, nulls
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from coupling_lib.figures import depth, vision_model
 from coupling_lib.measures.random_bases import Chance
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.metrics.inference import mean_interval
 
 from .cases_depth import networks
 from .cases_vision_model import IMAGE, NAME, make_dropped, make_relations, matrices, relations

@@ -58,7 +58,7 @@ def test_equal_tokens_keeps_the_commonest_budget(last):
 
 
 def test_variants_are_correlated_with_the_sign_of_coupling_and_corrected_for_their_number(last):
-    table = correlations.variant_table(last, "negative_loss", n_resamples=50).set_index(["variant", "k"])
+    table = correlations.variant_table(last, "negative_loss").set_index(["variant", "k"])
     assert list(table.index) == [("normalized_miscoupling", "10"), ("mismatch", "5")]
     first = table.loc["normalized_miscoupling", "10"]
     assert first.r == pytest.approx(r(last[COUPLING], last.negative_loss))
@@ -130,8 +130,53 @@ def test_a_parabola_is_found_where_there_is_one():
     table.loc[:5, "step"] = 0
     bend = correlations.inverted_u(table, COUPLING)
     assert bend["parabola"] == pytest.approx(1) and bend["peak"] == pytest.approx(5) and bend["models"] == 15
-    assert bend["gain"] == pytest.approx(1 - bend["line"]) and bend["gain-low"] < bend["gain"] + 1e-9
+    value, squares = table[COUPLING].to_numpy(), np.empty(60)
+    for own in (table.model.to_numpy() == model for model in range(15)):
+        squares[own] = (value[own] - np.polyval(np.polyfit(loss[~own], value[~own], 1), loss[own])) ** 2
+    assert bend["gain"] == pytest.approx(squares.mean() / value.var()) and bend["gain-low"] > 0.5
     assert bend["trained-line"] == pytest.approx(r(loss[6:], table[COUPLING][6:]) ** 2)
+
+
+def test_where_a_line_holds_a_parabola_gains_nothing_though_it_fits_better():
+    rng, sure = np.random.default_rng(5), 0
+    for _ in range(40):
+        loss = rng.uniform(3, 7, 60)
+        noisy = {"validation_loss": loss, COUPLING: loss + rng.normal(size=60), "step": 1, "model": np.arange(60) // 4}
+        bend = correlations.inverted_u(pd.DataFrame(noisy), COUPLING)
+        assert bend["parabola"] > bend["line"]
+        sure += bend["gain-low"] > 0
+    assert sure <= 2  # of the gain in R² itself, every interval is above 0
+
+
+def test_models_turn_where_half_of_them_are_most_coupled_and_never_at_an_end(suite):
+    table = suite.assign(c=suite.step.map({10: 9.0, 100: 1.0, 300: 2.0, 600: 9.0}))
+    assert correlations.turn(table, "c") == 300
+    alone = table[(table.step != 300) | (table.model == "m1")]
+    with pytest.raises(ParameterError, match="half of the models share 2 trained steps"):
+        correlations.turn(alone[alone.step != 10], "c")
+
+
+def test_other_runs_leave_the_run_itself_out_and_scatter_as_those_of_one_recipe():
+    rng = np.random.default_rng(6)
+    rows = [(model, model // 3, model, step, rng.normal()) for model in range(9) for step in (0, 1, 2, 3)]
+    table = pd.DataFrame(rows, columns=["model", "recipe", "seed", "step", "c"])
+    found = correlations.other_runs(table, "c", 8)
+    kept = table[(table.model != 8) & (table.step > 0)]
+    squares = sum(((part - part.mean()) ** 2).sum() for _, part in kept.groupby(["recipe", "step"]).c)
+    assert found.freedom == 2 * 3 + 2 * 3 + 1 * 3 and found.scatter == pytest.approx((squares / 15) ** 0.5)
+    assert found.turn == 2
+    assert np.isnan(correlations.other_runs(table.drop_duplicates(["recipe", "step"]), "c").scatter)
+
+
+def test_a_phase_is_cut_where_the_other_half_of_the_models_turns():
+    """Without any trend neither phase has one; cut at each model's own peak, both would nearly always."""
+    rng, sure = np.random.default_rng(7), 0
+    for _ in range(40):
+        c = rng.normal(size=(20, 5))
+        rows = [(f"m{at:02d}", step, step, c[at, step - 1]) for at in range(20) for step in range(1, 6)]
+        found = correlations.tokens_by_phase(pd.DataFrame(rows, columns=["model", "step", "log_tokens", "c"]), "c")
+        sure += sum(not found[phase]["low"] <= 0 <= found[phase]["high"] for phase in ("rising", "falling"))
+    assert sure <= 8
 
 
 def test_tokens_are_followed_up_to_the_peak_and_from_there_on(suite):

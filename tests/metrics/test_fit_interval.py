@@ -20,28 +20,18 @@ def test_line_and_p_value_are_those_of_scipy():
     assert fit.r_squared == pytest.approx(wanted.rvalue**2) and fit.low < fit.r_squared < fit.high
 
 
-def test_the_interval_is_that_of_a_loop_over_resamples():
-    rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(2, 12))
-    drawn = np.random.default_rng(0).integers(12, size=(4000, 12))
-    values = [scipy.stats.linregress(x[i], y[i]).rvalue ** 2 for i in drawn if np.ptp(x[i]) > 0]
-    fit = fit_with_interval(x, y)
-    assert (fit.low, fit.high) == pytest.approx(tuple(np.quantile(values, (0.025, 0.975))), abs=1e-6)
-
-
-def test_an_exact_line_has_no_width_and_a_seed_gives_one_interval():
+def test_an_exact_line_is_sure():
     fit = fit_with_interval([0, 1, 2, 3, 4], [5, 3, 1, -1, -3])
     assert (fit.low, fit.high) == pytest.approx((1.0, 1.0)) and fit.slope == pytest.approx(-2)
-    x, y = np.random.default_rng(2).normal(size=(2, 16))
-    assert fit_with_interval(x, y, seed=4) == fit_with_interval(x, y, seed=4) != fit_with_interval(x, y, seed=5)
 
 
-def test_few_points_have_an_interval_that_covers_where_the_bootstrap_s_does_not():
+@pytest.mark.parametrize("n", [8, 32])
+def test_the_interval_covers(n):
     rng = np.random.default_rng(3)
-    n, r, covered = 8, 0.6, []
-    for _ in range(400):
+    r, covered = 0.6, []
+    for _ in range(300):
         x = rng.normal(size=n)
-        fit = fit_with_interval(x, r * x + np.sqrt(1 - r**2) * rng.normal(size=n), n_resamples=2)
+        fit = fit_with_interval(x, r * x + np.sqrt(1 - r**2) * rng.normal(size=n))
         covered.append(fit.low <= r**2 <= fit.high)
     assert 0.93 <= np.mean(covered) <= 1.0
 
@@ -52,10 +42,10 @@ def test_few_points_without_relation_have_an_interval_from_0():
 
 
 def test_values_that_never_vary_have_no_interval():
-    fit = fit_with_interval(np.arange(12.0), np.ones(12), n_resamples=20)
+    fit = fit_with_interval(np.arange(12.0), np.ones(12))
     assert fit.slope == 0 and np.isnan([fit.low, fit.high]).all()
 
 
-def test_three_points_are_resampled_and_hold_a_whole_line():
+def test_three_points_have_a_line_and_no_interval():
     fit = fit_with_interval([0, 1, 2], [0, 1, 1])
-    assert (fit.r_squared, fit.high, fit.n) == (pytest.approx(0.75), pytest.approx(1), 3) and 0 <= fit.low <= 0.75
+    assert (fit.r_squared, fit.n) == (pytest.approx(0.75), 3) and np.isnan([fit.low, fit.high]).all()

@@ -74,39 +74,6 @@ def test_the_exponential_fit_finds_its_own_parameters():
     assert outside.item() == pytest.approx(3 - 2 * np.exp(-3.2), abs=1e-4)
 
 
-def test_bootstrap_draws_whole_groups():
-    # Within a group all points are the same, so six copies must not narrow the interval of the five groups.
-    x, y = X[:5, 0], Y[:5]
-    alone = regression.r_squared_over(x, y, n_resamples=400)
-    copied = regression.r_squared_over(np.repeat(x, 6), np.repeat(y, 6), GROUPS, n_resamples=400)
-    assert copied.value == pytest.approx(alone.value, rel=1e-10)
-    assert (copied.low, copied.high) == pytest.approx((alone.low, alone.high), abs=1e-9)
-    loose = regression.r_squared_over(np.repeat(x, 6), np.repeat(y, 6), n_resamples=400)
-    assert loose.high - loose.low < alone.high - alone.low
-
-
-def test_bootstrap_interval_has_the_coverage_of_the_percentiles_of_a_loop():
-    generator = np.random.default_rng(0)
-    values = []
-    for _ in range(300):
-        drawn = generator.integers(30, size=30)
-        values.append(share(Y[drawn], design(X[drawn]) @ solved(X[drawn], Y[drawn])))
-    found = regression.r_squared_over(X, Y, n_resamples=300)
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(values, (0.025, 0.975))), rel=1e-9)
-
-
-def test_the_correlation_has_the_interval_of_a_loop_over_groups():
-    generator = np.random.default_rng(0)
-    values = []
-    for _ in range(200):
-        drawn = np.concatenate([np.flatnonzero(GROUPS == "abcde"[i]) for i in generator.integers(5, size=5)])
-        if len(set(GROUPS[drawn])) > 2:
-            values.append(np.corrcoef(X[drawn, 0], Y[drawn])[0, 1])
-    found = regression.correlation_over(X[:, 0], Y, GROUPS, n_resamples=200, fewest=3)
-    assert found.value == pytest.approx(np.corrcoef(X[:, 0], Y)[0, 1])
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(values, (0.025, 0.975))), rel=1e-9)
-
-
 def test_given_all_others_equals_the_coefficient_of_the_inverse_covariance():
     variables = {"a": X[:, 0], "b": X[:, 1], "c": RNG.standard_normal(30)}
     precision = np.linalg.inv(np.cov(np.column_stack([*variables.values(), Y]).T))
@@ -129,18 +96,3 @@ def test_an_unknown_fit_and_unequal_lengths_are_refused():
         regression.held_out_squares(X, Y, "cubic")
     with pytest.raises(ParameterError, match="one length"):
         regression.r_squared(X[:5], Y)
-
-
-def test_the_error_of_a_statistic_over_groups_is_that_of_the_groups():
-    values = np.repeat(np.random.default_rng(3).normal(size=40), 5)
-    low, high, error = regression.bootstrap_error(lambda rows: values[rows].mean(), np.repeat(np.arange(40), 5))
-    assert error == pytest.approx(values[::5].std(ddof=1) / np.sqrt(40), rel=0.08)
-    assert low < values.mean() < high and high - low == pytest.approx(2 * 1.96 * error, rel=0.1)
-
-
-def test_a_resample_that_says_nothing_is_left_out():
-    values = np.arange(6.0)
-    low, high, _ = regression.bootstrap_error(
-        lambda rows: np.nan if len(set(rows)) < 3 else values[rows].mean(), np.arange(6), n_resamples=500
-    )
-    assert np.isfinite([low, high]).all()

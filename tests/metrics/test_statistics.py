@@ -1,16 +1,10 @@
 import numpy as np
 import pytest
-import scipy.stats
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.statistics import (
-    FEW,
-    bootstrap_error,
     bootstrap_interval,
-    effect_of,
     linear_fit,
-    mean_interval,
-    paired_interval,
     partial_correlation,
     pearson,
     turning_point,
@@ -119,53 +113,6 @@ def test_nothing_left_or_too_few_points_is_refused():
         partial_correlation([1, 2, 3, 5], [2, 1, 4, 3], given=[[1, 2], [2, 1], [3, 5], [4, 4]])
 
 
-def test_paired_interval_is_that_of_the_t_test_on_differences():
-    generator = np.random.default_rng(0)
-    base = generator.standard_normal(6) * 10
-    changed = base + 0.3 + 0.1 * generator.standard_normal(6)
-    expected = scipy.stats.ttest_rel(changed, base).confidence_interval(0.95)
-    found = paired_interval(changed, base)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-12)
-    assert found.mean == pytest.approx((changed - base).mean(), rel=1e-12)
-
-
-@pytest.mark.parametrize("sides", [([1.0], [2.0]), ([1.0, 2.0], [1.0, 2.0, 3.0])])
-def test_a_single_pair_and_sides_of_different_lengths_are_refused(sides):
-    with pytest.raises(ParameterError, match="two lists of one length"):
-        paired_interval(*sides)
-
-
-def test_few_values_have_student_s_interval_and_many_the_bootstrap_s():
-    values = np.random.default_rng(5).normal(size=(FEW, 3))
-    few = mean_interval(values[:4])
-    expected = scipy.stats.t.interval(0.95, 3, values[:4].mean(axis=0), scipy.stats.sem(values[:4], axis=0))
-    np.testing.assert_allclose((few.low, few.high), expected)
-    many, bootstrap = mean_interval(values), bootstrap_interval(values)
-    assert np.array_equal(many.low, bootstrap.low) and np.array_equal(many.high, bootstrap.high)
-    with pytest.raises(ParameterError, match="at least two"):
-        mean_interval([1.0])
-
-
-def test_student_s_interval_of_four_values_covers_and_the_bootstrap_s_does_not():
-    draws = np.random.default_rng(6).normal(size=(4, 4000))
-    covered = {}
-    for name, interval in (("t", mean_interval(draws)), ("bootstrap", bootstrap_interval(draws, n_resamples=500))):
-        covered[name] = np.mean((interval.low < 0) & (interval.high > 0))
-    assert covered["t"] == pytest.approx(0.95, abs=0.015) and covered["bootstrap"] < 0.85
-
-
-def test_an_effect_holds_estimate_interval_error_and_n():
-    values = np.random.default_rng(7).exponential(size=24)
-    mean, median = effect_of(values), effect_of(values, "median")
-    assert (mean.value, mean.error, mean.n) == pytest.approx((values.mean(), scipy.stats.sem(values), 24))
-    assert median.value == np.median(values) and median.low <= median.value <= median.high and median.error > 0
-    alone = effect_of([2.5])
-    assert alone.value == 2.5 and np.isnan(alone[1:4]).all() and alone.n == 1
-    for wrong in ({"values": [[1.0]]}, {"values": [1.0, 2.0], "statistic": "mode"}):
-        with pytest.raises(ParameterError, match="mean or median"):
-            effect_of(**wrong)
-
-
 def test_a_line_that_bends_once_is_bent_where_the_series_turns():
     assert turning_point([0, 2, 4, 6, 5, 4, 3, 2]) == 3
     noise = 0.01 * np.random.default_rng(0).standard_normal(30)
@@ -182,14 +129,3 @@ def test_correlation_is_that_of_numpy_and_nan_where_there_is_none(n):
     assert np.isnan(
         [pearson(np.full(n, 0.1), y), pearson(x, np.full(n, 3)), pearson(x, np.append(y[1:], np.nan))]
     ).all()
-
-
-@pytest.mark.parametrize(("groups", "fewest"), [(np.arange(9), 1), (np.arange(9)[::-1], 3), (np.arange(9) // 2, 3)])
-def test_error_over_groups_equals_resampling_written_out(groups, fewest):
-    values, generator, found = np.random.default_rng(5).normal(size=9), np.random.default_rng(0), []
-    for _ in range(300):
-        chosen = generator.integers(len(set(groups)), size=len(set(groups)))
-        if len(set(chosen)) >= fewest:
-            found.append(np.concatenate([values[groups == group] for group in chosen]).mean())
-    error = bootstrap_error(lambda rows: values[rows].mean(), groups, n_resamples=300, fewest=fewest)
-    assert error == pytest.approx((*np.quantile(found, (0.025, 0.975)), np.std(found, ddof=1)))

@@ -166,7 +166,7 @@ def test_it_never_ends_before_the_fewest_and_says_where_it_was_not_reached(model
     wide.version = 2
     ds = cl.sweep(wide, model, texts, store=tmp_path, until=0.01, of="value")
     assert ds.sizes["prompt"] == 12 and ds.attrs["half_width"] > 0.2
-    assert ds.attrs["stopped"].startswith("not early, after 12 of 12 prompts: half width 0.2")
+    assert ds.attrs["stopped"].startswith("not early, after 12 of 12 prompts: half width 0.3")
     assert "stopped" not in cl.sweep(wide, model, texts, store=tmp_path).attrs
 
 
