@@ -22,6 +22,7 @@ LATEST = Path(__file__).parent / "latest.json"
 LATEST_GPU = Path(__file__).parent / "latest_gpu.json"
 LATEST_SIZE = Path(__file__).parent / "latest_real_size.json"
 LATEST_UNFORMED = Path(__file__).parent / "latest_unformed.json"
+LATEST_CHECKS = Path(__file__).parent / "latest_checks.json"
 OUT = paths.RESULTS / "book" / "benchmarks.md"
 
 STAGES = ("capture", "jacobians", "svd", "pairs", "total")
@@ -329,6 +330,32 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
     return [*parts, _goals_table(outcomes)] if (outcomes := judged(run, UNFORMED_GOALS)) else parts
 
 
+def checks_table(run: dict[str, Any]) -> list[str]:
+    """Set a run of `checks.py`.
+
+    Args:
+        run: its record.
+
+    Returns:
+        parts of a page: what is compared, and the table.
+    """
+    rows = [
+        (
+            case["shape"],
+            str(case["d"]),
+            *(seconds(case["seconds"][what]) for what in ("load", "bare", "hooked")),
+            f"{case['added']:.0%}",
+        )
+        for case in run["cases"]
+    ]
+    head = ("model", "d", "check at load", "Jacobians of a prompt", "with a hook on every block", "more")
+    said = (
+        "Blocks are compared with plain autograd when a model is loaded. A block on which a hook stands is compared "
+        "again: once a trace, and once for each pair of tokens.\n"
+    )
+    return ["### Checks\n", machine_line(run["machine"]), said, table(head, rows)]
+
+
 def page(
     latest: Path = LATEST,
     latest_gpu: Path = LATEST_GPU,
@@ -365,6 +392,8 @@ def page(
         parts.append("The record is still to be made, on a quiet machine: `python -m benchmarks.real_size`.\n")
     if latest_unformed.exists():
         parts += unformed_tables(json.loads(latest_unformed.read_text(encoding="utf-8")))
+    if LATEST_CHECKS.exists():
+        parts += checks_table(json.loads(LATEST_CHECKS.read_text(encoding="utf-8")))
     parts += ["## GPU\n"]
     run = json.loads(latest_gpu.read_text(encoding="utf-8")) if latest_gpu.exists() else None
     if run and run["gpu_measured"]:
