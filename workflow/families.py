@@ -17,6 +17,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 import time
@@ -191,19 +192,20 @@ def run(wanted: list[tuple[str, str]], jobs: int) -> Iterator[dict[str, str]]:
 
 def write(found: dict[tuple[str, str], dict[str, str]]) -> None:
     """Write the table; a row that says the same as before keeps its digits, which are not alike on every processor."""
-    old = {}
-    if TABLE.is_file():
-        with TABLE.open(encoding="utf-8", newline="") as file:
-            old = {(row["mapping"], row["type"]): row for row in csv.DictReader(file)}
+
+    def says(row: dict[str, str]) -> list[str]:
+        return [row[name] for name in ("outcome", "class", "route", "transformers")] + re.split(
+            r"[\d.e+-]+", row["why"]
+        )
+
+    lines = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.is_file() else []
+    old = {(row["mapping"], row["type"]): row for row in csv.DictReader(lines)}
     with TABLE.open("w", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
         for each in TYPES:
             row = dict.fromkeys(COLUMNS, "") | found[each] | {"transformers": transformers.__version__}
-            same = all(
-                old.get(each, {}).get(name) == row[name] for name in ("outcome", "class", "route", "transformers")
-            )
-            table.writerow(old[each] if same else row)
+            table.writerow(old[each] if each in old and says(old[each]) == says(row) else row)
 
 
 def main(names: list[str]) -> int:
