@@ -71,11 +71,8 @@ PROFILE ?= local
 MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
-<<<<<<< HEAD
-.PHONY: help book pdf links test test-all families portable spreads sweep sweep-plan test-cluster bench faults golden suite regularised vit-grid notebooks lint \
-=======
-.PHONY: help book pdf links test portable spreads sweep sweep-plan test-cluster bench calibration faults golden suite regularised vit-grid notebooks lint \
->>>>>>> calib
+.PHONY: help book pdf links test test-all families portable spreads sweep sweep-plan test-cluster bench calibration faults golden \
+  suite regularised vit-grid notebooks lint \
   audit clean unit browser
 
 help: ## list the targets

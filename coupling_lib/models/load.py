@@ -76,7 +76,7 @@ class Model:
     @property
     def d_model(self) -> int:
         """Width d of the residual stream."""
-        return self.hf.config.get_text_config().hidden_size
+        return blocks.stack_config(self.hf).hidden_size
 
     @property
     def device(self) -> torch.device:

@@ -92,7 +92,7 @@ def test_states_and_jacobians_are_those_of_the_table_whatever_the_kernel_does(
     model = wrap_model(of_a_user(folder, kind)) if nested else load_model(folder, precision=kind)
     layers = [module for module in model.hf.modules() if isinstance(module, LAYERS)]
     assert {layer.weight.quant_state.nested for layer in layers} == {nested} and model.precision == kind
-    like = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    like = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
     wide = dense(model.hf, like)
     trace = tracing.trace(model, IDS)
     with torch.no_grad():

@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
 
 def dequantised_reference(folder, quantised) -> nn.Module:
     """A dense float64 model holding the dequantised weights, made without the library."""
-    dense = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    dense = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
     return table_weights.dense(quantised.hf, dense)
 
 

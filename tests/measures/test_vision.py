@@ -25,7 +25,7 @@ def hf():
     config = transformers.ViTConfig(
         **tiny.STACK, image_size=8, patch_size=2, num_channels=1, num_labels=3, initializer_range=0.2
     )
-    return transformers.ViTForImageClassification._from_config(config, attn_implementation="eager").double().eval()
+    return transformers.ViTForImageClassification._from_config(config).double().eval()
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tests import tiny
 def vit():
     torch.manual_seed(0)
     config = transformers.ViTConfig(**tiny.STACK, image_size=8, patch_size=4, num_channels=1, num_labels=3)
-    return transformers.ViTForImageClassification._from_config(config, attn_implementation="eager").eval()
+    return transformers.ViTForImageClassification._from_config(config).eval()
 
 
 @pytest.fixture

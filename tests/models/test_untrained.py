@@ -51,7 +51,7 @@ def test_a_family_whose_blocks_share_a_layer_is_refused(tmp_path):
 def test_every_weight_is_the_one_drawn_at_once_in_every_family(family, tmp_path):
     cls, config = made_of(family)
     torch.manual_seed(5)
-    whole = cls._from_config(copy.deepcopy(config), dtype=torch.float32, attn_implementation="eager")
+    whole = cls._from_config(copy.deepcopy(config), dtype=torch.float32)
     wanted = whole.state_dict()
     torch.manual_seed(7)
     expected = torch.rand(3)
