@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
@@ -132,18 +132,24 @@ def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
         finally:
             if stop is not None:
                 stop.remove()
-    times = Counter(number for number, *_ in seen.calls)
-    if idle := [number for number in range(count or len(blocks)) if number not in times]:
+    _refuse_again(hf, seen)
+    ran = {number for number, *_ in seen.calls}
+    if idle := [number for number in range(count or len(blocks)) if number not in ran]:
         raise UnsupportedModelError(
             f"block {idle[0] + 1} of the {len(blocks)} in {blocks.path!r} of {family_of(hf)} does not run when the "
             "model does; a list of blocks that all run is needed"
         )
-    if again := [number for number, called in times.items() if called > 1]:
-        raise UnsupportedModelError(
-            f"block {again[0] + 1} of {family_of(hf)} is called {times[again[0]]} times in one pass; only blocks that "
-            "are called once, in order, can be measured"
-        )
     return _calls(hf, blocks, {number: found for number, *found in seen.calls}, noting.chosen, keys_values)
+
+
+def _refuse_again(hf: PreTrainedModel, seen: _Seen) -> None:
+    """Refuse a model that calls a block more than once in a pass."""
+    number, times = max(Counter(number for number, *_ in seen.calls).items(), key=itemgetter(1), default=(0, 0))
+    if times > 1:
+        raise UnsupportedModelError(
+            f"block {number + 1} of {family_of(hf)} is called {times} times in one pass; only blocks that are called "
+            "once, in order, can be measured"
+        )
 
 
 class _EnoughError(Exception):
@@ -172,6 +178,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
                 # What follows, such as logits of a whole vocabulary, would take a third of a short prompt's time.
                 if len(modules) - 1 not in hooked:
                     run.stop()
+    _refuse_again(hf, seen)
     found = {number: (*inside, output) for number, (inside, output) in enumerate(recorded)}
     found |= {number: outside for number, *outside in seen.calls if number in hooked}
     # nnsight keeps these variables in a cycle that lasts until the next garbage collection, and every layer's keys and

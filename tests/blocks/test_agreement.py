@@ -11,6 +11,7 @@ import transformers
 from reference import brute_force_jacobian, relative_error
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import coupling_lib as cl
 from coupling_lib.blocks import attention, short
@@ -211,6 +212,19 @@ def test_a_block_called_several_times_is_refused():
         UnsupportedModelError, match="block 1 of AlbertForMaskedLM .* is called 3 times in one pass; only"
     ):
         cl.wrap_model(hf)
+
+
+def test_a_block_that_is_called_more_often_in_another_run_is_refused():
+    class Again(LlamaDecoderLayer):
+        def __call__(self, x, *args, **kwargs):
+            return super().__call__(super().__call__(x, *args, **kwargs), *args, **kwargs)
+
+    model = cl.wrap_model(tiny.llama())
+    model.hf.model.layers[1].__class__ = Again
+    with pytest.raises(
+        UnsupportedModelError, match="block 2 of LlamaForCausalLM .* is called 2 times in one pass; only"
+    ):
+        cl.trace(model, IDS)
 
 
 def test_a_block_that_does_not_run_is_refused():
