@@ -4,6 +4,7 @@ Steps stand on a logarithmic axis; step 0, which has no logarithm, stands apart 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,10 +16,12 @@ from matplotlib.figure import Figure
 
 from coupling_lib.figures import circle, parts, style
 from coupling_lib.figures.labels import coupling_label
-from coupling_lib.measures import effects
 from coupling_lib.measures.parts import SHARED, shared_parts
 from coupling_lib.metrics.summaries import both_ways, from_one, interval, joined, pair_couplings, quartiles
 from coupling_lib.models.registry import by_size
+
+if TYPE_CHECKING:
+    from coupling_lib.measures.effects import OtherRuns
 
 SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance"}
 """Scores that are followed over training, and how an axis says them."""
@@ -109,8 +112,10 @@ def take_summary(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
     return table[["coupling", "low", "high", *names]].rename(columns=names)
 
 
-def numbers_of(ds: xr.Dataset, variant: str, k: int, others: effects.OtherRuns) -> dict[str, float]:
+def numbers_of(ds: xr.Dataset, variant: str, k: int, others: "OtherRuns") -> dict[str, float]:
     """Give the numbers that prose about emergence quotes, and the effects that verdicts rest on."""
+    from coupling_lib.measures import effects  # drawing needs no torch, and this does
+
     table, found = _table(ds, variant, k).reset_index(), {"prompts": ds.sizes["prompt"], "scatter": others.scatter}
     steps = {"first": 0, "peak": int(table.coupling.argmax()), "last": -1}
     if "shared" in table:
