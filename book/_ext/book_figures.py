@@ -8,6 +8,7 @@ seen, a link to the function that draws it, and its origin folded into one line.
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html
 import io
@@ -32,6 +33,8 @@ from sphinx.util.osutil import relative_uri
 CHAPTERS = "book/"
 WIDTH, VIEW_WIDTH, LEAST_TEXT = 720, 540, 10.0
 """Width of a figure in CSS pixels and in the units of its SVG; the least height of its text on a phone, in pixels."""
+LARGE = 250_000
+"""Characters from which a figure's data stand in a file of their own."""
 # The explorer's page shows a chapter's figure on paper and where no script runs.
 _BORROWERS = ("book/explorer",)
 FIGURE = re.compile(
@@ -108,10 +111,21 @@ class Rewrite(SphinxPostTransform):
                 nodes.raw("", text[: found.start()] + made + text[found.end() :], format="html", classes=raw["classes"])
             )
 
+    def _data(self, found: re.Match[str]) -> str:
+        """Gives the link to a figure's data; large ones stand in one file for all pages that show the figure."""
+        if len(found["csv"]) < LARGE:
+            return found["data"]
+        content = gzip.compress(unquote(found["csv"]).encode(), mtime=0)
+        file = Path("_downloads", "figures", f"{hashlib.sha256(content).hexdigest()[:16]}.csv.gz")
+        (Path(self.app.outdir) / file).parent.mkdir(parents=True, exist_ok=True)
+        (Path(self.app.outdir) / file).write_bytes(content)
+        address = relative_uri(self.app.builder.get_target_uri(self.env.docname), file.as_posix())
+        return f'<a download="{found["name"]}.csv.gz" href="{address}">Data (CSV, gzip)</a>'
+
     def _figure(self, found: re.Match[str], anchor: str, home: str) -> str:
         page, known = self.env.docname, numbers(self.env).get((found["name"], home))
         to = self.app.builder.get_relative_uri
-        links = [found["data"]]
+        links = [self._data(found)]
         label = ""
         if known:
             where = f"#{anchor}" if page == known.page else f"{to(page, known.page)}#{known.anchor}"
