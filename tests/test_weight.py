@@ -17,8 +17,8 @@ chromium, window, tab = test_browser.chromium, test_browser.window, test_browser
 
 
 def test_the_site_takes_at_most_49_megabytes():
-    # Of these, 6 are the model that runs in a page, 9 the data of the explorer, half of them the shared part's, and 4 the
-    # sources of the library.
+    # Of these, 6 are the model that runs in a page, 9 the data of the explorer (half of them the shared part's), and 4
+    # the sources of the library.
     assert sum(path.stat().st_size for path in HTML.rglob("*") if path.is_file()) < 49_000_000
 
 
