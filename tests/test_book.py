@@ -187,7 +187,7 @@ def test_every_figure_has_its_data_and_its_origin_beside_it():
             yield "figures"
         for figure in figures:
             name = figure[:80]
-            if not re.search(r'<a [^>]*download="[\w-]+\.(csv|nc)"', figure):
+            if not re.search(r'<a [^>]*download="[\w-]+\.(csv|csv\.gz|nc)"', figure):
                 yield f"data: {name}"
             if not re.search(r'class="tbc-provenance">[^<]{20,}<', figure):
                 yield f"origin: {name}"
