@@ -361,6 +361,7 @@ def page(
     latest_gpu: Path = LATEST_GPU,
     latest_size: Path = LATEST_SIZE,
     latest_unformed: Path = LATEST_UNFORMED,
+    latest_checks: Path = LATEST_CHECKS,
 ) -> str:
     """Write the page of the book from the latest runs, or say that there is none.
 
@@ -369,6 +370,7 @@ def page(
         latest_gpu: JSON of `gpu.py`.
         latest_size: JSON of the runs of `real_size.py`, a list.
         latest_unformed: JSON of `unformed.py`.
+        latest_checks: JSON of `checks.py`.
 
     Returns:
         Markdown with headings of the second level.
@@ -392,8 +394,8 @@ def page(
         parts.append("The record is still to be made, on a quiet machine: `python -m benchmarks.real_size`.\n")
     if latest_unformed.exists():
         parts += unformed_tables(json.loads(latest_unformed.read_text(encoding="utf-8")))
-    if LATEST_CHECKS.exists():
-        parts += checks_table(json.loads(LATEST_CHECKS.read_text(encoding="utf-8")))
+    if latest_checks.exists():
+        parts += checks_table(json.loads(latest_checks.read_text(encoding="utf-8")))
     parts += ["## GPU\n"]
     run = json.loads(latest_gpu.read_text(encoding="utf-8")) if latest_gpu.exists() else None
     if run and run["gpu_measured"]:

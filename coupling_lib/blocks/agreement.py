@@ -4,7 +4,7 @@ The reference is the whole sequence, with the attention that the model came with
 of the rules, routes and constants of this library has a part in it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ _REPLAY = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch
 _SAME = 1e-4
 
 
-class AnotherModelError(Exception):
+class AnotherModelError(UnsupportedModelError):
     """What is raised where an attention makes another model of the same weights."""
 
 
@@ -68,7 +68,7 @@ def look(
     errors: dict[str, float | str] = {}
     for route in _routes(call, block):
         errors[route] = error = route_error(call, as_it_came, block, route, default)
-        if not isinstance(error, str) and error <= _TOLERANCE:
+        if _accepted(error):
             return Looked(route, postnorm.stream_norms(call, block) if postnorm.is_post_norm(call, block) else None)
     tried = "; ".join(
         f"the {route} route {error if isinstance(error, str) else f'gives a Jacobian that differs by {error:.1e}'}"
@@ -86,28 +86,32 @@ def _routes(call: BlockCall, block: nn.Module) -> Sequence[str]:
     return list(dict.fromkeys((chosen, *["cache"] * (chosen == "attention" and has_cache(call, block)), "sequence")))
 
 
-def route_error(call: BlockCall, as_it_came: BlockCall, block: nn.Module, route: str, default: str) -> float | str:
+def route_error(
+    call: BlockCall,
+    as_it_came: BlockCall,
+    block: nn.Module,
+    route: str,
+    default: str,
+    pair: tuple[int, int] | None = None,
+) -> float | str:
     """Compare a route with the reference on rows and columns of a block's Jacobian; or say how it failed."""
+    n = call.input.shape[1]
+    # At a token that is not the last, and from an earlier token.
+    pairs = [(n // 2, n // 2), (n // 4, n - 2) if n > 2 else (0, 0)] if pair is None else [pair]
     try:
-        return float(torch.stack(list(_errors(call, as_it_came, block, route, default))).max())  # NaN if one is
+        errors = [_error(call, as_it_came, block, route, default, list(dict.fromkeys(each))) for each in pairs]
+        return float(torch.stack(errors).max())  # NaN if one is
     except Exception as problem:
         return f"cannot be differentiated ({(str(problem).splitlines() or [type(problem).__name__])[0]})"
 
 
-def _errors(call: BlockCall, as_it_came: BlockCall, block: nn.Module, route: str, default: str) -> Iterator[Tensor]:
-    """Give the errors of a route at a token that is not the last, and from an earlier token."""
-    n = call.input.shape[1]
-    for positions in ([n // 2], [n // 4, n - 2] if n > 2 else [0]):
-        yield _error(call, as_it_came, block, route, default, positions)
-
-
 def holds(call: BlockCall, block: nn.Module, route: str, name: str, pair: tuple[int, int]) -> bool:
-    """Tell whether a route gives the Jacobian of the whole sequence at one pair of tokens, by a row and a column."""
-    try:
-        error = float(_error(call, call, block, route, name, [pair[0]] if pair[0] == pair[1] else list(pair)))
-    except Exception:
-        return False
-    return error <= _TOLERANCE
+    """Tell whether a route gives the Jacobian of the whole sequence at one pair of tokens."""
+    return _accepted(route_error(call, call, block, route, name, pair))
+
+
+def _accepted(error: float | str) -> bool:
+    return not isinstance(error, str) and error <= _TOLERANCE
 
 
 def _error(

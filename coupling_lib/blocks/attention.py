@@ -95,7 +95,7 @@ def use(hf: PreTrainedModel, name: str = NAME) -> None:
 
 def default(hf: PreTrainedModel) -> str:
     """Name the attention that a model came with, which says what model it is."""
-    name = _configured(hf)
+    name = in_force(hf)
     if name != NAME:
         # What fused kernels compute is what transformers computes by "sdpa", which can be differentiated twice.
         _came_with[hf] = name if name in ("eager", "sdpa") else "sdpa"
@@ -104,10 +104,6 @@ def default(hf: PreTrainedModel) -> str:
 
 def in_force(hf: PreTrainedModel) -> str:
     """Name the attention that a model calls."""
-    return _configured(hf)
-
-
-def _configured(hf: PreTrainedModel) -> str:
     return hf.config.get_text_config()._attn_implementation or "eager"
 
 

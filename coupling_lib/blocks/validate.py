@@ -18,14 +18,7 @@ from coupling_lib.blocks import attention, offload, precision, short
 from coupling_lib.blocks.agreement import AnotherModelError, Looked, look, replay_error
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.choices import Noting
-from coupling_lib.blocks.record import (
-    Blocks,
-    family_of,
-    find_blocks,
-    passed,
-    random_input,
-    record,
-)
+from coupling_lib.blocks.record import Blocks, family_of, find_blocks, passed, random_input, record
 from coupling_lib.blocks.standing import replaced_forward, standing, where
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
 
@@ -50,7 +43,7 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
                 return probe.looked_at()
             except AnotherModelError as error:
                 another = error
-    raise UnsupportedModelError(str(another))
+    raise another
 
 
 class _Probe:
@@ -115,9 +108,8 @@ class _Probe:
             _check_finite(self.hf, self.blocks, {number: call}, self.name)
             _check_replay(call, module, number, self.family)
         as_it_came = replace(self.as_it_came.get(number, self.as_it_came[like]), block=block, input=call.input)
-        if len(as_it_came.chosen) == len(
-            call.chosen
-        ):  # of another block, perhaps, or at states that differ by rounding
+        # What it chose was chosen at states that differ by rounding, or by another block.
+        if len(as_it_came.chosen) == len(call.chosen):
             as_it_came = replace(as_it_came, chosen=call.chosen)
         return look(call, as_it_came, module, f"block {number + 1} of {self.family}", self.dtype, self.default)
 

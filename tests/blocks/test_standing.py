@@ -260,3 +260,15 @@ def test_prompts_are_taken_one_by_one_where_a_hook_stands():
     for found, trace in zip(J, traces, strict=True):
         wanted = brute_force_jacobian(hf, hf.model.layers[1], trace.inputs, LAST, LAST)
         assert relative_error(found, wanted) < 1e-6
+
+
+def test_a_hook_with_another_answer_each_time_is_refused():
+    hf = tiny.llama()
+    model = cl.wrap_model(hf)
+    generator = torch.Generator().manual_seed(7)
+    noisy = hook(lambda y: y + torch.randn(y.shape, generator=generator))
+    hf.model.layers[1].mlp.register_forward_hook(noisy)
+    with pytest.raises(
+        UnsupportedModelError, match="block 2 .* 'mlp' carries a hook .* computes something else on its own"
+    ):
+        cl.trace(model, IDS)
