@@ -39,7 +39,7 @@ export PYTHONUNBUFFERED := 1
 # Where this is set, each of some hundred processes would compile torch and transformers for itself, 15 s every time.
 unexport PYTHONDONTWRITEBYTECODE
 
-LIBRARY := $(shell find coupling_lib -name '*.py' -not -path 'coupling_lib/training/*')
+LIBRARY := $(shell find coupling_lib companion -name '*.py' -not -path 'companion/training/*')
 PROMPTS := $(shell find data/prompts -type f 2>/dev/null)
 TABLES := $(wildcard data/*.csv) $(shell find data/measurements -type f 2>/dev/null)
 MODELS := $(LANGUAGE_MODELS) $(OTHER_MODEL) $(VISION_MODELS)
@@ -149,13 +149,13 @@ golden: $(READY) ## write every number of the book into one file: make golden GO
 # or a folder of them. The grid has a table of its own: in the shipped one every model has its line, and none would be
 # trained.
 suite: $(READY) ## train and measure the suite of language models anew: make suite TEXT=folder
-	@$(BIN)/python -m coupling_lib.training.suite $(if $(TEXT),"$(TEXT)")
+	@$(BIN)/python -m companion.training.suite $(if $(TEXT),"$(TEXT)")
 
 regularised: $(READY) ## repeat the experiment with coupling as a regulariser: make regularised TEXT=folder
-	@$(BIN)/python -m coupling_lib.training.regularised $(if $(TEXT),"$(TEXT)")
+	@$(BIN)/python -m companion.training.regularised $(if $(TEXT),"$(TEXT)")
 
 vit-grid: $(READY) ## train and measure the grid of vision transformers anew
-	@$(BIN)/python -m coupling_lib.training.vit grid digits --table runs/vit_grid.csv
+	@$(BIN)/python -m companion.training.vit grid digits --table runs/vit_grid.csv
 
 # pip-audit has an environment of its own: what it needs is none of the project's business.
 audit: $(READY) ## list every package in sbom.json and look each up among known vulnerabilities

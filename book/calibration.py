@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 from verdicts import LEVEL, Evidence
 
-from coupling_lib.measures import correlations, effects
+from companion.tables import correlations, effects
+from companion.tables.regression import lead_over
 from coupling_lib.metrics.inference import Effect, effect_of
-from coupling_lib.metrics.regression import lead_over
 from coupling_lib.metrics.statistics import correlation, correlation_over, fit_with_interval, partial_over
 
 TABLE = Path(__file__).with_name("calibration.csv")

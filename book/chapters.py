@@ -24,7 +24,7 @@ class Chapter(NamedTuple):
     measured: tuple[str, ...]
     """Functions that measure it, in `coupling_lib`."""
     drawn: tuple[str, ...]
-    """Functions that draw the figures on its page, in `coupling_lib.figures`."""
+    """Functions that draw the figures on its page, in `companion.figures`."""
     further: dict[str, str]
     """Other commands by what they ask: parameters of the chapter's notebook, or a whole command behind a `$`."""
 
@@ -64,7 +64,7 @@ CHAPTERS: dict[str, Chapter] = {
         ("vision.draw_rates", "vision.draw_accuracy"),
         {
             "The grid on CIFAR-10, trained anew": (
-                "$ .venv/bin/python -m coupling_lib.training.vit grid cifar10"
+                "$ .venv/bin/python -m companion.training.vit grid cifar10"
                 " --data path/to/cifar-10-batches-py --table cifar10.csv"
             ),
             "The figures of that grid": "table=cifar10.csv",
@@ -146,7 +146,7 @@ def run_part(chapter: str, results: Path | None = None) -> str:
         lines += [f"{said}. **Time: not run here.**{long}\n", _block(command_of(chapter, given))]
     notebooks = [f"[{NAMES.get(m, m)}](../results/{m}/{chapter}.ipynb) ({times[m]})" for m in models]
     measured = ", ".join(f"{{py:func}}`~coupling_lib.{name}`" for name in made.measured)
-    drawn = ", ".join(f"{{py:func}}`~coupling_lib.figures.{name}`" for name in made.drawn)
+    drawn = ", ".join(f"{{py:func}}`~companion.figures.{name}`" for name in made.drawn)
     lines += [
         f"- The notebook with all figures, as it ran: {', '.join(notebooks)}.",
         f"- Measured by {measured}; the figures above are drawn by {drawn}.",

@@ -20,8 +20,8 @@ import xarray as xr
 from packing import in_bytes, in_sixteen_bits, packed, script
 
 import coupling_lib as cl
+from companion.figures import style
 from coupling_lib import paths, provenance
-from coupling_lib.figures import style
 from coupling_lib.measures.random_bases import root_mean_square_spectra
 from coupling_lib.metrics.subspaces import random_frames
 from coupling_lib.models import checkpoints, registry

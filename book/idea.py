@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import coupling_lib
+from companion.figures import depth, parts, style
+from companion.figures.show import show
 from coupling_lib import provenance
-from coupling_lib.figures import depth, parts, style
-from coupling_lib.figures.show import show
 from coupling_lib.measures import random_bases
 from coupling_lib.measures.parts import shared_parts
 from coupling_lib.metrics.summaries import side_by_side

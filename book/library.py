@@ -1,4 +1,4 @@
-"""Writes the pages of the library: what Sphinx documents on each, and where an old address of the one page leads."""
+"""Writes the pages of both houses: what Sphinx documents on each, and where an old address of the one page leads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import json
 import pkgutil
 from functools import partial
 
+import companion
 import coupling_lib
 
-# Rooms of the library, each with a page of its own in `book/api`; the last holds every module outside of a folder.
+# Rooms of the library and of the companion, each with a page of its own in `book/api`; the last holds every module
+# outside of a folder.
 ROOMS = (
     "models",
     "inputs",
@@ -20,14 +22,18 @@ ROOMS = (
     "store",
     "metrics",
     "figures",
+    "tables",
     "training",
+    "notebook",
     "ground",
 )
 
 # All modules stood on one page once: an address of then leads to where its name stands now.
 _MOVED = """(function () {
   function follow() {
-    const hash = decodeURIComponent(location.hash.slice(1)), of = /^(?:module-)?coupling_lib\\.(\\w+)/.exec(hash);
+    const asked = decodeURIComponent(location.hash.slice(1));
+    const hash = asked.replace(/coupling_lib\\.(figures|training)/, "companion.$1");
+    const of = /^(?:module-)?(?:coupling_lib|companion)\\.(\\w+)/.exec(hash);
     if (!of || document.getElementById(hash)) return;
     location.replace("api/" + (GROUND.includes(of[1]) ? "ground" : of[1]) + ".html#" + hash);
   }
@@ -66,7 +72,7 @@ def api_page(room: str) -> str:
         # What `coupling_lib` exports is documented there, and what scikit-learn adds to its estimators by itself.
         here = [name for name, thing in _exported().items() if thing.__module__ == module] + ["set_score_request"]
         options = [":members:", f":exclude-members: {', '.join(here)}"]
-        lines += [f"## {module.removeprefix('coupling_lib.')}\n", *_directive(f"automodule:: {module}", options)]
+        lines += [f"## {module.partition('.')[2]}\n", *_directive(f"automodule:: {module}", options)]
     return "\n".join(lines)
 
 
@@ -78,7 +84,8 @@ def _exported() -> dict[str, object]:
 
 def _modules(room: str) -> list[str]:
     """List the public modules of a room, data apart."""
-    walked = [module.name for module in pkgutil.walk_packages(coupling_lib.__path__, "coupling_lib.")]
+    houses = (coupling_lib, companion)
+    walked = [one.name for house in houses for one in pkgutil.walk_packages(house.__path__, f"{house.__name__}.")]
     public = [name for name in walked if "._" not in name and name != "coupling_lib.data"]
     return [name for name in public if (name.split(".")[1] if name.split(".")[1] in ROOMS else "ground") == room]
 

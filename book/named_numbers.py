@@ -16,8 +16,8 @@ import nbformat
 import numpy as np
 import pandas as pd
 
+from companion.tables.generalization import paper_figures
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.generalization import paper_figures
 
 Numbers = Mapping[str, float | str]
 

@@ -81,7 +81,7 @@ def in_full(function: str) -> str:
     Returns:
         its dotted name.
     """
-    return f"coupling_lib.{function}" if function.count(".") > 1 else f"coupling_lib.figures.{function}"
+    return f"coupling_lib.{function}" if function.count(".") > 1 else f"companion.figures.{function}"
 
 
 def parameters_of(row: Row) -> dict[str, str]:

@@ -59,7 +59,7 @@ def families_page() -> str:
     Returns:
         a table in Markdown.
     """
-    sys.path.append(str(paths.ROOT / "tests"))
+    sys.path.append(str(paths.ROOT / "tests" / "support"))
     tested = import_module("families")
 
     lines = ["| family | model type | route | grows with the prompt |", "| --- | --- | --- | --- |"]

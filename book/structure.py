@@ -13,10 +13,10 @@ import torch
 from transformers import BertConfig, BertModel
 
 import coupling_lib
+from companion.figures import postnorm
+from companion.figures.show import show
 from coupling_lib import provenance
 from coupling_lib.errors import ModelUnavailableError, PostNormWarning
-from coupling_lib.figures import postnorm
-from coupling_lib.figures.show import show
 from coupling_lib.measures.frame import traced_jacobians
 from coupling_lib.models.load import Model
 

@@ -31,7 +31,6 @@ _HOMES = {
     "svd.operators": ("as_linear_operator",),
     "svd.shared": ("shared",),
     "inputs.prompts": ("load_prompts", "Prompt"),
-    "inputs.parameters": ("check_parameters",),
     "metrics.coupling": ("coupling_matrix", "coupling_matrices", "miscoupling", "mismatch"),
     "metrics.variants": ("VARIANTS", "TRANSFORMS", "measure_variants", "locality"),
     "metrics.trajectory": ("line_shape_score", "expodistance", "equidistance"),
@@ -43,7 +42,6 @@ _HOMES = {
         *("null_of", "depth_null", "tokens_null", "relations_null", "readings_null", "spectra_null"),
     ),
     "measures.precision": ("measure_precision", "measure_triplets"),
-    "measures.readings": ("mean_readings", "rank_agreement", "compare_choices", "coupling_by_block"),
     "measures.parts": ("shared_part",),
     "measures.tokens": ("measure_tokens",),
     "measures.prompts": ("measure_prompts", "prompt_versions"),
@@ -58,7 +56,7 @@ _HOMES = {
     "inputs.labelled_images": ("read_dataset",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_ROOMS = ("svd", "blocks", "models", "inputs", "jacobian", "store", "metrics", "measures", "figures", "training")
+_ROOMS = ("svd", "blocks", "models", "inputs", "jacobian", "store", "metrics", "measures")
 _MODULES = {name: name for name in _ROOMS} | {"registry": "models.registry", "precision": "blocks.precision"}
 
 __all__ = sorted(_HOME)

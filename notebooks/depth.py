@@ -35,17 +35,17 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 
 # %% tags=["hide-input"]
 import coupling_lib as cl
+from companion.figures import depth, schematic
+from companion.figures.show import remember, show
+from companion.notebook import choices, parameters
+from companion.tables import effects
 from coupling_lib import provenance
-from coupling_lib.figures import depth, schematic
-from coupling_lib.figures.show import remember, show
-from coupling_lib.inputs import choices, parameters
-from coupling_lib.measures import effects
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.parts import with_shared_part
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.metrics.summaries import side_by_side
 
-p = cl.check_parameters(globals(), declared=(*parameters.COMMON, "others"))
+p = parameters.check_parameters(globals(), declared=(*parameters.COMMON, "others"))
 command = provenance.papermill_command("depth", vars(p))
 
 # %% [markdown]

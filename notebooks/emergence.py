@@ -35,17 +35,17 @@ seed: int = 0  # seed of the selection of prompts and of the random directions
 
 # %% tags=["hide-input"]
 import coupling_lib as cl
+from companion.figures import emergence
+from companion.figures.show import remember, show
+from companion.notebook import choices, parameters
+from companion.tables.correlations import runs_beside
 from coupling_lib import provenance
-from coupling_lib.figures import emergence
-from coupling_lib.figures.show import remember, show
-from coupling_lib.inputs import choices
-from coupling_lib.measures.correlations import runs_beside
 from coupling_lib.measures.depth import other_models
 from coupling_lib.models import checkpoints
 
 # %% tags=["hide-input"]
 _common = ("model", "precision", "memory", "steps", "prompts", "k", "window", "token", "seed")
-p = cl.check_parameters(globals(), declared=(*_common, "middle", "centres", "others"))
+p = parameters.check_parameters(globals(), declared=(*_common, "middle", "centres", "others"))
 steps_of = {name: checkpoints.choose_steps(name, p.steps) for name in [p.model, *other_models(p.others, p.model)]}
 middle_step = choices.chosen_middle(p, steps_of[p.model])
 command = provenance.papermill_command("emergence", vars(p))

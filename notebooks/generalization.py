@@ -26,15 +26,15 @@
 model: str = "nano-neox"  # model named in the figures, if it is among their points
 
 # %% tags=["hide-input"]
-import coupling_lib as cl
+from companion.figures import generalization as figures
+from companion.figures import generalization_numbers, paper_models
+from companion.figures.show import remember, show
+from companion.notebook import parameters
+from companion.tables import correlations, figure_1a, generalization
+from companion.tables.regularised import difference_table, regularised
 from coupling_lib import provenance
-from coupling_lib.figures import generalization as figures
-from coupling_lib.figures import generalization_numbers, paper_models
-from coupling_lib.figures.show import remember, show
-from coupling_lib.measures import correlations, figure_1a, generalization
-from coupling_lib.measures.regularised import difference_table, regularised
 
-p = cl.check_parameters(globals(), declared=("model",))
+p = parameters.check_parameters(globals(), declared=("model",))
 command = provenance.papermill_command("generalization", vars(p))
 
 # %% [markdown]

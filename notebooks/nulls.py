@@ -33,15 +33,16 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 
 # %% tags=["hide-input"]
 import coupling_lib as cl
+from companion.figures import nulls
+from companion.figures.show import remember, show
+from companion.notebook import parameters
+from companion.notebook.choices import check_against_model, chosen_prompts
+from companion.tables import generalization
 from coupling_lib import provenance
-from coupling_lib.figures import nulls
-from coupling_lib.figures.show import remember, show
-from coupling_lib.inputs.choices import check_against_model, chosen_prompts
-from coupling_lib.measures import generalization
 from coupling_lib.measures.nulls import ladder, measure_decisive, measure_nulls, null_by_spectrum, null_curves
 from coupling_lib.metrics.summaries import side_by_side
 
-p = cl.check_parameters(
+p = parameters.check_parameters(
     globals(), declared=("model", "precision", "memory", "revision", "prompts", "k", "token", "seed")
 )
 command = provenance.papermill_command("nulls", vars(p))

@@ -40,13 +40,13 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 
 # %% tags=["hide-input"]
 import coupling_lib as cl
+from companion.figures import perturbation
+from companion.figures.show import remember, show
+from companion.notebook import choices, parameters
 from coupling_lib import provenance
-from coupling_lib.figures import perturbation
-from coupling_lib.figures.show import remember, show
-from coupling_lib.inputs import choices, parameters
 from coupling_lib.metrics.summaries import side_by_side
 
-p = cl.check_parameters(
+p = parameters.check_parameters(
     globals(),
     declared=("model", "precision", "memory", "revision", "prompts", "noise", "kind", "draws", "token", "seed"),
 )

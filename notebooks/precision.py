@@ -35,14 +35,14 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 
 # %% tags=["hide-input"]
 import coupling_lib as cl
+from companion.figures import precision
+from companion.figures.show import remember, show
+from companion.notebook import choices, parameters
 from coupling_lib import provenance
-from coupling_lib.figures import precision
-from coupling_lib.figures.show import remember, show
-from coupling_lib.inputs import choices
 from coupling_lib.measures.precision import chosen_precisions
 from coupling_lib.measures.random_bases import Chance
 
-p = cl.check_parameters(
+p = parameters.check_parameters(
     globals(), declared=("model", "precisions", "memory", "revision", "prompts", "k", "token", "seed")
 )
 command = provenance.papermill_command("precision", vars(p))

@@ -33,15 +33,15 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 
 # %% tags=["hide-input"]
 import coupling_lib as cl
+from companion.figures import prompts as by_prompt
+from companion.figures.show import remember, show
+from companion.notebook import choices, parameters
 from coupling_lib import provenance
-from coupling_lib.figures import prompts as by_prompt
-from coupling_lib.figures.show import remember, show
-from coupling_lib.inputs import choices
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.metrics.summaries import side_by_side
 
-p = cl.check_parameters(
+p = parameters.check_parameters(
     globals(),
     declared=("model", "precision", "memory", "revision", "prompts", "questions", "k", "token", "others", "seed"),
 )

@@ -33,14 +33,15 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 
 # %% tags=["hide-input"]
 import coupling_lib as cl
+from companion.figures import readings
+from companion.figures.show import remember, show
+from companion.notebook import parameters
+from companion.notebook.choices import check_against_model, chosen_prompts
+from companion.tables.readings import compare_choices, coupling_by_block, mean_readings, rank_agreement, several_ks
 from coupling_lib import provenance
-from coupling_lib.figures import readings
-from coupling_lib.figures.show import remember, show
-from coupling_lib.inputs.choices import check_against_model, chosen_prompts
 from coupling_lib.measures.random_bases import chance
-from coupling_lib.measures.readings import several_ks
 
-p = cl.check_parameters(
+p = parameters.check_parameters(
     globals(), declared=("model", "precision", "memory", "revision", "prompts", "k", "token", "seed")
 )
 command = provenance.papermill_command("readings", vars(p))
@@ -75,10 +76,10 @@ del loaded
 # %% tags=["hide-input"]
 measured = {at: {"untrained": untrained[at], "trained": trained[at]} for at in boundaries}
 nulls = {name: cl.readings_null(ds, seed=p.seed) for name, ds in measured["block"].items()}
-means = cl.mean_readings(measured["block"], nulls)
-agreement = cl.rank_agreement(trained["block"], p.k)
-choices = cl.compare_choices(measured, nulls, p.k)
-by_block = cl.coupling_by_block(measured, "normalized_miscoupling", p.k)
+means = mean_readings(measured["block"], nulls)
+agreement = rank_agreement(trained["block"], p.k)
+choices = compare_choices(measured, nulls, p.k)
+by_block = coupling_by_block(measured, "normalized_miscoupling", p.k)
 null = chance(nulls["trained"].sel(variant="normalized_miscoupling", k=p.k))
 origin = provenance.line(untrained["block"].attrs, trained["block"].attrs, command=command)
 

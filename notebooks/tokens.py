@@ -36,18 +36,18 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 
 # %% tags=["hide-input"]
 import coupling_lib as cl
+from companion.figures import tokens as figures
+from companion.figures.show import remember, show
+from companion.notebook import choices, parameters
+from companion.tables import effects
 from coupling_lib import provenance
-from coupling_lib.figures import tokens as figures
-from coupling_lib.figures.show import remember, show
-from coupling_lib.inputs import choices
-from coupling_lib.measures import effects
 from coupling_lib.measures.parts import with_shared_part
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.tokens import token_comparisons, token_reports
 from coupling_lib.metrics.summaries import side_by_side
 
 _more = ("example", "prompts", "pair", "k", "tokens", "token_in", "token_out", "seed")
-p = cl.check_parameters(globals(), declared=("model", "precision", "memory", "revision", *_more))
+p = parameters.check_parameters(globals(), declared=("model", "precision", "memory", "revision", *_more))
 command = provenance.papermill_command("tokens", vars(p))
 
 # %% [markdown]

@@ -34,15 +34,15 @@ seed: int = 0  # seed of the untrained weights and of the selection of prompts
 
 # %% tags=["hide-input"]
 import coupling_lib as cl
+from companion.figures import trajectories
+from companion.figures.show import remember, show
+from companion.notebook import choices, parameters
+from companion.tables import effects
 from coupling_lib import provenance
-from coupling_lib.figures import trajectories
-from coupling_lib.figures.show import remember, show
-from coupling_lib.inputs import choices
-from coupling_lib.measures import effects
 from coupling_lib.measures.depth import other_models
 from coupling_lib.metrics.summaries import side_by_side
 
-p = cl.check_parameters(
+p = parameters.check_parameters(
     globals(),
     declared=("model", "others", "precision", "memory", "revision", "prompts", "token", "window", "turn", "seed"),
 )

@@ -26,7 +26,7 @@
 model: str = "nano-vit"  # alias of data/models.csv, Hugging Face id, or a local folder of a vision transformer
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
 revision: str = ""  # branch, tag, commit or training step such as step0; empty for the newest
-table: str = ""  # a grid of your own, as `python -m coupling_lib.training.vit grid` writes it; empty for the book's
+table: str = ""  # a grid of your own, as `python -m companion.training.vit grid` writes it; empty for the book's
 pictures: str = "digits"  # digits, cifar10, a local copy of CIFAR-10, a folder of pictures, or noise
 images: int = 8  # number of images averaged
 k: int = 10  # number of singular vectors compared, from 1 to the model's width
@@ -38,19 +38,19 @@ seed: int = 0  # seed of the untrained weights, of the choice of images and of t
 
 # %% tags=["hide-input"]
 import coupling_lib as cl
+from companion.figures import depth, style, trajectories, vision, vision_model
+from companion.figures.show import remember, show
+from companion.notebook import choices, parameters
+from companion.tables import vit_grid
+from companion.tables.generalization import paper_figures
 from coupling_lib import provenance
-from coupling_lib.figures import depth, style, trajectories, vision, vision_model
-from coupling_lib.figures.show import remember, show
-from coupling_lib.inputs import choices
 from coupling_lib.inputs.images import patch_box
-from coupling_lib.measures import vit_grid_table
-from coupling_lib.measures.generalization import paper_figures
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.vision import measure_network
 from coupling_lib.metrics.summaries import side_by_side
 
 # %% tags=["hide-input"]
-p = cl.check_parameters(
+p = parameters.check_parameters(
     globals(),
     declared=(
         *("model", "precision", "revision", "table", "pictures", "images", "k", "blocks", "token", "rate", "draws"),
@@ -64,7 +64,7 @@ command = provenance.papermill_command("vision", vars(p))
 #
 # The paper trains 64 vision transformers on CIFAR-10: eight weight decays, eight rates of stochastic depth. The same
 # grid is trained here on scikit-learn's handwritten digits, a data set that fits on one processor core, by `python -m
-# coupling_lib.training.vit grid digits`; so the models are far smaller and the images far easier, and what is
+# companion.training.vit grid digits`; so the models are far smaller and the images far easier, and what is
 # compared with the paper is the direction of an effect, not its size. Every model is measured with stochastic depth
 # switched off. Further seeds repeat one row of the grid. The same command trains the grid at the paper's size on a
 # copy of CIFAR-10; the parameter `table` names what it wrote, to be drawn in place of the book's grid.
@@ -75,12 +75,12 @@ command = provenance.papermill_command("vision", vars(p))
 
 # %%
 reading = cl.VARIANTS["normalized_miscoupling"]
-grid = vit_grid_table.read_grid(p.table)
-of_grid = vit_grid_table.nearest_reading(grid, p.token, p.k, reading.name)
-paper = vit_grid_table.stated_r_squared(paper_figures())
-null_error = style.one_digit(vit_grid_table.null_error(of_grid))
+grid = vit_grid.read_grid(p.table)
+of_grid = vit_grid.nearest_reading(grid, p.token, p.k, reading.name)
+paper = vit_grid.stated_r_squared(paper_figures())
+null_error = style.one_digit(vit_grid.null_error(of_grid))
 known = "as the grid's training recorded them" if p.table else f"known to within {null_error}"
-origin_of_grid = vit_grid_table.grid_provenance(grid, command, p.table)
+origin_of_grid = vit_grid.grid_provenance(grid, command, p.table)
 
 # %% [markdown]
 # ### Does coupling go with accuracy?
@@ -94,7 +94,7 @@ origin_of_grid = vit_grid_table.grid_provenance(grid, command, p.table)
 # %%
 show(
     vision.draw_accuracy,
-    vision.take_accuracy(grid, of_grid, paper, vit_grid_table.NAMED_RATES),
+    vision.take_accuracy(grid, of_grid, paper, vit_grid.NAMED_RATES),
     name="vision-accuracy",
     caption="Test accuracy against coupling of trained ViTs that differ in weight decay, for four rates of stochastic "
     "depth, with least-squares lines; in brackets the 95 % interval of R² over models, and the R² that the "
@@ -148,8 +148,8 @@ show(
 # the rank correlation of coupling and of accuracy with the rate.
 
 # %% tags=["nbval-check-output"]
-fits = vit_grid_table.fits_by_rate(grid, of_grid, paper)
-trends = vit_grid_table.trend_table(grid, of_grid)
+fits = vit_grid.fits_by_rate(grid, of_grid, paper)
+trends = vit_grid.trend_table(grid, of_grid)
 columns = ["drop_path", "models", "slope", "r_squared", "low", "high", "paper"]
 print(fits[columns].to_string(index=False, float_format="%.2f", na_rep=""))
 print(trends.to_string(index=False, float_format="{:.3g}".format))
@@ -293,5 +293,5 @@ of_model = vision_model.numbers_of(
     vision_model.take_drop_path(dropped),
     null,
 )
-of_table = {} if p.table else vit_grid_table.numbers_of(grid, of_grid, p.model)
+of_table = {} if p.table else vit_grid.numbers_of(grid, of_grid, p.model)
 remember("vision", of_table | of_model)

@@ -20,11 +20,11 @@ from pathlib import Path
 import pandas as pd
 
 import coupling_lib as cl
+from companion.figures import nulls
+from companion.figures.show import csv_text
+from companion.tables.generalization import DECISIVE_MODELS, figure_1a
 from coupling_lib import paths, provenance
 from coupling_lib.errors import CouplingError
-from coupling_lib.figures import nulls
-from coupling_lib.figures.show import csv_text
-from coupling_lib.measures.generalization import DECISIVE_MODELS, figure_1a
 from coupling_lib.measures.nulls import measure_decisive
 from coupling_lib.metrics.summaries import side_by_side
 

@@ -18,9 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import coupling_lib as cl
+from companion.notebook.choices import chosen_prompts
 from coupling_lib import paths, store
 from coupling_lib.errors import CouplingError
-from coupling_lib.inputs.choices import chosen_prompts
 from coupling_lib.inputs.given import prompts_together
 from coupling_lib.store.key import measurement_key, prompt_key
 from coupling_lib.store.limits import Until, in_shard, parse_shard

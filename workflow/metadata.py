@@ -206,6 +206,7 @@ def crate(known: Mapping[str, Any], root: Path) -> dict[str, Any]:
 def _folders(root: Path) -> dict[str, str]:
     found = {
         "coupling_lib/": "The library",
+        "companion/": "Figures, tables, trainings and parameters of notebooks",
         "notebooks/": "One notebook per chapter of the book",
         "book/": "The prose of the book",
         "tests/": "The tests",

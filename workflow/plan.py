@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from companion.notebook.choices import chosen_prompts
 from coupling_lib import store
 from coupling_lib.blocks import fits
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.inputs.choices import chosen_prompts
 from coupling_lib.inputs.given import fitting_together
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import registry, sources

@@ -32,25 +32,30 @@ PATHS = (
     "tests/workflow/test_settings.py",  # folders in a configuration, a command in a process of its own
     "tests/workflow/test_fetch.py",  # locks and commands of Snakemake
     "tests/workflow/test_measure.py",  # a sweep's shards, from a folder to its receipts
-    "tests/store/test_store.py",  # files named by what was measured, times, texts in any language
-    "tests/inputs/test_parameters.py",  # what notebooks are given
-    "tests/test_nbval.py",  # a notebook that runs in a kernel, and is compared
+    "tests/coupling_lib/store/test_store.py",  # files named by what was measured, times, texts in any language
+    "tests/companion/notebook/test_parameters.py",  # what notebooks are given
+    "tests/workflow/test_nbval.py",  # a notebook that runs in a kernel, and is compared
 )
 NUMBERS = (
-    "tests/metrics/test_coupling.py",  # every definition against a slow reference in float64
-    "tests/metrics/test_variants.py",
-    "tests/metrics/test_fuzz.py",  # matrices that hypothesis finds
-    "tests/metrics/test_trajectory.py",
-    "tests/metrics/test_spectrum.py",
-    "tests/svd",  # singular triplets with their residuals
-    "tests/jacobian/test_tracing.py",  # Jacobians against automatic differentiation of the whole block
-    "tests/jacobian/test_narrow.py",  # in narrow formats; the file of the operator takes two minutes, and stays out
+    "tests/coupling_lib/metrics/test_coupling.py",  # every definition against a slow reference in float64
+    "tests/coupling_lib/metrics/test_variants.py",
+    "tests/coupling_lib/metrics/test_fuzz.py",  # matrices that hypothesis finds
+    "tests/coupling_lib/metrics/test_trajectory.py",
+    "tests/coupling_lib/metrics/test_spectrum.py",
+    "tests/coupling_lib/svd",  # singular triplets with their residuals
+    "tests/coupling_lib/jacobian/test_tracing.py",  # Jacobians against automatic differentiation of the whole block
+    "tests/coupling_lib/jacobian/test_narrow.py",  # in narrow formats; the operator's file takes two minutes
 )
 BY_THEMSELVES = (
-    "tests/store/test_sweep_memory.py",  # a limit on address space, which counts threads
+    "tests/coupling_lib/store/test_sweep_memory.py",  # a limit on address space, which counts threads
     "tests/workflow/test_warm.py",  # sockets, signals, the size of an environment
 )
-OTHER_PYTHON = ("tests/metrics/test_coupling.py", "tests/metrics/test_variants.py", *NUMBERS[-2:], "tests/svd")
+OTHER_PYTHON = (
+    "tests/coupling_lib/metrics/test_coupling.py",
+    "tests/coupling_lib/metrics/test_variants.py",
+    *NUMBERS[-2:],
+    "tests/coupling_lib/svd",
+)
 
 ODD = '- a clone\'s "folder" of 120 characters '.ljust(120, "x")
 ODD_PLACE = {"LC_ALL": "C", "TZ": "Pacific/Kiritimati", "HOME": "/dev/null/home", "OMP_NUM_THREADS": "1"}
@@ -83,11 +88,12 @@ VECTORS = r"sse4_2|avx\w*|fma|f16c|amx\w*|asimd\w*|sve\w*|neon"
 # Parses every file, imports every module of the library, and says where it did so.
 WHOLE = """
 import compileall, importlib, pkgutil, sys
-folders = ["coupling_lib", "workflow", "book", "benchmarks", "notebooks", "tests"]
+folders = ["coupling_lib", "companion", "workflow", "book", "benchmarks", "notebooks", "tests"]
 if not all([compileall.compile_dir(folder, quiet=1) for folder in folders]):
     sys.exit("a file cannot be parsed")
-import coupling_lib
-for module in pkgutil.walk_packages(coupling_lib.__path__, "coupling_lib."):
+import companion, coupling_lib
+houses = (coupling_lib, companion)
+for module in [one for house in houses for one in pkgutil.walk_packages(house.__path__, house.__name__ + ".")]:
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 """

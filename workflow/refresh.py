@@ -34,7 +34,7 @@ def refresh(name: str) -> None:
 
 def execute(notebook: nbformat.NotebookNode, environment: Mapping[str, str] | None = None) -> None:
     """Execute a notebook in place, its pictures once and as for print."""
-    # What coupling_lib.figures.show reads, in the notebook's kernel.
+    # What companion.figures.show reads, in the notebook's kernel.
     given = {**os.environ, "COUPLING_FIGURES": "print", **(environment or {})}
     # A kernel warns on every start that what it tells this very machine is not encrypted. On a busy machine, what a
     # cell shows arrives long after the cell has ended; by itself nbclient waits 4 s, and leaves the rest out silently.

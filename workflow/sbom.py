@@ -1,7 +1,7 @@
 """Writes `sbom.json`: every package of the environment with its exact version, in the CycloneDX format.
 
 It lists what the pins of pyproject.toml bring with them on this platform. `make audit` writes it and looks each package
-up among known vulnerabilities; `tests/test_security.py` compares it with the pins.
+up among known vulnerabilities; `tests/workflow/test_security.py` compares it with the pins.
 """
 
 from __future__ import annotations

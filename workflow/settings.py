@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 
 import coupling_lib as cl
+from companion.notebook.parameters import RULES
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError, shown
-from coupling_lib.inputs.parameters import RULES
 from coupling_lib.measures import nulls
 from coupling_lib.models import registry, sources
 from coupling_lib.store import digest

@@ -1,6 +1,6 @@
 """Makes a figure of a notebook one of the book: numbered, linked, described, with its picture in a file.
 
-What `coupling_lib.figures.show` writes stands by itself in a notebook. In the book a figure that a chapter shows gets a
+What `companion.figures.show` writes stands by itself in a notebook. In the book a figure that a chapter shows gets a
 number, the same wherever it is shown; every figure gets an anchor `fig-NAME`, an alternative text that says what is
 seen, a link to the function that draws it, and its origin folded into one line. `{numref}` names figures of chapters.
 """
@@ -137,7 +137,7 @@ class Rewrite(SphinxPostTransform):
         name = found["drawn_by"]
         entry = self.env.domains["py"].objects.get(name) if name else None
         if entry:
-            short = name.removeprefix("coupling_lib.")
+            short = name.removeprefix("companion.")
             links.append(f'Drawn by <a href="{to(page, entry.docname)}#{entry.node_id}"><code>{short}</code></a>')
         drawn = pictures(found["images"])
         folder = Path(self.app.outdir) / "_images"

@@ -1,4 +1,4 @@
-"""Names of the library in code lead to where they are documented: `cl.sweep`, `depth.draw_map`.
+"""Names of the library and of the companion in code lead to where they are documented: `cl.sweep`, `depth.draw_map`.
 
 A highlighted name is linked if exactly one documented object can be meant: by the module or the room before its dot, or
 by `cl`, which stands for the library. What is imported by its bare name is left as it is.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-LIBRARY = "coupling_lib"
+HOUSES = ("coupling_lib", "companion")
 _NAME = re.compile(
     r'(?P<before><span class="n">(?P<owner>\w+)</span><span class="o">\.</span>)'
     r'(?P<name><span class="n">(?P<word>\w+)</span>)'
@@ -25,7 +25,7 @@ def meant(documented: tuple[str, ...]) -> dict[tuple[str, str], str]:
     found: list[tuple[tuple[str, str], str]] = []
     for full in documented:
         first, *owners, word = full.split(".")
-        if first == LIBRARY:
+        if first in HOUSES:
             found += [((owner, word), full) for owner in owners or ["cl"]]
     often = Counter(pair for pair, _ in found)
     return {pair: full for pair, full in found if often[pair] == 1}

@@ -43,7 +43,7 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
     - **Leave it** when docstrings, comments, names inside, speed or memory change: what was measured is read back.
       The weights, the prompt with its tokens and the settings are in the store's key by themselves (`store.key`).
     - Every measure of this library that is handed to `sweep` or `stream` has a version, and
-      `tests/measures/test_versions` fails when its numbers change and the version does not.
+      `tests/coupling_lib/measures/test_versions` fails when its numbers change and the version does not.
 
     A measure of one's own may go without. It then counts as version 1 and is known by the text of its file, or in a
     notebook by its own text: editing that measures anew. What it calls elsewhere, this library included, is not looked

@@ -58,8 +58,8 @@ def test_4_from_figure_3_to_the_function_that_draws_it(tab):
     reader = Reader(tab)
     reader.follow("paper-figures.html", saying="figures")
     reader.press(tab.locator("tr", has_text="blocks 9 to 16 of Llama-3 8B").locator("a[href*='draw_matrices']").first)
-    named = tab.locator("dt[id='coupling_lib.figures.depth.draw_matrices']")
-    reader.arrived("#coupling_lib.figures.depth.draw_matrices")
+    named = tab.locator("dt[id='companion.figures.depth.draw_matrices']")
+    reader.arrived("#companion.figures.depth.draw_matrices")
     assert "draw_matrices(" in named.inner_text()
     assert 0 <= named.evaluate("e => e.getBoundingClientRect().top") < 844
     assert reader.clicks <= 2

@@ -1,0 +1,261 @@
+"""What every reading of coupling is with no coupling, in networks and in surrogates of them.
+
+Coupling is *relative* to random bases here, (null - value) / null: 0 is chance, 1 is perfect coupling. The decisive
+test takes models under their names, each with its networks side by side as `measure_decisive` measured them.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.figure import Figure
+
+from companion.figures import parts, style
+from companion.figures.labels import MISMATCHES
+from companion.tables import effects
+from coupling_lib.metrics.nulls import gaussian_miscoupling
+from coupling_lib.metrics.statistics import linear_fit, width_curve
+from coupling_lib.metrics.summaries import cells, interval, joined, with_ends
+
+KINDS = {
+    "measured": ("the model", {}),
+    "permuted": ("coordinates permuted", {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"}),
+    "unpaired": ("partners exchanged", {"marker": "^", "markersize": 3.8, "markerfacecolor": "none"}),
+}
+"""The model and its surrogates, and how they are drawn; the surrogate `rotated` is a draw of the null, a check."""
+REPORTED = ("normalized_miscoupling", "mismatch", "released_norm", "basis_vv")
+"""Variants drawn against K: one for each of the paper, its project page, its code, and the bases alone."""
+CURVES = ("normalized_miscoupling", "released_norm", "released_trace")
+"""Variants whose null is drawn against width; the table under the figure holds all."""
+_FIGURE_1A = {
+    "digitised": ("the paper's figure 1a, digitised", "text", "x", 5, 1.0),
+    "trained": ("trained, measured here", style.TRAINED, "o", 6, 1.6),
+    "untrained": ("untrained, measured here", style.UNTRAINED, "o", 6, 1.6),
+    "random bases": ("random bases with the trained spectra", style.NULL, "_", 12, 1.6),
+}
+"""Label, role, marker, its size and its edge of what is drawn beside the value of no coupling."""
+
+
+def take_curves(curves: xr.Dataset) -> xr.Dataset:
+    """Select the null of every variant over width, rule for K and decay of the spectrum."""
+    return xr.broadcast(curves[["k", "closed_form", "simulated", "error"]])[0]
+
+
+def take_surrogates(both: xr.Dataset, k: int) -> xr.Dataset:
+    """Select each variant's value, its null, and its coupling relative to it, of networks and of their surrogates."""
+    at = both.sel(k=k, kind=list(KINDS), drop=True)
+    means = at[["value", "null", "null_error", "closed_form"]].mean("prompt")
+    found = xr.broadcast(xr.merge([means, interval(at.relative).rename(mean="coupling")]))[0]
+    return found.transpose("network", "variant", "kind").assign_attrs(k=k)
+
+
+def take_across_k(both: xr.Dataset) -> xr.Dataset:
+    """Select relative coupling against the number of singular vectors, with its interval over prompts."""
+    return interval(both.relative.sel(kind="measured", variant=list(REPORTED), drop=True))
+
+
+def take_figure_1a(points: pd.DataFrame, measured: Mapping[str, xr.Dataset]) -> pd.DataFrame:
+    """Select 1 - `released_trace` at K = 10 % of the width, or what may be that, of all models at hand."""
+    rows = [(point.model, point.width, "digitised", point.coupling) for point in points.itertuples()]
+    for model, both in measured.items():
+        tenth = both[["value", "null"]].sel(variant="released_trace", rule="0.1 d", pairs="different")
+        width, means = int(both.attrs["width"]), 1 - tenth.mean("prompt")
+        rows += [(model, width, name, means.value.sel(network=name).item()) for name in both.network.values]
+        rows.append((model, width, "random bases", means.null.sel(network="trained").item()))
+    table = pd.DataFrame(rows, columns=["model", "width", "network", "coupling"])
+    flat = table.drop_duplicates("model").assign(network="flat", coupling=lambda one: width_curve(one.width))
+    return pd.concat([table, flat], ignore_index=True)
+
+
+def take_decisive(measured: Mapping[str, xr.Dataset], digitised: Mapping[str, float]) -> pd.DataFrame:
+    """Set couplings beside the digitised ones: one line per model, number of vectors and choice of pairs."""
+    rows = []
+    for model, both in measured.items():
+        means, width = both.mean("prompt"), int(both.attrs["width"])
+        for rule, pairs in product(both.rule.values, ("different", "all")):
+            at, tenth = means.sel(rule=rule, pairs=pairs), rule == "0.1 d"
+            trained = at.sel(network="trained")
+            written = f"{trained.k.item()} (0.1 d)" if tenth else str(rule)
+            row = {"model": model, "width": width, "K": written, "pairs": pairs}
+            for short in ("norm", "trace"):
+                one = {"variant": f"released_{short}"}
+                row |= {f"c_{short}_{n}": 1 - at.value.sel(network=n, **one).item() for n in ("trained", "untrained")}
+                row[f"c_{short}_null"] = 1 - trained.null.sel(one).item()
+                row[f"c_{short}_null_error"] = trained.null_error.sel(one).item()
+            flat = float(width_curve(width)) if tenth else np.nan
+            rows.append(row | {"c_digitised": digitised.get(model, np.nan), "c_flat": flat})
+    return pd.DataFrame(rows)
+
+
+def take_missing(
+    wanted: Sequence[str], measured: Mapping[str, xr.Dataset], digitised: Mapping[str, float]
+) -> pd.DataFrame:
+    """Name the models of the decisive test that have not been measured, and what measures them."""
+    table = pd.DataFrame({"model": [model for model in wanted if model not in measured]})
+    command = "python workflow/decisive.py " + table.model
+    return table.assign(c_digitised=table.model.map(digitised), measured="not measured here", command=command)
+
+
+def take_summary(surrogates: xr.Dataset) -> pd.DataFrame:
+    """Sum up relative coupling: the model with its interval over prompts, and what its surrogates keep."""
+    chosen = surrogates.sel(variant=list(REPORTED))
+    own = chosen[["coupling", "low", "high"]].sel(kind="measured", drop=True).to_dataframe()
+    return own.join(chosen.coupling.to_series().unstack("kind")[["permuted", "unpaired"]])
+
+
+def take_parts(both: xr.Dataset) -> xr.Dataset:
+    """Select coupling relative to random bases of whole Jacobians and of the shared part, as it is and permuted."""
+    whole = both.relative.sel(variant="normalized_miscoupling", kind=["measured", "permuted"]).drop_vars("variant")
+    whole = whole.rename(kind="coordinates").assign_coords(coordinates=["own", "permuted"])
+    parts = joined({"whole": whole, "shared part": both.without_isotropic}, "part")
+    return interval(parts).transpose("network", "k", "part", "coordinates")
+
+
+def parts_table(parts: xr.Dataset) -> pd.DataFrame:
+    """Tabulate coupling of both parts relative to random bases, a row per network, number of vectors and part."""
+    return parts.to_dataframe(dim_order=["network", "k", "part", "coordinates"])
+
+
+def draw_curves(curves: xr.Dataset) -> Figure:
+    """Draw what variants are with no coupling, against the width, for several decays of the spectrum."""
+    rules, widths = curves.rule.values, curves.width.values
+    figure, grid = parts.grid(len(rules), len(CURVES), 1.75 * len(rules) + 0.9, sharex=True, sharey="col")
+    for (rule, variant), axes in zip(product(rules, CURVES), grid.flat, strict=True):
+        for decay, ink in zip(curves.decay.values, parts.shades(curves.sizes["decay"]), strict=True):
+            at = curves.sel(rule=rule, variant=variant, decay=decay)
+            label = "flat spectrum" if decay == 0 else rf"$\sigma_i \sim i^{{-{decay:g}}}$"
+            axes.plot(widths, at.closed_form, color=ink, linewidth=1.2, label=label)
+            axes.errorbar(widths, at.simulated, at.error, color=ink, fmt="o", markersize=3.5)
+        parts.plain_log(axes, widths, base=2)
+    for rule, axes in zip(rules, grid[:, 0], strict=True):
+        written = "$K = 0.1\\,d$" if rule == "0.1 d" else f"$K = {rule}$"
+        axes.set_ylabel(f"{written}\nvalue without coupling")
+    for variant, above, below in zip(CURVES, grid[0], grid[-1], strict=True):
+        above.set_title(_title(variant), fontsize=9)
+        below.set_xlabel("width $d$")
+    parts.legend_under(figure, grid[0][:1])
+    return figure
+
+
+def draw_surrogates(surrogates: xr.Dataset) -> Figure:
+    """Draw every variant relative to its null, for a model and its surrogates, on the scale of what is normalised."""
+    variants = surrogates["variant"].values
+    figure, row = parts.panels(
+        surrogates.network.values, 0.245 * len(variants) + 1.25, named=True, sharex=True, sharey=True
+    )
+    # The unnormalised mis-coupling may lie beyond.
+    normalised = surrogates[["coupling", "low", "high"]].drop_sel(variant="miscoupling").to_array()
+    low, high = min(0.0, float(normalised.min())), max(0.0, float(normalised.max()))
+    left, right, places = low - 0.08 * (high - low), high + 0.08 * (high - low), np.arange(len(variants))
+    for axes, (network, ink, own) in zip(row, parts.networks(surrogates), strict=True):
+        axes.axvline(0, **parts.null_look())
+        axes.set_xlim(left, right)
+        for offset, (kind, (label, look)) in zip((0.0, -0.22, 0.22), KINDS.items(), strict=True):
+            one, model = own.sel(kind=kind), kind == "measured"
+            dot = {"label": f"{label} ({network})" if model else label} | look
+            colour = ink if model else style.colour(style.NULL)
+            parts.dots(axes, places + offset, one.coupling, (one.low, one.high), colour, **dot)
+        # Values that lie beyond the scale are written at its edge.
+        for place, value in enumerate(own.coupling.sel(kind="measured").values):
+            if not left <= value <= right:
+                edge, side, text = (
+                    (0.01, "left", f"← {value:.2f}") if value < left else (0.99, "right", f"{value:.2f} →")
+                )
+                where = {"xycoords": axes.get_yaxis_transform(), "ha": side, "va": "center"}
+                axes.annotate(text, (edge, place), color=ink, fontsize=8, **where)
+        axes.set_xlabel(f"relative coupling  $(K={surrogates.k})$")
+        parts.rows_axis(axes, variants)
+    parts.legend_under(figure, row, columns=4)
+    return figure
+
+
+def draw_parts(both: xr.Dataset) -> Figure:
+    """Draw relative coupling of whole Jacobians and of the shared part, and what permuted coordinates leave of each."""
+    names = [
+        f"{part}{', permuted' * (of == 'permuted')}" for part in both.part.values for of in both.coordinates.values
+    ]
+    figure, row = parts.panels(both.network.values, 1.9, named=True, sharex=True, sharey=True)
+    for axes, (_, ink, own) in zip(row, parts.networks(both), strict=True):
+        axes.axvline(0, **parts.null_look("random bases"))
+        for place, (part, of) in enumerate(product(both.part.values, both.coordinates.values)):
+            one = own.sel(part=part, coordinates=of)
+            look = {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"} if of == "permuted" else {}
+            parts.dots(axes, [place], [one["mean"]], ([one.low], [one.high]), ink, **look)
+        axes.set_xlabel(f"relative coupling  $(K={int(both.k)})$")
+        parts.rows_axis(axes, names)
+    parts.legend_under(figure, row)
+    return figure
+
+
+def draw_across_k(couplings: xr.Dataset) -> Figure:
+    """Draw relative coupling against the number of singular vectors, with 95 % intervals over prompts."""
+    figure, row = parts.panels([_title(variant) for variant in REPORTED], 2.9, sharey=True)
+    for variant, axes in zip(REPORTED, row, strict=True):
+        axes.title.set_fontsize(7.8)
+        parts.bands(axes, couplings.sel(variant=variant), "k", marker="o", markersize=3.5)
+        axes.axhline(0, **parts.null_look("random bases"))
+        axes.set_xlabel("$K$")
+    row[0].set_ylabel("coupling relative to random bases")
+    parts.legend_under(figure, row)
+    return figure
+
+
+def draw_figure_1a(table: pd.DataFrame) -> Figure:
+    """Draw the coupling of the paper's figure 1a against width, beside the value of no coupling at all."""
+    figure, axes, right = parts.one_panel(3.4)
+    widths = np.unique(np.geomspace(table.width.min() * 0.85, table.width.max() * 1.15, 2000).astype(int))
+    grey, label = style.colour(style.NULL), "no coupling, flat spectrum:\n" r"$1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$"
+    axes.plot(widths, width_curve(widths), color=grey, linewidth=1.2, label=label)
+    for name, (label, role, marker, size, edge) in _FIGURE_1A.items():
+        one, look = table[table.network == name], {"marker": marker, "markersize": size, "markeredgewidth": edge}
+        parts.points(axes, one.width, one.coupling, style.colour(role), label=label, **look)
+    for model, both in table[table.network.isin(("trained", "untrained"))].groupby("model"):
+        place = (both.width.iloc[0], both.coupling.mean())
+        axes.annotate(model, place, xytext=(9, -9), textcoords="offset points", fontsize=8)
+    parts.plain_log(axes, [width for width in 2 ** np.arange(5, 14) if widths[0] <= width <= widths[-1]])
+    axes.set(xlabel="width $d$", ylabel=r"coupling $c = 1 - m_\mathrm{trace}$  $(K = 0.1\,d)$")
+    parts.legend_beside(right, [axes])
+    return figure
+
+
+def _title(variant: str) -> str:
+    return f"${MISMATCHES[variant][0]}$  {variant}" if variant in MISMATCHES else variant
+
+
+def spectrum_decay(ds: xr.Dataset, k: int) -> float:
+    r"""Give the exponent a with which the top K singular values decay, $\sigma_i \sim i^{-a}$."""
+    logs = np.log(ds.singular_values.isel(rank=slice(k)).values).reshape(-1, k)
+    return float(np.median([-linear_fit(np.log(np.arange(1, k + 1)), row).slope for row in logs]))
+
+
+def numbers_of(
+    curves: xr.Dataset, spectra: pd.DataFrame, both: xr.Dataset, decisive: xr.Dataset, k: int
+) -> dict[str, float]:
+    """Collect the numbers that the book quotes."""
+    trained, blocks = both.sel(network="trained"), both.sizes["block_1"]
+    found = {"prompts": both.sizes["prompt"], "k": k, "decisive-prompts": decisive.sizes["prompt"]}
+    found["spread"] = effects.null_spread(k, blocks * (blocks - 1) // 2)
+    chance = trained.sel(k=k, variant="normalized_miscoupling").mean("prompt")
+    found |= {"coupling-null": 1 - chance.null, "coupling-null-error": chance.null_error}
+    found |= {"coupling-null-least": spectra.coupling.min(), "coupling-null-largest": spectra.coupling.max()}
+    found |= {"coupling-null-gaussian": 1 - gaussian_miscoupling(k), "coupling-null-root": 1 - (1 - 1 / k) ** 0.5}
+    names = {kind: f"{kind}-{{1}}-{{0}}" for kind in ("permuted", "unpaired")}
+    names |= with_ends("relative-{1}-{0}", "coupling")
+    found |= cells(take_summary(take_surrogates(both, k)), names)
+    errors = abs(curves.simulated / curves.closed_form - 1).max(["rule", "width", "decay"]).to_series()
+    found |= {f"closed-form-error-{variant}": error for variant, error in errors.items()}
+    table = take_decisive({"": decisive}, {})
+    tenth = table[table.K.str.endswith("(0.1 d)") & (table.pairs == "different")].iloc[0]
+    for short, part in product(("trace", "norm"), ("trained", "untrained", "null", "null_error")):
+        found[f"decisive-{short}-{part.replace('_', '-')}"] = tenth[f"c_{short}_{part}"]
+    rest = parts_table(take_parts(both).sel(k=[k], part=["shared part"])).droplevel(["k", "part"])
+    found |= cells(rest, with_ends("rest-{1}-{0}"))
+    found |= {name.replace("-own-", "-"): found.pop(name) for name in list(found) if name.startswith("rest-own-")}
+    share = both.isotropic_share.mean(["prompt", "block_1"])
+    found |= {f"isotropic-share-{name}": share.sel(network=name) for name in both.network.values}
+    found |= {"decisive-flat": tenth.c_flat, "decay": spectrum_decay(trained, k)}
+    others = effects.of_rest(trained, k) | effects.of_decisive(decisive)
+    found |= effects.numbers(effects.of_nulls(trained, k, REPORTED) | others, "")
+    return {name: float(value) for name, value in found.items()}

@@ -1,0 +1,120 @@
+"""Perturbations: noise on an embedding, followed through the network and through its linearisation.
+
+Draws are averaged within each prompt, and intervals cover prompts and draws together: prompts are drawn again with
+replacement, and each brings its draws along.
+"""
+
+import pandas as pd
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from companion.figures import parts, style
+from companion.tables import effects
+from coupling_lib.metrics.summaries import cells, interval, joined, with_ends
+
+CARRIERS = {
+    "network": ("network", {"linewidth": 3.6, "alpha": 0.45}),
+    "linear": ("linearised", {"linewidth": 1.4, "dashes": (4, 1.6)}),
+    "random": ("linearised, random bases", {"linewidth": 1.4, "dashes": (1.2, 1.6)}),
+}
+"""What carries a perturbation, how figures name it, and a line of its own: two that coincide are both seen."""
+
+
+def take_depth(both: xr.Dataset) -> xr.Dataset:
+    """Select the cosine of perturbed with clean states at every level, in the network and linearised."""
+    return interval(both.cosine.sel(carrier=["network", "linear"]).mean("draw"))
+
+
+def take_ends(both: xr.Dataset) -> xr.Dataset:
+    """Select the cosine with the clean state after the first and after the last block, by noise level."""
+    ends = both.cosine.isel(level=[1, -1]).rename(level="block").assign_coords(block=["first", "last"])
+    return interval(ends.mean("draw"))
+
+
+def take_error(both: xr.Dataset) -> xr.Dataset:
+    """Select amplification at the smallest noise, and the linearisation's error after the last block."""
+    amplification = interval(both.amplification.sel(noise=[both.noise.min()]).mean("draw"))
+    error = interval(both.linear_error.isel(level=[-1]).mean("draw")).expand_dims(carrier=["linear"])
+    return joined({"amplification": amplification, "error": error}, "quantity")
+
+
+def draw_depth(cosines: xr.Dataset) -> Figure:
+    """Draw the cosine of perturbed with clean states against depth, one colour per noise level (figure 32)."""
+    figure, row = parts.panels(cosines.network.values, 4.2, sharey=True)
+    for axes, name in zip(row, cosines.network.values, strict=True):
+        for noise, ink in zip(cosines.noise.values, parts.shades(cosines.sizes["noise"]), strict=True):
+            for carrier, marker, label in (("network", "o", f"noise {noise:g}"), ("linear", "D", None)):
+                marks = {"marker": marker, "markersize": 5.5, "markevery": [1, cosines.sizes["level"] - 1]}
+                look = marks | {"label": label} | CARRIERS[carrier][1]
+                parts.band(axes, cosines.sel(network=name, noise=noise, carrier=carrier), "level", ink, 0.16, **look)
+        for carrier in cosines.carrier.values:
+            label, look = CARRIERS[carrier]
+            axes.plot([], [], color=style.colour("text"), label=label, **look)
+        parts.block_axis(axes, "level $l$ (0 is the embedding)")
+    row[0].set_ylabel("cosine with the clean state")
+    parts.legend_under(figure, row[:1], columns=max(3, cosines.sizes["noise"]))
+    return figure
+
+
+def draw_ends(cosines: xr.Dataset) -> Figure:
+    """Draw the cosine with the clean state against the noise level, after the first and after the last block."""
+    figure, row = parts.panels(cosines.network.values, 3.8, sharey=True)
+    for axes, (_, own, one) in zip(row, parts.networks(cosines), strict=True):
+        for carrier, (title, line) in CARRIERS.items():
+            ink = style.colour(style.NULL) if carrier == "random" else own
+            for block, marker, fill in (("first", "s", "none"), ("last", "o", "full")):
+                look = {"marker": marker, "markersize": 5.5, "fillstyle": fill} | line
+                look["label"] = f"{block} block, {title}"
+                parts.band(axes, one.sel(carrier=carrier, block=block), "noise", ink, 0.13, **look)
+        _noise_axis(axes, cosines.noise)
+    row[0].set_ylabel("cosine with the clean state")
+    parts.legend_under(figure, row[-1:], columns=3)
+    return figure
+
+
+def draw_error(quantities: xr.Dataset) -> Figure:
+    """Draw how blocks amplify the smallest noise, and where the linearisation stops to hold."""
+    noise, last = quantities.noise.min().item(), quantities.level.max().item()
+    titles = [f"Amplification of noise {noise:g}", "Error of the linearisation, last block"]
+    figure, row = parts.panels(titles, 3.8, plain=True)
+    amplification = quantities.sel(quantity="amplification", noise=noise)
+    for carrier, (title, line) in CARRIERS.items():
+        for name, ink, one in parts.networks(amplification.sel(carrier=carrier)):
+            parts.band(row[0], one, "level", ink, 0.13, label=f"{name}, {title}", **line)
+    errors = quantities.sel(quantity="error", carrier="linear", level=last)
+    parts.bands(row[1], errors, "noise", marker="o", markersize=4, label=None)
+    for axes, label in zip(row, (r"$\Vert\delta^l\Vert\,/\,\Vert\delta^0\Vert$", "relative error"), strict=True):
+        parts.log_axis(axes)
+        axes.set_ylabel(label)
+    parts.block_axis(row[0], "level $l$")
+    _noise_axis(row[1], quantities.noise)
+    parts.legend_under(figure, row, columns=3)
+    return figure
+
+
+def summary(both: xr.Dataset, noise: float) -> pd.DataFrame:
+    """Condense one noise level to the cosine at the embedding and after the first and the last block."""
+    cosine = interval(both.cosine.sel(noise=noise, method="nearest", drop=True).mean("draw"))
+    places = {"embedding": ("mean", 0), "first block": ("mean", 1), "last block": ("mean", -1)}
+    places |= {"low": ("low", -1), "high": ("high", -1)}
+    columns = {name: cosine[part].isel(level=level, drop=True) for name, (part, level) in places.items()}
+    return xr.Dataset(columns).to_dataframe(dim_order=["network", "carrier"])[list(places)]
+
+
+def numbers_of(both: xr.Dataset, noise: float) -> dict[str, float | str]:
+    """Name the numbers that the book quotes, at one noise level."""
+    found = {"noise": f"{noise:g}", "noise-smallest": f"{both.noise.min().item():g}", "prompts": both.sizes["prompt"]}
+    names = {"first block": "first-{1}-{0}"} | with_ends("last-{1}-{0}", "last block")
+    found |= cells(summary(both, noise), names)
+    smallest = take_error(both)["mean"].sel(quantity="error", carrier="linear").isel(level=-1, noise=0)
+    found |= {f"error-{name}": smallest.sel(network=name).item() for name in both.network.values}
+    return found | effects.numbers(effects.of_perturbation(both.sel(network="trained"), noise), "")
+
+
+def _noise_axis(axes: Axes, noise: xr.DataArray) -> None:
+    absolute = noise.attrs.get("kind") == "absolute"
+    axes.set(xscale="log", xlabel=f"noise, {'standard deviation' if absolute else 'relative to the embedding'}")
+    axes.set_xticks(noise, [f"{level:g}" for level in noise.values])
+    axes.xaxis.set_minor_locator(NullLocator())

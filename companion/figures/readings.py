@@ -1,0 +1,197 @@
+"""Rival readings of coupling, side by side: what each measures, how they rank pairs of blocks, what each choice costs.
+
+What is drawn is what `companion.tables.readings` gives. A reading is called by its name in
+`metrics.variants.VARIANTS`; the names say where it stands: "released" in the released code, "old" in an older one.
+"""
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from companion.figures import parts, style
+from coupling_lib.metrics.summaries import cells, with_ends
+
+_COLUMNS, _ROW = 5, 0.24
+"""Panels in a row of small panels; height in inches of a row of a dot plot."""
+_BOUNDARIES = {
+    "block": ("the block's own output", {"marker": "o"}),
+    "hidden_states": ("after the final norm", {"marker": "D", "markerfacecolor": "none", "dashes": (2, 1.5)}),
+}
+
+
+def take_boundaries(by_block: xr.Dataset) -> xr.Dataset:
+    """Select the coupling of each block, counted from 1, for both boundaries of the last block."""
+    return by_block.assign_coords(block=by_block.block + 1)
+
+
+def take_summary(means: xr.Dataset, k: int) -> pd.DataFrame:
+    """Select the mean value of every variant, one line each, in two decimals."""
+    chosen = means.sel(k=k)
+    columns = {name: chosen["mean"].sel(network=name) for name in means.network.values}
+    columns |= {"random bases": chosen.null.isel(network=-1), "beyond chance": chosen.share.isel(network=-1)}
+    # Adding 0 takes the sign off a value that is rounded to zero.
+    return pd.DataFrame(columns, index=means["variant"].to_index()).round(2) + 0.0
+
+
+def draw_values(means: xr.Dataset) -> Figure:
+    """Draw every variant as it is, against the number of singular vectors: a small panel each, scales of their own."""
+    variants, ks = means["variant"].values, means.k.values
+    rows = -(-(len(variants) + 1) // _COLUMNS)
+    figure = Figure(figsize=(style.WIDTH, 1.2 * rows + 0.2), layout="constrained")
+    grid = figure.subplots(rows, _COLUMNS, sharex=True).ravel()
+    for axes, name in zip(grid, variants, strict=False):
+        for position, (network, ink, one) in enumerate(parts.networks(means.sel(variant=name))):
+            axes.vlines(range(len(ks)), one.low, one.high, color=ink, linewidth=2.2, alpha=0.5)
+            axes.plot(one["mean"], color=ink, marker="o", markersize=3, linewidth=1.2, label=network)
+            look = {"color": style.colour(style.NULL), "linewidth": 1, "dashes": (4, 2) if position else (1.2, 1.6)}
+            axes.plot(one.null, **look, zorder=1.5, label=f"random bases, {network}'s spectra")
+        axes.set_title(name, fontsize=7, fontweight="normal", pad=3, loc="left", x=-0.2)
+        axes.set_xticks(range(len(ks)), ks)
+        axes.tick_params(labelsize=7)
+        axes.yaxis.get_major_locator().set_params(nbins=3)
+        axes.margins(x=0.1, y=0.2)
+    spare = grid[len(variants) :]
+    for axes in spare:
+        axes.set_axis_off()
+    handles = grid[0].get_legend_handles_labels()
+    spare[len(spare) // 2].legend(*handles, loc="center", fontsize=8).set_in_layout(False)
+    # The panels above the empty cells are the lowest of their columns.
+    for axes in grid[len(variants) - _COLUMNS : len(variants)]:
+        axes.tick_params(labelbottom=True)
+        axes.set_xlabel("$K$", labelpad=1, fontsize=8)
+    return figure
+
+
+def draw_beyond_chance(means: xr.Dataset, k: int) -> Figure:
+    """Draw how far each variant lies from chance, on the way to perfect coupling."""
+    variants = means["variant"].values
+    figure, axes, right = parts.one_panel(_ROW * len(variants) + 0.8)
+    axes.axvline(0, **parts.null_look("random bases"))
+    percent = 100 * means[["share", "share_low", "share_high"]]
+    for position, (network, ink, shares) in enumerate(parts.networks(percent)):
+        rows = np.arange(len(variants)) + (0.17 if position else -0.17)
+        for other in means.k.values[means.k.values != k]:
+            axes.plot(shares.share.sel(k=other), rows, ".", color=ink, alpha=0.4, markersize=4, markeredgewidth=0)
+        here = shares.sel(k=k)
+        parts.dots(axes, rows, here.share, (here.share_low, here.share_high), ink, label=network)
+    parts.rows_axis(axes, variants)
+    # A variant that is not normalised lies far outside the others; the scale is linear where these are.
+    axes.set_xscale("symlog", linthresh=5, linscale=1.6)
+    low, high = axes.get_xlim()
+    axes.set_xticks([tick for tick in (-100, -20, -5, 0, 5, 20, 100) if low <= tick <= high])
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(f"per cent of the way from random bases\nto perfect coupling\n($K={k}$; small dots: other $K$)")
+    parts.legend_beside(right, [axes])
+    return figure
+
+
+def draw_agreement(agreement: xr.Dataset) -> Figure:
+    """Draw how much alike the variants rank the pairs of blocks, as numbers on a ground of ink."""
+    names, values = agreement["variant"].values, agreement["mean"].values
+    # A phone shows a third of the columns at a time, each with the names of the rows.
+    thirds = np.array_split(np.arange(len(names)), 3)
+    figure = Figure(figsize=(style.WIDTH, _ROW * len(names) + 2.6), layout="constrained")
+    row = figure.subplots(1, 3, sharey=True, width_ratios=[len(third) for third in thirds])
+    dark, light = sorted((style.colour("page"), style.colour("text")), key=_luminance)
+    for axes, third in zip(row, thirds, strict=True):
+        image = axes.imshow(values[:, third], cmap=style.ink(), vmin=0, vmax=1, interpolation="none", aspect="auto")
+        for (i, j), value in np.ndenumerate(values[:, third]):
+            look = {"ha": "center", "va": "center_baseline", "fontsize": 8}
+            # A correlation without a leading zero.
+            text = f"{value:.2f}".replace("-0.00", "0.00").replace("1.00", "1").replace("0.", ".").replace("-", "−")
+            # Light on a dark ground and the reverse; contrast with black and white is the same at 0.18 (WCAG).
+            ink = dark if _luminance(image.to_rgba(value)) > 0.18 else light
+            axes.text(j, i, text, color=ink, **look)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_xticks(range(len(third)), names[third], rotation=90)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0, pad=3)
+        axes.spines[:].set_visible(False)
+    label = f"rank correlation over pairs of blocks  ($K={agreement.attrs['k']}$, mean over prompts)"
+    parts.colour_bar(row, image, label, extend="min")
+    return figure
+
+
+def _luminance(colour: str | tuple[float, ...]) -> float:
+    """Give the relative luminance, 0 for black and 1 for white, with a power for sRGB's curve."""
+    return float(np.power(to_rgb(colour), 2.2) @ (0.2126, 0.7152, 0.0722))
+
+
+def draw_choices(choices: pd.DataFrame) -> Figure:
+    """Draw one measurement read in many ways: the coupling that each choice gives, all else being equal."""
+    labels = choices[["point", "reading"]].drop_duplicates()
+    # A group has its name above it.
+    labels["row"] = np.arange(len(labels)) + 1.4 * pd.factorize(labels.point)[0]
+    networks, grey = choices.network.unique(), style.colour(style.NULL)
+    figure, (axes, numbers) = parts.panels(["", ""], _ROW * labels.row.max() + 1.6, named=True, sharey=True)
+    for position, network in enumerate(networks):
+        part, ink = choices[choices.network == network].merge(labels), style.dataset_colour(network, position)
+        shifted = part.row + (0.17 if position else -0.17)
+        parts.dots(axes, shifted, part.coupling, (part.low, part.high), ink, label=network)
+        chance = axes.scatter(part.null, shifted, marker="|", s=45, color=grey, linewidths=1.6, zorder=2)
+        _write_column(numbers, (position + 0.9) / (len(networks) + 1), network, part.row, part.coupling, ink)
+    chance.set_label("random bases")
+    _write_column(numbers, (len(networks) + 0.9) / (len(networks) + 1), "random", part.row, part.null, grey)
+    parts.rows_axis(axes, labels.reading, labels.row)
+    axes.set_ylim(top=-1.7)
+    numbers.tick_params(length=0, labelbottom=False)
+    numbers.spines[:].set_visible(False)
+    numbers.grid(False)
+    for point, row in labels.groupby("point").row.min().items():
+        where = {"xycoords": axes.get_yaxis_transform(), "xytext": (-5, 0), "textcoords": "offset points"}
+        look = {"ha": "right", "va": "center_baseline", "fontweight": "bold", "fontsize": 8.5, "annotation_clip": False}
+        axes.annotate(point, (0, row - 1), **where, **look)
+        for one in (axes, numbers) if row else ():
+            one.axhline(row - 1.7, color=style.colour("faint"), linewidth=0.6)
+    axes.axvline(0, color=style.colour("faint"), linewidth=0.8)
+    axes.set_xlabel("coupling, mean over\npairs of blocks and prompts")
+    parts.legend_under(figure, [axes])
+    return figure
+
+
+def _write_column(axes: Axes, end: float, title: str, rows: pd.Series, values: pd.Series, ink: str) -> None:
+    """Write numbers in a column of a panel, under their title."""
+    look = {"ha": "right", "va": "center_baseline", "fontsize": 8, "color": ink}
+    for row, text in [(-1, title), *zip(rows, (f"{value:.3f}".replace("-", "−") for value in values), strict=True)]:
+        axes.text(end, row, text, transform=axes.get_yaxis_transform(), **look)
+
+
+def draw_boundaries(by_block: xr.Dataset, null: float) -> Figure:
+    """Draw the coupling of each block with all others, for both boundaries of the last block."""
+    figure, axes, right = parts.one_panel(3.2)
+    for network, ink, one in parts.networks(by_block):
+        for boundary in by_block.boundary.values:
+            meaning, look = _BOUNDARIES[boundary]
+            line = {"markersize": 4, "label": f"{network}, {meaning}"} | look
+            parts.band(axes, one.sel(boundary=boundary), "block", ink, 0.13, **line)
+    parts.chance(axes, null)
+    parts.block_axis(axes)
+    axes.set_ylabel(f"coupling with other blocks  ($K={by_block.attrs['k']}$)")
+    parts.legend_beside(right, [axes])
+    return figure
+
+
+def numbers_of(
+    means: xr.Dataset, agreement: xr.Dataset, choices: pd.DataFrame, k: int, prompts: int
+) -> dict[str, float]:
+    """Name the numbers that prose may quote; chance is that of the last network, the trained one."""
+    at = means.sel(k=k, drop=True)
+    own = at[["mean", "low", "high"]].to_dataframe(dim_order=["variant", "network"])
+    last = at.isel(network=-1, drop=True).to_dataframe()
+    last = last.assign(error=(last.share_high - last.share_low) / (2 * 1.96), n=prompts)
+    chance, beyond = {"null": "{}-random-bases", "null_error": "{}-random-bases-error"}, "{}-beyond-chance"
+    chance |= {"share": beyond} | {f"share_{end}": f"{beyond}-{end}" for end in ("low", "high")}
+    chance |= {"error": f"{beyond}-error", "n": f"{beyond}-n"}
+    numbered = choices.assign(number=choices.groupby("network").cumcount() + 1).set_index(["number", "network"])
+    choice = {"null": "choice-{}-{}-null", "null_error": "choice-{}-{}-null-error"}
+    alike = agreement["mean"].sel(other="normalized_miscoupling").to_series()
+    return (
+        {"prompts": prompts} | {f"agreement-{name}": float(value) for name, value in alike.items()}
+        | cells(own, with_ends("{}-{}")) | cells(last, chance)
+        | cells(numbered, choice | with_ends("choice-{}-{}", "coupling"))
+    )  # fmt: skip

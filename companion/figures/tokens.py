@@ -1,0 +1,202 @@
+"""Coupling across tokens. A *comparison* is one data set of `measure_tokens`, its networks side by side."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from companion.figures import parts, style
+from companion.figures.labels import coupling_label, mismatch_label
+from coupling_lib.metrics.summaries import from_one, interval, joined
+
+KIND_NAMES = {"self": "self", "input": "fixed input", "output": "fixed output"}
+"""Each kind of comparison, as figures and captions write it."""
+
+_LONGEST = 9
+_MOST_LABELS = 20
+
+
+def take_grid(ds: xr.Dataset, variant: str) -> xr.Dataset:
+    r"""Select the first prompt's $|A|/\sigma_1(J)$ and mismatch of all pairs of tokens, by the tokens' positions."""
+    first = ds.isel(prompt=0, network=0)
+    count, k = int((first.position >= 0).sum()), ds.attrs["k"]
+    relative = abs(ds.matrix / ds.singular_values.isel(prompt=0, rank=0))
+    mismatch = _mismatches(ds, variant, itself=ds.attrs["block"] != ds.attrs["other"]).isel(prompt=0)
+    taken = xr.Dataset({"entry": relative, "mismatch": mismatch}).isel(token_1=slice(count), token_2=slice(count))
+    places, labels = first.position.values[:count] + 1, token_labels(first.isel(token_1=slice(count)))
+    named = taken.rename(token_1="token_jacobian", token_2="token_vectors").drop_vars("prompt", errors="ignore")
+    coords = {"token_jacobian": places, "token_vectors": places}
+    numbers = {name: ds.attrs[name] for name in ("block", "other", "k")}
+    words = {"title": comparison_name(first), "label": mismatch_label(variant, k, formula=False), "tokens": labels}
+    return from_one(named.assign_coords(coords), "row", "column").assign_attrs(words | numbers)
+
+
+def take_summary(comparisons: Mapping[str, xr.Dataset], variant: str, nulls: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Select each prompt's coupling in every comparison, its interval over prompts, and what random bases give."""
+    first = next(iter(comparisons.values()))
+    couplings = {name: 1 - _mismatches(ds, variant).mean(["token_1", "token_2"]) for name, ds in comparisons.items()}
+    coupling = joined(couplings, "comparison")
+    chosen = [nulls[name] for name in comparisons]
+    low, high = np.transpose([np.quantile(1 - null.draws.values, (0.025, 0.975)) for null in chosen])
+    of_each = {
+        "random_bases": [1 - float(null.value.mean()) for null in chosen],
+        "random_bases_error": [float(null.error.mean()) for null in chosen],
+        "random_bases_low": low,
+        "random_bases_high": high,
+        "kind": [KIND_NAMES[ds.attrs["kind"]] for ds in comparisons.values()],
+        "blocks": [blocks_name(ds) for ds in comparisons.values()],
+    }
+    variables = {"coupling": coupling, **interval(coupling)} | {name: ("comparison", x) for name, x in of_each.items()}
+    return xr.Dataset(variables, attrs={"label": coupling_label(variant, first.attrs["k"])})
+
+
+def summary_table(summary: xr.Dataset) -> pd.DataFrame:
+    """Tabulate coupling in a few numbers: a line per comparison."""
+    table = pd.DataFrame(index=list(summary.comparison.values))
+    for network in summary.network.values:
+        for end, word in (("mean", ""), ("low", " low"), ("high", " high")):
+            table[f"{network}{word}"] = summary[end].sel(network=network).values
+    table["random bases"], table["random bases error"] = summary.random_bases, summary.random_bases_error
+    return table
+
+
+def numbers_of(table: pd.DataFrame, **groups: Sequence[str]) -> dict[str, float]:
+    """Name the numbers of a summary as the book quotes them."""
+    return {
+        f"{group}-{name.split()[0]}-{column.replace(' ', '-')}": float(table.loc[name, column])
+        for group, names in groups.items()
+        for name in names
+        for column in table.columns
+    }
+
+
+def named_couplings(summary: xr.Dataset, network: str, **groups: Sequence[str]) -> dict[str, np.ndarray]:
+    """Give a network's coupling in each comparison, one value per prompt, by what the book calls the comparison."""
+    chosen = summary.coupling.sel(network=network)
+    return {
+        f"{g}-{name.split()[0]}": chosen.sel(comparison=name).values for g, names in groups.items() for name in names
+    }
+
+
+def draw_grid(grid: xr.Dataset, null: float) -> Figure:
+    """Draw coupling over pairs of tokens of one prompt, a row per network (the paper's figures 4 and 17 to 19)."""
+    names, labels = grid.network.values, grid.tokens
+    height = 2.95 * len(names) + 0.075 * max(map(len, labels)) + 1.5
+    figure = Figure(figsize=(style.WIDTH, height), layout="compressed")
+    figure.get_layout_engine().set(wspace=0.06)
+    figure.suptitle(grid.title, fontsize=9)
+    left, right = figure.subplots(len(names), 2, squeeze=False).T
+    same = grid.block == grid.other
+    image, centres = parts.tiles(left, grid.entry, diagonal=not same)
+    bar = {"shrink": 0.95, "aspect": 30, "pad": 0.04}
+    parts.colour_bar(left, image, rf"$|A|\;/\;\sigma_1(J)$,  $K={grid.k}$", extend="max" if same else "neither", **bar)
+    parts.maps(right, list(grid.mismatch.transpose("network", "token_jacobian", ...)), null, grid.label, **bar)
+    for name, matrices, mismatches in zip(names, left, right, strict=True):
+        for axes in (matrices, mismatches):  # on a phone the columns stand below each other
+            axes.set_title(parts.title_of(name))
+        matrices.set_ylabel(f"token $t$  (Jacobian, block {grid.block + 1})")
+        lowest = name == names[-1]
+        _token_ticks(matrices, centres, labels, on_x=lowest, on_y=True)
+        _token_ticks(mismatches, np.arange(len(labels)), labels, on_x=lowest, on_y=False)
+    for axes in (left[-1], right[-1]):
+        axes.set_xlabel(f"token $t'$  (vectors, block {grid.other + 1})")
+    figure.align_xlabels([left[-1], right[-1]])
+    return figure
+
+
+def draw_summary(summary: xr.Dataset) -> Figure:
+    """Draw mean coupling over pairs of different tokens, for every kind of comparison, beside random bases."""
+    blocks = list(dict.fromkeys(summary.blocks.values))
+    figure, row = parts.panels([name.capitalize() for name in blocks], 3.2)
+    error = f"random bases ± {style.one_digit(float(summary.random_bases_error.max()))}"
+    width = 0.8 / summary.sizes["network"]
+    for axes, name in zip(row, blocks, strict=True):
+        here = summary.isel(comparison=np.flatnonzero(summary.blocks == name))
+        for position, network in enumerate(here.network.values):
+            ink, one = style.dataset_colour(network, position), here.sel(network=network)
+            for place in range(one.sizes["comparison"]):
+                centre = place + (position - (summary.sizes["network"] - 1) / 2) * width
+                at, look = one.isel(comparison=place), {"width": width, "shape": (0.12, 0.34, 0.12)}
+                label = "" if place else network
+                parts.strip(axes, centre - 0.14 * width, at.coupling, ink, at, label=label, **look)
+        for place in range(here.sizes["comparison"]):
+            chance, ends = here.isel(comparison=place), [place - 0.45, place + 0.45]
+            look = {"color": style.colour(style.NULL), "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(ends, chance.random_bases_low, chance.random_bases_high, **look)
+            axes.plot(ends, [chance.random_bases] * 2, **parts.null_look("" if place else error))
+        axes.set_xticks(range(here.sizes["comparison"]), here.kind.values)
+        axes.set_ylim(bottom=min(0, 1.05 * float(here.coupling.min())))
+    row[0].set_ylabel(summary.label)
+    parts.legend_under(figure, row)
+    return figure
+
+
+def token_label(text: str) -> str:
+    """Write a token so that every character of it can be seen."""
+    shown = "".join(_visible(character) for character in text)
+    if len(shown) > _LONGEST:
+        shown = shown[: _LONGEST - 1] + "…"
+    return shown.replace("$", r"\$")
+
+
+def token_labels(first: xr.Dataset) -> list[str]:
+    """Label a prompt's tokens by their texts, or their positions where they have none."""
+    both = zip(first.text.values.astype(str), first.position.values, strict=True)
+    return [token_label(text) or str(position + 1) for text, position in both]
+
+
+def comparison_name(first: xr.Dataset) -> str:
+    """Say what a comparison compares, its fixed token that of the prompt."""
+    kind = str(first.attrs["kind"])
+    if kind == "self":
+        return f"{KIND_NAMES[kind]}: each token's $J_{{tt}}$"
+    text = token_label(str(first.fixed_text.values))
+    token = f"token {int(first.fixed_position) + 1}" + (f" ({text})" if text else "")
+    return f"{KIND_NAMES[kind]}: {token}, " + {"input": "$J_{t_1t}$", "output": "$J_{tt_2}$"}[kind]
+
+
+def blocks_name(ds: xr.Dataset) -> str:
+    """Say which blocks a comparison compares."""
+    first, second = ds.attrs["block"] + 1, ds.attrs["other"] + 1
+    return f"block {first}" if first == second else f"blocks {first} and {second}"
+
+
+def grid_caption(ds: xr.Dataset) -> str:
+    """Caption the figure that `draw_grid` draws of a comparison."""
+    kind = str(ds.attrs["kind"])
+    what = "Self-coupling" if kind == "self" else f"Context coupling with a {KIND_NAMES[kind]} token"
+    return (
+        f"{what}, {blocks_name(ds)}. Left: coupling matrices of pairs of tokens of one prompt, relative to the "
+        "largest singular value of the row's Jacobian. Right: normalised mis-coupling of the same pairs. The shared "
+        "part is of the trained model. One scale on each side."
+    )
+
+
+def _mismatches(ds: xr.Dataset, variant: str, itself: bool = False) -> xr.DataArray:
+    """Select one mismatch, where a token does not meet itself or everywhere."""
+    mismatch_label(variant, ds.attrs["k"])  # refuses what is no mismatch
+    return ds[variant].astype(float).where((ds.token_1 != ds.token_2) | itself)
+
+
+def _token_ticks(axes: Axes, places: np.ndarray, labels: Sequence[str], on_x: bool, on_y: bool) -> None:
+    """Write tokens at their places, as many as there is room for."""
+    step = -(-len(labels) // _MOST_LABELS)
+    shown = labels[::step]
+    axes.set_xticks(places[::step], shown if on_x else [""] * len(shown), rotation=90)
+    axes.set_yticks(places[::step], shown if on_y else [""] * len(shown))
+    axes.tick_params(length=0, pad=3)
+    axes.spines[:].set_visible(False)
+
+
+def _visible(character: str) -> str:
+    """Write a character that has a shape, or its escape sequence."""
+    if character == " ":
+        return "␣"
+    font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
+    if character.isprintable() and font.get_char_index(ord(character)):
+        return character
+    return character.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,115 @@
+"""One vision transformer on images: matrices beside the image, pairs of tokens, stochastic depth left on."""
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from companion.figures import depth, parts, style
+from companion.figures.labels import coupling_label
+from coupling_lib.metrics.summaries import cells, from_one, interval, joined, pair_couplings, with_ends
+
+
+def take_relations(both: xr.Dataset, nulls: xr.Dataset, variant: str, k: int) -> xr.Dataset:
+    """Select each image's coupling at single tokens and between tokens, its mean with interval, and random bases."""
+    coupling = pair_couplings(both, variant).mean(["block_1", "block_2"])
+    chance = nulls.mean([dim for dim in nulls.dims if dim != "relation"])
+    attributes = {"label": coupling_label(variant, k), "largest_error": nulls["error"].max().item()}
+    found = xr.Dataset({"coupling": coupling, **interval(coupling)}, attrs=attributes)
+    return found.assign(random_bases=1 - chance["value"], random_bases_error=chance["error"])
+
+
+def take_drop_path(dropped: xr.Dataset) -> xr.Dataset:
+    """Select coupling with stochastic depth off and left on, by image and draw, and its mean over images."""
+    off, on = 1 - dropped.off, from_one(1 - dropped.on, "draw")
+    coupling = joined({"off": off.expand_dims(draw=[0]), "on": on}, "drop_path")
+    label = coupling_label(dropped.attrs["variant"], int(dropped.attrs["k"]))
+    means = interval(joined({"off": off, "on": on.mean("draw")}, "drop_path"))
+    return xr.Dataset({"coupling": coupling, **means}, attrs={"label": label, "rate": dropped.attrs["rate"]})
+
+
+def draw_image(matrices: xr.DataArray, picture: np.ndarray, patch: tuple[int, int, int, int] | None = None) -> Figure:
+    """Draw an image, and beside it the coupling matrices of pairs of blocks (figure 3, for an image)."""
+    names = matrices.network.values
+    side = min(4.2, (0.8 * style.WIDTH - 0.5) / len(names) - 0.3)
+    figure = Figure(figsize=(style.WIDTH, side + 1.5), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=(1, 4))
+    image, row = left.subplots(), right.subplots(1, len(names), squeeze=False)[0]
+    for axes, title in zip([image, *row], ["Image", *names], strict=True):
+        axes.set_title(parts.title_of(title))
+        axes.set_anchor("N")
+    image.imshow(picture, cmap="gray" if picture.ndim == 2 else None, vmin=0, vmax=1, interpolation="none")
+    image.set(xticks=[], yticks=[])
+    if patch is not None:
+        x, y, *size = patch
+        edge = style.dataset_colour("", 0)
+        image.add_patch(Rectangle((x - 0.5, y - 0.5), *size, fill=False, edgecolor=edge, linewidth=2))
+    depth.tile(row, matrices)
+    return figure
+
+
+def draw_relations(relations: xr.Dataset) -> Figure:
+    """Draw coupling at single tokens and between tokens in both orders."""
+    figure, axes, right = parts.one_panel(3.4)
+    networks, names = parts.networks(relations), relations.relation.values
+    shifts = np.linspace(-0.2, 0.2, len(networks)) if len(networks) > 1 else [0.0]
+    for shift, (_, ink, own) in zip(shifts, networks, strict=True):
+        for place, relation in enumerate(names):
+            one = own.sel(relation=relation)
+            parts.strip(axes, place + shift, one.coupling, ink, one, shape=(0.07, 0.13, 0.06), s=12, alpha=0.5)
+    for place, chance in enumerate(relations.random_bases.values):
+        axes.plot([place - 0.42, place + 0.42], [chance, chance], **parts.null_look())
+    axes.set_xticks(range(len(names)), [name.replace(" to ", "\n$\\to$ ") for name in names])
+    axes.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, None))
+    axes.set(xlabel=r"token, or $t_1\to t_2$", ylabel=relations.label)
+    handles = [Line2D([], [], color=ink, marker="o", markersize=4, label=name) for name, ink, _ in networks]
+    label = f"random bases ± {style.one_digit(relations.largest_error)}"
+    handles.append(Line2D([], [], **parts.null_look(label)))
+    right.legend(handles=handles, loc="center left")
+    return figure
+
+
+def draw_drop_path(states: xr.Dataset, null: float) -> Figure:
+    """Draw coupling measured with stochastic depth off and left on."""
+    figure, axes, right = parts.one_panel(2.2)
+    inks = {"off": style.colour(style.TRAINED), "on": style.dataset_colour("", 1)}
+    for place, (state, ink) in enumerate(inks.items()):
+        one = states.sel(drop_path=state)
+        values = one.coupling.transpose("prompt", "draw").values.ravel()
+        values = values[np.isfinite(values)]
+        spread = np.random.default_rng(0).uniform(-0.14, 0.14, len(values))
+        axes.scatter(values, place + spread, s=12, color=ink, alpha=0.55, linewidths=0)
+        axes.plot([one.low, one.high], [place + 0.26] * 2, color=ink, linewidth=4, alpha=0.6)
+        axes.plot([one["mean"]] * 2, [place + 0.18, place + 0.34], color=ink, linewidth=2)
+    axes.axvline(1 - null, **parts.null_look(style.null_label(null)))
+    axes.set_yticks([0, 1], ["drop path off", f"left on, rate {states.rate:g}"])
+    axes.set(xlim=(0, None), ylim=(-0.4, 1.55), xlabel=states.label)
+    axes.grid(False, axis="y")
+    axes.grid(axis="x")
+    parts.legend_beside(right, [axes])
+    return figure
+
+
+def summary(both: xr.Dataset, variant: str, k: int, null: float) -> pd.DataFrame:
+    """Condense the coupling of a single model to means over images, of each one's mean over pairs."""
+    each = pair_couplings(both, variant, k).mean(["block_1", "block_2"])
+    table = interval(each).to_dataframe()[["mean", "low", "high"]]
+    table = table.rename(columns={"mean": "coupling"}).rename_axis(None)
+    table.loc["random bases"] = [1 - null, np.nan, np.nan]
+    return table
+
+
+def numbers_of(table: pd.DataFrame, relations: xr.Dataset, dropped: xr.Dataset, null: float) -> dict[str, float]:
+    """Name the numbers of the summary, of relations and of stochastic depth as the book quotes them."""
+    means, states = (ds[["mean", "low", "high"]].to_dataframe() for ds in (relations, dropped))
+    chance = relations[["random_bases", "random_bases_error"]].to_dataframe()
+    return {
+        "model-null": float(1 - null),
+        "model-null-error": float(null.error),
+        **cells(table.loc[relations.network.values], with_ends("model-{}", "coupling")),
+        **cells(chance, {"random_bases": "{}-null", "random_bases_error": "{}-null-error"}),
+        **cells(means.reorder_levels(["relation", "network"]), {"mean": "{}-{}"}),
+        **cells(states, with_ends("drop-path-{}")),
+    }

@@ -1,0 +1,229 @@
+"""How well coupling, and everything that rivals it, explains how good a model is: statistics over the suite.
+
+A correlation over a few dozen models is easily an accident: every R² has an interval over models, every
+p-value is corrected for the number of readings tried, and every fit is also judged on models that it has not seen.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from companion.tables import regression
+from companion.tables.effects import OtherRuns, numbers
+from companion.tables.generalization import RIVALS, coupling_columns, suite
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.inference import Effect, effect_of
+from coupling_lib.metrics.statistics import correlation_over, fit_with_interval
+
+
+def last_checkpoints(table: pd.DataFrame) -> pd.DataFrame:
+    """Take one row per model, its last checkpoint."""
+    last = table[table["final"]].reset_index(drop=True)
+    if len(last) < 5:
+        raise ParameterError(f"the suite has {len(last)} models; at least 5 are needed, train more with: make suite")
+    return last
+
+
+def equal_tokens(last: pd.DataFrame) -> pd.DataFrame:
+    """Take the models that saw the number of tokens that most of them saw."""
+    # Models that were trained longer are better, whatever else; among models of one budget that explanation is gone.
+    return last[last["tokens"] == last["tokens"].mode().iloc[0]].reset_index(drop=True)
+
+
+def variant_table(table: pd.DataFrame, score: str) -> pd.DataFrame:
+    """Correlate every variant of coupling, at every K, with a score."""
+    # The sign is that of coupling: a positive r says that models with more coupling score higher.
+    (y,) = _floats(table, score)
+    rows = []
+    for column in coupling_columns(table):
+        variant, _, label = column.rpartition("_k")
+        x = -table[column].to_numpy(dtype=float)
+        r = correlation_over(x, y)
+        row = {"variant": variant, "k": label, "n": r.n, "r": r.value, "r_low": r.low, "r_high": r.high}
+        row |= {"error": r.error, "freedom": r.freedom} | _explained(x, y, table["width"])
+        rows.append(row | {"r_relative": float(np.corrcoef(table[f"{column}_relative"], y)[0, 1])})
+    found = pd.DataFrame(rows)
+    return found.assign(p_holm=regression.corrected(found["p"]), p_bh=regression.corrected(found["p"], "bh"))
+
+
+def rival_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
+    """Set coupling beside everything else that could predict the score."""
+    columns = {"coupling": coupling} | RIVALS
+    y, *xs = _floats(table, score, *columns.values())
+    variables = {name: x for name, x in zip(columns, xs, strict=True) if np.ptp(x) > 0}
+    partial = regression.given_all_others(variables, y) if len(y) > len(variables) + 2 else {}
+    rows = []
+    for name, x in variables.items():
+        r = correlation_over(x, y)
+        row = {"predictor": name, "r": r.value, "r_low": r.low, "r_high": r.high} | _explained(x, y, table["width"])
+        rows.append(row | dict(zip(("partial", "partial_p"), partial.get(name, (np.nan, np.nan)), strict=True)))
+    found = pd.DataFrame(rows)
+    return found.assign(p_holm=regression.corrected(found["p"]))
+
+
+def _explained(x: np.ndarray, y: np.ndarray, groups: pd.Series) -> dict[str, float]:
+    """Share of variance with its interval, p-value, and share for groups not seen, as parts of a table's line."""
+    fit = fit_with_interval(x, y)
+    sizes = {"r_squared": fit.r_squared, "low": fit.low, "high": fit.high, "p": fit.p_value}
+    return sizes | {"held_out": regression.held_out_r_squared(x, y, groups)}
+
+
+def group_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
+    """Judge what coupling adds to the rivals, on groups of models that the fit has not seen."""
+    size = ["log_parameters", "log_tokens"]
+    predictors = {"coupling": [coupling], "size and tokens": size, "size, tokens and coupling": [*size, coupling]}
+    rows = []
+    for label, column in {"architecture": "architecture", "width": "width", "depth": "blocks"}.items():
+        largest = table[column].value_counts().max()
+        # With too few models on one side the fit is no fit.
+        if table[column].nunique() < 2 or len(table) - largest < 6:
+            continue
+        row = {"left_out": label, "groups": int(table[column].nunique())}
+        for name, columns in predictors.items():
+            row[name] = regression.held_out_r_squared(table[columns].to_numpy(), table[score].to_numpy(), table[column])
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def shape_table(
+    tables: Mapping[str, Sequence[ArrayLike]], groups: Mapping[str, ArrayLike] | None = None, n_seeds: int = 40
+) -> pd.DataFrame:
+    """Compare a line with an exponential on points (x, y) that neither has seen, with an error over groups of them."""
+    # Which points are left out together is drawn at random, and one draw decides nothing: the folds are drawn
+    # `n_seeds` times. How far another set of groups would move the difference is what the interval says.
+    rows = []
+    for name, (x, y) in tables.items():
+        squares = {fit: regression.held_out_squares(x, y, fit, n_seeds) for fit in regression.FITS}
+        spread = np.var(np.asarray(y, dtype=float))
+        scores = {fit: 1 - square.mean(axis=1) / spread for fit, square in squares.items()}
+        gain = mean_over(
+            (squares["linear"] - squares["exponential"]).mean(axis=0) / spread, (groups or {}).get(name, range(len(x)))
+        )
+        wins = int((scores["exponential"] > scores["linear"]).sum())
+        row = {"points": name, "n": len(x)} | {fit: float(score.mean()) for fit, score in scores.items()}
+        row |= {"wins": wins, "seeds": n_seeds, "gain": gain.value, "low": gain.low, "high": gain.high}
+        rows.append(row | {"error": gain.error, "skew": gain.skew, "groups": gain.n})
+    return pd.DataFrame(rows)
+
+
+def mean_over(values: ArrayLike, groups: ArrayLike) -> Effect:
+    """Mean of all rows, as the mean of what each group contributes to it."""
+    of_group = pd.Series(np.asarray(values, dtype=float)).groupby(np.asarray(groups)).sum().to_numpy()
+    return effect_of(of_group * len(of_group) / len(values))
+
+
+def within_models(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
+    """Follow coupling and score along the checkpoints of each model, where nothing differs but training."""
+    rows = [
+        (model, len(part), float(np.corrcoef(part[coupling], part[score])[0, 1]))
+        for model, part in table.groupby("model")
+        if len(part) >= 4 and np.ptp(part[coupling]) > 0
+    ]
+    return pd.DataFrame(rows, columns=["model", "checkpoints", "r"])
+
+
+def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) -> dict[str, float]:
+    """Correlate coupling and score over all checkpoints of all models, and say what that hides."""
+    y, x, tokens = _floats(table, score, coupling, "log_tokens")
+    found = {"checkpoints": float(len(table))}
+    for prefix, (a, b) in {"": (x, y), "tokens-": (tokens, x)}.items():
+        r = correlation_over(a, b, table["model"].to_numpy())
+        found |= {f"{prefix}r": r.value, f"{prefix}low": r.low, f"{prefix}high": r.high}
+    within = within_models(table, score, coupling)["r"]
+    return found | {"within-median": float(within.median()), "within-positive": float((within > 0).mean())}
+
+
+def sign_along_training(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
+    """Correlate coupling and score across models, at each step of training that they share."""
+    # The models are always those of the commonest budget of tokens; what differs is when they are looked at.
+    chosen = equal_tokens(last_checkpoints(table))["model"]
+    part = table[table["model"].isin(chosen)]
+    rows = []
+    for step, now in part.groupby("step"):
+        if len(now) == len(chosen):
+            found = _correlated(*_floats(now, coupling, score), np.arange(len(now)))
+            rows.append({"step": int(step), "tokens": int(now["tokens"].iloc[0]), "models": len(now)} | found)
+    return pd.DataFrame(rows)
+
+
+def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
+    """Set coupling against the validation loss over all checkpoints: a line, and a parabola."""
+    # A parabola never fits worse than a line, whatever the truth. So its gain is that of predicting models which the
+    # fit has not seen.
+    loss, value = _floats(table, "validation_loss", coupling)
+
+    def left(fitted: np.ndarray, rows: np.ndarray, degree: int) -> np.ndarray:
+        return value[rows] - np.polyval(np.polyfit(loss[fitted], value[fitted], degree), loss[rows])
+
+    every, models = np.full(len(table), True), table["model"].to_numpy()
+    unseen = np.empty((2, len(table)))
+    for model in np.unique(models):
+        own = models == model
+        unseen[:, own] = [left(~own, own, degree) for degree in (1, 2)]
+    gain = mean_over((unseen[0] ** 2 - unseen[1] ** 2) / value.var(), models)
+    bend = np.polyfit(loss, value, 2)
+    found = {"checkpoints": float(len(table)), "models": float(gain.n), "peak": float(-bend[1] / (2 * bend[0]))}
+    for prefix, rows in {"": every, "trained-": (table["step"] > 0).to_numpy()}.items():
+        for shape, degree in (("line", 1), ("parabola", 2)):
+            found[f"{prefix}{shape}"] = float(1 - left(rows, rows, degree).var() / value[rows].var())
+    return found | numbers({"gain": gain}, "")
+
+
+def turn(table: pd.DataFrame, coupling: str) -> float:
+    """Give the step at which models are most coupled: one that half of them share, neither the first nor the last."""
+    by_step = table[table["step"] > 0].groupby("step")[coupling].agg(["size", "mean"])
+    shared = by_step.loc[by_step["size"] * 2 >= table["model"].nunique(), "mean"]
+    if len(shared) < 3:
+        raise ParameterError(f"half of the models share {len(shared)} trained steps; to turn takes 3, measure more")
+    return float(shared.iloc[1:-1].idxmax())
+
+
+def other_runs(table: pd.DataFrame, coupling: str, model: str = "") -> OtherRuns:
+    """Say what the runs of a suite, but for one model, tell of that one: where runs turn, and how far seeds scatter."""
+    others = table[(table["model"] != model) & (table["step"] > 0)]
+    recipe = [name for name in table.columns[: list(table.columns).index("seed")] if name != "model"]
+    same = others.groupby([*recipe, "step"], dropna=False)[coupling]
+    repeated = same.transform("size") > 1
+    freedom = int(repeated.sum()) - len(others[repeated].drop_duplicates([*recipe, "step"]))
+    squares = float(((others[coupling] - same.transform("mean"))[repeated] ** 2).sum())
+    return OtherRuns(turn(others, coupling), (squares / freedom) ** 0.5 if freedom else np.nan, freedom)
+
+
+def runs_beside(model: str, variant: str, k: int) -> OtherRuns:
+    """Say what the suite's other runs tell of a model, by the reading in question or else the default one."""
+    table = suite().copy()  # in one piece: pandas warns of a column more in one of many
+    column = next(name for name in (f"{variant}_k{k}", "normalized_miscoupling_k10") if name in table)
+    return other_runs(table.assign(coupling=1 - table[column]), "coupling", model)
+
+
+def tokens_by_phase(table: pd.DataFrame, coupling: str) -> dict[str, dict[str, float]]:
+    """Correlate coupling with the logarithm of the tokens seen: over all of training, and on each side of its turn."""
+    # A phase that ends where the same models are most coupled rises whatever happens. So models are taken in two
+    # halves, and each half's phases are cut where the other half turns.
+    half = table["model"].rank(method="dense") % 2
+    cut = half.map({one: turn(table[half != one], coupling) for one in half.unique()})
+    phases = {"all": table, "rising": table[table["step"] <= cut], "falling": table[table["step"] >= cut]}
+    found = {}
+    for name, part in phases.items():
+        found[name] = _correlated(*_floats(part, "log_tokens", coupling), part["model"].to_numpy())
+        found[name] |= {"n": part["model"].nunique(), "checkpoints": len(part)}
+    return found
+
+
+def signed_gains(table: pd.DataFrame, score: str, coupling: str) -> dict[str, Effect]:
+    """Say by how much coupling explains a score better than each size does; a negative one counts against it."""
+    own, y, every = table[coupling], table[score], np.arange(len(table))
+    sizes = ("parameters", "blocks", "width")
+    return {label: regression.lead_over(own, table[RIVALS[label]], y, every, signed=True) for label in sizes}
+
+
+def _floats(table: pd.DataFrame, *columns: str) -> list[np.ndarray]:
+    return [table[column].to_numpy(dtype=float) for column in columns]
+
+
+def _correlated(x: ArrayLike, y: ArrayLike, groups: ArrayLike) -> dict[str, float]:
+    """Pearson's r with interval, standard error and its freedom over whole groups, as parts of a table's line."""
+    found = correlation_over(x, y, groups)
+    return {"r": found.value, "low": found.low, "high": found.high, "error": found.error, "freedom": found.freedom}

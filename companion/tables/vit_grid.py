@@ -1,0 +1,166 @@
+"""The grid of trained vision transformers as a table: `data/vit_grid.csv`, one line per model, read and fitted.
+
+Its columns are described in `companion.training.vit_grid`. *Coupling* is 1 minus a normalised mismatch, mean over
+images and over pairs of different blocks. Models of one seed make the grid; further seeds repeat one row of it.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from companion.tables import effects
+from coupling_lib import paths
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.labelled_images import read_dataset
+from coupling_lib.metrics.statistics import fit_with_interval
+
+TOKENS = ("class", "patch")
+NAMED_RATES = (0.0, 0.05, 0.1, 0.3)
+"""Rates of stochastic depth whose correlations the paper states (figure 6a)."""
+
+SEEDED_DECAY = 0.04
+"""Weight decay of the paper's figure 6b; its models were trained from several seeds."""
+
+
+class Reading(NamedTuple):
+    """Which measurement of the grid is meant: at the class token or the last patch, of K vectors, of a mismatch."""
+
+    token: str = "class"
+    k: int = 10
+    variant: str = "normalized_miscoupling"
+
+    @property
+    def column(self) -> str:
+        """Name its column in the grid."""
+        return f"{self.token}.k{self.k}.{self.variant}"
+
+
+def read_grid(file: Path | str = "") -> pd.DataFrame:
+    """Read a table of trained vision transformers, by default that of this project."""
+    file = Path(file or paths.DATA / "vit_grid.csv")
+    if not file.is_file() or "drop_path" not in (table := pd.read_csv(file)):
+        raise ParameterError(f"no grid in {file.name}; make one with `python -m companion.training.vit grid digits`")
+    return table.sort_values(["weight_decay", "drop_path", "seed"], ignore_index=True)
+
+
+def nearest_reading(grid: pd.DataFrame, token: int, k: int, variant: str) -> Reading:
+    """Choose the measurement of the grid that comes nearest to what is measured on a single model."""
+    ending = f".{variant}"
+    measured = {int(name.split(".")[1][1:]) for name in grid if name.startswith("class.k") and name.endswith(ending)}
+    return Reading(TOKENS[token != 0], min(measured, key=lambda m: (abs(m - k), m)), variant)
+
+
+def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """Take one reading out of the grid."""
+    name = reading.column
+    if name not in grid:
+        raise ParameterError(f"the grid has no column {name!r}; take token 'class' or 'patch' and one of its K")
+    settings = grid[["model", "weight_decay", "drop_path", "seed", "test_accuracy", "train_accuracy"]]
+    ends = {"coupling": "", "low": "_high", "high": "_low", "random_bases": "_null", "untrained": "_untrained"}
+    return settings.assign(**{column: 1 - grid[name + end] for column, end in ends.items()})
+
+
+def null_error(reading: Reading) -> float:
+    """Give how far the null of a reading in the grid may be from the exact one (`workflow/derived_nulls.py`)."""
+    errors = pd.read_csv(paths.DATA / "null_errors.csv").set_index(["table", "variant", "k"])["error"]
+    return float(errors.get(("grid", reading.variant, reading.k), np.nan))
+
+
+def first_seed(table: pd.DataFrame) -> pd.DataFrame:
+    """Take the models of the grid proper, without the further seeds of one row."""
+    return table[table.seed == table.seed.min()]
+
+
+def fits_by_rate(grid: pd.DataFrame, reading: Reading, stated: Mapping[float, float] | None = None) -> pd.DataFrame:
+    """Fit test accuracy against coupling, over the weight decays at each rate of stochastic depth and over all."""
+    table = first_seed(coupling_table(grid, reading))
+    groups = [(f"{rate:g}", (stated or {}).get(rate, np.nan), part) for rate, part in table.groupby("drop_path")]
+    rows = []
+    for rate, known, part in [*groups, ("all", np.nan, table)]:
+        if len(part) >= 3:
+            fit = fit_with_interval(part.coupling, part.test_accuracy)
+            rows.append((rate, fit.n, fit.slope, fit.intercept, fit.r_squared, fit.low, fit.high, fit.p_value, known))
+    columns = ["drop_path", "models", "slope", "intercept", "r_squared", "low", "high", "p_value", "paper"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def stated_r_squared(paper: pd.DataFrame) -> dict[float, float]:
+    """Take the correlations that the paper states for its figure 6a."""
+    rows = paper[(paper.figure == "6a") & (paper.y_quantity == "r_squared")]
+    return dict(zip(rows.x.astype(float), rows.y.astype(float), strict=True))
+
+
+def seeds_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """Tabulate coupling at both tokens against the rate of stochastic depth, over the seeds of one weight decay."""
+    rows = []
+    for token in TOKENS:
+        table = coupling_table(grid, reading._replace(token=token))
+        for rate, part in table[table.weight_decay == SEEDED_DECAY].groupby("drop_path"):
+            mean = part.mean(numeric_only=True)
+            ends = (part.coupling.min(), part.coupling.max(), mean.low, mean.high)
+            rows.append((token, rate, len(part), mean.coupling, *ends, mean.random_bases, mean.untrained))
+    columns = ["token", "drop_path", "seeds", "coupling", "low", "high", "image_low", "image_high"]
+    return pd.DataFrame(rows, columns=[*columns, "random_bases", "untrained"])
+
+
+def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """Say for each weight decay how coupling and accuracy change with the rate of stochastic depth."""
+    rows = []
+    for decay, part in first_seed(coupling_table(grid, reading)).groupby("weight_decay"):
+        part = part.sort_values("drop_path")
+        ranks = [part[name].corr(part.drop_path, method="spearman") for name in ("coupling", "test_accuracy")]
+        rows.append((decay, len(part), *ranks, part.coupling.iloc[0], part.coupling.iloc[-1]))
+    return pd.DataFrame(rows, columns=["weight_decay", "models", "coupling_rank", "accuracy_rank", "without", "most"])
+
+
+def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, float]:
+    """Say how long models were trained, and on how many pictures the grid's accuracy rests."""
+    pictures = len(read_dataset(grid["data"].iloc[0]).test)
+    found = {"grid-epochs": float(grid["epochs"].iloc[0]), "test-pictures": float(pictures)}
+    found["pictures-spread"] = float(round(spread * pictures))
+    record = paths.CHECKPOINTS / model / "training.json"
+    if record.is_file():
+        found["model-epochs"] = float(json.loads(record.read_text(encoding="utf-8"))["recipe"]["epochs"])
+    return found
+
+
+def grid_provenance(grid: pd.DataFrame, command: str = "", file: str = "") -> str:
+    """Say in one line where the numbers of the grid come from."""
+    first = grid.iloc[0]
+    parts = [
+        f"{file or 'data/vit_grid.csv'}: {len(grid)} ViTs on {first['data']}, {first.blocks} blocks, width "
+        f"{first.width}, {first.heads} heads, patch {first.patch}, {first.epochs} epochs ({first.steps} steps of "
+        f"{first.batch})",
+        f"seeds {', '.join(map(str, sorted(grid.seed.unique())))}",
+        f"{first.images} held-out images each",
+        str(first.machine),
+        str(first.versions),
+        command,
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def numbers_of(grid: pd.DataFrame, reading: Reading, model: str) -> dict[str, float]:
+    """Name the numbers that prose about the grid quotes."""
+    at_rate = first_seed(coupling_table(grid, reading)).groupby("drop_path")[["test_accuracy", "coupling"]]
+    spread, trends = (at_rate.max() - at_rate.min()).max(), trend_table(grid, reading)
+    found = {"models": len(grid), "accuracy-spread": spread.test_accuracy, "coupling-spread": spread.coupling}
+    found |= {"accuracy-lowest": grid.test_accuracy.min(), "accuracy-highest": grid.test_accuracy.max()}
+    found |= {"rank-mean": trends.coupling_rank.mean(), "accuracy-rank-mean": trends.accuracy_rank.mean()}
+    for fit in fits_by_rate(grid, reading).itertuples():
+        key = f"r-squared-{fit.drop_path}"
+        found |= {key: fit.r_squared, f"{key}-low": fit.low, f"{key}-high": fit.high}
+        found |= {f"{key}-p-value": fit.p_value, f"{key}-slope": fit.slope}
+    for row in seeds_table(grid, reading).itertuples():
+        key = f"coupling-{row.token}-rate-{row.drop_path:g}"
+        found |= {key: row.coupling, f"{key}-low": row.low, f"{key}-high": row.high}
+        found |= {f"coupling-{row.token}-null": row.random_bases, f"coupling-{row.token}-untrained": row.untrained}
+    for token in TOKENS:
+        one = reading._replace(token=token)
+        found[f"coupling-{token}-null-error"] = null_error(one)
+        found |= effects.numbers(effects.of_grid(coupling_table(grid, one), token), "")
+    return {name: float(value) for name, value in found.items()} | circumstances(grid, model, spread.test_accuracy)

@@ -1,0 +1,125 @@
+"""The command lines of training; each starts again where it was stopped.
+
+    python -m companion.training language nano-neox TEXT --run runs/nano-neox --ship data/checkpoints
+    python -m companion.training suite TEXT --run runs/suite --table data/suite.csv
+    python -m companion.training regularised TEXT --run runs/regularised --table data/regulariser.csv
+    python -m companion.training vit one digits --weight-decay 0.04 --drop-path 0.1 --run runs/vit
+    python -m companion.training vit grid digits --run runs/vit --table data/vit_grid.csv
+
+`TEXT` is a text file or a folder of `.txt` files. A module's own name is the same command, as in
+`python -m companion.training.suite TEXT`.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from companion.training import cards, language, regularised, suite, vit, vit_grid
+from coupling_lib.errors import in_one_line
+from coupling_lib.inputs.labelled_images import LabelledImages, read_dataset
+
+RUNS, DATA = Path("runs"), Path("data")
+
+
+def main(arguments: Sequence[str] | None = None, command: str = "") -> None:
+    """Run a command line; that of a module begins with the module's command."""
+    given = sys.argv[1:] if arguments is None else arguments
+    options = _parser().parse_args([command, *given] if command else given)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    interrupted = "interrupted; the same command goes on from the last checkpoint"
+    if status := in_one_line(lambda: options.act(options) or 0, interrupted):
+        sys.exit(status)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m companion.training", description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = argparse.ArgumentParser(add_help=False)
+    run.add_argument("--run", type=Path, help="folder of the run (default: one in runs); the same folder resumes")
+    run.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    on_text = argparse.ArgumentParser(add_help=False, parents=[run])
+    on_text.add_argument("--data", default="", help="what the text is, for card or table (default: its name)")
+    what = "a text file or a folder of .txt files"
+
+    command = commands.add_parser("language", parents=[on_text], help="train an embedded language model")
+    command.set_defaults(act=_language)
+    command.add_argument("name", choices=language.RECIPES, help="the recipe")
+    command.add_argument("text", type=Path, help=what)
+    command.add_argument("--ship", type=Path, help="folder to copy the checkpoints and the card to when done")
+
+    command = commands.add_parser("suite", parents=[on_text], help="train and measure the suite of language models")
+    command.set_defaults(act=_suite)
+    command.add_argument("text", type=Path, nargs="?", help=what)
+    command.add_argument("--table", type=Path, default=DATA / "suite.csv", help="the table to merge rows into")
+    command.add_argument("--only", nargs="+", metavar="NAME", help="names of models (default: all)")
+
+    command = commands.add_parser(
+        "regularised", parents=[on_text], help="train pairs, with the regulariser and without"
+    )
+    command.set_defaults(act=_regularised)
+    command.add_argument("text", type=Path, help=what)
+    command.add_argument("--table", type=Path, default=DATA / "regulariser.csv", help="the table to merge rows into")
+
+    on_images = argparse.ArgumentParser(add_help=False, parents=[run])
+    on_images.add_argument("recipe", choices=vit.RECIPES, help="the recipe, named after its data set")
+    on_images.add_argument("--data", help="where the images are (default: the recipe's data set)")
+    on_images.add_argument("--epochs", type=int, help="passes through the images (default: the recipe's)")
+    kinds = commands.add_parser("vit", help="train vision transformers").add_subparsers(required=True, metavar="KIND")
+
+    command = kinds.add_parser("one", parents=[on_images], help="train one model")
+    command.set_defaults(act=_one)
+    command.add_argument("--weight-decay", type=float, default=0.04)
+    command.add_argument("--drop-path", type=float, default=0.0, help="rate of stochastic depth at the last block")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--ship", type=Path, help="folder to write the model, its record and its card to when done")
+
+    command = kinds.add_parser("grid", parents=[on_images], help="train and measure the grid")
+    command.set_defaults(act=_grid)
+    command.add_argument("--table", type=Path, default=DATA / "vit_grid.csv", help="table of what is measured")
+    command.add_argument("--images", type=int, default=vit_grid.IMAGES, help="held-out images measured per model")
+    return parser
+
+
+def _language(given: argparse.Namespace) -> None:
+    run = language.train(language.RECIPES[given.name], given.text, given.run or RUNS / given.name)
+    if given.ship:
+        cards.ship_language(given.name, run, given.ship / given.name, given.data or given.text.name)
+
+
+def _suite(given: argparse.Namespace) -> None:
+    names = given.only or [*suite.SUITE, *suite.SHIPPED]
+    suite.run_suite(names, given.text, given.run or RUNS / "suite", given.table, given.data)
+
+
+def _regularised(given: argparse.Namespace) -> None:
+    run, pairs = given.run or RUNS / "regularised", regularised.recipes()
+    order, header = list(pairs), regularised.HEADER
+    suite.run_all(pairs, regularised.train_one, given.text, run, given.table, order, given.data, header)
+    print(*regularised.differences(given.table), sep="\n")
+
+
+def _one(given: argparse.Namespace) -> None:
+    data, base = _images_and_recipe(given)
+    recipe = replace(base, weight_decay=given.weight_decay, drop_path=given.drop_path, seed=given.seed)
+    run = vit.train(recipe, data, (given.run or RUNS / "vit") / recipe.name)
+    if given.ship:
+        cards.ship_vision(given.ship.name, run, given.ship, data)
+
+
+def _grid(given: argparse.Namespace) -> None:
+    data, base = _images_and_recipe(given)
+    vit_grid.run_grid(vit_grid.paper_grid(base), data, given.run or RUNS / "vit", given.table, given.images)
+
+
+def _images_and_recipe(given: argparse.Namespace) -> tuple[LabelledImages, vit.VitRecipe]:
+    base = vit.RECIPES[given.recipe]
+    return read_dataset(given.data or given.recipe), replace(base, epochs=given.epochs or base.epochs)
+
+
+if __name__ == "__main__":
+    main()

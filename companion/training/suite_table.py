@@ -1,0 +1,119 @@
+"""The suite's table: what is measured on a checkpoint, and how it is written down.
+
+The comment lines at the head of the file say what the columns mean; `pandas.read_csv(path, comment="#")` reads it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from companion.training import run_files
+from companion.training.language import validation_windows
+from companion.training.text import Corpus
+from coupling_lib import paths
+from coupling_lib.inputs.prompts import load_prompts
+from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.random_bases import null_of
+from coupling_lib.measures.trajectories import SCORES, measure_trajectories
+from coupling_lib.metrics.nulls import DRAWS
+from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.models.load import Model
+
+if TYPE_CHECKING:
+    from companion.training.suite import SuiteRecipe
+
+N_PROMPTS = 8
+KS = {"5": 5, "10": 10, "tenth": None}
+"""Names of the numbers of singular vectors in column names; `tenth` is 10 % of the width."""
+
+HEADER = f"""\
+Models of the suite (python -m companion.training.suite), one row per model and checkpoint. Step 0 is the
+initialisation that the seed gives: the untrained model. Weights from step 1 on are rounded to float16, as they are
+kept; everything is measured in float32, at the last token of each prompt of load_prompts(n={N_PROMPTS}).
+text: what was trained on ("grammar": training.text, "given": see text_name). train_loss: running mean.
+validation_loss: nats per token; bits_per_byte: the same in bits per byte of held-out text; accuracy: share of
+held-out tokens whose most probable prediction is right; 256 windows, context tokens each.
+line_shape_score, expodistance, equidistance: mean over prompts, with x^0; *_median: median over prompts.
+VARIANT_kK: a variant of metrics.variants.VARIANTS (all are distances, 0 is perfect coupling) with K = 5, 10 or
+"tenth" (k_tenth = a tenth of the width, rounded), mean over pairs of different blocks and over prompts;
+_all: mean over all pairs, the diagonal included; _sd: standard deviation over prompts of the former;
+_null: its mean with the same singular values and random orthogonal bases (measures.random_bases.null_of: closed form
+of the mean square and {DRAWS:,} draws), over all blocks.
+The untrained value of a model is its row at step 0. train_seconds: to that step, on the cpu and threads named."""
+
+
+def measure(model: Model) -> dict[str, float | int | str]:
+    """Measure coupling, its null and the trajectories of one checkpoint on the suite's prompts."""
+    prompts, ks = load_prompts(n=N_PROMPTS), {name: k or round(0.1 * model.d_model) for name, k in KS.items()}
+    depth = measure_depth(model, prompts, ks=tuple(ks.values()))
+    columns: dict[str, float | int | str] = {"k_tenth": ks["tenth"]}
+    trajectories = measure_trajectories(model, prompts)
+    for name in SCORES:
+        columns |= {name: float(trajectories[name].mean()), f"{name}_median": float(trajectories[name].median())}
+    nulls = null_of(depth)["value"].mean("block_1")
+    different = ~np.eye(model.n_blocks, dtype=bool)
+    for variant in VARIANTS:
+        for label, k in ks.items():
+            values = depth[variant].sel(k=k).values
+            of_prompts = values[:, different].mean(axis=1)
+            column = f"{variant}_k{label}"
+            columns |= {column: float(of_prompts.mean()), f"{column}_all": float(values.mean())}
+            columns |= {f"{column}_sd": float(of_prompts.std(ddof=1))}
+            columns |= {f"{column}_null": float(nulls.sel(variant=variant, k=k))}
+    columns |= {"n_prompts": N_PROMPTS, "prompts_sha256": str(depth.attrs["prompts_sha256"])}
+    return columns | {"versions": str(depth.attrs["versions"])}
+
+
+@torch.no_grad()
+def held_out(hf: PreTrainedModel, corpus: Corpus, context: int) -> dict[str, float]:
+    """Score a model on held-out text, in float32."""
+    nats, right, count = 0.0, 0, 0
+    for ids in validation_windows(corpus, context).split(32):
+        logits = hf(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+        target = ids[:, 1:].flatten()
+        nats += float(functional.cross_entropy(logits, target, reduction="sum"))
+        right += int((logits.argmax(dim=-1) == target).sum())
+        count += len(target)
+    bits = nats / count / math.log(2) * len(corpus.validation) / corpus.validation_bytes
+    return {"validation_loss": nats / count, "bits_per_byte": bits, "accuracy": right / count}
+
+
+def timed_row(name: str, recipe: SuiteRecipe, model: Model, corpus: Corpus, text_name: str, step: int) -> dict:
+    """Measure one checkpoint and give its row, without what only the training knows."""
+    start = time.monotonic()
+    fields = {key: value for key, value in asdict(recipe).items() if key not in ("checkpoints", "held_out", "corpus")}
+    row = {"model": name, "text": recipe.corpus, "text_name": text_name if recipe.corpus == "given" else recipe.corpus}
+    row |= {key: fields[key] for key in ("dropout", "stochastic_depth", "precision")} | fields
+    row |= {"parameters": sum(parameter.numel() for parameter in model.hf.parameters())}
+    row |= {"step": step, "tokens": step * recipe.windows * recipe.context}
+    row |= held_out(model.hf, corpus, recipe.context) | measure(model)
+    where = {"cpu": run_files.processor(), "threads": torch.get_num_threads()}
+    return row | where | {"measure_seconds": round(time.monotonic() - start, 2)}
+
+
+def read(path: Path) -> pd.DataFrame:
+    """Read a table."""
+    # The copy joins what pandas reads column by column; a table of so many columns is slow, and warned of, without it.
+    return pd.read_csv(path, comment="#").copy() if Path(path).exists() else pd.DataFrame()
+
+
+def write(path: Path, rows: list[dict], order: list[str], header: str = HEADER) -> None:
+    """Merge rows into a table; a row takes the place of an earlier one of the same model and step."""
+    table = pd.concat([read(path), pd.DataFrame(rows)], ignore_index=True)
+    table = table.drop_duplicates(["model", "step"], keep="last")
+    table = table.sort_values(
+        ["model", "step"], key=lambda column: pd.Categorical(column, order) if column.name == "model" else column
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = "".join(f"# {line}\n" for line in header.splitlines())
+    paths.write_text(path, head + table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))

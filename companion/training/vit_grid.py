@@ -1,0 +1,186 @@
+"""The grid of vision transformers: weight decay by stochastic depth, each model trained, measured and written down.
+
+One line per model goes into a table as soon as it is measured, and a model that has its line is not trained again.
+Of its columns:
+
+`model`: the run, named after `weight_decay`, `drop_path` (the rate of stochastic depth) and `seed`, which the grid
+varies. The settings that follow are common; `learning_rate` is the peak. Accuracies and losses: shares and nats, in
+evaluation mode and without augmentation. `seconds`, `measuring_seconds`: on a machine that does other work as well.
+`images`: number of held-out images whose measurements are averaged.
+`TOKEN.line_shape_score`, `TOKEN.expodistance`: the shape of a token's path, `class` (position 0) or `patch` (the last).
+`TOKEN.kK.VARIANT`: a variant of `metrics.variants.VARIANTS` (a distance; a coupling is 1 minus it) with K singular
+vectors, mean over images and over all ordered pairs of different blocks; `_all`: with the pairs of a block with itself;
+`_null`: for random orthogonal bases with the same singular values (`measures.random_bases.null_of`), in
+`data/vit_grid.csv` derived, not retrained, and without `miscoupling` (`workflow/derived_nulls.py`).
+`_low`, `_high`: the 95 % bootstrap interval over images; `_untrained`: before training, on the same images.
+"""
+
+import csv
+import functools
+import io
+import itertools
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from tqdm import tqdm
+from transformers import ViTForImageClassification
+
+from companion.tables.vit_grid import NAMED_RATES, SEEDED_DECAY
+from companion.training import run_files, vit
+from companion.training.vit import VitRecipe
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs import images
+from coupling_lib.inputs.labelled_images import LabelledImages
+from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.random_bases import null_of
+from coupling_lib.measures.trajectories import measure_trajectories
+from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.models.load import wrap_model
+from coupling_lib.provenance import versions
+from coupling_lib.svd.triplets import IllDefinedSubspaceWarning
+
+WEIGHT_DECAYS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2)
+"""The paper's eight weight decays."""
+
+DROP_PATHS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+"""Eight rates of stochastic depth; the paper names four of its own."""
+
+TOKENS = {"class": 0, "patch": -1}
+"""Tokens whose Jacobians are measured, by their position."""
+
+IMAGES = 12
+"""Held-out images measured per model."""
+
+
+def grid(weight_decays: Sequence[float], rates: Sequence[float], base: VitRecipe) -> list[VitRecipe]:
+    """Give the recipes of a grid of weight decay by stochastic depth."""
+    return [replace(base, weight_decay=decay, drop_path=rate) for decay in weight_decays for rate in rates]
+
+
+def paper_grid(base: VitRecipe) -> list[VitRecipe]:
+    """Give the recipes of the whole grid, in an order that makes sense of a part of it."""
+    # The row of several seeds comes first, then the rates that the paper names, then the others.
+    others = [rate for rate in DROP_PATHS if rate not in NAMED_RATES]
+    rest = [decay for decay in WEIGHT_DECAYS if decay != SEEDED_DECAY]
+    order = grid([SEEDED_DECAY], DROP_PATHS, base) + grid(rest, NAMED_RATES, base) + grid(rest, others, base)
+    return order + [r for seed in (1, 2) for r in grid([SEEDED_DECAY], DROP_PATHS, replace(base, seed=seed))]
+
+
+def run_grid(
+    recipes: Sequence[VitRecipe], data: LabelledImages, run: Path, table: Path, n_images: int = IMAGES
+) -> None:
+    """Train and measure every model that has no line in the table yet."""
+    table.parent.mkdir(parents=True, exist_ok=True)
+    done = _done(table, recipes[0], data)
+    waiting = [recipe for recipe in recipes if recipe.name not in done]
+    for recipe in tqdm(waiting, "grid", len(waiting), unit="model", disable=None):
+        folder = vit.train(recipe, data, run / recipe.name)
+        line = {name: _written(value) for name, value in measured_line(recipe, data, folder, n_images).items()}
+        first = not table.exists() or not table.stat().st_size
+        pd.DataFrame([line]).to_csv(table, mode="a", header=first, index=False, lineterminator="\n")
+
+
+def measured_line(recipe: VitRecipe, data: LabelledImages, folder: Path, n_images: int) -> dict:
+    """Measure a trained model: one line of the table."""
+    began = time.monotonic()
+    model = ViTForImageClassification.from_pretrained(folder / "model", attn_implementation="eager")
+    train_accuracy, train_loss = vit.evaluate(model, data.train, data.train_labels)
+    test_accuracy, test_loss = vit.evaluate(model, data.test, data.test_labels)
+    # All models of a seed start from the same weights.
+    start = untrained_values(replace(recipe, weight_decay=0.0, drop_path=0.0), data, n_images)
+    told = [name for name in start if not name.endswith(("_low", "_high", "_all", "_null"))]
+    values = measured_values(model, data, n_images) | {f"{name}_untrained": start[name] for name in told}
+    return {
+        "model": recipe.name,
+        **{name: getattr(recipe, name) for name in ("weight_decay", "drop_path", "seed")},
+        **_settings(recipe, data),
+        "train_accuracy": train_accuracy,
+        "test_accuracy": test_accuracy,
+        "train_loss": train_loss,
+        "test_loss": test_loss,
+        "seconds": (folder / "seconds.txt").read_text(),
+        "measuring_seconds": round(time.monotonic() - began, 1),
+        "images": n_images,
+        **values,
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else run_files.processor(),
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+    }
+
+
+@functools.lru_cache(maxsize=2)
+def untrained_values(recipe: VitRecipe, data: LabelledImages, n_images: int) -> dict[str, float]:
+    """Measure the fresh weights of a seed, once for all models that start from them."""
+    model = vit.initialise(vit.configuration(recipe, data), recipe.seed)
+    accuracy, _ = vit.evaluate(model, data.test, data.test_labels)
+    return {"test_accuracy": accuracy, **measured_values(model, data, n_images)}
+
+
+def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_images: int) -> dict[str, float]:
+    """Measure coupling in every variant, and the shape of trajectories."""
+    pixels = images.pixels_for(data.test[:n_images] / 255, hf.config).split(1)
+    width = hf.config.hidden_size
+    # The third is 10 % of the width, rounded down as in the released code.
+    ks = sorted({k for k in (5, 10, width // 10) if 2 <= k <= width})
+    model = wrap_model(hf)
+    different = ~np.eye(model.n_blocks, dtype=bool)
+    out: dict[str, float] = {}
+    for token, position in TOKENS.items():
+        with warnings.catch_warnings():
+            # Singular values that coincide are a property of a fresh model, and expected there.
+            warnings.simplefilter("ignore", IllDefinedSubspaceWarning)
+            ds = measure_depth(model, pixels, ks=ks, token=position)
+        nulls = null_of(ds, list(VARIANTS))["value"].mean("block_1")
+        for name, k in itertools.product(VARIANTS, ks):
+            column, values = f"{token}.k{k}.{name}", ds[name].sel(k=k).values
+            out |= _with_interval(column, values[:, different].mean(axis=1))
+            out |= {f"{column}_all": float(values.mean()), f"{column}_null": float(nulls.sel(variant=name, k=k))}
+        shape = measure_trajectories(model, pixels, token=position)
+        for name in ("line_shape_score", "expodistance"):
+            out |= _with_interval(f"{token}.{name}", shape[name].values)
+    return out
+
+
+def _with_interval(column: str, values: np.ndarray) -> dict[str, float]:
+    """Average values of images, with an interval over images."""
+    mean, low, high = map(float, bootstrap_interval(values, n_resamples=500))
+    return {column: mean, f"{column}_low": low, f"{column}_high": high}
+
+
+def _settings(recipe: VitRecipe, data: LabelledImages) -> dict:
+    """Give the settings that all models of a table share."""
+    common = {name: getattr(recipe, name) for name in ("width", "blocks", "heads", "patch", "epochs", "batch")}
+    steps = recipe.epochs * vit.steps_per_epoch(recipe, data)
+    return {"data": data.name, **common, "steps": steps, "learning_rate": recipe.peak}
+
+
+def _done(table: Path, recipe: VitRecipe, data: LabelledImages) -> set[str]:
+    """Read which models have their line, and refuse a table of other settings."""
+    if not table.exists():
+        return set()
+    text = table.read_text(encoding="utf-8")
+    # A line without its end was being written when the run was killed.
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        table.write_text(whole, encoding="utf-8")
+    lines = list(csv.DictReader(io.StringIO(whole)))
+    wanted = {name: _written(value) for name, value in _settings(recipe, data).items()}
+    for line in lines:
+        if other := [name for name, value in wanted.items() if line[name] != value]:
+            raise ParameterError(
+                f"{str(table)!r} holds models with {other[0]} = {line[other[0]]}, not {wanted[other[0]]}; "
+                "give another table or remove it"
+            )
+    return {line["model"] for line in lines}
+
+
+def _written(value: object) -> str:
+    """Give a value as the table has it."""
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,222 @@
+"""The book as files: the parts that are generated, and the pages that were built. No browser is needed.
+
+Tests of the built pages run after `make book`, with the browser's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import complete
+import library
+import links
+import markdown_docstrings
+import nbformat
+import pages
+import pytest
+import source_links
+import yaml
+from links import built
+
+from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.models.registry import entries
+
+ROOT = Path(__file__).resolve().parents[2]
+HTML = ROOT / "_build" / "html"
+
+
+# -- generated parts
+
+
+def test_pages_of_a_table_of_contents_come_in_reading_order():
+    toc = yaml.safe_load("root: a\nparts: [{chapters: [{file: b, sections: [{file: c}, {file: d}]}, {file: e}]}]")
+    assert complete.pages(toc) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_missing_or_empty_page_is_named(tmp_path):
+    (tmp_path / "_toc.yml").write_text("root: a\nchapters: [{file: b/c}, {file: d}]")
+    html = tmp_path / "_build" / "html"
+    html.mkdir(parents=True)
+    (html / "a.html").write_text("<p>")
+    (html / "d.html").touch()
+    assert complete.missing(tmp_path) == ["index.html", "b/c.html", "d.html"]
+
+
+def test_a_link_that_leads_nowhere_is_named_with_its_page(tmp_path):
+    (tmp_path / "_modules").mkdir()
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "a b.html").write_text('<p id="here"><a name="too">')
+    (tmp_path / "index.html").write_text(
+        '<a href="a%20b.html#here"><a href="a%20b.html#too"><a href="#top"><p id="top"><a href="https://x.org/none">'
+        '<a href="a%20b.html#there"><img src="lost.png"><link href="a%20b.html">'
+    )
+    (tmp_path / "_modules" / "m.html").write_text('<a href="../index.html#top"><a href="../none.html">')
+    (tmp_path / "_static" / "template.html").write_text('<a href="{{ pathto }}">')
+    assert links.all_broken(tmp_path) == [
+        "_modules/m.html -> ../none.html",
+        "index.html -> a%20b.html#there",
+        "index.html -> lost.png",
+    ]
+
+
+def test_source_code_leads_back_to_the_name_under_which_it_is_documented():
+    documented = {"coupling_lib.trace", "coupling_lib.store.sweep.Shard.read", "coupling_lib.store.sweep.cut"}
+    body = ' '.join(f'<a class="viewcode-back" href="../api.html#{name}">' for name in (
+        "coupling_lib.trace", "coupling_lib.Shard.read", "coupling_lib.store.cut", "coupling_lib.unknown",
+    ))  # fmt: skip
+    found = source_links.led_back(body, "coupling_lib.store.sweep", documented)
+    assert re.findall(r"#([\w.]+)", found) == [
+        *("coupling_lib.trace", "coupling_lib.store.sweep.Shard.read", "coupling_lib.store.sweep.cut"),
+        "coupling_lib.unknown",
+    ]
+
+
+def test_every_model_of_the_registry_stands_once_in_the_tables():
+    aliases = re.findall(r"^\| `([^`]+)` \| (?:\[|in this)", pages.models_page(), re.MULTILINE)
+    assert sorted(aliases) == sorted(entry.alias for entry in entries())
+
+
+def test_every_reading_of_coupling_has_its_row():
+    rows = pages.variants_page().splitlines()[2:]
+    assert [row.split("|")[1].strip(" `") for row in rows] == list(VARIANTS)
+    assert {row.count("|") for row in rows} == {4}
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(None, ""), (12, "12"), (4096, "4096"), (0.0015, "0.0015"), (0.00004096, "0.000041"), (62.354, "62.35")],
+)
+def test_numbers_are_written_without_exponents_and_spare_digits(value, written):
+    assert pages.number(value, 4 if value != 0.00004096 else 2) == written
+
+
+def test_a_model_card_loses_its_metadata_and_sinks_two_levels_but_for_code(tmp_path, monkeypatch):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "README.md").write_text("---\nlicense: x\n---\n# M\n\n## Data\n\n```bash\n# comment\n```\n")
+    monkeypatch.setattr(pages.paths, "CHECKPOINTS", tmp_path)
+    assert pages.card("m") == "### M\n\n#### Data\n\n```bash\n# comment\n```\n"
+
+
+def test_the_page_of_a_model_has_the_first_figure_of_each_notebook_under_its_title(tmp_path):
+    folder = tmp_path / "m"
+    folder.mkdir()
+    figures = []
+    for name, model in (("suite", "another"), ("tokens-grid", "m"), ("tokens-pair", "m")):
+        shown = {"text/html": f'<span class="tbc-provenance">model {model} (revision)</span>'}
+        figures.append(nbformat.v4.new_output("display_data", shown, metadata={"scrapbook": {"name": name}}))
+    cells = [nbformat.v4.new_code_cell(outputs=figures)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "tokens.ipynb")
+    assert pages.model_page(folder, ["depth", "tokens"]).splitlines()[-5:] == [
+        *("## [Coupling across tokens](tokens.ipynb)", "", "```{glue} tokens-grid", ":doc: tokens.ipynb", "```"),
+    ]
+
+
+def test_the_reference_covers_every_public_module_once():
+    written = "\n".join(make() for make in library.API.values())
+    modules = re.findall(r"automodule:: (\S+)", written)
+    files = (ROOT / "coupling_lib").rglob("*.py")
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
+    public = [name for name in names if "._" not in name and name != "coupling_lib"]
+    assert sorted(modules) == sorted(public)
+
+
+@pytest.mark.parametrize(
+    ("markdown", "restructured"),
+    [
+        ("Norm `|x|` of $x_i$, or |y|.", r"Norm ``|x|`` of :math:`x_i`, or \|y\|."),
+        ("the `V`s", r"the ``V``\ s"),
+        ("J_ is `f_`", r"J\_ is ``f_``"),
+        ("Seen at hub id@commit.", r"Seen at hub id\@commit."),
+        ("See :func:`f` and ``g``.", "See :func:`f` and ``g``."),
+        ("Costs\n- one\n- two", "Costs\n\n- one\n- two"),
+        ("Say $$a\n  = b$$ then.", "Say\n\n.. math:: a = b\n\nthen."),
+        ("Use:\n\n    J @ V  # $\n\nEnd `x`.", "Use:\n\n::\n\n    J @ V  # $\n\nEnd ``x``."),
+        ("Example:\n    >>> f(`x`)\n    |1|\n\nAfter |", "Example:\n    >>> f(`x`)\n    |1|\n\nAfter \\|"),
+    ],
+)
+def test_markdown_docstrings_become_what_sphinx_reads(markdown, restructured):
+    assert markdown_docstrings.to_restructured_text(markdown) == restructured
+
+
+# -- built pages
+
+
+def book_pages() -> list[Path]:
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    return [HTML / f"{page}.html" for page in complete.pages(toc)]
+
+
+each_page = pytest.mark.parametrize("page", book_pages(), ids=lambda path: path.relative_to(HTML).as_posix())
+
+
+@pytest.mark.browser
+def test_front_page_leads_into_the_book():
+    assert "book/index.html" in (HTML / "index.html").read_text(encoding="utf-8")
+
+
+def on_pages(wrong: Callable[[Path], list[str]]) -> dict[str, list[str]]:
+    """What is wrong on pages of the book; all pages in one process, so that each is parsed once."""
+    found = {page.relative_to(HTML).as_posix(): wrong(page) for page in book_pages()}
+    return {page: faults for page, faults in found.items() if faults}
+
+
+@pytest.mark.browser
+def test_pages_load_nothing_from_another_machine():
+    def elsewhere(page: Path) -> list[str]:
+        addresses = [address for address in built(page).loads if urlsplit(address).scheme not in ("", "data")]
+        return addresses + re.findall(r"unpkg|jsdelivr|cdnjs|googleapis", page.read_text(encoding="utf-8"))
+
+    assert on_pages(elsewhere) == {}
+
+
+@pytest.mark.browser
+def test_links_within_the_book_lead_somewhere_and_those_outside_are_encrypted():
+    assert links.all_broken(HTML) == []
+    assert on_pages(lambda page: [link for link in built(page).links if urlsplit(link).scheme == "http"]) == {}
+
+
+@pytest.mark.browser
+def test_every_figure_has_its_data_and_its_origin_beside_it():
+    def lacking(page: Path) -> Iterator[str]:
+        text = page.read_text(encoding="utf-8")
+        figures = re.findall(r'<figure class="tbc-figure"[^>]*>.*?</figure>', text, re.DOTALL)
+        if page.stem in ("depth", "index") and not figures:
+            yield "figures"
+        for figure in figures:
+            name = figure[:80]
+            if not re.search(r'<a [^>]*download="[\w-]+\.(csv|csv\.gz|nc)"', figure):
+                yield f"data: {name}"
+            if not re.search(r'class="tbc-provenance">[^<]{20,}<', figure):
+                yield f"origin: {name}"
+            described = re.findall(r'<img [^>]*class="only-(?:light|dark)"[^>]*alt="([^"]{10,})"', figure)
+            # What is seen, not the caption once more.
+            (caption,) = re.findall(r'class="tbc-caption">(?:<a [^>]*>[^<]*</a> )?(.*?)</div>', figure, re.DOTALL)
+            if len(described) != 2 or caption in described:
+                yield f"description: {name}"
+
+    assert on_pages(lambda page: list(lacking(page))) == {}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m"])
+def test_page_of_a_model_was_run_for_that_model(model):
+    text = (HTML / "results" / model / "depth.html").read_text(encoding="utf-8")
+    origins = re.findall(r'class="tbc-provenance">([^<]*)<', text)
+    assert origins
+    # The schematic shows no model.
+    measured = [origin for origin in origins if origin.startswith("model ")]
+    assert measured and [origin for origin in measured if f"model {model}" not in origin] == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m", "nano-vit", "nano-vit-sd"])
+def test_page_that_collects_a_model_s_figures_shows_one_of_each_notebook(model):
+    folder = HTML / "results" / model
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    origins = re.findall(r'class="tbc-provenance">([^<]*)<', text)
+    notebooks = [path for path in folder.glob("*.html") if path.name != "index.html"]
+    assert len(origins) == len(notebooks) >= 1
+    assert [origin for origin in origins if not origin.startswith(f"model {model} ")] == []

@@ -1,0 +1,247 @@
+"""What the explorer is given: its data are the library's numbers, and chapters offer views of them."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import re
+from types import SimpleNamespace
+
+import explorer
+import numpy as np
+import packing
+import pytest
+import tiny
+import torch
+import views
+import yaml
+from test_book import ROOT
+
+import coupling_lib as cl
+from companion.figures import style
+
+SCRIPTS = ROOT / "book" / "_static" / "explorer"
+NEOX = "nano-neox"
+
+
+def array(text: str, dtype: str, *shape: int) -> np.ndarray:
+    """Read an array as the page does."""
+    return np.frombuffer(gzip.decompress(base64.b64decode(text)), dtype).reshape(shape)
+
+
+def decoded(data: dict) -> SimpleNamespace:
+    """Give a model's data as arrays, and what they may be off by."""
+    states, n, k = len(data["states"]), data["blocks"], data["k"]
+    places, kept = sum(len(prompt["tokens"]) for prompt in data["prompts"]), len(data["kept"])
+    maps, off, chance = {}, {}, {}
+    for name, reading in data["readings"].items():
+        pairs = reading["pairs"]
+        maps[name] = pairs["low"] + pairs["step"] * array(pairs["numbers"], "<u2", states, places, n, n)
+        off[name] = pairs["step"] / 2
+        chance[name] = array(reading["chance"], "<f4", states, places + 1, n)
+    scale = array(data["matrices"]["scale"], "<f4", states, kept, n, n)[..., None, None]
+    null_scale = array(data["nulls"]["scale"], "<f4", states, kept, n)[..., None, None]
+    return SimpleNamespace(
+        maps=maps,
+        off=off,
+        chance=chance,
+        values=array(data["singularValues"], "<f4", states, places, n, k),
+        matrices=scale * array(data["matrices"]["entries"], "u1", states, kept, n, n, k, k),
+        matrices_off=scale / 2,
+        nulls=null_scale * array(data["nulls"]["entries"], "u1", states, kept, n, k, k),
+        nulls_off=null_scale / 2,
+    )
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Two steps of the small model, two prompts, and the data that are written of them."""
+    texts, states = cl.load_prompts(n=2), [explorer.states_of(NEOX)[at] for at in (0, -1)]
+    store = tmp_path_factory.mktemp("matrices")
+    found = {state: explorer.measured(NEOX, state, texts, store) for state in states}
+    data, shared = (
+        packing.read(packing.script("data", NEOX, explorer.data_of(NEOX, found, texts, part)))
+        for part in explorer.PARTS
+    )
+    return SimpleNamespace(texts=texts, states=states, found=list(found.values()), data=data, shared=shared)
+
+
+def test_a_model_with_steps_has_them_all_and_another_is_untrained_or_trained():
+    assert [state.loading["revision"] for state in explorer.states_of(NEOX)] == [
+        "step0", "step10", "step32", "step100", "step316", "step1000", "step3162", "step10000",
+    ]  # fmt: skip
+    assert [state.label for state in explorer.states_of(NEOX)][-2:] == ["step 3,162", "step 10,000 (trained)"]
+    assert [state.loading for state in explorer.states_of("smollm2-135m")] == [{"untrained": True}, {}]
+
+
+@pytest.mark.parametrize("part", explorer.PARTS)
+def test_the_data_are_the_library_s_numbers_to_the_step_of_their_rounding(small, part):
+    got = decoded(small.data if part == "whole" else small.shared)
+    for state, network in enumerate(one.parts[part] for one in small.found):
+        for number, ds in enumerate([network.whole, *network.places]):
+            for reading in explorer.READINGS:
+                null = cl.null_of(ds, reading)["value"].sel(k=explorer.K).values
+                np.testing.assert_allclose(got.chance[reading][state, number], null, rtol=0, atol=6e-7)
+        for place, ds in enumerate(network.places):
+            for reading in explorer.READINGS:
+                values, most = ds[reading].sel(k=explorer.K).values[0], got.off[reading] * 1.001 + 1e-7
+                np.testing.assert_allclose(got.maps[reading][state, place], values, rtol=0, atol=most)
+            np.testing.assert_array_equal(got.values[state, place], ds["singular_values"].values[0])
+            near = abs(got.matrices[state, place] - abs(ds["matrix"].values))
+            assert (near <= got.matrices_off[state, place] * 1.001).all()
+        drawn = abs(explorer.null_matrices(network.places))
+        assert (abs(got.nulls[state] - drawn) <= got.nulls_off[state] * 1.001).all()
+
+
+def test_the_last_place_of_a_prompt_is_what_depth_measures_and_no_other_is(small):
+    got, last = decoded(small.data).maps["normalized_miscoupling"], [7, 8]
+    for state, network in enumerate(small.found):
+        whole = network.whole["normalized_miscoupling"].sel(k=explorer.K).values
+        np.testing.assert_allclose(got[state, last], whole, rtol=0, atol=1e-5)
+    assert abs(got[-1, 0] - got[-1, 7]).max() > 0.1
+
+
+def test_every_place_has_its_own_matrices_as_its_own_trace_gives_them(small):
+    model, found, place = cl.load_model(NEOX), decoded(small.data), 0
+    for text, written in zip(small.texts, small.data["prompts"], strict=True):
+        trace = cl.trace(model, text.text)
+        assert written["pieces"] == trace.tokens and written["tokens"][-1] == len(trace.tokens) - 1
+        for token in written["tokens"]:
+            J, other = (trace.jacobian(block, token) for block in (2, 5))
+            A = cl.coupling_matrix(J, other.svd(k=explorer.K), explorer.K)
+            near = np.abs(found.matrices[-1, place, 2, 5] - A.abs().numpy())
+            assert near.max() <= float(found.matrices_off[-1, place, 2, 5].max()) + 1e-4
+            place += 1
+    assert place == len(small.data["kept"]) == 9
+
+
+def test_the_shared_part_is_that_of_jacobians_without_what_they_do_to_every_direction_alike(small):
+    trace, found = cl.trace(cl.load_model(NEOX), small.texts[0].text), decoded(small.shared)
+    matrices = [trace.jacobian(block, -1).dense() for block in (2, 5)]
+    mine, other = (J - J.trace() / len(J) * torch.eye(len(J)) for J in matrices)
+    U, _, Vh = torch.linalg.svd(other.double())
+    A = (U[:, : explorer.K].T @ mine.double() @ Vh[: explorer.K].T).abs().numpy()
+    near = np.abs(found.matrices[-1, 7, 2, 5] - A)
+    assert near.max() <= float(found.matrices_off[-1, 7, 2, 5].max()) + 1e-4
+    whole = decoded(small.data)
+    assert abs(found.maps["normalized_miscoupling"] - whole.maps["normalized_miscoupling"]).max() > 0.005
+    # One scale of colours holds both.
+    assert small.data["readings"]["mismatch"]["between"] == small.shared["readings"]["mismatch"]["between"]
+    low, high = array(small.data["readings"]["normalized_miscoupling"]["between"], "<f4", 10, 2)[8]
+    both = np.stack([one.maps["normalized_miscoupling"][:, 7] for one in (found, whole)])
+    apart = both[..., ~np.eye(12, dtype=bool)]
+    assert low == pytest.approx(apart.min(), abs=1e-4) and high >= apart.max() - 1e-4
+
+
+def test_tokens_are_spread_over_the_first_prompt_and_of_others_the_last_is_taken():
+    assert explorer.positions(0, 15) == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert explorer.positions(0, 3) == [0, 1, 2]
+    assert explorer.positions(4, 15) == [14]
+
+
+def test_untrained_is_the_same_network_as_in_depth():
+    step0, drawn = cl.load_model(NEOX, revision="step0"), cl.load_model(NEOX, untrained=True)
+    assert tiny.same_weights(step0.hf, drawn.hf)
+    assert not tiny.same_weights(step0.hf, cl.load_model(NEOX).hf)
+
+
+def test_the_rounded_matrices_give_the_values_of_the_map(small):
+    got = decoded(small.data)
+    values = cl.miscoupling(torch.tensor(got.matrices), normalized=True).numpy()
+    np.testing.assert_allclose(values, got.maps["normalized_miscoupling"], rtol=0, atol=0.01)
+
+
+def test_random_matrices_have_the_singular_values_of_their_block_and_no_coupling(small):
+    ds = small.found[-1].whole
+    each = [ds.isel(prompt=[number]) for number in range(ds.sizes["prompt"])]
+    drawn = torch.tensor(explorer.null_matrices(each))
+    value = cl.miscoupling(drawn, normalized=True).mean()
+    assert float(value) == pytest.approx(float(cl.null_of(ds, "normalized_miscoupling")["value"].mean()), abs=0.01)
+    twice = [
+        one.assign(singular_values=2 * one["singular_values"], frobenius_norm=2 * one["frobenius_norm"]) for one in each
+    ]
+    np.testing.assert_allclose(explorer.null_matrices(twice), 2 * drawn.numpy(), rtol=1e-6, atol=1e-9)
+    # A uniformly random pair of frames has entries of mean square ||J||^2 / d^2.
+    square = (drawn**2).mean(dim=(-2, -1)).mean(dim=0).numpy() * ds.attrs["width"] ** 2
+    np.testing.assert_allclose(square, (ds["frobenius_norm"] ** 2).mean("prompt").values, rtol=0.5)
+
+
+def test_a_matrix_of_zeros_and_equal_values_stay_what_they_are():
+    assert not array(packing.in_bytes(np.zeros((2, 3, 3)))["entries"], "u1", 2, 3, 3).any()
+    same = packing.in_sixteen_bits(np.full((2, 2), 0.25))
+    assert same["low"] == 0.25 and not array(same["numbers"], "<u2", 4).any()
+
+
+def test_a_script_can_be_read_and_cannot_end_the_element_it_may_stand_in():
+    content = {"prompts": ["</script> “a = b”;", "c"]}
+    text = packing.script("data", "m", content)
+    assert packing.read(text) == content and "</" not in text
+
+
+def test_the_colours_are_the_book_s():
+    look = explorer.look({NEOX: "Nano & co"})
+    assert look["models"] == [(NEOX, "Nano & co")]
+    for theme in ("light", "dark"):
+        with style.theme(theme):
+            assert look[theme][style.TRAINED] == style.colour(style.TRAINED)
+            last = "#" + "".join(f"{round(255 * part):02x}" for part in style.ink()(1.0)[:3])
+        assert len(look[theme]["ink"]) == explorer.STOPS and look[theme]["ink"][-1] == last
+    assert look["light"]["ink"][0] == "#ffffff"
+
+
+def test_what_stands_without_script_holds_the_mean_over_prompts(small):
+    part = explorer.element(small.found[-1].whole, "Nano & co")
+    assert "of Nano &amp; co, mean over 2 prompts" in part
+    assert part.startswith('```{raw} html\n<div id="coupling-explorer" data-open>') and part.count("<tr>") == 13
+    row = re.findall(r'<tr><th scope="row">3</th>(.*?)</tr>', part)[0]
+    means = small.found[-1].whole["normalized_miscoupling"].sel(k=10).mean("prompt").values[2]
+    assert re.findall(r"<td>(.*?)</td>", row) == [f"{value:.3f}" for value in means]
+
+
+def test_all_files_are_written(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(explorer, "states_of", lambda name: small.states)
+    monkeypatch.setattr(explorer, "MATRICES", tmp_path / "matrices")
+    explorer.write(tmp_path / "explorer", {NEOX: "nano-neox"}, n_prompts=1)
+    folder = tmp_path / "explorer" / "explorer-data"
+    assert sorted(path.name for path in folder.iterdir()) == ["look.js", "nano-neox-shared.js", "nano-neox.js"]
+    look = packing.read((folder / "look.js").read_text(encoding="utf-8"))
+    assert look["models"] == [[NEOX, "nano-neox"]] and look["light"] == explorer.look({})["light"]
+    assert [p["name"] for p in packing.read((folder / "nano-neox.js").read_text(encoding="utf-8"))["prompts"]]
+    assert "<table>" in (tmp_path / "explorer.md").read_text(encoding="utf-8")
+
+
+def test_the_scripts_are_light():
+    assert sum(len(gzip.compress(path.read_bytes())) for path in SCRIPTS.glob("*.js")) < 40_000
+
+
+def test_the_page_follows_the_claims():
+    chapters = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"][0]["chapters"]
+    files = [chapter["file"] for chapter in chapters]
+    assert files.index("book/explorer") == files.index("book/claims") + 1
+
+
+def test_a_chapter_s_views_are_links_to_the_explorer_s_page():
+    part = views.offered(["One & two | model=nano-neox&l=1&m=2", "", "Three | l=3"], "../")
+    links = re.findall(r'<a href="(.*?)" data-view="(.*?)">(.*?)</a>', part)
+    assert links[0] == ("../book/explorer.html", "model=nano-neox&amp;l=1&amp;m=2", "One &amp; two")
+    assert links[1] == ("../book/explorer.html", "l=3", "Three")
+    assert '<div id="coupling-explorer" data-view="model=nano-neox&amp;l=1&amp;m=2">' in part
+
+
+@pytest.mark.parametrize("lines", [[], [" "], ["no address"], ["a | b"], ["a | l=1 | c"]])
+def test_a_view_without_an_address_is_refused(lines):
+    with pytest.raises(ValueError, match="takes lines such as"):
+        views.offered(lines, "")
+
+
+def test_the_views_of_the_chapters_are_in_the_data():
+    prompts, seen = [text.id for text in cl.load_prompts(n=12)], 0
+    for page in (ROOT / "book").glob("*.md"):
+        for block in re.findall(r"`{3}\{explorer\}\n(.*?)`{3}", page.read_text(encoding="utf-8"), re.DOTALL):
+            for line in block.splitlines():
+                view = dict(part.split("=") for part in line.partition("|")[2].strip().split("&"))
+                states = [state.name for state in explorer.states_of(view["model"])]
+                assert view["model"] in explorer.MODELS and view.get("state", states[0]) in states, line
+                assert view.get("prompt", prompts[0]) in prompts and int(view["l"]) != int(view["m"]), line
+                seen += 1
+    assert seen >= 9

@@ -1,0 +1,274 @@
+"""Figures as the book shows them: numbers, anchors, what a reader who does not see them is told, a phone's windows."""
+
+from __future__ import annotations
+
+import base64
+from itertools import pairwise
+from urllib.parse import quote
+
+import book_figures
+import drawing
+import pandas as pd
+import panels
+import pytest
+from matplotlib.figure import Figure
+from seen import seen
+
+from companion.figures import parts, style
+from companion.figures.show import show
+
+
+def shown(name: str = "demo", provenance: str = "model a · seed 0") -> str:
+    table = pd.DataFrame({"block": [1, 2], "coupling": [0.25, 0.5]})
+    return show(draw_two, table, name=name, caption="A & B", provenance=provenance).data
+
+
+def draw_two(data: pd.DataFrame) -> Figure:
+    figure, row = parts.panels(["left", "right"], 2.0)
+    for axes in row:
+        axes.plot(data.block, data.coupling)
+    return figure
+
+
+# -- numbers
+
+
+def test_figures_are_numbered_in_the_order_of_the_pages_and_once_wherever_they_are_shown():
+    pages = {
+        "front": [("b", "n1", "fig-b", ""), ("own", "front", "fig-own", shown("own"))],
+        "one": [("a", "n1", "fig-a", ""), ("b", "n1", "fig-b", "")],
+        "two": [("a", "n1", "fig-a", ""), ("a", "n2", "fig-a-n2", ""), ("words", "n2", "fig-words", "")],
+    }
+    found = book_figures.numbering(
+        ["front", "one", "two", "three"], pages, lambda name, home: "<p>" if name == "words" else shown(name)
+    )
+    assert {key: (one.number, one.page, one.anchor) for key, one in found.items()} == {
+        ("own", "front"): (1, "front", "fig-own"),
+        ("a", "n1"): (2, "one", "fig-a"),
+        ("b", "n1"): (3, "one", "fig-b"),
+        ("a", "n2"): (4, "two", "fig-a-n2"),
+    }
+    lent = book_figures.numbering(["front", "one", "two"], pages, lambda name, home: shown(name), ("one",))
+    assert {key: (one.number, one.page) for key, one in lent.items()} == {
+        ("b", "n1"): (1, "front"),
+        ("own", "front"): (2, "front"),
+        ("a", "n1"): (3, "two"),
+        ("a", "n2"): (4, "two"),
+        ("words", "n2"): (5, "two"),
+    }
+
+
+def test_all_of_what_show_writes_is_found_again():
+    found = book_figures.FIGURE.fullmatch(shown())
+    assert (found["name"], found["caption"], found["origin"]) == ("demo", "A &amp; B", "model a · seed 0")
+    assert found["drawn_by"] == f"{__name__}.draw_two"
+    drawn = book_figures.pictures(found["images"])
+    assert list(drawn) == ["light", "dark"] and {kind for kind, _ in drawn.values()} == {"svg"}
+    assert drawn["light"][1].startswith(b"<?xml") and drawn["light"][1] != drawn["dark"][1]
+    assert base64.b64encode(drawn["dark"][1]).decode() in shown()
+
+
+# -- what is seen
+
+
+def test_a_picture_is_described_by_its_extremes_and_not_by_its_caption_and_a_drawing_by_what_it_draws():
+    said = book_figures.alternative(book_figures.FIGURE.search(shown()))
+    assert said == "Coupling from 0.25 at block 1 to 0.5 at block 2, mean 0.375."
+    assert (
+        book_figures.alternative(book_figures.FIGURE.search(shown(provenance="a drawing; no model")))
+        == "Drawing. A &amp; B"
+    )
+    assert quote("A & B") not in said
+
+
+def test_a_map_says_for_each_network_which_pair_stands_out():
+    table = pd.DataFrame(
+        {
+            "network": ["trained"] * 3 + ["untrained"] * 3,
+            "block_jacobian": [1, 1, 2] * 2,
+            "block_vectors": [2, 3, 3] * 2,
+            "mismatch": [0.5, 0.7, 0.6, 0.95, None, 0.95],
+        }
+    )
+    assert seen(table) == (
+        "Trained: mismatch from 0.5 at block 1 for its Jacobian and block 2 for its vectors "
+        "to 0.7 at block 1 for its Jacobian and block 3 for its vectors, mean 0.6. Untrained: mismatch 0.95."
+    )
+
+
+def test_of_matrices_the_diagonal_is_told_and_a_block_with_itself_left_out():
+    rows = [(1, 1, 0, 1.0, 0.0), (1, 1, 1, 0.0, 1.0), (1, 2, 0, 3.0, 4.0), (1, 2, 1, 5.0, 0.0)]
+    table = pd.DataFrame(rows, columns=["block_jacobian", "block_vectors", "row", "entry_1", "entry_2"])
+    assert seen(table) == "Matrices of 2 by 2 with 18 % of their squared size on the diagonal."
+
+
+def test_intervals_and_errors_are_no_findings_and_models_are_named():
+    table = pd.DataFrame(
+        {
+            "model": [f"m{n}" for n in range(8)],
+            "score": [*range(7), 1234.5],
+            "score_low": [0.0] * 8,
+            "p_value": [0.5] * 8,
+        }
+    )
+    assert seen(table) == "Score from 0 at model m0 to 1,234 at model m7, mean 157."
+
+
+# -- windows
+
+
+def drawn(count: int, **options: object) -> tuple[str, list[panels.Box]]:
+    """A row of panels as SVG, and where matplotlib has put them, in points from the top."""
+    with style.theme("light"):
+        figure, row = parts.panels([f"panel {n}" for n in range(count)], 2.0, **options)
+        for axes in row:
+            axes.plot([0, 1], [0, 1], label="line")
+            axes.set_ylabel("" if options.get("sharey") and axes is not row[0] else "value")
+        parts.legend_under(figure, row)
+        svg = style.save_svg(figure).decode()
+        places = [axes.get_window_extent().transformed(figure.dpi_scale_trans.inverted()) for axes in row]
+        high = figure.get_figheight()
+    return svg, [
+        panels.Box(72 * place.x0, 72 * (high - place.y1), 72 * place.x1, 72 * (high - place.y0)) for place in places
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_panel_lies_in_its_own_window_and_the_legend_in_a_piece_under_them(count):
+    svg, places = drawn(count)
+    *pieces, legend = panels.windows(svg)
+    assert [(len(piece.windows), piece.loose) for piece in pieces] == [(1, False)] * count
+    for (window,), place in zip((piece.windows for piece in pieces), places, strict=True):
+        assert window.left <= place.left and place.right <= window.right
+        assert window.top <= place.top and place.bottom <= window.bottom
+    windows = [piece.windows[0] for piece in pieces]
+    assert all(one.right <= other.left for one, other in pairwise(windows))
+    (entry,) = legend.windows
+    assert legend.loose and entry.top > places[0].bottom and entry.bottom <= 2 * 72
+    # A line of 15 points and the word beside it.
+    assert 30 < entry.right - entry.left < 60
+
+
+def test_a_panel_without_an_axis_of_its_own_gets_that_of_the_first():
+    svg, places = drawn(2, sharey=True)
+    first, second, _ = panels.windows(svg)
+    axis, panel = second.windows
+    assert len(first.windows) == 1 and axis.right == pytest.approx(places[0].left, abs=0.1) and axis.left >= 0
+    assert axis.top == panel.top and places[0].bottom < axis.bottom < panel.bottom
+
+
+def test_panels_without_axes_are_panels_and_long_words_above_and_under_them_wrap():
+    with style.theme("light"):
+        figure, row = parts.panels(["left", "right"], 2.0)
+        for axes in row:
+            axes.plot([0, 1], [0, 1], label="line")
+            parts.blank(axes)
+        figure.suptitle("as many words as a phone has no room for on one line of text", fontsize=9)
+        parts.legend_under(figure, row, title="what it is")
+        above, left, right, title, entry = panels.windows(style.save_svg(figure).decode())
+    assert [piece.loose for piece in (above, left, right, title, entry)] == [True, False, False, True, True]
+    assert len(above.windows) == 15 and len(title.windows) == len(entry.windows) == 1
+    assert all(one.right == other.left for one, other in pairwise(above.windows))
+    assert above.windows[0].top < left.windows[0].top < title.windows[0].top < entry.windows[0].top
+
+
+def test_a_second_scale_belongs_to_its_panel():
+    with style.theme("light"):
+        figure, (axes,) = parts.panels([""], 2.0)
+        axes.plot([0, 1], [0, 1], label="line")
+        axes.twinx().set_ylabel("right")
+        parts.legend_under(figure, [axes])
+        svg = style.save_svg(figure).decode()
+    panel, legend = panels.windows(svg)
+    assert panel.windows[0].right > 72 * style.WIDTH - 8 and legend.loose
+
+
+def test_a_phone_shows_a_panel_with_a_legend_beside_it_whole_and_the_legend_under_it():
+    with style.theme("light"):
+        figure, axes, right = parts.one_panel(3.0)
+        axes.plot([0, 1], [0, 1], label="line")
+        axes.set(xlabel="across", ylabel="upwards")
+        parts.legend_beside(right, [axes])
+        panel, legend = panels.windows(style.save_svg(figure).decode())
+    (window,), (entry,) = panel.windows, legend.windows
+    # 376 CSS pixels, where 8 points are 10.
+    assert 280 < window.right - window.left < 300.8 and window.right < entry.left
+    assert not panel.loose and legend.loose
+
+
+def test_panels_with_named_rows_fit_a_phone_beside_the_names():
+    with style.theme("light"):
+        figure, row = parts.panels(["", ""], 2.0, named=True, sharey=True)
+        for axes in row:
+            axes.plot([0, 1], [0, 1])
+            parts.rows_axis(axes, ["normalized_miscoupling", "another"])
+        pieces = panels.windows(style.save_svg(figure).decode())
+    assert [len(piece.windows) for piece in pieces] == [1, 2]
+    assert all(sum(window.right - window.left for window in piece.windows) < 300.8 for piece in pieces)
+
+
+def test_what_stands_under_a_column_stays_with_it():
+    with style.theme("light"):
+        figure, grid = parts.grid(2, 2, 6.0, sharex=True)
+        for column, image in zip(grid.T, (1.0, 2.0), strict=True):
+            for axes in column:
+                drawn_image = axes.imshow([[0.0, image]])
+            figure.colorbar(drawn_image, ax=list(column), location="bottom", label="size")
+        pieces = panels.windows(style.save_svg(figure).decode())
+    assert [piece.loose for piece in pieces] == [False, False, True, True] * 2
+    middle = 72 * style.WIDTH / 2
+    assert all(window.right <= middle + 5 for piece in pieces[:4] for window in piece.windows)
+    assert all(piece.windows[-1].right > middle for piece in pieces[4:])
+
+
+def test_one_panel_is_cut_from_its_legend_a_drawing_not_at_all_and_sizes_of_text_are_read():
+    svg, (place,) = drawn(1)
+    (panel,), (entry,) = (piece.windows for piece in panels.windows(svg))
+    assert panel.right - panel.left > place.right - place.left > 9 * (entry.right - entry.left)
+    with style.theme("light"):
+        figure, (axes,) = parts.panels([""], 2.0)
+        axes.text(0.5, 0.5, "drawn")
+        axes.set_axis_off()
+        assert panels.windows(style.save_svg(figure).decode()) == [] and panels.smallest(svg) == 8.0
+    pieces = [panels.Piece([panels.Box(0, 1.5, 3, 9)]), panels.Piece([panels.Box(0, 0, 1, 1)] * 2, loose=True)]
+    assert panels.written(pieces, 2.0) == "0,3,6,15 ~0,0,2,2+0,0,2,2"
+
+
+DRAWING = b"""<?xml version="1.0"?>
+<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 10 10">
+ <metadata>by a program</metadata>
+ <defs><style type="text/css">*{stroke-linejoin: round}</style></defs>
+ <g id="axes_1"><path id="patch_1" d="M 0 0 L 9 9 z " style="fill: none"/>
+  <g id="text_1"><!-- a --><g style="fill: #222222" transform="translate(1.2345 2) scale(0.08 -0.08)">
+   <defs><path id="DejaVuSans-44" d="M 640 64 L 0 128 Q 1 1 64 -64 z " transform="scale(0.015625)"/></defs>
+   <use xlink:href="#DejaVuSans-44"/><use xlink:href="#DejaVuSans-44" transform="translate(61.2793 0.015625)"/></g></g>
+  <path id="line" d="M 3.14159 0.5 L 3.64159 0.25 C 4 1 5 2 6.001 3 L 6 3 " clip-path="url(#clip)"
+   style="fill: none; stroke: red"/>
+  <image xlink:href="data:image/png;base64,AAAA" transform="matrix(1.921282 0 0 1.921282 7 8)"
+   style="fill: none; stroke: red"/>
+ </g>
+ <defs><clipPath id="clip"><rect x="35.21875" y="16.598437" width="9" height="0.123456"/></clipPath></defs>
+</svg>"""
+
+
+def test_a_drawing_loses_nothing_that_is_seen():
+    assert drawing.light(DRAWING).decode() == (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"><defs><style type="text/css">'
+        "*{stroke-linejoin: round}.a{fill:none}.b{fill:#222222}.c{fill:none;stroke:red}</style></defs>"
+        '<g class="b" transform="translate(1.23 2) scale(0.08 -0.08)"><defs>'
+        '<path id="a" d="M10 1l-10 1q0-2 1-3z"/></defs><use href="#a"/><use href="#a" x="61.3"/></g>'
+        '<path d="M3.14 .5l.5-.25c.36 .75 1.36 1.75 2.36 2.75l0 0" clip-path="url(#b)" class="c"/>'
+        '<image href="data:image/png;base64,AAAA" transform="matrix(1.921282 0 0 1.921282 7 8)" class="c"/>'
+        '<defs><clipPath id="b"><rect x="35.22" y="16.6" width="9" height="0.123456"/></clipPath></defs></svg>'
+    )
+    assert [drawing._short(number) for number in (0, 51, 52, 2755, 2756)] == ["a", "Z", "aa", "ZZ", "aaa"]
+
+
+def test_a_light_drawing_has_the_texts_and_the_marks_of_the_full_one():
+    with style.theme("light"):
+        full = style.save_svg(draw_two(pd.DataFrame({"block": [1, 2], "coupling": [0.25, 0.5]})))
+    less = drawing.light(full)
+    assert len(less) < 0.6 * len(full) and less.count(b"scale(") == full.count(b"scale(") - full.count(
+        b"scale(0.015625)"
+    )
+    assert panels.smallest(less.decode()) == panels.smallest(full.decode()) == 8.0

@@ -1,0 +1,120 @@
+"""Figures of the built book in headless Chromium: on a phone, enlarged, previewed, and the code that draws them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import test_browser
+from playwright.sync_api import expect
+from test_book import HTML, book_pages
+
+pytestmark = pytest.mark.browser
+chromium, window, tab, show = test_browser.chromium, test_browser.window, test_browser.tab, test_browser.show
+PHONE = test_browser.PHONE
+
+LARGEST_API_PAGE = 500_000
+
+SCROLLS = """() => [...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *)")].filter(figure =>
+  [...figure.querySelectorAll(".tbc-view, .tbc-panel")]
+    .some(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
+).map(figure => figure.id.replace("fig-", ""))"""
+
+
+def test_most_figures_are_cut_into_panels_for_a_phone():
+    texts = [page.read_text(encoding="utf-8") for page in book_pages()]
+    figures = [found for text in texts for found in re.findall(r'<figure class="tbc-figure"[^>]* id="[^>]*>', text)]
+    assert len(figures) > 100 and sum("data-windows=" in figure for figure in figures) > len(figures) / 3
+
+
+def test_on_a_phone_no_figure_scrolls_sideways(tab):
+    tab.set_viewport_size(PHONE)
+    scrolling = set()
+    for page in (page for page in book_pages() if '<figure class="tbc-figure"' in page.read_text(encoding="utf-8")):
+        show(tab, page)
+        scrolling |= set(tab.evaluate(SCROLLS))
+    assert scrolling == set()
+
+
+def test_the_first_thing_that_a_phone_shows_of_the_front_page_is_a_whole_panel(tab):
+    tab.set_viewport_size(PHONE)
+    show(tab, HTML / "book" / "index.html")
+    windows = tab.locator("#fig-coupling-before-and-after-training .tbc-window")
+    first, second = (windows.nth(place).bounding_box() for place in (0, 1))
+    assert second["y"] >= first["y"] + first["height"] and first["width"] > 320
+    assert first["x"] >= 0 and first["x"] + first["width"] <= PHONE["width"]
+
+
+def test_a_figure_is_two_clicks_from_the_source_of_the_function_that_draws_it(tab):
+    show(tab, HTML / "book" / "depth.html")
+    figure = tab.locator("#fig-depth-mismatch")
+    figure.get_by_role("link", name="figures.depth.draw_map").click()
+    tab.wait_for_url("**/book/api/figures.html#companion.figures.depth.draw_map")
+    tab.locator('[id="companion.figures.depth.draw_map"] a[href*="_modules/"]').click()
+    tab.wait_for_url("**/_modules/companion/figures/depth.html#draw_map")
+    assert "def draw_map(pairs" in tab.locator("#draw_map").inner_text()
+    assert tab.wrong == []
+
+
+def test_the_pages_of_the_library_are_light_and_an_old_address_leads_to_the_new_one(tab):
+    api = HTML / "book" / "api"
+    assert {page.stem: page.stat().st_size for page in [*api.glob("*.html"), HTML / "book" / "api.html"]
+            if page.stat().st_size > LARGEST_API_PAGE} == {}  # fmt: skip
+    for old, new in [
+        ("companion.figures.depth.draw_map", "api/figures.html"),
+        ("module-coupling_lib.metrics.nulls", "api/metrics.html"),
+        ("coupling_lib.provenance.line", "api/ground.html"),
+        ("coupling_lib.measure_depth", "api.html"),
+    ]:
+        tab.goto(f"{(HTML / 'book' / 'api.html').as_uri()}#{old}")
+        tab.wait_for_url(f"**/{new}#{old}")
+        assert tab.evaluate("document.getElementById(decodeURIComponent(location.hash.slice(1))) !== null")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_enter_enlarges_a_figure_and_escape_gives_the_focus_back(tab, scheme):
+    tab.emulate_media(color_scheme=scheme)
+    tab.set_viewport_size(PHONE)
+    show(tab, HTML / "book" / "depth.html")
+    button = tab.locator("#fig-depth-mismatch").get_by_role("button", name="Enlarge Figure")
+    button.focus()
+    tab.keyboard.press("Enter")
+    image = tab.locator(f"dialog.tbc-large[open] img.only-{scheme}")
+    before = image.bounding_box()["width"]
+    assert before >= 675 and tab.locator("dialog.tbc-large img:visible").count() == 1
+    tab.keyboard.press("+")
+    assert image.bounding_box()["width"] > 1.3 * before
+    tab.keyboard.press("Escape")
+    # A browser says that a dialogue was closed a moment after it is.
+    expect(tab.locator("dialog.tbc-large")).to_have_count(0)
+    assert button.evaluate("button => button === document.activeElement")
+
+
+def test_links_to_a_figure_a_term_and_a_citation_show_what_is_behind_them(tab):
+    show(tab, HTML / "book" / "depth.html")
+    preview = tab.locator("[role=tooltip].link-preview")
+    tab.locator('a[href="#fig-depth-mismatch"][data-preview]').focus()
+    expect(preview).to_contain_text(re.compile(r"^Figure "))
+    assert preview.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") > 100
+    tab.keyboard.press("Escape")
+    expect(preview).to_have_count(0)
+    tab.locator('a[href*="#term-"][data-preview]').first.hover()
+    expect(preview).to_have_count(1)
+    expect(preview.locator("img")).to_have_count(0)
+    tab.keyboard.press("Escape")
+    expect(preview).to_have_count(0)
+    show(tab, HTML / "book" / "index.html")
+    tab.locator('a[href*="bibliography.html#"][data-preview]').first.focus()
+    expect(preview).to_contain_text("Papyan")
+
+
+def test_without_script_a_figure_shows_its_light_picture_and_its_origin_unfolds(chromium):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((HTML / "book" / "depth.html").as_uri())
+    figure = page.locator("#fig-depth-mismatch")
+    assert figure.locator("img.only-light").is_visible() and not figure.locator("img.only-dark").is_visible()
+    assert not figure.locator(".tbc-provenance").is_visible()
+    figure.locator("summary").click()
+    assert figure.locator(".tbc-provenance").is_visible()
+    context.close()

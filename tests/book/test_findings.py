@@ -1,0 +1,202 @@
+"""The decisive figures, computed anew from the shipped tables with numpy: what the book concludes rests on them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import coupling_lib as cl
+from companion.tables import correlations, effects, figure_1a, generalization
+from companion.tables.regression import held_out_squares
+from coupling_lib import paths
+from coupling_lib.inputs.prompts import BENCHMARKS, load_prompts
+
+READING = "normalized_miscoupling_k10"
+"""Coupling in the tables: 1 minus this."""
+
+
+@pytest.fixture(scope="module")
+def points() -> pd.DataFrame:
+    return generalization.figure_1a()
+
+
+@pytest.fixture(scope="module")
+def partial(points) -> pd.DataFrame:
+    return figure_1a.partial_table(points)
+
+
+@pytest.fixture(scope="module")
+def suite() -> pd.DataFrame:
+    table = pd.read_csv(paths.DATA / "suite.csv", comment="#")
+    given = table.loc[table.text == "given", ["model", "step", "validation_loss", READING]]
+    return given.assign(coupling=1 - given[READING])
+
+
+@pytest.fixture(scope="module")
+def grid() -> pd.DataFrame:
+    table = pd.read_csv(paths.DATA / "vit_grid.csv")
+    columns = ["weight_decay", "drop_path", "seed", "test_accuracy"]
+    return table[columns].assign(coupling=1 - table["class.k10.normalized_miscoupling"])
+
+
+@pytest.fixture(scope="module")
+def found(grid) -> dict[str, effects.Effect]:
+    return effects.of_grid(grid, "class")
+
+
+def r(x, y) -> float:
+    return float(np.corrcoef(np.asarray(x, dtype=float), np.asarray(y, dtype=float))[0, 1])
+
+
+def left(y, *given) -> np.ndarray:
+    design = np.column_stack([np.ones(len(y)), *given])
+    return y - design @ np.linalg.lstsq(design, np.asarray(y, dtype=float), rcond=None)[0]
+
+
+def test_coupling_of_figure_1a_goes_with_the_score_beyond_width(points, partial):
+    c, s, d = points.coupling.to_numpy(), points.score.to_numpy(), np.log(points.width.to_numpy(dtype=float))
+    size = np.log(points.parameters_b.to_numpy())
+    anew = {
+        "width": r(left(c, d), left(s, d)),
+        "mismatch": r(left((1 - c) * np.sqrt(0.1 * np.exp(d)), d), left(s, d)),
+        "parameters": r(left(c, d, size), left(s, d, size)),
+    }
+    assert {name: round(value, 2) for name, value in anew.items()} == {
+        "width": 0.53, "mismatch": -0.56, "parameters": 0.45,
+    }  # fmt: skip
+    for name, value in anew.items():
+        assert partial.r[name] == pytest.approx(value, abs=1e-9)
+    assert (partial.p[["width", "mismatch", "within"]] < (0.006, 0.003, 0.03)).all()
+
+
+def test_it_does_so_among_models_of_one_width_and_among_base_models(points, partial):
+    shared = points[points.groupby("width").width.transform("size") > 1]
+    means = shared.groupby("width")[["coupling", "score"]].transform("mean")
+    within = r(shared.coupling - means.coupling, shared.score - means.score)
+    base = points[points.kind == "base"]
+    d = np.log(base.width.to_numpy(dtype=float))
+    assert (round(within, 2), len(shared), len(base)) == (0.52, 23, 24)
+    assert partial.r["within"] == pytest.approx(within, abs=1e-9)
+    assert round(partial.r["base"], 2) == round(r(left(base.coupling, d), left(base.score, d)), 2) == 0.47
+
+
+def test_over_families_the_interval_is_above_0_only_if_tuned_models_are_families_of_their_own(partial):
+    family, root = partial.loc["family"], partial.loc["width"]
+    assert (family.low, family.high) == pytest.approx((0.15, 0.77), abs=0.02) and family.families == 13
+    assert (round(family.least, 2), round(family.most, 2)) == (0.44, 0.59)
+    assert (root.low, root.high) == pytest.approx((-0.31, 0.90), abs=0.02) and root.families == 11
+    assert round(root.least, 2) == 0.27
+
+
+def test_width_explains_the_axis_of_figure_1a_and_the_raw_score_hides_the_rest(points):
+    found = figure_1a.statistics(points)
+    assert round(found["curve-r-squared"], 2) == 0.93
+    assert found["suppressed-r-squared"] < 0.001 and round(found["suppressor-r"], 2) == 0.34
+
+
+def test_the_sign_across_models_turns_along_training(suite):
+    last = suite[suite.step == 600].model
+    same = suite[suite.model.isin(last)]
+    anew = {step: r(part.coupling, -part.validation_loss) for step, part in same.groupby("step") if step}
+    assert len(last) == 32
+    assert list(anew.values()) == pytest.approx([0.83, 0.79, -0.34, -0.49], abs=0.02)
+    signs = correlations.sign_along_training(generalization.suite(), "negative_loss", f"{READING}_relative")
+    assert signs.step.tolist() == [32, 100, 300, 600] and (signs.models == 32).all()
+    assert signs.r.tolist() == pytest.approx(list(anew.values()), abs=0.02)
+    assert (signs.low[:2] > 0.3).all() and signs.high[2] > 0 > signs.high[3]
+
+
+def test_coupling_is_an_inverted_u_of_the_loss(suite):
+    loss, coupling = suite.validation_loss.to_numpy(), suite.coupling.to_numpy()
+    shares = [
+        1 - np.var(coupling - np.polyval(np.polyfit(loss, coupling, degree), loss)) / coupling.var()
+        for degree in (1, 2)
+    ]
+    assert len(suite) == 170 and shares == pytest.approx([0.36, 0.71], abs=0.01)
+    bend = correlations.inverted_u(generalization.suite(untrained=True), f"{READING}_relative")
+    assert (bend["line"], bend["parabola"]) == pytest.approx(shares, abs=0.01) and bend["gain-low"] > 0.1
+    assert loss.min() < bend["peak"] < loss.max() and bend["trained-line"] < 0.05 < 0.4 < bend["trained-parabola"]
+
+
+def test_over_all_vision_transformers_more_coupling_goes_with_less_accuracy(grid, found):
+    first = grid[grid.seed == 0]
+    assert len(first) == 64
+    assert round(found["accuracy-class"].value, 2) == round(r(first.coupling, first.test_accuracy), 2) == -0.78
+    assert found["accuracy-class"].high < 0
+
+
+def test_within_a_rate_the_sign_changes_from_rate_to_rate(grid, found):
+    first = grid[grid.seed == 0]
+    along = {rate: r(part.coupling, part.test_accuracy) for rate, part in first.groupby("drop_path")}
+    assert len(along) == 8 and {rate for rate, value in along.items() if value < 0} == {0, 0.15, 0.2, 0.4}
+    assert [round(along[rate] ** 2, 2) for rate in (0.15, 0.3, 0.4)] == [0.91, 0.74, 0.67]
+    pictures = first[first.drop_path == 0.3].test_accuracy * 719
+    assert round(pictures.max() - pictures.min()) == 4
+    assert found["steeper-class"].low < 0 < found["steeper-class"].high
+
+
+def test_stochastic_depth_raises_coupling_in_every_seed_and_weight_decays_are_near_copies(grid, found):
+    seeded = grid[grid.weight_decay == 0.04]
+    ranks = [part.coupling.corr(part.drop_path, method="spearman") for _, part in seeded.groupby("seed")]
+    effect = found["rank-class"]
+    assert [round(rank, 2) for rank in ranks] == [0.81, 0.86, 0.67] and effect.n == 3
+    assert effect.value == pytest.approx(np.mean(ranks)) and effect.low > 0
+    first = grid[grid.seed == 0].pivot(index="drop_path", columns="weight_decay", values="coupling")
+    between_seeds = seeded.groupby("drop_path").coupling.std().mean()
+    assert first.drop(columns=0.2).std(axis=1).mean() < between_seeds / 3
+
+
+def test_the_folds_decide_between_line_and_exponential(points):
+    line, curve = (
+        held_out_squares(points.coupling, points.score, fit, n_seeds=40) for fit in ("linear", "exponential")
+    )
+    scores = {name: 1 - s.mean(axis=1) / points.score.var(ddof=0) for name, s in (("line", line), ("curve", curve))}
+    assert (round(scores["line"][0], 3), round(scores["curve"][0], 3)) == (0.780, 0.775)
+    assert (scores["curve"] > scores["line"]).sum() == 35
+    found = correlations.shape_table({"figure 1a": (points.coupling, points.score)}).iloc[0]
+    assert round(found.gain, 3) == 0.008 and found.low < 0 < found.high and found.wins == 35
+
+
+def test_the_paper_s_shapes_of_trajectories_depend_on_the_states_that_are_taken():
+    texts = [prompt.text for prompt in load_prompts(n=24)]
+    both = {
+        name: cl.measure_trajectories(cl.load_model("nano-neox", untrained=name == "untrained"), texts)
+        for name in ("untrained", "trained")
+    }
+    medians = {
+        (name, states): float(ds.readings.sel(states=states, reading="expodistance").median())
+        for name, ds in both.items()
+        for states in ("default", "both")
+    }
+    assert medians["trained", "both"] == pytest.approx(1.39, abs=0.01)
+    assert medians["untrained", "both"] == pytest.approx(3.37, abs=0.01)
+    assert medians["trained", "default"] > medians["untrained", "default"]
+    change = effects.of_trajectories(both, ("expodistance", "equidistance"))
+    assert change["change-expodistance-both"].high < 0 < change["change-expodistance-all"].low
+    assert change["change-equidistance-normed-end"].value < 0 < change["change-equidistance-all"].value
+
+
+def test_along_one_run_the_path_is_straightest_where_coupling_peaks_and_bends_again():
+    texts = [prompt.text for prompt in load_prompts(n=12)]
+    scores = [
+        float(cl.measure_trajectories(cl.load_model("nano-neox", revision=step), texts).line_shape_score.median())
+        for step in ("step0", "step100", "step10000")
+    ]
+    assert [round(score, 2) for score in scores] == [3.41, 1.31, 2.55]
+
+
+def test_two_models_of_the_suite_saw_far_more_tokens_than_the_others():
+    last = correlations.last_checkpoints(generalization.suite())
+    budget = correlations.equal_tokens(last)
+    longer = last[~last.model.isin(budget.model)]
+    assert len(last) == 34 and budget.tokens.unique().tolist() == [614_400]
+    assert dict(zip(longer.model, longer.tokens, strict=True)) == {"nano-neox": 40_960_000, "nano-llama": 40_960_000}
+
+
+@pytest.mark.parametrize("twin", sorted((paths.ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
+def test_every_prompt_set_that_a_notebook_advertises_exists(twin):
+    for name in re.findall(r"^\w+: \S+ = .*\bas ([\w-]+):\d+", twin.read_text(encoding="utf-8"), re.M):
+        assert name in (*BENCHMARKS, "benchmarks", "wikitext2"), name

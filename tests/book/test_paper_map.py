@@ -1,0 +1,179 @@
+"""The map of the paper's figures and tables: all are there, and what it names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from functools import cache
+from importlib import import_module
+
+import complete
+import nbformat
+import paper_map
+import pytest
+import yaml
+
+from companion.notebook.parameters import RULES
+from companion.training.__main__ import _parser
+from coupling_lib.paths import ROOT
+
+PAPERS_OWN = ("points", "board", "shaped", "take_example")
+"""What figures draw that show the paper's own values: digitised points, benchmarks of its models, a drawing."""
+
+ROWS = paper_map.read_map()
+
+each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row["item"])
+
+
+@cache
+def names_of(notebook: str) -> frozenset[str]:
+    """What a notebook keeps under a name, and what its twin, which may be ahead of it, names."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4).cells
+    kept = [output.get("metadata", {}).get("scrapbook", {}) for cell in cells for output in cell.get("outputs", [])]
+    twin = (ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8")
+    return frozenset([*(one["name"] for one in kept if one), *re.findall(r'\bname="([\w-]+)"', twin)])
+
+
+@cache
+def declared(notebook: str) -> dict[str, object]:
+    """The parameters of a notebook with their defaults, from its twin."""
+    twin = ast.parse((ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8"))
+    return {node.target.id: ast.literal_eval(node.value) for node in twin.body if isinstance(node, ast.AnnAssign)}
+
+
+@cache
+def shown_in(notebook: str) -> dict[str, list[str]]:
+    """By its name each figure that the twin shows: the function that draws it, and what it draws."""
+    twin = ast.walk(ast.parse((ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8")))
+    calls = [node for node in twin if isinstance(node, ast.Call) and ast.unparse(node.func) == "show"]
+    named = {ast.literal_eval(word.value): call for call in calls for word in call.keywords if word.arg == "name"}
+    return {name: [ast.unparse(argument) for argument in call.args] for name, call in named.items()}
+
+
+def test_every_figure_and_table_of_the_paper_is_there_once_and_in_order():
+    figures = [*(f"1{part}" for part in "abcde"), "2", "3", "4", "5a", "5b", "6a", "6b", *map(str, range(7, 37))]
+    items = [item for row in ROWS for item in paper_map.items_of(row)]
+    assert items == [*figures, *(f"T{number}" for number in range(1, 5))]
+
+
+@each_row
+def test_what_a_row_names_exists(row):
+    assert row["shows"] and row["state"] in paper_map.STATES
+    pages = complete.pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
+    assert (row["page"] in pages) == (row["state"] != "not drawn")
+    if row["notebook"]:
+        assert row["page"].endswith(f"/{row['notebook']}")
+        assert set(paper_map.listed(row, "figures")) <= names_of(row["notebook"])
+    for name in paper_map.listed(row, "functions"):
+        module, _, function = paper_map.in_full(name).rpartition(".")
+        assert callable(getattr(import_module(module), function))
+
+
+@each_row
+def test_a_figure_is_drawn_by_the_function_beside_it(row):
+    """The twin calls `show` with that function and that name."""
+    if not row["notebook"]:
+        assert not row["functions"] and not row["figures"] and not row["parameters"]
+        return
+    names, functions = (paper_map.listed(row, column) for column in ("figures", "functions"))
+    if row["item"].startswith("T"):
+        twin = (ROOT / "notebooks" / f"{row['notebook']}.py").read_text(encoding="utf-8")
+        assert not names and all(name.partition(".")[2] in twin for name in functions)
+        return
+    shown = shown_in(row["notebook"])
+    assert [function.split(".")[1] for function in functions] == [shown[name][0].rpartition(".")[2] for name in names]
+
+
+@each_row
+def test_its_command_would_be_accepted(row):
+    given = paper_map.parameters_of(row)
+    assert paper_map.unknown_models(row) == []
+    for name, value in given.items():
+        default = declared(row["notebook"])[name]
+        # papermill reads what looks like a number as one.
+        read = int(value) if re.fullmatch(r"-?\d+", value) else value
+        assert RULES[name].accepts(read), (name, value)
+        assert read != default, f"{name} is {value} anyway"
+
+
+@each_row
+def test_what_runs_before_is_a_command_of_this_project_and_writes_what_the_notebook_reads(row):
+    if not row["before"]:
+        assert "table" not in paper_map.parameters_of(row)
+        return
+    program, *given = shlex.split(row["before"])
+    if program != "-m":
+        assert (ROOT / program).is_file()
+        assert paper_map.unknown_models({"parameters": f"others={','.join(given)}"}) == []
+        return
+    module, *given = given
+    options = _parser().parse_args([module.removeprefix("companion.training."), *given])
+    assert import_module(module) and str(options.table) == paper_map.parameters_of(row)["table"]
+
+
+@each_row
+def test_one_rule_gives_every_item_its_state(row):
+    assert row["caption"] in ("", "lost", "partly lost")
+    # Nothing can be faithful to what is not known, and where it is not known, the caption is lost.
+    unknown = row["shows"].startswith("unknown; taken for ")
+    assert (row["state"] == "lost") == unknown and (not unknown or row["caption"] == "lost")
+    if row["state"] in ("partly", "not drawn") or row["caption"] == "partly lost":
+        assert row["note"], "what is missing, or was chosen, is said"
+    if row["state"] == "faithful" and not row["item"].startswith("T"):
+        data = [shown_in(row["notebook"])[name][1] for name in paper_map.listed(row, "figures")]
+        own = [word for word in PAPERS_OWN if any(word in taken for taken in data)]
+        assert row["before"] or row["parameters"] or own, "it has a command, or shows values of the paper's own models"
+    if re.search(r"(further|three|all|two .*) models", row["shows"]) and row["notebook"] != "generalization":
+        several = "others" in paper_map.parameters_of(row) or "how many, our source does not say" in row["note"]
+        assert several, "several models side by side are named in the command"
+
+
+def test_the_page_has_a_row_for_each_item_and_each_command_once():
+    page = paper_map.map_page()
+    # Each item is in the index, where the book's search finds "figure 3" and "table 1".
+    items = re.findall(r"\{index\}`(\d+\w?|T\d) <!(figure|table) (\d+\w?)>`", page)
+    assert [item for item, *_ in items] == [item for row in ROWS for item in paper_map.items_of(row)]
+    assert all(item == ("T" if kind == "table" else "") + number for item, kind, number in items)
+    assert len(re.findall(r"^\| \{index\}", page, re.MULTILINE)) == len(ROWS)
+    commands = re.findall(r"^\.venv/bin/papermill .+$", page, re.MULTILINE)
+    assert len(commands) >= 20
+    blocks = re.findall(r"^# (?:figure|table).+\n((?:\.venv.+\n)+)", page, re.MULTILINE)
+    assert len(blocks) == len(set(blocks)) and sum(block.count("papermill") for block in blocks) == len(commands)
+    before = ".venv/bin/python -m companion.training.vit grid cifar10 --data path/to/cifar-10-batches-py"
+    assert f"{before} --table cifar10.csv\n.venv/bin/papermill notebooks/vision.ipynb out.ipynb -p table" in page
+    assert ".venv/bin/papermill notebooks/depth.ipynb out.ipynb -p model llama3-8b -p precision nf4" in page
+    assert "{py:func}`depth.draw_matrices <companion.figures.depth.draw_matrices>`" in page
+    assert "[depth-matrices](../results/smollm2-135m/depth.ipynb)" in page
+    drawn = sum(len(paper_map.items_of(row)) for row in ROWS)
+    own = sum(
+        len(paper_map.items_of(row)) for row in ROWS if row["state"] == "faithful" and not paper_map.by_command(row)
+    )
+    faithful = sum(len(paper_map.items_of(row)) for row in ROWS if row["state"] == "faithful")
+    assert page.startswith(f"Of {drawn} figures and tables, {own} stand in this book with the paper's own values. For ")
+    assert f"For {faithful - own} more there is a command" in page and own == 8
+    assert page.count(", by a command not run here") == sum(
+        row["state"] == "faithful" and paper_map.by_command(row) for row in ROWS
+    )
+    instead = re.search(r"for other models: (.+?)\. ", page)[1]
+    assert sum(map(int, re.findall(r"(?:^|, )(\d+) for ", instead))) == faithful - own
+    assert all(f"- *{state}*: {rule}" in page for state, rule in paper_map.STATES.items())
+
+
+@each_row
+def test_what_stands_here_with_the_paper_s_own_values_needs_no_model_of_it(row):
+    if row["state"] == "faithful" and row["notebook"] and not paper_map.by_command(row) and row["figures"]:
+        data = [shown_in(row["notebook"])[name][1] for name in paper_map.listed(row, "figures")]
+        assert any(word in taken for taken in data for word in PAPERS_OWN)
+
+
+def test_a_range_of_items_is_counted_one_by_one():
+    assert paper_map.items_of({"item": "1c-e"}) == ["1c", "1d", "1e"]
+    assert paper_map.items_of({"item": "36"}) == ["36"]
+    assert [paper_map.named(item) for item in ("T1", "3", "1c-e")] == ["table 1", "figure 3", "figures 1c-e"]
+
+
+def test_lost_captions_are_named_once_figures_before_tables():
+    assert re.findall(r"captions or bodies of (.+) are lost", paper_map.map_page()) == [
+        "figures 11, 13, 14, 16, 24 and of tables 1, 2, 3, 4"
+    ]

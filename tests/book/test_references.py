@@ -1,0 +1,144 @@
+"""What docstrings, comments and pages name is there: modules, their parts, and files."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import importlib.util
+import io
+import re
+import sys
+import tokenize
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from coupling_lib.paths import ROOT
+
+FOLDERS = ("coupling_lib", "companion", "book", "benchmarks", "workflow", "notebooks", "tests", "data")
+PYTHON = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("book/*.md"), *ROOT.glob("data/*.md"), *ROOT.glob("data/*.toml")])
+PAGES += [ROOT / name for name in ("Makefile", "pyproject.toml", "environment.yml", "_config.yml", "_toc.yml")]
+
+# Words before a dot that stand for an object of the reader's, not for a module.
+OBJECTS = {"base_model", "cl", "nn", "trace", "traced"}
+ENDINGS = ("py", "md", "toml", "yml", "csv", "ipynb")
+# Files that a reader makes, and one that whoever has a GPU may add.
+MADE = {"out.ipynb", "some.ipynb", "depth.csv", "log.csv", "cifar10.csv", "benchmarks/latest_gpu.json"}
+MADE_FOLDERS = ("results", "_build", "runs")
+
+
+@cache
+def text(path: Path) -> str:
+    """The prose of a file: of Python its comments and docstrings, of everything else the whole."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return source
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    # A string that stands alone documents what it stands under.
+    alone = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
+    documented = [node.value for node in alone if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return "\n".join([*comments, *documented])
+
+
+@cache
+def modules() -> dict[str, list[str]]:
+    """Every module of the project, by each end of its dotted name."""
+    found: dict[str, list[str]] = {}
+    for path in PYTHON:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        for start in range(len(parts)):
+            found.setdefault(".".join(parts[start:]), []).append(".".join(parts))
+    return found
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name leads from a module of the project, named in full or by its end, to something it has."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        for module in modules().get(".".join(parts[:length]), []):
+            if length == len(parts):
+                return True
+            # Scripts of the book and of tests are imported by their names alone; notebooks are not imported.
+            if module.split(".")[0] in ("coupling_lib", "companion", "benchmarks") and has(
+                importlib.import_module(module), parts[length:]
+            ):
+                return True
+    return False
+
+
+def has(thing: object, parts: list[str]) -> bool:
+    for part in parts:
+        annotated = getattr(thing, "__annotations__", {})
+        if not hasattr(thing, part):
+            return part in annotated and part == parts[-1]
+        thing = getattr(thing, part)
+    return True
+
+
+def is_foreign(first: str) -> bool:
+    """Whether a word is a package from outside, or no module at all."""
+    return first in sys.stdlib_module_names or hasattr(builtins, first) or importlib.util.find_spec(first) is not None
+
+
+def wrong_names(prose: str) -> set[str]:
+    """Dotted names that lead nowhere: those of the package anywhere, others where they are marked as code."""
+    named = set(re.findall(r"(?<![\w./-])(?:coupling_lib|companion)(?!\.data\b)(?:\.[A-Za-z_]\w*)+", prose))
+    named |= {f"coupling_lib.{name}" for name in re.findall(r"(?<![\w.])cl\.([A-Za-z_][\w.]*\w)", prose)}
+    marked = {name for name in re.findall(r"`~?([a-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(.*?\))?`", prose)}
+    marked = {name for name in marked if Path(name).suffix[1:] not in (*ENDINGS, "txt", "json", "jsonl", "safetensors")}
+    own = {name for name in marked if name.split(".")[0] in modules()}
+    unknown = {
+        name for name in marked - own if name.split(".")[0] not in OBJECTS and not is_foreign(name.split(".")[0])
+    }
+    return {name for name in (named | own) if not exists(name)} | (unknown - named)
+
+
+def wrong_paths(prose: str, beside: Path) -> set[str]:
+    """Files and folders of the project that are named and not there; placeholders and what is made are left out."""
+    folders = "|".join(FOLDERS)
+    named = re.findall(rf"(?<![\w./<*-])(?:{folders})/[\w./*<{{$-]*", prose)
+    named += re.findall(rf"(?<![\w./<*>:-])(?:\w+/)*[\w-]+\.(?:{'|'.join(ENDINGS)})\b(?![\w/(])", prose)
+    places = (
+        ROOT,
+        ROOT / "coupling_lib",
+        ROOT / "companion",
+        ROOT / "book",
+        ROOT / "data",
+        ROOT / "notebooks",
+        ROOT / "benchmarks",
+        beside,
+    )
+    plain = {name.rstrip(".") for name in named if not re.search(r"[*<{$]|\b[A-Z]{4,}\b", name)} - MADE
+    lasting = {name for name in plain if name.split("/")[0] not in MADE_FOLDERS}
+    # A page of the book may be named without its ending, as in its table of contents; some are made.
+    tried = {name: (name, f"{name.removesuffix('.html')}.md", f"{name}.py") for name in lasting}
+    return {name for name, ways in tried.items() if not any((place / way).exists() for place in places for way in ways)}
+
+
+@pytest.mark.parametrize("path", [*PYTHON, *PAGES], ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_modules_and_files_that_are_named_exist(path):
+    assert wrong_names(text(path)) == set()
+    assert wrong_paths(text(path), path.parent) == set()
+
+
+def test_a_name_that_leads_nowhere_is_found():
+    prose = (
+        "`coupling_lib.metrics.coupling.mismatch`, `metrics.coupling.mismatch`, `torch.vmap`, `trace.route`, `cl.sweep`"
+    )
+    assert wrong_names(prose) == set()
+    prose = (
+        "`metrics.readings`, coupling_lib.meassures.depth, `cl.measure_deth`, `measures.depth.nothing`, `forgotten.x`"
+    )
+    assert wrong_names(prose) == {
+        "metrics.readings", "coupling_lib.meassures.depth", "coupling_lib.measure_deth", "measures.depth.nothing",
+        "forgotten.x",
+    }  # fmt: skip
+    prose = "data/models.csv, figures/depth.py, notebooks/depth.ipynb, notebooks/NAME.ipynb, data/prompts/*, `depth.py`"
+    assert wrong_paths(prose, ROOT) == set()
+    prose = "see data/model.csv, metrics/readings.py and tests/test_nothing.py."
+    assert wrong_paths(prose, ROOT) == {"data/model.csv", "metrics/readings.py", "tests/test_nothing.py"}

@@ -1,0 +1,244 @@
+"""Coupling across depth: what is taken, against loops written out; what is drawn is what was taken, on one scale."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.colors import to_hex
+
+from companion.figures import depth, style
+from companion.figures.labels import MISMATCHES
+from companion.figures.show import frame
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.summaries import side_by_side
+from coupling_lib.metrics.variants import VARIANTS
+
+NAME = "normalized_miscoupling"
+
+
+@pytest.fixture
+def both(datasets):
+    return side_by_side(**datasets)
+
+
+def test_every_mismatch_that_can_be_drawn_is_one_that_is_measured():
+    assert set(MISMATCHES) < set(VARIANTS)
+
+
+def test_pairs_hold_the_mean_over_prompts_of_every_pair_of_different_blocks(both, datasets):
+    table = frame(depth.take_pairs(both, NAME, k=3))
+    assert len(table) == 2 * 6 * 5
+    row = table[(table.network == "trained") & (table.block_jacobian == 2) & (table.block_vectors == 5)]
+    expected = np.mean([datasets["trained"][NAME].values[prompt, 0, 1, 4] for prompt in range(5)])
+    assert row[NAME].item() == pytest.approx(expected, abs=1e-12)
+    assert not (table.block_jacobian == table.block_vectors).any()
+
+
+def test_the_graph_holds_each_pair_once_as_one_minus_the_mean_of_both_directions(both, datasets):
+    table = frame(depth.take_graph(both, NAME, k=4)).set_index(["network", "block_a", "block_b"]).coupling
+    values = datasets["untrained"][NAME].values[:, 1]
+    assert len(table) == 2 * 15
+    assert table["untrained", 1, 6] == pytest.approx(1 - (values[:, 0, 5].mean() + values[:, 5, 0].mean()) / 2)
+
+
+def test_distances_average_over_pairs_equally_far_apart_in_both_directions(both, datasets):
+    values = datasets["trained"][NAME].values[:, 0]
+    taken = depth.take_distribution(both, NAME, k=3).sel(network="trained")
+    for prompt in range(5):
+        for apart in range(1, 6):
+            expected = [1 - values[prompt, i, j] for i in range(6) for j in range(6) if abs(i - j) == apart]
+            got = taken.by_distance.isel(prompt=prompt).sel(distance=apart)
+            assert got == pytest.approx(np.mean(expected), abs=1e-12)
+
+
+def test_distribution_has_a_line_per_prompt_and_distance_one_for_all_pairs_and_an_interval(both, datasets):
+    taken = depth.take_distribution(both, NAME, k=3)
+    table = frame(taken)
+    assert len(table) == 2 * 5 * (1 + 5) + 2 * 5
+    values = datasets["trained"][NAME].values[2, 0]
+    # The diagonal is 0, 30 pairs are left.
+    assert taken.all_pairs.sel(network="trained")[2] == pytest.approx(1 - values.sum() / 30)
+    assert np.allclose(taken["mean"], taken.by_distance.mean("prompt"))
+    assert ((taken.low < taken["mean"]) & (taken["mean"] < taken.high)).all()
+
+
+def test_a_single_prompt_has_no_interval(both):
+    taken = depth.take_distribution(both.isel(prompt=[0]), NAME, k=3)
+    assert np.isnan(taken.low).all() and np.isnan(taken.high).all() and np.isfinite(taken["mean"]).all()
+
+
+def test_matrices_are_relative_to_the_jacobians_largest_singular_value_and_have_no_sign(both, datasets):
+    taken = depth.take_matrices(both, blocks=[1, 3], k=3)
+    trained = taken.sel(network="trained")
+    expected = abs(datasets["trained"].matrix.values[1, 3, 2, 0]) / datasets["trained"].singular_values.values[0, 1, 0]
+    assert trained.sel(block_jacobian=2, block_vectors=4, row=3, column=1) == pytest.approx(expected)
+    assert trained.sel(block_jacobian=2, block_vectors=2, row=1, column=1) == pytest.approx(1.0)
+    assert taken.column.values.tolist() == [1, 2, 3]
+    assert np.array_equal(depth.take_matrices(both.assign(matrix=-both.matrix), [1, 3], 3), taken)
+
+
+def summary(mean: float) -> xr.Dataset:
+    values = np.array([[mean, mean + 0.01], [mean + 0.1, mean + 0.11]])  # pairs, k
+    variables = {
+        name: (("pairs", "k"), values + shift) for name, shift in (("mean", 0), ("low", -0.02), ("high", 0.03))
+    }
+    return xr.Dataset(variables, {"pairs": ["all pairs", "neighbours"], "k": [3, 4]})
+
+
+def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_names_for_its_numbers():
+    table = depth.take_summary(side_by_side(untrained=summary(0.05), trained=summary(0.2)), k=4, null=0.95)
+    assert list(table.index) == ["untrained", "trained", "random bases"]
+    assert table.loc["trained"].tolist() == pytest.approx([0.21, 0.19, 0.24, 0.31])
+    chance = table.loc["random bases"]
+    assert chance["all pairs"] == chance["neighbours"] == pytest.approx(0.05) and np.isnan(chance["low"])
+    numbers = depth.numbers_of(table)
+    assert [numbers[f"coupling-trained{end}"] for end in ("", "-low", "-high")] == pytest.approx([0.21, 0.19, 0.24])
+    assert numbers["neighbours-untrained"] == pytest.approx(0.16) and numbers["coupling-null"] == pytest.approx(0.05)
+    assert len(numbers) == 9
+
+
+def test_models_hold_every_pair_and_the_coupling_of_every_distance(datasets):
+    table = frame(depth.take_models({"a": datasets, "b": datasets}, NAME, k=3))
+    assert len(table) == 2 * 2 * (30 + 5)
+    row = table[(table.model == "b") & (table.network == "trained") & (table.block_jacobian == 2)].iloc[-1]
+    values = datasets["trained"][NAME].values[:, 0]
+    assert row.block_vectors == 6 and row.mismatch == pytest.approx(values[:, 1, 5].mean())
+    far = table[(table.model == "b") & (table.network == "trained") & (table.distance == 5)].iloc[0]
+    assert far["mean"] == pytest.approx(1 - (values[:, 0, 5] + values[:, 5, 0]).mean() / 2)
+
+
+@pytest.mark.parametrize(
+    ("variant", "k", "message"),
+    [
+        ("miscoupling", 3, "variant is 'miscoupling'"),
+        ("no_such", 3, "variant is 'no_such'"),
+        (NAME, 5, "k is 5; measured were 3, 4"),
+    ],
+)
+def test_what_was_not_measured_or_has_no_coupling_is_refused(both, variant, k, message):
+    with pytest.raises(ParameterError, match=message):
+        depth.take_pairs(both, variant, k)
+
+
+def test_more_singular_vectors_than_measured_and_a_lone_block_are_refused(both):
+    with pytest.raises(ParameterError, match="k is 9; matrices were measured up to 4"):
+        depth.take_matrices(both, [0], 9)
+    with pytest.raises(ParameterError, match="1 block"):
+        depth.take_pairs(both.isel(block_1=[0], block_2=[0]), NAME, 3)
+
+
+def test_the_measurement_itself_is_left_as_it_was(both):
+    depth.take_pairs(both, NAME, 3)
+    assert np.isfinite(both[NAME].values).all() and both.block_1.values.tolist() == list(range(6))
+
+
+def test_matrices_are_drawn_with_gaps_between_them(both):
+    taken = depth.take_matrices(both, [0, 2, 3], 4)
+    image = depth.draw_matrices(taken).axes[1].images[0].get_array().filled(np.nan)
+    assert image.shape == (3 * 5 - 1, 3 * 5 - 1)
+    expected = taken.sel(network="trained", block_jacobian=3, block_vectors=4).transpose("row", "column")
+    assert np.allclose(image[5:9, 10:14], expected)
+    assert np.isnan(image[4]).all() and np.isnan(image[:, 9]).all()
+
+
+def test_matrices_have_one_scale_that_ends_at_the_largest_entry_between_different_blocks(both):
+    taken = depth.take_matrices(both, [0, 2, 3], 4)
+    grids = [grid.transpose("block_jacobian", "block_vectors", ...).values for grid in taken]
+    largest = max(grid[i, j].max() for grid in grids for i in range(3) for j in range(3) if i != j)
+    assert {axes.images[0].get_clim() for axes in depth.draw_matrices(taken).axes[:2]} == {(0, largest)}
+
+
+def test_blocks_are_numbered_from_one(both):
+    axes = depth.draw_matrices(depth.take_matrices(both, [0, 2, 3], 4)).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "3", "4"]
+    assert axes.get_ylabel() == "block $l$  (Jacobian)"
+    assert axes.get_title() == "Untrained"
+
+
+def test_matrices_of_models_stand_in_rows_in_order_of_size_and_blocks_that_one_lacks_are_blank(datasets):
+    short = {"trained": datasets["trained"].isel(block_1=slice(3), block_2=slice(3))}
+    given = {"a folder/mine": datasets, "gpt2": datasets, "nano-llama": short, "b": datasets, "c": datasets}
+    taken = depth.take_matrices_of(given, [0, 2, 3], 4)
+    assert taken.network.values.tolist() == ["nano-llama", "gpt2", "a folder/mine", "b", "c"]
+    trained = depth.take_matrices(side_by_side(trained=datasets["trained"]), [0, 2, 3], 4).sel(network="trained")
+    xr.testing.assert_allclose(taken.sel(network="gpt2", drop=True), trained.drop_vars("network"))
+    assert taken.sel(network="nano-llama", block_vectors=4).isnull().all()
+    figure = depth.draw_matrices(taken)
+    assert [axes.get_title() for axes in figure.axes[:5]] == ["nano-llama", "gpt2", "mine", "b", "c"]
+    named = [bool(axes.get_ylabel()) for axes in figure.axes[:5]]
+    assert named == [True, False, False, True, False]
+
+
+def test_map_leaves_the_diagonal_out_of_image_and_scale(both, datasets):
+    figure = depth.draw_map(depth.take_pairs(both, NAME, 4), null=0.99)
+    image = figure.axes[1].images[0]
+    values = image.get_array()
+    assert np.ma.getmaskarray(values).diagonal().all() and np.ma.getmaskarray(values).sum() == 6
+    off = [d[NAME].sel(k=4).mean("prompt").values[~np.eye(6, dtype=bool)] for d in datasets.values()]
+    assert np.array_equal(np.ma.compressed(values), off[1])
+    assert image.get_clim() == pytest.approx((np.min(off), max(np.max(off), 0.99)))
+    assert figure.axes[0].images[0].get_clim() == image.get_clim()
+
+
+def test_edges_are_proportional_to_coupling_on_one_scale_across_panels(both):
+    taken = depth.take_graph(both, NAME, 4)
+    figure = depth.draw_graph(taken, null=0.95)
+    table = frame(taken)
+    widths = [sorted(line.get_linewidth() for line in axes.lines) for axes in figure.axes[:2]]
+    expected = [
+        sorted(2.8 * table.coupling[table.network == name] / table.coupling.max()) for name in both.network.values
+    ]
+    assert np.allclose(np.concatenate(widths), np.concatenate(expected))
+    sample = figure.legends[0].get_lines()[0]
+    assert sample.get_linewidth() == pytest.approx(2.8 * 0.05 / table.coupling.max())
+    assert figure.legends[0].get_texts()[0].get_text() == "0.05 (random bases)"
+
+
+def test_beyond_chance_the_graph_draws_only_what_exceeds_it(both):
+    taken = depth.take_graph(both, NAME, 4)
+    figure = depth.draw_graph(taken, null=0.95, beyond=True)
+    for axes, name in zip(figure.axes[:2], both.network.values, strict=True):
+        assert len(axes.lines) == (taken.sel(network=name) > 1 - 0.95).sum()
+    top = f"+{taken.max().item() - 0.05:.2f}"
+    assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == top
+
+
+def test_distribution_shows_every_prompt_the_median_and_the_null(both):
+    taken = depth.take_distribution(both, NAME, 4)
+    left, right = depth.draw_distribution(taken, null=0.95).axes
+    shown = taken.all_pairs.sel(network="trained").values
+    assert np.allclose(sorted(left.collections[1].get_offsets()[:, 1]), sorted(shown))
+    medians = [line.get_ydata()[0] for line in left.lines if np.ptp(line.get_xdata()) == pytest.approx(0.16)]
+    assert medians[1] == pytest.approx(np.median(shown))
+    assert any(np.allclose(line.get_ydata(), 0.05) for line in right.lines)
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["untrained", "trained", "random bases"]
+
+
+def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance(datasets):
+    other = {name: one.isel(block_1=slice(4), block_2=slice(4), distance=slice(4)) for name, one in datasets.items()}
+    figure = depth.draw_models(depth.take_models({"first": datasets, "a folder/second": other}, NAME, 4), null=0.97)
+    first, second, curves = figure.axes[:3]
+    assert [axes.get_title() for axes in (first, second)] == ["first", "second"]
+    assert first.images[0].get_clim() == second.images[0].get_clim()
+    assert second.images[0].get_array().shape == (4, 4)
+    lines = {line.get_label(): line for line in curves.lines}
+    assert len(lines["second"].get_xdata()) == 3 and np.allclose(lines["random bases"].get_ydata(), 0.03)
+    expected = 1 - datasets["trained"].by_distance.sel(variant=NAME, k=4).mean("prompt").values[1:]
+    assert np.allclose(lines["first"].get_ydata(), expected)
+    dotted = [line for line in curves.lines if line.get_linestyle() == ":" and len(line.get_xdata())]
+    blank = 1 - datasets["untrained"].by_distance.sel(variant=NAME, k=4).mean("prompt").values[1:]
+    assert np.allclose(dotted[0].get_ydata(), blank)
+
+
+def test_a_family_keeps_its_colour_among_models(datasets):
+    models = depth.take_models({"x": datasets, "nano-llama": datasets}, NAME, 4)
+    curves = depth.draw_models(models, null=0.95).axes[2]
+    line = next(line for line in curves.lines if line.get_label() == "nano-llama")
+    assert line.get_color() == style.family_style("nano-llama")[0]
+
+
+def test_trained_and_untrained_keep_their_colours_in_every_figure(both):
+    figure = depth.draw_distribution(depth.take_distribution(both, NAME, 4), null=0.95)
+    graph = depth.draw_graph(depth.take_graph(both, NAME, 4), null=0.95)
+    for position, name in enumerate(both.network.values):
+        assert figure.axes[1].lines[position].get_color() == style.colour(name)
+        assert to_hex(graph.axes[position].collections[0].get_edgecolor()[0]) == style.colour(name)

@@ -1,0 +1,242 @@
+"""Figures of coupling against quality: points, lines and labels are those of their tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+from tests.figures.cases_generalization import (
+    CHANGES,
+    LABELS,
+    RUNS,
+    VARIANTS,
+    make_board,
+    make_points,
+    make_rivals,
+    make_shapes,
+    make_sign,
+    make_suite,
+    make_variants,
+)
+
+from companion.figures import generalization as figures
+from companion.figures import generalization_numbers, style
+from companion.tables.generalization import SCORES
+
+
+def drawn_points(axes, marker: str | None = None) -> set[tuple[float, float]]:
+    lines = [line for line in axes.lines if line.get_linestyle() == "None" and len(line.get_xdata())]
+    chosen = [line for line in lines if marker is None or line.get_marker() == marker]
+    return {(float(x), float(y)) for line in chosen for x, y in zip(*line.get_data(), strict=True)}
+
+
+def points_of(table: pd.DataFrame, x: str, y: str) -> set[tuple[float, float]]:
+    return {(float(a), float(b)) for a, b in zip(table[x], table[y], strict=True)}
+
+
+def texts(axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def test_the_paper_s_points_stand_beside_the_curve_of_width_alone():
+    points = make_points()
+    panels = {axes.get_title(): axes for axes in figures.draw_paper(figures.take_paper(points)).axes}
+    table = figures.take_paper(points)
+    assert drawn_points(panels["As plotted"]) == points_of(points, "coupling", "score")
+    assert drawn_points(panels["Width alone"]) == points_of(table, "width_curve", "score")
+    r = np.corrcoef(points.coupling, points.score)[0, 1]
+    assert f"$R^2 = {r**2:.2f}$" in texts(panels["As plotted"])
+    (line,) = [line for line in panels["As plotted"].lines if line.get_linestyle() != "None"]
+    np.testing.assert_allclose(
+        line.get_ydata(), np.polyval(np.polyfit(points.coupling, points.score, 1), line.get_xdata())
+    )
+
+
+def test_the_partial_regression_is_of_what_log_width_leaves_of_both():
+    points = make_points()
+    panel = {axes.get_title(): axes for axes in figures.draw_paper(figures.take_paper(points)).axes}["Beyond width"]
+    design = np.column_stack([np.ones(len(points)), np.log(points.width)])
+    left = [y - design @ np.linalg.lstsq(design, y, rcond=None)[0] for y in (points.coupling, points.score)]
+    found = np.array(sorted(drawn_points(panel)))
+    np.testing.assert_allclose(found, np.array(sorted(zip(*left, strict=True))), atol=1e-9)
+    assert f"$r = {np.corrcoef(*left)[0, 1]:.2f}$" in texts(panel)
+
+
+def test_the_sign_is_drawn_at_every_step_beside_all_checkpoints():
+    signs, table = make_sign()
+    rows = figures.take_sign(signs, table, "c")
+    left, right = figures.draw_sign(rows).axes
+    (line,) = [line for line in left.lines if line.get_marker() == "o"]
+    assert line.get_xdata().tolist() == [32, 600] and line.get_ydata().tolist() == [0.8, -0.5]
+    assert [text.get_text() for text in left.texts] == ["$+0.80$", "$-0.50$"]
+    assert drawn_points(right) == points_of(table, "validation_loss", "c") and right.xaxis_inverted()
+    curves = {line.get_label(): line for line in right.lines if line.get_linestyle() != "None"}
+    for name, degree in (("line", 1), ("parabola", 2)):
+        x = curves[name].get_xdata()
+        np.testing.assert_allclose(curves[name].get_ydata(), np.polyval(np.polyfit([7, 6, 5, 4], table.c, degree), x))
+    assert rows.panel.tolist() == ["left"] * 2 + ["right"] * 4 and rows.r[:2].tolist() == [0.8, -0.5]
+
+
+def test_families_are_named_once_and_those_without_a_colour_of_their_own_together():
+    (legend,) = figures.draw_paper(figures.take_paper(make_points())).legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert "Gemma" in names and "Gemma (v1)" not in names and "Nobody's" not in names
+    assert names[-1] == "other" and len(set(names)) == len(names)
+
+
+def test_the_paper_s_table_holds_what_is_drawn_and_its_distance_from_the_curve():
+    points = make_points()
+    table = figures.take_paper(points)
+    assert table.model.tolist() == points.model.tolist()
+    np.testing.assert_allclose(table.width_curve, 1 - 1 / np.sqrt(np.floor(0.1 * points.width)))
+    for name in ("coupling", "score"):
+        slope, level = np.polyfit(np.log(points.width), points[name], 1)
+        left = points[name] - level - slope * np.log(points.width)
+        np.testing.assert_allclose(table[f"{name}_cleared"], left, atol=1e-9)
+    np.testing.assert_allclose(table.beyond_width, (1 - points.coupling) * np.sqrt(0.1 * points.width))
+
+
+def test_the_suite_s_checkpoints_are_joined_along_training_and_the_last_are_full_and_fitted():
+    suite = make_suite()
+    table = figures.take_suite(suite, "coupling")
+    figure = figures.draw_suite(table, "m3")
+    last = suite[suite.final]
+    for axes, (label, column) in zip(figure.axes, SCORES.items(), strict=False):
+        assert axes.get_ylabel() == label and axes.get_xlabel() == "coupling relative to its null"
+        assert drawn_points(axes) == points_of(suite, "coupling", column)
+        assert drawn_points(axes, "s") == points_of(suite[suite.architecture == "llama"], "coupling", column)
+        full = [line for line in axes.lines if line.get_markerfacecolor() != "none" and line.get_marker() in ("o", "s")]
+        shown = {(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in full if len(line.get_xdata())}
+        assert shown == points_of(last, "coupling", column)
+        path = suite[suite.model == "m2"].sort_values("step")
+        assert any(np.array_equal(line.get_data(), path[["coupling", column]].T) for line in axes.lines)
+        assert f"last checkpoints: $r = {np.corrcoef(last.coupling, last[column])[0, 1]:.2f}$" in texts(axes)
+        named = next(text for text in axes.texts if text.get_text() == "m3")
+        assert named.xy == tuple(last.loc[last.model == "m3", ["coupling", column]].iloc[0])
+    assert set(table.columns) >= {"model", "step", "coupling", "validation_loss", "accuracy", "final"}
+    pd.testing.assert_series_equal(table.coupling, suite.coupling)
+
+
+def test_every_reading_s_correlation_is_drawn_and_is_hollow_where_it_may_be_chance():
+    table = make_variants()
+    measured, relative = figures.draw_variants(table).axes
+    assert [label.get_text() for label in measured.get_yticklabels()] == list(VARIANTS)
+    places = {"5": -0.2, "10": 0.0, "tenth": 0.2}
+    wanted = {(row.r, VARIANTS.index(row.variant) + places[row.k]): row.p_holm < 0.05 for row in table.itertuples()}
+    found = {}
+    for line in measured.lines:
+        if line.get_marker() == "o" and line.get_linestyle() == "None":
+            found |= dict.fromkeys(zip(*line.get_data(), strict=True), line.get_markerfacecolor() != "none")
+    assert found == pytest.approx(wanted) and sum(found.values()) == 4
+    shown = {round(x, 9) for x, _ in drawn_points(relative)}
+    assert shown == {round(r, 9) for r in table.r_relative}
+    assert measured.get_xlim() == relative.get_xlim() == (-1.05, 1.05)
+
+
+def test_rivals_stand_in_one_order_with_their_intervals_and_partial_correlations():
+    tables = make_rivals()
+    stacked = figures.take_rivals(tables)
+    left, right = figures.draw_rivals(stacked).axes
+    names = ["coupling", "parameters", "width"]
+    assert [label.get_text() for label in left.get_yticklabels()] == names
+    for position, (label, table) in enumerate(tables.items()):
+        rows = table.set_index("predictor").loc[names]
+        (line,) = [line for line in left.lines if line.get_label() == label]
+        np.testing.assert_allclose(line.get_xdata(), rows.r_squared)
+        np.testing.assert_allclose(line.get_ydata(), np.arange(3) + 0.24 * (position - 0.5))
+        ends = left.collections[position].get_segments()
+        np.testing.assert_allclose([(a[0], b[0]) for a, b in ends], rows[["low", "high"]])
+        (partial,) = [other for other in right.lines if other.get_color() == line.get_color()]
+        np.testing.assert_allclose(partial.get_xdata(), rows.partial)
+    assert list(stacked.columns)[:2] == ["score", "predictor"] and len(stacked) == 6
+    assert stacked.score.tolist() == ["The suite"] * 3 + ["Equal tokens"] * 3
+
+
+def test_sizes_show_one_point_for_each_model_and_tokens_one_for_each_checkpoint():
+    suite = make_suite()
+    axes = np.array(figures.draw_sizes(figures.take_suite(suite, "coupling")).axes).reshape(2, 4)
+    last = suite[suite.final]
+    for row, column in zip(axes, ("negative_loss", "coupling"), strict=True):
+        for panel, x in zip(row, ("parameters", "blocks", "width", "tokens"), strict=True):
+            shown = suite if x == "tokens" else last
+            assert drawn_points(panel) == points_of(shown, x, column)
+            assert texts(panel) == [f"$r = {np.corrcoef(np.log(shown[x]), shown[column])[0, 1]:.2f}$"]
+            assert panel.get_xscale() == ("log" if x in ("parameters", "tokens") else "linear")
+    assert [panel.get_xlabel() for panel in axes[1]] == ["parameters", "blocks", "width", "training tokens"]
+    assert [panel.get_ylabel() for panel in axes[:, 0]] == ["minus validation loss", "relative coupling"]
+
+
+def test_a_line_and_an_exponential_are_fitted_to_the_points():
+    tables = make_shapes()
+    points = figures.take_shapes(tables)
+    panels = [axes for axes in figures.draw_shapes(points, LABELS).axes if axes.lines]
+    for axes, (title, (x, y)) in zip(panels, tables.items(), strict=True):
+        assert (axes.get_xlabel(), axes.get_ylabel()) == LABELS[title]
+        assert drawn_points(axes) == {(float(a), float(b)) for a, b in zip(x, y, strict=True)}
+        fits = {line.get_label(): line for line in axes.lines if line.get_label() in ("linear", "exponential")}
+        line = fits["linear"]
+        np.testing.assert_allclose(line.get_ydata(), np.polyval(np.polyfit(x, y, 1), line.get_xdata()), rtol=1e-6)
+    # These points are an exponential.
+    np.testing.assert_allclose(fits["exponential"].get_ydata(), np.exp(2 * fits["exponential"].get_xdata()), rtol=1e-3)
+    assert points.groupby("points", sort=False).size().to_dict() == {"one": 9, "two": 9}
+    np.testing.assert_allclose(points.loc[points.points == "two", "score"], tables["two"][1])
+
+
+def test_the_leaderboard_draws_the_scores_there_are_and_rings_one_model():
+    board = make_board()
+    panels = {axes.get_title(): axes for axes in figures.draw_leaderboard(figures.take_leaderboard(board), "b1").axes}
+    for task in (*figures.TASKS, "average"):
+        axes = panels[task if task != "average" else "mean of the six"]
+        known = board.dropna(subset=[task])
+        assert drawn_points(axes) == points_of(known, "parameters_b", task)
+        (ring,) = [line for line in axes.lines if line.get_markersize() == 11]
+        assert points_of(board[board.model == "b1"], "parameters_b", task) == {
+            (float(ring.get_xdata()[0]), float(ring.get_ydata()[0]))
+        }
+    rest = board[list(figures.TASKS[:5])].mean(axis=1, skipna=False)
+    known = pd.DataFrame({"rest": rest, "GSM8K": board.GSM8K}).dropna()
+    assert len(known) == 5 and drawn_points(panels["GSM8K and the rest"]) == points_of(known, "rest", "GSM8K")
+    r_squared = np.corrcoef(known["rest"], known.GSM8K)[0, 1] ** 2
+    assert texts(panels["GSM8K and the rest"]) == [f"$R^2 = {r_squared:.2f}$"]
+    found = generalization_numbers.of_tasks(board)
+    assert found["gsm8k-models"] == 5 and found["gsm8k-r-squared"] == pytest.approx(r_squared)
+
+
+def test_the_text_of_a_figure_takes_the_ink_of_its_theme():
+    for theme in ("light", "dark"):
+        with style.theme(theme):
+            axes = figures.draw_shapes(figures.take_shapes(make_shapes()), LABELS).axes[0]
+            ink = style.colour("text")
+        assert to_hex(axes.lines[0].get_color()) == ink
+
+
+def test_models_measured_here_are_named_and_the_others_counted():
+    models = pd.DataFrame({"model": ["a", "b", "c"], "trace": [0.5, np.nan, np.nan], "normalized": [0.1, np.nan, 0.2]})
+    assert generalization_numbers.measured_sentence(models) == "Measured here: a, c. Not measured here: 1 of 3 models."
+    assert (
+        generalization_numbers.measured_sentence(models.iloc[1:2])
+        == "Measured here: none. Not measured here: 1 of 1 models."
+    )
+
+
+def test_the_regulariser_s_figure_draws_every_run_once_and_states_the_differences():
+    coupling, loss, accuracy = figures.draw_regularised(RUNS, CHANGES).axes
+    for axes, column, factor in ((coupling, "coupling", 1), (loss, "validation_loss", 1), (accuracy, "accuracy", 100)):
+        drawn = {tuple(line.get_ydata().round(9)) for line in axes.lines if line.get_label() in ("one seed",)}
+        first = RUNS[RUNS.seed == 0].sort_values("strength")[column] * factor
+        assert drawn == {tuple(first.to_numpy().round(9))}
+        mean = next(line for line in axes.lines if line.get_label() == "mean").get_ydata()
+        assert mean == pytest.approx((RUNS.groupby("strength")[column].mean() * factor).to_numpy())
+    said = [text.get_text() for text in loss.texts]
+    row = CHANGES.set_index(["strength", "column"]).loc[0.3, "validation_loss"]
+    assert said[-1] == f"{row.difference:+.3f}\n[{row.low:+.3f},\n{row.high:+.3f}]"
+
+
+def test_the_regulariser_s_changes_carry_the_names_that_the_book_quotes():
+    found = generalization_numbers.of_changes(CHANGES)
+    assert found["regularised-pairs"] == 5
+    change = CHANGES.set_index(["strength", "column"]).loc[0.3, "validation_loss"]
+    assert found["regularised-loss-0.3-low"] == pytest.approx(change.low)
+    assert found["regularised-loss-0.3"] == pytest.approx(change.difference)
+    assert isinstance(pd.Series(found).sum(), float)

@@ -1,0 +1,66 @@
+"""Figures of the paper's models: points are those of the tables, with the lines and words that belong to them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.figures.cases_paper_models import (
+    each_k,
+    make_last,
+    make_measured,
+    make_points,
+    make_sizes,
+    measured_each_k,
+    measured_of,
+)
+from tests.figures.test_generalization import drawn_points, points_of, texts
+
+from companion.figures import paper_models
+
+
+def test_each_size_stands_against_score_and_coupling_with_the_models_that_have_it():
+    table = paper_models.take_sizes(make_sizes())
+    panels = np.reshape(paper_models.draw_sizes(table).axes, (2, 4))
+    for row, column in zip(panels, ("score", "coupling"), strict=True):
+        for axes, size in zip(row, paper_models.SIZES, strict=True):
+            known = table.dropna(subset=[size])
+            assert drawn_points(axes) == points_of(known, size, column)
+            r = np.corrcoef(np.log(known[size]), known[column])[0, 1]
+            assert texts(axes) == [f"$r = {r:.2f}$, n = {len(known)}"]
+    assert texts(panels[0, 3])[0].endswith("n = 6") and panels[0, 3].get_xscale() == "log"
+
+
+def test_measured_models_stand_beside_the_digitised_values_with_a_line_from_three_on():
+    left, right = paper_models.draw_measured(table := measured_of(4)).axes
+    assert drawn_points(right) == points_of(table[:4], "normalized", "score")
+    assert drawn_points(left) == points_of(table, "digitised", "score") | points_of(table[:4], "trace", "score")
+    r = np.corrcoef(table.normalized[:4], table.score[:4])[0, 1]
+    assert f"$R^2 = {r**2:.2f}$, n = 4" in texts(right)
+    assert texts(paper_models.draw_measured(measured_of(2)).axes[1]) == ["model-0", "model-1"]
+    assert "no model with a score" in texts(paper_models.draw_measured(measured_of(0)).axes[1])[0]
+
+
+def test_measured_models_stand_in_a_panel_for_each_number_of_vectors():
+    table = measured_each_k(4)
+    panels = paper_models.draw_measured(table).axes
+    for axes, k in zip(panels[:-1], (10, 30, 50), strict=True):
+        assert drawn_points(axes) == points_of(table[:4], f"trace_{k}", "score")
+        assert axes.get_xlabel() == f"$1 -$ released trace,\n$K = {k}$"
+    assert drawn_points(panels[-1]) == points_of(table, "digitised", "score") | points_of(table[:4], "trace", "score")
+
+
+def test_a_model_without_a_score_is_left_out_and_one_without_a_family_is_another():
+    models = make_measured()
+    models.loc[3, "score"] = np.nan
+    table = paper_models.take_measured(models, make_points()[:5])
+    assert "model-3" not in set(table.model) and len(table) == 7
+    assert table.family.tolist()[:1] == ["GPT-2"] and table.family.tolist()[-1] == "other"
+
+
+def test_each_k_has_its_panel_of_the_same_models():
+    table, last = each_k(), make_last()
+    for axes, k in zip(paper_models.draw_each_k(table).axes, paper_models.KS, strict=True):
+        assert drawn_points(axes) == points_of(last, f"mismatch_k{k}_relative", "negative_loss")
+        r = np.corrcoef(last[f"mismatch_k{k}_relative"], last.negative_loss)[0, 1]
+        assert texts(axes) == [f"$r = {r:.2f}$"]
+    assert len(table) == pytest.approx(3 * len(last))

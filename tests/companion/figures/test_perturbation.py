@@ -1,0 +1,74 @@
+"""Figures of perturbations: what is drawn is what was measured."""
+
+import numpy as np
+import pytest
+from tests.figures.cases_dynamics import networks
+from tests.figures.linear_cases import make_perturbation
+
+from companion.figures import perturbation
+from coupling_lib.metrics.inference import mean_interval
+
+BOTH = networks(2, make_perturbation)
+TRAINED = BOTH.sel(network="trained")
+
+
+def test_draws_are_averaged_within_prompts_before_the_interval_is_taken():
+    values = TRAINED.cosine.values[:, 1, 0, :, 4].mean(axis=1)
+    row = perturbation.take_depth(BOTH).sel(network="trained", carrier="linear", noise=0.1, level=4)
+    assert row["mean"].item() == pytest.approx(values.mean())
+    assert row.high.item() == pytest.approx(float(mean_interval(values).high))
+
+
+def test_first_and_last_are_the_ends_of_the_blocks_not_the_embedding():
+    ends = perturbation.take_ends(BOTH)
+    first = ends["mean"].sel(network="trained", block="first", carrier="random")
+    np.testing.assert_allclose(first, TRAINED.cosine.values[:, 2, :, :, 1].mean(axis=(0, 2)))
+    axes = perturbation.draw_ends(ends).axes[1]
+    labels = [line.get_label() for line in axes.lines]
+    drawn = axes.lines[labels.index("last block, network")].get_ydata()
+    np.testing.assert_allclose(drawn, TRAINED.cosine.values[:, 0, :, :, 6].mean(axis=(0, 2)))
+
+
+def test_depth_marks_the_first_and_the_last_block():
+    axes = perturbation.draw_depth(perturbation.take_depth(BOTH)).axes[0]
+    assert axes.lines[0].get_markevery() == [1, 6] and list(axes.lines[0].get_xdata()) == list(range(7))
+
+
+def test_errors_are_those_after_the_last_block_and_amplification_that_of_the_smallest_noise():
+    table = perturbation.take_error(BOTH)["mean"].to_dataframe().dropna().reset_index()
+    errors = table[(table.quantity == "error") & (table.network == "trained")]
+    np.testing.assert_allclose(errors["mean"], TRAINED.linear_error.values[..., 6].mean(axis=(0, 2)))
+    assert set(errors.level) == {6}
+    assert set(table[table.quantity == "amplification"].noise) == {0.1}
+    left, right = perturbation.draw_error(perturbation.take_error(BOTH)).axes
+    labels = [line.get_label() for line in left.lines]
+    amplified = left.lines[labels.index("trained, linearised")].get_ydata()
+    np.testing.assert_allclose(amplified, TRAINED.amplification.values[:, 1, 0].mean(axis=(0, 1)))
+    np.testing.assert_allclose(right.lines[1].get_ydata(), errors["mean"])
+
+
+def test_the_axis_says_what_kind_of_noise_it_is():
+    absolute = BOTH.assign_coords(noise=BOTH.noise.assign_attrs(kind="absolute"))
+    for both, label in ((BOTH, "noise, relative to the embedding"), (absolute, "noise, standard deviation")):
+        axes = [perturbation.draw_ends(perturbation.take_ends(both)).axes[0]]
+        axes.append(perturbation.draw_error(perturbation.take_error(both)).axes[1])
+        assert [one.get_xlabel() for one in axes] == [label] * 2
+
+
+def test_summary_takes_embedding_first_and_last_block_of_one_noise_level():
+    table = perturbation.summary(BOTH, 1.0)
+    values = TRAINED.cosine.sel(carrier="random", noise=1.0).values.mean(axis=(0, 1))
+    row = table.loc["trained", "random"]
+    assert row[["embedding", "first block", "last block"]].tolist() == pytest.approx(values[[0, 1, 6]].tolist())
+    assert row["low"] < row["last block"] < row["high"]
+
+
+def test_the_book_quotes_the_summary_and_the_error_of_the_smallest_noise_by_name():
+    found, table = perturbation.numbers_of(BOTH, 1.0), perturbation.summary(BOTH, 1.0)
+    assert (found["noise"], found["noise-smallest"], found["prompts"]) == ("1", "0.1", 5)
+    assert found["first-linear-untrained"] == table.loc[("untrained", "linear"), "first block"]
+    assert found["last-network-trained-high"] == table.loc[("trained", "network"), "high"]
+    assert found["error-trained"] == pytest.approx(TRAINED.linear_error.values[:, 0, :, 6].mean())
+    assert found["gap-trained"] == pytest.approx(
+        table.loc[("trained", "network"), "last block"] - table.loc[("trained", "network"), "first block"]
+    )

@@ -1,0 +1,149 @@
+"""Figures of precision: what is selected is what loops written out give, and what is drawn is what was selected."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from companion.figures import precision
+from coupling_lib.measures.random_bases import Chance
+
+from .precision_example import L, make_precision
+
+DS = make_precision()
+OFF = [(i, j) for i in range(L) for j in range(L) if i != j]
+
+
+def lines(axes):
+    return {line.get_label(): line.get_ydata() for line in axes.lines}
+
+
+def test_value_errors_are_medians_over_prompts_and_blocks_or_ranks():
+    values = precision.take_values(DS)
+    assert values.precision.values.tolist() == ["int8", "nf4"]
+    left, right = precision.draw_values(values).axes
+    errors = np.abs(DS.singular_values.values[2] / DS.singular_values.values[0] - 1)
+    np.testing.assert_allclose(lines(left)["nf4"], np.median(errors, axis=(0, 1)))
+    np.testing.assert_allclose(lines(right)["nf4"], np.median(errors, axis=(0, 2)))
+    low = values.low.sel(against="rank", precision="nf4", place=3).item()
+    assert low == pytest.approx(np.quantile(errors[..., 2], 0.25))
+
+
+def test_vector_errors_show_angles_with_both_sides_pooled_and_chance():
+    spaces = precision.take_vectors(DS)
+    left, right = precision.draw_vectors(spaces).axes
+    wanted = DS.angle.sel(precision="int8", source="weights").median(("side", "example", "block"))
+    np.testing.assert_allclose(lines(left)["int8"], wanted)
+    np.testing.assert_allclose(lines(left)["random spaces"], DS.random_angle)
+    kept = np.mean(np.cos(np.deg2rad(DS.angle.values[1, 0, 0])) ** 2, axis=(0, -1))
+    np.testing.assert_allclose(right.lines[0].get_ydata(), 100 * kept)
+    assert right.lines[-1].get_ydata()[0] == pytest.approx(100 * np.mean(np.cos(np.deg2rad([50, 65, 80])) ** 2))
+
+
+def test_share_kept_is_the_mean_squared_cosine():
+    wanted = np.mean(np.cos(np.deg2rad(DS.angle.values[2, 0, 0, :, 3])) ** 2)
+    assert precision.take_vectors(DS).kept.sel(precision="nf4", side="U", block=4).item() == pytest.approx(wanted)
+
+
+def test_pairs_set_the_coupling_of_different_blocks_beside_the_references():
+    pairs = precision.take_pairs(DS)
+    table = pairs.to_dataframe().dropna().reset_index()
+    assert len(table) == 2 * len(OFF) and not (table.block_jacobian == table.block_vectors).any()
+    one = pairs.sel(precision="nf4", block_jacobian=2, block_vectors=5)
+    values = 1 - DS.normalized_miscoupling.values[:, :, 1, 4].mean(axis=1)
+    assert (one.reference.item(), one.coupling.item()) == pytest.approx((values[0], values[2]))
+    panels = precision.draw_pairs(pairs, 0.9).axes
+    assert [axes.get_title() for axes in panels] == ["int8", "nf4"]
+    assert len({(axes.get_xlim(), axes.get_ylim()) for axes in panels}) == 1
+    shown = np.ma.compress_rows(np.ma.masked_invalid(panels[1].collections[0].get_offsets().filled(np.nan)))
+    np.testing.assert_allclose(shown, table[table.precision == "nf4"][["reference", "coupling"]])
+    assert all(any(np.allclose(line.get_ydata(), 0.1) for line in axes.lines) for axes in panels)
+
+
+def test_coupling_has_means_and_paired_differences_with_intervals():
+    found = precision.take_coupling(DS)
+    values = 1 - DS.normalized_miscoupling.values
+    means = np.array([[np.mean([prompt[i, j] for i, j in OFF]) for prompt in one] for one in values])
+    assert found.coupling.values.tolist() == pytest.approx(means.mean(axis=1).tolist())
+    difference, nf4 = means[2] - means[0], found.sel(precision="nf4")
+    assert nf4.difference.item() == pytest.approx(difference.mean())
+    expected = scipy.stats.t.interval(0.95, 3, difference.mean(), scipy.stats.sem(difference))
+    assert (nf4.difference_low.item(), nf4.difference_high.item()) == pytest.approx(expected)
+    # What prompts share is taken out.
+    assert nf4.difference_high - nf4.difference_low < 0.2 * (nf4.high - nf4.low)
+    pairs = [[one[:, i, j].mean() for i, j in OFF] for one in values]
+    assert nf4.correlation.item() == pytest.approx(np.corrcoef(pairs[0], pairs[2])[0, 1])
+
+
+def test_mean_coupling_shows_null_untrained_and_paired_differences():
+    found = precision.take_coupling(DS)
+    left, right = precision.draw_coupling(found, 0.12, 0.9).axes
+    levels = {label: values[0] for label, values in lines(left).items()}
+    assert levels["random bases"] == pytest.approx(0.1) and levels["untrained, float32"] == 0.12
+    assert [tick.get_text() for tick in right.get_xticklabels()] == ["int8\n", "nf4\n"]
+    assert right.lines[1].get_ydata()[0] == pytest.approx(found.difference.values[2])
+
+
+def test_a_reference_of_weights_that_were_stored_in_four_bits_says_so():
+    stored = DS.assign_attrs(source="package==1:model.gguf (Q4_1, sha256 b179c9523d0e)")
+    left, right = precision.draw_coupling(precision.take_coupling(stored), 0.12, 0.9).axes
+    assert left.get_xticklabels()[0].get_text() == "float32\nof Q4_1"
+    assert right.get_ylabel() == "difference from float32 of Q4_1"
+    pairs = precision.draw_pairs(precision.take_pairs(stored), 0.9).axes[0]
+    assert pairs.get_xlabel() == "coupling in float32 of Q4_1"
+    titles = [precision.draw_values(precision.take_values(ds)).legends[0].get_title().get_text() for ds in (stored, DS)]
+    assert titles == ["against float32 of Q4_1", "against float32"]
+
+
+def test_one_prompt_has_no_interval():
+    found = precision.take_coupling(DS.isel(prompt=[0]))
+    assert found.coupling.notnull().all() and found.difference_low.isnull().all()
+
+
+def test_sources_leave_a_block_with_itself_out_and_show_gaps_as_gaps():
+    errors = DS.coupling_error.sel(precision="nf4", source="weights").values
+    wanted = np.median([one[i, j] for one in errors for i, j in OFF])
+    found = precision.take_sources(DS)["median"]
+    assert found.sel(quantity="coupling_error", precision="nf4", source="weights").item() == pytest.approx(wanted)
+    gap = DS.assign(angle=DS.angle.where(DS.source != "float16 arithmetic"))
+    gaps = precision.take_sources(gap)["median"].sel(quantity="angle")
+    assert gaps.sel(source="float16 arithmetic").isnull().all() and gaps.sel(source="weights").notnull().all()
+
+
+def test_error_sources_leave_out_the_reference_against_itself():
+    errors = precision.take_sources(DS)
+    shown = {line.get_label(): line.get_xdata() for line in precision.draw_sources(errors).axes[0].lines}
+    assert len(shown["weights"]) == 2 and len(shown["float16 arithmetic"]) == 3
+    wanted = errors["median"].sel(quantity="value_error", source="weights", precision=["int8", "nf4"])
+    np.testing.assert_allclose(shown["weights"], wanted)
+
+
+def test_a_precision_keeps_its_colour_whatever_it_is_compared_with():
+    alone = DS.sel(precision=["float32", "nf4"])
+    figures = [precision.draw_values(precision.take_values(one)) for one in (DS, alone)]
+    colours = [
+        next(line.get_color() for line in figure.axes[0].lines if line.get_label() == "nf4") for figure in figures
+    ]
+    assert colours[0] == colours[1]
+
+
+def test_summary_says_what_share_of_the_coupling_beyond_chance_is_lost():
+    summary, found = precision.summary(DS, null=0.95), precision.take_coupling(DS).to_dataframe()
+    excess = found.coupling["float32"] - 0.05
+    assert summary.loc["nf4", "lost %"] == pytest.approx(-100 * found.difference["nf4"] / excess)
+    assert summary.loc["float32", "kept %"] == pytest.approx(100, abs=1e-6)
+    errors = np.abs(DS.singular_values.values[2] / DS.singular_values.values[0] - 1)
+    assert summary.loc["nf4", "values %"] == pytest.approx(100 * np.median(errors))
+
+
+def test_the_book_quotes_each_number_of_the_summary_once_with_chance_and_the_effects():
+    summary = precision.summary(DS, null=0.95)
+    found = precision.numbers_of(DS, 0.12, Chance(0.95, 1e-5))
+    assert all(f"lost-{name}" in found for name in summary.index)
+    assert found["difference-nf4-low"] == summary.loc["nf4", "difference_low"]
+    assert found["lost-int8"] == summary.loc["int8", "lost %"]
+    assert (found["coupling-untrained"], found["coupling-null-error"], found["prompts"]) == (0.12, 1e-5, 4)
+    assert found["coupling-null"] == pytest.approx(0.05)
+    assert found["change-nf4"] == pytest.approx(summary.loc["nf4", "difference"])
+    assert len([key for key in found if key.startswith(("values", "kept", "difference", "lost", "correlation"))]) == 21

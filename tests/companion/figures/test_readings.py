@@ -1,0 +1,129 @@
+"""Figures of rival readings: what is drawn is what was compared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from companion.figures import readings, style
+from companion.figures.show import frame
+from coupling_lib.metrics.variants import VARIANTS
+
+from .cases_readings import make_agreement, make_by_block, make_choices, make_means
+
+
+def test_each_variant_has_a_panel_of_its_own_with_both_networks_and_their_nulls():
+    means = make_means()
+    panels = [axes for axes in readings.draw_values(means).axes if axes.get_title(loc="left")]
+    assert [axes.get_title(loc="left") for axes in panels] == list(VARIANTS)
+    chosen = means.sel(variant="released_trace")
+    drawn = [line.get_ydata() for line in panels[list(VARIANTS).index("released_trace")].lines]
+    for wanted in (*chosen["mean"].values, *chosen["null"].values):
+        assert any(np.array_equal(line, wanted) for line in drawn)
+
+
+def test_beyond_chance_shows_shares_in_per_cent_with_intervals_and_the_other_ks_small():
+    means = make_means()
+    axes = readings.draw_beyond_chance(means, 10).axes[0]
+    trained = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 17][1]
+    np.testing.assert_allclose(trained.get_xdata(), 100 * means.share.sel(network="trained", k=10))
+    assert sum(line.get_marker() == "." for line in axes.lines) == 2 * 2
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(VARIANTS)
+
+
+def cells_of(figure: Figure, rows: int) -> list[Text]:
+    """Numbers of the matrix row by row, from its three groups of columns."""
+    groups = [np.array(list(axes.texts), dtype=object).reshape(rows, -1) for axes in figure.axes[:3]]
+    return list(np.hstack(groups).ravel())
+
+
+def test_agreement_is_written_in_every_cell_in_an_ink_that_stands_out_from_it():
+    agreement = make_agreement()
+    for theme in ("light", "dark"):
+        with style.theme(theme):
+            cells = cells_of(readings.draw_agreement(agreement), 17)
+            page, text = style.colour("page"), style.colour("text")
+        assert len(cells) == 17**2 and cells[0].get_text() == "1"
+        assert cells[0].get_color() == page  # full ink is as far from the page as can be
+        low = int(agreement["mean"].values.argmin())
+        assert cells[low].get_color() == text and cells[low].get_text().startswith("−")
+
+
+def test_choices_show_each_value_its_interval_its_chance_and_its_number():
+    choices = make_choices()
+    axes, numbers = readings.draw_choices(choices).axes
+    dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 3]
+    for values, network in zip(dots, ("untrained", "trained"), strict=True):
+        np.testing.assert_allclose(values, choices[choices.network == network].coupling)
+    assert {text.get_text() for text in axes.texts} == {"coupling", "last block"}
+    assert {"untrained", "random", "−0.900", "0.300", "0.060"} <= {text.get_text() for text in numbers.texts}
+    ticks = np.concatenate([c.get_offsets()[:, 0] for c in axes.collections if len(c.get_offsets()) == 3])
+    np.testing.assert_allclose(sorted(ticks), sorted(choices.null))
+
+
+def test_boundaries_are_told_apart_by_line_and_networks_by_colour():
+    by_block = make_by_block()
+    axes = readings.draw_boundaries(readings.take_boundaries(by_block), 0.95).axes[0]
+    lines = {line.get_label(): line for line in axes.lines}
+    own, after = lines["trained, the block's own output"], lines["trained, after the final norm"]
+    np.testing.assert_allclose(own.get_ydata(), by_block["mean"].sel(network="trained", boundary="block"))
+    assert own.get_color() == after.get_color() == style.colour(style.TRAINED)
+    assert own.get_linestyle() != after.get_linestyle()
+    np.testing.assert_allclose(lines["random bases"].get_ydata(), 0.05)
+
+
+def test_a_number_is_shortened_without_losing_its_sign_or_showing_a_negative_zero():
+    names = ["a", "b", "c", "d", "e", "f"]
+    values = np.tile((1, 0.999, 0.256, -0.256, -0.001, -1), (6, 1))
+    agreement = xr.Dataset({"mean": (("variant", "other"), values)}, {"variant": names, "other": names}, {"k": 4})
+    texts = [text.get_text() for text in cells_of(readings.draw_agreement(agreement), 6)]
+    assert texts == 6 * ["1", "1", ".26", "−.26", ".00", "−1"]
+
+
+def test_means_table_has_a_line_per_network_variant_and_k():
+    means = make_means()
+    table = frame(means).set_index(["network", "variant", "k"])
+    assert len(table) == 2 * 17 * 3
+    chosen = means.sel(network="trained", variant="mismatch", k=30)
+    assert table.loc[("trained", "mismatch", 30), "share_high"] == chosen.share_high.item()
+    assert table.loc[("trained", "mismatch", 30), "null"] == chosen.null.item()
+
+
+def test_agreement_table_has_a_line_per_ordered_pair_of_variants():
+    table = frame(make_agreement()).set_index(["variant", "other"])
+    wanted = make_agreement().low.sel(variant="basis_uu", other="mismatch").item()
+    assert len(table) == 17**2 and table.loc[("basis_uu", "mismatch"), "low"] == wanted
+
+
+def test_boundary_table_counts_blocks_from_one():
+    table = frame(readings.take_boundaries(make_by_block()))
+    assert sorted(set(table.block)) == [1, 2, 3, 4, 5, 6]
+    row = table[(table.boundary == "hidden_states") & (table.network == "trained") & (table.block == 6)]
+    assert row["mean"].item() == make_by_block()["mean"].values[1, 1, 5]
+
+
+def test_summary_has_a_line_per_variant_in_two_decimals_without_negative_zeros():
+    means = make_means()
+    means["share"][1, 3] = -0.001
+    table = readings.take_summary(means, k=10)
+    assert list(table.index) == list(VARIANTS)
+    wanted = means["mean"].sel(network="untrained", variant="released_norm", k=10).item()
+    assert table.loc["released_norm", "untrained"] == pytest.approx(wanted, abs=0.005)
+    assert str(table["beyond chance"].iloc[3]) == "0.0"
+
+
+def test_quotable_names_values_intervals_chance_agreement_and_choices():
+    means, agreement, choices = make_means(), make_agreement(), make_choices()
+    found = readings.numbers_of(means, agreement, choices, k=5, prompts=7)
+    chosen = means.sel(network="trained", variant="mismatch", k=5)
+    assert found["mismatch-trained"] == chosen["mean"].item() and found["mismatch-trained-low"] == chosen.low.item()
+    assert found["mismatch-random-bases"] == chosen.null.item()
+    assert found["mismatch-beyond-chance"] == chosen.share.item()
+    assert found["mismatch-beyond-chance-error"] == pytest.approx((chosen.share_high - chosen.share_low).item() / 3.92)
+    assert found["prompts"] == found["mismatch-beyond-chance-n"] == 7
+    wanted = agreement["mean"].sel(variant="basis_vv", other="normalized_miscoupling").item()
+    assert found["agreement-basis_vv"] == wanted
+    assert found["choice-2-untrained"] == pytest.approx(0.1) and found["choice-3-trained-null"] == pytest.approx(0.06)

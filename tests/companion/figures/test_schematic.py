@@ -1,0 +1,52 @@
+"""The drawing of the construction: its matrices are what their labels say, and it repeats in both themes."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.patches import FancyArrowPatch
+
+from companion.figures import schematic, style
+from companion.figures.show import frame
+
+
+def matrices():
+    example = schematic.take_example()
+    return dict(zip(example.matrix.values, example.values, strict=True))
+
+
+def test_the_coupled_matrix_is_diagonal_and_the_other_is_not_although_both_have_the_same_singular_values():
+    parts = matrices()
+    diagonal = np.diag(np.diag(parts["coupled"]))
+    assert np.allclose(parts["coupled"], diagonal, atol=1e-12)
+    assert np.linalg.norm(parts["uncoupled"] - np.diag(np.diag(parts["uncoupled"]))) > 0.8 * np.linalg.norm(diagonal)
+    values = [np.linalg.svd(parts[name])[1] for name in ("coupled", "uncoupled")]
+    assert np.allclose(*values)
+
+
+def test_the_decomposition_is_one():
+    parts = matrices()
+    assert np.allclose(parts["U"] @ parts["S"] @ parts["V"].T, parts["J2"])
+    assert np.allclose(parts["U"].T @ parts["J1"] @ parts["V"], parts["coupled"])
+
+
+def test_every_kind_of_coupling_compares_two_jacobians_that_run_upwards_and_never_back_to_an_earlier_token():
+    with style.theme("light"):
+        arrows = [
+            patch
+            for axes in schematic.draw_construction(schematic.take_example()).axes
+            for patch in axes.patches
+            if isinstance(patch, FancyArrowPatch)
+        ]
+    assert len(arrows) == 2 + 2 * len(schematic.COUPLINGS)  # two in the stream, two in each lattice
+    for _, measured, used in schematic.COUPLINGS.values():
+        assert measured != used
+        for start, end, block in (measured, used):
+            assert start <= end and block in (0, 1, 2)
+
+
+def test_table_holds_every_entry_of_every_matrix():
+    table, parts = frame(schematic.take_example()), matrices()
+    # One line per row, its columns side by side.
+    entries = table.filter(regex=r"^entry_\d+$")
+    assert entries.notna().to_numpy().sum() == sum(matrix.size for matrix in parts.values())
+    assert table[(table.matrix == "J1") & (table.row == 2)].entry_3.item() == parts["J1"][1, 2]

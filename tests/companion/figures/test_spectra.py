@@ -1,0 +1,83 @@
+"""Figures of spectra: what is drawn is what was measured."""
+
+import numpy as np
+import pytest
+from tests.figures.cases_spectra import both, fits, nulls
+
+from companion.figures import spectra, style
+from companion.figures.show import frame
+from coupling_lib.metrics.inference import mean_interval
+
+
+def test_top_values_are_medians_per_rank_with_the_first_ten_in_the_networks_colour():
+    axes = spectra.draw_top(spectra.take_top(both())).axes[1]
+    values = both().sel(network="trained").singular_values.values
+    assert len(axes.lines) == 12
+    for rank, line in enumerate(axes.lines):
+        np.testing.assert_allclose(line.get_ydata(), np.median(values[:, :, rank], axis=0))
+        assert (line.get_color() == style.colour("trained")) == (rank < 10)
+    assert list(axes.lines[0].get_xdata()) == [1, 2, 3, 4, 5, 6]
+
+
+def test_inverse_is_the_mean_with_its_interval_and_the_line_spans_the_blocks_of_the_fit():
+    taken = spectra.take_inverse(both(), fits())
+    trained, fit = taken.sel(network="trained"), fits().sel(network="trained")
+    inverse = 1 / both().sel(network="trained").singular_values.values[:, :, 0]
+    np.testing.assert_allclose(trained["mean"], inverse.mean(axis=0))
+    np.testing.assert_allclose(trained.low, mean_interval(inverse).low)
+    assert np.isnan(trained.line).values.tolist() == [True, True, False, False, False, False]
+    np.testing.assert_allclose(trained.line.sel(block=5), float(fit.intercept.mean() + 5 * fit.slope.mean()))
+    (text,) = [text.get_text() for text in spectra.draw_inverse(taken).axes[1].texts]
+    assert text.startswith(f"from block 3: slope {float(fit.slope.mean()):.3f}")
+    ends = mean_interval(fit.r_squared.values)
+    assert text.endswith(f"$R^2={float(fit.r_squared.mean()):.2f}$  [{ends.low:.2f}, {ends.high:.2f}]")
+
+
+def test_a_single_prompt_has_no_interval_to_be_written():
+    (text,) = spectra.draw_inverse(spectra.take_inverse(both(1, 1), fits(1, 1))).axes[0].texts
+    assert text.get_text().endswith("$") and "[" not in text.get_text()
+
+
+def test_whole_spectrum_holds_all_singular_values_of_the_named_blocks():
+    taken = spectra.take_whole(both())
+    table = frame(taken).dropna(subset=["rank"])
+    assert len(table) == 2 * 2 * 24 and set(table.block) == {1, 5}
+    row = table[(table.network == "untrained") & (table.block == 5) & (table["rank"] == 24)]
+    values = both().sel(network="untrained").spectrum.values[:, 1, 23]
+    expected = np.quantile(values, (0.5, 0.25, 0.75)).tolist()
+    assert row[["median", "low", "high"]].values[0].tolist() == pytest.approx(expected)
+    exponent = both().decay_exponent.sel(network="trained", whole=4).mean().item()
+    legend = spectra.draw_whole(taken).axes[1].get_legend().get_texts()[1].get_text()
+    assert legend == f"block 5  ($a={exponent:.2f}$)"
+
+
+def test_alignment_stands_beside_its_null_and_coupling_is_one_minus_the_mismatch():
+    taken = spectra.take_alignment(both(), nulls())
+    exchanged = taken.sel(network="trained", quantity="exchanged coupling")
+    draws = nulls().sel(network="trained").exchanged_miscoupling.values
+    measured = both().sel(network="trained").exchanged_miscoupling.values
+    np.testing.assert_allclose(exchanged["mean"], 1 - measured.mean(axis=0))
+    np.testing.assert_allclose(exchanged.null, 1 - draws.mean(axis=0))
+    np.testing.assert_allclose(exchanged.null_error, draws.std(axis=0, ddof=1) / np.sqrt(7))
+    aligned = taken.sel(quantity="alignment")
+    assert (aligned.null == 0.16).all() and (aligned.null_error == 0).all()
+    assert np.isnan(taken.sel(quantity="stable rank").null).all()
+    lines = {line.get_label(): line.get_ydata() for line in spectra.draw_alignment(taken).axes[2].lines}
+    np.testing.assert_allclose(lines["trained"], exchanged["mean"])
+    np.testing.assert_allclose(lines["random bases"], exchanged.null)
+
+
+def test_summary_gives_means_and_intervals_that_hold_them_and_the_book_has_names_for_them():
+    table = spectra.summary_table(both(), fits(), nulls())
+    assert table.index.tolist() == ["untrained", "trained", "random bases"]
+    trained = both().sel(network="trained")
+    assert table.loc["trained", "stable rank"] == pytest.approx(trained.stable_rank.values.mean())
+    assert table.loc["trained", "R2"] == pytest.approx(fits().sel(network="trained").r_squared.values.mean())
+    assert table.loc["trained", "low"] < table.loc["trained", "alignment"] < table.loc["trained", "high"]
+    assert table.loc["random bases", "alignment"] == 0.16
+    numbers = spectra.numbers_of(table, both(), fits(), nulls())
+    assert numbers["alignment-trained-low"] == table.loc["trained", "low"]
+    assert numbers["r2-untrained-high"] == table.loc["untrained", "R2 high"]
+    assert numbers["decay-trained"] == pytest.approx(trained.decay_exponent.values.mean())
+    assert (numbers["fit-from"], numbers["prompts"], numbers["alignment-null-error"]) == ("3", 5, 0.0)
+    assert len(numbers) == 2 * 9 + 6

@@ -1,0 +1,121 @@
+"""The book's one style: contrast, colour-blind safety, monotone ink, settings put back."""
+
+import itertools
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+
+from companion.figures import style
+from coupling_lib.measures.random_bases import Chance
+
+ROLES = (style.TRAINED, style.UNTRAINED, style.SHARED, style.NULL)
+
+# Viénot, Brettel and Mollon (1999): linear RGB as a dichromat without red, and without green, receptors sees it.
+PROTAN = np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]])
+DEUTAN = np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]])
+
+
+def linear(colour):
+    rgb = np.array(to_rgb(colour))
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def luminance(colour):
+    return float(linear(colour) @ (0.2126, 0.7152, 0.0722))
+
+
+def contrast(a, b):
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_role_has_a_contrast_of_three_to_one_with_its_page_and_text_of_seven(theme):
+    with style.theme(theme):
+        page = style.colour("page")
+        assert all(contrast(style.colour(role), page) >= 3 for role in ROLES)
+        assert all(contrast(style.family_style(family)[0], page) >= 3 for family in style._FAMILIES)
+        assert contrast(style.colour("text"), page) >= 7
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("deficiency", [np.eye(3), PROTAN, DEUTAN], ids=["typical", "protan", "deutan"])
+def test_roles_stay_apart_for_readers_with_a_colour_vision_deficiency(theme, deficiency):
+    with style.theme(theme):
+        seen = [deficiency @ linear(style.colour(role)) for role in ROLES]
+    assert all(np.linalg.norm(a - b) > 0.1 for a, b in itertools.combinations(seen, 2))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_ink_goes_monotonically_from_the_page_to_the_strongest_contrast(theme):
+    with style.theme(theme):
+        shades = style.ink()(np.linspace(0, 1, 64))
+        page = luminance(style.colour("page"))
+    brightness = np.array([luminance(shade[:3]) for shade in shades])
+    steps = np.diff(brightness)
+    assert (steps <= 1e-9).all() if theme == "light" else (steps >= -1e-9).all()
+    assert abs(brightness[0] - page) < 0.01
+    assert abs(brightness[-1] - page) > 0.8
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_from_the_middle_tone_on_ink_has_a_contrast_of_three_to_one_with_its_page(theme):
+    with style.theme(theme):
+        shades = style.ink()(np.linspace(style.middle_tone(), 1, 64))
+        assert min(contrast(to_hex(shade), style.colour("page")) for shade in shades) >= 3
+
+
+def test_values_that_are_not_numbers_are_transparent():
+    assert style.ink()(np.ma.masked_invalid([np.nan]))[0, 3] == 0
+
+
+def test_families_have_a_colour_and_marker_each_that_no_other_has():
+    looks = [style.family_style(family) for family in style._FAMILIES]
+    assert len(set(looks)) == len(looks)
+    assert style.family_style("a family of tomorrow") == (style.colour(style.NULL), "o")
+
+
+def test_a_model_in_a_comparison_never_takes_the_colour_of_a_role():
+    others = {style.dataset_colour(f"model {i}", i) for i in range(4)}
+    assert len(others) == 4
+    assert not others & {style.colour(role) for role in ROLES}
+
+
+def test_a_theme_ends_with_its_block_even_after_an_error():
+    before = matplotlib.rcParams["text.color"]
+    with pytest.raises(ZeroDivisionError), style.theme("dark"):
+        assert matplotlib.rcParams["text.color"] == "#e4e4e4"
+        _ = 1 / 0
+    assert matplotlib.rcParams["text.color"] == before
+    assert style.colour(style.TRAINED) == "#0072b2"
+
+
+def test_svg_has_outlines_for_text_and_neither_date_nor_background():
+    with style.theme("light"):
+        figure = Figure(figsize=(1, 1))
+        figure.text(0, 0.5, "Jacobian")
+        svg = style.save_svg(figure).decode()
+    assert "<text" not in svg and "<dc:date>" not in svg
+    assert "fill: #ffffff" not in svg
+
+
+def test_png_has_two_pixels_per_css_pixel():
+    with style.theme("light"):
+        png = style.save_png(Figure(figsize=(style.WIDTH, 1)))
+    assert int.from_bytes(png[16:20], "big") == 2 * 720
+
+
+@pytest.mark.parametrize(
+    ("error", "written"), [(0, "0"), (8.7e-6, "0.000009"), (0.00012, "0.0001"), (0.0312, "0.03"), (2.0, "2")]
+)
+def test_an_error_is_written_with_one_digit_and_no_exponent(error, written):
+    assert style.one_digit(error) == written
+
+
+def test_a_null_that_knows_its_error_says_so_in_the_legend():
+    assert style.null_label(0.95) == "random bases"
+    for error, written in ((0, "0"), (8.7e-6, "0.000009"), (0.00012, "0.0001"), (0.0312, "0.03"), (2.0, "2")):
+        assert style.null_label(Chance(0.94842, error)) == f"random bases 0.0516 ± {written}"

@@ -1,0 +1,134 @@
+"""Token figures: what is drawn is what was measured, on one scale per side, with labels that can be read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+from tests.figures.cases_tokens import FULL, NAME, NULLS, K, comparisons, make_tokens, networks
+
+from companion.figures import tokens
+from companion.figures.show import frame
+from coupling_lib.errors import ParameterError
+
+
+def pairs_of(ds, network, prompt, count):
+    values = ds.sel(network=network)[NAME].values[prompt]
+    return [1 - values[i, j] for i in range(count) for j in range(count) if i != j]
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        (" is", "␣is"),
+        ("\n", r"\n"),
+        ("\u200b", r"\u200b"),
+        ("漢", r"\u6f22"),
+        ("$x$", r"\$x\$"),
+        ("unbelievable", "unbeliev…"),
+        ("", ""),
+    ],
+)
+def test_every_character_of_a_token_can_be_seen(text, label):
+    assert tokens.token_label(text) == label
+
+
+def test_labels_are_the_first_prompts_tokens_or_their_positions():
+    assert tokens.take_grid(networks(), NAME).tokens == ["What", "␣is", r"\$", r"\n"]
+    assert tokens.take_grid(networks(texts=False), NAME).tokens == ["7", "8", "9", "10"]
+    assert "token 2 (␣is)" in tokens.take_grid(networks(kind="input"), NAME).title
+    assert "token 2," in tokens.take_grid(networks(kind="output", texts=False), NAME).title
+
+
+def test_grids_show_matrices_relative_to_the_rows_jacobian_beside_their_mismatch():
+    both = networks()
+    figure = tokens.draw_grid(tokens.take_grid(both, NAME), null=0.95)
+    assert [axes.get_title() for axes in figure.axes[:4]] == ["Untrained", "Untrained", "Trained", "Trained"]
+    grid, map_ = (axes.images[0].get_array() for axes in figure.axes[2:4])
+    data = both.sel(network="trained")
+    expected = abs(data.matrix.values[1, 2]) / data.singular_values.values[0, 1, 0]
+    assert grid.shape == (FULL * (K + 1) - 1,) * 2
+    assert np.allclose(grid[4:7, 8:11], expected)
+    assert np.allclose(map_, data[NAME].values[0, :FULL, :FULL])
+
+
+@pytest.mark.parametrize(("other", "masked"), [(3, 0), (2, FULL)])
+def test_a_token_with_itself_is_left_out_within_one_block_only(other, masked):
+    both = networks(other=other)
+    grid = tokens.take_grid(both, NAME)
+    panels = tokens.draw_grid(grid, null=0.99).axes[:4]
+    maps = [axes.images[0] for axes in (panels[1], panels[3])]
+    assert [int(np.ma.getmaskarray(image.get_array()).sum()) for image in maps] == [masked] * 2
+    off = ~np.eye(FULL, dtype=bool) if masked else np.ones((FULL, FULL), dtype=bool)
+    values = both[NAME].values[:, 0, :FULL, :FULL][:, off]
+    assert {image.get_clim() for image in maps} == {(np.min(values), max(np.max(values), 0.99))}
+    grids = grid.entry.transpose("network", "token_jacobian", "token_vectors", ...).values[:, off]
+    assert {axes.images[0].get_clim() for axes in (panels[0], panels[2])} == {(0, np.max(grids))}
+
+
+def test_coupling_of_a_prompt_is_the_mean_over_its_pairs_of_different_tokens():
+    found = comparisons()
+    taken = tokens.take_summary(found, NAME, NULLS).coupling.sel(network="trained")
+    for name in ("self 3-4", "self 3-3"):
+        for prompt, count in enumerate((FULL, 3)):
+            expected = np.mean(pairs_of(found[name], "trained", prompt, count))
+            assert taken.sel(comparison=name)[prompt] == pytest.approx(expected)
+
+
+def test_tables_hold_what_the_figures_show():
+    both = networks()
+    table = frame(tokens.take_grid(both, NAME))
+    entries = table[table["row"].notna()]
+    assert len(entries) == 2 * FULL * FULL * K and list(entries.columns[-2:]) == ["entry_2", "entry_3"]
+    data = both.sel(network="trained")
+    chosen = table[(table.network == "trained") & (table.token_jacobian == 8) & (table.token_vectors == 9)]
+    assert chosen.mismatch.dropna().item() == pytest.approx(data[NAME].values[0, 1, 2])
+    expected = abs(data.matrix.values[1, 2, 1, 0]) / data.singular_values.values[0, 1, 0]
+    assert chosen[chosen["row"] == 2].entry_1.item() == pytest.approx(expected)
+    summary = tokens.take_summary(comparisons(), NAME, NULLS)
+    assert len(frame(summary).coupling.dropna()) == 2 * 6 * 2
+    assert set(summary.kind.values) == {"self", "fixed input", "fixed output"}
+    assert set(summary.blocks.values) == {"blocks 3 and 4", "block 3"}
+
+
+def test_summary_holds_means_intervals_and_the_null_and_names_them_for_the_book():
+    summary = tokens.take_summary(comparisons(), NAME, NULLS)
+    table = tokens.summary_table(summary)
+    values = summary.coupling.sel(network="trained", comparison="input 3-4").values
+    line = table.loc["input 3-4"]
+    assert line["trained"] == pytest.approx(values.mean())
+    expected = scipy.stats.t.interval(0.95, len(values) - 1, values.mean(), scipy.stats.sem(values))
+    assert (line["trained low"], line["trained high"]) == pytest.approx(expected)
+    assert line["random bases"] == pytest.approx(0.05) and line["random bases error"] == pytest.approx(2e-5)
+    book = tokens.numbers_of(table, between=["input 3-4"])
+    assert book["between-input-trained-low"] == line["trained low"] and len(book) == 8
+    named = tokens.named_couplings(summary, "trained", between=["input 3-4"], within=["self 3-3"])
+    assert list(named) == ["between-input", "within-self"] and np.array_equal(named["between-input"], values)
+
+
+def test_summary_draws_every_prompt_the_mean_and_the_spread_of_single_random_pairs():
+    summary = tokens.take_summary(comparisons(), NAME, NULLS)
+    left = tokens.draw_summary(summary).axes[0]
+    trained = summary.coupling.sel(network="trained").transpose("comparison", "prompt").values[:3]
+    dots = [c.get_offsets()[:, 1] for c in left.collections if len(c.get_offsets()) == 2]
+    assert np.allclose(dots[3:], trained)
+    shade = left.collections[-1].get_paths()[0].get_extents()
+    assert (shade.y0, shade.y1) == pytest.approx((0.0025, 0.0975))
+    assert "random bases ± 0.00002" in left.get_legend_handles_labels()[1]
+    null = summary.sel(comparison="self 3-4")
+    found = [null.random_bases, null.random_bases_low, null.random_bases_high]
+    assert found == pytest.approx([0.05, 0.0025, 0.0975])
+
+
+def test_one_prompt_has_no_interval_and_a_mismatch_without_coupling_is_refused():
+    found = {name: ds.isel(prompt=[0]) for name, ds in comparisons().items()}
+    summary = tokens.take_summary(found, NAME, NULLS)
+    assert np.isfinite(summary["mean"]).all() and np.isnan([summary.low, summary.high]).all()
+    with pytest.raises(ParameterError, match="variant is 'miscoupling'"):
+        tokens.take_grid(networks(), "miscoupling")
+
+
+def test_captions_name_kind_and_blocks():
+    assert tokens.grid_caption(make_tokens(0.1)).startswith("Self-coupling, blocks 3 and 4.")
+    caption = tokens.grid_caption(make_tokens(0.1, "output", other=2))
+    assert caption.startswith("Context coupling with a fixed output token, block 3.")

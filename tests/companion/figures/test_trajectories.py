@@ -1,0 +1,186 @@
+"""Figures of trajectories: what is drawn is what was measured, for one model or many, with and without entropy."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from tests.figures.cases_trajectories import ENTROPIES, PATHS, both, models, states, unlike
+from tests.figures.drawn import assert_text_inside
+
+from companion.figures import style, trajectories
+from companion.figures.show import frame
+from coupling_lib.metrics.summaries import side_by_side
+
+
+def scores():
+    return trajectories.take_scores({"model": states()})
+
+
+def test_every_prompt_is_a_dot_in_the_colour_of_its_network_beside_its_quartiles():
+    taken = scores()
+    figure = trajectories.draw_scores(taken)
+    for axes, score in zip(figure.axes, trajectories.SCORES, strict=True):
+        for dots, (network, dataset) in zip(axes.collections, states().items(), strict=True):
+            np.testing.assert_allclose(dots.get_offsets()[:, 1], dataset[score])
+            assert to_hex(dots.get_facecolor()[0]) == style.colour(network)
+        bar = next(line for line in axes.lines if line.get_linewidth() == 4)
+        quartiles = np.quantile(states()["untrained"][score], (0.25, 0.75))
+        np.testing.assert_allclose(bar.get_ydata(), quartiles)
+    table = frame(taken)
+    assert len(table.line_shape_score.dropna()) == 2 * 5 and table.blocks.dropna().tolist() == [6]
+
+
+def test_prompts_without_a_score_are_left_out_of_its_quartiles():
+    holes = {name: ds.assign(expodistance=ds.expodistance.where(np.arange(5) > 0)) for name, ds in states().items()}
+    taken = trajectories.take_scores({"model": holes})
+    axes = trajectories.draw_scores(taken).axes[1]
+    wanted = np.quantile(holes["trained"].expodistance[1:], (0.25, 0.5, 0.75))
+    bars = [line.get_ydata() for line in axes.lines if line.get_linewidth() == 4]
+    np.testing.assert_allclose(bars[1], wanted[[0, 2]])
+    line = trajectories.summary_table(taken).loc["model", "trained", "expodistance"]
+    np.testing.assert_allclose(line[["low", "median", "high"]], wanted)
+
+
+def test_a_score_that_no_prompt_has_is_said_not_to_exist():
+    taken = trajectories.take_scores(
+        {"model": {n: ds.assign(expodistance=ds.expodistance * np.nan) for n, ds in states().items()}}
+    )
+    assert [text.get_text() for text in trajectories.draw_scores(taken).axes[1].texts] == [
+        "does not exist:\nno net growth"
+    ]
+    assert np.isnan(trajectories.summary_table(taken).loc["model", "trained", "expodistance"]).all()
+
+
+def test_names_of_many_models_stand_upright_and_are_cut_where_they_are_long():
+    labels = trajectories.draw_scores(trajectories.take_scores(models(3))).axes[0].get_xticklabels()
+    assert [label.get_text() for label in labels] == ["model", "a-model-with-a-lo…", "a-model-with-a-lo…"]
+    assert {label.get_rotation() for label in labels} == {90}
+
+
+def test_the_reference_of_unrelated_steps_is_the_root_of_the_depth():
+    axes = trajectories.draw_scores(scores()).axes[0]
+    heights = [line.get_ydata()[0] for line in axes.lines]
+    assert any(height == pytest.approx(np.sqrt(6)) for height in heights) and 1 in heights
+
+
+def test_profiles_are_medians_over_prompts_and_steps_are_relative_to_their_mean():
+    table = frame(trajectories.take_profiles(both()))
+    dataset = states()["trained"]
+    lengths = dataset.step_length.values
+    relative = lengths / lengths.mean(axis=1, keepdims=True)
+    chosen = table[(table.network == "trained") & (table.quantity == "relative_step")]
+    np.testing.assert_allclose(chosen["median"], np.median(relative, axis=0))
+    assert chosen.depth.tolist() == [1, 2, 3, 4, 5, 6]
+    chosen = table[(table.network == "trained") & (table.quantity == "entropy")]
+    np.testing.assert_allclose(chosen["low"], np.quantile(dataset.entropy, 0.25, axis=0))
+    assert chosen.depth.tolist() == list(range(7))
+    chosen = table[(table.network == "trained") & (table.quantity == "window_line_shape_score")]
+    assert chosen.depth.tolist() == [2, 3, 4, 5]
+
+
+def test_profiles_are_drawn_against_their_depth():
+    axes = trajectories.draw_profiles(trajectories.take_profiles(both())).axes[0]
+    for line, (network, dataset) in zip(axes.lines, states().items(), strict=True):
+        np.testing.assert_allclose(line.get_ydata(), np.median(dataset.norm, axis=0))
+        assert line.get_xdata().tolist() == list(range(7)) and line.get_color() == style.colour(network)
+
+
+def test_a_missing_entropy_leaves_its_panel_out_and_the_caption_says_why():
+    bare = trajectories.take_profiles(both(without=ENTROPIES).assign_attrs(entropy_missing="Thing has no unembedding"))
+    full = trajectories.take_profiles(both())
+    assert len(trajectories.draw_profiles(full).axes) == 4 and len(trajectories.draw_profiles(bare).axes) == 3
+    assert trajectories.profile_caption(bare).endswith("Entropy is left out: Thing has no unembedding.")
+    assert "softmax(W x)" in trajectories.profile_caption(full) and "left out" not in trajectories.profile_caption(full)
+
+
+def test_models_stand_side_by_side_in_order_of_size_with_the_quantities_below_each_other():
+    profiles = trajectories.of_each(trajectories.take_profiles, unlike(2), -1)
+    assert list(profiles) == ["nano-llama", "organisation/model", "organisation/a-model-with-a-long-name-0"]
+    figure = trajectories.draw_profiles(profiles)
+    panels = np.array(figure.axes).reshape(4, 3)
+    assert [axes.get_title() for axes in panels[0]] == ["nano-llama", "model", "a-model-with-a-long…"]
+    names = [f"line-shape score\nof {window} blocks" for window in (3, 5, 3)]
+    assert [axes.get_ylabel() for axes in panels[2]] == names
+    for column, (name, one) in zip(panels.T, profiles.items(), strict=True):
+        np.testing.assert_allclose(column[0].lines[0].get_ydata(), np.median(unlike(2)[name]["untrained"].norm, axis=0))
+        upright = [line.get_xdata() for axes in column[:3] for line in axes.lines if len(set(line.get_xdata())) == 1]
+        assert upright == [[one.turn] * 2] * 3
+        assert column[3].axison == ("entropy" in one.quantity)
+    caption, turns = trajectories.profile_caption(profiles, found=True), [one.turn for one in profiles.values()]
+    assert "softmax(W x)" in caption and "Entropy is left out: no head." in caption
+    assert f"block {turns[0]} of nano-llama, block {turns[1]} of organisation/model, " in caption
+    assert set(frame(profiles).model) == set(profiles)
+
+
+def test_paths_of_models_stand_side_by_side_a_network_and_a_part_of_the_depth_below_the_other():
+    paths = trajectories.of_each(trajectories.take_paths, unlike(2))
+    figure = trajectories.draw_paths(paths)
+    panels = np.array(figure.axes).reshape(6, 3)
+    assert [axes.get_title() for axes in panels[0]] == ["nano-llama", "model", "a-model-with-a-long…"]
+    parts = ("all blocks", "shallow", "deep")
+    rows = [f"{network}, {part}" for network in ("untrained", "trained") for part in parts]
+    assert [axes.get_ylabel() for axes in panels[:, 0]] == rows
+    deep = panels[5, 1].lines[0].get_xdata()
+    np.testing.assert_allclose(deep, unlike(2)["organisation/model"]["trained"].path.values[6:13, 0, 0])
+    alone = unlike(2) | {"organisation/model": {name: ds.drop_vars(PATHS) for name, ds in states().items()}}
+    assert len(trajectories.draw_paths(trajectories.of_each(trajectories.take_paths, alone)).axes) == 6 * 2
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_last_token_has_the_colour_of_the_text_and_panels_show_their_part_of_the_depth(theme):
+    with style.theme(theme):
+        figure = trajectories.draw_paths(trajectories.take_paths(both()))
+        ink = style.colour("text")
+    path = states()["untrained"].path.values
+    for axes, levels in zip(figure.axes[:3], trajectories.path_ranges(6).values(), strict=True):
+        (last,) = [line for line in axes.lines if line.get_color() == ink and line.get_linestyle() == "-"][:1]
+        np.testing.assert_allclose(np.transpose(last.get_data()), path[list(levels), -1])
+    assert [axes.get_title() for axes in figure.axes[:3]] == [
+        "all blocks", "shallow: blocks 1-3", "deep: blocks 4-6",
+    ]  # fmt: skip
+
+
+def test_paths_give_every_token_at_every_level_and_nothing_where_there_are_none():
+    taken = trajectories.take_paths(both())
+    table = frame(taken[["text", "component_1", "component_2"]])
+    assert len(table) == 2 * 7 * 4
+    row = table[(table.network == "trained") & (table.token == 3) & (table.level == 5)].iloc[0]
+    assert row.text == " the"
+    assert [row.component_1, row.component_2] == pytest.approx(states()["trained"].path.values[5, 2].tolist())
+    assert taken.share.sel(network="trained").values.tolist() == [0.5, 0.25]
+    empty = trajectories.take_paths(both(without=PATHS))
+    assert frame(empty).empty and set(frame(empty).columns) == set(table.columns)
+    assert_text_inside(lambda: trajectories.draw_paths(empty))
+
+
+def test_readings_table_has_a_line_per_formula_and_a_column_per_choice_of_states():
+    dataset = states()["trained"]
+    table = trajectories.readings_table(dataset)
+    assert table.index.tolist() == ["line_shape_score", "expodistance"]
+    assert table.columns.tolist() == ["default", "both"]
+    assert table.loc["expodistance", "both"] == pytest.approx(np.median(dataset.readings.values[:, 1, 1]))
+
+
+def test_summary_and_quoted_numbers_are_medians_with_quartiles():
+    low, middle, high = np.quantile(states()["trained"].line_shape_score, (0.25, 0.5, 0.75))
+    summary = trajectories.summary_table(scores())
+    line = summary.loc["model", "trained", "line-shape score"]
+    assert line[["low", "median", "high"]].tolist() == pytest.approx([low, middle, high])
+    quoted = trajectories.numbers_of(summary, "model")
+    assert quoted["line-shape-score-trained"] == pytest.approx(middle)
+    assert quoted["line-shape-score-trained-high"] == pytest.approx(high)
+    assert len(quoted) == 2 * 3 * 3
+
+
+def test_a_line_marks_the_block_that_is_given_or_where_the_norm_of_the_trained_model_turns():
+    bent = {name: ds.copy(deep=True) for name, ds in states().items()}
+    bent["trained"]["norm"][:] = np.exp([0, 1, 2, 3, 3.1, 3.2, 3.3])
+    found = trajectories.take_profiles(side_by_side(**bent), turn=-1)
+    assert found.turn == 3
+    for axes in trajectories.draw_profiles(found).axes:
+        assert [line.get_xdata() for line in axes.lines if len(set(line.get_xdata())) == 1] == [[3, 3]]
+    given = trajectories.take_profiles(both(), turn=2)
+    assert given.turn == 2 and "turn" not in trajectories.take_profiles(both()).attrs
+    caption = trajectories.profile_caption
+    assert caption(given).endswith(" The vertical line marks block 2.")
+    assert caption(found, found=True).endswith("fits the logarithm of the trained model's norm best if it bends there.")
+    assert "line marks" not in caption(trajectories.take_profiles(both()))

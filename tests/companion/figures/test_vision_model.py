@@ -1,0 +1,65 @@
+"""Figures of one vision transformer: what is drawn is what was measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from companion.figures import depth, vision_model
+from coupling_lib.measures.random_bases import Chance
+from coupling_lib.metrics.inference import mean_interval
+
+from .cases_depth import networks
+from .cases_vision_model import IMAGE, NAME, make_dropped, make_relations, matrices, relations
+
+
+def test_the_image_stands_beside_its_matrices_with_its_patch_framed():
+    figure = vision_model.draw_image(matrices(2), IMAGE, patch=(2, 4, 2, 2))
+    assert np.array_equal(figure.axes[0].images[0].get_array(), IMAGE)
+    (frame,) = figure.axes[0].patches
+    assert (frame.get_xy(), frame.get_width()) == ((1.5, 3.5), 2)
+    expected = depth.take_matrices(networks(2), [0, 2, 3], 4).sel(network="trained").values
+    assert np.allclose(figure.axes[2].images[0].get_array().filled(np.nan)[5:9, 10:14], expected[1, 2])
+
+
+def test_relations_leave_out_a_block_with_itself():
+    found = relations(2).coupling
+    assert found.size == 2 * 4 * 5
+    values = 1 - make_relations(2)[NAME].sel(network="trained", relation="patch").values[2]
+    one = found.sel(network="trained", relation="patch").isel(prompt=2)
+    assert one.item() == pytest.approx(values[~np.eye(6, dtype=bool)].mean())
+
+
+def test_relations_are_drawn_as_dots_with_their_interval_beside_random_bases():
+    found = relations(2)
+    (axes,) = vision_model.draw_relations(found).axes
+    values = found.coupling.sel(network="untrained", relation="class")
+    np.testing.assert_allclose(axes.collections[0].get_offsets()[:, 1], values)
+    assert axes.lines[0].get_ydata() == pytest.approx(np.array(mean_interval(values)[1:]))
+    assert axes.lines[1].get_ydata()[0] == pytest.approx(values.mean().item())
+    assert axes.lines[-1].get_ydata()[0] == pytest.approx(0.05)
+
+
+def test_drop_path_keeps_image_and_draw_and_averages_draws_before_the_interval():
+    dropped = make_dropped()
+    found = vision_model.take_drop_path(dropped)
+    assert found.coupling.notnull().sum() == 5 + 10
+    one = found.coupling.sel(drop_path="on", draw=2).isel(prompt=3)
+    assert one.item() == pytest.approx(1 - float(dropped["on"][3, 1]))
+    wanted = mean_interval(1 - dropped["on"].values.mean(axis=1))
+    assert found.sel(drop_path="on").high.item() == pytest.approx(float(wanted.high))
+    (axes,) = vision_model.draw_drop_path(found, 0.95).axes
+    np.testing.assert_allclose(axes.collections[0].get_offsets()[:, 0], 1 - dropped["off"])
+    assert len(axes.collections[1].get_offsets()) == 10
+
+
+def test_summary_and_quoted_numbers_agree():
+    summary = vision_model.summary(networks(2), NAME, 4, 0.95)
+    dropped = make_dropped()
+    found = vision_model.numbers_of(summary, relations(2), vision_model.take_drop_path(dropped), Chance(0.95, 1e-5))
+    assert list(summary.index) == ["untrained", "trained", "random bases"]
+    assert found["model-trained"] == summary.loc["trained", "coupling"] and found["model-null"] == pytest.approx(0.05)
+    assert found["class-to-patch-null"] == pytest.approx(0.05) and found["model-null-error"] == 1e-5
+    assert found["class-to-patch-null-error"] == pytest.approx(2e-5)
+    assert found["drop-path-off"] == pytest.approx(float(1 - dropped["off"].mean()))
+    assert found["drop-path-on-low"] < found["drop-path-on"] < found["drop-path-on-high"]

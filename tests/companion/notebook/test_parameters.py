@@ -1,0 +1,324 @@
+"""Notebook parameters: whatever papermill can inject is either right or refused by name, in one line."""
+
+import ast
+import math
+import re
+from types import SimpleNamespace
+
+import jupytext
+import numpy as np
+import pytest
+from IPython.core.history import HistoryManager
+from IPython.core.interactiveshell import InteractiveShell
+
+from companion.notebook import choices, parameters
+from coupling_lib.errors import ParameterError
+from coupling_lib.paths import ROOT
+
+NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.py") if path.with_suffix(".ipynb").exists())
+
+RIGHT = {
+    "model": "nano-neox",
+    "precision": "float32",
+    "memory": "",
+    "revision": "",
+    "prompts": 12,
+    "k": 10,
+    "blocks": "",
+    "token": -1,
+    "seed": 0,
+}
+
+
+def check(**changes):
+    return parameters.check_parameters(RIGHT | changes)
+
+
+def refusal(**changes):
+    with pytest.raises(ParameterError) as caught:
+        check(**changes)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"model": "meta-llama/Meta-Llama-3-8B", "revision": "main"},
+        {"precision": "nf4"},
+        {"memory": "8GB"},
+        {"memory": "1.5 GiB"},
+        {"prompts": "gsm8k:50"},
+        {"prompts": 1, "k": 1, "seed": 123456789},
+        {"blocks": "3-5,9"},
+        {"blocks": 4},
+        {"token": 0},
+    ],
+)
+def test_right_parameters_are_returned_as_given(changes):
+    assert vars(check(**changes)) == RIGHT | changes
+
+
+# What papermill makes of -p NAME true, 10x, 1e1, nan, True, None and the like.
+@pytest.mark.parametrize("value", ["true", "false", "10x", 10.0, math.nan, math.inf, True, None, "", [1], {"a": 1}])
+@pytest.mark.parametrize("name", ["k", "seed", "token"])
+def test_a_whole_number_is_never_anything_else(name, value):
+    message = refusal(**{name: value})
+    assert message.startswith(f"parameter {name!r} is {value!r} ({type(value).__name__}); it must be a whole number")
+    assert f"; pass -p {name} " in message
+
+
+@pytest.mark.parametrize("name", ["model", "precision", "memory", "revision", "prompts", "blocks"])
+@pytest.mark.parametrize("value", ["false", "None", "null", 1.5, False, None])
+def test_a_text_is_neither_a_switch_nor_nothing(name, value):
+    assert refusal(**{name: value}).startswith(f"parameter {name!r} is {value!r} ({type(value).__name__})")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"k": 0},
+            "parameter 'k' is 0 (int); it must be a whole number from 1 to the width of the model; pass -p k 10",
+        ),
+        ({"prompts": 0}, "parameter 'prompts' is 0 (int); it must be a whole number of embedded prompts from 1"),
+        ({"seed": -1}, "parameter 'seed' is -1 (int); it must be a whole number from 0; pass -p seed 0"),
+        (
+            {"precision": "fp32"},
+            "it must be one of float32, bfloat16, float16, nf4, fp4, int8; pass -p precision float32",
+        ),
+        ({"model": " "}, "parameter 'model' is ' ' (str)"),
+        ({"revision": 1000}, "parameter 'revision' is 1000 (int)"),
+        (
+            {"memory": 8},
+            "parameter 'memory' is 8 (int); it must be an amount of memory with its unit, or empty for what is free; "
+            "pass -p memory 8GB",
+        ),
+        ({"memory": "8 gigs"}, "parameter 'memory' is '8 gigs' (str)"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name_with_what_would_do(changes, expected):
+    assert expected in refusal(**changes)
+
+
+@pytest.mark.parametrize("blocks", ["0-3", "5-3", "1,5-3", "1,1", "1-", "-2", "a", "1..3", "1-3-5", " ", "²", 0, -1])
+def test_blocks_that_cannot_be_read_are_refused(blocks):
+    assert f"parameter 'blocks' is {blocks!r}" in refusal(blocks=blocks)
+
+
+def test_a_mistyped_range_ends_in_the_first_block_there_is_not():
+    with pytest.raises(ParameterError, match="no block 13"):
+        choices.check_against_model(SimpleNamespace(k=1, blocks="2-99999999999999"), 12, 96, "nano-neox")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_known_one():
+    assert refusal(modle="nano-llama") == (
+        "unknown parameter 'modle'; this notebook takes model, precision, memory, revision, prompts, k, blocks, token, "
+        "seed; did you mean 'model'?"
+    )
+    assert refusal(zzz=None).endswith("leave it out.")
+
+
+def test_a_name_that_only_other_notebooks_take_is_refused():
+    with pytest.raises(ParameterError, match="unknown parameter 'token'; this notebook takes k, seed"):
+        parameters.check_parameters({"k": 1, "seed": 0, "token": -1}, declared=("k", "seed"))
+
+
+def test_a_declared_name_that_is_not_set_is_refused():
+    with pytest.raises(ParameterError, match="parameter 'seed' is missing"):
+        parameters.check_parameters({"k": 1}, declared=("k", "seed"))
+
+
+def test_what_is_no_plain_value_was_not_given():
+    own = {"np": np, "_": 3, "__name__": "x", "exit": check, "array": np.zeros(2)}
+    own |= {"both": {"trained": np.zeros(1)}, "p": SimpleNamespace(), "texts": [SimpleNamespace()]}
+    assert vars(check(**own)) == RIGHT
+
+
+# -- in a kernel
+
+CHECK = "p = check_parameters(globals(), declared=('k', 'seed'))"
+PARAMETERS = "k: int = 10  # how many\nseed: int = 0  # of what is random"
+
+
+class Kernel:
+    """IPython as a kernel runs it, in this process."""
+
+    def __init__(self):
+        self.shell = InteractiveShell()
+        self.shell.user_ns["check_parameters"] = parameters.check_parameters
+
+    def run(self, *cells):
+        for cell in cells:
+            result = self.shell.run_cell(cell, store_history=True, silent=False)
+            result.raise_error()
+
+    def refusal(self, *cells):
+        with pytest.raises(ParameterError) as caught:
+            self.run(*cells)
+        return str(caught.value)
+
+
+@pytest.fixture
+def kernel(monkeypatch, tmp_path):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setattr(HistoryManager, "enabled", False)  # no file of a user's own history
+    monkeypatch.setattr(InteractiveShell, "showtraceback", lambda *arguments, **named: None)
+    return Kernel()
+
+
+def test_a_researcher_s_own_variables_are_no_parameters_before_or_after_the_check(kernel):
+    kernel.run("alpha = 0.05\nmodle = 'a'", PARAMETERS, "promts = 3", CHECK)
+    kernel.run("names, chosen = ['a'], [1, 2]\nsede = 4", CHECK, PARAMETERS, CHECK)
+    assert vars(kernel.shell.user_ns["p"]) == {"k": 10, "seed": 0}
+
+
+def test_a_name_that_papermill_was_given_and_nobody_declared_is_refused_each_time(kernel):
+    message = "unknown parameter 'sede'; this notebook takes k, seed; did you mean 'seed'?"
+    assert kernel.refusal(PARAMETERS, "# Parameters\nk = 4\nsede = 3\n", CHECK) == message
+    assert kernel.refusal(CHECK) == message
+    # A researcher opens what papermill wrote, mends its cell and runs that again; or has no such cell any more.
+    kernel.run("# Parameters\nk = 4\nseed = 3\n", CHECK)
+    assert vars(kernel.shell.user_ns["p"]) == {"k": 4, "seed": 3}
+    assert kernel.refusal("# Parameters\nsede = 3\n", CHECK) == message
+    kernel.run(PARAMETERS, CHECK)
+
+
+def test_declared_names_are_checked_wherever_they_were_set(kernel):
+    assert kernel.refusal(PARAMETERS, "k = 'ten'", CHECK).startswith("parameter 'k' is 'ten' (str)")
+    assert kernel.refusal("del k", CHECK) == "parameter 'k' is missing; set it in the cell tagged 'parameters'"
+
+
+def test_a_cell_that_cannot_be_read_sets_nothing(kernel):
+    kernel.run(PARAMETERS)
+    with pytest.raises(SyntaxError):
+        kernel.run("# Parameters\nsede = = 3")
+    kernel.run(CHECK)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_the_first_cells_of_every_notebook_can_be_run_again(path, kernel):
+    """Twice in one kernel, then beside a researcher's variables and all plain ones that later cells may leave."""
+    sources = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    (at,) = [number for number, source in enumerate(sources) if "check_parameters(" in source]
+    first, given = sources[: at + 1], "# Parameters\nmodel = 'nano-neox'\n"
+    kernel.run(first[0], given, *first[1:])
+    kernel.run(first[0], given, *first[1:])
+    before = vars(kernel.shell.user_ns["p"])
+    trees = [ast.walk(ast.parse(source)) for source in sources[at + 1 :]]
+    left = {
+        node.id for tree in trees for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    assert left, path.stem
+    kernel.shell.user_ns.update(dict.fromkeys(left, "left by a later cell"))
+    kernel.run("alpha = 0.05\nnames = ['a', 'b']\nchosen = 3\npromts = 4", first[-1])
+    assert vars(kernel.shell.user_ns["p"]) == before
+
+
+def test_what_depends_on_the_model_is_refused_with_the_models_figures():
+    def against(**changes):
+        with pytest.raises(ParameterError) as caught:
+            choices.check_against_model(check(**changes), n_blocks=3, d_model=8, name="tiny")
+        return str(caught.value)
+
+    assert against(k=9) == (
+        "parameter 'k' is 9 (int); it must be a whole number from 1 to 8 (the width of tiny); pass -p k 8"
+    )
+    assert against(k=8, blocks="2-4") == (
+        "parameter 'blocks' is '2-4' (str); it must be blocks from 1 to 3 (the depth of tiny), "
+        "and there is no block 4; pass -p blocks 1-3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("blocks", "n_blocks", "expected"),
+    [
+        ("", 12, [2, 3, 4, 5, 6, 7, 8, 9]),
+        ("", 3, [0, 1, 2]),
+        ("", 33, [12, 13, 14, 15, 16, 17, 18, 19]),
+        ("3, 1-2", 3, [2, 0, 1]),
+        (12, 12, [11]),
+    ],
+)
+def test_chosen_blocks_count_from_zero_and_lie_in_the_middle_without_a_choice(blocks, n_blocks, expected):
+    assert choices.check_against_model(SimpleNamespace(k=1, blocks=blocks), n_blocks, 96, "model") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("middle", "4000 ", "it must be a training step, or 0 for the most coupled; pass -p middle 4000"),
+        ("middle", -1, "parameter 'middle' is -1 (int)"),
+        ("turn", -2, "it must be a block counted from 1, 0 for no line, or -1"),
+        ("centres", "0,3", "it must be one to five blocks counted from 1, separated by commas, or empty"),
+        ("centres", "1,2,3,4,5,6", "pass -p centres 6,16,31"),
+        ("centres", "last", "parameter 'centres' is 'last' (str)"),
+    ],
+)
+def test_steps_and_windows_that_cannot_be_read_are_refused(name, value, expected):
+    with pytest.raises(ParameterError) as caught:
+        parameters.check_parameters({name: value}, declared=(name,))
+    assert expected in str(caught.value)
+
+
+def test_the_middle_step_is_one_between_the_first_and_the_last():
+    assert choices.chosen_middle(SimpleNamespace(middle=0), [0, 10, 100]) is None
+    assert choices.chosen_middle(SimpleNamespace(middle=10), [0, 10, 100]) == 10
+    for steps, expected in (([0, 10, 100], "one of 10 (steps"), ([0, 100], "no step lies between")):
+        with pytest.raises(ParameterError, match=re.escape(expected)):
+            choices.chosen_middle(SimpleNamespace(middle=100), steps)
+
+
+@pytest.mark.parametrize(("turn", "n_blocks"), [(13, 12), (-1, 3)])
+def test_a_line_is_drawn_at_a_block_that_every_model_has(turn, n_blocks):
+    depths = {"deep": 40, "model": n_blocks}
+    for at in (0, 1, 3):
+        assert choices.chosen_turn(SimpleNamespace(turn=at), depths) == at
+    message = f"'turn' is {turn} .int.; it must be a block from 1 to {n_blocks} .the depth of model."
+    with pytest.raises(ParameterError, match=message):
+        choices.chosen_turn(SimpleNamespace(turn=turn), depths)
+
+
+def test_a_line_is_searched_where_every_model_has_four_blocks():
+    assert choices.chosen_turn(SimpleNamespace(turn=-1), {"deep": 40, "model": 4}) == -1
+
+
+def test_windows_stand_where_one_fits():
+    assert choices.chosen_centres(SimpleNamespace(centres=""), range(5, 31), "model") == []
+    assert choices.chosen_centres(SimpleNamespace(centres="6,15,31"), range(5, 31), "model") == [5, 14, 30]
+    with pytest.raises(ParameterError) as caught:
+        choices.chosen_centres(SimpleNamespace(centres="5,15,30"), range(5, 31), "model")
+    assert str(caught.value) == (
+        "parameter 'centres' is '5,15,30' (str); it must be blocks from 6 to 31, about which a window fits into model, "
+        "and block 5 is none of them; pass -p centres 6"
+    )
+
+
+def test_prompts_are_a_number_a_set_or_a_file(tmp_path):
+    def chosen(prompts, seed=0):
+        return [prompt.text for prompt in choices.chosen_prompts(SimpleNamespace(prompts=prompts, seed=seed))]
+
+    file = tmp_path / "mine.txt"
+    file.write_text("first\nsecond\nthird\n")
+    assert chosen(4) == chosen("embedded:4") and len(chosen(4)) == 4
+    assert chosen(4, seed=1) != chosen(4)
+    assert chosen(str(file)) == ["first", "second", "third"]
+    assert len(chosen(f"{file}:2")) == 2
+    for wrong in ("gsm8k-or-so", f"{file}:4", f"{file}:0"):
+        with pytest.raises(ParameterError):
+            chosen(wrong)
+
+
+def test_every_language_notebook_takes_memory_and_hands_it_to_all_that_loads():
+    loading = ("load_model(", "measure_models(", "compare_trajectories(", "measure_precision(", "measure_emergence(")
+    taking = {path for path in NOTEBOOKS if path.stem not in ("vision", "generalization")}
+    for path in taking:
+        calls = [
+            node
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call) and f"{ast.unparse(node.func).rpartition('.')[2]}(" in loading
+        ]
+        given = [{word.arg: ast.unparse(word.value) for word in call.keywords} for call in calls]
+        assert given and all(words.get("memory") == "p.memory or None" for words in given), path.stem

@@ -1,0 +1,79 @@
+"""The paper's figure 1a, against numpy written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from companion.tables import figure_1a, generalization
+from coupling_lib.metrics.statistics import cleared
+
+
+def r(x, y):
+    return np.corrcoef(np.asarray(x, dtype=float), np.asarray(y, dtype=float))[0, 1]
+
+
+@pytest.fixture(scope="module")
+def points():
+    return generalization.figure_1a()
+
+
+def test_statistics_equal_plain_correlations_of_the_digitised_values(points):
+    found = figure_1a.statistics(points)
+    c, score, d = points.coupling, points.score, points.width.astype(float)
+    curve = 1 - np.floor(d / 10) ** -0.5
+    expected = {
+        "r-squared": r(c, score) ** 2,
+        "width-r-squared": r(curve, score) ** 2,
+        "curve-r-squared": r(curve, c) ** 2,
+        "suppressed-r-squared": r((1 - c) * np.sqrt(d / 10), score) ** 2,
+        "suppressor-r": r((1 - c) * np.sqrt(d / 10), np.log(d)),
+        "parameters-r-squared": r(np.log(points.parameters_b), score) ** 2,
+        "blocks-r-squared": r(points.blocks, score) ** 2,
+    }
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, abs=1e-9), name
+    assert found["n"] == 28
+
+
+def test_the_digitised_figure_gives_the_r_squared_that_the_paper_states(points):
+    stated = generalization.paper_figures().query("figure == '1a' and y_quantity == 'r_squared'").y.item()
+    assert round(figure_1a.statistics(points)["r-squared"], 2) == stated
+
+
+def test_a_partial_correlation_is_that_of_what_is_left_of_both(points):
+    d = np.log(points.width)
+    table = figure_1a.partial_table(points)
+    a, b, e = r(points.coupling, points.score), r(points.coupling, d), r(points.score, d)
+    assert table.r["width"] == pytest.approx((a - b * e) / np.sqrt((1 - b**2) * (1 - e**2)), abs=1e-9)
+    assert r(cleared(points.coupling, d), d) == pytest.approx(0, abs=1e-9)
+    assert (table.low < table.r).all() and (table.r < table.high).all() and (table.error > 0).all()
+
+
+def test_a_tuned_model_belongs_to_the_family_of_its_base(points):
+    table = figure_1a.prepared(points).set_index("model")
+    assert table.root["vicuna-7b-v1.5"] == table.root["orca-2-7b"] == table.root["llama2-7b"] == "Llama-2"
+    assert table.family["vicuna-7b-v1.5"] == "Vicuna (Llama-2)"
+
+
+def test_a_gain_is_the_difference_of_two_shares_of_variance(points):
+    gains = figure_1a.gains(points)
+    table = figure_1a.prepared(points)
+    for label, column in figure_1a.RIVALS.items():
+        expected = r(points.coupling, points.score) ** 2 - r(table[column], points.score) ** 2
+        assert gains[label].value == pytest.approx(expected, abs=1e-9) and gains[label].n == 11
+        assert gains[label].low < expected < gains[label].high
+
+
+def test_subsets_of_the_figure_are_fitted_one_by_one(points):
+    table = figure_1a.subset_table(points)
+    for name, chosen in (("all", points.width > 0), ("base models", points.kind == "base")):
+        fit = scipy.stats.linregress(points.coupling[chosen], points.score[chosen])
+        assert table.loc[name, ["n", "r", "r_squared", "p"]].tolist() == pytest.approx(
+            [chosen.sum(), fit.rvalue, fit.rvalue**2, fit.pvalue]
+        )
+    base = table.loc["base models"]
+    assert (base.n, round(base.r_squared, 2)) == (24, 0.80) and base.p == pytest.approx(3.6e-9, rel=0.02)
+    assert table.loc["score above 50", "n"] + table.loc["score up to 50", "n"] == len(points)
+    assert table.loc["training tokens known", "n"] == 17

@@ -1,0 +1,81 @@
+"""The table of trained vision transformers: one reading of it, fits, trends, and what prose quotes."""
+
+import numpy as np
+import pytest
+import scipy.stats
+from tests.figures.cases_vision import GRID, RATES, STATED
+
+from companion.tables import vit_grid
+from companion.tables.vit_grid import Reading
+from coupling_lib.errors import ParameterError
+
+CLASS = Reading("class")
+
+
+def test_fits_are_over_weight_decays_of_one_seed_at_each_rate():
+    fits = vit_grid.fits_by_rate(GRID, CLASS, STATED).set_index("drop_path")
+    assert list(fits.index) == [*(f"{rate:g}" for rate in RATES), "all"]
+    part = GRID[(GRID.drop_path == 0.3) & (GRID.seed == 0)]
+    wanted = scipy.stats.linregress(1 - part[CLASS.column], part.test_accuracy)
+    row = fits.loc["0.3"]
+    assert (row.models, row.paper) == (8, 0.83) and np.isnan(fits.loc["0.05"].paper)
+    assert (row.r_squared, row.slope) == pytest.approx((wanted.rvalue**2, wanted.slope))
+    assert fits.loc["all"].models == 64
+
+
+def test_intervals_of_a_coupling_are_those_of_the_mismatch_turned_round():
+    table = vit_grid.coupling_table(GRID, CLASS)
+    assert (table.low < table.coupling).all() and (table.coupling < table.high).all()
+    assert np.allclose(table.high - table.coupling, 0.002) and np.allclose(table.random_bases, 0.048)
+
+
+def test_the_row_of_several_seeds_is_averaged_over_them():
+    table = vit_grid.seeds_table(GRID, CLASS)
+    assert len(table) == 16 and (table.seeds == 3).all()
+    part = GRID[(GRID.weight_decay == 0.04) & (GRID.drop_path == 0.2)]
+    row = table[(table.token == "class") & (table.drop_path == 0.2)].iloc[0]
+    values = 1 - part[CLASS.column]
+    assert (row.coupling, row.low, row.high) == pytest.approx((values.mean(), values.min(), values.max()))
+
+
+def test_trends_are_rank_correlations_with_the_rate():
+    trends = vit_grid.trend_table(GRID, CLASS).set_index("weight_decay")
+    part = GRID[(GRID.weight_decay == 0.1) & (GRID.seed == 0)]
+    wanted = scipy.stats.spearmanr(part.drop_path, 1 - part[CLASS.column]).statistic
+    assert trends.loc[0.1].coupling_rank == pytest.approx(wanted)
+    assert trends.loc[0.1].without == pytest.approx(float(1 - part[part.drop_path == 0][CLASS.column].iloc[0]))
+
+
+def test_a_reading_is_the_nearest_k_of_the_table_and_unknown_ones_are_refused():
+    assert vit_grid.nearest_reading(GRID, 0, 30, "normalized_miscoupling") == Reading("class", 10)
+    assert vit_grid.nearest_reading(GRID, -1, 4, "normalized_miscoupling") == Reading("patch", 3)
+    with pytest.raises(ParameterError, match="the grid has no column 'class.k7.mismatch'"):
+        vit_grid.coupling_table(GRID, Reading("class", 7, "mismatch"))
+
+
+def test_quoted_numbers_come_from_the_tables_and_the_effects():
+    fits = vit_grid.fits_by_rate(GRID, CLASS, STATED).set_index("drop_path")
+    found = vit_grid.numbers_of(GRID, CLASS, "someone/else")
+    assert found["models"] == len(GRID) and found["r-squared-0.3"] == fits.loc["0.3"].r_squared
+    assert found["coupling-class-null-error"] < 1e-3 and found["coupling-patch-null-error"] < 1e-3
+    assert found["coupling-class-null"] == pytest.approx(0.048) and all(np.isfinite(v) for v in found.values())
+    first = GRID[GRID.seed == 0]
+    wanted = np.corrcoef(1 - first[CLASS.column], first.test_accuracy)[0, 1]
+    assert found["accuracy-class"] == pytest.approx(wanted) and "rank-patch-low" in found
+
+
+def test_a_missing_table_is_said_in_one_line(tmp_path):
+    with pytest.raises(ParameterError, match=r"no grid in none\.csv; make one with"):
+        vit_grid.read_grid(tmp_path / "none.csv")
+
+
+def test_provenance_names_models_data_and_machine():
+    line = vit_grid.grid_provenance(GRID, "make book")
+    assert "80 ViTs on digits" in line and "seeds 0, 1, 2" in line and line.endswith("a machine · torch 1 · make book")
+
+
+def test_the_circumstances_are_those_of_the_grid_and_of_the_model_beside_it():
+    grid = vit_grid.read_grid()
+    found = vit_grid.circumstances(grid, "nano-vit", spread=4 / 719)
+    assert found == {"grid-epochs": 14.0, "model-epochs": 100.0, "test-pictures": 719.0, "pictures-spread": 4.0}
+    assert "model-epochs" not in vit_grid.circumstances(grid, "someone/else", spread=0.0)

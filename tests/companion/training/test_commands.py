@@ -1,0 +1,55 @@
+"""The command lines: one for the room, and each module's own name for what it trains."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+import pytest
+
+from companion.training.__main__ import main
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command that failed says: one line, and nothing else."""
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1
+    return err.strip()
+
+
+# A module's command, what it is given beside the folder of its run, and what it lacks.
+LACKING = {
+    "language": ("nano-neox {none}", "no text at '{none}'; give a text file or a folder of .txt files"),
+    "suite": (
+        "--only neox-w32-d4",
+        "there is no text; give a text file or a folder of .txt files, as the first argument",
+    ),
+    "regularised": ("{none}", "no text at '{none}'; give a text file or a folder of .txt files"),
+    "vit": ("one digits --data {none}", "data is '{none}'; it must be 'digits', 'cifar10', a folder with CIFAR-10's"),
+}
+
+
+@pytest.mark.parametrize("way", ["room", "module"])
+@pytest.mark.parametrize("name", LACKING)
+def test_a_command_says_what_it_lacks_in_one_line_under_both_of_its_names(name, way, tmp_path, capsys, monkeypatch):
+    given, expected = (text.format(none=tmp_path / "none") for text in LACKING[name])
+    arguments = [*given.split(), "--run", str(tmp_path / "run")]
+    with pytest.raises(SystemExit) as stop:
+        if way == "room":
+            main([name, *arguments])
+        else:
+            monkeypatch.setattr(sys, "argv", [name, *arguments])
+            monkeypatch.delitem(sys.modules, f"companion.training.{name}")  # else runpy warns of a second copy
+            runpy.run_module(f"companion.training.{name}", run_name="__main__", alter_sys=True)
+    assert stop.value.code == 1 and said(capsys).startswith(f"error: {expected}")
+
+
+def test_the_grid_takes_the_arguments_of_the_makefile(monkeypatch, tmp_path):
+    from companion.training import vit_grid
+
+    seen = []
+    monkeypatch.setattr(vit_grid, "run_grid", lambda *arguments: seen.append(arguments))
+    main(["vit", "grid", "digits", "--table", str(tmp_path / "grid.csv"), "--epochs", "2", "--images", "3"])
+    ((recipes, data, run, table, images),) = seen
+    assert (len(recipes), {recipe.epochs for recipe in recipes}, data.name) == (80, {2}, "digits")
+    assert (str(run), table, images) == ("runs/vit", tmp_path / "grid.csv", 3)

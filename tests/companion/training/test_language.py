@@ -1,0 +1,114 @@
+"""The training recipe: it learns, resumes without a trace, and refuses what is not its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from companion.training import language
+from companion.training.cards import digest, ship_language
+from companion.training.language import RECIPES, Recipe, configuration, initialise, learning_rate
+from companion.training.run_files import read_log
+from coupling_lib.errors import ParameterError
+
+TINY = Recipe(
+    "neox", width=32, blocks=2, heads=2, mlp_width=64, vocabulary=300, context=32, windows=8,
+    steps=12, checkpoints=(4, 12), warmup=2, held_out=0.2, learning_rate=5e-3,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    for i in range(5):
+        (folder / f"{i}.txt").write_text(f"Number {i} said that the sea was calm and the night was long. " * 80)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(source, tmp_path_factory):
+    return language.train(TINY, source, tmp_path_factory.mktemp("run"))
+
+
+def rows(run):
+    return read_log(run / "log.csv", until=10**9)
+
+
+def test_validation_loss_falls_from_that_of_a_uniform_guess(run):
+    log = rows(run)
+    assert [row["step"] for row in log] == [0, 4, 12]
+    assert log[0]["validation_loss"] == pytest.approx(torch.log(torch.tensor(300.0)).item(), rel=0.05)
+    assert log[-1]["validation_loss"] < 0.8 * log[0]["validation_loss"]
+    assert log[-1]["tokens"] == 12 * 8 * 32
+
+
+def test_a_killed_and_resumed_run_ends_in_the_same_weights(run, source, tmp_path, monkeypatch):
+    steps_taken = []
+    batch = language.text.batch
+
+    def interrupted(stream, step, *rest):
+        steps_taken.append(step)
+        if len(steps_taken) == 7:
+            raise KeyboardInterrupt
+        return batch(stream, step, *rest)
+
+    monkeypatch.setattr(language.text, "batch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        language.train(TINY, source, tmp_path / "run", every_seconds=0.0)
+    language.train(TINY, source, tmp_path / "run", every_seconds=0.0)
+    assert steps_taken == [0, 1, 2, 3, 4, 5, 6, 6, 7, 8, 9, 10, 11]
+    for step in (4, 12):
+        ours = load_file(tmp_path / f"run/step{step}/model.safetensors")
+        theirs = load_file(run / f"step{step}/model.safetensors")
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert [row["validation_loss"] for row in rows(tmp_path / "run")] == [row["validation_loss"] for row in rows(run)]
+
+
+def test_checkpoints_are_half_precision(run):
+    assert {tensor.dtype for tensor in load_file(run / "step12/model.safetensors").values()} == {torch.float16}
+
+
+def test_a_run_of_another_recipe_is_refused(run, source):
+    with pytest.raises(ParameterError, match="holds a run of another recipe"):
+        language.train(replace(TINY, seed=1), source, run)
+
+
+def test_learning_rate_warms_up_and_decays_to_a_tenth():
+    recipe = Recipe("neox", steps=1000, warmup=100, learning_rate=1.0)
+    assert learning_rate(recipe, 0) == pytest.approx(0.01)
+    assert learning_rate(recipe, 99) == pytest.approx(1.0)
+    assert learning_rate(recipe, 550) == pytest.approx(0.55)
+    assert learning_rate(recipe, 1000) == pytest.approx(0.1)
+
+
+def test_unknown_architecture_is_refused():
+    with pytest.raises(ParameterError, match="architecture is 'mamba'"):
+        configuration(Recipe("mamba"))
+
+
+def test_llama_recipe_shares_its_keys_and_values():
+    config = configuration(RECIPES["nano-llama"])
+    assert (config.model_type, config.num_attention_heads, config.num_key_value_heads) == ("llama", 6, 2)
+
+
+def test_shipped_folder_is_complete_and_its_step_0_can_be_regenerated(run, tmp_path):
+    target = tmp_path / "tiny"
+    ship_language("tiny", run, target, "five made-up texts")
+    record = json.loads((target / "training.json").read_text())
+    fresh = initialise(configuration(TINY), record["seed"])
+    assert digest(fresh) == record["digest_step0"]
+    assert [row["step"] for row in record["checkpoints"]] == [0, 4, 12]
+    assert record["checkpoints"][-1]["validation_loss"] == pytest.approx(rows(run)[-1]["validation_loss"], abs=1e-4)
+    assert {path.name for path in target.iterdir()} >= {"model.safetensors", "tokenizer.json", "config.json", "step4"}
+    card = (target / "README.md").read_text()
+    assert "five made-up texts" in card and record["sample"].splitlines()[0] in card and "| step12 | 3,072 |" in card
+
+
+def test_an_unfinished_run_is_not_shipped(run, tmp_path):
+    (tmp_path / "recipe.json").write_text((run / "recipe.json").read_text())
+    with pytest.raises(ParameterError, match="has not reached step 12"):
+        ship_language("tiny", tmp_path, tmp_path / "target", "")

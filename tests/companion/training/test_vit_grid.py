@@ -1,0 +1,143 @@
+"""The grid: every model trained and measured once, whatever interrupts it."""
+
+from __future__ import annotations
+
+import csv
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import coupling_lib as cl
+from companion.figures import vision as figures
+from companion.tables import vit_grid as table_of
+from companion.training import vit, vit_grid
+from companion.training.__main__ import main
+from coupling_lib import paths
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs import images
+from coupling_lib.inputs.labelled_images import read_dataset
+from coupling_lib.metrics.variants import VARIANTS
+
+TINY = replace(vit.RECIPES["digits"], width=12, blocks=2, heads=2, patch=4, epochs=2, batch=256)
+RECIPES = vit_grid.grid((0.01, 0.1), (0.0, 0.5), TINY)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return read_dataset("digits")
+
+
+@pytest.fixture(scope="module")
+def made(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("grid")
+    vit_grid.run_grid(RECIPES, data, folder, folder / "grid.csv", n_images=2)
+    return folder
+
+
+def test_a_grid_trained_on_a_copy_of_cifar_is_read_and_drawn_as_the_papers(tmp_path, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 3 * 32 * 32), dtype=np.uint8)
+    for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
+        batch = {b"data": pixels[10 * i : 10 * i + 10], b"labels": list(range(10))}
+        (tmp_path / name).write_bytes(pickle.dumps(batch))
+    monkeypatch.setitem(vit.RECIPES, "cifar10", replace(TINY, patch=16, batch=25, warmup_epochs=0, learning_rate=2.0))
+    monkeypatch.setattr(vit_grid, "paper_grid", lambda base: vit_grid.grid((0.01, 0.04, 0.1), (0.0, 0.3), base))
+    table = tmp_path / "cifar10.csv"
+    where = ["--data", str(tmp_path), "--run", str(tmp_path / "run"), "--table", str(table)]
+    main(["vit", "grid", "cifar10", *where, "--images", "2"])
+    grid = table_of.read_grid(str(table))
+    assert table_of.grid_provenance(grid, file="cifar10.csv").startswith("cifar10.csv: 6 ViTs on cifar10, 2 blocks")
+    reading = table_of.nearest_reading(grid, 0, 10, "normalized_miscoupling")
+    assert len(figures.draw_accuracy(figures.take_accuracy(grid, reading)).axes[0].collections) == 2
+    assert len(figures.draw_accuracy_rates(figures.take_accuracy(grid, reading)).axes) == 2
+    assert len(figures.draw_rates(figures.take_rates(grid, reading)).axes) == 2
+    assert len(figures.draw_decays(figures.take_decays(grid, reading)).axes) == 3
+
+
+def lines(table):
+    with table.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_papers_grid_has_64_models_and_further_seeds_of_one_row():
+    recipes = vit_grid.paper_grid(vit.RECIPES["digits"])
+    assert len({recipe.name for recipe in recipes}) == len(recipes) == 64 + 16
+    first = [recipe for recipe in recipes if recipe.seed == 0]
+    assert {(r.weight_decay, r.drop_path) for r in first} == {
+        (decay, rate) for decay in vit_grid.WEIGHT_DECAYS for rate in vit_grid.DROP_PATHS
+    }
+    assert {r.weight_decay for r in recipes if r.seed > 0} == {0.04}
+
+
+def test_a_tiny_grid_leaves_one_line_per_model_with_every_variant(made):
+    table = lines(made / "grid.csv")
+    assert [line["model"] for line in table] == [recipe.name for recipe in RECIPES]
+    for token in ("class", "patch"):
+        for name in VARIANTS:
+            for ending in ("", "_low", "_high", "_all", "_null", "_untrained"):
+                assert all(np.isfinite(float(line[f"{token}.k5.{name}{ending}"])) for line in table)
+    assert all(0 <= float(line["test_accuracy"]) <= 1 and line["versions"] for line in table)
+
+
+def test_a_line_says_what_the_library_measures(made, data):
+    line = lines(made / "grid.csv")[1]
+    model = cl.load_model(made / RECIPES[1].name / "model")
+    pixels = images.pixels_for(data.test[:2] / 255, model.hf.config).split(1)
+    ds = cl.measure_depth(model, pixels, ks=(5,), token=0)
+    values = ds.normalized_miscoupling.sel(k=5).values
+    assert float(line["class.k5.normalized_miscoupling"]) == pytest.approx(
+        values[:, ~np.eye(2, dtype=bool)].mean(), rel=1e-3
+    )
+    assert float(line["class.k5.normalized_miscoupling_all"]) == pytest.approx(values.mean(), rel=1e-3)
+    assert float(line["test_accuracy"]) == pytest.approx(
+        vit.evaluate(model.hf, data.test, data.test_labels)[0], rel=1e-3
+    )
+    score = cl.measure_trajectories(model, pixels, token=-1).line_shape_score.mean()
+    assert float(line["patch.line_shape_score"]) == pytest.approx(float(score), rel=1e-3)
+
+
+def test_untrained_values_are_those_of_the_seed_and_the_same_for_all_its_models(made):
+    table = lines(made / "grid.csv")
+    column = "class.k5.normalized_miscoupling_untrained"
+    assert len({line[column] for line in table}) == 1
+    assert len({line["class.k5.normalized_miscoupling"] for line in table}) == len(table)
+
+
+def test_an_interrupted_grid_goes_on_where_it_was(made, data, tmp_path, monkeypatch):
+    table, train, trained = tmp_path / "grid.csv", vit.train, []
+
+    def counted(recipe, *rest):
+        trained.append(recipe.name)
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return train(recipe, *rest)
+
+    monkeypatch.setattr(vit, "train", counted)
+    with pytest.raises(KeyboardInterrupt):
+        vit_grid.run_grid(RECIPES, data, tmp_path, table, n_images=2)
+    with table.open("a") as file:
+        file.write("wd0.1-sd0")  # killed in the middle of a line
+    vit_grid.run_grid(RECIPES, data, tmp_path, table, n_images=2)
+    assert trained == [recipe.name for recipe in [*RECIPES[:3], *RECIPES[2:]]]
+    ignored = {"seconds", "measuring_seconds"}
+    strip = [
+        [{k: v for k, v in line.items() if k not in ignored} for line in lines(t)] for t in (table, made / "grid.csv")
+    ]
+    assert strip[0] == strip[1]
+
+
+def test_a_table_of_other_settings_is_refused(made, data):
+    with pytest.raises(ParameterError, match="holds models with epochs = 2, not 3"):
+        vit_grid.run_grid([replace(RECIPES[0], epochs=3)], data, made, made / "grid.csv")
+
+
+def test_the_projects_table_holds_the_papers_grid():
+    table = lines(paths.DATA / "vit_grid.csv")
+    wanted = {r.name for r in vit_grid.paper_grid(vit.RECIPES["digits"])}
+    assert {line["model"] for line in table} == wanted
+    assert (paths.DATA / "vit_grid.csv").stat().st_size < 1_000_000
+    assert all(float(line["test_accuracy"]) > 0.8 for line in table)
+    torch_versions = {line["versions"] for line in table}
+    assert len(torch_versions) == 1 and torch.__version__.split("+")[0] in torch_versions.pop()

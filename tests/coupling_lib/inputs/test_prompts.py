@@ -1,0 +1,291 @@
+import json
+import sys
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from companion.notebook.choices import chosen_prompts, chosen_questions
+from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.inputs.prompts import BENCHMARKS, PARIS, Prompt, add_chain_of_thought, count_steps, load_prompts
+
+LONG = "word " * 31 + "<unk>"
+STYLES = [f"{name}-style" for name in BENCHMARKS]
+
+
+@pytest.fixture(autouse=True)
+def no_folder_of_the_machine(monkeypatch):
+    monkeypatch.delenv("COUPLING_PROMPTS", raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A local folder with three prompts in each benchmark's file, and a page of WikiText."""
+    for name in BENCHMARKS:
+        rows = [
+            {"id": f"{name}-{i}", "dataset": name, "prompt": f" {name} asks {i}? ", "source": "x"} for i in range(3)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    paragraphs = [LONG, "–" + " long" * 127, "A caption of few words", "long " * 128 + "end"]
+    page = " \n = A title = \n \n " + " \n = = Part = = \n ".join(paragraphs) + f" \n = {LONG} = \n"
+    (tmp_path / "test.txt").write_text(page, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_embedded_set_has_twenty_prompts_of_each_style():
+    assert Counter(prompt.dataset for prompt in load_prompts()) == dict.fromkeys(STYLES, 20)
+
+
+def test_embedded_prompts_are_unique_non_empty_and_without_blanks_at_their_ends():
+    prompts = load_prompts()
+    assert len({prompt.id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == 120
+    for prompt in prompts:
+        assert prompt.text == prompt.text.strip() and len(prompt.text.split()) >= 6
+        assert "\n" not in prompt.text and "  " not in prompt.text
+
+
+def test_questions_end_as_questions_and_continuations_stay_open():
+    for prompt in load_prompts():
+        open_ended = prompt.dataset in {"hellaswag-style", "winogrande-style"}
+        assert prompt.text.endswith("?") != open_ended, prompt
+        assert not (open_ended and prompt.text.endswith((".", "!"))), prompt
+
+
+def test_six_prompts_are_one_of_each_style():
+    assert [prompt.dataset for prompt in load_prompts(n=6)] == STYLES
+
+
+@pytest.mark.parametrize("n", [1, 7, 50, 120])
+def test_a_selection_is_balanced_without_repetition_and_extends_the_smaller_one(n):
+    prompts = load_prompts(n=n)
+    counts = Counter(prompt.dataset for prompt in prompts)
+    assert len(set(prompts)) == n
+    assert max(counts.values()) - min(counts.get(style, 0) for style in STYLES) <= 1
+    assert load_prompts(n=120)[:n] == prompts
+
+
+def test_the_seed_decides_the_selection():
+    assert load_prompts(n=12, seed=3) == load_prompts(n=12, seed=3)
+    assert load_prompts(n=12, seed=3) != load_prompts(n=12, seed=4)
+    # Written down, so that a selection means the same prompts on every machine and in every version.
+    assert [prompt.id for prompt in load_prompts(n=3)] == ["arc-style-13", "gsm8k-style-13", "hellaswag-style-11"]
+
+
+@pytest.mark.parametrize("n", [0, -1, 121, 2.0, True, "6"])
+def test_an_impossible_number_of_prompts_is_refused(n):
+    with pytest.raises(ParameterError, match="from 1 to 120"):
+        load_prompts(n=n)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_is_read_from_a_local_folder(folder, name):
+    assert load_prompts(name, folder=folder) == [Prompt(f"{name}-{i}", name, f"{name} asks {i}?") for i in range(3)]
+
+
+def test_all_benchmarks_together_are_selected_in_equal_parts(folder):
+    assert len(load_prompts("benchmarks", folder=folder)) == 18
+    chosen = load_prompts("benchmarks", n=12, folder=folder)
+    assert Counter(prompt.dataset for prompt in chosen) == dict.fromkeys(BENCHMARKS, 2)
+
+
+def test_wikitext_is_its_paragraphs_of_32_to_128_words_without_headings(folder):
+    assert load_prompts("wikitext2", folder=folder) == [
+        Prompt("wikitext2-4", "wikitext2", LONG),
+        Prompt("wikitext2-6", "wikitext2", "–" + " long" * 127),
+    ]
+    (folder / "test.txt").write_text(" = Only = \n a heading \n")
+    with pytest.raises(ParameterError, match="no paragraph of 32 to 128 words"):
+        load_prompts("wikitext2", folder=folder)
+
+
+def test_a_notebook_finds_the_sets_through_the_environment_or_by_the_path_of_a_file(folder, monkeypatch):
+    by_path = chosen_prompts(SimpleNamespace(prompts=f"{folder / 'gsm8k.jsonl'}:2", seed=0))
+    monkeypatch.setenv("COUPLING_PROMPTS", str(folder))
+    assert chosen_prompts(SimpleNamespace(prompts="gsm8k:2", seed=0)) == by_path
+    assert len(load_prompts("benchmarks")) == 18 and len(load_prompts("wikitext2")) == 2
+    (folder / "mmlu.jsonl").unlink()
+    with pytest.raises(ParameterError, match=r"holds no mmlu\.jsonl.*environment variable COUPLING_PROMPTS"):
+        load_prompts("mmlu")
+    monkeypatch.setenv("COUPLING_PROMPTS", str(folder / "elsewhere"))
+    assert load_prompts("gsm8k", n=2, folder=folder) == by_path  # an argument goes before the environment
+
+
+def test_every_embedded_arithmetic_problem_and_no_other_has_its_steps_counted():
+    counted = {prompt.id: prompt.steps for prompt in load_prompts() if prompt.steps is not None}
+    assert set(counted) == {f"gsm8k-style-{number:02d}" for number in range(1, 21)}
+    assert set(counted.values()) == {2, 3, 4}
+    # 4 * 12, - 31, - 5;  13 * 3, 4 * 2, their sum, 50 - it;  6 - 1, kilograms to grams, / 250
+    assert [counted[f"gsm8k-style-{number}"] for number in ("01", "09", "20")] == [3, 4, 3]
+
+
+def test_a_published_solution_counts_by_its_calculations_or_else_by_its_lines():
+    assert count_steps("He has 3*4 = <<3*4=12>>12, and 12-5 = <<12-5=7>>7 are left.\n#### 7") == 2
+    assert count_steps("Half is 4.\n\nTwice that is 8.\nSo 8.\n#### 8") == 3
+    assert count_steps("#### 8") is None and count_steps("eight") is None
+
+
+def test_steps_are_read_from_a_file_that_gives_them_or_the_solution(tmp_path):
+    rows = [
+        {"question": "Why?", "answer": "1+1 = <<1+1=2>>2\n#### 2"},  # the form in which GSM8K is published
+        {"prompt": "How?", "steps": 5, "answer": "<<>>#### 1"},
+        {"prompt": "Who?", "answer": "nobody"},
+        {"prompt": "When?", "answer": ["now"]},
+    ]
+    path = tmp_path / "gsm8k.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    read = load_prompts("gsm8k", folder=tmp_path)
+    assert [(prompt.text, prompt.steps) for prompt in read] == [
+        ("Why?", 1),
+        ("How?", 5),
+        ("Who?", None),
+        ("When?", None),
+    ]
+    assert [add_chain_of_thought(prompt).steps for prompt in read] == [1, 5, None, None]
+
+
+def test_the_folder_above_the_files_is_accepted_too(folder, tmp_path_factory):
+    above = tmp_path_factory.mktemp("above")
+    (above / "prompts").symlink_to(folder)
+    (above / "wikitext2").symlink_to(folder)
+    for name in ("arc", "wikitext2"):
+        assert load_prompts(name, folder=above) == load_prompts(name, folder=folder)
+
+
+def test_a_folder_without_the_file_is_named(tmp_path):
+    with pytest.raises(ParameterError, match=r"holds no mmlu\.jsonl; expected it there or under prompts/ "):
+        load_prompts("mmlu", folder=tmp_path)
+
+
+def test_own_files_need_no_more_than_a_text(tmp_path):
+    (tmp_path / "mine.jsonl").write_text(
+        '{"prompt": "O\u2028ne"}\n\n{"prompt": "Two", "id": 7, "dataset": "d"}\n', encoding="utf-8"
+    )
+    assert load_prompts(tmp_path / "mine.jsonl") == [Prompt("mine-1", "mine", "O\u2028ne"), Prompt("7", "d", "Two")]
+    (tmp_path / "lines.txt").write_text("Première ligne \n\n  third\n", encoding="utf-8")
+    assert load_prompts(str(tmp_path / "lines.txt")) == [
+        Prompt("lines-1", "lines", "Première ligne"),
+        Prompt("lines-3", "lines", "third"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["{", '{"text": "x"}', '"x"', '{"prompt": 3}', '{"prompt": "  "}', "[1]", '{"prompt": "x", "steps": "2"}']
+)
+def test_a_line_that_is_no_prompt_is_named_by_its_number(tmp_path, line):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"prompt": "fine"}\n' + line + "\n")
+    with pytest.raises(ParameterError, match=r"line 2 of .*bad\.jsonl"):
+        load_prompts(path)
+
+
+def test_files_that_are_missing_empty_or_not_text_are_refused_in_one_line(tmp_path):
+    (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
+    for name, reason in (("none.txt", "cannot be read"), ("empty.txt", "holds no prompt"), ("bytes.txt", "UTF-8")):
+        with pytest.raises(ParameterError, match=reason) as caught:
+            load_prompts(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_set_lists_the_known_ones():
+    with pytest.raises(ParameterError, match=r"'gsm' is unknown; choose from embedded, paris, benchmarks, arc, gsm8k"):
+        load_prompts("gsm")
+
+
+def test_without_the_datasets_package_the_error_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(CouplingError, match=r"'arc' is not at hand; set COUPLING_PROMPTS .* or install the `datasets`"):
+        load_prompts("arc")
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch):
+    def load_dataset(*args, **kwargs):
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    with pytest.raises(CouplingError, match=r"cannot be fetched as openai/gsm8k \(no route\)") as caught:
+        load_prompts("gsm8k")
+    assert "\n" not in str(caught.value)
+
+
+def test_hub_rows_become_prompts_and_winogrande_stops_before_its_gap(monkeypatch):
+    asked = []
+
+    def load_dataset(hub_id, configuration, split):
+        asked.append((hub_id, configuration, split))
+        return {
+            "sentence": ["The cup fell off the tray because the _ was wet.", "He saw _ ."],
+            "text": ["", " = T = ", f" {LONG} "],
+            "question": ["Why? ", "How?"],
+            "answer": ["<<1+1=2>>\n#### 2", "?"],
+        }
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    assert load_prompts("winogrande") == [
+        Prompt("winogrande-validation-0", "winogrande", "The cup fell off the tray because the"),
+        Prompt("winogrande-validation-1", "winogrande", "He saw"),
+    ]
+    assert [prompt.text for prompt in load_prompts("wikitext2")] == [LONG]
+    assert load_prompts("gsm8k") == [
+        Prompt("gsm8k-test-0", "gsm8k", "Why?", steps=1),
+        Prompt("gsm8k-test-1", "gsm8k", "How?"),
+    ]
+    assert asked == [
+        ("allenai/winogrande", "winogrande_xl", "validation"),
+        ("Salesforce/wikitext", "wikitext-2-raw-v1", "test"),
+        ("openai/gsm8k", "main", "test"),
+    ]
+
+
+def test_chain_of_thought_appends_the_sentence_and_marks_the_id():
+    plain = load_prompts(n=1)[0]
+    thinking = add_chain_of_thought(plain)
+    assert thinking == Prompt(plain.id + "+cot", plain.dataset, plain.text + " Let's think step by step.")
+
+
+def test_the_example_of_the_paper_is_at_hand():
+    assert PARIS == "What is the capital of France? The capital is"
+    assert load_prompts("paris") == [Prompt("paris", "paris", PARIS)]
+
+
+def test_ratings_come_with_a_file_as_rating_or_as_a_difficulty_that_is_a_number(tmp_path):
+    rows = [
+        {"question": "One?", "rating": -1.5, "difficulty": 3},
+        {"prompt": "Two?", "difficulty": 2},
+        {"prompt": "Three?", "difficulty": "easy"},
+    ]
+    (tmp_path / "rated.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    read = load_prompts(tmp_path / "rated.jsonl")
+    assert [prompt.rating for prompt in read] == [-1.5, 2.0, None]
+    assert add_chain_of_thought(read[0]).rating == -1.5
+    table = 'id,question,rating,steps,difficulty\na,"One, two\nthree?",0.25,3,\nb,Four?,,,0.5\nc,Five?,,,hard\n'
+    (tmp_path / "rated.csv").write_text(table)
+    assert load_prompts(str(tmp_path / "rated.csv")) == [
+        Prompt("a", "rated", "One, two\nthree?", 3, 0.25),
+        Prompt("b", "rated", "Four?", None, 0.5),
+        Prompt("c", "rated", "Five?"),
+    ]
+    assert len(chosen_questions(SimpleNamespace(questions=str(tmp_path / "rated.jsonl"), seed=0))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("bad.jsonl", '{"prompt": "x", "rating": "high"}'),
+        ("bad.jsonl", '{"prompt": "x", "rating": true}'),
+        ("bad.jsonl", '{"prompt": "x", "rating": NaN}'),
+        ("bad.csv", "fine,high"),
+        ("bad.csv", "fine,nan"),
+        ("bad.csv", ",1"),
+    ],
+)
+def test_a_rating_that_is_no_number_is_refused_with_its_line(tmp_path, name, line):
+    (tmp_path / name).write_text(("prompt,rating\n" if name.endswith("csv") else '{"prompt": "a"}\n') + line + "\n")
+    with pytest.raises(ParameterError, match=r"line 2 of .*bad\.\w+' is no prompt; expected "):
+        load_prompts(tmp_path / name)
+
+
+def test_a_table_without_prompts_says_which_column_is_expected(tmp_path):
+    (tmp_path / "none.csv").write_text("text,rating\nOne,1\n")
+    with pytest.raises(ParameterError, match="expected a table with a column prompt or question"):
+        load_prompts(tmp_path / "none.csv")

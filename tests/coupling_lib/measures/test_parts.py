@@ -1,0 +1,106 @@
+"""What measures hold of the shared part, against the whole matrices in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+import coupling_lib as cl
+from companion.tables import effects
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.prompts import PARIS
+from coupling_lib.measures import nulls
+from coupling_lib.measures.parts import SHARED, VARIANTS_OF_PARTS, shared_parts, with_shared_part
+from coupling_lib.metrics.summaries import side_by_side
+
+K, VARIANT = 5, "normalized_miscoupling"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return cl.load_model("nano-neox")
+
+
+@pytest.fixture(scope="module")
+def measured(model):
+    return cl.measure_depth(model, [PARIS, "It was the best of times"], ks=(K,))
+
+
+def in_float64(jacobians: list[torch.Tensor]) -> list[np.ndarray]:
+    """Take tr(J)/d off each diagonal, one matrix after the other."""
+    return [J.double().numpy() - np.trace(J.double().numpy()) / len(J) * np.eye(len(J)) for J in jacobians]
+
+
+def miscoupling(J: np.ndarray, other: np.ndarray, k: int) -> float:
+    U, _, Vt = np.linalg.svd(other)
+    A = U[:, :k].T @ J @ Vt[:k].T
+    return float(np.linalg.norm(A - np.diag(np.diag(A))) / np.linalg.norm(A))
+
+
+def test_depth_of_the_shared_part_is_that_of_the_matrices_without_their_trace(model, measured):
+    shared, traced = cl.shared_part(measured), cl.trace(model, PARIS)
+    whole = [traced.jacobian(block).dense() for block in range(model.n_blocks)]
+    rest = in_float64(whole)
+    for block, J in enumerate(rest):
+        assert float(measured.isotropic[0, block]) == pytest.approx(float(whole[block].trace()) / 96, abs=1e-6)
+        norms = (float(shared.frobenius_norm[0, block]), float(shared.singular_values[0, block, 0]))
+        assert norms == pytest.approx((np.linalg.norm(J), np.linalg.svd(J)[1][0]), rel=1e-5)
+        for other in (1, 6, 11):
+            value = float(shared[VARIANT].sel(k=K)[0, block, other])
+            assert value == pytest.approx(miscoupling(J, rest[other], K), abs=2e-4)
+    assert set(VARIANTS_OF_PARTS) < set(shared.data_vars) and "miscoupling" not in shared
+    assert shared["variant"].values.tolist() == list(VARIANTS_OF_PARTS)
+    assert shared_parts("miscoupling", one=measured) == {} and shared_parts(VARIANT, one=measured)["one"].equals(shared)
+
+
+def test_tokens_of_the_shared_part_are_those_of_the_matrices_without_their_trace(model):
+    ds = cl.measure_tokens(model, [PARIS], block=3, other=6, kind="input", fixed=1, k=K, tokens=3)
+    shared, traced = cl.shared_part(ds), cl.trace(model, PARIS)
+    places = ds.position.values[0].tolist()
+    mine, others = (in_float64([traced.jacobian(block, 1, t).dense() for t in places]) for block in (3, 6))
+    wanted = [[miscoupling(J, other, K) for other in others] for J in mine]
+    np.testing.assert_allclose(shared[VARIANT][0], wanted, atol=2e-4)
+    assert shared.text.equals(ds.text) and shared.position.equals(ds.position)
+
+
+def test_depth_and_nulls_say_the_same_of_the_shared_part(model, measured):
+    """Coupling relative to random bases, which two chapters give."""
+    of_nulls = nulls.measure_nulls(model, [PARIS, "It was the best of times"], ks=(K,))
+    for n, prompt in enumerate(measured.prompt.values):
+        part = cl.shared_part(measured.sel(prompt=[prompt]))
+        null = float(cl.null_of(part, VARIANT).value.mean())
+        relative = (null - float(part[VARIANT].where(part.block_1 != part.block_2).mean())) / null
+        assert float(of_nulls.without_isotropic.sel(coordinates="own", k=K)[n]) == pytest.approx(relative, abs=1e-4)
+
+
+def test_the_shared_part_is_a_measurement_like_the_whole(measured):
+    shared = cl.shared_part(measured)
+    assert float(cl.null_of(shared, VARIANT).error.max()) < 1e-4
+    summary = cl.depth_summary(shared, VARIANT)["mean"].sel(k=K)
+    assert float(summary.sel(pairs="all pairs")) < float(cl.depth_summary(measured, VARIANT)["mean"].sel(k=K)[0])
+    both = side_by_side(**with_shared_part(untrained=measured, trained=measured))
+    assert both.network.values.tolist() == ["untrained", "trained", SHARED]
+    np.testing.assert_array_equal(both[VARIANT].sel(network=SHARED), shared[VARIANT])
+    assert not [name for name in both.variables if name.startswith("shared_")]
+
+
+def test_effects_of_the_shared_part_are_those_of_its_numbers(measured):
+    pair = {"trained": measured, "untrained": measured}
+    found = effects.of_shared_depth(pair, VARIANT, K)
+    each = 1 - cl.shared_part(measured)[VARIANT].sel(k=K)
+    mean = float(each.where(each.block_1 != each.block_2).mean())
+    assert found["coupled"].value == pytest.approx(mean) and found["emerged"].value == 0
+    whole = 1 - float(measured[VARIANT].where(measured.block_1 != measured.block_2).mean())
+    assert found["lacks"].value == pytest.approx(whole - mean, abs=1e-6)
+    assert effects.of_shared_depth({"trained": xr.Dataset(), "untrained": measured}, VARIANT, K) == {}
+
+
+def test_products_alone_have_no_shared_part_and_say_so(model):
+    ds = cl.measure_depth(model, [PARIS], ks=(K,), formed=False)
+    assert shared_parts(VARIANT, one=ds) == {} and list(with_shared_part(trained=ds)) == ["trained"]
+    with pytest.raises(
+        ParameterError, match="'nano-neox' holds no shared part; measure_depth has it unless `formed` is"
+    ):
+        cl.shared_part(ds)

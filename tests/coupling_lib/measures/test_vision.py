@@ -1,0 +1,121 @@
+"""Measurements of vision transformers against brute force in float64: whole forward passes, full decompositions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tests.reference import brute_force_jacobian
+
+import coupling_lib as cl
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures import vision
+from coupling_lib.models.drop_path import draw_gates, fixed_gates
+from coupling_lib.provenance import prompts_hash
+from tests import tiny
+
+K = 4
+OFF = ~np.eye(tiny.BLOCKS, dtype=bool)
+
+
+@pytest.fixture(scope="module")
+def hf():
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        **tiny.STACK, image_size=8, patch_size=2, num_channels=1, num_labels=3, initializer_range=0.2
+    )
+    return transformers.ViTForImageClassification._from_config(config).double().eval()
+
+
+@pytest.fixture(scope="module")
+def model(hf):
+    return cl.wrap_model(hf, name="tiny-vit")
+
+
+@pytest.fixture(scope="module")
+def images():
+    return list(torch.randn(2, 1, 1, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+
+
+def brute_force(hf, image, pair, k=K) -> dict[str, np.ndarray]:
+    """Two variants of every pair of blocks at one pair of tokens, by nested loops."""
+    J = [brute_force_jacobian(hf, block, {"pixel_values": image}, *pair).numpy() for block in hf.vit.layers]
+    out = {name: np.zeros((len(J), len(J))) for name in ("normalized_miscoupling", "released_trace")}
+    for a, Ja in enumerate(J):
+        s = np.linalg.svd(Ja)[1][:k]
+        for b, Jb in enumerate(J):
+            U, _, Vt = np.linalg.svd(Jb)
+            A = U[:, :k].T @ Ja @ Vt[:k].T
+            out["normalized_miscoupling"][a, b] = np.linalg.norm(A - np.diag(np.diag(A))) / np.linalg.norm(A)
+            out["released_trace"][a, b] = np.linalg.norm(np.abs(A) - np.diag(s)) / s.sum()
+    return out | {"frobenius_norm": np.array([np.linalg.norm(Ja) for Ja in J])}
+
+
+def test_every_relation_equals_brute_force_in_float64_in_both_orders_of_tokens(hf, model, images):
+    ds = cl.measure_relations(model, images, k=K)
+    assert list(ds.relation.values) == list(vision.RELATIONS)
+    for number, image in enumerate(images):
+        for relation in vision.RELATIONS:
+            one = ds.sel(relation=relation).isel(prompt=number)
+            wanted = brute_force(hf, image, (int(one.token_in), int(one.token_out)))
+            for name, values in wanted.items():
+                np.testing.assert_allclose(one[name].values, values, rtol=1e-6, atol=1e-9, err_msg=f"{relation} {name}")
+
+
+def test_both_orders_of_two_tokens_are_different_matrices_and_neither_is_zero(model, images):
+    ds = cl.measure_relations(model, images[:1], k=K)
+    there, back = (ds.sel(relation=name) for name in ("patch a to b", "patch b to a"))
+    assert (int(there.token_in), int(there.token_out)) == (int(back.token_out), int(back.token_in)) == (6, 11)
+    assert (ds.frobenius_norm > 1e-6).all()
+    assert not np.allclose(there.normalized_miscoupling.values[:, OFF], back.normalized_miscoupling.values[:, OFF])
+
+
+def test_the_class_token_of_measure_depth_is_the_relation_class(model, images):
+    depth = cl.measure_depth(model, images, ks=(K,), token=0).normalized_miscoupling.sel(k=K).values
+    ours = cl.measure_relations(model, images, k=K).sel(relation="class").normalized_miscoupling.values
+    np.testing.assert_allclose(ours, depth, atol=1e-9)
+
+
+def test_relations_join_over_images_as_one_measurement_gives_them(model, images, tmp_path):
+    together = cl.measure_relations(model, images, k=K)
+    swept = cl.sweep(cl.measure_relations, model, images, k=K, store=tmp_path)
+    np.testing.assert_allclose(swept.normalized_miscoupling.values, together.normalized_miscoupling.values, atol=1e-9)
+    assert list(swept.relation.values) == list(vision.RELATIONS)
+
+
+def test_the_null_repeats_and_lies_at_its_closed_form(model, images):
+    ds = cl.measure_relations(model, images, k=K)
+    null = cl.relations_null(ds, "normalized_miscoupling", n_samples=40, seed=3)
+    np.testing.assert_array_equal(null, cl.relations_null(ds, "normalized_miscoupling", n_samples=40, seed=3))
+    np.testing.assert_allclose(null.mean(("sample", "block_1")), np.sqrt(1 - 1 / K), rtol=0.05)
+
+
+def test_drop_path_is_off_while_measuring_and_on_equals_brute_force_through_the_same_gates(hf, model, images):
+    image = images[0]
+    ds = cl.measure_drop_path(model, [image], rate=0.4, draws=2, k=K, token=0, seed=5)
+    wanted = brute_force(hf, image, (0, 0))["normalized_miscoupling"][OFF].mean()
+    assert float(ds["off"][0]) == pytest.approx(wanted, abs=1e-6)
+    generator = torch.Generator().manual_seed((5 + int(prompts_hash([image]), 16)) % 2**63)
+    for draw in range(2):
+        with fixed_gates(hf.vit.layers, draw_gates(0.4, tiny.BLOCKS, generator)):
+            wanted = brute_force(hf, image, (0, 0))["normalized_miscoupling"][OFF].mean()
+        assert float(ds["on"][0, draw]) == pytest.approx(wanted, abs=1e-6)
+    assert not np.allclose(ds["on"], ds["off"])
+
+
+def test_drop_path_at_rate_zero_changes_nothing_and_images_have_draws_of_their_own(model, images):
+    none = cl.measure_drop_path(model, images, rate=0.0, draws=1, k=K)
+    np.testing.assert_allclose(none["on"][:, 0], none["off"])
+    many = cl.measure_drop_path(model, images, rate=0.4, draws=3, k=K, seed=1)
+    alone = cl.measure_drop_path(model, images[1:], rate=0.4, draws=3, k=K, seed=1)
+    np.testing.assert_allclose(many["on"][1:], alone["on"])
+
+
+def test_what_cannot_be_measured_is_refused_in_one_line(model, images):
+    with pytest.raises(ParameterError, match="reads no images; give a vision transformer such as 'nano-vit'"):
+        cl.measure_relations(cl.wrap_model(tiny.llama(), name="llama"), torch.tensor([[1, 2, 3]]))
+    with pytest.raises(ParameterError, match="k is 99; tiny-vit has width 32"):
+        cl.measure_relations(model, images, k=99)
+    with pytest.raises(ParameterError, match="draws is 0"):
+        cl.measure_drop_path(model, images, draws=0)

@@ -1,0 +1,80 @@
+"""The public names that scripts outside the project call, as they are written down for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import coupling_lib as cl
+from coupling_lib.inputs.prompts import PARIS
+
+
+@pytest.fixture(scope="module")
+def model():
+    return cl.load_model("nano-neox")
+
+
+def test_every_public_name_can_be_reached():
+    assert all(callable(getattr(cl, name)) or isinstance(getattr(cl, name), dict) for name in cl.__all__)
+    assert set(cl.__all__) <= set(dir(cl))
+    with pytest.raises(AttributeError, match="no attribute 'measure_deth'"):
+        cl.measure_deth  # ruff: ignore[useless-expression]
+
+
+def test_load_model_takes_every_argument_of_the_contract():
+    model = cl.load_model("nano-llama", precision="nf4", untrained=False, revision=None, device=None)
+    assert (model.n_blocks, model.d_model, model.precision) == (12, 96, "nf4")
+
+
+def test_trace_and_jacobian(model):
+    trace = cl.trace(model, PARIS)
+    assert (trace.n_blocks, trace.d_model) == (12, 96) and trace.n_tokens == len(trace.tokens)
+    assert trace.hidden.shape == (13, trace.n_tokens, 96)
+    J = trace.jacobian(block=8, token_in=-1, token_out=None)
+    V = torch.randn(96, 3, generator=torch.Generator().manual_seed(0))
+    assert J.shape == (96, 96) and J.dense().shape == (96, 96)
+    assert (J @ V).shape == (J.T @ V).shape == (96, 3)
+    U, S, Vh, residual = J.svd(k=10)
+    assert [x.shape for x in (U, S, Vh, residual)] == [(96, 10), (10,), (10, 96), (10,)]
+    assert J.svd(k=10).residual.max() < 1e-5
+    ids = torch.tensor([model.tokenizer(PARIS)["input_ids"]])
+    assert torch.equal(cl.trace(model, ids).hidden, trace.hidden)
+    assert trace.route in ("attention", "cache", "state", "sequence")
+
+
+def test_metrics(model):
+    trace = cl.trace(model, PARIS)
+    J1, svd1, svd2 = trace.jacobian(8), trace.jacobian(8).svd(10), trace.jacobian(4).svd(10)
+    A = cl.coupling_matrix(J1, svd2, 10)
+    torch.testing.assert_close(A, svd2.U.T @ J1.dense() @ svd2.Vh.T, rtol=1e-4, atol=1e-5)
+    off = A - A.diag().diag()
+    assert float(cl.miscoupling(A)) == pytest.approx(float(off.norm()), rel=1e-5)
+    assert float(cl.miscoupling(A, normalized=True)) == pytest.approx(float(off.norm() / A.norm()), rel=1e-5)
+    signed, absolute = ((A - svd1.S.diag()).norm(), (A.abs() - svd1.S.diag()).norm())
+    assert float(cl.mismatch(A, svd1.S)) == pytest.approx(float(signed / svd1.S.norm()), rel=1e-5)
+    released = cl.mismatch(A, svd1.S, absolute=True, norm="trace")
+    assert float(released) == pytest.approx(float(absolute / svd1.S.sum()), rel=1e-5)
+    x = trace.hidden
+    assert cl.line_shape_score(x).shape == cl.expodistance(x).shape == (trace.n_tokens,)
+    assert cl.line_shape_score(x[:, -1]).shape == ()
+
+
+def test_measurements(model):
+    assert set(cl.measure_depth(model, [PARIS], ks=(10, 30, 50), token=-1).mismatch.dims) == {
+        "prompt",
+        "k",
+        "block_1",
+        "block_2",
+    }
+    assert "mismatch" in cl.measure_tokens(model, PARIS, block=3)
+    assert "line_shape_score" in cl.measure_trajectories(model, [PARIS])
+    assert "singular_values" in cl.measure_spectra(model, [PARIS])
+
+
+def test_drawing_needs_no_torch():
+    figures = "depth, emergence, show, style, trajectories"
+    code = f"import sys; from companion.figures import {figures}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,47 @@
+"""Docstrings: the public names teach, everything else has one line that says what its name does not."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import coupling_lib as cl
+from coupling_lib.paths import PACKAGE, ROOT
+
+HOMES = {Path(PACKAGE, *home.split(".")).with_suffix(".py"): set(names) for home, names in cl._HOMES.items()}
+FUNCTIONS = sorted(name for name in cl.__all__ if inspect.isfunction(getattr(cl, name)))
+
+
+def definitions(node: ast.AST, public: set[str], inside: str = "") -> Iterator[tuple[str, ast.AST, bool]]:
+    """Every class and function of a file: its name, its tree, and whether `cl` exports it or what it belongs to."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef):
+            known = child.name in public if not inside else not child.name.startswith("_") and bool(public)
+            yield f"{inside}{child.name}", child, known
+            yield from definitions(child, public if known else set(), f"{inside}{child.name}.")
+
+
+def test_what_is_not_public_is_said_in_one_line():
+    long = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted([*Path(PACKAGE).rglob("*.py"), *(ROOT / "companion").rglob("*.py")])
+        for name, tree, public in definitions(ast.parse(path.read_text(encoding="utf-8")), HOMES.get(path, set()))
+        if not public and "\n" in (ast.get_docstring(tree) or "")
+    ]
+    assert long == []
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_public_function_says_what_it_takes_returns_and_shows_an_example(name):
+    function = getattr(cl, name)
+    text, taken = inspect.getdoc(function), set(inspect.signature(function).parameters)
+    sections = re.split(r"^(Args|Returns|Yields|Raises|Example|Examples):$", text, flags=re.MULTILINE)
+    said = dict(zip(sections[1::2], sections[2::2], strict=True))
+    assert taken <= set(re.findall(r"^    (\w+):", said["Args"], re.MULTILINE))
+    assert said.get("Returns") or said.get("Yields")
+    assert ">>> " in said.get("Example", "") + said.get("Examples", "")

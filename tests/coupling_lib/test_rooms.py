@@ -1,0 +1,104 @@
+"""The house: its rooms, which import one way only, and the sizes that keep it small."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from coupling_lib.paths import ROOT
+
+# From the ground up; a room imports from itself and from rooms before it, and the library nothing of the companion.
+ROOMS = [
+    *("coupling_lib", "coupling_lib.metrics", "coupling_lib.svd", "coupling_lib.blocks", "coupling_lib.models"),
+    *("coupling_lib.inputs", "coupling_lib.jacobian", "coupling_lib.store", "coupling_lib.measures"),
+    *("companion.tables", "companion.figures", "companion.training", "companion.notebook"),
+]
+HOUSES = [ROOT / "coupling_lib", ROOT / "companion"]
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for house in HOUSES
+    for path in sorted(house.rglob("*.py"))
+    if path != house / "__init__.py"
+}
+
+
+def room(module: str) -> str:
+    """The folder of a module; what lies beside the folders is the ground floor."""
+    house, first, *_ = module.split(".")
+    return f"{house}.{first}" if (ROOT / house / first).is_dir() else house
+
+
+def run_time(node: ast.AST) -> Iterator[ast.AST]:
+    """Every statement that is run, wherever it stands; what is there for annotations alone is not."""
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield child
+            yield from run_time(child)
+
+
+def imports(source: str) -> set[str]:
+    """Every module of the two houses that a text imports."""
+    found = set()
+    for node in run_time(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            full = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in full.values()}
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & set(MODULES)
+
+
+GRAPH = {module: imports(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
+
+
+def upward(graph: dict[str, set[str]]) -> list[str]:
+    """The imports that lead from a room to a later one."""
+    place = {name: number for number, name in enumerate(ROOMS)}
+    return [f"{a} imports {b}" for a, found in graph.items() for b in found if place[room(b)] > place[room(a)]]
+
+
+def circle(graph: dict[str, set[str]]) -> set[str]:
+    """The modules that are on a circle of imports, or lead to one: what is left when all that import nothing go."""
+    left = {module: found - {module} for module, found in graph.items()}
+    while free := {module for module, found in left.items() if not found & set(left)}:
+        left = {module: found for module, found in left.items() if module not in free}
+    return set(left)
+
+
+def test_every_folder_is_a_known_room():
+    assert {room(module) for module in MODULES} == set(ROOMS)
+
+
+def test_a_room_imports_only_from_rooms_before_it():
+    assert upward(GRAPH) == []
+    wrong = {"coupling_lib.measures.depth": {"companion.figures.depth"}, "coupling_lib.errors": set()}
+    assert upward(wrong) == ["coupling_lib.measures.depth imports companion.figures.depth"]
+
+
+def test_no_module_imports_itself_by_a_detour():
+    assert circle(GRAPH) == set()
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == {"a", "b", "c"}
+
+
+def test_imports_inside_functions_count_and_those_for_annotations_do_not():
+    inside = "def f():\n    from coupling_lib.svd import krylov\n"
+    annotations = "if TYPE_CHECKING:\n    from coupling_lib.metrics.coupling import mismatch\n"
+    assert imports(inside + annotations) == {"coupling_lib.svd.krylov"}
+
+
+def test_the_ground_floor_holds_at_most_five_files():
+    assert len(list((ROOT / "coupling_lib").glob("*.py"))) <= 5
+
+
+def test_every_file_is_short():
+    lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in MODULES.items()}
+    assert {module: length for module, length in lengths.items() if length > 320} == {}
+
+
+def test_importing_the_library_loads_none_of_what_it_stands_on():
+    heavy = "{'torch', 'transformers', 'numpy', 'pandas', 'xarray', 'matplotlib'}"
+    code = f"import sys, coupling_lib; sys.exit(str({heavy} & set(sys.modules)) if {heavy} & set(sys.modules) else 0)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr

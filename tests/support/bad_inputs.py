@@ -1,0 +1,303 @@
+"""Inputs that people really give and that cannot work: what is called, and what its one line says.
+
+What `tests/coupling_lib` refuses already beside what they accept is not repeated here:
+truncated and pickled weights, GGUF files cut short, misspelt aliases, names that are empty, shapes of token ids.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tiny
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import coupling_lib as cl
+
+CODE = "__import__('os').system('touch ran')"
+TEXT = "one two three four five"
+MATRICES = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Rig:
+    """What the calls are made on: models, a trace, a store with one measurement, a folder for files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.store = folder, folder / "store"
+        self.model, self.vision = cl.load_model("nano-neox"), cl.load_model("nano-vit")
+        self.bare = cl.wrap_model(tiny.llama(), name="bare")
+        self.trace = cl.trace(self.model, TEXT)
+        self.depth = cl.sweep(cl.measure_depth, self.model, [TEXT], ks=(3,), store=self.store)
+        tiny.save_llama(folder / "llama")
+
+    def file(self, name: str, content: str | bytes) -> Path:
+        path = self.folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+        return path
+
+    def copied(self, **config: Any) -> Path:
+        """A copy of the tiny decoder whose configuration says something else."""
+        copy = self.folder / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.folder / "llama", copy)
+        said = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps(said | config))
+        return copy
+
+    def spoilt(self, value: float) -> Path:
+        """A copy whose embedding holds a value."""
+        weights = self.copied() / "model.safetensors"
+        tensors = load_file(weights)
+        tensors["model.embed_tokens.weight"][:] = value
+        save_file(tensors, weights, {"format": "pt"})
+        return weights.parent
+
+    def picture(self, content: bytes) -> Path:
+        (self.folder / "pictures").mkdir(exist_ok=True)
+        return self.file("pictures/one.png", content).parent
+
+
+class Bad(NamedTuple):
+    """One row: its name, the call, and what the message matches."""
+
+    name: str
+    call: Callable[[Rig], Any]
+    message: str
+
+
+def spoilt_in_memory(value: float) -> transformers.PreTrainedModel:
+    hf = tiny.llama()
+    hf.model.embed_tokens.weight.data[5, 3] = value
+    return hf
+
+
+def without_blocks() -> transformers.PreTrainedModel:
+    config = transformers.LlamaConfig(**tiny.STACK | {"num_hidden_layers": 0}, vocab_size=50, num_key_value_heads=2)
+    return transformers.LlamaForCausalLM(config)
+
+
+def loading(name: Any, message: str, **arguments: Any) -> Bad:
+    row = f"model {str(name)[:30]!a} {arguments or ''}"
+    return Bad(row, lambda rig: cl.load_model(name, device="cpu", **arguments), message)
+
+
+def of_folder(what: str, message: str, **config: Any) -> Bad:
+    return Bad(f"config with {what}", lambda rig: cl.load_model(rig.copied(**config), device="cpu"), message)
+
+
+def read(name: str, content: str | bytes, message: str) -> Bad:
+    return Bad(f"prompts in {name}", lambda rig: cl.load_prompts(rig.file(name, content)), message)
+
+
+def traced(what: str, given: Any, message: str) -> Bad:
+    return Bad(f"trace of {what}", lambda rig: cl.trace(rig.model, given), message)
+
+
+def seen(what: str, image: Any, message: str) -> Bad:
+    return Bad(f"image with {what}", lambda rig: cl.trace(rig.vision, image), message)
+
+
+def tokens(message: str, **settings: Any) -> Bad:
+    arguments = {"block": 1, "k": 3} | settings
+    return Bad(f"measure_tokens {settings}", lambda rig: cl.measure_tokens(rig.model, [TEXT], **arguments), message)
+
+
+def moved(message: str, **settings: Any) -> Bad:
+    return Bad(f"noise with {settings}", lambda rig: cl.measure_perturbation(rig.model, [TEXT], **settings), message)
+
+
+LIBRARY = [
+    # Names of models: none may become a path outside, a system call that fails, or a command.
+    loading("../../etc", "'../../etc' is no alias, no folder and no Hugging Face id; an id has the form"),
+    loading("/etc", "'/etc' has no config.json; choose a model in the transformers format"),
+    loading("nano_neox", "no model is called 'nano_neox'; did you mean 'nano-neox'"),
+    loading("a/b/c", "'a/b/c' is no alias, no folder and no Hugging Face id"),
+    loading("https://huggingface.co/gpt2", "is no alias, no folder and no Hugging Face id"),
+    loading("nano-neox\0", r"model is 'nano-neox\\x00'; a name has printable characters"),
+    loading("x" * 5000, r"model is 'xxx.*\(5,002 characters\); a name has printable characters, at most 255"),
+    loading("org/" + "n" * 300, "a name has printable characters, at most 255 between slashes"),
+    loading(CODE, "no model is called .*touch ran.*see data/models.csv"),
+    loading("$(touch ran)", r"no model is called '\$\(touch ran\)'"),
+    loading(b"nano-neox", "model is b'nano-neox'; it must be an alias"),
+    loading(["nano-neox"], r"model is \['nano-neox'\]; it must be an alias"),
+    Bad("an empty folder", lambda rig: cl.load_model(rig.store), "has no config.json"),
+    Bad("weights alone", lambda rig: cl.load_model(rig.folder / "llama" / "model.safetensors"), "does not exist|no al"),
+    # How a model is loaded.
+    loading("nano-neox", "precision is 'fp32'; it must be one of float32, bfloat16", precision="fp32"),
+    loading("nano-neox", "precision is None; it must be one of", precision=None),
+    loading("nano-neox", r"precision is \['nf4'\]; it must be one of", precision=["nf4"]),
+    loading("nano-neox", "'nano-neox' has no revision 'step99'; choose one of step0", revision="step99"),
+    loading("nano-neox", r"has no revision '\.\./\.\.'; choose one of step0", revision="../.."),
+    loading("nano-neox", "revision is 1000; it must be a branch", revision=1000),
+    loading("nano-neox", "seed is 1180591620717411303424; it must be a whole number from 0", seed=2**70),
+    loading("nano-neox", "seed is '0'; it must be a whole number", seed="0"),
+    loading("nano-neox", "memory is '8XB'; it must be a text such as '8GiB'", memory="8XB"),
+    loading("nano-neox", r"memory is '999.*\(5,004 characters\); it must be a text", memory="9" * 5000 + "GB"),
+    loading("nano-neox", "memory is nan; it must be a text", memory=float("nan")),
+    loading("nano-neox", "'nano-neox' needs .* and memory allows 0.0 MB", memory="1KB"),
+    # Files of a model that do not say what is in them.
+    of_folder("fewer blocks", "says 2 blocks, and the weights are of 3; take both", num_hidden_layers=2),
+    of_folder("more blocks", r"lack \d+ of the model's tensors \(model.layers.3", num_hidden_layers=7),
+    of_folder("no block", "has no list of 0 blocks|lack|weights hold more", num_hidden_layers=0),
+    of_folder("a negative width", "RuntimeError.*negative dimension.*check its values", hidden_size=-32),
+    of_folder("ten million blocks", "says that it has 10,000,000 blocks, and at most 10,000", num_hidden_layers=10**7),
+    of_folder("another vocabulary", "lm_head.weight is 280 x 32, and config.json asks for 100 x 32", vocab_size=100),
+    of_folder("code as activation", "KeyError.*touch ran.*check its values", hidden_act=CODE),
+    of_folder("an unknown rotation", "KeyError.*check its values", rope_scaling={"type": "nonsense"}),
+    of_folder("a list as quantisation", r"are quantised already \(\[1\]\)", quantization_config=[1]),
+    of_folder("a list as type", r"model type \['llama'\]: transformers .* has no such model", model_type=["llama"]),
+    Bad("NaN embeddings in a folder", lambda rig: cl.load_model(rig.spoilt(np.nan)), "embed_tokens.weight hold .* NaN"),
+    Bad(
+        "a folder as config",
+        lambda rig: [f := rig.copied(), (f / "config.json").unlink(), (f / "config.json").mkdir(), cl.load_model(f)],
+        "config.json of .* is damaged; fetch it again",
+    ),
+    Bad(
+        "a config of brackets",
+        lambda rig: [f := rig.copied(), (f / "config.json").write_text("[" * 100_000), cl.load_model(f)],
+        "config.json of .* is damaged; fetch it again",
+    ),
+    Bad(
+        "a damaged tokenizer",
+        lambda rig: [f := rig.copied(), (f / "tokenizer.json").write_text("{no"), cl.load_model(f)],
+        "cannot be loaded by transformers .*check that its configuration, weights and tokenizer",
+    ),
+    Bad("a GGUF of zeros", lambda rig: cl.load_model(rig.file("zeros.gguf", b"GGUF" + bytes(60))), "zeros.gguf.*damag"),
+    Bad(
+        "a GGUF with endless tables",
+        lambda rig: cl.load_model(rig.file("endless.gguf", b"GGUF\x03\0\0\0" + b"\xff" * 16)),
+        "endless.gguf.*damaged or truncated",
+    ),
+    # Models from memory.
+    Bad("no model", lambda rig: cl.wrap_model(None), "hf_model is a NoneType; a transformers PreTrainedModel"),
+    Bad("a text as tokenizer", lambda rig: cl.wrap_model(tiny.llama(), "gpt2"), "tokenizer is 'gpt2'; a transformers"),
+    Bad("a model without blocks", lambda rig: cl.wrap_model(without_blocks()), "has no list of 0 blocks"),
+    Bad(
+        "a convolutional network",
+        lambda rig: cl.wrap_model(transformers.ResNetModel(transformers.ResNetConfig(hidden_sizes=[8], depths=[1]))),
+        "ResNetModel does not say how large its images are",
+    ),
+    Bad(
+        "NaN in the embedding of one token",
+        lambda rig: cl.measure_depth(cl.wrap_model(spoilt_in_memory(np.nan)), [torch.tensor([[4, 5, 6, 5]])], ks=(3,)),
+        "the state at position 1 holds NaN or infinite values before block 1, in the embedding",
+    ),
+    # What a model is asked to read.
+    traced("nothing", "", "prompt 1 of 1 is an empty text; write one, or leave it out"),
+    traced("blanks", " \n", "prompt 1 of 1 is an empty text"),
+    traced("a NUL", "a\0b", r"holds the control character '\\x00' at position 1; take it out"),
+    traced("a terminal's escape", "\x1b[31mred", r"holds the control character '\\x1b' at position 0"),
+    traced("half a character", "\ud800", r"holds the control character '\\ud800' at position 0"),
+    traced("100,000 tokens", "word " * 100_000, r"the input has 10000\d tokens; nano-neox reads at most 512"),
+    traced("booleans", torch.ones(1, 3, dtype=torch.bool), r"dtype torch.bool; input_ids is \(1, n\)"),
+    traced("complex ids", torch.zeros(1, 3, dtype=torch.complex64), r"torch.complex64; input_ids is \(1, n\)"),
+    traced("a sparse tensor", torch.tensor([[1, 2]]).to_sparse(), r"input_ids is \(1, n\) with n >= 1, integer"),
+    traced("ids of no device", torch.zeros(1, 3, dtype=torch.long, device="meta"), r"input_ids is \(1, n\)"),
+    traced("a negative id", torch.tensor([[3, -1]]), "a token id lies outside the vocabulary of nano-neox"),
+    Bad("a name instead of a model", lambda rig: cl.trace("nano-neox", TEXT), "model is 'nano-neox' .*; pass"),
+    Bad("model and text swapped", lambda rig: cl.trace(TEXT, rig.model), "model is 'one .*; pass what"),
+    Bad("text without a tokenizer", lambda rig: cl.trace(rig.bare, TEXT), "bare has no tokenizer and was given a text"),
+    seen("three channels", torch.zeros(1, 3, 8, 8), r"shape \(1, 3, 8, 8\), and nano-vit reads \(1, 1, 8, 8\)"),
+    seen("another size", torch.zeros(1, 1, 16, 16), r"and nano-vit reads \(1, 1, 8, 8\); cl.load_images brings"),
+    seen("bytes", torch.zeros(1, 1, 8, 8, dtype=torch.uint8), r"dtype torch.uint8; pixel_values is"),
+    seen("values up to 255", torch.full((1, 1, 8, 8), 255.0), "has values up to 255; .*divide bytes by 255"),
+    seen("NaN", torch.full((1, 1, 8, 8), np.nan), "the image holds NaN or infinite values"),
+    # Which Jacobian.
+    Bad("block 12 of 12", lambda rig: rig.trace.jacobian(12), "block is 12; nano-neox has 12, counted from 0"),
+    Bad("block 1.5", lambda rig: rig.trace.jacobian(1.5), "block is 1.5; .* give a whole number"),
+    Bad("block NaN", lambda rig: rig.trace.jacobian(np.nan), "block is nan; .* give a whole number"),
+    Bad("token 99", lambda rig: rig.trace.jacobian(0, token_in=99), r"token_in is 99; this input has \d tokens"),
+    Bad("token 2.0", lambda rig: rig.trace.jacobian(0, token_out=2.0), "token_out is 2.0; this input has"),
+    Bad("swapped tokens", lambda rig: rig.trace.jacobian(3, 4, 1).dense(), "in=1 and token_out=4"),
+    Bad("boundary", lambda rig: rig.trace.jacobian(0, boundary="hidden"), "boundary is 'hidden'; it must be 'block'"),
+    *(
+        Bad(
+            f"svd with k {k!r}",
+            lambda rig, k=k: rig.trace.jacobian(0).svd(k),
+            "k is .*, so it must be a whole number from 1 to 96",
+        )
+        for k in (0, -1, 97, 2.5, "5", True, None)
+    ),
+    Bad("triplets of a text", lambda rig: cl.top_triplets("J", 1), "is a str; a matrix or an object"),
+    Bad("k 1.5 of a matrix", lambda rig: cl.top_triplets(MATRICES[0], 1.5), "k is 1.5; .*, so it must be .* 1 to 8"),
+    Bad("k True of matrices", lambda rig: cl.top_triplets_stacked(MATRICES, True), "k is True; a .* Jacobian has 8"),
+    Bad("k of an operator", lambda rig: cl.golub_kahan(MATRICES[0], 9), "k is 9; a .* operator has 8 singular values"),
+    # Measures.
+    Bad("no measure", lambda rig: cl.sweep("depth", rig.model, [TEXT]), "measure is 'depth'; pass a function"),
+    Bad("a measure of a name", lambda rig: cl.measure_depth("nano-neox", [TEXT]), "model is .*; pass what"),
+    Bad(
+        "one name for several", lambda rig: cl.measure_models("nano-neox", [TEXT], ks=(3,)), r"such as \['nano-neox'\]"
+    ),
+    tokens("block is '1'; nano-neox has 12 blocks, counted from 0, so it must", block="1"),
+    tokens("other is 12; nano-neox has 12 blocks", other=12),
+    tokens("block is -1; nano-neox has 12 blocks", block=-1),
+    tokens("kind is 'both'; it must be one of self, input, output", kind="both"),
+    tokens("tokens is 2.5; a comparison takes 2 at least, so", tokens=2.5),
+    tokens("the fixed token, at position 0 .* attends to 0 tokens besides itself", kind="output", fixed=0),
+    moved(r"noise is \[nan\]; it must be relative noise levels above 0", noise=(np.nan,)),
+    moved(r"noise is \[inf\]; it must be relative noise levels", noise=(np.inf,)),
+    moved("noise is '0.1'; it must be relative noise levels", noise="0.1"),
+    moved("draws is 1.5; it must be a whole number from 1", draws=1.5),
+    moved("seed is -1; it must be a whole number from 0", seed=-1),
+    Bad(
+        "window '3'",
+        lambda rig: cl.measure_trajectories(rig.model, [TEXT], window="3"),
+        "window is '3'; exp",
+    ),
+    Bad("window 4", lambda rig: cl.measure_trajectories(rig.model, [TEXT], window=4), "window is 4; expected an odd"),
+    Bad("an unknown variant", lambda rig: cl.depth_summary(rig.depth, "misc"), "the variant 'misc' is unknown; choose"),
+    Bad("the null of a number", lambda rig: cl.null_of(rig.depth, 3), "names is 3; expected a list of names"),
+    Bad(
+        "a precision that is none",
+        lambda rig: cl.measure_precision("nano-neox", [TEXT], ["fp8"], k=3),
+        "precisions has 'fp8'; give a list of some of float32",
+    ),
+    Bad("steps of words", lambda rig: cl.measure_emergence("nano-neox", [TEXT], "a,b"), "'steps' is 'a,b'; it"),
+    Bad("a step too far", lambda rig: cl.measure_emergence("nano-neox", [TEXT], (0, 7)), "'nano-neox' has no step 7"),
+    Bad(
+        "steps of 5,000 digits",
+        lambda rig: cl.measure_emergence("nano-neox", [TEXT], "0," + "9" * 5000),
+        r"parameter 'steps' is '0,999.*\(5,004 characters\); it must be",
+    ),
+    # Files of prompts, and pictures.
+    read("header.csv", "prompt,rating\n", "holds no prompt; expected one a line"),
+    read("unclosed.csv", 'prompt\n"never closed\nlost\n', r"is no table \(unexpected end of data\)"),
+    read("huge.csv", "prompt\n" + "x" * 200_000, r"is no table \(field larger than field limit"),
+    read("nul.txt", "a\0b\n", r"the prompt in line 1 .*nul.txt' holds the control character '\\x00' at position 1"),
+    read("utf16.txt", "hello".encode("utf-16"), "cannot be read .*expected UTF-8 text"),
+    read("deep.jsonl", "[" * 100_000, "line 1 of .*deep.jsonl' is no prompt"),
+    read("half.jsonl", '{"prompt": "\\ud800"}', r"line 1 .*half.jsonl' holds the control character '\\ud800'"),
+    read("infinite.jsonl", '{"prompt": "x", "rating": 1e999}', "line 1 of .*infinite.jsonl' is no prompt"),
+    Bad(
+        "prompts in a pipe",
+        lambda rig: [os.mkfifo(p := rig.folder / "pipe.txt"), cl.load_prompts(p)],
+        r"pipe.txt' cannot be read \(it is a pipe or a device\)",
+    ),
+    Bad("a prompt set of code", lambda rig: cl.load_prompts(CODE), "the prompt set .*touch ran.* is unknown; choose"),
+    Bad("no prompt set", lambda rig: cl.load_prompts(None), "the prompt set is None; expected a name or a path"),
+    Bad("half a prompt", lambda rig: cl.load_prompts(n=1.5), "n is 1.5; the set has 120 prompts"),
+    Bad("a word as seed", lambda rig: cl.load_prompts(n=3, seed="a"), "seed is 'a'; it must be a whole number from 0"),
+    Bad("a number as folder", lambda rig: cl.load_prompts("arc", folder=3), "folder is 3; expected a name or a path"),
+    *(
+        Bad(
+            f"picture {content!r}",
+            lambda rig, c=content: cl.load_images(rig.picture(c), rig.vision.hf.config, 1),
+            "the picture .* cannot be read",
+        )
+        for content in (b"no picture", b"", b"\x89PNG\r\n\x1a\n" + bytes(20))
+    ),
+    Bad("half a picture", lambda rig: cl.load_images("digits", rig.vision.hf.config, 1.5), "images is 1.5; it must be"),
+    Bad("pictures of nothing", lambda rig: cl.load_images(None, rig.vision.hf.config), "pictures is None; it must be"),
+    Bad(
+        "a rate in quotes",
+        lambda rig: cl.measure_drop_path(rig.vision, torch.zeros(1, 1, 8, 8), rate="0.3"),
+        "rate is '0.3'; a rate of stochastic depth is from 0 to below 1",
+    ),
+]

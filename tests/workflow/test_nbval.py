@@ -1,0 +1,216 @@
+"""The outputs that notebooks carry: what `pytest --nbval notebooks` compares, and whether it finds a changed number."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import nbformat
+import numpy as np
+import pytest
+import xarray as xr
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbval.plugin import IPyNbFile
+from papermill.inspection import inspect_notebook
+
+from coupling_lib.errors import CouplingError
+from coupling_lib.paths import ROOT
+from coupling_lib.store import files
+from notebooks.conftest import MOST, SPREADS, allowed, near, rounded_up
+from workflow import spreads
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_make_book_ran_shows_what_the_notebook_holds(path, request):
+    """nbval's own comparison, of all cells; nothing is run a second time."""
+    model = "suite" if path.stem == "generalization" else inspect_notebook(path)["model"]["default"].strip("'\"")
+    ran = nbformat.read(ROOT / "results" / model / path.name, as_version=4).cells
+    fresh = [c for c in ran if c.cell_type == "code" and "injected-parameters" not in c.metadata.get("tags", [])]
+    stored = list(IPyNbFile.from_parent(request.session, path=path).collect())
+    assert [cell.source for cell in fresh] == [one.cell.source for one in stored]
+    differing = {
+        one.name: "\n".join(one.comparison_traceback)
+        for one, cell in zip(stored, fresh, strict=True)
+        if one.options["check"] and not one.compare_outputs(cell.outputs, one.cell.outputs)
+    }
+    assert differing == {}
+
+
+# -- a notebook of one measurement
+
+CELLS = (
+    "from pathlib import Path\nfrom coupling_lib.store.files import open_file\n"
+    "mismatch = open_file(next(Path('measured').rglob('*.safetensors')))[1]['mismatch']",
+    "from matplotlib.figure import Figure\nfrom companion.figures.show import remember, show\n"
+    "show(lambda data: Figure((1, 1)), mismatch.mean('prompt'), name='demo', caption='Mismatch.')",
+    "remember('demo', {'coupling': 1 - float(mismatch.mean())})",
+    "print(f'{float(mismatch.mean()):.3f} over {mismatch.sizes[\"prompt\"]} prompts')",
+)
+
+
+def test_nbval_passes_again_and_fails_once_one_number_of_one_measurement_has_changed(tmp_path):
+    mismatch = np.random.default_rng(0).uniform(0.85, 0.95, (12, 8, 8))
+    # What another processor makes of the same weights, and a changed number.
+    near, changed = mismatch * (1 + 1e-6 * np.random.default_rng(1).normal(size=mismatch.shape)), mismatch.copy()
+    changed[3, 2, 5] = 0.0
+    for name, values in {"stored": mismatch, "near": near, "changed": changed}.items():
+        measured = xr.Dataset({"mismatch": (("prompt", "block_1", "block_2"), values)})
+        files.write(tmp_path / name / "measured", {"model": "m", "measure": "depth"}, measured)
+    notebook = new_notebook(cells=[new_code_cell(cell) for cell in CELLS])
+    NotebookClient(
+        notebook, kernel_name="python3", resources={"metadata": {"path": str(tmp_path / "stored")}}
+    ).execute()
+    for name in ("near", "changed"):
+        nbformat.write(notebook, tmp_path / name / "demo.ipynb")
+    shutil.copy(ROOT / "notebooks" / "conftest.py", tmp_path)
+    command = [sys.executable, "-m", "pytest", "--nbval", "near", "changed", "-rA", "-p", "no:cacheprovider"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+    said = "the spread of demo is unknown; measure it: make spreads ONLY=demo"
+    assert said in run.stdout and "Traceback" not in run.stdout and run.returncode == 2
+    (tmp_path / "spreads.toml").write_text("[demo]\nshown = 0.0\nremembered = 3.1e-6\n")
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+    assert re.findall(r"^PASSED (.*)", run.stdout, re.M) == [
+        *(f"near/demo.ipynb::Cell {n}" for n in range(4)), "changed/demo.ipynb::Cell 0", "changed/demo.ipynb::Cell 3",
+    ]  # fmt: skip
+    assert re.findall(r"^FAILED (\S* \S* \d)", run.stdout, re.M) == []
+
+
+# -- which texts agree
+
+
+@pytest.mark.parametrize(
+    ("fresh", "stored"),
+    [
+        ("0.9061", "0.9062"),  # one digit in the last place
+        ("0.08873232397218833", "0.088732323972188"),
+        ("mean -0.12345678,  0.5", "mean -0.12345679, 0.5"),
+        ("9.99  a\n0.5   b", "10.0 a\n0.5  b"),  # a shorter number moves a column
+        ("1e-05", "9.9e-06"),
+        ("-1e-09", "3e-17"),
+        ("nano-neox step1000 nan 3.11.7", "nano-neox step1000 nan 3.11.7"),
+    ],
+)
+def test_numbers_that_differ_in_their_last_digits_agree(fresh, stored):
+    assert near(fresh, stored) == stored
+
+
+@pytest.mark.parametrize(
+    ("fresh", "stored"),
+    [
+        ("0.9060", "0.9062"),
+        ("0.9063", "0.906"),
+        ("264 numbers", "263 numbers"),
+        ("12", "-12"),
+        ("0.5 low", "0.5 high"),
+        ("0.5 0.6", "0.5"),
+        ("nan", "0.5"),
+        ("step1000", "step1001"),
+        ("3.11.7", "3.11.8"),
+        ("0.25", "-0.25"),
+        ("", "0.5"),
+    ],
+)
+def test_other_texts_do_not(fresh, stored):
+    assert near(fresh, stored) != stored
+
+
+def test_a_number_may_differ_by_what_was_measured_and_no_more():
+    assert near("0.123460", "0.123456", 4e-5) == "0.123456"
+    assert near("0.123460", "0.123456", 3e-5) == "0.123460" == near("0.123460", "0.123456")
+    assert near("step1001", "step1000", math.inf) == "step1000"
+
+
+# -- the table of what was measured
+
+
+def test_the_table_has_every_notebook_and_what_is_allowed_is_its_spread_rounded_up():
+    table = spreads.read()
+    assert sorted(table) == [path.stem for path in NOTEBOOKS]
+    for path in NOTEBOOKS:
+        limits = allowed(path)
+        assert max(limits["shown"], limits["remembered"]) <= MOST
+        assert len(limits["alone"]) == len(table[path.stem].get("alone", {}))
+        for kind in ("shown", "remembered"):
+            limit = limits[kind]
+            assert table[path.stem][kind] <= limit < max(10.01 * table[path.stem][kind], 1e-30)
+    assert spreads.written(table) == SPREADS.read_text(encoding="utf-8")
+
+
+def test_a_notebook_without_a_spread_is_named(tmp_path):
+    with pytest.raises(KeyError, match="the spread of new is unknown; measure it: make spreads ONLY=new"):
+        allowed(tmp_path / "new.ipynb")
+
+
+@pytest.mark.parametrize(
+    ("spread", "limit"), [(0.0, 0.0), (1.55e-6, 1e-5), (1e-5, 1e-5), (9.1e-4, 1e-3), (0.03, 0.1), (3.01e-9, 1e-8)]
+)
+def test_spreads_are_rounded_up_to_a_power_of_ten(spread, limit):
+    assert rounded_up(spread) == pytest.approx(limit, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("setting", "capability", "threads", "most"),
+    [("default, 1 thread", "DEFAULT", 1, set()), ("avx2, 4 threads", "AVX2", 4, {"X86_V3"})],
+)
+def test_a_setting_reaches_torch_and_numpy(setting, capability, threads, most):
+    asks = (
+        "import numpy, torch; print(torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), "
+        "*numpy.show_config('dicts')['SIMD Extensions'].get('found') or [])"
+    )
+    environment = os.environ | spreads.SETTINGS[setting]
+    said = subprocess.run([sys.executable, "-c", asks], env=environment, capture_output=True, text=True, check=True)
+    told, count, *sets = said.stdout.split()
+    assert (told, int(count)) == (capability, threads) and set(sets) <= most
+
+
+def executed(shown: str, remembered: str) -> nbformat.NotebookNode:
+    """A notebook that ran: one printed text, one remembered number, and a cell that is not compared."""
+    cells = [new_code_cell("a", outputs=[new_output("stream", text=shown)]), new_code_cell("b"), new_code_cell("c")]
+    data = {"application/papermill.record/text/plain": remembered}
+    cells[1].outputs = [new_output("display_data", data=data)]
+    cells[2].outputs = [new_output("stream", text=shown[::-1])]
+    cells[2].metadata["tags"] = ["nbval-ignore-output"]
+    return new_notebook(cells=cells)
+
+
+def test_spreads_are_the_largest_differences_of_any_two_settings(tmp_path, monkeypatch):
+    runs = {"old": executed("0.5001 of 3", "2.000020"), "new": executed("0.5001 of 3", "2.000100")}
+    monkeypatch.setattr(spreads, "_stored", lambda name: executed("0.5001 of 3", "2.000000"))
+    monkeypatch.setattr(spreads, "_executed", lambda name, setting, made: runs[setting])
+    monkeypatch.setattr(spreads, "SETTINGS", {setting: {} for setting in runs})
+    table = tmp_path / "spreads.toml"
+    assert spreads.spreads(["depth"], table) == f"spreads.toml has 1 of {len(NOTEBOOKS)} notebooks"
+    entry = spreads.read(table)["depth"]
+    assert (entry["shown"], entry["remembered"]) == (0.0, 5e-5) and "2.000100" in entry["remembered_at"]
+    assert allowed(NOTEBOOKS[0].with_stem("depth"), table) == {"shown": 0.0, "remembered": 1e-4, "alone": {}}
+    # Another processor's larger spread of the same code stays, and that of other code goes.
+    entries = {"depth": entry | {"remembered": 3e-4, "remembered_at": "x", "measured_on": ["another"]}}
+    table.write_text(spreads.written(entries))
+    spreads.spreads(["depth"], table)
+    assert spreads.read(table)["depth"]["remembered"] == 3e-4 and len(spreads.read(table)["depth"]["measured_on"]) == 2
+    table.write_text(spreads.written({"depth": entries["depth"] | {"code": "old"}}))
+    spreads.spreads(["depth"], table)
+    assert spreads.read(table)["depth"] == entry
+    # A small difference of large numbers has a limit of its own, and loosens no other.
+    mime = "application/papermill.record/text/plain"
+    table.unlink()
+    runs["old"] = executed("0.5001 of 3", "2.100000")
+    spreads.spreads(["depth"], table)
+    limits = allowed(NOTEBOOKS[0].with_stem("depth"), table)
+    assert limits["alone"] == {(1, 0, mime, 1): 0.1} and limits["remembered"] == 1e-4
+    assert spreads.written(spreads.read(table)) == table.read_text(encoding="utf-8")
+    assert near("2.090000", "2.000000", 1e-4, {1: 0.1}) == "2.000000" != near("2.090000", "2.000000", 1e-4, {3: 0.1})
+    # No rounding allows another word.
+    runs["old"] = executed("0.5001 of 4", "2.000000")
+    with pytest.raises(CouplingError, match="no spread was written for depth; see above"):
+        spreads.spreads(["depth"], table)
+    with pytest.raises(CouplingError, match="there is no notebook 'dept'; choose from depth"):
+        spreads.spreads(["dept"], table)

@@ -1,0 +1,226 @@
+"""Notebooks: they run for any model, refuse wrong parameters by name, and are what their text twins say."""
+
+from __future__ import annotations
+
+import ast
+import html
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+from IPython.core.history import HistoryManager
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from papermill.inspection import inspect_notebook
+from papermill.iorw import load_notebook_node
+from papermill.parameterize import parameterize_notebook
+from tiny import save_llama, save_vit
+
+from companion.notebook.parameters import RULES
+from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.paths import ROOT
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+ALONE = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+# What makes a notebook quick on a random model of 3 blocks; the other parameters keep their defaults.
+SMALL = {
+    "depth": {"prompts": 2, "k": 4, "blocks": 3},
+    "dynamics": {"prompts": 2, "k": 4},
+    "nulls": {"prompts": 2, "k": 4},
+    "perturbation": {"prompts": 2, "noise": "0.1,1", "draws": 2},
+    "precision": {"prompts": 2, "k": 4, "precisions": "bfloat16"},
+    "prompts": {"prompts": 12, "questions": 3, "k": 4},
+    "readings": {"prompts": 2, "k": 4},
+    "spectra": {"prompts": 2, "k": 4},
+    "tokens": {"prompts": 2, "k": 4, "tokens": 3},
+    "trajectories": {"prompts": 2},
+    "vision": {"images": 2, "k": 4},
+}
+OF_MANY_MODELS = {"emergence", "generalization"}
+BY_REQUEST = {"depth-models-matrices"}  # where `blocks` are named
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """Folders with a random Llama and a random ViT of width 32 and 3 blocks."""
+    home = tmp_path_factory.mktemp("models")
+    save_llama(home / "tiny")
+    save_vit(home / "tiny-vit")
+    return {"text": home / "tiny", "image": home / "tiny-vit"}
+
+
+@pytest.fixture
+def shell(monkeypatch, tmp_path) -> Iterator[InteractiveShell]:
+    """IPython in this process: the libraries are imported once for all notebooks, not anew for each kernel."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setattr(HistoryManager, "enabled", False)  # no file of a user's own history
+    monkeypatch.setattr(InteractiveShell, "showtraceback", lambda *arguments, **named: None)
+    InteractiveShell.clear_instance()
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+def execute(shell: InteractiveShell, notebook: str, **given: object) -> dict[str, dict[str, str]]:
+    """Run a notebook with parameters as papermill sets them; what it keeps under a name, up to its first error."""
+    source = load_notebook_node(str(ROOT / "notebooks" / f"{notebook}.ipynb"))
+    kept = {}
+    for cell in parameterize_notebook(source, given).cells:
+        if cell.cell_type == "code":
+            with capture_output() as shown:
+                done = shell.run_cell(cell.source, store_history=True)
+            done.raise_error()
+            bundles = [(output.data, output.metadata) for output in shown.outputs]
+            if hasattr(done.result, "_repr_mimebundle_"):
+                bundles.append(done.result._repr_mimebundle_())
+            kept |= {metadata["scrapbook"]["name"]: data for data, metadata in bundles if "scrapbook" in metadata}
+    return kept
+
+
+def code_cells(path: Path) -> list[nbformat.NotebookNode]:
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def outputs(path: Path) -> list[nbformat.NotebookNode]:
+    return [output for cell in code_cells(path) for output in cell.outputs]
+
+
+def records(path: Path) -> dict[str, dict[str, str]]:
+    """What a notebook keeps under a name for the pages of the book: figures and numbers."""
+    named = [output for output in outputs(path) if "scrapbook" in output.get("metadata", {})]
+    return {output.metadata["scrapbook"]["name"]: output.data for output in named}
+
+
+def figures(kept: dict[str, dict[str, str]]) -> dict[str, str]:
+    return {name: data["text/html"] for name, data in kept.items() if "text/html" in data}
+
+
+def test_every_notebook_is_run_here_for_a_model_of_one_s_own():
+    assert set(SMALL) | OF_MANY_MODELS == {path.stem for path in NOTEBOOKS}
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, shell):
+    model = folders["image" if name == "vision" else "text"]
+    made, committed = (
+        execute(shell, name, model=str(model), **SMALL[name]),
+        records(ROOT / "notebooks" / f"{name}.ipynb"),
+    )
+    assert figures(made) and set(made) - set(committed) <= BY_REQUEST
+    for figure, page in figures(made).items():
+        assert page.count("<img ") == 2 and f'download="{figure}.csv"' in page
+    # Tables that ship with the project have a provenance of their own.
+    own = [page for page in figures(made).values() if f"papermill notebooks/{name}.ipynb out.ipynb" in page]
+    assert own and all(f"-p model {model}" in html.unescape(page) for page in own)
+
+
+@pytest.mark.parametrize("name", sorted(set(SMALL) | OF_MANY_MODELS))
+def test_a_paired_text_runs_as_a_program(name, folders, capsys):
+    given = {"model": str(folders["image" if name == "vision" else "text"]), **SMALL[name]} if name in SMALL else {}
+    if name == "emergence":
+        given = {"steps": "0,10000", "prompts": 2}
+    text = (ROOT / "notebooks" / f"{name}.py").read_text(encoding="utf-8")
+    for parameter, value in given.items():
+        text, found = re.subn(rf"^{parameter}: (\w+) = .*$", rf"{parameter}: \1 = {value!r}", text, flags=re.MULTILINE)
+        assert found == 1, parameter
+    exec(compile(f"{text}\nprint(command)\n", f"{name}.py", "exec"), {"__name__": "__main__"})
+    assert f"papermill notebooks/{name}.ipynb out.ipynb" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_emergence_of_a_folder_with_one_state_says_what_it_needs(folders, shell):
+    with pytest.raises(CouplingError, match=re.escape(str(folders["text"]))):
+        execute(shell, "emergence", model=str(folders["text"]), prompts=2)
+
+
+@each_notebook
+def test_names_of_figures_and_numbers_begin_with_the_notebook_s_own(path):
+    kept = records(path)
+    assert figures(kept) and set(kept) - set(figures(kept))
+    assert [name for name in kept if not name.startswith(f"{path.stem}-")] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"k": 33},
+            "parameter 'k' is 33 (int); it must be a whole number from 1 to 32 (the width of MODEL); pass -p k 10",
+        ),
+        (
+            {"blocks": "2-4"},
+            "parameter 'blocks' is '2-4' (str); it must be blocks from 1 to 3 (the depth of MODEL), "
+            "and there is no block 4; pass -p blocks 1-3",
+        ),
+        ({"seed": "false"}, "parameter 'seed' is 'false' (str); it must be a whole number from 0; pass -p seed 0"),
+        (
+            {"promts": 3},
+            "unknown parameter 'promts'; this notebook takes model, precision, memory, revision, prompts, k, "
+            "blocks, token, seed, others; did you mean 'prompts'?",
+        ),
+    ],
+    ids=["k above the width", "no such block", "text for a number", "unknown name"],
+)
+def test_a_wrong_parameter_is_refused_in_one_line_that_names_it(given, message, folders, shell):
+    with pytest.raises(ParameterError) as refused:
+        execute(shell, "depth", model=str(folders["text"]), **given)
+    assert str(refused.value) == message.replace("MODEL", str(folders["text"]))
+
+
+def test_a_refusal_is_the_last_line_of_a_run_by_papermill(folders, tmp_path):
+    source = ROOT / "notebooks" / "depth.ipynb"
+    command = [sys.executable, "-m", "papermill", str(source), "out.ipynb", "--no-progress-bar"]
+    command += ["-p", "model", str(folders["text"]), "-p", "k", "33"]
+    env = ALONE | {"COUPLING_RESULTS": str(tmp_path)}
+    run = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=300, check=False)
+    assert run.returncode != 0
+    assert run.stderr.rstrip().splitlines()[-1].startswith("ParameterError: parameter 'k' is 33 (int); it must be")
+
+
+@each_notebook
+def test_parameters_are_declared_with_type_default_and_help(path):
+    declared = inspect_notebook(path)
+    assert declared and set(declared) <= set(RULES)
+    for name, parameter in declared.items():
+        assert parameter["help"] and parameter["inferred_type_name"] in ("str", "int", "float"), name
+        default = ast.literal_eval(parameter["default"])
+        assert RULES[name].accepts(default), name
+
+
+@each_notebook
+def test_twins_are_in_step(path):
+    notebook, twin = nbformat.read(path, as_version=4), jupytext.read(path.with_suffix(".py"))
+
+    def content(cells):
+        return [(cell.cell_type, cell.source, sorted(cell.metadata.get("tags", []))) for cell in cells]
+
+    assert content(notebook.cells) == content(twin.cells)
+    assert notebook.metadata.jupytext.formats == twin.metadata.jupytext.formats == "ipynb,py:percent"
+
+
+@each_notebook
+def test_notebooks_were_executed_from_top_to_bottom_without_errors_or_warnings(path):
+    nbformat.validate(nbformat.read(path, as_version=4))
+    cells = code_cells(path)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert not [output for output in outputs(path) if output.output_type == "error" or output.get("name") == "stderr"]
+
+
+@each_notebook
+def test_notebooks_hold_nothing_of_the_machine_they_ran_on(path):
+    text = path.read_text(encoding="utf-8")
+    assert str(ROOT) not in text and str(Path.home()) + "/" not in text
+    assert not [cell for cell in code_cells(path) if "execution" in cell.metadata]  # times of day
+    assert "papermill" not in nbformat.read(path, as_version=4).metadata
+
+
+@each_notebook
+def test_cells_are_short(path):
+    assert max(len(cell.source.splitlines()) for cell in code_cells(path)) <= 15

@@ -1,0 +1,302 @@
+"""The repository itself: pins, packages, citation, size, notebooks and their twins."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def tracked() -> list[Path]:
+    """Every file that git tracks or would track."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+# In an environment of its own.
+APART = ("sweep",)
+
+
+def requirements(apart: tuple[str, ...] = APART) -> list[str]:
+    extras = PROJECT["project"]["optional-dependencies"]
+    groups = [extras[name] for name in extras if name not in apart]
+    return [line for group in (PROJECT["project"]["dependencies"], *groups) for line in group]
+
+
+# -- pins and packages
+
+
+def test_environment_yml_pins_exactly_what_pyproject_pins():
+    packages = from_pip("environment.yml")
+    assert sorted(line for line in packages if not line.startswith("--")) == sorted(requirements())
+    assert "--editable ." in packages
+
+
+def test_the_environment_for_a_gpu_takes_the_same_pins_and_no_wheels_for_processors():
+    (own,) = from_pip("environment-gpu.yml")
+    extras = re.fullmatch(r"--editable \.\[(.+)\]", own)[1].split(",")
+    assert set(extras) == set(PROJECT["project"]["optional-dependencies"]) - set(APART)
+    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in from_pip("environment.yml")
+
+
+def from_pip(file: str) -> list[str]:
+    environment = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
+    (packages,) = [part["pip"] for part in environment["dependencies"] if isinstance(part, dict)]
+    return packages
+
+
+@pytest.mark.parametrize("file", ["environment.yml", "environment-gpu.yml"])
+def test_environments_allow_the_python_versions_of_pyproject(file):
+    environment = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
+    (python,) = [p for p in environment["dependencies"] if isinstance(p, str) and p.startswith("python ")]
+    assert python.removeprefix("python ") == PROJECT["project"]["requires-python"]
+
+
+def test_every_requirement_is_pinned_exactly():
+    assert [line for line in requirements(apart=()) if not re.fullmatch(r"[\w.-]+==\d[\w.]*", line)] == []
+
+
+def test_every_requirement_has_its_reason_beside_it():
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    bare = [
+        line
+        for line in requirements(apart=())
+        if not re.search(rf'^\s*"{re.escape(line)}",\s+# \S.+$', text, re.MULTILINE)
+    ]
+    assert bare == []
+
+
+# What each folder may import besides the standard library and its own files: the extras that whoever runs it installs.
+MAY_IMPORT = {
+    "coupling_lib": (),
+    "companion": (),
+    "notebooks": (),
+    "benchmarks": (),
+    "book": ("book",),
+    "workflow": ("book",),
+    "tests": ("adapters", "book", "test"),
+}
+# Only whoever loads data sets from the hub, or an adapter, needs them; the absence of each has a message of its own.
+OPTIONAL = {"datasets", "peft"}
+
+
+def imported(folder: str) -> dict[str, str]:
+    """Every module from outside that the files of a folder import anywhere, with a file that does."""
+    # Scripts of the book import each other by their names, and so do tests, which import the book's as well.
+    beside = {"book": ("book",), "tests": ("book", "tests")}.get(folder, ())
+    own = set(MAY_IMPORT) | {path.stem for top in beside for path in (ROOT / top).rglob("*.py")}
+    found: dict[str, str] = {}
+    comparison = ROOT / "notebooks" / "conftest.py"  # it belongs to the tests and lies where pytest looks for it
+    files = {*(ROOT / folder).rglob("*.py")} - {comparison} | ({comparison} if folder == "tests" else set())
+    for path in sorted(files):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [part.name for part in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            found |= {name.partition(".")[0]: str(path.relative_to(ROOT)) for name in names}
+    return {name: path for name, path in found.items() if name not in sys.stdlib_module_names and name not in own}
+
+
+def distribution(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pinned(extras: Iterable[str]) -> set[str]:
+    lists = [
+        PROJECT["project"]["dependencies"],
+        *(PROJECT["project"]["optional-dependencies"][name] for name in extras),
+    ]
+    return {distribution(line.partition("==")[0]) for lines in lists for line in lines}
+
+
+@pytest.mark.parametrize("folder", sorted(MAY_IMPORT))
+def test_whatever_is_imported_is_pinned_where_it_is_needed(folder):
+    homes, pins = packages_distributions(), pinned(MAY_IMPORT[folder])
+    loose = {
+        f"{path} imports {name}, of {' or '.join(homes.get(name, ['a package that is not installed']))}"
+        for name, path in imported(folder).items()
+        if name not in OPTIONAL and not {distribution(home) for home in homes.get(name, [])} & pins
+    }
+    assert loose == set()
+
+
+def test_the_pins_are_what_is_installed():
+    pins = dict(line.split("==") for line in requirements())
+    # torch adds what it was built for, as in 2.13.0+cpu.
+    assert {name: version(name).partition("+")[0] for name in pins} == pins
+
+
+def test_what_has_an_environment_of_its_own_is_imported_by_nothing_here():
+    loose = {folder: {name for name in imported(folder) if name.startswith("snakemake")} for folder in MAY_IMPORT}
+    assert {folder: names for folder, names in loose.items() if names} == {}
+
+
+def test_every_package_folder_is_listed_in_pyproject():
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "coupling_lib").rglob("__init__.py")}
+    assert {name.replace("/", ".") for name in folders} | {"coupling_lib.data"} == set(
+        PROJECT["tool"]["setuptools"]["packages"]
+    )
+
+
+# -- what lies in the repository
+
+
+def test_checkpoints_together_stay_below_25_megabytes():
+    files = [path for path in (ROOT / "data" / "checkpoints").rglob("*") if path.is_file()]
+    assert files
+    assert sum(path.stat().st_size for path in files) < 25_000_000
+
+
+def test_notebooks_together_stay_below_6_megabytes():
+    assert sum(path.stat().st_size for path in NOTEBOOKS) < 6_000_000
+
+
+def test_no_tracked_text_names_a_folder_of_one_machine():
+    # Embedded images are base64, in which any sequence of letters can turn up.
+    embedded = re.compile(r"base64,[A-Za-z0-9+/=]+")
+    machine = re.compile(r"(?<![\w.:/-])/(?:work|tmp|home(?!/me/)|root|Users)/\w")
+    found = []
+    for path in tracked():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in machine.finditer(embedded.sub("", text))]
+    assert found == []
+
+
+def test_the_licence_is_the_one_pyproject_names():
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert PROJECT["project"]["license"] == "Apache-2.0"
+    assert "Apache License" in text and "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_the_changelog_speaks_of_this_version_or_of_unreleased_changes():
+    sections = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sections[0] in ("Unreleased", PROJECT["project"]["version"])
+
+
+def test_help_lists_every_target_a_user_runs():
+    shown = subprocess.run(
+        ["make", "-C", str(ROOT), "--no-print-directory"], capture_output=True, check=True, text=True
+    )
+    targets = [
+        "help",
+        "book",
+        "pdf",
+        "links",
+        "test",
+        "test-all",
+        "families",
+        "portable",
+        "spreads",
+        "lint",
+        "sweep",
+        "sweep-plan",
+        "test-cluster",
+        "notebooks",
+        "bench",
+        "calibration",
+        "faults",
+        "golden",
+        "suite",
+        "regularised",
+        "vit-grid",
+        "audit",
+        "clean",
+    ]
+    assert re.findall(r"^  make ([\w-]+)", shown.stdout, re.M) == targets
+
+
+# -- citation
+
+
+@pytest.fixture(scope="module")
+def citation() -> dict:
+    return yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
+
+def test_citation_has_the_fields_that_the_format_asks_for_and_no_unknown_ones(citation):
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    # The last three come with the first release.
+    known = {"abstract", "type", "version", "license", "keywords", "preferred-citation"}
+    known |= {"date-released", "doi", "repository-code"}
+    assert citation.keys() <= known | {"cff-version", "message", "title", "authors"}
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["type"] == "software"
+    paper = citation["preferred-citation"]
+    assert {"type", "title", "authors"} <= paper.keys()
+    assert paper.keys() <= {
+        "type", "title", "authors", "year", "conference", "collection-title", "url", "identifiers",
+    }  # fmt: skip
+    assert set(paper["conference"]) == {"name"}
+
+
+def test_citation_agrees_with_pyproject(citation):
+    project = PROJECT["project"]
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
+    assert citation["authors"] == project["authors"] == [{"name": "The Transformer Block Coupling companion authors"}]
+
+
+def test_citation_names_the_paper_s_authors_as_persons_in_order(citation):
+    paper = citation["preferred-citation"]
+    # Given and family names are easily swapped; these are the names as the paper prints them.
+    printed = [f"{author['given-names']} {author['family-names']}" for author in paper["authors"]]
+    assert printed == ["Murdock Aubry", "Haoming Meng", "Anton Sugolov", "Vardan Papyan"]
+    assert [author["family-names"] for author in paper["authors"]] == ["Aubry", "Meng", "Sugolov", "Papyan"]
+    assert paper["title"] == "Transformer Block Coupling and its Correlation with Generalization in LLMs"
+    assert (paper["type"], paper["year"]) == ("conference-paper", 2025)
+    assert "2407.07810" in paper["url"]
+
+
+# -- notebooks
+
+
+def test_the_depth_chapter_is_there():
+    assert "depth" in [path.stem for path in NOTEBOOKS]
+
+
+def test_every_text_twin_has_its_notebook():
+    texts = [
+        path for path in (ROOT / "notebooks").glob("*.py") if path.read_text(encoding="utf-8").startswith("# ---\n")
+    ]
+    assert {path.stem for path in texts} == {path.stem for path in NOTEBOOKS}
+
+
+@each_notebook
+def test_twin_is_what_jupytext_would_write(notebook):
+    twin = notebook.with_suffix(".py").read_text(encoding="utf-8")
+
+    def plain(text: str) -> str:  # the header names the version of jupytext that wrote it
+        return re.sub(r"^#       jupytext_version: .*\n", "", text, flags=re.MULTILINE)
+
+    assert plain(jupytext.writes(jupytext.read(notebook), fmt="py:percent")) == plain(twin)
+
+
+@each_notebook
+def test_notebook_has_one_cell_of_parameters_each_with_a_type_and_a_comment(notebook):
+    cells = nbformat.read(notebook, as_version=4).cells
+    (parameters,) = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    lines = [line for line in parameters.source.splitlines() if line.strip() and not line.startswith("#")]
+    # This is the form that `papermill --help-notebook` reads; a union of types would vanish from it.
+    form = re.compile(r"(\w+): (str|int|float|bool|list|dict)(\[.+\])? = .+  # \S.+")
+    assert [line for line in lines if not form.fullmatch(line)] == []
+    assert {"model"} <= {form.fullmatch(line)[1] for line in lines}

@@ -1,0 +1,199 @@
+"""What SECURITY.md promises: no pickle is opened, no text is run, none becomes markup, and every package is listed."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import pickle
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pages
+import pytest
+import tiny
+import torch
+import xarray as xr
+from matplotlib.figure import Figure
+
+import coupling_lib as cl
+from companion.figures import style, tokens
+from companion.figures.show import show
+from coupling_lib.errors import ModelUnavailableError
+from coupling_lib.models.registry import entries
+from coupling_lib.paths import ROOT
+from workflow import sbom
+
+FOLDERS = ("coupling_lib", "book", "notebooks", "workflow", "benchmarks")
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+EVIL = "</svg></text><script>alert(1)</script><img src=x onerror='alert(2)'>\"`$$"
+
+# -- weights
+
+PICKLED = ("pytorch_model.bin", "model.pt", "model.pth", "model.ckpt", "flax_model.msgpack", "tf_model.h5")
+
+
+class Trap:
+    """What runs code when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.marker,)
+
+
+@pytest.mark.parametrize("name", PICKLED)
+def test_a_folder_with_pickled_weights_alone_is_refused_and_nothing_in_it_runs(tmp_path, name):
+    folder, marker = tmp_path / "model", tmp_path / "ran"
+    tiny.save_llama(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": Trap(marker)}, folder / name)
+    with pytest.raises(
+        ModelUnavailableError, match=f"only pickled weights .{re.escape(name)}., which can run"
+    ) as error:
+        cl.load_model(folder, device="cpu")
+    assert len(str(error.value).splitlines()) == 1 and not marker.exists()
+
+
+def test_a_pickle_under_the_name_of_safe_weights_is_refused_and_not_run(tmp_path):
+    for name in ("model.safetensors", "weights.gguf"):
+        folder, marker = tmp_path / name, tmp_path / "ran"
+        tiny.save_llama(folder)
+        (folder / "model.safetensors").unlink()
+        (folder / name).write_bytes(pickle.dumps(Trap(marker)))
+        with pytest.raises(ModelUnavailableError, match="damaged or truncated|is no GGUF file"):
+            cl.load_model(folder, device="cpu")
+        assert not marker.exists()
+
+
+# -- code
+
+# A reader of CIFAR-10's own files that makes arrays and refuses to find anything else by its name
+# (tests/coupling_lib/inputs/test_labelled_images.py).
+ONE_READER = {("coupling_lib/inputs/labelled_images.py", "import of pickle")}
+RUNNING = {"eval", "exec", "compile", "__import__"}
+OPENING = {"torch.load", "torch.hub.load", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
+PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+
+
+def dangers(tree: ast.AST) -> Iterator[str]:
+    """Everything in a program that could run what it was given."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [part.name for part in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            yield from (f"import of {name}" for name in names if name.partition(".")[0] in PICKLES)
+        pairs = [(word.arg, word.value) for word in getattr(node, "keywords", [])]
+        if isinstance(node, ast.Dict):
+            pairs += [(getattr(key, "value", None), value) for key, value in zip(node.keys, node.values, strict=True)]
+        for name, value in pairs:
+            said = getattr(value, "value", None)
+            if name == "trust_remote_code" and said is not False:
+                yield "remote code"
+            if name in ("allow_pickle", "shell") and said is not False:
+                yield str(name)
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in RUNNING or called in OPENING:
+                yield called
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_program_runs_what_it_is_given(folder):
+    found = {
+        (path.relative_to(ROOT).as_posix(), danger)
+        for path in SOURCES
+        if path.relative_to(ROOT).parts[0] == folder
+        for danger in dangers(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert found == {known for known in ONE_READER if known[0].startswith(folder)}
+
+
+def test_the_search_finds_what_it_looks_for():
+    program = """
+import pickle, os
+from joblib import load
+model.eval()
+eval(text); torch.load(f); yaml.load(f); os.system(c); np.load(f, allow_pickle=True)
+from_pretrained(x, trust_remote_code=True); safe = {"trust_remote_code": flag}; run(c, shell=True)
+fine(trust_remote_code=False); yaml.safe_load(f)
+"""
+    expected = ["import of pickle", "import of joblib", "eval", "torch.load", "yaml.load", "os.system", "allow_pickle"]
+    assert sorted(dangers(ast.parse(program))) == sorted([*expected, "remote code", "remote code", "shell"])
+
+
+# -- pages
+
+
+class Seen(HTMLParser):
+    """The elements of a page, and every attribute that would run a script."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: set[str] = set()
+        self.handlers: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        self.handlers += [name for name, value in attrs if name.startswith("on") or "javascript:" in (value or "")]
+
+
+def titled(data: xr.DataArray, title: str) -> Figure:
+    figure = Figure()
+    figure.subplots().set_title(title)
+    return figure
+
+
+def test_a_figure_shows_names_and_prompts_as_text_in_its_page_and_in_its_drawing():
+    data = xr.DataArray(np.ones(2), coords={"token": [EVIL, "b"]}, dims="token", name="value")
+    shown = show(titled, data, name=EVIL, caption=EVIL, provenance=f"model {EVIL}", title=style.short_name(EVIL))
+    page = Seen(shown.data)
+    assert page.elements == {"style", "figure", "img", "figcaption", "a", "span"} and page.handlers == []
+    assert "&lt;script&gt;" in shown.data and "<script" not in shown.data
+    pictures = re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", shown.data)
+    assert len(pictures) == 2
+    for picture in pictures:
+        names = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(base64.b64decode(picture)).iter()}
+        assert "path" in names and not names & {"script", "foreignObject", "image", "a"}
+
+
+def test_dollars_in_a_token_or_a_name_begin_no_formula():
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_title(style.short_name(r"organisation/$\evil$"))
+    axes.set_xticks([0], [tokens.token_label(r"$\frac{$")])
+    assert style.save_svg(figure).startswith(b"<?xml")
+
+
+def test_the_tables_of_the_book_show_what_the_registry_says_as_text():
+    entry = next(entry for entry in entries() if entry.hub_id)
+    strange = type(entry)(**vars(entry) | {"alias": EVIL, "hub_id": f"o/{EVIL}", "family": EVIL})
+    row = pages.model_table([strange]).splitlines()[-1]
+    outside = re.sub(r"`[^`]*`", "", row)  # what stands between backquotes is shown as it is
+    assert row.count("`") == 2 and not re.search(r"[<>$]|\|.*script>", outside.replace("|", ""))
+    assert pages.plain("nano-neox (1.5 B)") == "nano-neox (1.5 B)" and "<" not in pages.plain(EVIL)
+    assert pages.model_table([entry]).splitlines()[-1].startswith(f"| `{entry.alias}` | [{entry.hub_id}](https://hugg")
+
+
+# -- packages
+
+
+def test_the_bill_of_materials_lists_exactly_what_is_pinned_and_what_that_needs():
+    kept = json.loads((ROOT / "sbom.json").read_text(encoding="utf-8"))
+    assert (kept["bomFormat"], kept["specVersion"]) == ("CycloneDX", "1.5")
+    listed = {part["name"]: part["version"] for part in kept["components"]}
+    assert len(listed) == len(kept["components"])
+    assert {name: listed.get(name) for name in sbom.pins()} == sbom.pins()
+    assert all(part["purl"] == f"pkg:pypi/{part['name']}@{part['version']}" for part in kept["components"])
+    # What the pins need in turn depends on the platform: nothing that is installed here is left out.
+    assert set(sbom.installed()) <= set(listed)
+
+
+def test_what_is_guaranteed_names_tests_that_exist():
+    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "SECURITY.md").read_text(encoding="utf-8"))
+    assert len(named) >= 7 and all((ROOT / name).is_file() for name in named)
