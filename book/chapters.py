@@ -22,7 +22,7 @@ class Chapter(NamedTuple):
     """What a chapter's last section needs."""
 
     measured: tuple[str, ...]
-    """Functions that measure it, in `coupling_lib`."""
+    """Functions that measure it, or make its tables."""
     drawn: tuple[str, ...]
     """Functions that draw the figures on its page, in `companion.figures`."""
     further: dict[str, str]
@@ -34,33 +34,33 @@ _PAPER = "The same for Llama-3 8B, a model of the paper, in 4 bits"
 
 CHAPTERS: dict[str, Chapter] = {
     "depth": Chapter(
-        ("measure_depth",), ("depth.draw_map",), {_PAPER: "model=llama3-8b precision=nf4 k=30 blocks=9-16"}
+        ("coupling_lib.measure_depth",), ("depth.draw_map",), {_PAPER: "model=llama3-8b precision=nf4 k=30 blocks=9-16"}
     ),
-    "tokens": Chapter(("measure_tokens",), ("tokens.draw_grid",), {_PAPER: "model=llama3-8b precision=nf4 pair=16,20"}),
+    "tokens": Chapter(("coupling_lib.measure_tokens",), ("tokens.draw_grid",), {_PAPER: "model=llama3-8b precision=nf4 pair=16,20"}),
     "emergence": Chapter(
-        ("measure_emergence",),
+        ("coupling_lib.measure_emergence",),
         ("emergence.draw_coupling",),
         {"The same for a Pythia model, before and after the paper's first step": (
             "model=pythia-410m steps=0,16,64,128,512,1000,8000,143000"
         )},
     ),
     "trajectories": Chapter(
-        ("measure_trajectories",),
+        ("coupling_lib.measure_trajectories",),
         ("trajectories.draw_scores",),
         {"The same for models of the paper, on as many prompts": (
             "model=llama3-8b others=gpt2,pythia-1.4b prompts=benchmarks:1200"
         )},
     ),
-    "spectra": Chapter(("measure_spectra",), ("spectra.draw_inverse",), {_PAPER: "model=llama3-8b precision=nf4"}),
-    "dynamics": Chapter(("measure_dynamics",), ("dynamics.draw_carried",), {_PAPER: "model=llama3-8b precision=nf4"}),
+    "spectra": Chapter(("coupling_lib.measure_spectra",), ("spectra.draw_inverse",), {_PAPER: "model=llama3-8b precision=nf4"}),
+    "dynamics": Chapter(("coupling_lib.measure_dynamics",), ("dynamics.draw_carried",), {_PAPER: "model=llama3-8b precision=nf4"}),
     "perturbation": Chapter(
-        ("measure_perturbation",), ("perturbation.draw_error",), {"The same for a model of the paper": "model=gpt2"}
+        ("coupling_lib.measure_perturbation",), ("perturbation.draw_error",), {"The same for a model of the paper": "model=gpt2"}
     ),
     "prompts": Chapter(
-        ("measure_depth",), ("prompts.draw_versions",), {_PAPER: "model=llama3-8b precision=nf4 questions=gsm8k:100"}
+        ("coupling_lib.measure_depth",), ("prompts.draw_versions",), {_PAPER: "model=llama3-8b precision=nf4 questions=gsm8k:100"}
     ),
     "vision": Chapter(
-        ("measure_depth", "measure_relations"),
+        ("coupling_lib.measure_depth", "coupling_lib.measure_relations"),
         ("vision.draw_rates", "vision.draw_accuracy"),
         {
             "The grid on CIFAR-10, trained anew": (
@@ -74,16 +74,16 @@ CHAPTERS: dict[str, Chapter] = {
         },
     ),
     "generalization": Chapter(
-        ("measures.figure_1a.partial_table", "measures.correlations.sign_along_training", "coupling_loss"),
+        ("companion.tables.figure_1a.partial_table", "companion.tables.correlations.sign_along_training", "coupling_lib.coupling_loss"),
         ("generalization.draw_paper", "generalization.draw_sign", "generalization.draw_regularised"),
         {"The models of figure 1a themselves, whose weights decide": DECISIVE},
     ),
-    "nulls": Chapter(("null_of",), ("nulls.draw_figure_1a",), {"The models of figure 1a themselves": DECISIVE}),
+    "nulls": Chapter(("coupling_lib.null_of",), ("nulls.draw_figure_1a",), {"The models of figure 1a themselves": DECISIVE}),
     "readings": Chapter(
-        ("measure_depth",), ("readings.draw_beyond_chance",), {"The same for a model of the paper": "model=gpt2"}
+        ("coupling_lib.measure_depth",), ("readings.draw_beyond_chance",), {"The same for a model of the paper": "model=gpt2"}
     ),
     "precision": Chapter(
-        ("measure_precision",),
+        ("coupling_lib.measure_precision",),
         ("precision.draw_coupling",),
         {"The same for a model of the paper": "model=llama3-8b precisions=bfloat16,int8,nf4,fp4"},
     ),
@@ -145,7 +145,7 @@ def run_part(chapter: str, results: Path | None = None) -> str:
         long = "" if given.startswith("$ ") else " With `--log-output` it says how long it will take."
         lines += [f"{said}. **Time: not run here.**{long}\n", _block(command_of(chapter, given))]
     notebooks = [f"[{NAMES.get(m, m)}](../results/{m}/{chapter}.ipynb) ({times[m]})" for m in models]
-    measured = ", ".join(f"{{py:func}}`~coupling_lib.{name}`" for name in made.measured)
+    measured = ", ".join(f"{{py:func}}`~{name}`" for name in made.measured)
     drawn = ", ".join(f"{{py:func}}`~companion.figures.{name}`" for name in made.drawn)
     lines += [
         f"- The notebook with all figures, as it ran: {', '.join(notebooks)}.",

@@ -40,7 +40,7 @@ from companion.figures.show import remember, show
 from companion.notebook import choices, parameters
 from companion.tables import effects
 from coupling_lib import provenance
-from coupling_lib.measures.depth import other_models
+from coupling_lib.measures.depth import measure_models, other_models
 from coupling_lib.measures.parts import with_shared_part
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.metrics.summaries import side_by_side
@@ -187,9 +187,7 @@ show(
 
 # %%
 names, texts = other_models(p.others, besides=p.model), choices.chosen_prompts(p)
-further = (
-    cl.measure_models(names, texts, (p.k,), p.token, p.precision, p.seed, memory=p.memory or None) if names else {}
-)
+further = measure_models(names, texts, (p.k,), p.token, p.precision, p.seed, memory=p.memory or None) if names else {}
 beside = {p.model: before_and_after} | further
 origins = [ds.attrs for states in beside.values() for ds in states.values()]
 show(

@@ -38,6 +38,7 @@ from companion.figures.show import remember, show
 from companion.notebook import choices, parameters
 from coupling_lib import provenance
 from coupling_lib.measures.depth import other_models
+from coupling_lib.measures.prompts import prompt_versions
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.metrics.summaries import side_by_side
 
@@ -59,7 +60,7 @@ command = provenance.papermill_command("prompts", vars(p))
 # %%
 loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
 choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-asked = [*choices.chosen_prompts(p), *cl.prompt_versions(loaded, choices.chosen_questions(p))]
+asked = [*choices.chosen_prompts(p), *prompt_versions(loaded, choices.chosen_questions(p))]
 trained = cl.measure_prompts(loaded, asked, ks=(p.k,), token=p.token)
 
 # %% [markdown]
@@ -142,7 +143,7 @@ show(
 models = {p.model: trained}
 for name in other_models(p.others, besides=p.model):
     loaded = cl.load_model(name, precision=p.precision, memory=p.memory or None)
-    versions = cl.prompt_versions(loaded, choices.chosen_questions(p))
+    versions = prompt_versions(loaded, choices.chosen_questions(p))
     models[name] = cl.measure_prompts(loaded, versions, ks=(p.k,), token=p.token)
     del loaded
 

@@ -75,7 +75,7 @@ del loaded
 
 # %% tags=["hide-input"]
 measured = {at: {"untrained": untrained[at], "trained": trained[at]} for at in boundaries}
-nulls = {name: cl.readings_null(ds, seed=p.seed) for name, ds in measured["block"].items()}
+nulls = {name: cl.null_of(ds, seed=p.seed) for name, ds in measured["block"].items()}
 means = mean_readings(measured["block"], nulls)
 agreement = rank_agreement(trained["block"], p.k)
 choices = compare_choices(measured, nulls, p.k)

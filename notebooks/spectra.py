@@ -39,6 +39,8 @@ from companion.figures.show import remember, show
 from companion.notebook import choices, parameters
 from companion.tables import effects
 from coupling_lib import provenance
+from coupling_lib.measures.random_bases import spectra_null
+from coupling_lib.measures.spectra import spectra_fits
 from coupling_lib.metrics.summaries import side_by_side
 
 p = parameters.check_parameters(
@@ -73,9 +75,9 @@ del loaded
 
 # %% tags=["hide-input"]
 networks = {"untrained": untrained, "trained": trained}
-lines = {name: cl.spectra_fits(ds, p.fit_from - 1 if p.fit_from else None) for name, ds in networks.items()}
+lines = {name: spectra_fits(ds, p.fit_from - 1 if p.fit_from else None) for name, ds in networks.items()}
 both, fits = side_by_side(**networks), side_by_side(**lines)
-nulls = side_by_side(**{name: cl.spectra_null(ds, seed=p.seed) for name, ds in networks.items()})
+nulls = side_by_side(**{name: spectra_null(ds, seed=p.seed) for name, ds in networks.items()})
 origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 
 # %% [markdown]

@@ -42,7 +42,7 @@ from companion.notebook import choices, parameters
 from companion.tables import effects
 from coupling_lib import provenance
 from coupling_lib.measures.parts import with_shared_part
-from coupling_lib.measures.random_bases import chance
+from coupling_lib.measures.random_bases import chance, drawn_null
 from coupling_lib.measures.tokens import token_comparisons, token_reports
 from coupling_lib.metrics.summaries import side_by_side
 
@@ -105,7 +105,7 @@ reading = cl.VARIANTS["normalized_miscoupling"]
 networks = {name: with_shared_part(untrained=untrained[name], trained=trained[name]) for name in comparisons}
 both = {name: side_by_side(**several) for name, several in networks.items()}
 nulls = {
-    name: cl.null_of(ds, reading.name, seed=p.seed).assign(draws=cl.tokens_null(ds, reading.name, seed=p.seed))
+    name: cl.null_of(ds, reading.name, seed=p.seed).assign(draws=drawn_null(ds, reading.name, seed=p.seed))
     for name, ds in trained.items()
 }
 between, within = token_reports(comparisons)

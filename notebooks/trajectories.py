@@ -33,13 +33,13 @@ turn: int = 0  # block that a line marks against depth, from 1; 0 for none, -1 f
 seed: int = 0  # seed of the untrained weights and of the selection of prompts
 
 # %% tags=["hide-input"]
-import coupling_lib as cl
 from companion.figures import trajectories
 from companion.figures.show import remember, show
 from companion.notebook import choices, parameters
 from companion.tables import effects
 from coupling_lib import provenance
 from coupling_lib.measures.depth import other_models
+from coupling_lib.measures.trajectories import compare_trajectories
 from coupling_lib.metrics.summaries import side_by_side
 
 p = parameters.check_parameters(
@@ -55,7 +55,7 @@ command = provenance.papermill_command("trajectories", vars(p))
 # model has the same configuration and freshly drawn weights; one model is in memory at a time.
 
 # %%
-models = cl.compare_trajectories(
+models = compare_trajectories(
     [p.model, *other_models(p.others, besides=p.model)],
     choices.chosen_prompts(p),
     precision=p.precision,

@@ -46,7 +46,7 @@ from companion.tables.generalization import paper_figures
 from coupling_lib import provenance
 from coupling_lib.inputs.images import patch_box
 from coupling_lib.measures.random_bases import chance
-from coupling_lib.measures.vision import measure_network
+from coupling_lib.measures.vision import measure_drop_path, measure_network
 from coupling_lib.metrics.summaries import side_by_side
 
 # %% tags=["hide-input"]
@@ -167,7 +167,7 @@ chosen = cl.load_images(p.pictures, loaded.hf.config, p.images, p.seed)
 pixels = [picture.pixels for picture in chosen]
 patch = patch_box(loaded.hf.config, p.token, chosen[0].shown.shape)
 trained = measure_network(loaded, pixels, p.k, p.token)
-dropped = cl.sweep(cl.measure_drop_path, loaded, pixels, rate=p.rate, draws=p.draws, k=p.k, token=p.token, seed=p.seed)
+dropped = cl.sweep(measure_drop_path, loaded, pixels, rate=p.rate, draws=p.draws, k=p.k, token=p.token, seed=p.seed)
 del loaded
 loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
 untrained = measure_network(loaded, pixels, p.k, p.token)

@@ -21,6 +21,8 @@ from companion.notebook.parameters import RULES
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError, shown
 from coupling_lib.measures import nulls
+from coupling_lib.measures.precision import measure_triplets
+from coupling_lib.measures.vision import measure_drop_path
 from coupling_lib.models import registry, sources
 from coupling_lib.store import digest
 
@@ -30,7 +32,7 @@ MEASURES = {
     measure.__name__.removeprefix("measure_"): measure
     for measure in (
         *(cl.measure_depth, cl.measure_tokens, cl.measure_trajectories, cl.measure_spectra, cl.measure_dynamics),
-        *(cl.measure_perturbation, cl.measure_triplets, cl.measure_relations, cl.measure_drop_path),
+        *(cl.measure_perturbation, measure_triplets, cl.measure_relations, measure_drop_path),
         *(nulls.measure_nulls, nulls.measure_decisive),
     )
 }

@@ -36,24 +36,7 @@ class LabelledImages:
 
 
 def read_dataset(source: str | Path) -> LabelledImages:
-    """Read a labelled data set.
-
-    Args:
-        source: `"digits"`; or CIFAR-10: its folder of Python batches (`cifar-10-batches-py`), an `.npz` with JPEG
-            bytes (arrays `train_jpeg`, `train_offsets`, `train_labels`, the same for `test`, `class_names`), or
-            `"cifar10"` for the hub, which needs a network and the package `datasets`.
-
-    Returns:
-        the data set.
-
-    Raises:
-        ParameterError: if there is no such data set.
-
-    Example:
-        >>> digits = read_dataset("digits")
-        >>> tuple(digits.train.shape), tuple(digits.test.shape)
-        ((1078, 1, 8, 8), (719, 1, 8, 8))
-    """
+    """Read a labelled data set."""
     if not isinstance(source, str | Path) or "\0" in str(source):
         raise ParameterError(f"data is {shown(source)}; it must be the name or the path of a data set")
     path = Path(source)

@@ -72,33 +72,7 @@ def prompts_jacobians(
     boundary: str = "block",
     out: Tensor | None = None,
 ) -> Tensor:
-    """Form the Jacobians of one block at one pair of token positions in each of several prompts, batched.
-
-    The numbers are those of `block_jacobians` for each prompt, up to rounding. Narrow models gain by it, because a
-    single short prompt leaves the hardware idle. On other routes than attention, and for families whose calls cannot
-    be joined, the prompts are taken one after the other.
-
-    Args:
-        traces: of one model, at whose states the block is linearised.
-        block: the block l, from 0.
-        pairs: `(t1, t2)` in each prompt, positions from 0; all with t1 = t2, or all without.
-        boundary: see `Trace.jacobian`.
-        out: where to write them, of the shape and dtype of the result; new memory by default.
-
-    Returns:
-        the Jacobians, shape `(len(traces), d, d)`.
-
-    Raises:
-        ParameterError: if pairs with and without t1 = t2 are mixed, or there is not one per prompt.
-        UntrustworthyResultError: see `block_jacobians`.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> model = cl.load_model("nano-neox")
-        >>> traces = [cl.trace(model, text) for text in ("It was the best of times", "it was the worst of times")]
-        >>> cl.prompts_jacobians(traces, 3, [(traced.n_tokens - 1,) * 2 for traced in traces]).shape
-        torch.Size([2, 96, 96])
-    """
+    """Form the Jacobians of one block at one pair of token positions in each of several prompts, batched."""
     if len(pairs) != len(traces):
         raise ParameterError(f"pairs names {len(pairs)} pairs for {len(traces)} prompts; give one for each")
     J = _memory(traces[0], len(pairs)) if out is None else out

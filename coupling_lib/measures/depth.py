@@ -195,28 +195,7 @@ def measure_models(
     seed: int = 0,
     memory: str | int | None = None,
 ) -> dict[str, dict[str, xr.Dataset]]:
-    """Measure coupling across depth in several models, one in memory at a time (paper, figure 20).
-
-    Args:
-        names: aliases, Hugging Face ids or local folders.
-        prompts: texts or `Prompt` objects; a model without a tokenizer gets random inputs in their place.
-        ks: numbers of singular vectors K, each from 1 to the width of the narrowest model.
-        token: the position t; -1 is the last.
-        precision: how the weights are held.
-        seed: seed of the untrained weights and of random inputs.
-        memory: the most that weights may take, see `load_model`.
-
-    Returns:
-        for each model the datasets of `measure_depth`, by "untrained" and "trained".
-
-    Raises:
-        ParameterError: if K exceeds the width of a model.
-
-    Example:
-        >>> found = measure_models(["nano-llama"], ["It was the best of times"], ks=(10,))
-        >>> {state: dict(ds.mismatch.sizes)["block_1"] for state, ds in found["nano-llama"].items()}
-        {'untrained': 12, 'trained': 12}
-    """
+    """Measure coupling across depth in several models, one in memory at a time (paper, figure 20)."""
 
     def measured(model: Model, given: list) -> xr.Dataset:
         try:

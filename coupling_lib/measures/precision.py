@@ -72,31 +72,7 @@ def chosen_precisions(text: str) -> list[str]:
 def measure_triplets(
     model: Model, prompts: frame.Prompts, k: int = 10, token: int = -1, arithmetic: str = REFERENCE
 ) -> xr.Dataset:
-    """Measure the top singular triplets of every block's Jacobian J_tt, vectors included, and their coupling.
-
-    Args:
-        model: a model from `load_model`.
-        prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
-        k: number of singular triplets K.
-        token: the position t; -1 is the last.
-        arithmetic: type in which the blocks are run and differentiated, "float32", "bfloat16" or "float16". A narrow
-            one rounds the weights as it multiplies with them and sums products in float32, as matrix units do.
-            Everything after the Jacobian is float32.
-
-    Returns:
-        a dataset with `U` and `V` `(prompt, block, component, rank)`, `singular_values` `(prompt, block, rank)` and
-        `normalized_miscoupling` `(prompt, block_1, block_2)`.
-
-    Raises:
-        ParameterError: if K exceeds the width, a token does not exist, the arithmetic is unknown, or no prompt given.
-        UntrustworthyResultError: if a Jacobian or a triplet fails its check, in float16 also by overflow.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> ds = measure_triplets(cl.load_model("nano-neox"), ["It was the best of times"], k=4)
-        >>> dict(ds.U.sizes)
-        {'prompt': 1, 'block': 12, 'component': 96, 'rank': 4}
-    """
+    """Measure the top singular triplets of every block's Jacobian J_tt, vectors included, and their coupling."""
     given = prompt_inputs(prompts, model)
     frame.check_k(model, k)
     if arithmetic not in ARITHMETIC:

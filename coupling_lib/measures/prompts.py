@@ -37,22 +37,7 @@ _CONTROLS = (
 
 
 def prompt_versions(model: Model, questions: Iterable[Prompt]) -> list[Prompt]:
-    """Put sentences behind questions: the chain-of-thought instruction, and a control that instructs to nothing.
-
-    Args:
-        model: the model, whose tokenizer measures length.
-        questions: prompts as they are.
-
-    Returns:
-        for each question itself, its version with the instruction ("+cot" added to its id), and its version with the
-        control sentence that comes nearest in length ("+control").
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> question = cl.Prompt("q1", "mine", "How many eggs are left?")
-        >>> [prompt.id for prompt in prompt_versions(cl.load_model("nano-neox"), [question])]
-        ['q1', 'q1+cot', 'q1+control']
-    """
+    """Put sentences behind questions: the chain-of-thought instruction, and a control that instructs to nothing."""
     control, versions = control_sentence(model), []
     for prompt in questions:
         controlled = replace(prompt, id=f"{prompt.id}+control", text=f"{prompt.text} {control}")

@@ -1,6 +1,6 @@
 """The null beside every measured coupling: what it is where blocks share no direction but keep their singular values.
 
-`null_of` gives the expectation, which a mean over pairs is set against; `depth_null` draws single pairs, which spread.
+`null_of` gives the expectation, which a mean over pairs is set against; `drawn_null` draws single pairs, which spread.
 """
 
 from collections.abc import Sequence
@@ -87,28 +87,8 @@ def chance(null: xr.Dataset) -> Chance:
     return Chance(float(null["value"].mean()), float(null["error"].mean()))
 
 
-def depth_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
-    """Draw what a variant is for single pairs, of blocks or of tokens; `tokens_null` and `relations_null` are the same.
-
-    Args:
-        ds: a dataset of `measure_depth`, `measure_tokens` or `measure_relations`.
-        variant: a name of `metrics.variants.VARIANTS`.
-        n_samples: number of random draws.
-        seed: seed of the draws.
-
-    Returns:
-        the values, dimensions `(sample, k, block_1)` for depth, `(relation, sample, block_1)` for relations, and
-        `(sample, jacobian)` for tokens: each measured Jacobian, or an even selection of them where there are many.
-
-    Raises:
-        ParameterError: if the dataset has no singular values, or the variant is unknown.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
-        >>> dict(depth_null(ds, "mismatch", n_samples=20).sizes)
-        {'sample': 20, 'k': 1, 'block_1': 12}
-    """
+def drawn_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
+    """Draw what a variant is for single pairs, of blocks or of tokens."""
     S, width, ks, blank = _at_hand(ds)
     generator = torch.Generator().manual_seed(seed)
     values = random_orthogonal_null(S, width, ks, n_samples, generator, [variant])[variant].numpy()
@@ -116,51 +96,8 @@ def depth_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int =
     return drawn.transpose("relation", ..., missing_dims="ignore")
 
 
-tokens_null = relations_null = depth_null
-
-
-def readings_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Dataset:
-    """Give every variant for random orthogonal bases with the same singular values: `null_of` of all.
-
-    Args:
-        ds: a dataset of `measure_depth`.
-        n_samples: number of draws.
-        seed: seed of the draws.
-
-    Returns:
-        `value`, `error` and `mean_square` `(variant, k, block_1)`.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
-        >>> dict(readings_null(ds, n_samples=20).sizes)
-        {'variant': 17, 'k': 1, 'block_1': 12}
-    """
-    return null_of(ds, None, n_samples, seed)
-
-
 def spectra_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Dataset:
-    """Give what agreement of left and right vectors is where they are random, with the same singular values.
-
-    Args:
-        ds: a dataset of `measure_spectra` with K from 2 to half of the width.
-        n_samples: number of random draws.
-        seed: seed of the draws.
-
-    Returns:
-        `left_right_alignment` `()`, in closed form, and `exchanged_miscoupling` `(sample, block)`, drawn for each
-        block's singular values (root mean square over prompts). All blocks share the draws, so that the error of a
-        mean over blocks is the standard error of the draws' means.
-
-    Raises:
-        ParameterError: if K is out of that range.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> ds = cl.measure_spectra(cl.load_model("nano-neox"), ["It was the best of times"], k=4)
-        >>> round(float(spectra_null(ds, n_samples=20).left_right_alignment), 3)
-        0.082
-    """
+    """Give what agreement of left and right vectors is where they are random, with the same singular values."""
     width, k = int(ds.attrs["width"]), ds.sizes["rank"]
     if not 2 <= k <= width // 2:
         raise ParameterError(f"k is {k}; random bases of width {width} need k from 2 to {width // 2}")

@@ -76,25 +76,7 @@ def _of_one_prompt(J: torch.Tensor, k: int, whole: list[int]) -> frame.Variables
 
 
 def spectra_fits(ds: xr.Dataset, first_block: int | None = None) -> xr.Dataset:
-    r"""Fit a line through $1/\sigma_1$ against depth, prompt by prompt (paper, figures 33 and 34).
-
-    Args:
-        ds: a dataset of `measure_spectra`.
-        first_block: first block of the fit, from 0; None for `metrics.spectrum.first_block_of_fit`.
-
-    Returns:
-        `slope` per block, `intercept` (at depth 0, depth counted from 1) and `r_squared`, each `(prompt,)`; the
-        attribute `first_block` says where the fit starts.
-
-    Raises:
-        ParameterError: if fewer than three blocks are left to fit.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> ds = cl.measure_spectra(cl.load_model("nano-neox"), ["It was the best of times"], k=2)
-        >>> spectra_fits(ds).attrs["first_block"], bool(spectra_fits(ds).r_squared <= 1)
-        (3, True)
-    """
+    r"""Fit a line through $1/\sigma_1$ against depth, prompt by prompt (paper, figures 33 and 34)."""
     n_blocks = ds.sizes["block"]
     first = spectrum.first_block_of_fit(n_blocks) if first_block is None else first_block
     if not 0 <= first <= n_blocks - 3:

@@ -98,29 +98,7 @@ def compare_trajectories(
     seed: int = 0,
     memory: str | int | None = None,
 ) -> dict[str, dict[str, xr.Dataset]]:
-    """Measure several models, each untrained and trained, with one of them in memory at a time.
-
-    Args:
-        names: aliases, Hugging Face ids or folders.
-        prompts: texts or `Prompt` objects; a model without a tokenizer gets random inputs instead.
-        precision: see `load_model`.
-        revision: see `load_model`; of the first model only, the others are taken at their newest.
-        token: see `measure_trajectories`.
-        window: see `measure_trajectories`.
-        seed: seed of the untrained weights and of random inputs.
-        memory: the most that weights may take, see `load_model`.
-
-    Returns:
-        for each name the datasets `"untrained"` and `"trained"` of `measure_trajectories`.
-
-    Raises:
-        ParameterError: see `load_model` and `measure_trajectories`.
-
-    Example:
-        >>> found = compare_trajectories(["nano-neox"], ["It was the best of times"])["nano-neox"]
-        >>> bool(found["trained"].line_shape_score < found["untrained"].line_shape_score)
-        True
-    """
+    """Measure several models, each untrained and trained, with one of them in memory at a time."""
     measured = partial(sweep, measure_trajectories, token=token, window=window)
     return frame.networks(measured, names, prompts, seed, precision=precision, revision=revision, memory=memory)
 

@@ -109,36 +109,7 @@ def measure_drop_path(
     seed: int = 0,
     variant: str = "normalized_miscoupling",
 ) -> xr.Dataset:
-    """Measure coupling with stochastic depth off, as everywhere else, and left on, as in a model in training mode.
-
-    The released code for vision transformers runs the model before it is put into evaluation mode. In training mode
-    every residual branch is either dropped or multiplied by $1/(1-p_l)$, in the forward pass and so in each Jacobian:
-    the numbers belong to a random sub-network. Draws in which a block loses both branches are left out.
-
-    Args:
-        model: a vision model with branches that `drop_path` knows.
-        prompts: images `(1, c, h, w)`.
-        rate: rate of stochastic depth at the last block.
-        draws: how often branches are drawn for each image.
-        k: number of singular vectors K.
-        token: the position t whose Jacobians are measured; 0 is the class token.
-        seed: seed of the draws; each image has its own.
-        variant: name of the distance, a key of `metrics.variants.VARIANTS`.
-
-    Returns:
-        a dataset with `off` `(prompt,)` and `on` `(prompt, draw)`: the distance, mean over pairs of different blocks.
-
-    Raises:
-        ParameterError: if there is no image, or fewer than one draw.
-        UnsupportedModelError: if the model's branches are not known.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> model = cl.load_model("nano-vit")
-        >>> ds = measure_drop_path(model, cl.inputs_for(model, ["an image of noise"]), draws=2, k=4)
-        >>> dict(ds.on.sizes)
-        {'prompt': 1, 'draw': 2}
-    """
+    """Measure coupling with stochastic depth off, as everywhere else, and left on, as in a model in training mode."""
     given, modules = prompt_inputs(prompts, model), model.blocks.modules
     frame.check_k(model, k)
     check_whole("draws", draws, 1)

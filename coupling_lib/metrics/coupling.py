@@ -65,28 +65,7 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
 
 
 def coupling_matrices(J: Tensor | Sequence[Any], U: Tensor, Vh: Tensor) -> Tensor:
-    r"""Coupling matrices of all pairs of blocks, $A_{l l'} = U_{l'}^\top J_l V_{l'}$ (paper, equation 10).
-
-    The matrix for a smaller $K'$ is the leading block `A[..., :K', :K']`. The result is not symmetric in the blocks.
-
-    Args:
-        J: Jacobians (L1, d, d), or a sequence of L1 operators that answer `J_l @ V`.
-        U: Left singular vectors as columns (L2, d, K).
-        Vh: Right singular vectors as rows (L2, K, d).
-
-    Returns:
-        (L1, L2, K, K): first the block whose Jacobian it is, then the block whose vectors are used.
-
-    Raises:
-        ParameterError: If there is no Jacobian, or the widths differ.
-
-    Example:
-        >>> J = torch.stack([torch.diag(torch.tensor([3.0, 2.0])), torch.diag(torch.tensor([5.0, 4.0]))])
-        >>> U, _, Vh = torch.linalg.svd(J)
-        >>> coupling_matrices(J, U, Vh)[1, 0]  # the second block's Jacobian, the first one's vectors
-        tensor([[5., 0.],
-                [0., 4.]])
-    """
+    r"""Coupling matrices of all pairs of blocks, $A_{l l'} = U_{l'}^\top J_l V_{l'}$ (paper, equation 10)."""
     real("U", U, 3, 3)
     real("Vh", Vh, 3, 3)
     if not len(U) or U.mT.shape != Vh.shape:

@@ -271,21 +271,7 @@ def block_products(
 
 
 def locality(values: Tensor) -> Tensor:
-    r"""Mean over all pairs of blocks at the same distance, $|l - l'| = \delta$.
-
-    Args:
-        values: One value per pair (..., L, L), coupling or mismatch.
-
-    Returns:
-        (..., L), entry $\delta$ for $\delta = 0, \dots, L - 1$ blocks apart; pairs in both orders are averaged.
-
-    Raises:
-        ParameterError: If `values` does not hold one value per pair.
-
-    Example:
-        >>> locality(torch.tensor([[1.0, 0.5], [0.3, 1.0]]))
-        tensor([1.0000, 0.4000])
-    """
+    r"""Mean over all pairs of blocks at the same distance, $|l - l'| = \delta$."""
     real("values", values, 2)
     (values,) = widened(values)
     n_blocks = values.shape[-1]

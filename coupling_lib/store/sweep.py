@@ -129,34 +129,7 @@ def stream(
     shard: str | None = None,
     **settings: Any,
 ) -> Iterator[xr.Dataset]:
-    """Measure like `sweep`, and give the measurements one at a time, so that memory does not grow with their number.
-
-    What does not depend on the prompt, such as the coupling matrices that `measure_depth` keeps of its first prompt,
-    comes and is stored with the first measurement only.
-
-    Args:
-        measure: see `sweep`.
-        model: see `sweep`.
-        prompts: see `sweep`.
-        store: see `sweep`.
-        shard: see `sweep`.
-        settings: see `sweep`.
-
-    Yields:
-        one data set per prompt, in their order; none where a shard is empty.
-
-    Raises:
-        ParameterError: see `sweep`; also if `measure` is no function, or `store` no folder.
-
-    Example:
-        >>> import tempfile
-        >>> import coupling_lib as cl
-        >>> texts = ["It was the best of times", "it was the worst of times"]
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     found = stream(cl.measure_trajectories, cl.load_model("nano-neox"), texts, store=folder)
-        ...     [ds.prompt.item() for ds in found] == texts
-        True
-    """
+    """Measure like `sweep`, and give the measurements one at a time, so that memory does not grow with their number."""
     whole = prompt_inputs(prompts, model)
     # The last digits of what is measured together depend on the company, so that each prompt has the same in any run.
     most = prompts_together(model, measure)

@@ -41,34 +41,7 @@ class KrylovTriplets(NamedTuple):
 def golub_kahan(
     operator: Any, k: int, tolerance: float = 1e-5, block: int = BLOCK, max_columns: int | None = None
 ) -> KrylovTriplets:
-    """Find the K largest singular triplets of an operator by block Golub-Kahan bidiagonalisation.
-
-    The start is random with a fixed seed, so two calls give the same numbers. The iteration stops when each of the K
-    triplets meets |J^T u - s v| <= max(tolerance * s_K, floor * s_1); the other side, J v = s u, holds by
-    construction. The floor is what rounding allows: 3e-7 in float32, 1e-14 in float64. A basis started from b vectors
-    sees b copies of a singular value that occurs more often. Where b of the values found coincide, the search is
-    repeated with a block twice as wide.
-
-    Args:
-        operator: J: `shape`, `@` and `.T @` with torch factors, in its `dtype` and on its `device` or those it returns.
-        k: number of triplets, from 1 to `min(shape)`.
-        tolerance: residual to reach, in units of s_K.
-        block: b, columns added per step.
-        max_columns: bound on the basis, not below `k + block`; `20 k + 512` by default.
-
-    Returns:
-        the triplets, in the operator's dtype.
-
-    Raises:
-        ParameterError: if `k` is out of range.
-        UntrustworthyResultError: if a product is zero or not finite, or the residual is still too large
-            when the basis is full.
-
-    Example:
-        >>> found = golub_kahan(torch.diag(torch.arange(200.0, 0, -1)), k=3)
-        >>> [round(s) for s in found.S.tolist()]
-        [200, 199, 198]
-    """
+    """Find the K largest singular triplets of an operator by block Golub-Kahan bidiagonalisation."""
     if operator.shape[0] < operator.shape[1]:
         # The right basis can then fill its space, which ends the recurrence exactly.
         found = golub_kahan(operator.T, k, tolerance, block, max_columns)

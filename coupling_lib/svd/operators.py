@@ -13,26 +13,7 @@ FEW_AT_ONCE = 3
 
 
 def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
-    """Present a Jacobian to scipy as a `LinearOperator`: J v, J^T u, J V and J^T U over numpy arrays.
-
-    Nothing is formed: each product is one of `J @ V` and `J.T @ U`. The operator's dtype is that of the
-    arrays that go in and come out; the products themselves are as exact as J computes them.
-
-    Args:
-        J: a tensor or a numpy array, a `BlockJacobian`, or any object with `shape`, `@` and `.T @` over torch tensors.
-        dtype: `"float64"` or `"float32"`.
-
-    Returns:
-        the operator, of shape `J.shape`.
-
-    Raises:
-        ParameterError: if `dtype` is another, or `J` is no operator; in a product, if the factor is none.
-
-    Example:
-        >>> from scipy.sparse.linalg import svds
-        >>> svds(as_linear_operator(torch.diag(torch.tensor([3.0, 2.0, 1.0]))), k=1, return_singular_vectors=False)
-        array([3.])
-    """
+    """Present a Jacobian to scipy as a `LinearOperator`: J v, J^T u, J V and J^T U over numpy arrays."""
     if dtype not in ("float32", "float64"):
         raise ParameterError(f"dtype is {dtype!r}; 'float64' or 'float32' is expected")
     _check_operator("J", J)

@@ -101,26 +101,7 @@ def top_triplets(matrix: Any, k: int, tolerance: float = 1e-4) -> SingularTriple
 
 
 def top_triplets_stacked(J: Tensor, k: int, tolerance: float = 1e-4) -> SingularTriplets:
-    """Compute the K largest singular triplets of several matrices of one shape.
-
-    The same numbers as `top_triplets` of each, up to rounding; small matrices are decomposed together.
-
-    Args:
-        J: shape `(L, d_out, d_in)`, float32 or float64.
-        k: number of triplets, from 1 to `min(d_out, d_in)`.
-        tolerance: largest residual that is accepted.
-
-    Returns:
-        the triplets, each part with a leading dimension of L.
-
-    Raises:
-        ParameterError: if `J` is not a stack of float32 or float64 matrices, or `k` is out of range.
-        UntrustworthyResultError: if a matrix is zero or not finite, or a residual exceeds `tolerance`.
-
-    Example:
-        >>> top_triplets_stacked(torch.diag_embed(torch.tensor([[3.0, 2.0], [1.0, 5.0]])), k=1).S.tolist()
-        [[3.0], [5.0]]
-    """
+    """Compute the K largest singular triplets of several matrices of one shape."""
     if not isinstance(J, Tensor):
         raise ParameterError(f"J is a {type(J).__name__}; a tensor that stacks matrices, (L, d, d), is expected")
     if J.ndim != 3 or not len(J):

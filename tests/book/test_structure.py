@@ -11,8 +11,10 @@ import torch
 
 import coupling_lib as cl
 from coupling_lib.inputs.prompts import PARIS
+from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.models import packages
 from coupling_lib.models.load import wrap_model
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 SMALL = dict(hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384, vocab_size=64)
 PROMPTS = cl.load_prompts(n=4)
@@ -39,8 +41,8 @@ def test_untrained_post_norm_blocks_couple_and_what_their_sub_layers_add_is_at_c
 
 def coupling_of(J: torch.Tensor) -> float:
     """Mean coupling of different blocks, from matrices `(L, d, d)`."""
-    triplets = cl.top_triplets_stacked(J, 10)
-    A = cl.coupling_matrices(J, triplets.U, triplets.Vh)
+    triplets = top_triplets_stacked(J, 10)
+    A = coupling_matrices(J, triplets.U, triplets.Vh)
     off = A - torch.diag_embed(A.diagonal(dim1=-2, dim2=-1))
     values = 1 - off.norm(dim=(-2, -1)) / A.norm(dim=(-2, -1))
     return float(values[~torch.eye(len(J), dtype=torch.bool)].mean())

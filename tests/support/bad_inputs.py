@@ -20,6 +20,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import coupling_lib as cl
+from coupling_lib.measures.depth import measure_models
+from coupling_lib.measures.vision import measure_drop_path
+from coupling_lib.svd.krylov import golub_kahan
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 CODE = "__import__('os').system('touch ran')"
 TEXT = "one two three four five"
@@ -227,14 +231,12 @@ LIBRARY = [
     ),
     Bad("triplets of a text", lambda rig: cl.top_triplets("J", 1), "is a str; a matrix or an object"),
     Bad("k 1.5 of a matrix", lambda rig: cl.top_triplets(MATRICES[0], 1.5), "k is 1.5; .*, so it must be .* 1 to 8"),
-    Bad("k True of matrices", lambda rig: cl.top_triplets_stacked(MATRICES, True), "k is True; a .* Jacobian has 8"),
-    Bad("k of an operator", lambda rig: cl.golub_kahan(MATRICES[0], 9), "k is 9; a .* operator has 8 singular values"),
+    Bad("k True of matrices", lambda rig: top_triplets_stacked(MATRICES, True), "k is True; a .* Jacobian has 8"),
+    Bad("k of an operator", lambda rig: golub_kahan(MATRICES[0], 9), "k is 9; a .* operator has 8 singular values"),
     # Measures.
     Bad("no measure", lambda rig: cl.sweep("depth", rig.model, [TEXT]), "measure is 'depth'; pass a function"),
     Bad("a measure of a name", lambda rig: cl.measure_depth("nano-neox", [TEXT]), "model is .*; pass what"),
-    Bad(
-        "one name for several", lambda rig: cl.measure_models("nano-neox", [TEXT], ks=(3,)), r"such as \['nano-neox'\]"
-    ),
+    Bad("one name for several", lambda rig: measure_models("nano-neox", [TEXT], ks=(3,)), r"such as \['nano-neox'\]"),
     tokens("block is '1'; nano-neox has 12 blocks, counted from 0, so it must", block="1"),
     tokens("other is 12; nano-neox has 12 blocks", other=12),
     tokens("block is -1; nano-neox has 12 blocks", block=-1),
@@ -297,7 +299,7 @@ LIBRARY = [
     Bad("pictures of nothing", lambda rig: cl.load_images(None, rig.vision.hf.config), "pictures is None; it must be"),
     Bad(
         "a rate in quotes",
-        lambda rig: cl.measure_drop_path(rig.vision, torch.zeros(1, 1, 8, 8), rate="0.3"),
+        lambda rig: measure_drop_path(rig.vision, torch.zeros(1, 1, 8, 8), rate="0.3"),
         "rate is '0.3'; a rate of stochastic depth is from 0 to below 1",
     ),
 ]

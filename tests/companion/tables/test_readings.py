@@ -141,7 +141,7 @@ def real():
 
 
 def test_null_of_all_readings_is_the_null_of_each(real):
-    found = cl.readings_null(real["block"], n_samples=200, seed=3)
+    found = cl.null_of(real["block"], n_samples=200, seed=3)
     assert found.variant.values.tolist() == list(VARIANTS)
     for name in ("mismatch", "released_norm_k", "basis_vv"):
         alone = cl.null_of(real["block"], name, n_samples=200, seed=4)

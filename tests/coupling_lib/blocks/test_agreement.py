@@ -17,6 +17,7 @@ import coupling_lib as cl
 from coupling_lib.blocks import attention, short
 from coupling_lib.blocks.agreement import replay_error
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError
+from coupling_lib.jacobian.derivatives import prompts_jacobians
 
 IDS, LAST = torch.arange(1, 12)[None], 10
 STACK = dict(tiny.STACK, vocab_size=64, max_position_embeddings=64, bos_token_id=0, eos_token_id=0, pad_token_id=0)
@@ -152,7 +153,7 @@ def test_prompts_of_one_token_are_measured_beside_longer_ones():
     hf = built(AutoModelForMaskedLM.from_config, "ModernBertConfig", **STACK, cls_token_id=1, sep_token_id=2)
     reference, model = copy.deepcopy(hf).double(), cl.wrap_model(hf)
     traces = [cl.trace(model, ids) for ids in (torch.tensor([[5]]), IDS)]
-    found = cl.prompts_jacobians(traces, 1, [(0, 0), (LAST, LAST)])
+    found = prompts_jacobians(traces, 1, [(0, 0), (LAST, LAST)])
     for J, trace, token in zip(found, traces, (0, LAST), strict=True):
         wanted = brute_force_jacobian(reference, reference.model.layers[1], trace.inputs, token, token)
         assert relative_error(J, wanted) < 1e-5

@@ -15,6 +15,7 @@ from torch.nn.utils import parametrize
 import coupling_lib as cl
 from coupling_lib.blocks.standing import is_bare, replaced_forward, standing
 from coupling_lib.errors import UnsupportedModelError, UntrustworthyResultError
+from coupling_lib.jacobian.derivatives import prompts_jacobians
 
 IDS, LAST = torch.arange(3, 12)[None], 8
 MODULES = (
@@ -256,7 +257,7 @@ def test_prompts_are_taken_one_by_one_where_a_hook_stands():
     model = cl.wrap_model(hf)
     hf.model.layers[1].mlp.register_forward_hook(hook(lambda y: y - y.mean(0, keepdim=True)))
     traces = [cl.trace(model, ids) for ids in (IDS, IDS.flip(1))]
-    J = cl.prompts_jacobians(traces, 1, [(LAST, LAST)] * 2)
+    J = prompts_jacobians(traces, 1, [(LAST, LAST)] * 2)
     for found, trace in zip(J, traces, strict=True):
         wanted = brute_force_jacobian(hf, hf.model.layers[1], trace.inputs, LAST, LAST)
         assert relative_error(found, wanted) < 1e-6

@@ -15,7 +15,8 @@ import xarray as xr
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
-from coupling_lib.measures.depth import other_models
+from coupling_lib.measures.depth import measure_models, other_models
+from coupling_lib.measures.random_bases import drawn_null
 from coupling_lib.metrics.variants import VARIANTS
 
 KS = (10, 30, 50)
@@ -139,16 +140,16 @@ def test_trained_blocks_couple_more_than_untrained_ones_and_than_chance():
     for untrained in (False, True):
         ds = cl.measure_depth(cl.load_model("nano-neox", untrained=untrained), prompts, ks=(10,))
         coupling[untrained] = 1 - ds.normalized_miscoupling.isel(k=0).values[:, off]
-        null[untrained] = 1 - cl.depth_null(ds, "normalized_miscoupling").values
+        null[untrained] = 1 - drawn_null(ds, "normalized_miscoupling").values
     assert coupling[False].mean() > 1.5 * null[False].mean()
     assert coupling[True].mean() == pytest.approx(null[True].mean(), abs=0.01)
 
 
 def test_null_is_the_same_for_the_same_seed_and_lies_at_the_closed_form(model):
     ds = cl.measure_depth(model, [PARIS], ks=(10, 30))
-    null = cl.depth_null(ds, "normalized_miscoupling", n_samples=20, seed=5)
+    null = drawn_null(ds, "normalized_miscoupling", n_samples=20, seed=5)
     assert dict(null.sizes) == {"sample": 20, "k": 2, "block_1": 12}
-    xr.testing.assert_equal(null, cl.depth_null(ds, "normalized_miscoupling", n_samples=20, seed=5))
+    xr.testing.assert_equal(null, drawn_null(ds, "normalized_miscoupling", n_samples=20, seed=5))
     np.testing.assert_allclose(null.mean(("sample", "block_1")), np.sqrt(1 - 1 / ds.k.values), rtol=0.01)
 
 
@@ -193,7 +194,7 @@ def test_summary_of_one_prompt_has_no_interval_and_one_block_no_summary(model):
 
 def test_other_models_are_measured_like_the_model_itself(monkeypatch, tmp_path):
     monkeypatch.setenv("COUPLING_RESULTS", str(tmp_path))
-    found = cl.measure_models(["nano-llama"], [PARIS], ks=(4,), seed=2)
+    found = measure_models(["nano-llama"], [PARIS], ks=(4,), seed=2)
     assert list(found) == ["nano-llama"] and list(found["nano-llama"]) == ["untrained", "trained"]
     for state, ds in found["nano-llama"].items():
         alone = cl.measure_depth(cl.load_model("nano-llama", untrained=state == "untrained", seed=2), [PARIS], ks=(4,))
@@ -203,7 +204,7 @@ def test_other_models_are_measured_like_the_model_itself(monkeypatch, tmp_path):
 def test_more_vectors_than_another_model_has_are_refused_by_its_name():
     message = "k is 97; nano-llama has width 96.*or leave 'nano-llama', one of the other models, out of 'others'"
     with pytest.raises(ParameterError, match=message):
-        cl.measure_models(["nano-llama"], [PARIS], ks=(97,))
+        measure_models(["nano-llama"], [PARIS], ks=(97,))
 
 
 def test_other_models_are_read_without_the_model_itself_and_without_repetitions():

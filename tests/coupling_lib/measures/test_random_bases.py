@@ -10,7 +10,7 @@ import xarray as xr
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
-from coupling_lib.measures.random_bases import Chance, chance
+from coupling_lib.measures.random_bases import Chance, chance, drawn_null
 from coupling_lib.metrics.expected_null import expected_null
 from coupling_lib.metrics.nulls import filled_spectrum, gaussian_miscoupling
 from coupling_lib.metrics.variants import VARIANTS
@@ -57,7 +57,7 @@ def test_a_value_does_not_depend_on_which_other_k_were_asked_for(depth):
 
 
 def test_draws_have_the_mean_that_the_null_states(depth):
-    draws = cl.depth_null(depth, NAME, n_samples=2000)
+    draws = drawn_null(depth, NAME, n_samples=2000)
     assert draws.dims == ("sample", "k", "block_1")
     null = cl.null_of(depth, NAME)
     distance = draws.mean("sample") - null["value"]

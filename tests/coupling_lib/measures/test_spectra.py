@@ -10,6 +10,8 @@ import xarray as xr
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
+from coupling_lib.measures.random_bases import spectra_null
+from coupling_lib.measures.spectra import spectra_fits
 
 PROMPTS = [PARIS, "It was the best of times"]
 
@@ -60,12 +62,12 @@ def test_one_singular_vector_has_no_exchanged_matrix(model):
     alone = cl.measure_spectra(model, PROMPTS[:1], k=1)
     assert np.isnan(alone.exchanged_miscoupling).all() and np.isfinite(alone.left_right_alignment).all()
     with pytest.raises(ParameterError, match="k is 1; random bases of width 96 need k from 2 to 48"):
-        cl.spectra_null(alone)
+        spectra_null(alone)
 
 
 def test_fits_are_least_squares_lines_of_each_prompt_from_the_block_that_is_named(ds):
     for asked, first in ((None, 3), (6, 6)):
-        fits = cl.spectra_fits(ds, asked)
+        fits = spectra_fits(ds, asked)
         assert fits.attrs["first_block"] == first
         depth = np.arange(first + 1, 13)
         for prompt in range(2):
@@ -82,12 +84,12 @@ def test_a_fit_without_three_blocks_is_refused_in_one_line(ds):
     with pytest.raises(
         ParameterError, match="start at block 11 of 12; it needs three blocks, so start at block 1 to 10"
     ):
-        cl.spectra_fits(ds, 10)
+        spectra_fits(ds, 10)
 
 
 def test_trained_blocks_align_left_with_right_and_untrained_ones_do_as_chance(ds):
-    null = cl.spectra_null(ds, n_samples=30, seed=1)
-    xr.testing.assert_equal(null, cl.spectra_null(ds, n_samples=30, seed=1))
+    null = spectra_null(ds, n_samples=30, seed=1)
+    xr.testing.assert_equal(null, spectra_null(ds, n_samples=30, seed=1))
     fresh = cl.measure_spectra(cl.load_model("nano-neox", untrained=True), PROMPTS, k=15)
     chance = float(null.left_right_alignment)
     assert float(fresh.left_right_alignment.mean()) == pytest.approx(chance, rel=0.15)

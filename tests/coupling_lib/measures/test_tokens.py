@@ -12,6 +12,7 @@ from reference import brute_force_jacobian
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
+from coupling_lib.measures.random_bases import drawn_null
 from coupling_lib.measures.tokens import KINDS, token_comparisons, token_reports
 from coupling_lib.models.load import wrap_model
 
@@ -141,16 +142,16 @@ def test_a_token_is_perfectly_coupled_with_itself_within_one_block(neox):
 
 def test_null_lies_at_the_closed_form_and_repeats(neox):
     ds = cl.measure_tokens(neox, [PARIS, "It was the best"], block=8)
-    null = cl.tokens_null(ds, "normalized_miscoupling", seed=3)
+    null = drawn_null(ds, "normalized_miscoupling", seed=3)
     assert null.sizes["jacobian"] == int((ds.position >= 0).sum())
     assert float(null.mean()) == pytest.approx(np.sqrt(1 - 1 / 10), rel=0.01)
-    xr.testing.assert_equal(null, cl.tokens_null(ds, "normalized_miscoupling", seed=3))
+    xr.testing.assert_equal(null, drawn_null(ds, "normalized_miscoupling", seed=3))
 
 
 def test_null_at_full_width_takes_the_spectrum_as_it_is():
     model = wrap_model(BY_NAME["gpt2"].build(), name="gpt2")
     ds = cl.measure_tokens(model, example(model.hf), block=1, k=32, tokens=4)
-    null = cl.tokens_null(ds, "mismatch", n_samples=400)
+    null = drawn_null(ds, "mismatch", n_samples=400)
     energy = (ds.singular_values[0] ** 2).sum("rank")
     # E m^2 = 1 + K^2 |J|^2 / (d^2 |s|^2), which is 2 for K = d.
     assert float(energy.min()) > 0

@@ -14,6 +14,7 @@ import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures import trajectories
+from coupling_lib.measures.trajectories import compare_trajectories
 from coupling_lib.metrics.trajectory import principal_paths
 
 BEST = "It was the best of times"
@@ -118,14 +119,14 @@ def test_a_model_whose_norm_stays_constant_has_no_expodistance_and_one_without_n
 
 def test_training_straightens_the_paths_of_the_embedded_models():
     """The paper's claim about the line-shape score."""
-    models = cl.compare_trajectories(["nano-neox", "nano-llama"], [PARIS, BEST, "The old man walked slowly down the"])
+    models = compare_trajectories(["nano-neox", "nano-llama"], [PARIS, BEST, "The old man walked slowly down the"])
     for networks in models.values():
         assert list(networks) == ["untrained", "trained"]
         assert float(networks["trained"].line_shape_score.max()) < float(networks["untrained"].line_shape_score.min())
 
 
 def test_compared_models_are_the_trained_and_the_untrained_one_of_the_seed_and_the_revision():
-    networks = cl.compare_trajectories(["nano-neox"], [PARIS], revision="step316", seed=3)["nano-neox"]
+    networks = compare_trajectories(["nano-neox"], [PARIS], revision="step316", seed=3)["nano-neox"]
     for role, dataset in networks.items():
         model = cl.load_model("nano-neox", revision="step316", untrained=role == "untrained", seed=3)
         np.testing.assert_allclose(dataset.norm, cl.measure_trajectories(model, [PARIS]).norm, rtol=1e-6)

@@ -27,6 +27,8 @@ import coupling_lib as cl
 from coupling_lib import paths, store
 from coupling_lib.measures import nulls
 from coupling_lib.measures.frame import measurement
+from coupling_lib.measures.precision import measure_triplets
+from coupling_lib.measures.vision import measure_drop_path
 from coupling_lib.store import key as identity
 from tests import tiny
 
@@ -39,11 +41,11 @@ MEASURED = {
     "tokens": (cl.measure_tokens, "text", {"block": 1, "k": 4, "tokens": 3}),
     "trajectories": (cl.measure_trajectories, "text", {}),
     "spectra": (cl.measure_spectra, "text", {"k": 4, "whole": (1,)}),
-    "triplets": (cl.measure_triplets, "text", {"k": 4}),
+    "triplets": (measure_triplets, "text", {"k": 4}),
     "dynamics": (cl.measure_dynamics, "text", {"k": 4}),
     "perturbation": (cl.measure_perturbation, "text", {"draws": 2}),
     "relations": (cl.measure_relations, "image", {"k": 4}),
-    "drop_path": (cl.measure_drop_path, "image", {"k": 4, "draws": 2}),
+    "drop_path": (measure_drop_path, "image", {"k": 4, "draws": 2}),
     "nulls": (nulls.measure_nulls, "text", {"ks": (4, 8)}),
     "decisive": (nulls.measure_decisive, "text", {"ks": (4,)}),
 }

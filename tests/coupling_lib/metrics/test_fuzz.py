@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 
 import coupling_lib as cl
 from coupling_lib.errors import CouplingError
+from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.summaries import interval
+from coupling_lib.metrics.variants import locality
+from coupling_lib.svd.triplets import top_triplets_stacked
 
 SCORES = (cl.line_shape_score, cl.expodistance, cl.equidistance)
 # The same examples each time, in any order of tests and at any speed of the machine.
@@ -79,7 +82,7 @@ def test_blocks_with_the_same_singular_vectors_are_perfectly_coupled(seed, d, da
     A = cl.coupling_matrix(J1, SimpleNamespace(U=U, Vh=V.mT), k)
     close(A, torch.diag(spectra[0][:k]))
     assert float(cl.miscoupling(A, normalized=True)) < 1e-8
-    close(cl.coupling_matrices(torch.stack([J1, J2]), U[None, :, :k], V.mT[None, :k])[0, 0], A)
+    close(coupling_matrices(torch.stack([J1, J2]), U[None, :, :k], V.mT[None, :k])[0, 0], A)
 
 
 @fuzz
@@ -96,7 +99,7 @@ def test_all_variants_follow_the_blocks_and_none_sees_the_scale_but_the_plain_on
         close(turned[name], value[:, order][:, :, order])
         close(scaled[name] / (scale if name == "miscoupling" else 1), value)
     close(values["normalized_miscoupling"].diagonal(dim1=1, dim2=2), torch.zeros(1, blocks, dtype=torch.float64))
-    by_distance = cl.locality(values["mismatch"])
+    by_distance = locality(values["mismatch"])
     weights = torch.tensor([blocks, *(2 * (blocks - n) for n in range(1, blocks))], dtype=torch.float64)
     close((by_distance * weights).sum() / blocks**2, values["mismatch"].mean())
 
@@ -168,14 +171,14 @@ CALLS = {
         lambda J, U, Vh, k: cl.coupling_matrix(J, SimpleNamespace(U=U, Vh=Vh), k),
         (tensors(), tensors(), tensors(), ANY_K),
     ),
-    "coupling_matrices": (cl.coupling_matrices, (tensors(), tensors(), tensors())),
+    "coupling_matrices": (coupling_matrices, (tensors(), tensors(), tensors())),
     "measure_variants": (cl.measure_variants, (*(tensors() for _ in range(4)), ANY_KS, ANY_NAMES)),
-    "locality": (cl.locality, (tensors(),)),
+    "locality": (locality, (tensors(),)),
     "line_shape_score": (cl.line_shape_score, (tensors(),)),
     "expodistance": (cl.expodistance, (tensors(), st.sampled_from([0, 1, 2, "1"]))),
     "equidistance": (cl.equidistance, (tensors(), st.sampled_from([0, 1, -1, None]))),
     "top_triplets": (cl.top_triplets, (tensors(), ANY_K)),
-    "top_triplets_stacked": (cl.top_triplets_stacked, (tensors(), ANY_K)),
+    "top_triplets_stacked": (top_triplets_stacked, (tensors(), ANY_K)),
 }
 
 

@@ -8,6 +8,7 @@ import torch
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.svd.operators import as_linear_operator
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 
 
@@ -67,4 +68,4 @@ def test_what_is_no_square_matrix_is_refused(J, said):
 
 def test_an_operator_that_cannot_be_formed_is_refused():
     with pytest.raises(ParameterError, match="without `dense"):
-        cl.shared(cl.as_linear_operator(torch.eye(3)))
+        cl.shared(as_linear_operator(torch.eye(3)))
