@@ -11,7 +11,7 @@ from coupling_lib import paths, store
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import prompt_name
 from coupling_lib.inputs.prompts import load_prompts
-from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.metrics.variants import VARIANTS, different_pairs
 from coupling_lib.models.registry import TASKS, Entry, entries, lookup
 from coupling_lib.store.files import DamagedError, open_file
 
@@ -137,7 +137,7 @@ def _means(files: pd.Series, rule: str = "") -> float:
                 found.append(1 - float(ds["value"].sel(variant="released_trace", rule=rule, pairs="different").mean()))
                 continue
             values = ds["normalized_miscoupling"].sel(k=10).transpose("prompt", "block_1", "block_2").values
-            found.append(1 - float(values[:, ~np.eye(values.shape[1], dtype=bool)].mean()))
+            found.append(1 - float(different_pairs(values).mean()))
         except (DamagedError, KeyError):  # damaged, or measured at other K
             continue
     return float(np.mean(found)) if found else np.nan

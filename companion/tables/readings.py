@@ -18,7 +18,7 @@ import xarray as xr
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.nulls import relative_to_null
 from coupling_lib.metrics.summaries import interval, joined
-from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS
+from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS, different_pairs
 
 
 class Choice(NamedTuple):
@@ -103,8 +103,7 @@ def coupling_by_block(measured: Mapping[str, Mapping[str, xr.Dataset]], variant:
 def _pairs(ds: xr.Dataset, variant: str) -> xr.DataArray:
     """One variant at all ordered pairs of different blocks, (prompt, k, pair)."""
     values = ds[variant].transpose("prompt", "k", "block_1", "block_2").values.astype(float)
-    different = ~np.eye(values.shape[-1], dtype=bool)
-    return xr.DataArray(values[..., different], {"k": ds["k"]}, ("prompt", "k", "pair"))
+    return xr.DataArray(different_pairs(values), {"k": ds["k"]}, ("prompt", "k", "pair"))
 
 
 def _means(ds: xr.Dataset, null: xr.Dataset) -> xr.Dataset:
@@ -121,8 +120,8 @@ def _means(ds: xr.Dataset, null: xr.Dataset) -> xr.Dataset:
 def _coupling(ds: xr.Dataset, choice: Choice, k: int) -> np.ndarray:
     """Each prompt's mean coupling over pairs of blocks, by one choice."""
     values = ds[choice.variant].sel(k=k).transpose("prompt", "block_1", "block_2").values.astype(float)
-    chosen = np.ones(values.shape[1:], dtype=bool) if choice.with_itself else ~np.eye(values.shape[1], dtype=bool)
-    return TRANSFORMS[choice.transform](values)[:, chosen].mean(axis=1)
+    values = TRANSFORMS[choice.transform](values)
+    return (values.reshape(len(values), -1) if choice.with_itself else different_pairs(values)).mean(axis=1)
 
 
 def _null_coupling(null: xr.Dataset, choice: Choice, k: int) -> tuple[float, float]:

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 import torch
 from torch.nn import functional
@@ -26,7 +25,7 @@ from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
 from coupling_lib.metrics.nulls import DRAWS
-from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.metrics.variants import VARIANTS, different_pairs
 from coupling_lib.models.load import Model
 
 if TYPE_CHECKING:
@@ -61,11 +60,10 @@ def measure(model: Model) -> dict[str, float | int | str]:
     for name in SCORES:
         columns |= {name: float(trajectories[name].mean()), f"{name}_median": float(trajectories[name].median())}
     nulls = null_of(depth)["value"].mean("block_1")
-    different = ~np.eye(model.n_blocks, dtype=bool)
     for variant in VARIANTS:
         for label, k in ks.items():
             values = depth[variant].sel(k=k).values
-            of_prompts = values[:, different].mean(axis=1)
+            of_prompts = different_pairs(values).mean(axis=1)
             column = f"{variant}_k{label}"
             columns |= {column: float(of_prompts.mean()), f"{column}_all": float(values.mean())}
             columns |= {f"{column}_sd": float(of_prompts.std(ddof=1))}

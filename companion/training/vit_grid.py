@@ -41,7 +41,7 @@ from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.statistics import bootstrap_interval
-from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.metrics.variants import VARIANTS, different_pairs
 from coupling_lib.models.load import wrap_model
 from coupling_lib.provenance import versions
 from coupling_lib.svd.triplets import IllDefinedSubspaceWarning
@@ -130,7 +130,6 @@ def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_image
     # The third is 10 % of the width, rounded down as in the released code.
     ks = sorted({k for k in (5, 10, width // 10) if 2 <= k <= width})
     model = wrap_model(hf)
-    different = ~np.eye(model.n_blocks, dtype=bool)
     out: dict[str, float] = {}
     for token, position in TOKENS.items():
         with warnings.catch_warnings():
@@ -140,7 +139,7 @@ def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_image
         nulls = null_of(ds, list(VARIANTS))["value"].mean("block_1")
         for name, k in itertools.product(VARIANTS, ks):
             column, values = f"{token}.k{k}.{name}", ds[name].sel(k=k).values
-            out |= _with_interval(column, values[:, different].mean(axis=1))
+            out |= _with_interval(column, different_pairs(values).mean(axis=1))
             out |= {f"{column}_all": float(values.mean()), f"{column}_null": float(nulls.sel(variant=name, k=k))}
         shape = measure_trajectories(model, pixels, token=position)
         for name in ("line_shape_score", "expodistance"):

@@ -16,7 +16,7 @@ from coupling_lib.measures import frame
 from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
 from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum, relative_to_null
 from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
-from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.metrics.variants import VARIANTS, different_pairs
 from coupling_lib.models.load import Model
 from coupling_lib.provenance import versions
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
@@ -157,11 +157,10 @@ def measure_decisive(
     chosen = [*fixed, tenth_of_width(model.d_model)]
     # What the mean over different pairs becomes when the n_blocks zeros of the diagonal are counted as well.
     with_diagonal = (n_blocks - 1) / n_blocks
-    different = ~torch.eye(n_blocks, dtype=torch.bool)
 
     def of_one_prompt(J: torch.Tensor) -> frame.Variables:
         triplets, found = frame.coupled(J, chosen, DECISIVE)
-        value = torch.stack([found[name].cpu()[:, different].mean(dim=-1) for name in DECISIVE])
+        value = torch.stack([different_pairs(found[name].cpu()).mean(dim=-1) for name in DECISIVE])
         _, null, error = _random_bases(J, triplets.S, chosen, DECISIVE)
         both = {"value": value, "null": null, "null_error": error}
         dims = ("variant", "rule", "pairs")

@@ -17,7 +17,7 @@ from coupling_lib.jacobian.tracing import Trace, trace
 from coupling_lib.measures import frame
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.trajectories import measure_trajectories
-from coupling_lib.metrics.variants import chosen_variants
+from coupling_lib.metrics.variants import chosen_variants, different_pairs
 from coupling_lib.models.drop_path import depth_rates, draw_gates, fixed_gates
 from coupling_lib.models.load import Model
 from coupling_lib.provenance import prompts_hash
@@ -119,7 +119,7 @@ def measure_drop_path(
 
     def measured(image: torch.Tensor) -> float:
         values = frame.coupled(frame.depth_jacobians(trace(model, image), token), [k], [variant])[1][variant][0]
-        return float(values[~torch.eye(len(values), dtype=torch.bool, device=values.device)].mean())
+        return float(different_pairs(values).mean())
 
     def of_one_prompt(image: torch.Tensor) -> frame.Variables:
         generator = torch.Generator().manual_seed((seed + int(prompts_hash([image]), 16)) % 2**63)

@@ -11,8 +11,9 @@ Every variant is a distance: 0 for perfect coupling. What the paper plots as *co
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,7 @@ from coupling_lib.metrics.coupling import (
 _MAX_ENTRIES = 2**23
 
 Reading = Callable[..., Tensor]
+_Array = TypeVar("_Array", Tensor, np.ndarray)
 
 
 class PairProducts(NamedTuple):
@@ -268,6 +270,11 @@ def block_products(
     for first in range(0, n_blocks, group):
         rows = slice(first, first + group)
         yield rows, PairProducts(S[rows, None], **{name: formulas[name](rows) for name in needed})
+
+
+def different_pairs(values: _Array) -> _Array:
+    """Give the entries `(..., L, L)` at ordered pairs of different blocks, `(..., L (L - 1))`."""
+    return values[..., ~np.eye(values.shape[-1], dtype=bool)]
 
 
 def locality(values: Tensor) -> Tensor:
