@@ -22,7 +22,7 @@ class Chapter(NamedTuple):
     """What a chapter's last section needs."""
 
     measured: tuple[str, ...]
-    """Functions that measure it, or make its tables."""
+    """Functions that measure it, in `coupling_lib`; those that make its tables are named in full."""
     drawn: tuple[str, ...]
     """Functions that draw the figures on its page, in `companion.figures`."""
     further: dict[str, str]
@@ -30,37 +30,38 @@ class Chapter(NamedTuple):
 
 
 DECISIVE = "$ .venv/bin/python workflow/decisive.py gpt2 gpt2-medium gpt2-large qwen1.5-0.5b pythia-1.4b"
+_TABLES = "companion.tables"
 _PAPER = "The same for Llama-3 8B, a model of the paper, in 4 bits"
 
 CHAPTERS: dict[str, Chapter] = {
     "depth": Chapter(
-        ("coupling_lib.measure_depth",), ("depth.draw_map",), {_PAPER: "model=llama3-8b precision=nf4 k=30 blocks=9-16"}
+        ("measure_depth",), ("depth.draw_map",), {_PAPER: "model=llama3-8b precision=nf4 k=30 blocks=9-16"}
     ),
-    "tokens": Chapter(("coupling_lib.measure_tokens",), ("tokens.draw_grid",), {_PAPER: "model=llama3-8b precision=nf4 pair=16,20"}),
+    "tokens": Chapter(("measure_tokens",), ("tokens.draw_grid",), {_PAPER: "model=llama3-8b precision=nf4 pair=16,20"}),
     "emergence": Chapter(
-        ("coupling_lib.measure_emergence",),
+        ("measure_emergence",),
         ("emergence.draw_coupling",),
         {"The same for a Pythia model, before and after the paper's first step": (
             "model=pythia-410m steps=0,16,64,128,512,1000,8000,143000"
         )},
     ),
     "trajectories": Chapter(
-        ("coupling_lib.measure_trajectories",),
+        ("measure_trajectories",),
         ("trajectories.draw_scores",),
         {"The same for models of the paper, on as many prompts": (
             "model=llama3-8b others=gpt2,pythia-1.4b prompts=benchmarks:1200"
         )},
     ),
-    "spectra": Chapter(("coupling_lib.measure_spectra",), ("spectra.draw_inverse",), {_PAPER: "model=llama3-8b precision=nf4"}),
-    "dynamics": Chapter(("coupling_lib.measure_dynamics",), ("dynamics.draw_carried",), {_PAPER: "model=llama3-8b precision=nf4"}),
+    "spectra": Chapter(("measure_spectra",), ("spectra.draw_inverse",), {_PAPER: "model=llama3-8b precision=nf4"}),
+    "dynamics": Chapter(("measure_dynamics",), ("dynamics.draw_carried",), {_PAPER: "model=llama3-8b precision=nf4"}),
     "perturbation": Chapter(
-        ("coupling_lib.measure_perturbation",), ("perturbation.draw_error",), {"The same for a model of the paper": "model=gpt2"}
+        ("measure_perturbation",), ("perturbation.draw_error",), {"The same for a model of the paper": "model=gpt2"}
     ),
     "prompts": Chapter(
-        ("coupling_lib.measure_depth",), ("prompts.draw_versions",), {_PAPER: "model=llama3-8b precision=nf4 questions=gsm8k:100"}
+        ("measure_depth",), ("prompts.draw_versions",), {_PAPER: "model=llama3-8b precision=nf4 questions=gsm8k:100"}
     ),
     "vision": Chapter(
-        ("coupling_lib.measure_depth", "coupling_lib.measure_relations"),
+        ("measure_depth", "measure_relations"),
         ("vision.draw_rates", "vision.draw_accuracy"),
         {
             "The grid on CIFAR-10, trained anew": (
@@ -74,16 +75,16 @@ CHAPTERS: dict[str, Chapter] = {
         },
     ),
     "generalization": Chapter(
-        ("companion.tables.figure_1a.partial_table", "companion.tables.correlations.sign_along_training", "coupling_lib.coupling_loss"),
+        (f"{_TABLES}.figure_1a.partial_table", f"{_TABLES}.correlations.sign_along_training", "coupling_loss"),
         ("generalization.draw_paper", "generalization.draw_sign", "generalization.draw_regularised"),
         {"The models of figure 1a themselves, whose weights decide": DECISIVE},
     ),
-    "nulls": Chapter(("coupling_lib.null_of",), ("nulls.draw_figure_1a",), {"The models of figure 1a themselves": DECISIVE}),
+    "nulls": Chapter(("null_of",), ("nulls.draw_figure_1a",), {"The models of figure 1a themselves": DECISIVE}),
     "readings": Chapter(
-        ("coupling_lib.measure_depth",), ("readings.draw_beyond_chance",), {"The same for a model of the paper": "model=gpt2"}
+        ("measure_depth",), ("readings.draw_beyond_chance",), {"The same for a model of the paper": "model=gpt2"}
     ),
     "precision": Chapter(
-        ("coupling_lib.measure_precision",),
+        ("measure_precision",),
         ("precision.draw_coupling",),
         {"The same for a model of the paper": "model=llama3-8b precisions=bfloat16,int8,nf4,fp4"},
     ),
@@ -103,6 +104,11 @@ def models_of(chapter: str) -> list[str]:
     listed = pages(yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8")))
     parts = [Path(page).parts for page in listed if page.startswith("results/")]
     return [model for _, model, name in parts if name == chapter]
+
+
+def in_full(name: str) -> str:
+    """Name a function of `Chapter.measured` with its module."""
+    return name if "." in name else f"coupling_lib.{name}"
 
 
 def command_of(chapter: str, given: str) -> str:
@@ -145,7 +151,7 @@ def run_part(chapter: str, results: Path | None = None) -> str:
         long = "" if given.startswith("$ ") else " With `--log-output` it says how long it will take."
         lines += [f"{said}. **Time: not run here.**{long}\n", _block(command_of(chapter, given))]
     notebooks = [f"[{NAMES.get(m, m)}](../results/{m}/{chapter}.ipynb) ({times[m]})" for m in models]
-    measured = ", ".join(f"{{py:func}}`~{name}`" for name in made.measured)
+    measured = ", ".join(f"{{py:func}}`~{in_full(name)}`" for name in made.measured)
     drawn = ", ".join(f"{{py:func}}`~companion.figures.{name}`" for name in made.drawn)
     lines += [
         f"- The notebook with all figures, as it ran: {', '.join(notebooks)}.",

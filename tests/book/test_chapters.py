@@ -137,7 +137,7 @@ def test_a_chapter_s_commands_stand_alone_in_blocks_and_name_parameters_that_the
 @each_chapter
 def test_a_chapter_names_functions_that_exist(chapter):
     for name in chapters.CHAPTERS[chapter].measured:
-        room, _, function = name.rpartition(".")
+        room, _, function = chapters.in_full(name).rpartition(".")
         home = coupling_lib if room == "coupling_lib" else importlib.import_module(room)
         assert callable(getattr(home, function))
     for name in chapters.CHAPTERS[chapter].drawn:

@@ -1,10 +1,9 @@
 """What the figures of coupling across depth, and of its construction, are drawn from in the tests of all figures."""
 
-from tests.figures.conftest import make_depth
-
 from companion.figures import depth, schematic
 from coupling_lib.measures.random_bases import Chance
 from coupling_lib.metrics.summaries import side_by_side
+from tests.companion.figures.conftest import make_depth
 
 NAME, NULL = "normalized_miscoupling", {"null": Chance(0.95, 9e-6)}
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 import xarray as xr
-from tests.figures.trajectory_cases import make_emergence
 
 from companion.figures import emergence
+from tests.companion.figures.trajectory_cases import make_emergence
 
 NAME, K = "normalized_miscoupling", 4
 TAKE: dict[str, Callable[[xr.Dataset], xr.Dataset | xr.DataArray]] = {

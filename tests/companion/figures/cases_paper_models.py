@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from tests.figures.cases_generalization import make_points, make_suite
 
 from companion.figures import paper_models
+from tests.companion.figures.cases_generalization import make_points, make_suite
 
 
 def make_sizes() -> pd.DataFrame:

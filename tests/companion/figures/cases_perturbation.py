@@ -1,9 +1,8 @@
 """What the figures of perturbations are drawn from in the tests of all figures."""
 
-from tests.figures.cases_dynamics import networks
-from tests.figures.linear_cases import make_perturbation
-
 from companion.figures import perturbation
+from tests.companion.figures.cases_dynamics import networks
+from tests.companion.figures.linear_cases import make_perturbation
 
 CASES = {
     "draw_depth": (perturbation.draw_depth, lambda n: perturbation.take_depth(networks(n, make_perturbation))),

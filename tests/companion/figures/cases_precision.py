@@ -1,9 +1,8 @@
 """What the figures of precision are drawn from in the tests of all figures: one, two or five narrow precisions."""
 
-from tests.figures.precision_example import make_precision
-
 from companion.figures import precision
 from coupling_lib.measures.random_bases import Chance
+from tests.companion.figures.precision_example import make_precision
 
 NARROW = {1: ["nf4"], 2: ["int8", "nf4"], 3: ["bfloat16", "int8", "nf4", "fp4", "float16"]}
 NULL = {"null": Chance(0.9, 9e-6)}

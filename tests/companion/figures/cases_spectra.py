@@ -1,9 +1,8 @@
 """What the figures of spectra are drawn from in tests."""
 
-from tests.figures.linear_cases import make_fits, make_null, make_spectra
-
 from companion.figures import spectra
 from coupling_lib.metrics.summaries import side_by_side
+from tests.companion.figures.linear_cases import make_fits, make_null, make_spectra
 
 
 def names(n):

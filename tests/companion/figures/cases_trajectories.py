@@ -1,9 +1,8 @@
 """What the figures of trajectories are drawn from in the tests of all figures."""
 
-from tests.figures.trajectory_cases import make_trajectories
-
 from companion.figures import trajectories
 from coupling_lib.metrics.summaries import side_by_side
+from tests.companion.figures.trajectory_cases import make_trajectories
 
 PATHS, ENTROPIES = ("path", "path_share", "path_token"), ("entropy", "entropy_normed")
 

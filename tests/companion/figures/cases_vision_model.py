@@ -2,11 +2,11 @@
 
 import numpy as np
 import xarray as xr
-from tests.figures.cases_depth import networks
 
 from companion.figures import depth, vision_model
 from coupling_lib.measures.random_bases import Chance
 from coupling_lib.metrics.summaries import side_by_side
+from tests.companion.figures.cases_depth import networks
 
 NAME, RELATIONS = "normalized_miscoupling", ["class", "patch", "class to patch", "patch a to b"]
 IMAGE = np.random.default_rng(0).random((8, 8))

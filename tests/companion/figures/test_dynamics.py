@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.figures.cases_dynamics import networks
 
 from companion.figures import dynamics
 from coupling_lib.metrics.inference import mean_interval
+from tests.companion.figures.cases_dynamics import networks
 
 BOTH = networks(2)
 TRAINED = BOTH.sel(network="trained")

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import xarray as xr
 from matplotlib.colors import to_hex
-from tests.figures.cases_emergence import NAME, K
-from tests.figures.trajectory_cases import STEPS, make_emergence
 
 from companion.figures import emergence, style
 from companion.figures.show import frame
 from companion.tables.effects import OtherRuns
 from coupling_lib.metrics.inference import mean_interval
+from tests.companion.figures.cases_emergence import NAME, K
+from tests.companion.figures.trajectory_cases import STEPS, make_emergence
 
 OFF = ~np.eye(6, dtype=bool)
 

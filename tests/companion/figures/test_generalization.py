@@ -6,7 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
-from tests.figures.cases_generalization import (
+
+from companion.figures import generalization as figures
+from companion.figures import generalization_numbers, style
+from companion.tables.generalization import SCORES
+from tests.companion.figures.cases_generalization import (
     CHANGES,
     LABELS,
     RUNS,
@@ -19,10 +23,6 @@ from tests.figures.cases_generalization import (
     make_suite,
     make_variants,
 )
-
-from companion.figures import generalization as figures
-from companion.figures import generalization_numbers, style
-from companion.tables.generalization import SCORES
 
 
 def drawn_points(axes, marker: str | None = None) -> set[tuple[float, float]]:

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
-from tests.figures.cases_nulls import POINTS
 
 import coupling_lib as cl
 from companion.figures import nulls, style
@@ -17,6 +16,7 @@ from coupling_lib.metrics.statistics import width_curve
 from coupling_lib.metrics.summaries import side_by_side
 from coupling_lib.metrics.variants import VARIANTS
 from tests import tiny
+from tests.companion.figures.cases_nulls import POINTS
 
 TEXTS = ["It was the best of times", "What is the capital of France?", "it was the worst of times, it was"]
 K = 4

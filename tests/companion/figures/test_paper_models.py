@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.figures.cases_paper_models import (
+
+from companion.figures import paper_models
+from tests.companion.figures.cases_paper_models import (
     each_k,
     make_last,
     make_measured,
@@ -13,9 +15,7 @@ from tests.figures.cases_paper_models import (
     measured_each_k,
     measured_of,
 )
-from tests.figures.test_generalization import drawn_points, points_of, texts
-
-from companion.figures import paper_models
+from tests.companion.figures.test_generalization import drawn_points, points_of, texts
 
 
 def test_each_size_stands_against_score_and_coupling_with_the_models_that_have_it():

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.figures.cases_spectra import both, fits, nulls
 
 from companion.figures import spectra, style
 from companion.figures.show import frame
 from coupling_lib.metrics.inference import mean_interval
+from tests.companion.figures.cases_spectra import both, fits, nulls
 
 
 def test_top_values_are_medians_per_rank_with_the_first_ten_in_the_networks_colour():

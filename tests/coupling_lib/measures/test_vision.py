@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tests.reference import brute_force_jacobian
+from reference import brute_force_jacobian
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
