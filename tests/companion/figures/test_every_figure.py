@@ -16,7 +16,6 @@ import pytest
 from matplotlib.figure import Figure
 
 import companion.figures
-import tests.companion.figures
 from companion.figures import show, style
 from tests.companion.figures.drawn import assert_text_is_inside
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tiny
 import torch
 import transformers
 from reference import brute_force_jacobian
@@ -15,7 +16,6 @@ from coupling_lib.measures.random_bases import drawn_null
 from coupling_lib.measures.vision import measure_drop_path
 from coupling_lib.models.drop_path import draw_gates, fixed_gates
 from coupling_lib.provenance import prompts_hash
-from tests import tiny
 
 K = 4
 OFF = ~np.eye(tiny.BLOCKS, dtype=bool)
