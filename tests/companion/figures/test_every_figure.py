@@ -17,11 +17,10 @@ from matplotlib.figure import Figure
 
 import companion.figures
 from companion.figures import show, style
+from tests.companion import figures as cases
 from tests.companion.figures.drawn import assert_text_is_inside
 
-FILES = [
-    found.name for found in pkgutil.iter_modules(tests.companion.figures.__path__) if found.name.startswith("cases_")
-]
+FILES = [found.name for found in pkgutil.iter_modules(cases.__path__) if found.name.startswith("cases_")]
 CASES = {
     f"{file.removeprefix('cases_')}.{name}": case
     for file in FILES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import tiny
 from matplotlib.colors import to_hex
 
 import coupling_lib as cl
@@ -15,7 +16,6 @@ from coupling_lib.metrics.inference import mean_interval
 from coupling_lib.metrics.statistics import width_curve
 from coupling_lib.metrics.summaries import side_by_side
 from coupling_lib.metrics.variants import VARIANTS
-from tests import tiny
 from tests.companion.figures.cases_nulls import POINTS
 
 TEXTS = ["It was the best of times", "What is the capital of France?", "it was the worst of times, it was"]
