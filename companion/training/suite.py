@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from companion.training import run_files, suite_table, text
+from companion.training.drop_path import drop_blocks
 from companion.training.language import RECIPES, Recipe, configuration, fit, initialise, loss
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
@@ -96,26 +96,8 @@ def build(recipe: SuiteRecipe) -> PreTrainedModel:
         config.hidden_dropout = config.attention_dropout = recipe.dropout
     model = initialise(config, recipe.seed)
     if recipe.stochastic_depth:
-        drop_branches(model, recipe.stochastic_depth)
+        drop_blocks(model.base_model.layers, recipe.stochastic_depth)
     return model.train()
-
-
-def drop_branches(model: PreTrainedModel, probability: float) -> None:
-    """Leave out whole residual branches at random while training (Huang et al., 2016)."""
-    # A block $x + f(x)$ becomes $x + \frac{b}{1 - p} f(x)$ with $b = 0$ with probability $p$ and 1 otherwise, drawn
-    # for each sequence and each block. The factor keeps the mean. In evaluation mode nothing is dropped.
-    if not 0 <= probability < 1:
-        raise ParameterError(f"stochastic_depth is {probability!r}; expected a probability from 0 to below 1")
-
-    def drop(block: nn.Module, arguments: tuple, output: torch.Tensor) -> torch.Tensor | None:
-        if not block.training:
-            return None
-        stream = arguments[0]
-        kept = torch.rand(len(stream), 1, 1, device=stream.device) >= probability
-        return stream + (output - stream) * (kept / (1 - probability)).to(stream.dtype)
-
-    for block in model.base_model.layers:
-        block.register_forward_hook(drop)
 
 
 def train_one(name: str, recipe: SuiteRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:

@@ -18,11 +18,11 @@ from tqdm import tqdm
 from transformers import ViTConfig, ViTForImageClassification
 
 from companion.training import augment, run_files
+from companion.training.drop_path import DropPath
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import images
 from coupling_lib.inputs.labelled_images import LabelledImages
-from coupling_lib.models.drop_path import DropPath
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ each image is dropped with probability $p_l$, and multiplied by $1/(1-p_l)$ wher
 $$x \leftarrow x + \frac{b}{1-p_l}\,f(x), \qquad b \sim \mathrm{Bernoulli}(1-p_l).$$
 
 As in DeiT, $p_l$ grows linearly with depth, from 0 at the first block to the *rate* at the last. Hugging Face's
-vision transformers have no such layer; here forward hooks add it to any model whose blocks keep their branches in
+vision transformers have no such layer; forward hooks add it to any model whose blocks keep their branches in
 submodules named `attention` and `mlp`.
 
-A Jacobian is taken of the block as it is used: in evaluation mode the hooks do nothing. `fixed_gates` sets the
+A Jacobian is taken of the block as it is used, in evaluation mode, where nothing is dropped. `fixed_gates` sets the
 branches' factors by hand, which shows what a measurement sees when a model is left in training mode.
 """
 
@@ -34,36 +34,6 @@ def depth_rates(rate: float, n_blocks: int) -> list[float]:
     return [round(rate * block / max(1, n_blocks - 1), 12) for block in range(n_blocks)]
 
 
-class DropPath:
-    """Stochastic depth on the residual branches of a list of blocks, as forward hooks."""
-
-    def __init__(self, blocks: Sequence[nn.Module], rate: float):
-        self.rates = depth_rates(rate, len(blocks))
-        self.generator = torch.Generator()
-        self._handles = [
-            branch.register_forward_hook(self._hook(p))
-            for block, p in zip(blocks, self.rates, strict=True)
-            for branch in _branches(block)
-            if p > 0
-        ]
-
-    def remove(self) -> None:
-        """Take the hooks away."""
-        for handle in self._handles:
-            handle.remove()
-
-    def _hook(self, p: float) -> Any:
-        def drop(module: nn.Module, args: tuple, output: Any) -> Any:
-            if not module.training:
-                return output
-            stream = output[0] if isinstance(output, tuple) else output
-            # Drawn on the CPU and for each image alone, so that a run repeats on any device.
-            kept = torch.rand(len(stream), 1, 1, generator=self.generator) >= p
-            return _scaled(module, args, output, (kept / (1 - p)).to(stream))
-
-        return drop
-
-
 @contextmanager
 def fixed_gates(blocks: Sequence[nn.Module], gates: torch.Tensor) -> Generator[None]:
     """Multiply residual branches by given factors, in training and in evaluation mode."""
@@ -71,9 +41,9 @@ def fixed_gates(blocks: Sequence[nn.Module], gates: torch.Tensor) -> Generator[N
         raise ParameterError(f"gates has shape {tuple(gates.shape)}; ({len(blocks)}, 2) is expected")
     with ExitStack() as hooks:
         for block, row in zip(blocks, gates, strict=True):
-            for branch, factor in zip(_branches(block), row, strict=True):
+            for branch, factor in zip(branches(block), row, strict=True):
                 if factor != 1:
-                    hooks.enter_context(branch.register_forward_hook(partial(_scaled, factor=float(factor))))
+                    hooks.enter_context(branch.register_forward_hook(partial(scaled, factor=float(factor))))
         yield
 
 
@@ -87,7 +57,7 @@ def draw_gates(rate: float, n_blocks: int, generator: torch.Generator) -> torch.
             return kept / (1 - p)
 
 
-def _branches(block: nn.Module) -> list[nn.Module]:
+def branches(block: nn.Module) -> list[nn.Module]:
     """Give the two residual branches of a block."""
     children = dict(block.named_children())
     if not set(BRANCHES) <= children.keys():
@@ -96,6 +66,6 @@ def _branches(block: nn.Module) -> list[nn.Module]:
     return [children[name] for name in BRANCHES]
 
 
-def _scaled(module: nn.Module, args: tuple, output: Any, factor: torch.Tensor | float) -> Any:
+def scaled(module: nn.Module, args: tuple, output: Any, factor: torch.Tensor | float) -> Any:
     """Multiply the residual stream in what a branch returns."""
     return (output[0] * factor, *output[1:]) if isinstance(output, tuple) else output * factor

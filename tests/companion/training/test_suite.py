@@ -12,7 +12,7 @@ import torch
 import coupling_lib as cl
 from companion.training import suite, suite_table
 from companion.training.__main__ import main
-from companion.training.suite import BASE, SHIPPED, SUITE, TINY, build, drop_branches
+from companion.training.suite import BASE, SHIPPED, SUITE, TINY, build
 from companion.training.text import grammar_text
 from coupling_lib.errors import ParameterError
 from coupling_lib.paths import CHECKPOINTS, DATA
@@ -188,7 +188,7 @@ def test_dropout_and_probabilities_out_of_range_are_refused():
     with pytest.raises(ParameterError, match="dropout is 0.1; the architecture 'llama' has none"):
         build(replace(SUITE["tiny-llama-w32-d3"], dropout=0.1))
     with pytest.raises(ParameterError, match="stochastic_depth is 1.0"):
-        drop_branches(build(TINY), 1.0)
+        build(replace(TINY, stochastic_depth=1.0))
 
 
 def test_dropout_is_in_the_model_that_asks_for_it():

@@ -7,8 +7,9 @@ import tiny
 import torch
 import transformers
 
+from companion.training.drop_path import DropPath
 from coupling_lib.errors import ParameterError, UnsupportedModelError
-from coupling_lib.models.drop_path import DropPath, depth_rates, draw_gates, fixed_gates
+from coupling_lib.models.drop_path import depth_rates, draw_gates, fixed_gates
 
 
 @pytest.fixture
