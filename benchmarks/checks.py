@@ -28,17 +28,7 @@ CASES = (Shape("nano-neox"), Shape("gpt2-small", GPT2Config))
 
 
 def run(cases: tuple[Shape, ...] = CASES, rounds: int = 5, n: int = 16) -> list[dict[str, Any]]:
-    """Measure the cases.
-
-    Args:
-        cases: the models.
-        rounds: how often each way, in turns; the least time counts.
-        n: length of the prompt.
-
-    Returns:
-        one record a case: `shape`, `d`, and seconds: of the check at `load`, and of all Jacobians of one prompt
-        `bare` and `hooked`; `added` is the share that hooks add to these.
-    """
+    """Measure the cases."""
     records = []
     for shape in cases:
         model, times = shape.build(), {"load": [], "bare": [], "hooked": []}
@@ -68,11 +58,7 @@ def _same(_: nn.Module, __: tuple, output: torch.Tensor) -> torch.Tensor:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run from the command line.
-
-    Args:
-        argv: arguments; those of the process by default.
-    """
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=paths.RESULTS / "benchmarks" / "checks.json")
     parser.add_argument("--rounds", type=int, default=5)

@@ -19,19 +19,7 @@ MEMORY_KEPT = {"MALLOC_MMAP_THRESHOLD_": str(2**40), "MALLOC_TRIM_THRESHOLD_": s
 
 
 def record(module: str, *words: object, memory_kept: bool = False) -> dict[str, Any]:
-    """Run a module of this package in a child process and read the record it prints last.
-
-    Args:
-        module: name of the module.
-        words: its command line.
-        memory_kept: let the C library keep memory that is freed, where that is glibc; elsewhere nothing changes.
-
-    Returns:
-        the record.
-
-    Raises:
-        subprocess.CalledProcessError: if the child fails; what it says goes to this process's standard error.
-    """
+    """Run a module of this package in a child process and read the record it prints last."""
     command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, words)]
     environment = os.environ | (MEMORY_KEPT if memory_kept else {})
     done = subprocess.run(command, cwd=paths.ROOT, env=environment, stdout=subprocess.PIPE, check=True, text=True)

@@ -25,18 +25,7 @@ _BLOCKS_KEPT = 3
 
 
 def compare(model: cl.Model, n_tokens: int, rounds: int, count: int | None, peak_size: int) -> dict[str, Any]:
-    """Run both methods in turns on one prompt.
-
-    Args:
-        model: the model.
-        n_tokens: length of the prompt.
-        rounds: how often; medians count.
-        count: how many blocks the released method forms Jacobians of; None for all.
-        peak_size: width of the matrices whose product measures the matrix peak, between the rounds.
-
-    Returns:
-        a record of seconds by stage and method, their ratios, FLOP/s and agreement.
-    """
+    """Run both methods in turns on one prompt."""
     ids = prompt_ids(model, n_tokens)
     kind = stages.faster_attention(model, ids)
     blocks = stages.some_blocks(model.n_blocks, count or model.n_blocks)
@@ -91,24 +80,11 @@ def _basis(measured: int, n_blocks: int) -> str:
 
 
 def in_own_process(shape: str, n_tokens: int, rounds: int, count: int | None, peak_size: int) -> dict[str, Any]:
-    """Compare in a child process, and once more in one whose C library keeps the memory that is freed.
-
-    The released method frees and takes tensors of tens of megabytes all the time. With its defaults glibc gives many of
-    them back to the system, which hands them out again page by page, zeroed: at d = 768 up to a quarter of its time. In
-    a process with a past some of that falls away, by chance. So both methods start afresh, as in a researcher's run of
-    this prompt, and the record tells what they take without those pages.
-
-    Args:
-        shape: a name of `shapes.SHAPES`.
-        n_tokens: length of the prompt.
-        rounds: how often; medians count.
-        count: how many blocks the released method forms Jacobians of; None for all.
-        peak_size: width of the matrices whose product measures the matrix peak.
-
-    Returns:
-        the record of `compare`; where the model has random weights, with `memory_kept`, the seconds and ratios of one
-        round on at most three blocks under that setting.
-    """
+    """Compare in a child process, and once more in one whose C library keeps the memory that is freed."""
+    # The released method frees and takes tensors of tens of megabytes all the time. With its defaults glibc gives many
+    # of them back to the system, which hands them out again page by page, zeroed: at d = 768 up to a quarter of its
+    # time. In a process with a past some of that falls away, by chance. So both methods start afresh, as in a
+    # researcher's run of this prompt, and the record tells what they take without those pages.
     some = () if count is None else ("--blocks", count)
     case = child.record("comparison", shape, n_tokens, "--rounds", rounds, "--peak-size", peak_size, *some)
     if SHAPES[shape].config is not None:

@@ -19,14 +19,7 @@ ROUNDS = 25
 
 
 def embedded_prompt(rounds: int = ROUNDS) -> dict[str, Any]:
-    """Time what a reader does: `measure_depth` of one prompt on the embedded model, with all readings.
-
-    Args:
-        rounds: how often; the median counts.
-
-    Returns:
-        a record.
-    """
+    """Time what a reader does: `measure_depth` of one prompt on the embedded model, with all readings."""
     model = cl.load_model("nano-neox")
     cl.measure_depth(model, [PARIS])
     seconds = [timed(lambda: cl.measure_depth(model, [PARIS]))[0] for _ in range(rounds)]

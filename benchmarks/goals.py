@@ -7,15 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Goal(NamedTuple):
-    """One figure.
-
-    Args:
-        text: what is measured.
-        wanted: the bound.
-        at_least: whether the bound is from below.
-        unit: what stands behind the figure.
-        read: takes the figure from a run; `LookupError` if the run did not measure it.
-    """
+    """One figure."""
 
     text: str
     wanted: float
@@ -103,15 +95,7 @@ UNFORMED_GOALS = (
 
 
 def judged(run: dict[str, Any], goals: tuple[Goal, ...] = GOALS) -> list[tuple[Goal, float, bool]]:
-    """Read the figures of a run.
-
-    Args:
-        run: the record of `speed.run`, or of `unformed` with its goals.
-        goals: what it is held against.
-
-    Returns:
-        for each goal that the run measured: the goal, its figure, whether it is reached.
-    """
+    """Read the figures of a run."""
     found = []
     for goal in goals:
         try:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import coupling_lib as cl
-from benchmarks import machine, released, report, stages
+from benchmarks import machine, other_tables, released, stages
 from benchmarks.shapes import jacobian_flop, llama3_8b, model_from, prompt_ids, small_llama
 from benchmarks.split import double_jacobian, split_jacobian
 from coupling_lib.measures.frame import depth_jacobians
@@ -55,16 +55,7 @@ ARITHMETICS: dict[str, Callable[[cl.Trace], Tensor]] = {
 
 
 def prompt(model: cl.Model, n_tokens: int, rounds: int) -> list[dict[str, Any]]:
-    """Measure one whole prompt in each arithmetic.
-
-    Args:
-        model: the model.
-        n_tokens: length of the prompt.
-        rounds: how often; medians count.
-
-    Returns:
-        one record per arithmetic: seconds by stage, FLOP/s, memory above the weights, errors.
-    """
+    """Measure one whole prompt in each arithmetic."""
     ids = prompt_ids(model, n_tokens)
     flop = jacobian_flop(model, n_tokens) * model.n_blocks
     middle, everywhere = model.n_blocks // 2, list(range(model.n_blocks))
@@ -122,17 +113,7 @@ def _taken(device: torch.device, base: int) -> int | None:
 
 
 def released_prompt(model: cl.Model, n_tokens: int, n_blocks: int, stand_in: Tensor) -> dict[str, Any]:
-    """Run the released method on a few blocks and scale its Jacobians and decompositions to all.
-
-    Args:
-        model: a model with the wanted shape of blocks, in the dtype to be measured; it may have fewer of them.
-        n_tokens: length of the prompt.
-        n_blocks: L of the full model.
-        stand_in: Jacobians for as many blocks as are decomposed, shape `(m, d, d)`.
-
-    Returns:
-        a record of seconds by stage.
-    """
+    """Run the released method on a few blocks and scale its Jacobians and decompositions to all."""
     ids, device = prompt_ids(model, n_tokens), model.device
     kind = stages.faster_attention(model, ids)
     blocks = stages.some_blocks(model.n_blocks, _BLOCKS)
@@ -157,15 +138,7 @@ def released_prompt(model: cl.Model, n_tokens: int, n_blocks: int, stand_in: Ten
 
 
 def run(rounds: int = 3, tokens: tuple[int, ...] | None = None) -> dict[str, Any]:
-    """Run the benchmark on a GPU, or a rehearsal on the CPU.
-
-    Args:
-        rounds: rounds per case.
-        tokens: prompt lengths; 16, 64 and 128 on a GPU, 16 on the CPU by default.
-
-    Returns:
-        the record that is written as JSON; `gpu_measured` says which it is.
-    """
+    """Run the benchmark on a GPU, or a rehearsal on the CPU."""
     on_gpu = torch.cuda.is_available()
     device, size = ("cuda", 8192) if on_gpu else ("cpu", 512)
     make = llama3_8b if on_gpu else small_llama
@@ -199,11 +172,7 @@ def _peaks(size: int, device: str) -> dict[str, float]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run from the command line.
-
-    Args:
-        arguments: the words after the command; those of this process by default.
-    """
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/gpu.json"), help="the JSON to write")
     parser.add_argument("--tokens", nargs="+", type=int, help="prompt lengths")
@@ -212,7 +181,7 @@ def main(arguments: list[str] | None = None) -> None:
     result = run(given.rounds, tuple(given.tokens) if given.tokens else None)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(report.gpu_tables(result))
+    print(other_tables.gpu_tables(result))
     if not result["gpu_measured"]:
         print("No GPU was found: this was a rehearsal on the CPU at a small size; no GPU figure was measured.")
     print(f"written to {given.out}")

@@ -18,16 +18,7 @@ from coupling_lib.svd.triplets import top_triplets_stacked
 
 
 def growth(quick: bool = False, rounds: int = 3) -> list[dict[str, Any]]:
-    """Measure the growth.
-
-    Args:
-        quick: take tiny sizes, to see that it works.
-        rounds: repetitions of each point; the median counts.
-
-    Returns:
-        one record per variable: its name, the stage, what is held fixed, the points `[value, seconds]`, and the
-        exponent e of seconds ~ value^e between the first and the last point.
-    """
+    """Measure the growth."""
     width, n, blocks = (96, 16, 4) if quick else (768, 64, 12)
     lengths, widths, depths = (
         ((8, 16), (64, 96), (2, 4)) if quick else ((16, 64, 128, 256), (384, 768, 1536), (6, 12, 24))

@@ -24,11 +24,7 @@ T = TypeVar("T")
 
 
 def facts() -> dict[str, Any]:
-    """Describe the hardware and the software of a run.
-
-    Returns:
-        a record for the head of a JSON file. The load average tells whether the machine was quiet.
-    """
+    """Describe the hardware and the software of a run."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     program = Path(sys.argv[0])
     return {
@@ -54,15 +50,7 @@ def _cpu_model() -> str:
 
 
 def timed(work: Callable[[], T], device: torch.device | str = "cpu") -> tuple[float, T]:
-    """Do something once and measure how long it takes.
-
-    Args:
-        work: what to do.
-        device: where it computes; a GPU is waited for.
-
-    Returns:
-        seconds, and what `work` returned.
-    """
+    """Do something once and measure how long it takes."""
     _wait(device)
     start = time.perf_counter()
     result = work()
@@ -76,17 +64,7 @@ def _wait(device: torch.device | str) -> None:
 
 
 def matrix_rate(size: int, dtype: torch.dtype = torch.float32, device: str = "cpu", repeats: int = 5) -> float:
-    """Measure how fast the machine multiplies two square matrices: its matrix peak.
-
-    Args:
-        size: their width.
-        dtype: their dtype.
-        device: where they lie.
-        repeats: how often; the fastest counts.
-
-    Returns:
-        floating-point operations per second, 2 size^3 per product.
-    """
+    """Measure how fast the machine multiplies two square matrices: its matrix peak."""
     generator = torch.Generator(device).manual_seed(0)
     A, B = (torch.randn(size, size, generator=generator, device=device).to(dtype) for _ in range(2))
     out = torch.empty_like(A)
@@ -95,18 +73,11 @@ def matrix_rate(size: int, dtype: torch.dtype = torch.float32, device: str = "cp
 
 
 class MemoryPeak:
-    """The largest resident set of this process inside a `with`, above the one at its start.
+    """The largest resident set of this process inside a `with`, above the one at its start."""
 
-    It is the whole process's, so what other threads and the C libraries hold counts. Memory that was freed
-    earlier is given back to the system first; otherwise it would hide what is taken anew. Linux keeps the peak
-    itself; elsewhere a thread reads the resident set every millisecond.
-
-    Example:
-        >>> with MemoryPeak() as peak:
-        ...     block = torch.ones(20_000_000)
-        >>> peak.above > 7e7
-        True
-    """
+    # It is the whole process's, so what other threads and the C libraries hold counts. Memory that was freed earlier
+    # is given back to the system first; otherwise it would hide what is taken anew. Linux keeps the peak itself;
+    # elsewhere a thread reads the resident set every millisecond.
 
     above = 0
 

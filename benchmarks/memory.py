@@ -18,18 +18,7 @@ _UNCOUNTED = 8
 
 
 def peak_above_weights(shape: str, n_tokens: int, method: str) -> dict[str, int]:
-    """Measure in a child process.
-
-    Args:
-        shape: a name of `shapes.SHAPES`.
-        n_tokens: length of the prompt.
-        method: `"ours"` for a whole prompt, `"released"` for the forward pass and one Jacobian.
-
-    Returns:
-        bytes: `peak`, and of it `store`, the Jacobians that are kept, and `trace`, the states, keys and values that a
-        measurement has to hold until they are formed (0 for the released method, which keeps a graph instead); and
-        `uncounted`, the tokens of a prompt that goes first, because it reads the code of the libraries from disk.
-    """
+    """Measure in a child process."""
     return child.record("memory", shape, n_tokens, method)
 
 

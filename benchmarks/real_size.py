@@ -43,22 +43,7 @@ def run(
     size: int = 4096,
     checkpoint: Path | None = None,
 ) -> dict[str, Any]:
-    """Write a checkpoint and run the notebook on it.
-
-    Args:
-        config: the shape of a Llama.
-        parameters: parameters of the notebook beside `model` and `prompts`.
-        threads: how many threads compute.
-        size: width of the matrices that are multiplied for the matrix peak.
-        checkpoint: folder of a checkpoint that was written before; a new one by default, removed at the end.
-
-    Returns:
-        a record: `seconds` from the command to its end, `peak_resident` bytes of the largest process it started, of
-        these `peak_own` without the pages of files, which the system takes back where memory is short, `matrix_peak`
-        of the same minutes, and `fraction_of_peak`, what forming the Jacobians of both models takes, all of their
-        columns with all of their weights, as a share of what the machine could have multiplied meanwhile. `formed` says
-        whether the measurement does that; where it multiplies with Jacobians instead, it does less.
-    """
+    """Write a checkpoint and run the notebook on it."""
     torch.set_num_threads(threads)
     facts = machine.facts()  # the load of the machine before this adds to it
     with tempfile.TemporaryDirectory(prefix="real-size-") as root:
@@ -142,11 +127,7 @@ def _watch(pid: int, peaks: dict[str, int], done: threading.Event) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run from the command line.
-
-    Args:
-        arguments: the words after the command; those of this process by default.
-    """
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=paths.RESULTS / "benchmarks" / "real_size.json", help="the JSON")
     parser.add_argument("--shape", choices=SHAPES, default="llama3-8b", help="whose shape the checkpoint has")

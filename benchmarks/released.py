@@ -22,28 +22,13 @@ READINGS = ("released_norm", "released_trace", "released_norm_vju", "released_tr
 
 
 def chunk_count(n_tokens: int) -> int:
-    """Give the number of chunks that a prompt's backward passes are cut into.
-
-    Args:
-        n_tokens: length of the prompt.
-
-    Returns:
-        the release's rule for the first prompt of a run.
-    """
+    """Give the number of chunks that a prompt's backward passes are cut into."""
     return 2 * (n_tokens // 20) + 5
 
 
 @contextmanager
 def attention_set_to(hf: PreTrainedModel, kind: str) -> Generator[None]:
-    """Run a model with one of transformers' own attentions, and give it the library's back afterwards.
-
-    Args:
-        hf: a model that the library has taken.
-        kind: `"sdpa"` or `"eager"`.
-
-    Yields:
-        nothing.
-    """
+    """Run a model with one of transformers' own attentions, and give it the library's back afterwards."""
     hf.set_attn_implementation(kind)
     try:
         yield
@@ -52,30 +37,14 @@ def attention_set_to(hf: PreTrainedModel, kind: str) -> Generator[None]:
 
 
 def hidden_states(hf: PreTrainedModel, ids: Tensor) -> tuple[Tensor, ...]:
-    """Run a model once and keep the graph between its states.
-
-    Args:
-        hf: a model. Its weights may be frozen; the embedded tokens start the graph.
-        ids: token ids, shape `(1, n)`.
-
-    Returns:
-        L + 1 states of shape `(1, n, d)`, the last one after the final norm.
-    """
+    """Run a model once and keep the graph between its states."""
     with torch.enable_grad():
         embedded = hf.get_input_embeddings()(ids).detach().requires_grad_(True)
         return hf(inputs_embeds=embedded, output_hidden_states=True).hidden_states
 
 
 def jacobian(states: Sequence[Tensor], block: int) -> Tensor:
-    """Differentiate one state by the one before it, at the last token, and subtract the identity.
-
-    Args:
-        states: those of `hidden_states`.
-        block: the block, from 0.
-
-    Returns:
-        shape `(d, d)`, in the dtype of the model or float32, whichever is wider.
-    """
+    """Differentiate one state by the one before it, at the last token, and subtract the identity."""
     before, after = states[block], states[block + 1][0, -1]
     identity = torch.eye(len(after), device=after.device)
 
@@ -92,31 +61,14 @@ def jacobian(states: Sequence[Tensor], block: int) -> Tensor:
 
 
 def decompose(J: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Decompose every Jacobian completely.
-
-    Args:
-        J: the Jacobians.
-
-    Returns:
-        U, S and V^T of each.
-    """
+    """Decompose every Jacobian completely."""
     return [torch.linalg.svd(matrix) for matrix in J]
 
 
 def couple(
     J: Sequence[Tensor], decomposed: Sequence[tuple[Tensor, Tensor, Tensor]], ks: Sequence[int] = KS
 ) -> dict[str, Tensor]:
-    """Compare the Jacobian of every block with the vectors of every block.
-
-    Args:
-        J: the Jacobians.
-        decomposed: their complete decompositions.
-        ks: numbers of singular vectors.
-
-    Returns:
-        one tensor `(len(ks), L, L)` for each of `READINGS`; index [., l, l'] holds the Jacobian of l against
-        the vectors of l'.
-    """
+    """Compare the Jacobian of every block with the vectors of every block."""
     values = {name: torch.zeros(len(ks), len(J), len(J)) for name in READINGS}
     for index, k in enumerate(ks):
         left = [U[:, :k] for U, _, _ in decomposed]

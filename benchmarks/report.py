@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import MEMORY_KEPT
-from benchmarks.goals import UNFORMED_GOALS, judged
-from benchmarks.tables import machine_line, seconds, table
+from benchmarks.goals import judged
+from benchmarks.other_tables import checks_table, gpu_tables, of_products, real_size_row, unformed_tables
+from benchmarks.tables import STAGE_NAMES, STAGES, goals_table, machine_line, seconds, table
 from coupling_lib import paths
-from coupling_lib.svd.operators import FEW_AT_ONCE
 
 LATEST = Path(__file__).parent / "latest.json"
 LATEST_GPU = Path(__file__).parent / "latest_gpu.json"
@@ -25,19 +25,9 @@ LATEST_UNFORMED = Path(__file__).parent / "latest_unformed.json"
 LATEST_CHECKS = Path(__file__).parent / "latest_checks.json"
 OUT = paths.RESULTS / "book" / "benchmarks.md"
 
-STAGES = ("capture", "jacobians", "svd", "pairs", "total")
-_STAGE_NAMES = ("states", "Jacobians", "SVD", "pairs", "total")
-
 
 def case_line(case: dict[str, Any]) -> str:
-    """Say the outcome of one case in a line, for the terminal.
-
-    Args:
-        case: a record of `comparison.compare`.
-
-    Returns:
-        the line.
-    """
+    """Say the outcome of one case in a line, for the terminal."""
     total = {method: seconds(case["seconds"][method]["total"]) for method in ("released", "ours")}
     return (
         f"{case['shape']} n={case['n']}: released {total['released']} ({case['basis']}), ours {total['ours']}, "
@@ -47,14 +37,7 @@ def case_line(case: dict[str, Any]) -> str:
 
 
 def speed_page(run: dict[str, Any]) -> str:
-    """Set all tables of a CPU run.
-
-    Args:
-        run: the record of `speed.run`.
-
-    Returns:
-        Markdown with headings of the third level.
-    """
+    """Set all tables of a CPU run."""
     cases = run["cases"]
     whole = [
         (
@@ -94,7 +77,7 @@ def speed_page(run: dict[str, Any]) -> str:
         table(("model", "n", "released", "this library", "ratio", "released Jacobians", "values differ by"), whole),
         *_memory_kept(cases),
         "### Each stage\n",
-        table(("model", "n", "method", *_STAGE_NAMES), by_stage),
+        table(("model", "n", "method", *STAGE_NAMES), by_stage),
         "### Jacobians against the matrix peak\n",
         "The count is of the products that are done. Products with unit vectors are not: rows of the weights are taken "
         "in their place. The last two columns set the time beside that of all products at the peak.\n",
@@ -127,7 +110,7 @@ def speed_page(run: dict[str, Any]) -> str:
         ),
         _embedded(run["embedded_prompt"]),
         "### Against the goals\n",
-        _goals_table(judged(run)),
+        goals_table(judged(run)),
     ]
     return "\n".join(parts)
 
@@ -205,157 +188,6 @@ def _growth_row(curve: dict[str, Any]) -> tuple[str, ...]:
     return curve["stage"], curve["variable"], curve["fixed"], points, f"{curve['exponent']:.2f}"
 
 
-def _goals_table(outcomes: list[tuple[Any, float, bool]]) -> str:
-    return table(("figure", "goal", "measured", ""), [_goal_row(*outcome) for outcome in outcomes])
-
-
-def _goal_row(goal: Any, figure: float, reached: bool) -> tuple[str, ...]:
-    bound = f"{'at least' if goal.at_least else 'at most'} {goal.wanted:g}{goal.unit}"
-    return goal.text, bound, f"{figure:.3g}{goal.unit}", "reached" if reached else "not reached"
-
-
-def gpu_tables(run: dict[str, Any]) -> str:
-    """Set the tables of a run of `gpu.py`.
-
-    Args:
-        run: its record.
-
-    Returns:
-        Markdown.
-    """
-    ours = [
-        (
-            str(p["n"]),
-            p["arithmetic"],
-            *(seconds(p["seconds"][s]) for s in STAGES),
-            f"{p['jacobian_flop_per_second'] / 1e12:.3g}",
-            f"{p['jacobian_flop_per_second'] / run['matrix_peak']['float32']:.0%}",
-            "" if p["memory_above_weights"] is None else f"{p['memory_above_weights'] / 1e9:.2f} GB",
-            f"{p['jacobian_error']:.0e}",
-            f"{p['metric_difference_from_float32']:.0e}",
-        )
-        for p in run["prompts"]
-    ]
-    theirs = [
-        (str(p["n"]), f"{p['dtype']}, {p['attention']}", p["basis"], *(seconds(p["seconds"][s]) for s in STAGES))
-        for p in run["released"]
-    ]
-    columns = ("TFLOP/s", "of float32 peak", "memory above weights", "J off by", "values off by")
-    peaks = ", ".join(f"{name} {rate / 1e12:.3g} TFLOP/s" for name, rate in run["matrix_peak"].items())
-    model = run["model"]
-    parts = [
-        machine_line(run["machine"]),
-        f"{model['shape']}, d = {model['d']}, L = {model['L']}, weights {model['weights']}; matrix peak {peaks}.\n",
-        table(("n", "arithmetic", *_STAGE_NAMES, *columns), ours),
-        "The released method:\n",
-        table(("n", "dtype, attention", "basis", *_STAGE_NAMES), theirs),
-    ]
-    return "\n".join(parts)
-
-
-_PEAKS = {"peak_own": "of its own", "peak_resident": "with mapped files"}
-
-
-def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
-    """Set a run of `real_size.py` as a row of a table.
-
-    Args:
-        run: its record.
-
-    Returns:
-        cells: model, precision, minutes, memory and what forming all Jacobians takes, a second, beside the matrix peak.
-    """
-    model, minutes = run["model"], run["seconds"] / 60
-    shape = f"d = {model['d']}, L = {model['L']}, {model['bytes'] / 1e9:.1f} GB on disk"
-    share = f"{run['flop'] / run['seconds'] / 1e9:.0f} of {run['matrix_peak'] / 1e9:.0f} GFLOP/s"
-    return (
-        shape,
-        run["parameters"]["precision"],
-        f"{minutes:.1f} min",
-        "; ".join(f"{run[name] / 1e9:.1f} GB {what}" for name, what in _PEAKS.items() if name in run),
-        share,
-    )
-
-
-def _of_products(latest_unformed: Path) -> str:
-    """Say of records without formed Jacobians what they lack, and what it takes, as far as that was measured."""
-    said = (
-        "These runs multiplied with Jacobians and did not form them. The notebook forms them, because the shared "
-        "part of coupling needs their trace. `python -m benchmarks.real_size` makes the records anew."
-    )
-    cases = json.loads(latest_unformed.read_text(encoding="utf-8"))["cases"] if latest_unformed.exists() else []
-    for case in cases:
-        if (case["d"], case["k"]) == (4096, 10):
-            longer = 2 * case["L"] * (case["seconds"]["formed"] - case["seconds"]["products"]) / 60
-            said += f" By the table below that takes {longer:.0f} minutes longer for both networks."
-    return f"{said}\n"
-
-
-def unformed_tables(run: dict[str, Any]) -> list[str]:
-    """Set a run of `unformed.py`.
-
-    Args:
-        run: its record.
-
-    Returns:
-        parts of a page: what is compared, and the table.
-    """
-    rows = [
-        (
-            case["shape"],
-            *(str(case[name]) for name in ("d", "L", "k")),
-            *(seconds(case["seconds"][way]) for way in ("apart", "formed", "products")),
-            *(f"{case[ratio]:.2f}" for ratio in ("ratio", "ratio_apart")),
-            "products" if case["prefers"] else "forming",
-            f"{min(case['columns'])} to {max(case['columns'])}",
-            f"{case['difference']:.0e}",
-        )
-        for case in run["cases"]
-    ]
-    head = (
-        *("model", "d", "L", "K", "forming, gates apart", "forming", "products", "of forming", "of it, gates apart"),
-        *("less time by the rule", "basis", "values differ by"),
-    )
-    said = (
-        "Coupling across depth needs K singular triplets of each Jacobian and its products with the vectors of all "
-        "blocks. Either every Jacobian is formed, or it is only multiplied with. The two layers of a gated MLP are "
-        "merged for both; with *gates apart* each is multiplied with by itself, as before they were merged. The table "
-        "has seconds a block; the ways take turns. *Basis* is how many columns the triplets needed in the blocks "
-        "measured; two products add 16. That depends on the spectrum. "
-        f"A product of 16 columns waits for the weights: a column of it takes some {FEW_AT_ONCE} times as long "
-        "as one of hundreds. `measure_depth` forms every Jacobian, because the shared part needs its trace; products "
-        "alone are `formed=False`, and `BlockJacobian.svd` takes what takes less time by its rule.\n"
-    )
-    parts = ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]
-    return [*parts, _goals_table(outcomes)] if (outcomes := judged(run, UNFORMED_GOALS)) else parts
-
-
-def checks_table(run: dict[str, Any]) -> list[str]:
-    """Set a run of `checks.py`.
-
-    Args:
-        run: its record.
-
-    Returns:
-        parts of a page: what is compared, and the table.
-    """
-    rows = [
-        (
-            case["shape"],
-            str(case["d"]),
-            *(seconds(case["seconds"][what]) for what in ("load", "bare", "hooked")),
-            f"{case['added']:.0%}",
-        )
-        for case in run["cases"]
-    ]
-    head = ("model", "d", "check at load", "Jacobians of a prompt", "with a hook on every block", "more")
-    said = (
-        "Blocks are compared with plain autograd when a model is loaded. A block on which a hook stands is compared "
-        "again: once a trace, and once for each pair of tokens.\n"
-    )
-    return ["### Checks\n", machine_line(run["machine"]), said, table(head, rows)]
-
-
 def page(
     latest: Path = LATEST,
     latest_gpu: Path = LATEST_GPU,
@@ -363,18 +195,7 @@ def page(
     latest_unformed: Path = LATEST_UNFORMED,
     latest_checks: Path = LATEST_CHECKS,
 ) -> str:
-    """Write the page of the book from the latest runs, or say that there is none.
-
-    Args:
-        latest: JSON of `speed.py`.
-        latest_gpu: JSON of `gpu.py`.
-        latest_size: JSON of the runs of `real_size.py`, a list.
-        latest_unformed: JSON of `unformed.py`.
-        latest_checks: JSON of `checks.py`.
-
-    Returns:
-        Markdown with headings of the second level.
-    """
+    """Write the page of the book from the latest runs, or say that there is none."""
     parts = ["## Two cores\n", "Not measured yet. `make bench` measures and prints these tables.\n"]
     if latest.exists():
         parts[1] = speed_page(json.loads(latest.read_text(encoding="utf-8")))
@@ -385,7 +206,7 @@ def page(
         parts += [f"**{run['parameters']['precision']}.** {machine_line(run['machine'])}" for run in runs]
         parts += [table(head, [real_size_row(run) for run in runs])]
         parts.append("Pages of mapped files are resident while there is room; the system takes them back at need.\n")
-        parts += [_of_products(latest_unformed)] if not all(run["formed"] for run in runs) else []
+        parts += [of_products(latest_unformed)] if not all(run["formed"] for run in runs) else []
         ran = {run["parameters"]["precision"] for run in runs}
         for precision in (one for one in ("float32", "nf4") if one not in ran):
             command = f"`python -m benchmarks.real_size --precision {precision}`"

@@ -18,26 +18,13 @@ import coupling_lib as cl
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's shape.
-
-    Args:
-        name: what tables call it.
-        config: makes its configuration; None for an embedded model, which is loaded by its name.
-    """
+    """A model's shape."""
 
     name: str
     config: Callable[[], PreTrainedConfig] | None = None
 
     def build(self, device: str = "cpu", dtype: torch.dtype = torch.float32) -> cl.Model:
-        """Make the model.
-
-        Args:
-            device: where its weights are drawn.
-            dtype: how they are stored.
-
-        Returns:
-            the model, ready to be measured; random weights have seed 0.
-        """
+        """Make the model."""
         if self.config is None:
             return cl.load_model(self.name, device=device)
         return model_from(self.config(), self.name, device, dtype)
@@ -46,17 +33,7 @@ class Shape:
 def model_from(
     config: PreTrainedConfig, name: str, device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> cl.Model:
-    """Make a model with random weights.
-
-    Args:
-        config: its configuration.
-        name: what to call it.
-        device: where its weights are drawn.
-        dtype: how they are stored.
-
-    Returns:
-        the model, ready to be measured.
-    """
+    """Make a model with random weights."""
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(0)
         hf = AutoModelForCausalLM.from_config(config, dtype=dtype)
@@ -64,17 +41,7 @@ def model_from(
 
 
 def gpt2(width: int = 768, blocks: int = 12, vocabulary: int = 50257, longest: int = 1024) -> GPT2Config:
-    """Give a configuration like GPT-2's, by default that of its small size.
-
-    Args:
-        width: d, a multiple of 32.
-        blocks: L.
-        vocabulary: number of tokens.
-        longest: longest prompt.
-
-    Returns:
-        the configuration, with heads of width 64 (32 for widths that 64 does not divide).
-    """
+    """Give a configuration like GPT-2's, by default that of its small size."""
     heads = width // (64 if width % 64 == 0 else 32)
     return GPT2Config(
         n_embd=width,
@@ -100,14 +67,7 @@ def _pythia_410m() -> GPTNeoXConfig:
 
 
 def llama3_8b(blocks: int = 32) -> LlamaConfig:
-    """Give the configuration of Llama-3-8B.
-
-    Args:
-        blocks: L, if only a few of its blocks are wanted.
-
-    Returns:
-        the configuration.
-    """
+    """Give the configuration of Llama-3-8B."""
     return LlamaConfig(
         hidden_size=4096,
         num_hidden_layers=blocks,
@@ -121,11 +81,7 @@ def llama3_8b(blocks: int = 32) -> LlamaConfig:
 
 
 def llama32_1b() -> LlamaConfig:
-    """Give the configuration of Llama-3.2-1B's blocks.
-
-    Returns:
-        the configuration.
-    """
+    """Give the configuration of Llama-3.2-1B's blocks."""
     return LlamaConfig(
         hidden_size=2048,
         num_hidden_layers=16,
@@ -136,14 +92,7 @@ def llama32_1b() -> LlamaConfig:
 
 
 def small_llama(blocks: int = 6) -> LlamaConfig:
-    """Give a Llama small enough to rehearse the GPU benchmark on a CPU.
-
-    Args:
-        blocks: L.
-
-    Returns:
-        the configuration, of width 256.
-    """
+    """Give a Llama small enough to rehearse the GPU benchmark on a CPU."""
     return LlamaConfig(
         hidden_size=256,
         num_hidden_layers=blocks,
@@ -167,32 +116,14 @@ SHAPES = {
 
 
 def prompt_ids(model: cl.Model, n_tokens: int, seed: int = 0) -> torch.Tensor:
-    """Draw a prompt of a given length.
-
-    Args:
-        model: the model that will read it.
-        n_tokens: its length.
-        seed: seed of the draw.
-
-    Returns:
-        token ids, shape `(1, n_tokens)`, uniform over the vocabulary.
-    """
+    """Draw a prompt of a given length."""
     vocabulary = model.hf.config.get_text_config().vocab_size
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, vocabulary, (1, n_tokens), generator=generator).to(model.device)
 
 
 def jacobian_flop(model: cl.Model, n_tokens: int) -> int:
-    """Count the floating-point operations of the matrix products that one Jacobian takes, as they are done.
-
-    Args:
-        model: the model.
-        n_tokens: length of the prompt.
-
-    Returns:
-        the count, for J_tt of the middle block at the last token. Products with unit vectors, which the library does
-        not do, are not in it.
-    """
+    """Count the floating-point operations of the matrix products that one Jacobian takes, as they are done."""
     traced, last = cl.trace(model, prompt_ids(model, n_tokens)), n_tokens - 1
     with FlopCounterMode(display=False) as counter:
         cl.block_jacobians(traced, model.n_blocks // 2, [(last, last)])
@@ -200,14 +131,7 @@ def jacobian_flop(model: cl.Model, n_tokens: int) -> int:
 
 
 def complete_flop(model: cl.Model) -> int:
-    """Count the operations of one Jacobian's matrix products with all of a block's weights, unit vectors or not.
-
-    Args:
-        model: the model.
-
-    Returns:
-        2 P d for P weights: d cotangents, each pulled back through every weight.
-    """
+    """Count the operations of one Jacobian's matrix products with all of a block's weights, unit vectors or not."""
     return (
         2 * model.d_model * sum(weight.numel() for weight in model.blocks.modules[0].parameters() if weight.ndim == 2)
     )

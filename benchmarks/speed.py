@@ -21,15 +21,7 @@ from benchmarks.shapes import SHAPES
 
 
 def held(shape: str, n_tokens: int) -> list[dict[str, Any]]:
-    """Measure both methods' peak memory above the weights.
-
-    Args:
-        shape: a name of `shapes.SHAPES`.
-        n_tokens: length of the prompt.
-
-    Returns:
-        one record per method.
-    """
+    """Measure both methods' peak memory above the weights."""
     methods = ("ours", "released")
     return [
         {"shape": shape, "n": n_tokens, "method": m} | memory.peak_above_weights(shape, n_tokens, m) for m in methods
@@ -37,18 +29,7 @@ def held(shape: str, n_tokens: int) -> list[dict[str, Any]]:
 
 
 def run(names: list[str], tokens: list[int], rounds: int, count: int, quick: bool) -> dict[str, Any]:
-    """Run the whole benchmark.
-
-    Args:
-        names: names of shapes.
-        tokens: prompt lengths.
-        rounds: rounds per case.
-        count: how many blocks the released method forms Jacobians of, where the model has random weights.
-        quick: use small sizes for the matrix peak and the growth.
-
-    Returns:
-        the record that is written as JSON.
-    """
+    """Run the whole benchmark."""
     result: dict[str, Any] = {"machine": machine.facts(), "quick": quick, "cases": [], "memory": []}
     result["embedded_prompt"] = child.record("embedded", "--rounds", 3 if quick else embedded.ROUNDS)
     peak_size = 256 if quick else 2048
@@ -67,11 +48,7 @@ def run(names: list[str], tokens: list[int], rounds: int, count: int, quick: boo
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run from the command line.
-
-    Args:
-        arguments: the words after the command; those of this process by default.
-    """
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/speed.json"), help="the JSON to write")
     parser.add_argument("--quick", action="store_true", help="one tiny shape, one round: does it run?")

@@ -21,14 +21,7 @@ _CHUNK = 1024
 
 
 def pieces(x: Tensor) -> Tensor:
-    """Split float32 numbers into three bfloat16 numbers each.
-
-    Args:
-        x: float32, any shape.
-
-    Returns:
-        shape `(3, *x.shape)`; the sum is x up to 2^-24 of it.
-    """
+    """Split float32 numbers into three bfloat16 numbers each."""
     parts, rest = [], x
     for _ in range(3):
         parts.append(rest.to(torch.bfloat16))
@@ -37,15 +30,7 @@ def pieces(x: Tensor) -> Tensor:
 
 
 def product(x: Tensor, W: Tensor) -> Tensor:
-    """Multiply float32 rows with a bfloat16 matrix through three bfloat16 products, summed in float32.
-
-    Args:
-        x: shape `(..., k)`, float32.
-        W: shape `(k, m)`, bfloat16.
-
-    Returns:
-        x W, shape `(..., m)`, float32.
-    """
+    """Multiply float32 rows with a bfloat16 matrix through three bfloat16 products, summed in float32."""
     rows = pieces(x.reshape(-1, x.shape[-1]))
     flat = rows.reshape(-1, x.shape[-1])
     if flat.is_cuda:
@@ -78,11 +63,7 @@ class _Product(torch.autograd.Function):
 
 
 class SplitLinear(nn.Module):
-    """A linear layer whose products are split.
-
-    Args:
-        linear: the layer, with bfloat16 weights; they are shared, not copied.
-    """
+    """A linear layer whose products are split."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
@@ -91,27 +72,13 @@ class SplitLinear(nn.Module):
         self.shift = None if linear.bias is None else linear.bias.data.float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer.
-
-        Args:
-            x: shape `(..., in)`, float32.
-
-        Returns:
-            shape `(..., out)`, float32.
-        """
+        """Apply the layer."""
         y = _Product.apply(x, self.matrix)
         return y if self.shift is None else y + self.shift
 
 
 def split_copy(block: nn.Module) -> nn.Module:
-    """Give a block that computes in float32 with split products.
-
-    Args:
-        block: a block of a model with bfloat16 weights.
-
-    Returns:
-        a copy; all that is not a linear layer is float32, the linear layers share the block's weights.
-    """
+    """Give a block that computes in float32 with split products."""
     memo: dict[int, object] = {id(m): SplitLinear(m) for m in block.modules() if isinstance(m, nn.Linear)}
     # A traced module carries the tracer's `forward`; the copy runs its class's own.
     memo |= {id(m.__dict__["forward"]): None for m in block.modules() if "forward" in m.__dict__}
@@ -122,30 +89,12 @@ def split_copy(block: nn.Module) -> nn.Module:
 
 
 def split_jacobian(call: BlockCall, block: nn.Module, token: int) -> Tensor:
-    """Form J_tt of one block with split products.
-
-    Args:
-        call: its recorded call.
-        block: the block, with bfloat16 weights.
-        token: the position t, from 0.
-
-    Returns:
-        shape `(d, d)`, float32.
-    """
+    """Form J_tt of one block with split products."""
     return _jacobian(call, split_copy(block), token, torch.float32)
 
 
 def double_jacobian(call: BlockCall, block: nn.Module, token: int) -> Tensor:
-    """Form J_tt of one block in float64, as the reference.
-
-    Args:
-        call: its recorded call.
-        block: the block.
-        token: the position t, from 0.
-
-    Returns:
-        shape `(d, d)`, float64.
-    """
+    """Form J_tt of one block in float64, as the reference."""
     return _jacobian(call, precision.dense_copy(block, torch.float64), token, torch.float64)
 
 

@@ -18,13 +18,7 @@ STAGES = ("capture", "jacobians", "svd", "pairs")
 
 
 class Measured(NamedTuple):
-    """What one method found and how long each stage took.
-
-    Args:
-        seconds: by stage, for all blocks; estimated from a few where a method was run on a few.
-        J: the Jacobians, shape `(L, d, d)`.
-        values: one tensor `(len(ks), L, L)` for each of `released.READINGS`.
-    """
+    """What one method found and how long each stage took."""
 
     seconds: dict[str, float]
     J: Tensor
@@ -32,17 +26,7 @@ class Measured(NamedTuple):
 
 
 def ours(model: cl.Model, ids: Tensor, boundary: str = "block", ks: tuple[int, ...] = released.KS) -> Measured:
-    """Measure one prompt with this library.
-
-    Args:
-        model: the model.
-        ids: the prompt, shape `(1, n)`.
-        boundary: `"block"`, or `"hidden_states"` for the released method's last block.
-        ks: numbers of singular vectors.
-
-    Returns:
-        values of the released method's readings, and seconds.
-    """
+    """Measure one prompt with this library."""
     device, seconds = model.device, {}
     seconds["capture"], traced = timed(lambda: cl.trace(model, ids), device)
     seconds["jacobians"], J = timed(lambda: depth_jacobians(traced, -1, boundary, forget=True), device)
@@ -54,20 +38,8 @@ def ours(model: cl.Model, ids: Tensor, boundary: str = "block", ks: tuple[int, .
 
 
 def theirs(model: cl.Model, ids: Tensor, kind: str, blocks: list[int], stand_in: Tensor) -> Measured:
-    """Measure one prompt with the released method, its Jacobians for some blocks only.
-
-    Singular vectors and pairs are computed for all blocks, because they are cheap enough.
-
-    Args:
-        model: the model.
-        ids: the prompt, shape `(1, n)`.
-        kind: transformers' attention, `"sdpa"` or `"eager"`.
-        blocks: the blocks whose Jacobians are formed.
-        stand_in: Jacobians `(L, d, d)` that take the place of the others.
-
-    Returns:
-        values, and seconds; those of the Jacobians are scaled to all blocks.
-    """
+    """Measure one prompt with the released method, its Jacobians for some blocks only."""
+    # Singular vectors and pairs are computed for all blocks, because they are cheap enough.
     device, seconds = model.device, {}
     J = stand_in.clone()
     with released.attention_set_to(model.hf, kind):
@@ -83,27 +55,12 @@ def theirs(model: cl.Model, ids: Tensor, kind: str, blocks: list[int], stand_in:
 
 
 def in_float64(model: cl.Model) -> cl.Model:
-    """Give a copy of a model in float64, to tell whose rounding a difference is.
-
-    Args:
-        model: the model.
-
-    Returns:
-        the copy, of twice its memory.
-    """
+    """Give a copy of a model in float64, to tell whose rounding a difference is."""
     return cl.wrap_model(copy.deepcopy(model.hf).double(), name=model.name)
 
 
 def faster_attention(model: cl.Model, ids: Tensor) -> str:
-    """Find the attention with which the released method is faster, on one Jacobian of the middle block.
-
-    Args:
-        model: the model.
-        ids: the prompt, shape `(1, n)`.
-
-    Returns:
-        `"sdpa"` or `"eager"`.
-    """
+    """Find the attention with which the released method is faster, on one Jacobian of the middle block."""
     seconds = {}
     for kind in ("eager", "sdpa"):
         with released.attention_set_to(model.hf, kind):
@@ -113,32 +70,14 @@ def faster_attention(model: cl.Model, ids: Tensor) -> str:
 
 
 def some_blocks(n_blocks: int, count: int) -> list[int]:
-    """Choose blocks to measure: all of them, or a few spread over the depth without the last.
-
-    Args:
-        n_blocks: L.
-        count: how many are wanted.
-
-    Returns:
-        their numbers, from 0.
-    """
+    """Choose blocks to measure: all of them, or a few spread over the depth without the last."""
     if count >= n_blocks:
         return list(range(n_blocks))
     return torch.linspace(0, n_blocks - 2, count).round().int().unique().tolist()
 
 
 def agreement(one: Measured, other: Measured, blocks: list[int]) -> dict[str, float]:
-    """Compare two methods' values on the pairs of some blocks; the last block is left out.
-
-    Args:
-        one: the method that is tested.
-        other: the method to compare with.
-        blocks: blocks that both have measured.
-
-    Returns:
-        the largest relative difference over pairs of different blocks, all K and readings; the largest absolute one
-        of blocks with themselves, where the value is 0 or near; the largest relative one between the Jacobians.
-    """
+    """Compare two methods' values on the pairs of some blocks; the last block is left out."""
     inner = [block for block in blocks if block != len(one.J) - 1]
     index = torch.tensor(inner)
     same = torch.eye(len(inner), dtype=torch.bool)

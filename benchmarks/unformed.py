@@ -45,20 +45,7 @@ CASES = (
 
 
 def run(cases: tuple[tuple[str, int], ...] = CASES, blocks: int = 2, rounds: int = 3, n: int = 32) -> list[dict]:
-    """Measure the cases.
-
-    Args:
-        cases: models, by a name of `SHAPES` or an alias, and numbers of vectors K.
-        blocks: how many blocks of each are measured.
-        rounds: how often each way; the median counts.
-        n: length of the prompt.
-
-    Returns:
-        one record a case: `shape`, `d`, `L`, `k`, `seconds` of a block each way, the `ratio` of products to forming and
-        to forming with gates `apart`, whether the library `prefers` products there, `columns` of the basis that each
-        block's triplets needed, and `difference`, the largest relative one of any variant of coupling between any way
-        and the first.
-    """
+    """Measure the cases."""
     return [_case(name, k, blocks, rounds, n) for name, k in cases]
 
 
@@ -119,11 +106,7 @@ def _difference(formed: Any, products: Any) -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run from the command line.
-
-    Args:
-        arguments: the words after the command; those of this process by default.
-    """
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=paths.RESULTS / "benchmarks" / "unformed.json", help="the JSON")
     parser.add_argument("--rounds", type=int, default=3, help="how often each way")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import machine, real_size, report, shapes, unformed
+from benchmarks import machine, other_tables, real_size, report, shapes, unformed
 
 
 def test_the_notebook_runs_on_a_checkpoint_that_was_written_for_it(tmp_path):
@@ -53,7 +53,7 @@ def test_the_book_shows_the_record_or_the_command(tmp_path):
     assert "These runs multiplied with Jacobians" in report.page(none, none, tmp_path / "size.json", none)
     case = {"d": 4096, "k": 10, "L": 32, "seconds": {"formed": 7.5, "products": 3.75}}
     (tmp_path / "unformed.json").write_text(json.dumps({"cases": [case]}), encoding="utf-8")
-    assert report._of_products(tmp_path / "unformed.json").endswith("takes 4 minutes longer for both networks.\n")
+    assert other_tables.of_products(tmp_path / "unformed.json").endswith("takes 4 minutes longer for both networks.\n")
 
 
 def test_products_and_forming_are_compared_in_one_run(tmp_path):
@@ -67,10 +67,10 @@ def test_products_and_forming_are_compared_in_one_run(tmp_path):
     assert len(case["columns"]) == 2 and all(4 <= columns <= 256 for columns in case["columns"])
     seconds = {"apart": 18.0, "formed": 12.0, "products": 5.4}
     case |= {"columns": [128, 192], "seconds": seconds, "ratio": 0.45, "ratio_apart": 0.3, "difference": 2e-5}
-    page = "\n".join(report.unformed_tables(record))
+    page = "\n".join(other_tables.unformed_tables(record))
     assert "| small | 256 | 6 | 4 | 18\xa0s | 12\xa0s | 5.4\xa0s | 0.45 | 0.30 | forming | 128 to 192 | 2e-05 |" in page
     assert "figure | goal" not in page
     case |= {"shape": "llama3-8b", "k": 10}
-    page = "\n".join(report.unformed_tables(record))
+    page = "\n".join(other_tables.unformed_tables(record))
     assert "| products over forming, d = 4096, K = 10 | at most 0.3 | 0.45 | not reached |" in page
     assert "as when the goal was set | at most 0.3 | 0.3 | reached |" in page

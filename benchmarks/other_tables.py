@@ -1,0 +1,125 @@
+"""Tables of what is measured beside speed: on a GPU, at real size, without forming Jacobians, of the checks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.goals import UNFORMED_GOALS, judged
+from benchmarks.tables import STAGE_NAMES, STAGES, goals_table, machine_line, seconds, table
+from coupling_lib.svd.operators import FEW_AT_ONCE
+
+
+def gpu_tables(run: dict[str, Any]) -> str:
+    """Set the tables of a run of `gpu.py`."""
+    ours = [
+        (
+            str(p["n"]),
+            p["arithmetic"],
+            *(seconds(p["seconds"][s]) for s in STAGES),
+            f"{p['jacobian_flop_per_second'] / 1e12:.3g}",
+            f"{p['jacobian_flop_per_second'] / run['matrix_peak']['float32']:.0%}",
+            "" if p["memory_above_weights"] is None else f"{p['memory_above_weights'] / 1e9:.2f} GB",
+            f"{p['jacobian_error']:.0e}",
+            f"{p['metric_difference_from_float32']:.0e}",
+        )
+        for p in run["prompts"]
+    ]
+    theirs = [
+        (str(p["n"]), f"{p['dtype']}, {p['attention']}", p["basis"], *(seconds(p["seconds"][s]) for s in STAGES))
+        for p in run["released"]
+    ]
+    columns = ("TFLOP/s", "of float32 peak", "memory above weights", "J off by", "values off by")
+    peaks = ", ".join(f"{name} {rate / 1e12:.3g} TFLOP/s" for name, rate in run["matrix_peak"].items())
+    model = run["model"]
+    parts = [
+        machine_line(run["machine"]),
+        f"{model['shape']}, d = {model['d']}, L = {model['L']}, weights {model['weights']}; matrix peak {peaks}.\n",
+        table(("n", "arithmetic", *STAGE_NAMES, *columns), ours),
+        "The released method:\n",
+        table(("n", "dtype, attention", "basis", *STAGE_NAMES), theirs),
+    ]
+    return "\n".join(parts)
+
+
+_PEAKS = {"peak_own": "of its own", "peak_resident": "with mapped files"}
+
+
+def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
+    """Set a run of `real_size.py` as a row of a table."""
+    model, minutes = run["model"], run["seconds"] / 60
+    shape = f"d = {model['d']}, L = {model['L']}, {model['bytes'] / 1e9:.1f} GB on disk"
+    share = f"{run['flop'] / run['seconds'] / 1e9:.0f} of {run['matrix_peak'] / 1e9:.0f} GFLOP/s"
+    return (
+        shape,
+        run["parameters"]["precision"],
+        f"{minutes:.1f} min",
+        "; ".join(f"{run[name] / 1e9:.1f} GB {what}" for name, what in _PEAKS.items() if name in run),
+        share,
+    )
+
+
+def of_products(latest_unformed: Path) -> str:
+    """Say of records without formed Jacobians what they lack, and what it takes, as far as that was measured."""
+    said = (
+        "These runs multiplied with Jacobians and did not form them. The notebook forms them, because the shared "
+        "part of coupling needs their trace. `python -m benchmarks.real_size` makes the records anew."
+    )
+    cases = json.loads(latest_unformed.read_text(encoding="utf-8"))["cases"] if latest_unformed.exists() else []
+    for case in cases:
+        if (case["d"], case["k"]) == (4096, 10):
+            longer = 2 * case["L"] * (case["seconds"]["formed"] - case["seconds"]["products"]) / 60
+            said += f" By the table below that takes {longer:.0f} minutes longer for both networks."
+    return f"{said}\n"
+
+
+def unformed_tables(run: dict[str, Any]) -> list[str]:
+    """Set a run of `unformed.py`."""
+    rows = [
+        (
+            case["shape"],
+            *(str(case[name]) for name in ("d", "L", "k")),
+            *(seconds(case["seconds"][way]) for way in ("apart", "formed", "products")),
+            *(f"{case[ratio]:.2f}" for ratio in ("ratio", "ratio_apart")),
+            "products" if case["prefers"] else "forming",
+            f"{min(case['columns'])} to {max(case['columns'])}",
+            f"{case['difference']:.0e}",
+        )
+        for case in run["cases"]
+    ]
+    head = (
+        *("model", "d", "L", "K", "forming, gates apart", "forming", "products", "of forming", "of it, gates apart"),
+        *("less time by the rule", "basis", "values differ by"),
+    )
+    said = (
+        "Coupling across depth needs K singular triplets of each Jacobian and its products with the vectors of all "
+        "blocks. Either every Jacobian is formed, or it is only multiplied with. The two layers of a gated MLP are "
+        "merged for both; with *gates apart* each is multiplied with by itself, as before they were merged. The table "
+        "has seconds a block; the ways take turns. *Basis* is how many columns the triplets needed in the blocks "
+        "measured; two products add 16. That depends on the spectrum. "
+        f"A product of 16 columns waits for the weights: a column of it takes some {FEW_AT_ONCE} times as long "
+        "as one of hundreds. `measure_depth` forms every Jacobian, because the shared part needs its trace; products "
+        "alone are `formed=False`, and `BlockJacobian.svd` takes what takes less time by its rule.\n"
+    )
+    parts = ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]
+    return [*parts, goals_table(outcomes)] if (outcomes := judged(run, UNFORMED_GOALS)) else parts
+
+
+def checks_table(run: dict[str, Any]) -> list[str]:
+    """Set a run of `checks.py`."""
+    rows = [
+        (
+            case["shape"],
+            str(case["d"]),
+            *(seconds(case["seconds"][what]) for what in ("load", "bare", "hooked")),
+            f"{case['added']:.0%}",
+        )
+        for case in run["cases"]
+    ]
+    head = ("model", "d", "check at load", "Jacobians of a prompt", "with a hook on every block", "more")
+    said = (
+        "Blocks are compared with plain autograd when a model is loaded. A block on which a hook stands is compared "
+        "again: once a trace, and once for each pair of tokens.\n"
+    )
+    return ["### Checks\n", machine_line(run["machine"]), said, table(head, rows)]
