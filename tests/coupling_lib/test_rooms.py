@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,6 +96,18 @@ def test_the_ground_floor_holds_at_most_five_files():
 def test_every_file_is_short():
     lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in MODULES.items()}
     assert {module: length for module, length in lengths.items() if length > 320} == {}
+
+
+def test_the_core_can_be_read_in_an_hour():
+    walk = (
+        (ROOT / "CONTRIBUTING.md")
+        .read_text(encoding="utf-8")
+        .partition("## The core in an hour")[2]
+        .partition("## ")[0]
+    )
+    files = re.findall(r"^\| `([\w/]+\.py)` \|", walk, re.MULTILINE)
+    assert len(files) == 13
+    assert sum(len((ROOT / "coupling_lib" / file).read_text(encoding="utf-8").splitlines()) for file in files) <= 3000
 
 
 def test_importing_the_library_loads_none_of_what_it_stands_on():
