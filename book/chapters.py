@@ -92,29 +92,14 @@ CHAPTERS: dict[str, Chapter] = {
 
 
 def models_of(chapter: str) -> list[str]:
-    """Names the models that the book ran a chapter's notebook for.
-
-    Args:
-        chapter: name of a notebook.
-
-    Returns:
-        folders of `results/`, in the order of the table of contents.
-    """
+    """Names the folders of `results/` that have a chapter's notebook, in the order of the table of contents."""
     listed = pages(yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8")))
     parts = [Path(page).parts for page in listed if page.startswith("results/")]
     return [model for _, model, name in parts if name == chapter]
 
 
 def command_of(chapter: str, given: str) -> str:
-    """Writes a command as it is typed.
-
-    Args:
-        chapter: name of a notebook.
-        given: parameters as NAME=VALUE, or a whole command behind a `$`.
-
-    Returns:
-        the command, in one line.
-    """
+    """Writes a command as it is typed, from parameters as NAME=VALUE or a whole command behind a `$`."""
     if given.startswith("$ "):
         return given[2:]
     parameters = dict(part.split("=", 1) for part in shlex.split(given))
@@ -122,15 +107,7 @@ def command_of(chapter: str, given: str) -> str:
 
 
 def run_part(chapter: str, results: Path | None = None) -> str:
-    """Writes how a chapter is run: each command in a block of its own, with its time, and what it leads to.
-
-    Args:
-        chapter: name of a notebook.
-        results: folder of all results; by default `results`.
-
-    Returns:
-        Markdown without headings.
-    """
+    """Writes how a chapter is run: each command in a block of its own, with its time, and what it leads to."""
     results = results or paths.RESULTS
     made, models = CHAPTERS[chapter], models_of(chapter)
     times = {model: spoken(duration(results / model / f"{chapter}.ipynb")) for model in models}
@@ -164,15 +141,7 @@ def _judged(results: Path) -> list[tuple[dict, list[claims.Judged]]]:
 
 
 def verdicts_part(chapter: str, results: Path | None = None) -> str:
-    """Writes the verdicts on the claims that a chapter is about, in the words of the page of claims.
-
-    Args:
-        chapter: name of a notebook.
-        results: folder of all results; by default `results`.
-
-    Returns:
-        Markdown: a line per claim, or one that says that the paper claims nothing of it.
-    """
+    """Writes the verdicts on the claims that a chapter is about, in the words of the page of claims."""
     lines = []
     for number, (claim, found) in enumerate(_judged(results or paths.RESULTS), start=1):
         if chapter not in (claim["notebook"], *claim.get("chapters", [])):

@@ -16,14 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pages(toc: Any) -> list[str]:
-    """Lists the pages of a table of contents.
-
-    Args:
-        toc: the content of `_toc.yml`, or a part of it.
-
-    Returns:
-        the paths of the pages, without ending, in reading order.
-    """
+    """Lists the pages of a table of contents, or of a part of one: without ending, in reading order."""
     if isinstance(toc, list):
         return [page for part in toc for page in pages(part)]
     if not isinstance(toc, dict):
@@ -33,14 +26,7 @@ def pages(toc: Any) -> list[str]:
 
 
 def missing(root: Path) -> list[str]:
-    """Finds what the built book lacks.
-
-    Args:
-        root: the project, with `_toc.yml` and `_build/html`.
-
-    Returns:
-        the files that are missing or empty, relative to `_build/html`.
-    """
+    """Finds the files, relative to `_build/html`, that the built book lacks or has empty."""
     toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
     wanted = ["index.html", *(f"{page}.html" for page in pages(toc))]
     html = root / "_build" / "html"

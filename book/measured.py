@@ -12,11 +12,7 @@ from coupling_lib import paths
 
 
 def measured_page() -> str:
-    """Writes which notebook was run for which model, as the table of contents lists them.
-
-    Returns:
-        a table in Markdown: a row for each notebook, a column for each model that has a page of its own.
-    """
+    """Writes which notebook was run for which model, as the table of contents lists them."""
     toc = yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8"))
     places = [Path(page) for page in pages(toc) if page.startswith("results/")]
     models = [place.parent.name for place in places if place.name == "index"]

@@ -26,43 +26,21 @@ ROUNDED = {"precision": "the verdict; how narrow formats are rounded depends on 
 
 
 def duration(notebook: Path) -> float | None:
-    """Gives how long an executed notebook ran.
-
-    Args:
-        notebook: where papermill wrote it.
-
-    Returns:
-        seconds; None if it was not run here.
-    """
+    """Gives the seconds that papermill wrote into an executed notebook; None if it was not run here."""
     if not notebook.is_file():
         return None
     return json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("papermill", {}).get("duration")
 
 
 def spoken(seconds: float | None) -> str:
-    """Writes a time as one would say it.
-
-    Args:
-        seconds: how long; None if that is not known.
-
-    Returns:
-        seconds below two minutes, minutes above, neither more exact than is repeated on another day.
-    """
+    """Writes a time as one would say it, no more exact than is repeated on another day."""
     if seconds is None:
         return "not run here"
     return f"{max(5, round(seconds / 5) * 5)} s" if seconds < 117.5 else f"{round(seconds / 60)} min"
 
 
 def repeated(claim: Mapping[str, Any], results: Path) -> tuple[str, float | None, str]:
-    """Says how a claim is repeated.
-
-    Args:
-        claim: an entry of `data/claims.toml`.
-        results: folder of all results.
-
-    Returns:
-        one command, the seconds that it takes, and what has to come out the same.
-    """
+    """Says how a claim is repeated: a command, the seconds that it takes, and what has to come out the same."""
     known = {path.stem for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
     names = [claim["notebook"], *sorted((notebooks_of(claim) & known) - {claim["notebook"]})]
     files = [f"{model}/{name}.ipynb" for model in claim["models"] for name in names]
@@ -78,14 +56,7 @@ def repeated(claim: Mapping[str, Any], results: Path) -> tuple[str, float | None
 
 
 def reproduce_page(results: Path | None = None) -> str:
-    """Writes the table from claims to commands.
-
-    Args:
-        results: folder of all results; by default `results`.
-
-    Returns:
-        Markdown: a row per claim, and below it the time of every notebook.
-    """
+    """Writes the table from claims to commands."""
     results = results or paths.RESULTS
     lines = ["| claim | command | time | what has to come out |", "| --- | --- | ---: | --- |"]
     for at, claim in enumerate(read_claims(), start=1):
@@ -103,11 +74,7 @@ def reproduce_page(results: Path | None = None) -> str:
 
 
 def spreads_page() -> str:
-    """Writes what differs from CPU to CPU.
-
-    Returns:
-        a table: of each notebook the largest relative difference of its numbers, and below it what was compared.
-    """
+    """Writes what differs from CPU to CPU."""
     table = tomllib.loads((paths.ROOT / "notebooks" / "spreads.toml").read_text(encoding="utf-8"))
     lines = ["| notebook | shown | remembered for prose |", "| --- | ---: | ---: |"]
     for name, entry in table.items():
@@ -121,11 +88,7 @@ def spreads_page() -> str:
 
 
 def machine_page() -> str:
-    """Writes what this copy of the book was made on.
-
-    Returns:
-        a table: processor, cores, memory, graphics processor, day.
-    """
+    """Writes what this copy of the book was made on."""
     facts = machine.facts()
     rows = {
         "processor": facts["cpu"],

@@ -19,11 +19,7 @@ def features() -> dict[str, Any]:
 
 
 def status_page() -> str:
-    """Write the count, the table and, below it, the rows that are not a plain yes.
-
-    Returns:
-        Markdown.
-    """
+    """Write the count, the table and, below it, the rows that are not a plain yes."""
     known = features()
     rows = known["feature"]
     counted = Counter(row["here"] for row in rows)

@@ -29,15 +29,7 @@ K, READING, PROMPTS, SEED = 10, "normalized_miscoupling", 12, 0
 
 
 def untrained_encoder(seed: int = SEED, **shape: int) -> Model:
-    """Draws a BERT with random weights, as transformers initialises it.
-
-    Args:
-        seed: Seed of the weights.
-        shape: What differs from MiniLM's shape.
-
-    Returns:
-        The model; it has no tokenizer.
-    """
+    """Draws a BERT with random weights, as transformers initialises it."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", PostNormWarning)
         torch.manual_seed(seed)
@@ -46,11 +38,7 @@ def untrained_encoder(seed: int = SEED, **shape: int) -> Model:
 
 
 def encoders() -> tuple[dict[str, Model], str]:
-    """Loads the real MiniLM with its weights and with random ones, where its package is installed.
-
-    Returns:
-        The networks by name, and one line that says why the trained one is not among them, with the command.
-    """
+    """Loads MiniLM trained and untrained by name; where its package is absent, says why and how to get it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PostNormWarning)
         try:
@@ -61,16 +49,7 @@ def encoders() -> tuple[dict[str, Model], str]:
 
 
 def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Measures coupling under both maps of post-norm blocks; what was measured before is read from the store.
-
-    Args:
-        models: Post-norm models by name.
-        prompts: What they read; one without a tokenizer reads random tokens.
-
-    Returns:
-        Columns network, map, coupling (mean over pairs of different blocks and prompts), low, high (its interval over
-        prompts) and chance (random bases); and the record of each row.
-    """
+    """Measures coupling under both maps with its interval over prompts and chance; and the record of each row."""
     rows, records = [], []
     for name, model in models.items():
         given = coupling_lib.inputs_for(model, prompts, seed=SEED)
@@ -84,11 +63,7 @@ def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd
 
 
 def postnorm_page() -> str:
-    """Writes what the blocks of MiniLM couple, untrained and, where it is installed, trained.
-
-    Returns:
-        a figure and a table in Markdown.
-    """
+    """Writes what the blocks of MiniLM couple, untrained and, where it is installed, trained."""
     models, absent = encoders()
     table, records = coupling_table(models, coupling_lib.load_prompts(n=PROMPTS))
     figure = show(
@@ -111,17 +86,7 @@ def postnorm_page() -> str:
 
 
 def answers_to_the_state(model: Model, prompts: Iterable[Any], token: int = -1) -> tuple[np.ndarray, np.ndarray]:
-    r"""Measures how strongly blocks answer to a push along the state itself.
-
-    Args:
-        model: A model.
-        prompts: What it reads.
-        token: The position whose Jacobians are taken.
-
-    Returns:
-        $|J x| / (\sigma_1 |x|)$ of each prompt and block, shape `(prompts, L)`; and, in its place, the root mean square
-        over random directions, $|J|_F / (\sqrt d\, \sigma_1)$.
-    """
+    r"""Gives $|J x| / (\sigma_1 |x|)$ by prompt and block, and its root mean square over random directions."""
     along, random = [], []
     for traced, J in traced_jacobians(model, coupling_lib.inputs_for(model, prompts), token):
         x = traced.hidden[:-1, token]
@@ -132,11 +97,7 @@ def answers_to_the_state(model: Model, prompts: Iterable[Any], token: int = -1) 
 
 
 def homogeneous_page() -> str:
-    """Writes how the shipped language models answer to a push along the state.
-
-    Returns:
-        a table in Markdown.
-    """
+    """Writes how the shipped language models answer to a push along the state."""
     prompts = coupling_lib.load_prompts(n=PROMPTS)
     head = "| model | its blocks | along the state | along a random direction |"
     lines = [head, "| --- | --- | ---: | ---: |"]

@@ -21,14 +21,7 @@ def _drop_remote_scripts(app: Any, page: str, template: str, context: dict[str, 
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects the filter, after whatever adds scripts to single pages.
-
-    Args:
-        app: the Sphinx application.
-
-    Returns:
-        what Sphinx asks of an extension.
-    """
+    """Connects the filter, after whatever adds scripts to single pages."""
     app.connect("html-page-context", _drop_remote_scripts, priority=900)
     app.add_js_file(None, body=NO_EXCERPTS)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

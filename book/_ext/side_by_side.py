@@ -16,13 +16,6 @@ def _write_on_all_cores(app: Any, env: Any) -> list[str]:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects the choice, when all pages have been read.
-
-    Args:
-        app: the Sphinx application.
-
-    Returns:
-        what Sphinx asks of an extension.
-    """
+    """Connects the choice, when all pages have been read."""
     app.connect("env-updated", _write_on_all_cores)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

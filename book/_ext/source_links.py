@@ -14,16 +14,7 @@ _BACK = re.compile(r'(?P<before><a class="viewcode-back" href="[^"#]*#)(?P<ancho
 
 
 def led_back(body: str, module: str, documented: Container[str]) -> str:
-    """Correct the links back on the page of a module's source code.
-
-    Args:
-        body: the page.
-        module: the module's name.
-        documented: the full names of what the library documents.
-
-    Returns:
-        the page, each link to a name that is not documented as such led to the same name within the module.
-    """
+    """Lead each link back to a name that is not documented as such to the same name within the module."""
 
     def lead(found: re.Match[str]) -> str:
         anchor = found["anchor"]

@@ -9,15 +9,7 @@ from docutils import nodes
 
 
 def model_of(page: str, pages: set[str]) -> str | None:
-    """Tells whose page a page is.
-
-    Args:
-        page: its name, such as results/nano-neox/depth.
-        pages: names of all pages.
-
-    Returns:
-        the model; None for a page that is no notebook of a model with a page of its own.
-    """
+    """Names the model of a page; None where it is no notebook of a model that has a page of its own."""
     place = PurePosixPath(page)
     mine = place.parts[0] == "results" and place.name != "index" and f"{place.parent}/index" in pages
     return place.parent.name if mine else None
@@ -31,13 +23,6 @@ def _name(app: Any, document: nodes.document) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects the naming, before Sphinx collects titles.
-
-    Args:
-        app: the Sphinx application.
-
-    Returns:
-        what Sphinx asks of an extension.
-    """
+    """Connects the naming, before Sphinx collects titles."""
     app.connect("doctree-read", _name, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
