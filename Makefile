@@ -104,7 +104,7 @@ families: $(READY) ## try every model type of transformers, tiny and random (som
 	@OMP_NUM_THREADS=1 $(BIN)/python -m workflow.families $(TYPES)
 
 portable: $(READY) ## run chosen tests as other machines would: odd folders, one core, other Pythons (6 minutes)
-	@$(BIN)/python -m workflow.portable
+	@workflow/portable.sh
 
 # Of some notebooks alone: make spreads ONLY=depth
 spreads: $(READY) ## measure what differs from CPU to CPU, for the comparison of notebooks (two hours; goes on if stopped)
