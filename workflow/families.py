@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 import transformers
-from tests.reference import brute_force_jacobian, relative_error
+from tests.support.reference import brute_force_jacobian, relative_error
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
