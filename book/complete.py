@@ -6,7 +6,7 @@ Run by `make book`.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -25,10 +25,19 @@ def pages(toc: Any) -> list[str]:
     return own + [page for part in toc.values() for page in pages(part)]
 
 
+def listed(root: Path = ROOT) -> list[str]:
+    """Lists the pages of `_toc.yml`."""
+    return pages(yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8")))
+
+
+def executed() -> list[PurePath]:
+    """Lists the pages below `results/` as MODEL/NOTEBOOK; a model's own page is called index."""
+    return [PurePath(page).relative_to("results") for page in listed() if page.startswith("results/")]
+
+
 def missing(root: Path) -> list[str]:
     """Finds the files, relative to `_build/html`, that the built book lacks or has empty."""
-    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
-    wanted = ["index.html", *(f"{page}.html" for page in pages(toc))]
+    wanted = ["index.html", *(f"{page}.html" for page in listed(root))]
     html = root / "_build" / "html"
     return [name for name in wanted if not (html / name).is_file() or not (html / name).stat().st_size]
 

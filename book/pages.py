@@ -15,11 +15,10 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
 
-import yaml
 from any_model import any_model_page
 from calibrated import calibration_page
 from chapters import CHAPTERS, run_part, verdicts_part
-from complete import pages
+from complete import executed, listed
 from idea import idea_neighbours, idea_toy, landing_page
 from library import API
 from markdown_table import plain, table
@@ -154,10 +153,8 @@ def write_run(folder: Path) -> None:
     for chapter in CHAPTERS:
         (folder / f"verdicts-{chapter}.md").write_text(verdicts_part(chapter), encoding="utf-8")
         (folder / f"run-{chapter}.md").write_text(run_part(chapter), encoding="utf-8")
-    toc = yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    listed = [Path(page) for page in pages(toc)]
-    order = list(dict.fromkeys(page.name for page in listed))
-    for page in (page for page in listed if page.parts[0] == "results" and page.name == "index"):
+    order = list(dict.fromkeys(Path(page).name for page in listed()))
+    for page in (page for page in executed() if page.name == "index"):
         model = folder.parent / page.parent.name
         (model / "index.md").write_text(model_page(model, order), encoding="utf-8")
 

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from chapters import NAMES
+from markdown_table import table
 
 from coupling_lib import paths, provenance
 from coupling_lib.models.registry import entries
@@ -110,7 +111,7 @@ def map_page() -> str:
 
 def _table(rows: list[Row]) -> str:
     """Sets one line per item: what it shows, where it is drawn here, by what, and how far."""
-    lines = ["| item | what it shows | drawn here | by | state |", "| --- | --- | --- | --- | --- |"]
+    lines = []
     for row in rows:
         names, page = listed(row, "figures"), row["page"]
         target = f"../{page}.ipynb" if row["notebook"] else f"../{page}.md"
@@ -120,9 +121,8 @@ def _table(rows: list[Row]) -> str:
         # Entries of the index, by which the search of the book finds an item: of a number alone it makes nothing.
         items = ", ".join(f"{{index}}`{item} <!{named(item)}>`" for item in items_of(row))
         how = ", by a command not run here" if row["state"] == "faithful" and by_command(row) else ""
-        cells = (items, row["shows"], ", ".join(places), ", ".join(drawn), f"*{row['state']}*{how}{note}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append((items, row["shows"], ", ".join(places), ", ".join(drawn), f"*{row['state']}*{how}{note}"))
+    return table(("item", "what it shows", "drawn here", "by", "state"), lines)
 
 
 def _commands(rows: list[Row]) -> dict[str, str]:

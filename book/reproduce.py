@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from claims import notebooks_of, read_claims
-from complete import pages
+from complete import executed
+from markdown_table import table
 
 from benchmarks import machine
 from coupling_lib import paths
@@ -58,33 +58,31 @@ def repeated(claim: Mapping[str, Any], results: Path) -> tuple[str, float | None
 def reproduce_page(results: Path | None = None) -> str:
     """Writes the table from claims to commands."""
     results = results or paths.RESULTS
-    lines = ["| claim | command | time | what has to come out |", "| --- | --- | ---: | --- |"]
+    rows = []
     for at, claim in enumerate(read_claims(), start=1):
         command, seconds, allowed = repeated(claim, results)
-        lines.append(
-            f"| {at}. {claim['claim'].replace('|', chr(92) + '|')} | `{command}` | {spoken(seconds)} | {allowed} |"
-        )
-    listed = pages(yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8")))
-    ran = [page.removeprefix("results/") for page in listed if page.startswith("results/") and "/index" not in page]
-    lines += ["", "## How long each notebook ran\n", "| notebook | time |", "| --- | ---: |"]
-    for page in ran:
-        time = spoken(duration(results / f"{page}.ipynb"))
-        lines.append(f"| [{page.replace('/', ', ')}](../results/{page}.ipynb) | {time} |")
-    return "\n".join(lines) + "\n"
+        rows.append((f"{at}. {claim['claim']}", f"`{command}`", spoken(seconds), allowed))
+    times = [
+        (f"[{', '.join(page.parts)}](../results/{page}.ipynb)", spoken(duration(results / f"{page}.ipynb")))
+        for page in executed()
+        if page.name != "index"
+    ]
+    claims = table(("claim", "command", "time", "what has to come out"), rows, align="llrl")
+    return f"{claims}\n## How long each notebook ran\n\n{table(('notebook', 'time'), times, align='lr')}"
 
 
 def spreads_page() -> str:
     """Writes what differs from CPU to CPU."""
-    table = tomllib.loads((paths.ROOT / "notebooks" / "spreads.toml").read_text(encoding="utf-8"))
-    lines = ["| notebook | shown | remembered for prose |", "| --- | ---: | ---: |"]
-    for name, entry in table.items():
-        cells = (f"{entry[kind]:.0e}" if entry[kind] else "last digit" for kind in ("shown", "remembered"))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    alone = {name: len(entry["alone"]) for name, entry in table.items() if "alone" in entry}
-    told = [f"{name} {count}" for name, count in alone.items()]
-    lines += ["", f"Numbers with limits of their own, small differences of large ones: {', '.join(told)}."] * bool(told)
-    measured_on = sorted({on for entry in table.values() for on in entry["measured_on"]})
-    return "\n".join([*lines, "", *(f"- {on}" for on in measured_on)]) + "\n"
+    spreads = tomllib.loads((paths.ROOT / "notebooks" / "spreads.toml").read_text(encoding="utf-8"))
+    rows = [
+        (name, *(f"{entry[kind]:.0e}" if entry[kind] else "last digit" for kind in ("shown", "remembered")))
+        for name, entry in spreads.items()
+    ]
+    lines = [table(("notebook", "shown", "remembered for prose"), rows, align="lr")]
+    told = [f"{name} {len(entry['alone'])}" for name, entry in spreads.items() if "alone" in entry]
+    lines += [f"Numbers with limits of their own, small differences of large ones: {', '.join(told)}.\n"] * bool(told)
+    measured_on = sorted({on for entry in spreads.values() for on in entry["measured_on"]})
+    return "\n".join([*lines, *(f"- {on}" for on in measured_on)]) + "\n"
 
 
 def machine_page() -> str:
@@ -92,12 +90,9 @@ def machine_page() -> str:
     facts = machine.facts()
     rows = {
         "processor": facts["cpu"],
-        "cores": facts["cores"],
+        "cores": str(facts["cores"]),
         "memory": f"{facts['memory_gib']:g} GiB",
         "graphics processor": facts["gpu"] or "none",
         "made on": facts["date"],
     }
-    return (
-        "\n".join(["|  | machine |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())])
-        + "\n"
-    )
+    return table(("", "machine"), rows.items(), align="l")

@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 import torch
+from markdown_table import table
 from torch.utils.flop_counter import FlopCounterMode
 
 import coupling_lib
@@ -42,10 +43,10 @@ def families_page() -> str:
     sys.path.append(str(paths.ROOT / "tests" / "support"))
     tested = import_module("families")
 
-    lines = ["| family | model type | route | grows with the prompt |", "| --- | --- | --- | --- |"]
+    rows = []
     for family in tested.FAMILIES:
         model = tested.loaded(family, torch.float32)
         # An image has as many tokens as it has patches; its route is what matters.
         grows = growth(model) if model.hf.main_input_name == "input_ids" else "no"
-        lines.append(f"| {family.name} | `{model.hf.config.model_type}` | {model.blocks.route} | {grows} |")
-    return "\n".join(lines) + "\n"
+        rows.append((family.name, f"`{model.hf.config.model_type}`", model.blocks.route, grows))
+    return table(("family", "model type", "route", "grows with the prompt"), rows)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from markdown_table import table
 from transformers import BertConfig, BertModel
 
 import coupling_lib
@@ -65,24 +66,28 @@ def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd
 def postnorm_page() -> str:
     """Writes what the blocks of MiniLM couple, untrained and, where it is installed, trained."""
     models, absent = encoders()
-    table, records = coupling_table(models, coupling_lib.load_prompts(n=PROMPTS))
+    found, records = coupling_table(models, coupling_lib.load_prompts(n=PROMPTS))
     figure = show(
         postnorm.draw_maps,
-        table,
+        found,
         name="coupling-of-post-norm-blocks",
         caption="Coupling of post-norm blocks under the two maps that can be differentiated, in networks of MiniLM's "
         f"shape: {SHAPE['num_hidden_layers']} blocks of width {SHAPE['hidden_size']}, K = {K}. Bars are 95 % intervals "
         "over prompts; the dashed line is what random directions give.",
         provenance=provenance.line(*records[::2], command="make book"),
     )
-    lines = ["| network | map | coupling | 95 % interval | chance |", "| --- | --- | ---: | --- | ---: |"]
-    for row in table.itertuples():
-        interval = f"{row.low:.3f} to {row.high:.3f}"
-        lines.append(
-            f"| {row.network} | {postnorm.MAPS[row.map]} | {row.coupling:.3f} | {interval} | {row.chance:.3f} |"
+    rows = [
+        (
+            row.network,
+            postnorm.MAPS[row.map],
+            f"{row.coupling:.3f}",
+            f"{row.low:.3f} to {row.high:.3f}",
+            f"{row.chance:.3f}",
         )
-    lines.append(f"\n{absent}" if absent else "")
-    return f"```{{raw}} html\n{figure.data}\n```\n\n" + "\n".join(lines) + "\n"
+        for row in found.itertuples()
+    ]
+    shown = table(("network", "map", "coupling", "95 % interval", "chance"), rows, align="llrlr")
+    return f"```{{raw}} html\n{figure.data}\n```\n\n{shown}\n{absent}\n"
 
 
 def answers_to_the_state(model: Model, prompts: Iterable[Any], token: int = -1) -> tuple[np.ndarray, np.ndarray]:
@@ -99,13 +104,13 @@ def answers_to_the_state(model: Model, prompts: Iterable[Any], token: int = -1) 
 def homogeneous_page() -> str:
     """Writes how the shipped language models answer to a push along the state."""
     prompts = coupling_lib.load_prompts(n=PROMPTS)
-    head = "| model | its blocks | along the state | along a random direction |"
-    lines = [head, "| --- | --- | ---: | ---: |"]
+    rows = []
     for name, kind in (("nano-neox", "attention and MLP side by side"), ("nano-llama", "attention, then MLP")):
         along, random = (np.median(part) for part in answers_to_the_state(coupling_lib.load_model(name), prompts))
-        lines.append(f"| `{name}` | {kind} | {_scientific(along)} | {random:.2f} |")
+        rows.append((f"`{name}`", kind, _scientific(along), f"{random:.2f}"))
+    head = ("model", "its blocks", "along the state", "along a random direction")
     counted = f"Medians over all blocks and {len(prompts)} prompts, at the last token."
-    return "\n".join(lines) + f"\n\n{counted}\n"
+    return f"{table(head, rows, align='llr')}\n{counted}\n"
 
 
 def _scientific(value: float) -> str:
