@@ -21,7 +21,7 @@ def measured_page() -> str:
         given = {place.parent.name for place in places if place.name == notebook}
         cells = (f"[{notebook}](../results/{m}/{notebook}.ipynb)" if m in given else "–" for m in models)
         rows.append((title(notebook), *cells))
-    return table(("notebook", *links), rows, align="c")
+    return table(("notebook", *links), rows, align="lc")
 
 
 def title(notebook: str) -> str:
