@@ -104,7 +104,7 @@ families: $(READY) ## try every model type of transformers, tiny and random (som
 	@OMP_NUM_THREADS=1 $(BIN)/python -m workflow.families $(TYPES)
 
 portable: $(READY) ## run chosen tests as other machines would: odd folders, one core, other Pythons (6 minutes)
-	@$(BIN)/python -m workflow.portable
+	@workflow/portable.sh
 
 # Of some notebooks alone: make spreads ONLY=depth
 spreads: $(READY) ## measure what differs from CPU to CPU, for the comparison of notebooks (two hours; goes on if stopped)
@@ -122,7 +122,7 @@ sweep-plan: $(READY) ## say what a sweep will take: make sweep-plan CONFIG=my.ya
 	@$(BIN)/python -m workflow.plan -- "$(CONFIG)"
 
 test-cluster: $(READY) $(SWEEP_READY) ## run a sweep through a SLURM cluster of one node, and kill parts of it
-	@$(BIN)/python -m workflow.cluster_trial
+	@COUPLING_CLUSTER=1 $(BIN)/python -m pytest -q -s tests/workflow/test_cluster.py
 
 notebooks: $(READY) ## execute the committed notebooks anew from their text twins
 	@$(BIN)/python workflow/refresh.py
@@ -135,9 +135,9 @@ bench: $(READY) ## measure the library against the released method (40 minutes, 
 calibration: $(READY) ## draw data of known truth, and see how often the rule of the verdicts is wrong (ten minutes)
 	@OMP_NUM_THREADS=1 PYTHONPATH="$$PWD" $(BIN)/python book/calibration.py --jobs $(JOBS)
 
-KILLS ?= 50
-faults: $(READY) ## kill sweeps at random moments, resume and compare them: make faults KILLS=50 (a few minutes)
-	@OMP_NUM_THREADS=1 $(BIN)/python workflow/faults.py --kills $(KILLS)
+KILLS ?= 25
+faults: $(READY) ## kill each sweep at random moments, resume and compare: make faults KILLS=25 (a few minutes)
+	@OMP_NUM_THREADS=1 COUPLING_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/coupling_lib/store/test_kills.py
 
 # Every number of the book in one file, for a comparison with another: python workflow/golden.py compare OLD NEW
 GOLDEN ?= results/golden.txt

@@ -13,11 +13,7 @@ OUTCOMES = ("exact", "wrong", "refused", "not tried")
 
 
 def any_model_page() -> str:
-    """Write the counts by mapping, and one row a type.
-
-    Returns:
-        Markdown; `any-model.js` puts a search field above the second table.
-    """
+    """Write the counts by mapping, and one row a type; `any-model.js` puts a search field above the second table."""
     with (paths.DATA / "families.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     counts = []
@@ -38,14 +34,7 @@ def any_model_page() -> str:
 
 
 def said(row: dict[str, str]) -> str:
-    """Write how a type is measured and how exactly, or why not.
-
-    Args:
-        row: a row of the table.
-
-    Returns:
-        Markdown.
-    """
+    """Write how a type is measured and how exactly, or why not."""
     if row["why"]:
         return plain(f"({row['class']}): {row['why']}" if row["class"] else row["why"])
     errors = f"Jacobians to {row['exact_to']}, states to {row['states_to']}"

@@ -38,17 +38,7 @@ class Judged:
 
 
 def judge(claim: Mapping[str, Any], results: Path, model: str, margins: Mapping[str, float]) -> list[Judged]:
-    """Take a claim's evidence from one model's measurements.
-
-    Args:
-        claim: an entry of `data/claims.toml`.
-        results: folder of all results.
-        model: folder in it.
-        margins: smallest effect that matters, by unit.
-
-    Returns:
-        a line per reading whose numbers are there.
-    """
+    """Take a claim's evidence from one model's measurements: a line per reading whose numbers are there."""
     numbers: dict[str, float | str] = {}
     for notebook in sorted(notebooks_of(claim)):
         numbers |= remembered(results / model / f"{notebook}.ipynb")
@@ -79,16 +69,7 @@ def _evidence(test: Mapping[str, Any], numbers: Numbers, margins: Mapping[str, f
 
 
 def unjudged(claim: Mapping[str, Any], results: Path, model: str) -> list[str]:
-    """Say in a line each which readings have one value in one model's measurements, so that no error is known.
-
-    Args:
-        claim: an entry of `data/claims.toml`.
-        results: folder of all results.
-        model: folder in it.
-
-    Returns:
-        the lines.
-    """
+    """Say in a line each which readings have one value in one model's measurements, so that no error is known."""
     lines = []
     for test in claim["test"]:
         numbers = remembered(results / model / f"{test['effect'].split('-')[0]}.ipynb")
@@ -98,26 +79,12 @@ def unjudged(claim: Mapping[str, Any], results: Path, model: str) -> list[str]:
 
 
 def read_claims(file: Path | None = None) -> list[dict[str, Any]]:
-    """Read the claims.
-
-    Args:
-        file: by default `data/claims.toml`.
-
-    Returns:
-        its entries.
-    """
+    """Read the claims."""
     return _read(file)["claim"]
 
 
 def read_margins(file: Path | None = None) -> dict[str, float]:
-    """Read the smallest effects that matter.
-
-    Args:
-        file: by default `data/claims.toml`.
-
-    Returns:
-        margins by unit.
-    """
+    """Read the smallest effects that matter, by unit."""
     return {name: float(entry["value"]) for name, entry in read_margin_reasons(file).items()}
 
 
@@ -131,16 +98,7 @@ def _read(file: Path | None) -> dict[str, Any]:
 
 
 def decided(claim: Mapping[str, Any], found: list[Judged], scope: str) -> str:
-    """Join a claim's readings of one scope to a verdict, once their probabilities are corrected.
-
-    Args:
-        claim: an entry of `data/claims.toml`.
-        found: its evidence, of all models.
-        scope: "here", or "paper" for readings of the paper's own values.
-
-    Returns:
-        one of the verdicts of the rule; readings without numbers do not count.
-    """
+    """Join readings of a scope, "here" or "paper", to a verdict; readings without numbers do not count."""
     readings, conditions = [], []
     for at, test in enumerate(claim["test"]):
         outcomes = [one.evidence.outcome for one in found if one.reading == at]
@@ -159,14 +117,7 @@ def verdict_at(claim: Mapping[str, Any], found: list[Judged], place: str) -> str
 
 
 def judge_all(results: Path) -> list[tuple[dict[str, Any], list[Judged]]]:
-    """Take the evidence of all claims and correct its probabilities together.
-
-    Args:
-        results: folder of all results.
-
-    Returns:
-        each claim with its evidence.
-    """
+    """Give each claim with its evidence, all probabilities corrected together."""
     margins = read_margins()
     found = [
         (claim, [one for model in claim["models"] for one in judge(claim, results, model, margins)])

@@ -38,12 +38,5 @@ _PATTERN = re.compile(
 
 
 def compares(sentence: str) -> bool:
-    """Says whether a sentence compares or judges, or might.
-
-    Args:
-        sentence: plain text.
-
-    Returns:
-        whether it holds one of the words.
-    """
+    """Says whether a sentence compares or judges, or might."""
     return bool(_PATTERN.search(sentence))

@@ -6,7 +6,7 @@ Run by `make book`.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -16,14 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pages(toc: Any) -> list[str]:
-    """Lists the pages of a table of contents.
-
-    Args:
-        toc: the content of `_toc.yml`, or a part of it.
-
-    Returns:
-        the paths of the pages, without ending, in reading order.
-    """
+    """Lists the pages of a table of contents, or of a part of one: without ending, in reading order."""
     if isinstance(toc, list):
         return [page for part in toc for page in pages(part)]
     if not isinstance(toc, dict):
@@ -32,17 +25,19 @@ def pages(toc: Any) -> list[str]:
     return own + [page for part in toc.values() for page in pages(part)]
 
 
+def listed(root: Path = ROOT) -> list[str]:
+    """Lists the pages of `_toc.yml`."""
+    return pages(yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8")))
+
+
+def executed() -> list[PurePath]:
+    """Lists the pages below `results/` as MODEL/NOTEBOOK; a model's own page is called index."""
+    return [PurePath(page).relative_to("results") for page in listed() if page.startswith("results/")]
+
+
 def missing(root: Path) -> list[str]:
-    """Finds what the built book lacks.
-
-    Args:
-        root: the project, with `_toc.yml` and `_build/html`.
-
-    Returns:
-        the files that are missing or empty, relative to `_build/html`.
-    """
-    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
-    wanted = ["index.html", *(f"{page}.html" for page in pages(toc))]
+    """Finds the files, relative to `_build/html`, that the built book lacks or has empty."""
+    wanted = ["index.html", *(f"{page}.html" for page in listed(root))]
     html = root / "_build" / "html"
     return [name for name in wanted if not (html / name).is_file() or not (html / name).stat().st_size]
 

@@ -94,18 +94,7 @@ def pieces(tokenizer: Any, text: str) -> list[str]:
 
 
 def measured(name: str, state: State, texts: Sequence[Any], store: Path | None = None) -> Network:
-    """Measures a network as the notebooks do, and its first prompt at further tokens.
-
-    Args:
-        name: the model.
-        state: one of its networks.
-        texts: the prompts.
-        store: where matrices of further prompts are kept; None for `MATRICES`.
-
-    Returns:
-        datasets of `measure_depth`. Prompts after the first have a `matrix` where the model ships with the project,
-        since measuring one takes a tenth of a second.
-    """
+    """Measures a network as the notebooks do, and its first prompt at further tokens."""
     model = cl.load_model(name, **state.loading)
     whole, places = cl.sweep(cl.measure_depth, model, texts, ks=(K,)), []
     entry = registry.lookup(name)
@@ -123,15 +112,7 @@ def measured(name: str, state: State, texts: Sequence[Any], store: Path | None =
 
 
 def null_matrices(places: Sequence[xr.Dataset], seed: int = 0) -> np.ndarray:
-    """Draws coupling matrices of random vectors: one per place and block, with the singular values of its Jacobian.
-
-    Args:
-        places: datasets of single prompts.
-        seed: seed of the directions, which are the same for all places.
-
-    Returns:
-        (places, L, K, K).
-    """
+    """Draws coupling matrices of random vectors: one per place and block, with the singular values of its Jacobian."""
     generator = torch.Generator().manual_seed(seed)
     blocks, width = places[0].sizes["block_1"], int(places[0].attrs["width"])
     left, right = (random_frames(blocks, width, K, generator) for _ in range(2))
@@ -140,20 +121,7 @@ def null_matrices(places: Sequence[xr.Dataset], seed: int = 0) -> np.ndarray:
 
 
 def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], part: str = "whole") -> dict[str, Any]:
-    """Collects what the explorer shows of one part of a model.
-
-    Args:
-        name: the model.
-        found: what `measured` gave for its networks.
-        texts: the prompts.
-        part: one of `PARTS`.
-
-    Returns:
-        plain values for JSON. Arrays have the order network, place, block l (whose Jacobian), block l' (whose
-        vectors), row, column, as far as they have these. `kept` numbers the places that have matrices. The values of
-        random directions, and `between`, the ends of any network's and part's values, have one more place, the first:
-        all prompts at their last token.
-    """
+    """Collects values for JSON; arrays have the order network, place, block l, block l', row, column."""
     several = list(found.values())
     kept = [number for number, place in enumerate(several[0].places) if "matrix" in place]
     tokenizer = cl.load_model(name, **next(iter(found)).loading).tokenizer
@@ -237,15 +205,7 @@ def table(label: str, values: np.ndarray) -> str:
 
 
 def element(found: xr.Dataset, label: str) -> str:
-    """Writes the element of the page that the script fills; until then, the map that is shown first as a table.
-
-    Args:
-        found: what `measure_depth` gave for the network that is shown first.
-        label: what its model is called.
-
-    Returns:
-        HTML in Markdown.
-    """
+    """Writes the element of the page that the script fills; until then, the map that is shown first as a table."""
     reading = next(iter(READINGS))
     values = found[reading].sel(k=K).mean("prompt").transpose("block_1", "block_2").values
     inside = table(
@@ -257,13 +217,7 @@ def element(found: xr.Dataset, label: str) -> str:
 
 
 def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
-    """Measures the models, from the store where it has them, and writes the scripts and the part of the page.
-
-    Args:
-        out: folder of the scripts, which the book adds to its own static files; the part of the page lies beside it.
-        models: aliases, and how each is called; the first is the one that the part of the page shows.
-        n_prompts: number of embedded prompts.
-    """
+    """Measures the models, from the store where it has them, and writes the scripts and the part of the page."""
     folder = out / "explorer-data"
     folder.mkdir(parents=True, exist_ok=True)
     texts = cl.load_prompts(n=n_prompts)

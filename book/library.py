@@ -43,11 +43,7 @@ _MOVED = """(function () {
 
 
 def calls_page() -> str:
-    """Writes the directives that document what `coupling_lib` exports, under that name, and what mends old addresses.
-
-    Returns:
-        Markdown with a heading of the second level.
-    """
+    """Writes the directives that document what `coupling_lib` exports, and what mends old addresses."""
     order = [module for room in ROOMS for module in _modules(room)]
     exported = _exported()
     lines = ["## The calls\n"]
@@ -59,14 +55,7 @@ def calls_page() -> str:
 
 
 def api_page(room: str) -> str:
-    """Writes the directives that document the modules of a room, every public one.
-
-    Args:
-        room: one of `ROOMS`.
-
-    Returns:
-        Markdown with a heading of the second level for each module.
-    """
+    """Writes the directives that document the modules of a room, every public one."""
     lines = []
     for module in _modules(room):
         # What `coupling_lib` exports is documented there, and what scikit-learn adds to its estimators by itself.

@@ -54,13 +54,6 @@ def broken(page: Path) -> Iterator[str]:
 
 
 def all_broken(html: Path) -> list[str]:
-    """Check a built book.
-
-    Args:
-        html: its folder.
-
-    Returns:
-        each broken link, as its page and its address.
-    """
+    """Give each broken link of a built book, as its page and its address."""
     pages = [page for page in sorted(html.rglob("*.html")) if page.relative_to(html).parts[0] not in _NO_PAGES]
     return [f"{page.relative_to(html).as_posix()} -> {address}" for page in pages for address in broken(page)]

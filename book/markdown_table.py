@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+
+_RULES = {"l": "---", "c": ":---:", "r": "---:"}
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Sets a table in Markdown.
-
-    Args:
-        head: the column titles; one that ends in a blank is aligned to the right.
-        rows: the cells, in Markdown; bars in them are escaped.
-
-    Returns:
-        the table.
-    """
-    align = ["---:" if title.endswith(" ") else "---" for title in head]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
+    """Sets a table in Markdown, bars in its cells escaped."""
+    # A title that ends in a blank is aligned to the right, or each by its letter; the last holds for all further ones.
+    letters = align.ljust(len(head), align[-1]) if align else ["r" if title.endswith(" ") else "l" for title in head]
     cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [list(head), align, *cells]) + "\n"
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, [_RULES[letter] for letter in letters], *cells]) + "\n"
 
 
 def plain(text: str) -> str:
-    """Writes a text so that a page shows it as it is.
-
-    Args:
-        text: a name or a sentence of someone else's.
-
-    Returns:
-        the text with what Markdown or HTML would take for markup as entities.
-    """
+    """Writes a text so that a page shows it as it is: what Markdown or HTML takes for markup becomes entities."""
     return re.sub(r"[^\w\s.,:;/()+-]", lambda found: f"&#{ord(found[0])};", text)

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import yaml
-from complete import pages
+from complete import executed
+from markdown_table import table
 
 from coupling_lib import paths
 
 
 def measured_page() -> str:
-    """Writes which notebook was run for which model, as the table of contents lists them.
-
-    Returns:
-        a table in Markdown: a row for each notebook, a column for each model that has a page of its own.
-    """
-    toc = yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    places = [Path(page) for page in pages(toc) if page.startswith("results/")]
+    """Writes which notebook was run for which model, as the table of contents lists them."""
+    places = executed()
     models = [place.parent.name for place in places if place.name == "index"]
     notebooks = dict.fromkeys(place.name for place in places if place.parent.name in models and place.name != "index")
     links = [f"[{model}](../results/{model}/index.md)" for model in models]
-    lines = [f"| notebook | {' | '.join(links)} |", "| --- |" + " :---: |" * len(models)]
+    rows = []
     for notebook in notebooks:
-        cells = [
-            f"[{notebook}](../results/{model}/{notebook}.ipynb)" if Path("results", model, notebook) in places else "–"
-            for model in models
-        ]
-        lines.append(f"| {title(notebook)} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        given = {place.parent.name for place in places if place.name == notebook}
+        cells = (f"[{notebook}](../results/{m}/{notebook}.ipynb)" if m in given else "–" for m in models)
+        rows.append((title(notebook), *cells))
+    return table(("notebook", *links), rows, align="lc")
 
 
 def title(notebook: str) -> str:

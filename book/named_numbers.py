@@ -40,14 +40,7 @@ _TABLE = re.compile(r'<a download="([\w-]+)\.csv" href="data:text/csv[^,]*,([^"]
 
 
 def cells_of(notebook: Path) -> list[nbformat.NotebookNode]:
-    """Reads a notebook's cells; they are shared by all who ask, since many claims ask for the same notebook.
-
-    Args:
-        notebook: the file.
-
-    Returns:
-        its cells, not to be changed.
-    """
+    """Reads a notebook's cells, not to be changed: they are shared by the many claims that ask for them."""
     return _read(notebook, notebook.stat().st_mtime_ns)
 
 
@@ -57,14 +50,7 @@ def _read(notebook: Path, _: int) -> list[nbformat.NotebookNode]:
 
 
 def remembered(notebook: Path) -> dict[str, float | str]:
-    """Read the numbers that an executed notebook keeps, and the parameters it ran with.
-
-    Args:
-        notebook: an executed notebook; one that does not exist has no numbers.
-
-    Returns:
-        numbers by the name under which they were remembered, and parameters as "NOTEBOOK.NAME".
-    """
+    """Read what an executed notebook keeps by name, and its parameters as "NOTEBOOK.NAME"; nothing if it is absent."""
     if not notebook.is_file():
         return {}
     found: dict[str, float | str] = {}
@@ -81,14 +67,7 @@ def remembered(notebook: Path) -> dict[str, float | str]:
 
 @functools.cache
 def tables(page: Path) -> dict[str, pd.DataFrame]:
-    """Read the tables under the figures of an executed notebook, or of a part of a page that a program wrote.
-
-    Args:
-        page: the file; one that does not exist has none.
-
-    Returns:
-        tables by the names of their figures.
-    """
+    """Read the tables under figures of a notebook or a part of a page by their names; none if it is absent."""
     if not page.is_file():
         return {}
     if page.suffix == ".md":
@@ -100,12 +79,7 @@ def tables(page: Path) -> dict[str, pd.DataFrame]:
 
 
 def paper_numbers() -> dict[str, float]:
-    """Give the paper's numbers under the names that claims use.
-
-    Returns:
-        numbers by "paper.FIGURE.SERIES.QUANTITY"; for a series of several points, the first and the last as
-        "....first" and "....last"; for points of figure 6a, "paper.6a.RATE.r_squared".
-    """
+    """Give numbers by "paper.FIGURE.SERIES.QUANTITY"; of several points the first and the last, by these words."""
     found: dict[str, float] = {}
     table = paper_figures()
     for (figure, series, quantity), part in table.groupby(["figure", "series", "y_quantity"]):
@@ -120,18 +94,7 @@ def paper_numbers() -> dict[str, float]:
 
 
 def computed(value: float | str, numbers: Numbers) -> float | None:
-    """Evaluate a number that a claim names: a number, or arithmetic over numbers.
-
-    Args:
-        value: a number, or an expression over numbers named in brackets.
-        numbers: numbers by name.
-
-    Returns:
-        the value; None if a number is missing.
-
-    Raises:
-        ParameterError: if the expression is a comparison, or holds anything but what `evaluated` knows.
-    """
+    """Evaluate a number, or arithmetic over numbers named in brackets; None if one is missing."""
     if not isinstance(value, str):
         return float(value)
     if any(name not in numbers for name in names_in(value)):
@@ -148,20 +111,7 @@ def names_in(expression: str) -> list[str]:
 
 
 def evaluated(expression: str, numbers: Numbers, functions: Mapping[str, Callable[..., Any]] | None = None) -> Any:
-    """Evaluate arithmetic and comparisons over numbers named in brackets.
-
-    Args:
-        expression: a Python expression, such as "[a] < 0.1 * [b]"; several numbers at once are an array.
-        numbers: numbers by name.
-        functions: further functions by name; they may take keywords.
-
-    Returns:
-        a number, a truth or an array.
-
-    Raises:
-        KeyError: if a number is missing.
-        ParameterError: if the expression holds anything else.
-    """
+    """Evaluate arithmetic and comparisons over numbers named in brackets; several numbers at once are an array."""
     names = names_in(expression)
     places = {f"n{at}": numbers[name] for at, name in enumerate(names)}
     for place, name in zip(places, names, strict=True):
@@ -174,15 +124,7 @@ def evaluated(expression: str, numbers: Numbers, functions: Mapping[str, Callabl
 
 
 def filled(text: str, numbers: Numbers) -> str | None:
-    """Put numbers into a text.
-
-    Args:
-        text: a text with names in braces, each with a format behind a colon if wanted.
-        numbers: numbers by name.
-
-    Returns:
-        the text; None if a number is missing.
-    """
+    """Put numbers for names in braces, with a format behind a colon if wanted; None if a number is missing."""
     # Doubled braces are braces, as in a format string.
     parts = re.split(r"(?<!\{)\{([^{}]+)\}(?!\})", text)
     for at in range(1, len(parts), 2):

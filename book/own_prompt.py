@@ -34,14 +34,7 @@ GLOBAL = "ownPrompt"
 
 
 def rounded(weights: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Rounds a matrix to signed bytes: an entry is its byte times the scale of its row.
-
-    Args:
-        weights: the matrix.
-
-    Returns:
-        the scales, float32, and the bytes.
-    """
+    """Rounds a matrix to scales and signed bytes: an entry is its byte times the scale of its row."""
     wide = weights.double().numpy()
     scales = (np.abs(wide).max(axis=1) / 127).astype("<f4")
     bytes_ = np.rint(wide / np.where(scales > 0, scales, 1)[:, None].astype(float))
@@ -49,14 +42,7 @@ def rounded(weights: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def as_in_the_page(model: Model) -> Model:
-    """Rounds a model's matrices as the page has them, in float64, in which every rounded weight is exact.
-
-    Args:
-        model: a model from `load_model`; its weights are overwritten.
-
-    Returns:
-        the model the page runs.
-    """
+    """Rounds a model's matrices as the page has them, in float64, in which every rounded weight is exact."""
     hf = model.hf.double()
     for weights in hf.parameters():
         if weights.ndim == 2:
@@ -133,15 +119,7 @@ def chosen_steps(coupling: Mapping[int, xr.DataArray]) -> dict[int, str]:
 
 
 def element(rows: Mapping[str, float], chance: float) -> str:
-    """Writes the element that the script fills; until then, the coupling of the first example as a table.
-
-    Args:
-        rows: coupling by the name of a step.
-        chance: the same for random directions.
-
-    Returns:
-        HTML in Markdown.
-    """
+    """Writes the element that the script fills; until then, the coupling of the first example as a table."""
     body = "".join(
         f'<tr><th scope="row">{html.escape(name)}</th><td>{value:.3f}</td></tr>'
         for name, value in {**rows, "random directions": chance}.items()
@@ -179,12 +157,7 @@ def note(changes: Mapping[str, float]) -> str:
 
 
 def write(out: Path, n_prompts: int = 12) -> None:
-    """Writes the scripts and the parts of the page.
-
-    Args:
-        out: folder of the scripts, below a folder of static files of the book.
-        n_prompts: number of embedded prompts over which the effect of rounding is measured.
-    """
+    """Writes the scripts and the parts of the page."""
     out.mkdir(parents=True, exist_ok=True)
     texts = cl.load_prompts(n=n_prompts)
     datasets = measured_steps(texts)

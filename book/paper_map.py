@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from chapters import NAMES
+from markdown_table import table
 
 from coupling_lib import paths, provenance
 from coupling_lib.models.registry import entries
@@ -31,27 +32,13 @@ Row = dict[str, str]
 
 
 def read_map(file: Path | None = None) -> list[Row]:
-    """Reads the map.
-
-    Args:
-        file: the table; None for `data/paper_map.csv`.
-
-    Returns:
-        its rows, by the names of the columns; what each holds is said at the head of the file.
-    """
+    """Reads the map."""
     lines = (file or paths.DATA / "paper_map.csv").read_text(encoding="utf-8").splitlines()
     return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
 def items_of(row: Row) -> list[str]:
-    """Names the single items that a row stands for.
-
-    Args:
-        row: a row of the map.
-
-    Returns:
-        the items, such as 1c, 1d and 1e for "1c-e".
-    """
+    """Names the single items that a row stands for: 1c, 1d and 1e for "1c-e"."""
     item = row["item"]
     if "-" not in item:
         return [item]
@@ -60,74 +47,34 @@ def items_of(row: Row) -> list[str]:
 
 
 def listed(row: Row, column: str) -> list[str]:
-    """Splits a cell that may name several things.
-
-    Args:
-        row: a row of the map.
-        column: the column's name.
-
-    Returns:
-        what the cell names.
-    """
+    """Splits a cell that may name several things."""
     return [part for part in row[column].split(";") if part]
 
 
 def in_full(function: str) -> str:
-    """Names a function of the map in full.
-
-    Args:
-        function: a name as in the map, such as depth.draw_map; what draws lies in the room of figures.
-
-    Returns:
-        its dotted name.
-    """
+    """Names a function of the map, such as depth.draw_map, in full; what draws lies in the room of figures."""
     return f"coupling_lib.{function}" if function.count(".") > 1 else f"companion.figures.{function}"
 
 
 def parameters_of(row: Row) -> dict[str, str]:
-    """Reads the parameters with which an item is drawn for a model of the paper.
-
-    Args:
-        row: a row of the map.
-
-    Returns:
-        the values as text, by name.
-    """
+    """Reads the parameters with which an item is drawn for a model of the paper."""
     return dict(part.split("=", 1) for part in shlex.split(row["parameters"]))
 
 
 def by_command(row: Row) -> bool:
-    """Tell items that only a command draws for models or data of the paper from those that this book shows with them.
-
-    Args:
-        row: a row of the map.
-
-    Returns:
-        whether it takes the command. None of these commands was run for this book: its page draws other models.
-    """
+    """Say that an item takes a command: the book's own page draws models other than the paper's."""
     return bool(row["parameters"] or row["before"]) and not set(listed(row, "functions")) & set(PAPERS_VALUES)
 
 
 def named(item: str) -> str:
-    """Says in words which item is meant.
-
-    Args:
-        item: a name as in the map.
-
-    Returns:
-        "figure 3", "table 1", or "figures 1c-e".
-    """
+    """Says in words which item is meant: "figure 3", "table 1", or "figures 1c-e"."""
     if item.startswith("T"):
         return f"table {item[1:]}"
     return f"figure{'s' if '-' in item else ''} {item}"
 
 
 def map_page() -> str:
-    """Writes the map: what became of all items, one by one, and the commands.
-
-    Returns:
-        Markdown with headings of the second level.
-    """
+    """Writes the map: what became of all items, one by one, and the commands."""
     rows = read_map()
     numbers = {state: sum(len(items_of(row)) for row in rows if row["state"] == state) for state in STATES}
     faithful = [row for row in rows if row["state"] == "faithful"]
@@ -164,7 +111,7 @@ def map_page() -> str:
 
 def _table(rows: list[Row]) -> str:
     """Sets one line per item: what it shows, where it is drawn here, by what, and how far."""
-    lines = ["| item | what it shows | drawn here | by | state |", "| --- | --- | --- | --- | --- |"]
+    lines = []
     for row in rows:
         names, page = listed(row, "figures"), row["page"]
         target = f"../{page}.ipynb" if row["notebook"] else f"../{page}.md"
@@ -174,9 +121,8 @@ def _table(rows: list[Row]) -> str:
         # Entries of the index, by which the search of the book finds an item: of a number alone it makes nothing.
         items = ", ".join(f"{{index}}`{item} <!{named(item)}>`" for item in items_of(row))
         how = ", by a command not run here" if row["state"] == "faithful" and by_command(row) else ""
-        cells = (items, row["shows"], ", ".join(places), ", ".join(drawn), f"*{row['state']}*{how}{note}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append((items, row["shows"], ", ".join(places), ", ".join(drawn), f"*{row['state']}*{how}{note}"))
+    return table(("item", "what it shows", "drawn here", "by", "state"), lines)
 
 
 def _commands(rows: list[Row]) -> dict[str, str]:
@@ -202,14 +148,7 @@ def _joined(items: list[str]) -> str:
 
 
 def unknown_models(row: Row) -> list[str]:
-    """Finds the models of a command that the registry does not have.
-
-    Args:
-        row: a row of the map.
-
-    Returns:
-        their names.
-    """
+    """Finds the models of a command that the registry does not have."""
     given, known = parameters_of(row), {entry.alias for entry in entries()}
     names = [given.get("model", ""), *given.get("others", "").split(",")]
     return [name for name in names if name and name not in known]

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from claims import notebooks_of, read_claims
-from complete import pages
+from complete import executed
+from markdown_table import table
 
 from benchmarks import machine
 from coupling_lib import paths
@@ -26,43 +26,21 @@ ROUNDED = {"precision": "the verdict; how narrow formats are rounded depends on 
 
 
 def duration(notebook: Path) -> float | None:
-    """Gives how long an executed notebook ran.
-
-    Args:
-        notebook: where papermill wrote it.
-
-    Returns:
-        seconds; None if it was not run here.
-    """
+    """Gives the seconds that papermill wrote into an executed notebook; None if it was not run here."""
     if not notebook.is_file():
         return None
     return json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("papermill", {}).get("duration")
 
 
 def spoken(seconds: float | None) -> str:
-    """Writes a time as one would say it.
-
-    Args:
-        seconds: how long; None if that is not known.
-
-    Returns:
-        seconds below two minutes, minutes above, neither more exact than is repeated on another day.
-    """
+    """Writes a time as one would say it, no more exact than is repeated on another day."""
     if seconds is None:
         return "not run here"
     return f"{max(5, round(seconds / 5) * 5)} s" if seconds < 117.5 else f"{round(seconds / 60)} min"
 
 
 def repeated(claim: Mapping[str, Any], results: Path) -> tuple[str, float | None, str]:
-    """Says how a claim is repeated.
-
-    Args:
-        claim: an entry of `data/claims.toml`.
-        results: folder of all results.
-
-    Returns:
-        one command, the seconds that it takes, and what has to come out the same.
-    """
+    """Says how a claim is repeated: a command, the seconds that it takes, and what has to come out the same."""
     known = {path.stem for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
     names = [claim["notebook"], *sorted((notebooks_of(claim) & known) - {claim["notebook"]})]
     files = [f"{model}/{name}.ipynb" for model in claim["models"] for name in names]
@@ -78,63 +56,43 @@ def repeated(claim: Mapping[str, Any], results: Path) -> tuple[str, float | None
 
 
 def reproduce_page(results: Path | None = None) -> str:
-    """Writes the table from claims to commands.
-
-    Args:
-        results: folder of all results; by default `results`.
-
-    Returns:
-        Markdown: a row per claim, and below it the time of every notebook.
-    """
+    """Writes the table from claims to commands."""
     results = results or paths.RESULTS
-    lines = ["| claim | command | time | what has to come out |", "| --- | --- | ---: | --- |"]
+    rows = []
     for at, claim in enumerate(read_claims(), start=1):
         command, seconds, allowed = repeated(claim, results)
-        lines.append(
-            f"| {at}. {claim['claim'].replace('|', chr(92) + '|')} | `{command}` | {spoken(seconds)} | {allowed} |"
-        )
-    listed = pages(yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8")))
-    ran = [page.removeprefix("results/") for page in listed if page.startswith("results/") and "/index" not in page]
-    lines += ["", "## How long each notebook ran\n", "| notebook | time |", "| --- | ---: |"]
-    for page in ran:
-        time = spoken(duration(results / f"{page}.ipynb"))
-        lines.append(f"| [{page.replace('/', ', ')}](../results/{page}.ipynb) | {time} |")
-    return "\n".join(lines) + "\n"
+        rows.append((f"{at}. {claim['claim']}", f"`{command}`", spoken(seconds), allowed))
+    times = [
+        (f"[{', '.join(page.parts)}](../results/{page}.ipynb)", spoken(duration(results / f"{page}.ipynb")))
+        for page in executed()
+        if page.name != "index"
+    ]
+    claims = table(("claim", "command", "time", "what has to come out"), rows, align="llrl")
+    return f"{claims}\n## How long each notebook ran\n\n{table(('notebook', 'time'), times, align='lr')}"
 
 
 def spreads_page() -> str:
-    """Writes what differs from CPU to CPU.
-
-    Returns:
-        a table: of each notebook the largest relative difference of its numbers, and below it what was compared.
-    """
-    table = tomllib.loads((paths.ROOT / "notebooks" / "spreads.toml").read_text(encoding="utf-8"))
-    lines = ["| notebook | shown | remembered for prose |", "| --- | ---: | ---: |"]
-    for name, entry in table.items():
-        cells = (f"{entry[kind]:.0e}" if entry[kind] else "last digit" for kind in ("shown", "remembered"))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    alone = {name: len(entry["alone"]) for name, entry in table.items() if "alone" in entry}
-    told = [f"{name} {count}" for name, count in alone.items()]
-    lines += ["", f"Numbers with limits of their own, small differences of large ones: {', '.join(told)}."] * bool(told)
-    measured_on = sorted({on for entry in table.values() for on in entry["measured_on"]})
-    return "\n".join([*lines, "", *(f"- {on}" for on in measured_on)]) + "\n"
+    """Writes what differs from CPU to CPU."""
+    spreads = tomllib.loads((paths.ROOT / "notebooks" / "spreads.toml").read_text(encoding="utf-8"))
+    rows = [
+        (name, *(f"{entry[kind]:.0e}" if entry[kind] else "last digit" for kind in ("shown", "remembered")))
+        for name, entry in spreads.items()
+    ]
+    lines = [table(("notebook", "shown", "remembered for prose"), rows, align="lr")]
+    told = [f"{name} {len(entry['alone'])}" for name, entry in spreads.items() if "alone" in entry]
+    lines += [f"Numbers with limits of their own, small differences of large ones: {', '.join(told)}.\n"] * bool(told)
+    measured_on = sorted({on for entry in spreads.values() for on in entry["measured_on"]})
+    return "\n".join([*lines, *(f"- {on}" for on in measured_on)]) + "\n"
 
 
 def machine_page() -> str:
-    """Writes what this copy of the book was made on.
-
-    Returns:
-        a table: processor, cores, memory, graphics processor, day.
-    """
+    """Writes what this copy of the book was made on."""
     facts = machine.facts()
     rows = {
         "processor": facts["cpu"],
-        "cores": facts["cores"],
+        "cores": str(facts["cores"]),
         "memory": f"{facts['memory_gib']:g} GiB",
         "graphics processor": facts["gpu"] or "none",
         "made on": facts["date"],
     }
-    return (
-        "\n".join(["|  | machine |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())])
-        + "\n"
-    )
+    return table(("", "machine"), rows.items(), align="l")

@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 import torch
+from markdown_table import table
 from torch.utils.flop_counter import FlopCounterMode
 
 import coupling_lib
@@ -20,16 +21,7 @@ _GROWS = 1.9
 
 
 def arithmetic(model: Model, block: int, n: int) -> int:
-    """Counts what one column of a Jacobian costs, at the last of n tokens.
-
-    Args:
-        model: A language model.
-        block: The block, from 0.
-        n: How many tokens.
-
-    Returns:
-        Floating-point operations of matrix products and convolutions, with the block evaluated.
-    """
+    """Counts the floating-point operations of one column of a Jacobian at the last of n tokens."""
     traced = coupling_lib.trace(model, torch.arange(1, n + 1)[None])
     x, y = evaluation.evaluate([traced], block, [(n - 1, n - 1)], "block")
     with FlopCounterMode(display=False) as counter:
@@ -38,14 +30,7 @@ def arithmetic(model: Model, block: int, n: int) -> int:
 
 
 def growth(model: Model) -> str:
-    """Tells whether what a column of a block's Jacobian costs grows with the prompt, from counts.
-
-    Args:
-        model: A language model.
-
-    Returns:
-        `no`; `attention alone`, where the part that meets the keys does; or what share of the blocks does.
-    """
+    """Tells where a column of a Jacobian costs more with the prompt, from counts."""
     ratios = [arithmetic(model, block, LONG) / arithmetic(model, block, SHORT) for block in range(model.n_blocks)]
     growing = sum(ratio >= _GROWS for ratio in ratios)
     if growing:
@@ -54,18 +39,14 @@ def growth(model: Model) -> str:
 
 
 def families_page() -> str:
-    """Writes the families that are tested, with the route to their blocks' maps, found anew.
-
-    Returns:
-        a table in Markdown.
-    """
+    """Writes the families that are tested, with the route to their blocks' maps, found anew."""
     sys.path.append(str(paths.ROOT / "tests" / "support"))
     tested = import_module("families")
 
-    lines = ["| family | model type | route | grows with the prompt |", "| --- | --- | --- | --- |"]
+    rows = []
     for family in tested.FAMILIES:
         model = tested.loaded(family, torch.float32)
         # An image has as many tokens as it has patches; its route is what matters.
         grows = growth(model) if model.hf.main_input_name == "input_ids" else "no"
-        lines.append(f"| {family.name} | `{model.hf.config.model_type}` | {model.blocks.route} | {grows} |")
-    return "\n".join(lines) + "\n"
+        rows.append((family.name, f"`{model.hf.config.model_type}`", model.blocks.route, grows))
+    return table(("family", "model type", "route", "grows with the prompt"), rows)

@@ -17,15 +17,7 @@ _PUBLISHED, _IN_4_BITS = 2, 4.5 / 8
 
 
 class Cost(NamedTuple):
-    """What one model takes.
-
-    Args:
-        formed: operations of all prompts with every Jacobian formed.
-        products: the same by products alone.
-        hours: with every Jacobian formed, on two cores.
-        fetched: bytes of published weights.
-        held: bytes of the weights in 4 bits and of one block in float32.
-    """
+    """What one model takes for all prompts, formed or by products alone; fetched as published, held in 4 bits."""
 
     formed: float
     products: float
@@ -35,14 +27,7 @@ class Cost(NamedTuple):
 
 
 def cost(entry: Entry) -> Cost:
-    """Estimates what a model takes from its depth, width and number of parameters.
-
-    Args:
-        entry: a line of the registry.
-
-    Returns:
-        operations for all prompts, and bytes.
-    """
+    """Estimates what a model takes from its depth, width and number of parameters."""
     L, d, weights = entry.blocks, entry.width, entry.parameters_b * 1e9
     # Half of a small model is embeddings: a block has 12 d^2 weights, and seldom more than 20 d^2.
     within = min(weights, 20 * d**2 * L)
@@ -61,11 +46,7 @@ def measured_rate() -> float:
 
 
 def scale_page() -> str:
-    """Sets the table of all models that figure 1a shows, and its sum.
-
-    Returns:
-        Markdown.
-    """
+    """Sets the table of all models that figure 1a shows, and its sum."""
     models = sorted(
         (entry for entry in entries() if entry.in_paper and entry.kind == "base"), key=lambda entry: entry.parameters_b
     )

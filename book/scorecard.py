@@ -35,14 +35,7 @@ _OUTCOMES = {verdicts.FOR: "✓ for", verdicts.AGAINST: "✗ against", verdicts.
 
 
 def claims_page(results: Path | None = None) -> str:
-    """Write the counts, the cards and, below `RULES`, the smallest effects that matter.
-
-    Args:
-        results: folder of all results; by default `results`.
-
-    Returns:
-        Markdown.
-    """
+    """Write the counts, the cards and, below `RULES`, the smallest effects that matter."""
     results = results or paths.RESULTS
     paper, everything = paper_numbers(), judge_all(results)
     given = [{place: verdict_at(claim, found, place) for place in PLACES} for claim, found in everything]

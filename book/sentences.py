@@ -78,17 +78,7 @@ class Table:
 
 
 def read_table(file: Path) -> Table:
-    """Read what stands beside a page.
-
-    Args:
-        file: a file of `book/sentences`; one that does not exist is empty.
-
-    Returns:
-        its conditions and its reasons, by sentence.
-
-    Raises:
-        ParameterError: if a sentence stands there twice, or for a reason that is none of `REASONS`.
-    """
+    """Read conditions and reasons beside a page, by sentence; a file that does not exist is empty."""
     if not file.is_file():
         return Table()
     try:
@@ -106,15 +96,7 @@ def read_table(file: Path) -> Table:
 
 
 def pages_of(results: Path, book: Path | None = None) -> list[Page]:
-    """Read all pages.
-
-    Args:
-        results: folder of executed notebooks and of the parts that programs wrote.
-        book: folder of the pages; by default that of the project.
-
-    Returns:
-        pages, parts that a program writes, and notebooks.
-    """
+    """Read all pages, parts that a program writes, and notebooks."""
     pages = [
         Page(file.stem, dict.fromkeys(sentences_of(file.read_text(encoding="utf-8")), ()))
         for file in sorted((book or TABLES.parent).glob("*.md"))
@@ -194,16 +176,7 @@ def _short(value: Any) -> str:
 
 
 def check(pages: Iterable[Page], results: Path, folder: Path = TABLES) -> tuple[list[str], int, int]:
-    """Check pages against the tables beside them.
-
-    Args:
-        pages: what `pages_of` gives.
-        results: folder of executed notebooks.
-        folder: where the tables are.
-
-    Returns:
-        what is wrong, and how many sentences are bound and free.
-    """
+    """Check pages against the tables beside them: what is wrong, and how many sentences are bound and free."""
     wrong, bound, free = [], 0, 0
     for page in pages:
         table = read_table(folder / f"{page.name}.toml")

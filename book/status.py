@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from markdown_table import table
+
 MARKS = {"y": "yes", "ready": "ready for a public address", "p": "partly", "n": "no"}
 """What is said of this book."""
 OTHERS = {"y": "yes", "n": "no", "p": "partly", "?": "not verified", "-": "not the engine's to offer"}
@@ -19,20 +21,16 @@ def features() -> dict[str, Any]:
 
 
 def status_page() -> str:
-    """Write the count, the table and, below it, the rows that are not a plain yes.
-
-    Returns:
-        Markdown.
-    """
+    """Write the count, the table and, below it, the rows that are not a plain yes."""
     known = features()
     rows = known["feature"]
     counted = Counter(row["here"] for row in rows)
     counts = ", ".join(f"{counted[mark]} {words}" for mark, words in MARKS.items())
     head = ["", "feature", "this book", *(f'<span class="book-name">{name}</span>' for name in known["books"])]
-    lines = [f"| {' | '.join(head)} |", "| ---: | --- | --- |" + " :---: |" * len(known["books"])]
+    lines = []
     for number, row in enumerate(rows, start=1):
         here = row["shown"] if row["here"] in ("y", "ready") else "[why](#what-is-missing-and-why)"
-        lines.append(f"| {number} | {row['name']} | **{row['here']}** {here} | {' | '.join(row['others'])} |")
+        lines.append((str(number), row["name"], f"**{row['here']}** {here}", *row["others"]))
     lacking = [
         f"{number}. {row['name']} ({MARKS[row['here']]}): {row['shown']}"
         for number, row in enumerate(rows, start=1)
@@ -41,7 +39,7 @@ def status_page() -> str:
     legend = [f"- {name}: {what}" for name, what in known["books"].items()]
     return "\n".join([
         f"Of {len(rows)} features: {counts}.\n",
-        *lines,
+        table(head, lines, align="rllc").rstrip(),
         *(["\n## What is missing, and why\n"] if lacking else []),
         *(f"- Row {line}" for line in lacking),
         "\n## The other books\n",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from markdown_table import table
 from transformers import BertConfig, BertModel
 
 import coupling_lib
@@ -29,15 +30,7 @@ K, READING, PROMPTS, SEED = 10, "normalized_miscoupling", 12, 0
 
 
 def untrained_encoder(seed: int = SEED, **shape: int) -> Model:
-    """Draws a BERT with random weights, as transformers initialises it.
-
-    Args:
-        seed: Seed of the weights.
-        shape: What differs from MiniLM's shape.
-
-    Returns:
-        The model; it has no tokenizer.
-    """
+    """Draws a BERT with random weights, as transformers initialises it."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", PostNormWarning)
         torch.manual_seed(seed)
@@ -46,11 +39,7 @@ def untrained_encoder(seed: int = SEED, **shape: int) -> Model:
 
 
 def encoders() -> tuple[dict[str, Model], str]:
-    """Loads the real MiniLM with its weights and with random ones, where its package is installed.
-
-    Returns:
-        The networks by name, and one line that says why the trained one is not among them, with the command.
-    """
+    """Loads MiniLM trained and untrained by name; where its package is absent, says why and how to get it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PostNormWarning)
         try:
@@ -61,16 +50,7 @@ def encoders() -> tuple[dict[str, Model], str]:
 
 
 def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Measures coupling under both maps of post-norm blocks; what was measured before is read from the store.
-
-    Args:
-        models: Post-norm models by name.
-        prompts: What they read; one without a tokenizer reads random tokens.
-
-    Returns:
-        Columns network, map, coupling (mean over pairs of different blocks and prompts), low, high (its interval over
-        prompts) and chance (random bases); and the record of each row.
-    """
+    """Measures coupling under both maps with its interval over prompts and chance; and the record of each row."""
     rows, records = [], []
     for name, model in models.items():
         given = coupling_lib.inputs_for(model, prompts, seed=SEED)
@@ -84,44 +64,34 @@ def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd
 
 
 def postnorm_page() -> str:
-    """Writes what the blocks of MiniLM couple, untrained and, where it is installed, trained.
-
-    Returns:
-        a figure and a table in Markdown.
-    """
+    """Writes what the blocks of MiniLM couple, untrained and, where it is installed, trained."""
     models, absent = encoders()
-    table, records = coupling_table(models, coupling_lib.load_prompts(n=PROMPTS))
+    found, records = coupling_table(models, coupling_lib.load_prompts(n=PROMPTS))
     figure = show(
         postnorm.draw_maps,
-        table,
+        found,
         name="coupling-of-post-norm-blocks",
         caption="Coupling of post-norm blocks under the two maps that can be differentiated, in networks of MiniLM's "
         f"shape: {SHAPE['num_hidden_layers']} blocks of width {SHAPE['hidden_size']}, K = {K}. Bars are 95 % intervals "
         "over prompts; the dashed line is what random directions give.",
         provenance=provenance.line(*records[::2], command="make book"),
     )
-    lines = ["| network | map | coupling | 95 % interval | chance |", "| --- | --- | ---: | --- | ---: |"]
-    for row in table.itertuples():
-        interval = f"{row.low:.3f} to {row.high:.3f}"
-        lines.append(
-            f"| {row.network} | {postnorm.MAPS[row.map]} | {row.coupling:.3f} | {interval} | {row.chance:.3f} |"
+    rows = [
+        (
+            row.network,
+            postnorm.MAPS[row.map],
+            f"{row.coupling:.3f}",
+            f"{row.low:.3f} to {row.high:.3f}",
+            f"{row.chance:.3f}",
         )
-    lines.append(f"\n{absent}" if absent else "")
-    return f"```{{raw}} html\n{figure.data}\n```\n\n" + "\n".join(lines) + "\n"
+        for row in found.itertuples()
+    ]
+    shown = table(("network", "map", "coupling", "95 % interval", "chance"), rows, align="llrlr")
+    return f"```{{raw}} html\n{figure.data}\n```\n\n{shown}\n{absent}\n"
 
 
 def answers_to_the_state(model: Model, prompts: Iterable[Any], token: int = -1) -> tuple[np.ndarray, np.ndarray]:
-    r"""Measures how strongly blocks answer to a push along the state itself.
-
-    Args:
-        model: A model.
-        prompts: What it reads.
-        token: The position whose Jacobians are taken.
-
-    Returns:
-        $|J x| / (\sigma_1 |x|)$ of each prompt and block, shape `(prompts, L)`; and, in its place, the root mean square
-        over random directions, $|J|_F / (\sqrt d\, \sigma_1)$.
-    """
+    r"""Gives $|J x| / (\sigma_1 |x|)$ by prompt and block, and its root mean square over random directions."""
     along, random = [], []
     for traced, J in traced_jacobians(model, coupling_lib.inputs_for(model, prompts), token):
         x = traced.hidden[:-1, token]
@@ -132,19 +102,15 @@ def answers_to_the_state(model: Model, prompts: Iterable[Any], token: int = -1) 
 
 
 def homogeneous_page() -> str:
-    """Writes how the shipped language models answer to a push along the state.
-
-    Returns:
-        a table in Markdown.
-    """
+    """Writes how the shipped language models answer to a push along the state."""
     prompts = coupling_lib.load_prompts(n=PROMPTS)
-    head = "| model | its blocks | along the state | along a random direction |"
-    lines = [head, "| --- | --- | ---: | ---: |"]
+    rows = []
     for name, kind in (("nano-neox", "attention and MLP side by side"), ("nano-llama", "attention, then MLP")):
         along, random = (np.median(part) for part in answers_to_the_state(coupling_lib.load_model(name), prompts))
-        lines.append(f"| `{name}` | {kind} | {_scientific(along)} | {random:.2f} |")
+        rows.append((f"`{name}`", kind, _scientific(along), f"{random:.2f}"))
+    head = ("model", "its blocks", "along the state", "along a random direction")
     counted = f"Medians over all blocks and {len(prompts)} prompts, at the last token."
-    return "\n".join(lines) + f"\n\n{counted}\n"
+    return f"{table(head, rows, align='llr')}\n{counted}\n"
 
 
 def _scientific(value: float) -> str:

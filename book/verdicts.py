@@ -161,15 +161,7 @@ def across(outcomes: Sequence[str]) -> str:
 
 
 def verdict(readings: Sequence[str], conditions: Sequence[str | None] | None = None) -> str:
-    """Join what the readings of a claim say.
-
-    Args:
-        readings: the outcome of each.
-        conditions: of each, in which of `CONDITIONS` it differs from its sisters; None where its definition differs.
-
-    Returns:
-        one of `VERDICTS`.
-    """
+    """Join the outcomes of readings to a verdict; each may name the condition in which it differs from its sisters."""
     said = set(readings)
     if not said:
         return MISSING

@@ -30,17 +30,7 @@ from coupling_lib.metrics.summaries import side_by_side
 
 
 def measure(name: str, n_prompts: int, precision: str, seed: int = 0) -> dict:
-    """Measure one model, trained and untrained.
-
-    Args:
-        name: alias, Hugging Face id or local folder.
-        n_prompts: number of embedded prompts.
-        precision: how the weights are held.
-        seed: seed of the untrained weights and of the selection of prompts.
-
-    Returns:
-        data sets of `measure_decisive` under "trained" and "untrained".
-    """
+    """Measure one model under "trained" and "untrained"; the seed is of weights and prompts."""
     found = {}
     for network in ("trained", "untrained"):
         model = cl.load_model(name, precision=precision, untrained=network == "untrained", seed=seed)
@@ -51,14 +41,7 @@ def measure(name: str, n_prompts: int, precision: str, seed: int = 0) -> dict:
 
 
 def printed(table: pd.DataFrame) -> str:
-    """Set the table of one model in plain text.
-
-    Args:
-        table: what `nulls.take_decisive` made.
-
-    Returns:
-        one line per number of vectors and choice of pairs.
-    """
+    """Set the table of one model in plain text."""
     heads = {"c_trace": "1 - released_trace", "c_norm": "1 - released_norm"}
     parts = []
     for short, head in heads.items():
@@ -69,14 +52,7 @@ def printed(table: pd.DataFrame) -> str:
 
 
 def conclusion(table: pd.DataFrame) -> str:
-    """Say in a line what lies beside what, where K is a tenth of the width.
-
-    Args:
-        table: what `nulls.take_decisive` made, of one model.
-
-    Returns:
-        the measured, the chance and the digitised value of 1 - `released_trace`.
-    """
+    """Say in a line what lies beside what, where K is a tenth of the width."""
     row = table[table["c_flat"].notna() & (table["pairs"] == "different")].iloc[0]
     digitised = "no digitised value" if pd.isna(row.c_digitised) else f"digitised from figure 1a {row.c_digitised:.4f}"
     return (
@@ -86,14 +62,7 @@ def conclusion(table: pd.DataFrame) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the models that can be had and print their tables.
-
-    Args:
-        arguments: the command line; None takes the process's own.
-
-    Returns:
-        0, or 1 if not one model could be measured.
-    """
+    """Measure the models that can be had and print their tables; 1 if there is none."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=list(DECISIVE_MODELS), help="aliases, hub ids or folders")
     parser.add_argument("--prompts", type=int, default=6, help="number of embedded prompts (default 6)")

@@ -41,17 +41,7 @@ Line = tuple[str, str]
 
 
 def collect(results: Path) -> dict[str, str]:
-    """Read every number under a folder of results.
-
-    Args:
-        results: the folder that `make book` fills.
-
-    Returns:
-        the numbers as printed, by their names, sorted.
-
-    Raises:
-        ParameterError: if there is no executed notebook.
-    """
+    """Read every number under a folder that `make book` filled, as printed, by name."""
     notebooks = sorted(path for path in results.glob("*/*.ipynb") if not path.name.startswith("."))
     if not notebooks:
         raise ParameterError(f"{str(results)!r} holds no executed notebook; run `make book` first")
@@ -70,18 +60,7 @@ def collect(results: Path) -> dict[str, str]:
 
 
 def write(file: Path, results: Path) -> int:
-    """Write a record.
-
-    Args:
-        file: where; among what git tracks it has no place.
-        results: the folder that `make book` fills.
-
-    Returns:
-        how many numbers it holds.
-
-    Raises:
-        ParameterError: if the file would lie among the project's own, or there is nothing to record.
-    """
+    """Write a record outside of what git tracks, and count its numbers."""
     inside = file.resolve().is_relative_to(paths.ROOT.resolve())
     if inside and not file.resolve().is_relative_to((paths.ROOT / "results").resolve()):
         raise ParameterError(f"{str(file)!r} lies in the repository; a record belongs outside of it, or into results/")
@@ -92,17 +71,7 @@ def write(file: Path, results: Path) -> int:
 
 
 def read(file: Path) -> dict[str, str]:
-    """Read a record.
-
-    Args:
-        file: what `write` wrote.
-
-    Returns:
-        the numbers by their names.
-
-    Raises:
-        ParameterError: if it is no record.
-    """
+    """Read the numbers of a record by their names."""
     lines = [line.split("\t") for line in file.read_text(encoding="utf-8").split("\n") if line]
     if not all(len(line) == 2 for line in lines):
         raise ParameterError(f"{str(file)!r} is no record; write one with: python workflow/golden.py write FILE")
@@ -110,16 +79,7 @@ def read(file: Path) -> dict[str, str]:
 
 
 def differences(old: dict[str, str], new: dict[str, str], tolerance: float = 0.0) -> list[str]:
-    """Say what differs between two records.
-
-    Args:
-        old: the record from before.
-        new: the record from after.
-        tolerance: the largest relative difference of two numbers that counts as none; with 0 the texts must agree.
-
-    Returns:
-        a line for each, in the order of their names.
-    """
+    """Say in a line each what differs beyond a relative tolerance; with 0 the texts must agree."""
     lines = []
     for name in sorted(old.keys() | new.keys()):
         if name not in new:
@@ -247,14 +207,7 @@ def _line(text: str) -> str:
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        arguments: the words after the program's name; None takes those of this process.
-
-    Returns:
-        0; after `compare` 1 if the records differ; 2 after an error, which is printed in one line.
-    """
+    """Run one command; 1 if records differ, 2 after an error."""
     parser = argparse.ArgumentParser(description="Every number that the book shows, in one sorted file.")
     commands = parser.add_subparsers(dest="command", required=True)
     written = commands.add_parser("write", help="write a record of a folder of results")

@@ -6,7 +6,8 @@
 The second is plain Python where the first is not above it, where the system has no `pidfd` (all but Linux), where the
 temporary folder's name is too long for a socket, and where the environment is too large for a message. A fork
 has the environment, folder, arguments and standard streams of the program that asked for it, and a session of its own.
-Signals and the exit code pass through, and it dies with that program.
+Signals and the exit code pass through, and it dies with that program. Tests have programs run in the same way, over
+other modules (`tests/support/forked.py`).
 """
 
 from __future__ import annotations
@@ -118,7 +119,10 @@ def work(arguments: list[str], environment: dict[str, str], folder: str, streams
 
     atexit.register(leave)  # what the program registers after this comes before it
     try:
-        if arguments[0] == "-m":
+        if arguments[0] == "-c":
+            sys.path[0], sys.argv = folder, ["-c", *arguments[2:]]
+            exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+        elif arguments[0] == "-m":
             sys.path[0], sys.argv = folder, arguments[1:]
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:

@@ -26,14 +26,7 @@ def _named(part: re.Match[str]) -> str:
 
 
 def accessible(page: str) -> str:
-    """Names the controls of a page.
-
-    Args:
-        page: HTML of the theme.
-
-    Returns:
-        the same page; one that has passed already is left as it is.
-    """
+    """Names the controls of a page; one that has passed already is left as it is."""
     page = _FOLDED.sub(_named, page)
     # These say by themselves what they do: "Show code cell source", "Search".
     page = page.replace('<summary aria-label="Toggle hidden content">', "<summary>")
@@ -55,13 +48,6 @@ def _finish(app: Any, failed: Exception | None) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects the naming, after all pages are written.
-
-    Args:
-        app: the Sphinx application.
-
-    Returns:
-        what Sphinx asks of an extension.
-    """
+    """Connects the naming, after all pages are written."""
     app.connect("build-finished", _finish)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -16,18 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def entry(key: str, bibliography: str) -> str:
-    """Gives one entry of a bibliography.
-
-    Args:
-        key: its key.
-        bibliography: BibTeX.
-
-    Returns:
-        the entry as it stands there.
-
-    Raises:
-        ValueError: if there is none of that key.
-    """
+    """Gives one entry of a bibliography in BibTeX, as it stands there."""
     found = re.search(rf"^@\w+\{{{re.escape(key)},.*?^\}}", bibliography, re.MULTILINE | re.DOTALL)
     if not found:
         raise ValueError(f"the bibliography has no entry {key!r}; name one of references.bib")
@@ -35,14 +24,7 @@ def entry(key: str, bibliography: str) -> str:
 
 
 def commit(root: Path = ROOT) -> str | None:
-    """Names the commit that the book is built from.
-
-    Args:
-        root: the project.
-
-    Returns:
-        twelve digits, with a plus sign behind them where files were changed since; None outside of a clone.
-    """
+    """Names the commit that the book is built from, with a plus sign where files changed; None outside a clone."""
     git = ["git", "-C", str(root)]
     try:
         inside = subprocess.run([*git, "rev-parse", "--show-toplevel"], capture_output=True, text=True)
@@ -56,15 +38,7 @@ def commit(root: Path = ROOT) -> str | None:
 
 
 def companion(citation: dict[str, Any], of: str | None) -> str:
-    """Writes the entry of this companion.
-
-    Args:
-        citation: the content of `CITATION.cff`.
-        of: the commit, if it is known.
-
-    Returns:
-        BibTeX, with the DOI, the day and the address of the release once `CITATION.cff` has them.
-    """
+    """Writes this companion's entry from `CITATION.cff`: with DOI, day and address once it has them."""
     day = str(citation.get("date-released", ""))
     fields = {
         "title": f"{{{citation['title']}}}",
@@ -82,14 +56,7 @@ def companion(citation: dict[str, Any], of: str | None) -> str:
 
 
 def filled(text: str) -> str:
-    """Puts the entries where a page asks for them.
-
-    Args:
-        text: the page, with BIBTEX-OF-COMPANION, and BIBTEX-OF- before the keys of other entries.
-
-    Returns:
-        the page with the entries in it.
-    """
+    """Puts entries where a page asks for them, by BIBTEX-OF-COMPANION or by BIBTEX-OF- and a key."""
     if "BIBTEX-OF-COMPANION" in text:
         citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
         text = text.replace("BIBTEX-OF-COMPANION", companion(citation, commit()))
@@ -103,13 +70,6 @@ def _fill(app: Any, page: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects the filling of pages that are read.
-
-    Args:
-        app: the Sphinx application.
-
-    Returns:
-        what Sphinx asks of an extension.
-    """
+    """Fill each page when it is read."""
     app.connect("source-read", _fill)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

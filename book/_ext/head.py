@@ -24,16 +24,7 @@ CARD = "_static/card.png"
 
 
 def description(document: Any, otherwise: str, longest: int = 200) -> str:
-    """Takes the first paragraph of a page that is plain prose: without mathematics, and longer than a heading.
-
-    Args:
-        document: the page, as Sphinx has read it; None for pages that Sphinx makes.
-        otherwise: what is taken where there is none.
-        longest: characters after which it is cut, between words.
-
-    Returns:
-        one line of text.
-    """
+    """Takes the first paragraph of a page that is plain prose: without mathematics, and longer than a heading."""
     text = otherwise
     for paragraph in document.findall(_named("paragraph")) if document is not None else ():
         found = " ".join(paragraph.astext().split())
@@ -51,18 +42,7 @@ def _named(tag: str) -> Any:
 
 
 def metatags(title: str, text: str, site: str, address: str | None, card: str | None) -> str:
-    """Writes description and Open Graph of a page.
-
-    Args:
-        title: of the page.
-        text: its description.
-        site: the book's title.
-        address: of the page; None while it has none.
-        card: address of the picture that a shared link shows.
-
-    Returns:
-        HTML for the head of the page.
-    """
+    """Writes description and Open Graph of a page; address and card are None while the book has no address."""
     named = {"description": text, "twitter:card": "summary_large_image" if card else "summary"}
     shared = {"og:title": title, "og:description": text, "og:type": "article", "og:site_name": site}
     shared |= {"og:url": address} if address else {}
@@ -73,15 +53,7 @@ def metatags(title: str, text: str, site: str, address: str | None, card: str | 
 
 
 def scholarly(codemeta: dict[str, Any], address: str | None) -> str:
-    """Writes the paper and this software in the terms of schema.org.
-
-    Args:
-        codemeta: the content of `codemeta.json`.
-        address: of the book; None while it has none.
-
-    Returns:
-        a script element with JSON-LD.
-    """
+    """Writes the paper and this software in the terms of schema.org."""
     paper = {"@id": codemeta["referencePublication"]["url"], **codemeta["referencePublication"]}
     kept = ("@type", "name", "description", "version", "license", "identifier", "codeRepository", "author", "keywords")
     software = {name: codemeta[name] for name in kept if name in codemeta}
@@ -95,12 +67,7 @@ CARD_SAYS = "A bright diagonal in a dark square: the coupling matrix of two coup
 
 
 def draw_card(file: Path, title: str) -> None:
-    """Draws the picture of a shared link: the title, and beside it the coupling matrix of two coupled blocks.
-
-    Args:
-        file: where it goes, a PNG of 1200 x 630 pixels.
-        title: the book's title.
-    """
+    """Draws the picture of a shared link: the title, and beside it the coupling matrix of two coupled blocks."""
     figure = Figure(figsize=(12, 6.3), dpi=100, facecolor="#0d1b2a")
     axes = figure.add_axes((0.58, 0.14, 0.378, 0.72))
     size = 10
@@ -113,15 +80,7 @@ def draw_card(file: Path, title: str) -> None:
 
 
 def sitemap(address: str, pages: list[str]) -> str:
-    """Lists the pages of the book for search engines.
-
-    Args:
-        address: of the book, with a slash at its end.
-        pages: names of the pages, relative to it.
-
-    Returns:
-        XML.
-    """
+    """Lists the pages of the book for search engines."""
     lines = [f"  <url><loc>{escape(urljoin(address, page))}</loc></url>" for page in pages]
     head = '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
     return "\n".join([head, *lines, "</urlset>"]) + "\n"
@@ -155,14 +114,7 @@ def _finish(app: Any, failed: Exception | None) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects what is written into each head, and what is written at the end.
-
-    Args:
-        app: the Sphinx application.
-
-    Returns:
-        what Sphinx asks of an extension.
-    """
+    """Connects what is written into each head, and what is written at the end."""
     app.connect("config-inited", _take_address)
     app.connect("html-page-context", _describe)
     app.connect("build-finished", _finish)

@@ -21,18 +21,7 @@ _BULLET = re.compile(r" *[-*] ")
 
 
 def to_restructured_text(docstring: str) -> str:
-    r"""Rewrites a Markdown docstring in Google style as reStructuredText in Google style.
-
-    Args:
-        docstring: the docstring, dedented.
-
-    Returns:
-        the same text in the other markup; examples (`>>>`) and indented code stay as they are.
-
-    Example:
-        >>> print(to_restructured_text("Norm `|x|` of $x_i$, or |y|."))
-        Norm ``|x|`` of :math:`x_i`, or \|y\|.
-    """
+    r"""Rewrites a docstring in Google style from Markdown to reStructuredText; examples and code stay."""
     return "\n".join(_prose(chunk) if prose else chunk for prose, chunk in _chunks(docstring.split("\n")))
 
 
@@ -124,14 +113,7 @@ def _skip(app: Any, what: str, name: str, obj: object, skip: bool, options: Any)
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects the two hooks, the first before napoleon's.
-
-    Args:
-        app: the Sphinx application.
-
-    Returns:
-        what Sphinx asks of an extension.
-    """
+    """Connects the two hooks, the first before napoleon's."""
     app.connect("autodoc-process-docstring", _process, priority=100)
     app.connect("autodoc-skip-member", _skip)
     return {"parallel_read_safe": True}

@@ -19,14 +19,7 @@ _LINK = re.compile(
 
 
 def definitions(document: Any) -> dict[str, str]:
-    """Takes the definitions out of a glossary.
-
-    Args:
-        document: the page, as Sphinx has read it.
-
-    Returns:
-        the first paragraph of each definition, by the anchor of its term.
-    """
+    """Takes the first paragraph of each definition out of a glossary, by the anchor of its term."""
     found = {}
     for glossary in document.findall(lambda node: node.tagname == "glossary"):
         for item in glossary.children[0].children:
@@ -37,15 +30,7 @@ def definitions(document: Any) -> dict[str, str]:
 
 
 def marked(body: str, behind: Mapping[str, Mapping[str, str]]) -> str:
-    """Writes into the links of a page what stands behind them.
-
-    Args:
-        body: the page.
-        behind: by the end of an address, what is shown: a text, and pictures for light and dark pages.
-
-    Returns:
-        the page; links to anything else are left as they are.
-    """
+    """Writes into a page's links what stands behind them, by the end of an address: a text, and pictures."""
 
     def with_preview(link: re.Match[str]) -> str:
         shown = behind.get(link[1], {})
@@ -57,15 +42,7 @@ def marked(body: str, behind: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def of_figures(env: Any, address: Callable[[str], str]) -> dict[str, dict[str, str]]:
-    """Gives the previews of the figures of chapters.
-
-    Args:
-        env: what Sphinx knows of the pages.
-        address: gives the address of a picture, seen from the page.
-
-    Returns:
-        by anchor, number and caption, and the pictures.
-    """
+    """Gives by anchor what previews of the chapters' figures hold: number and caption, and the pictures."""
     found = {}
     for one in book_figures.numbers(env).values():
         caption, files = _shown(one.markup)
@@ -100,13 +77,6 @@ def _mark_page(app: Any, page: str, template: str, context: dict[str, Any], docu
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects the marking of links.
-
-    Args:
-        app: the Sphinx application.
-
-    Returns:
-        what Sphinx asks of an extension.
-    """
+    """Connects the marking of links."""
     app.connect("html-page-context", _mark_page)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -14,18 +14,7 @@ from docutils.parsers.rst import Directive
 
 
 def offered(lines: list[str], root: str) -> str:
-    """Writes the views of a chapter.
-
-    Args:
-        lines: text and address of each view, with a bar between them; the first is what the explorer falls back to.
-        root: the way from the page to the root of the book.
-
-    Returns:
-        HTML.
-
-    Raises:
-        ValueError: if a line has no address, or there is no line.
-    """
+    """Writes views as HTML from lines of text, bar and address; the first is what the explorer falls back to."""
     views = [[part.strip() for part in line.split("|")] for line in lines if line.strip()]
     if not views or any(len(view) != 2 or "=" not in view[1] for view in views):
         raise ValueError("the directive explorer takes lines such as: Blocks 3 and 4 | model=nano-neox&l=3&m=4")
@@ -58,13 +47,6 @@ class Views(Directive):
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Adds the directive.
-
-    Args:
-        app: the Sphinx application.
-
-    Returns:
-        what Sphinx asks of an extension.
-    """
+    """Adds the directive."""
     app.add_directive("explorer", Views)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

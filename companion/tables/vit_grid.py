@@ -65,7 +65,7 @@ def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def null_error(reading: Reading) -> float:
-    """Give how far the null of a reading in the grid may be from the exact one (`workflow/derived_nulls.py`)."""
+    """Give how far the null of a reading in the grid may be from the exact one (`data/tables.toml`)."""
     errors = pd.read_csv(paths.DATA / "null_errors.csv").set_index(["table", "variant", "k"])["error"]
     return float(errors.get(("grid", reading.variant, reading.k), np.nan))
 

@@ -11,7 +11,7 @@ evaluation mode and without augmentation. `seconds`, `measuring_seconds`: on a m
 `TOKEN.kK.VARIANT`: a variant of `metrics.variants.VARIANTS` (a distance; a coupling is 1 minus it) with K singular
 vectors, mean over images and over all ordered pairs of different blocks; `_all`: with the pairs of a block with itself;
 `_null`: for random orthogonal bases with the same singular values (`measures.random_bases.null_of`), in
-`data/vit_grid.csv` derived, not retrained, and without `miscoupling` (`workflow/derived_nulls.py`).
+`data/vit_grid.csv` derived, not retrained, and without `miscoupling` (`data/tables.toml`).
 `_low`, `_high`: the 95 % bootstrap interval over images; `_untrained`: before training, on the same images.
 """
 

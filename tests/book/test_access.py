@@ -7,7 +7,7 @@ import axe
 import measured
 import pytest
 import test_browser
-import titles
+import theme
 import yaml
 from complete import pages
 from docutils import nodes
@@ -46,13 +46,13 @@ def test_each_control_of_the_theme_gets_a_name_that_says_what_stands_on_it():
 
 def test_a_notebook_of_several_models_has_its_model_in_its_title():
     known = {"results/m/index", "results/m/depth", "results/suite/generalization", "book/depth"}
-    assert {page: titles.model_of(page, known) for page in known} == {
+    assert {page: theme.model_of(page, known) for page in known} == {
         "results/m/index": None, "results/m/depth": "m", "results/suite/generalization": None, "book/depth": None,
     }  # fmt: skip
     document = new_document("a")
     document += nodes.section("", nodes.title("", "Coupling"), nodes.section("", nodes.title("", "Below")))
     app = type("App", (), {"env": type("Env", (), {"docname": "results/m/depth", "found_docs": known})})
-    titles._name(app, document)
+    theme._name(app, document)
     assert [title.astext() for title in document.findall(nodes.title)] == ["Coupling: m", "Below"]
 
 

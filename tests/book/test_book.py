@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import code_links
 import complete
 import library
 import links
@@ -17,7 +18,6 @@ import markdown_docstrings
 import nbformat
 import pages
 import pytest
-import source_links
 import yaml
 from links import built
 
@@ -67,7 +67,7 @@ def test_source_code_leads_back_to_the_name_under_which_it_is_documented():
     body = ' '.join(f'<a class="viewcode-back" href="../api.html#{name}">' for name in (
         "coupling_lib.trace", "coupling_lib.Shard.read", "coupling_lib.store.cut", "coupling_lib.unknown",
     ))  # fmt: skip
-    found = source_links.led_back(body, "coupling_lib.store.sweep", documented)
+    found = code_links.led_back(body, "coupling_lib.store.sweep", documented)
     assert re.findall(r"#([\w.]+)", found) == [
         *("coupling_lib.trace", "coupling_lib.store.sweep.Shard.read", "coupling_lib.store.sweep.cut"),
         "coupling_lib.unknown",

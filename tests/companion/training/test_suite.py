@@ -16,13 +16,12 @@ from companion.training.suite import BASE, SHIPPED, SUITE, TINY, build
 from companion.training.text import grammar_text
 from coupling_lib.errors import ParameterError
 from coupling_lib.paths import CHECKPOINTS, DATA
-from workflow.derived_nulls import LEFT_OUT
 
 TABLE = suite_table.read(DATA / "suite.csv").set_index(["model", "step"])
 TRAINED = [name for name in SUITE if name.startswith("tiny-")]
 SCORES = ["line_shape_score", "equidistance"]
 COUPLING = [f"{variant}_k{k}{part}" for variant in cl.VARIANTS for k in suite_table.KS for part in ("", "_all")]
-NULLS = [f"{variant}_k{k}_null" for variant in cl.VARIANTS if variant != LEFT_OUT for k in suite_table.KS]
+NULLS = [f"{variant}_k{k}_null" for variant in cl.VARIANTS if variant != "miscoupling" for k in suite_table.KS]
 NOVELS = TABLE[TABLE.text == "given"]
 
 

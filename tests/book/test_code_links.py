@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-import cell_links
+import code_links
 import pytest
 
 from coupling_lib import paths
@@ -25,7 +25,7 @@ def highlighted(owner: str, word: str) -> str:
 
 
 def test_an_owner_and_a_word_mean_one_object_or_none():
-    assert cell_links.meant(DOCUMENTED) == {
+    assert code_links.meant(DOCUMENTED) == {
         ("cl", "sweep"): "coupling_lib.sweep",
         ("cl", "Model"): "coupling_lib.Model",
         ("Model", "n_blocks"): "coupling_lib.Model.n_blocks",
@@ -40,7 +40,7 @@ def test_only_the_word_is_linked_and_only_where_it_is_known():
     body = f"{highlighted('cl', 'sweep')}({highlighted('texts', 'sel')}, cl.sweep)"
     link = '<a class="cell-link" href="api.html#coupling_lib.sweep"><span class="n">sweep</span></a>'
     names = {("cl", "sweep"): "coupling_lib.sweep"}
-    found = cell_links.linked(body, names, "api.html#{}".format)
+    found = code_links.linked(body, names, "api.html#{}".format)
     assert found == body.replace('<span class="n">sweep</span>', link)
 
 

@@ -12,16 +12,14 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import yaml
+from slurm import Cluster, until
 
-from coupling_lib.errors import CouplingError
-from workflow.cluster import Cluster
-from workflow.records import lines, run_command
+from workflow.records import lines
 from workflow.settings import ROOT
 
 CONFIG = {
@@ -79,30 +77,23 @@ class Trial:
             except BaseException:
                 sweep.kill()
                 raise
-        if sweep.returncode:
-            raise CouplingError(f"the sweep ended with {sweep.returncode}:\n{self.said()}\n{self.cluster.logs()}")
+        assert sweep.returncode == 0, f"{self.said()}\n{self.cluster.logs()}"
         self.say("the sweep is complete")
         self.once()
         before = self.journals()
-        again = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
-        if again.returncode or "Nothing to be done" not in again.stdout + again.stderr or self.journals() != before:
-            raise CouplingError(f"the second sweep did something:\n{again.stdout}{again.stderr}")
+        said = self.ran(*command)
+        assert "Nothing to be done" in said and self.journals() == before, said
         self.say("running it again did nothing")
         code = _COMPARED.replace("PROMPTS", str(PROMPTS))
-        command = [sys.executable, "-c", code, str(self.results), str(self.folder / "own"), *CONFIG["models"]]
-        compared = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
-        if compared.returncode:
-            raise CouplingError(f"the numbers are not those of an undisturbed run:\n{compared.stderr}")
+        self.ran(sys.executable, "-c", code, str(self.results), str(self.folder / "own"), *CONFIG["models"])
         self.say("the numbers of each model are those of an undisturbed run, bit for bit")
 
     def dry_run(self) -> None:
         """Ask Snakemake what there is to do, of which nothing is done."""
-        command = [sys.executable, "-m", "workflow.sweep", str(self.config), "--more=-n"]
-        run = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
-        counts = dict(re.findall(r"^(fetch|measure|merge|figure|book) +(\d+)$", run.stdout + run.stderr, re.MULTILINE))
+        said = self.ran(sys.executable, "-m", "workflow.sweep", str(self.config), "--more=-n")
+        counts = dict(re.findall(r"^(fetch|measure|merge|figure|book) +(\d+)$", said, re.MULTILINE))
         expected = {"fetch": str(len(CONFIG["models"])), "measure": str(JOBS * SHARDS), "merge": str(JOBS)}
-        if run.returncode or counts != expected or self.journals():
-            raise CouplingError(f"a dry run plans {counts}, and {expected} was expected:\n{run.stdout}{run.stderr}")
+        assert counts == expected and not self.journals(), said
         self.say(f"a dry run plans {', '.join(f'{count} x {rule}' for rule, count in expected.items())}")
 
     def disturb(self, sweep: subprocess.Popen) -> None:
@@ -132,14 +123,13 @@ class Trial:
         seen = besides | set(self.journals())
 
         def found() -> Path | None:
-            if sweep.poll() is not None:
-                raise CouplingError(f"the sweep ended before it was disturbed:\n{self.said()}")
+            assert sweep.poll() is None, self.said()
             fresh = [
                 path for path, count in self.journals().items() if path not in seen and 0 < count < PROMPTS // SHARDS
             ]
             return next((path for path in fresh if not self.receipt(path).exists()), None)
 
-        return _wait(found, _LONGEST)
+        return until(found, lambda: f"nothing was measured within {_LONGEST} s", _LONGEST)
 
     def receipt(self, journal: Path) -> Path:
         """Give the receipt that a shard writes when it is done."""
@@ -157,12 +147,14 @@ class Trial:
         merged = [json.loads(path.read_text()) for path in (self.root / "measured").glob("*.json")]
         complete = [record["job"] for record in merged if record["prompts"] == record["of"] == PROMPTS]
         # A process that is killed between a file and its line leaves the file, which nobody measures again.
-        if len(noted) != len(names) or not names <= files or len(files) != wanted or len(complete) != JOBS:
-            raise CouplingError(
-                f"{len(noted)} measurements of {len(names)} prompts were noted, {len(files)} files are there and "
-                f"{len(complete)} of {JOBS} jobs are complete; {wanted} of each were expected"
-            )
-        self.say(f"{len(files)} prompts were measured, {len(noted) - len(names)} of them twice")
+        assert (len(noted), len(files), len(complete)) == (len(names), wanted, JOBS) and names <= files
+        self.say(f"{len(files)} prompts were measured, none of them twice")
+
+    def ran(self, *command: str) -> str:
+        """Run a command to its end, and give all that it said."""
+        run = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stdout + run.stderr
+        return run.stdout + run.stderr
 
     def said(self) -> str:
         """Give the end of what the sweep printed."""
@@ -173,23 +165,12 @@ class Trial:
         print(f"{time.monotonic() - self.start:5.0f} s  {text}", flush=True)
 
 
-def _wait(found: Callable[[], Path | None], seconds: float) -> Path:
-    end = time.monotonic() + seconds
-    while (path := found()) is None:
-        if time.monotonic() > end:
-            raise CouplingError(f"nothing was measured within {seconds} s")
-        time.sleep(0.01)
-    return path
-
-
-def _run() -> str:
-    """Run a sweep through a SLURM cluster of one node, and kill parts of it."""
+@pytest.mark.skipif("COUPLING_CLUSTER" not in os.environ, reason="takes minutes and SLURM: make test-cluster")
+def test_a_sweep_survives_the_loss_of_a_job_and_of_a_node(tmp_path):
     # Whoever ends the trial ends its cluster.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with tempfile.TemporaryDirectory(prefix="sweep-") as folder, Cluster(Path(folder) / "slurm") as cluster:
-        Trial(Path(folder), cluster).run()
-    return "the sweep survived"
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(_run, "cluster_trial"))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with Cluster(tmp_path / "slurm") as cluster:
+            Trial(tmp_path, cluster).run()
+    finally:
+        signal.signal(signal.SIGTERM, before)

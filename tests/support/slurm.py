@@ -14,11 +14,12 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
-
-from coupling_lib.errors import CouplingError
+import pytest
 
 _NEEDED = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "sbatch", "srun")
 _CONF = """
@@ -58,7 +59,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         if lacking := [name for name in _NEEDED if self.program(name) is None]:
-            raise CouplingError(f"{', '.join(lacking)} not found; on Debian: apt-get install slurm-wlm munge")
+            pytest.fail(f"{', '.join(lacking)} not found; on Debian: apt-get install slurm-wlm munge")
         self.folder = folder
         self.processes: dict[str, subprocess.Popen] = {}
         # What the cluster's commands, and so Snakemake, find it by.
@@ -115,7 +116,7 @@ class Cluster:
             command = [self.program(name), *arguments]
             self.processes[name] = subprocess.Popen(command, env=self._env(), stdout=out, stderr=out)
         if name == "munged":
-            _until(lambda: (place / "munge.socket").exists(), "munged does not answer", self.logs)
+            until(lambda: (place / "munge.socket").exists(), lambda: f"munged does not answer:\n{self.logs()}")
 
     def kill(self, name: str) -> None:
         """Kill a daemon as a crash would; what it started goes on."""
@@ -125,11 +126,11 @@ class Cluster:
 
     def wait_idle(self, seconds: float = 60) -> None:
         """Wait until the node takes jobs."""
-        _until(lambda: self.state() in ("idle", "mix", "alloc"), "the node does not come up", self.logs, seconds)
-
-    def state(self) -> str:
-        """Give the node's state, as sinfo has it."""
-        return self._ask("sinfo", "-h", "-o", "%t")
+        until(
+            lambda: self._ask("sinfo", "-h", "-o", "%t") in ("idle", "mix", "alloc"),
+            lambda: f"the node does not come up:\n{self.logs()}",
+            seconds,
+        )
 
     def logs(self) -> str:
         """Give the last lines of what the daemons said."""
@@ -145,12 +146,14 @@ class Cluster:
         return os.environ | self.environment
 
 
-def _until(done: object, lack: str, logs: object, seconds: float = 30) -> None:
+def until(found: Callable[[], Any], lack: Callable[[], str], seconds: float = 30) -> Any:
+    """Wait until something is there, and give it."""
     end = time.monotonic() + seconds
-    while not done():
+    while not (it := found()):
         if time.monotonic() > end:
-            raise CouplingError(f"{lack}:\n{logs()}")
-        time.sleep(0.1)
+            pytest.fail(lack())
+        time.sleep(0.01)
+    return it
 
 
 def _end(process: subprocess.Popen) -> None:

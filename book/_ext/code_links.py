@@ -1,14 +1,16 @@
-"""Names of the library and of the companion in code lead to where they are documented: `cl.sweep`, `depth.draw_map`.
+"""From code to its documentation, and back: names in cells and pages, as `cl.sweep`, and pages of source code.
 
 A highlighted name is linked if exactly one documented object can be meant: by the module or the room before its dot, or
-by `cl`, which stands for the library. What is imported by its bare name is left as it is.
+by `cl`, which stands for the library. What is imported by its bare name is left as it is. On pages of source code,
+viewcode takes one name of a module for all that the module holds: where `coupling_lib` exports one of them, all links
+back would lead to the package's own name for it, which only the exported ones are documented as.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import cache
 from typing import Any
 
@@ -17,6 +19,7 @@ _NAME = re.compile(
     r'(?P<before><span class="n">(?P<owner>\w+)</span><span class="o">\.</span>)'
     r'(?P<name><span class="n">(?P<word>\w+)</span>)'
 )
+_BACK = re.compile(r'(?P<before><a class="viewcode-back" href="[^"#]*#)(?P<anchor>[\w.]+)"')
 
 
 @cache  # one for all pages
@@ -54,7 +57,34 @@ def _link_code(app: Any, page: str, template: str, context: dict[str, Any], docu
     context["body"] = linked(context["body"], meant(tuple(objects)), address)
 
 
+def led_back(body: str, module: str, documented: Container[str]) -> str:
+    """Lead each link back to a name that is not documented as such to the same name within the module."""
+
+    def lead(found: re.Match[str]) -> str:
+        anchor = found["anchor"]
+        # What follows the name that viewcode took for the module, of which a part may be the exporting package.
+        names = [anchor, *(f"{module}.{'.'.join(anchor.split('.')[at:])}" for at in range(1, anchor.count(".") + 1))]
+        return f'{found["before"]}{next((name for name in names if name in documented), anchor)}"'
+
+    return _BACK.sub(lead, body)
+
+
+def _lead_back(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    if page.startswith("_modules/") and "body" in context:
+        module = page.removeprefix("_modules/").replace("/", ".")
+        context["body"] = led_back(context["body"], module, app.env.domaindata["py"]["objects"])
+
+
+def _forget_unread(app: Any, env: Any) -> None:
+    """Take modules without source code off the list of modules: viewcode would link pages that it does not write."""
+    modules = getattr(env, "_viewcode_modules", {})
+    for name in [name for name, entry in modules.items() if not entry]:
+        del modules[name]
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Link when a page is written."""
+    app.connect("env-updated", _forget_unread)
+    app.connect("html-page-context", _lead_back)
     app.connect("html-page-context", _link_code)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
