@@ -23,7 +23,7 @@ _GROWS = 1.9
 def arithmetic(model: Model, block: int, n: int) -> int:
     """Counts the floating-point operations of one column of a Jacobian at the last of n tokens."""
     traced = coupling_lib.trace(model, torch.arange(1, n + 1)[None])
-    x, y = evaluation.evaluate([traced], block, [(n - 1, n - 1)], "block")
+    x, y = evaluation.evaluate(traced, block, [(n - 1, n - 1)], "block")
     with FlopCounterMode(display=False) as counter:
         derivatives.pulled_back(y, x, torch.ones(1, *y.shape, dtype=y.dtype))
     return counter.get_total_flops()

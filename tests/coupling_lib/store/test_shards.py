@@ -1,0 +1,119 @@
+"""Shards: what is measured is the same number, by whomever and however often it was divided."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import coupling_lib as cl
+from coupling_lib import store
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.provenance import provenance
+from coupling_lib.store import shards
+from coupling_lib.store.sweep import stream
+
+TEXTS = [f"It was the {word} of times" for word in ("best", "worst", "first", "last", "age", "season", "epoch")]
+
+
+class Counted:
+    """A measure that writes down what it was called with: the value of a text is its number in a list."""
+
+    __name__ = "measure_counted"
+
+    def __init__(self, values=()) -> None:
+        self.seen: list[str] = []
+        self.values = dict(values)
+
+    def __call__(self, model, prompts, scale: float = 1.0) -> xr.Dataset:
+        texts = prompt_inputs(prompts)
+        self.seen += map(prompt_name, texts)
+        values = [[scale * self.values.get(prompt_name(x), len(prompt_name(x))), np.nan] for x in texts]
+        ds = xr.Dataset({"value": (("prompt", "part"), values), "shared": ("place", [1, 2])})
+        ds = ds.assign_coords(prompt=[prompt_name(x) for x in texts])
+        return ds.assign_attrs(provenance(model, texts, measure="counted"))
+
+
+def netcdf(ds: xr.Dataset) -> bytes:
+    return bytes(ds.to_netcdf(engine="scipy"))
+
+
+def files_of(root) -> dict[str, int]:
+    return {path: os.stat(path).st_mtime_ns for path in store.listing(root=root).path}
+
+
+@pytest.mark.parametrize(
+    ("name", "measure", "settings"),
+    [
+        ("nano-neox", cl.measure_depth, {"ks": (2,)}),
+        ("tiny", cl.measure_depth, {"ks": (2,)}),
+        ("tiny", cl.measure_trajectories, {}),
+    ],
+)
+def test_merged_shards_are_the_bytes_of_a_plain_run(model, tmp_path, name, measure, settings):
+    model = model if name == "tiny" else cl.load_model(name)
+    texts = [prompt.text for prompt in cl.load_prompts(n=23)]
+    texts[9] = texts[2]
+    parts = shards.parts(texts)
+    assert parts == [*range(9), 2, *range(9, 22)]
+    whole = cl.sweep(measure, model, texts, store=tmp_path / "plain", **settings)
+    for count in (2, 3):
+        store_of = tmp_path / str(count)
+        for number in reversed(range(1, count + 1)):
+            part = cl.sweep(measure, model, texts, store=store_of, shard=f"{number}/{count}", **settings)
+            mine = [text for text, its in zip(texts, parts, strict=True) if its % count == number - 1]
+            assert part.prompt.values.tolist() == mine and part.attrs["n_prompts"] == len(mine)
+        before = files_of(store_of)
+        merged = cl.sweep(measure, model, texts, store=store_of, **settings)
+        assert netcdf(merged) == netcdf(whole) and merged.prompt.values.tolist() == texts
+        assert files_of(store_of) == before and len(before) == 22
+
+
+def test_a_sweep_that_goes_on_gives_the_bytes_of_an_undisturbed_run(tmp_path):
+    neox, texts = cl.load_model("nano-neox"), [prompt.text for prompt in cl.load_prompts(n=20)]
+
+    def swept() -> bytes:
+        return netcdf(cl.sweep(cl.measure_depth, neox, texts, ks=(2,), store=tmp_path))
+
+    whole, kept = swept(), store.listing(root=tmp_path).set_index("prompt").path
+    for number in (0, 3, 4, 15, 17):
+        os.remove(kept[texts[number]])
+    left = files_of(tmp_path)
+    assert len(left) == 15 and swept() == whole
+    assert files_of(tmp_path).items() >= left.items()
+
+
+def test_a_shard_measures_its_own_prompts_and_each_prompt_belongs_to_one(model, tmp_path):
+    counted, twice = Counted(), [*TEXTS[:3], TEXTS[0], *TEXTS[3:]]
+    for number in (3, 1, 2):
+        cl.sweep(counted, model, twice, store=tmp_path, shard=f"{number}/3")
+    # The text that comes twice stands at places 0 and 3.
+    assert sorted(counted.seen) == sorted(TEXTS)
+    ds = cl.sweep(counted, model, twice, store=tmp_path)
+    assert ds.prompt.values.tolist() == twice and len(counted.seen) == len(TEXTS)
+    homes = [shards.in_shard(twice, f"{number}/5") for number in range(1, 6)]
+    assert sorted(itertools.chain(*homes)) == list(enumerate(twice))
+    assert shards.in_shard(twice, None) == list(enumerate(twice))
+
+
+def test_what_no_prompt_changes_comes_with_the_first_shard(model, tmp_path):
+    first, second = (cl.sweep(Counted(), model, TEXTS, store=tmp_path, shard=shard) for shard in ("1/2", "2/2"))
+    assert "shared" in first and "shared" not in second
+    assert list(stream(Counted(), model, TEXTS[:2], store=tmp_path, shard="3/3")) == []
+    with pytest.raises(ParameterError, match=r"shard 3/3 of 2 prompts is empty; make at most 2 shards$"):
+        cl.sweep(Counted(), model, TEXTS[:2], store=tmp_path, shard="3/3")
+    with pytest.raises(ParameterError, match=r"shard 2/2 of 3 prompts is empty; make at most 1 shard$"):
+        cl.sweep(Counted(), model, TEXTS[:1] * 3, store=tmp_path, shard="2/2")
+
+
+@pytest.mark.parametrize(
+    "shard", ["0/2", "3/2", "1/0", "1", "-1/2", "1/2/3", " 1/2", "a/b", "1.0/2", "", 1, (1, 2), "²/3"]
+)
+def test_what_is_no_shard_is_refused(model, tmp_path, shard):
+    with pytest.raises(ParameterError, match=r"it must be a text i/n with i from 1 to n, such as '2/3'"):
+        cl.sweep(Counted(), model, TEXTS, store=tmp_path, shard=shard)
+    assert store.listing(root=tmp_path).empty
