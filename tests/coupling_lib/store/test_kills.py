@@ -37,8 +37,7 @@ def noted(measure: Callable[..., Any], log: Path) -> Callable[..., Any]:
             file.writelines(f"{prompt_name(prompt)}\n" for prompt in prompt_inputs(prompts))
         return measure(model, prompts, **settings)
 
-    # A partial function has no mark that its prompts may be measured together.
-    return functools.partial(noting)
+    return noting
 
 
 def killed(sweep: Callable[[], Any], moment: float | None = None) -> bool:
