@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.child import MEMORY_KEPT
 from benchmarks.goals import UNFORMED_GOALS, judged
-from benchmarks.tables import machine_line, seconds, table
+from benchmarks.tables import NB, machine_line, power, seconds, table
 from coupling_lib import paths
 from coupling_lib.svd.operators import FEW_AT_ONCE
 
@@ -58,12 +58,13 @@ def speed_page(run: dict[str, Any]) -> str:
     cases = run["cases"]
     whole = [
         (
-            *_which(case),
+            case["shape"],
+            *(str(case[name]) for name in ("d", "L", "n")),
             seconds(case["seconds"]["released"]["total"]),
             seconds(case["seconds"]["ours"]["total"]),
             f"{case['ratio']['total']:.1f}×",
             case["basis"],
-            f"{case['agreement']['metric_relative']:.0e}",
+            power(case["agreement"]["metric_relative"]),
         )
         for case in cases
     ]
@@ -91,7 +92,10 @@ def speed_page(run: dict[str, Any]) -> str:
     parts = [
         machine_line(run["machine"]),
         "### Whole prompt\n",
-        table(("model", "n", "released", "this library", "ratio", "released Jacobians", "values differ by"), whole),
+        table(
+            ("model", "d", "L", "n", "released", "this library", "ratio", "released Jacobians", "values differ by"),
+            whole,
+        ),
         *_memory_kept(cases),
         "### Each stage\n",
         table(("model", "n", "method", *_STAGE_NAMES), by_stage),
@@ -133,7 +137,7 @@ def speed_page(run: dict[str, Any]) -> str:
 
 
 def _which(case: dict[str, Any]) -> tuple[str, str]:
-    return f"{case['shape']} (d = {case['d']}, L = {case['L']})", str(case["n"])
+    return case["shape"], str(case["n"])
 
 
 def _memory_kept(cases: list[dict[str, Any]]) -> list[str]:
@@ -179,7 +183,7 @@ def _memory(records: list[dict[str, Any]]) -> list[str]:
     if not records:
         return []
     rows = [
-        (m["shape"], str(m["n"]), m["method"], *(f"{m[part] / 1e6:.0f} MB" for part in ("peak", "store", "trace")))
+        (m["shape"], str(m["n"]), m["method"], *(f"{m[part] / 1e6:.0f}{NB}MB" for part in ("peak", "store", "trace")))
         for m in records
     ]
     head = ("model", "n", "method", "peak above the weights", "of it kept Jacobians", "of it states, keys, values")
@@ -210,8 +214,12 @@ def _goals_table(outcomes: list[tuple[Any, float, bool]]) -> str:
 
 
 def _goal_row(goal: Any, figure: float, reached: bool) -> tuple[str, ...]:
-    bound = f"{'at least' if goal.at_least else 'at most'} {goal.wanted:g}{goal.unit}"
-    return goal.text, bound, f"{figure:.3g}{goal.unit}", "reached" if reached else "not reached"
+    bound = f"{'at least' if goal.at_least else 'at most'} {_figure(goal.wanted, goal.unit)}"
+    return goal.text, bound, _figure(figure, goal.unit), "reached" if reached else "not reached"
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{value:.3g}{unit.replace(' ', NB)}" if value > 1e-3 else power(value, 3)
 
 
 def gpu_tables(run: dict[str, Any]) -> str:
@@ -230,9 +238,9 @@ def gpu_tables(run: dict[str, Any]) -> str:
             *(seconds(p["seconds"][s]) for s in STAGES),
             f"{p['jacobian_flop_per_second'] / 1e12:.3g}",
             f"{p['jacobian_flop_per_second'] / run['matrix_peak']['float32']:.0%}",
-            "" if p["memory_above_weights"] is None else f"{p['memory_above_weights'] / 1e9:.2f} GB",
-            f"{p['jacobian_error']:.0e}",
-            f"{p['metric_difference_from_float32']:.0e}",
+            "" if p["memory_above_weights"] is None else f"{p['memory_above_weights'] / 1e9:.2f}{NB}GB",
+            power(p["jacobian_error"]),
+            power(p["metric_difference_from_float32"]),
         )
         for p in run["prompts"]
     ]
@@ -271,7 +279,7 @@ def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
     return (
         shape,
         run["parameters"]["precision"],
-        f"{minutes:.1f} min",
+        f"{minutes:.1f}{NB}min",
         "; ".join(f"{run[name] / 1e9:.1f} GB {what}" for name, what in _PEAKS.items() if name in run),
         share,
     )
@@ -303,17 +311,17 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
     rows = [
         (
             case["shape"],
-            *(str(case[name]) for name in ("d", "L", "k")),
+            *(str(case[name]) for name in ("d", "k")),
             *(seconds(case["seconds"][way]) for way in ("apart", "formed", "products")),
             *(f"{case[ratio]:.2f}" for ratio in ("ratio", "ratio_apart")),
             "products" if case["prefers"] else "forming",
             f"{min(case['columns'])} to {max(case['columns'])}",
-            f"{case['difference']:.0e}",
+            power(case["difference"]),
         )
         for case in run["cases"]
     ]
     head = (
-        *("model", "d", "L", "K", "forming, gates apart", "forming", "products", "of forming", "of it, gates apart"),
+        *("model", "d", "K", "forming, gates apart", "forming", "products", "of forming", "of it, gates apart"),
         *("less time by the rule", "basis", "values differ by"),
     )
     said = (
@@ -344,11 +352,11 @@ def checks_table(run: dict[str, Any]) -> list[str]:
             case["shape"],
             str(case["d"]),
             *(seconds(case["seconds"][what]) for what in ("load", "bare", "hooked")),
-            f"{case['added']:.0%}",
+            f"{1 + case['added']:.1f}×",
         )
         for case in run["cases"]
     ]
-    head = ("model", "d", "check at load", "Jacobians of a prompt", "with a hook on every block", "more")
+    head = ("model", "d", "check at load", "Jacobians of a prompt", "with a hook on every block", "times as long")
     said = (
         "Blocks are compared with plain autograd when a model is loaded. A block on which a hook stands is compared "
         "again: once a trace, and once for each pair of tokens.\n"
