@@ -312,8 +312,8 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
         (
             case["shape"],
             *(str(case[name]) for name in ("d", "k")),
-            *(seconds(case["seconds"][way]) for way in ("apart", "formed", "products")),
-            *(f"{case[ratio]:.2f}" for ratio in ("ratio", "ratio_apart")),
+            *(seconds(case["seconds"][way]) for way in ("formed", "products")),
+            f"{case['ratio']:.2f}",
             "products" if case["prefers"] else "forming",
             f"{min(case['columns'])} to {max(case['columns'])}",
             power(case["difference"]),
@@ -321,7 +321,7 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
         for case in run["cases"]
     ]
     head = (
-        *("model", "d", "K", "forming, gates apart", "forming", "products", "of forming", "of it, gates apart"),
+        *("model", "d", "K", "forming", "products", "of forming"),
         *("less time by the rule", "basis", "values differ by"),
     )
     said = (

@@ -160,7 +160,8 @@ def command(step: int) -> str:
         "```python\nimport coupling_lib as cl\n\n"
         f'model = cl.load_model("{MODEL}", revision="step{step}")\n'
         f'prompt = "{EXAMPLES[0]}"\nmeasured = cl.measure_depth(model, [prompt], ks=({K},), token=-1)\n'
-        "print((1 - measured.normalized_miscoupling.squeeze()).to_pandas().round(2).to_string())\n```\n"
+        "coupling = 1 - measured.normalized_miscoupling.squeeze()\n"
+        "print(coupling.to_pandas().round(2).to_string())\n```\n"
     )
 
 
