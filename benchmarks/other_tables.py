@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.goals import UNFORMED_GOALS, judged
-from benchmarks.tables import STAGE_NAMES, STAGES, goals_table, machine_line, seconds, table
+from benchmarks.tables import NB, STAGE_NAMES, STAGES, goals_table, machine_line, power, seconds, table
 from coupling_lib.svd.operators import FEW_AT_ONCE
 
 
@@ -20,9 +20,9 @@ def gpu_tables(run: dict[str, Any]) -> str:
             *(seconds(p["seconds"][s]) for s in STAGES),
             f"{p['jacobian_flop_per_second'] / 1e12:.3g}",
             f"{p['jacobian_flop_per_second'] / run['matrix_peak']['float32']:.0%}",
-            "" if p["memory_above_weights"] is None else f"{p['memory_above_weights'] / 1e9:.2f} GB",
-            f"{p['jacobian_error']:.0e}",
-            f"{p['metric_difference_from_float32']:.0e}",
+            "" if p["memory_above_weights"] is None else f"{p['memory_above_weights'] / 1e9:.2f}{NB}GB",
+            power(p["jacobian_error"]),
+            power(p["metric_difference_from_float32"]),
         )
         for p in run["prompts"]
     ]
@@ -54,7 +54,7 @@ def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
     return (
         shape,
         run["parameters"]["precision"],
-        f"{minutes:.1f} min",
+        f"{minutes:.1f}{NB}min",
         "; ".join(f"{run[name] / 1e9:.1f} GB {what}" for name, what in _PEAKS.items() if name in run),
         share,
     )
@@ -79,17 +79,17 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
     rows = [
         (
             case["shape"],
-            *(str(case[name]) for name in ("d", "L", "k")),
-            *(seconds(case["seconds"][way]) for way in ("apart", "formed", "products")),
-            *(f"{case[ratio]:.2f}" for ratio in ("ratio", "ratio_apart")),
+            *(str(case[name]) for name in ("d", "k")),
+            *(seconds(case["seconds"][way]) for way in ("formed", "products")),
+            f"{case['ratio']:.2f}",
             "products" if case["prefers"] else "forming",
             f"{min(case['columns'])} to {max(case['columns'])}",
-            f"{case['difference']:.0e}",
+            power(case["difference"]),
         )
         for case in run["cases"]
     ]
     head = (
-        *("model", "d", "L", "K", "forming, gates apart", "forming", "products", "of forming", "of it, gates apart"),
+        *("model", "d", "K", "forming", "products", "of forming"),
         *("less time by the rule", "basis", "values differ by"),
     )
     said = (
@@ -113,11 +113,11 @@ def checks_table(run: dict[str, Any]) -> list[str]:
             case["shape"],
             str(case["d"]),
             *(seconds(case["seconds"][what]) for what in ("load", "bare", "hooked")),
-            f"{case['added']:.0%}",
+            f"{1 + case['added']:.1f}×",
         )
         for case in run["cases"]
     ]
-    head = ("model", "d", "check at load", "Jacobians of a prompt", "with a hook on every block", "more")
+    head = ("model", "d", "check at load", "Jacobians of a prompt", "with a hook on every block", "times as long")
     said = (
         "Blocks are compared with plain autograd when a model is loaded. A block on which a hook stands is compared "
         "again: once a trace, and once for each pair of tokens.\n"

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.child import MEMORY_KEPT
 from benchmarks.goals import judged
 from benchmarks.other_tables import checks_table, gpu_tables, of_products, real_size_row, unformed_tables
-from benchmarks.tables import STAGE_NAMES, STAGES, goals_table, machine_line, seconds, table
+from benchmarks.tables import NB, STAGE_NAMES, STAGES, goals_table, machine_line, power, seconds, table
 from coupling_lib import paths
 
 LATEST = Path(__file__).parent / "latest.json"
@@ -41,12 +41,13 @@ def speed_page(run: dict[str, Any]) -> str:
     cases = run["cases"]
     whole = [
         (
-            *_which(case),
+            case["shape"],
+            *(str(case[name]) for name in ("d", "L", "n")),
             seconds(case["seconds"]["released"]["total"]),
             seconds(case["seconds"]["ours"]["total"]),
             f"{case['ratio']['total']:.1f}×",
             case["basis"],
-            f"{case['agreement']['metric_relative']:.0e}",
+            power(case["agreement"]["metric_relative"]),
         )
         for case in cases
     ]
@@ -74,7 +75,10 @@ def speed_page(run: dict[str, Any]) -> str:
     parts = [
         machine_line(run["machine"]),
         "### Whole prompt\n",
-        table(("model", "n", "released", "this library", "ratio", "released Jacobians", "values differ by"), whole),
+        table(
+            ("model", "d", "L", "n", "released", "this library", "ratio", "released Jacobians", "values differ by"),
+            whole,
+        ),
         *_memory_kept(cases),
         "### Each stage\n",
         table(("model", "n", "method", *STAGE_NAMES), by_stage),
@@ -116,7 +120,7 @@ def speed_page(run: dict[str, Any]) -> str:
 
 
 def _which(case: dict[str, Any]) -> tuple[str, str]:
-    return f"{case['shape']} (d = {case['d']}, L = {case['L']})", str(case["n"])
+    return case["shape"], str(case["n"])
 
 
 def _memory_kept(cases: list[dict[str, Any]]) -> list[str]:
@@ -162,7 +166,7 @@ def _memory(records: list[dict[str, Any]]) -> list[str]:
     if not records:
         return []
     rows = [
-        (m["shape"], str(m["n"]), m["method"], *(f"{m[part] / 1e6:.0f} MB" for part in ("peak", "store", "trace")))
+        (m["shape"], str(m["n"]), m["method"], *(f"{m[part] / 1e6:.0f}{NB}MB" for part in ("peak", "store", "trace")))
         for m in records
     ]
     head = ("model", "n", "method", "peak above the weights", "of it kept Jacobians", "of it states, keys, values")

@@ -8,25 +8,43 @@ from typing import Any
 STAGES = ("capture", "jacobians", "svd", "pairs", "total")
 STAGE_NAMES = ("states", "Jacobians", "SVD", "pairs", "total")
 
+NB = "\N{NO-BREAK SPACE}"
+"""Stands between a number and its unit, so that a narrow column keeps the two in one line."""
+
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Set a table in Markdown."""
-    align = ["---"] + ["---:"] * (len(head) - 1)
+    columns = zip(*rows, strict=True) if rows else [()] * len(head)
+    align = ["---:" if all(_is_number(cell) for cell in column) else "---" for column in columns]
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, align, *rows]) + "\n"
+
+
+def _is_number(cell: str) -> bool:
+    return not cell or (cell.lstrip("-")[:1].isdigit() and " " not in cell)
+
+
+def power(value: float, digits: int = 1) -> str:
+    """Write a small number as a multiple of a power of ten."""
+    if not value:
+        return "0"
+    number, exponent = f"{value:.{digits - 1}e}".split("e")
+    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{float(number):g}{NB}×{NB}10{raised}"
 
 
 def seconds(value: float) -> str:
     """Write a duration with three significant digits."""
     number, unit = (f"{value * 1e3:.3g}", "ms") if value < 0.9995 else (f"{float(f'{value:.3g}'):g}", "s")
-    return f"{number}\N{NO-BREAK SPACE}{unit}"
+    return f"{number}{NB}{unit}"
 
 
 def machine_line(machine: dict[str, Any]) -> str:
     """Say where and when a run was made."""
     gpu = f"{machine['gpu']}, " if machine["gpu"] else ""
+    threads = f"{machine['threads']} thread{'s' if machine['threads'] != 1 else ''}"
     return (
-        f"Measured on {machine['date']} on {gpu}{machine['cpu']}, {machine['cores']} cores, {machine['threads']} "
-        f"threads, {machine['memory_gib']} GiB of memory; load average at the start {machine['load_average']}. "
+        f"Measured on {machine['date']} on {gpu}{machine['cpu']}, {machine['cores']} cores, {threads}, "
+        f"{machine['memory_gib']} GiB of memory; load average at the start {machine['load_average']}. "
         f"{machine['versions']}. Command: `{machine['command']}`.\n"
     )
 
@@ -37,5 +55,9 @@ def goals_table(outcomes: list[tuple[Any, float, bool]]) -> str:
 
 
 def _goal_row(goal: Any, figure: float, reached: bool) -> tuple[str, ...]:
-    bound = f"{'at least' if goal.at_least else 'at most'} {goal.wanted:g}{goal.unit}"
-    return goal.text, bound, f"{figure:.3g}{goal.unit}", "reached" if reached else "not reached"
+    bound = f"{'at least' if goal.at_least else 'at most'} {_figure(goal.wanted, goal.unit)}"
+    return goal.text, bound, _figure(figure, goal.unit), "reached" if reached else "not reached"
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{value:.3g}{unit.replace(' ', NB)}" if value > 1e-3 else power(value, 3)

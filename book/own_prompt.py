@@ -137,8 +137,9 @@ def command(step: int) -> str:
     return (
         "```python\nimport coupling_lib as cl\n\n"
         f'model = cl.load_model("{MODEL}", revision="step{step}")\n'
-        f'measured = cl.measure_depth(model, ["{EXAMPLES[0]}"], ks=({K},), token=-1)\n'
-        "print((1 - measured.normalized_miscoupling.squeeze()).to_pandas().round(2).to_string())\n```\n"
+        f'prompt = "{EXAMPLES[0]}"\nmeasured = cl.measure_depth(model, [prompt], ks=({K},), token=-1)\n'
+        "coupling = 1 - measured.normalized_miscoupling.squeeze()\n"
+        "print(coupling.to_pandas().round(2).to_string())\n```\n"
     )
 
 

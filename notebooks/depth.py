@@ -64,8 +64,8 @@ show(
     name="depth-construction",
     caption="Above: the Jacobian of a block says how what it adds to a token's stream answers to that stream. Its "
     "singular vectors are put around the Jacobian of another block; the result is diagonal if the two share them. "
-    "Below: the pairs of Jacobians that are compared; this chapter is about the first. The small matrices are computed "
-    "from directions drawn at random, without their signs.",
+    "Below: the pairs of Jacobians that are compared; the chapter Depth is about the first. The small matrices are "
+    "computed from directions drawn at random, without their signs.",
     provenance="a drawing; no model is measured",
 )
 

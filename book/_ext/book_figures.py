@@ -33,7 +33,7 @@ from sphinx.util.osutil import relative_uri
 CHAPTERS = "book/"
 WIDTH, VIEW_WIDTH, LEAST_TEXT = 720, 540, 10.0
 """Width of a figure in CSS pixels and in the units of its SVG; the least height of its text on a phone, in pixels."""
-LARGE = 250_000
+LARGE = 30_000
 """Characters from which a figure's data stand in a file of their own."""
 # The explorer's page shows a chapter's figure on paper and where no script runs.
 _BORROWERS = ("book/explorer",)

@@ -126,3 +126,14 @@ def test_llama_shape_is_that_of_llama_3_8b():
     config = shapes.llama3_8b()
     assert (config.hidden_size, config.num_hidden_layers, config.intermediate_size) == (4096, 32, 14336)
     assert (config.num_attention_heads, config.num_key_value_heads, config.vocab_size) == (32, 8, 128256)
+
+
+def test_columns_of_numbers_stand_at_the_right_and_words_at_the_left():
+    rows = [("a-1", tables.seconds(0.02), "-0.02", "at most 3", "1: 2 s, 4: 8 s"), ("b", "", "1e3", "not", "")]
+    assert tables.table(tuple("vwxyz"), rows).splitlines()[1] == "| --- | ---: | ---: | --- | --- |"
+
+
+def test_small_numbers_are_powers_of_ten_and_stay_in_their_line():
+    assert tables.power(1e-5).replace(tables.NB, " ") == "1 × 10⁻⁵"
+    assert tables.power(2.0834e-12, 3).replace(tables.NB, " ") == "2.08 × 10⁻¹²"
+    assert tables.power(0) == "0" and " " not in tables.power(3e-7)

@@ -158,6 +158,24 @@ def test_the_idea_is_full_of_mathematics(tab):
     assert tab.locator("article .math mjx-container").count() > 20
 
 
+# What is wider than its column, and so scrolls, which nothing on the page says.
+CUT = """kind => [...document.querySelectorAll(`article ${kind}`)]
+  .filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth).map(e => e.textContent)"""
+
+
+@pytest.mark.parametrize("name", ["gotchas", "own-model", "own-prompt"])
+def test_code_that_teaches_stands_whole_in_its_column(tab, name):
+    show(tab, HTML / "book" / f"{name}.html")
+    assert tab.locator("article pre").count() > 0 and tab.evaluate(CUT, "pre") == []
+
+
+def test_the_definitions_stand_whole_on_a_phone(tab):
+    tab.set_viewport_size(PHONE)
+    show(tab, HTML / "book" / "idea.html")
+    assert tab.locator("article div.math mjx-container").count() == 6 and tab.evaluate(CUT, "div.math") == []
+    assert tab.evaluate(CUT, "div.math mjx-container") == []
+
+
 def test_the_button_switches_between_light_and_dark(tab):
     tab.emulate_media(color_scheme="light")
     show(tab, HTML / "book" / "index.html")

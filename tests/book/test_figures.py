@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
+import io
 from itertools import pairwise
 from urllib.parse import quote
 
 import book_figures
 import drawing
+import numpy as np
 import pandas as pd
 import panels
 import pytest
 from matplotlib.figure import Figure
+from PIL import Image
 from seen import seen
 
 from companion.figures import parts, style
@@ -234,6 +237,8 @@ def test_one_panel_is_cut_from_its_legend_a_drawing_not_at_all_and_sizes_of_text
     assert panels.written(pieces, 2.0) == "0,3,6,15 ~0,0,2,2+0,0,2,2"
 
 
+# Smaller than any with a palette, so it stays as it is.
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNgAAAAAgAB5Sfe/AAAAABJRU5ErkJggg=="
 DRAWING = b"""<?xml version="1.0"?>
 <svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 10 10">
  <metadata>by a program</metadata>
@@ -243,25 +248,38 @@ DRAWING = b"""<?xml version="1.0"?>
    <defs><path id="DejaVuSans-44" d="M 640 64 L 0 128 Q 1 1 64 -64 z " transform="scale(0.015625)"/></defs>
    <use xlink:href="#DejaVuSans-44"/><use xlink:href="#DejaVuSans-44" transform="translate(61.2793 0.015625)"/></g></g>
   <path id="line" d="M 3.14159 0.5 L 3.64159 0.25 C 4 1 5 2 6.001 3 L 6 3 " clip-path="url(#clip)"
-   style="fill: none; stroke: red"/>
-  <image xlink:href="data:image/png;base64,AAAA" transform="matrix(1.921282 0 0 1.921282 7 8)"
-   style="fill: none; stroke: red"/>
+   style="fill: none; stroke: red; stroke-opacity: 0.087047; stroke-width: 0.5"/>
+  <image xlink:href="data:image/png;base64,\nDOT" transform="matrix(1.921282 0 0 1.921282 7 8)"
+   style="fill: none; stroke: red; stroke-opacity: 0.08704; stroke-width: 0.5"/>
  </g>
  <defs><clipPath id="clip"><rect x="35.21875" y="16.598437" width="9" height="0.123456"/></clipPath></defs>
-</svg>"""
+</svg>""".replace(b"DOT", DOT.encode())
 
 
 def test_a_drawing_loses_nothing_that_is_seen():
     assert drawing.light(DRAWING).decode() == (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"><defs><style type="text/css">'
-        "*{stroke-linejoin: round}.a{fill:none}.b{fill:#222222}.c{fill:none;stroke:red}</style></defs>"
+        "*{stroke-linejoin: round}.a{fill:none}.b{fill:#222222}.c{fill:none;stroke:red;"
+        "stroke-opacity:0.087;stroke-width:0.5}</style></defs>"
         '<g class="b" transform="translate(1.23 2) scale(0.08 -0.08)"><defs>'
         '<path id="a" d="M10 1l-10 1q0-2 1-3z"/></defs><use href="#a"/><use href="#a" x="61.3"/></g>'
         '<path d="M3.14 .5l.5-.25c.36 .75 1.36 1.75 2.36 2.75l0 0" clip-path="url(#b)" class="c"/>'
-        '<image href="data:image/png;base64,AAAA" transform="matrix(1.921282 0 0 1.921282 7 8)" class="c"/>'
+        f'<image href="data:image/png;base64,{DOT}" transform="matrix(1.921282 0 0 1.921282 7 8)" class="c"/>'
         '<defs><clipPath id="b"><rect x="35.22" y="16.6" width="9" height="0.123456"/></clipPath></defs></svg>'
     )
     assert [drawing._short(number) for number in (0, 51, 52, 2755, 2756)] == ["a", "Z", "aa", "ZZ", "aaa"]
+
+
+@pytest.mark.parametrize(("colours", "most"), [(2, 0.5), (256, 0.5), (257, 1.0)])
+def test_a_map_of_at_most_256_colours_keeps_every_pixel_in_half_the_bytes(colours, most):
+    cells = np.random.default_rng(0).permutation(np.arange(10_000) % colours).reshape(100, 100)
+    # Some colours are seen through, as where a map has no value.
+    pixels = np.stack([cells % 256, cells // 256, 255 - cells % 256, 255 - cells % 2], -1).astype(np.uint8)
+    full = io.BytesIO()
+    Image.fromarray(pixels, "RGBA").save(full, format="png")
+    less = drawing.with_palette(full.getvalue())
+    assert np.array_equal(np.array(Image.open(io.BytesIO(less)).convert("RGBA")), pixels)
+    assert len(less) <= most * len(full.getvalue()) and (less == full.getvalue()) == (colours > 256)
 
 
 def test_a_light_drawing_has_the_texts_and_the_marks_of_the_full_one():

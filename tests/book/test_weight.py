@@ -16,10 +16,10 @@ pytestmark = pytest.mark.browser
 chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 
 
-def test_the_site_takes_at_most_49_megabytes():
+def test_the_site_takes_at_most_45_megabytes():
     # Of these, 6 are the model that runs in a page, 9 the data of the explorer (half of them the shared part's), and 4
     # the sources of the library.
-    assert sum(path.stat().st_size for path in HTML.rglob("*") if path.is_file()) < 49_000_000
+    assert sum(path.stat().st_size for path in HTML.rglob("*") if path.is_file()) < 45_000_000
 
 
 def test_the_largest_tables_stand_once_in_a_file_that_pandas_reads():
