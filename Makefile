@@ -101,7 +101,7 @@ test-all: ## try every model type of transformers, then all that `make test` doe
 	@$(MAKE) --no-print-directory test
 
 families: $(READY) ## try every model type of transformers, tiny and random (some minutes; goes on if stopped)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m workflow.families $(TYPES)
+	@OMP_NUM_THREADS=1 PYTHONPATH="$$PWD" $(BIN)/python tests/support/every_family.py $(TYPES)
 
 portable: $(READY) ## run chosen tests as other machines would: odd folders, one core, other Pythons (6 minutes)
 	@workflow/portable.sh

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,7 @@ def reproduce_page(results: Path | None = None) -> str:
 
 def spreads_page() -> str:
     """Writes what differs from CPU to CPU."""
-    spreads = tomllib.loads((paths.ROOT / "notebooks" / "spreads.toml").read_text(encoding="utf-8"))
+    spreads = json.loads((paths.ROOT / "notebooks" / "spreads.json").read_text(encoding="utf-8"))
     rows = [
         (name, *(f"{entry[kind]:.0e}" if entry[kind] else "last digit" for kind in ("shown", "remembered")))
         for name, entry in spreads.items()

@@ -6,7 +6,8 @@ import json
 from functools import cache
 from typing import NamedTuple
 
-from benchmarks.tables import table
+from markdown_table import table
+
 from coupling_lib import paths
 from coupling_lib.models.registry import Entry, entries
 from coupling_lib.svd.operators import by_products
@@ -57,7 +58,7 @@ def scale_page() -> str:
     ]
     rows.append((f"all {len(models)}", "", "", *_cells(Cost(*map(sum, zip(*costs, strict=True))))[:-1], ""))
     head = ("model", "L", "d", "formed, PFLOP", "products, PFLOP", "hours here", "fetched, GB", "held, GB")
-    return f"The rate is {measured_rate() / 1e9:.0f} GFLOP/s.\n\n{table(head, rows)}"
+    return f"The rate is {measured_rate() / 1e9:.0f} GFLOP/s.\n\n{table(head, rows, align='lr')}"
 
 
 def _cells(each: Cost) -> tuple[str, ...]:

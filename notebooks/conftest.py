@@ -2,16 +2,16 @@
 
 nbval compares texts. Numbers that were computed on another processor, or by another count of threads, differ in their
 last digits, which no rounding hides for good: some number always lies at a border. Here a number may therefore differ
-from the stored one by what was measured (`workflow/spreads.py`, in `spreads.toml` beside this file); whole numbers and
+from the stored one by what was measured (`workflow/spreads.py`, in `spreads.json` beside this file); whole numbers and
 words may not. Pictures depend on fonts and are left out; what they show stands beside each as a line of text.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -24,7 +24,7 @@ from nbval.plugin import IPyNbCell, IPyNbFile
 # The text twins are scripts, and measure when they are imported.
 collect_ignore_glob = ["*.py"]
 
-SPREADS = Path(__file__).with_name("spreads.toml")
+SPREADS = Path(__file__).with_name("spreads.json")
 SHOWN, REMEMBERED = "shown", "remembered"
 """What is drawn and printed, and what is remembered for the book: also errors and fits of small differences."""
 ALONE = "alone"
@@ -68,7 +68,7 @@ IPyNbFile.collect, IPyNbCell.compare_outputs = collect, compare_outputs
 
 def allowed(notebook: Path, table: Path = SPREADS) -> dict[str, Any]:
     """Give how far a notebook's numbers may be from the stored ones: relative to them by kind, some alone by place."""
-    known = tomllib.loads(table.read_text(encoding="utf-8")) if table.is_file() else {}
+    known = json.loads(table.read_text(encoding="utf-8")) if table.is_file() else {}
     if (spread := known.get(notebook.stem)) is None:
         raise KeyError(f"the spread of {notebook.stem} is unknown; measure it: make spreads ONLY={notebook.stem}")
     alone = {placed(name): rounded_up(most) for name, most in spread.get(ALONE, {}).items()}

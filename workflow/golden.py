@@ -19,6 +19,7 @@ import html
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
@@ -50,12 +51,10 @@ def collect(results: Path) -> dict[str, str]:
     for path in sorted(results.glob("*/*.md")):
         if path.name not in _OTHER_PAGES:
             lines += _page(path.read_text(encoding="utf-8"), f"{path.parent.name}/{path.name}")
+    times: Counter[str] = Counter()
     for name, value in lines:
-        unique, count = name, 1
-        while unique in found:
-            count += 1
-            unique = f"{name} ({count})"
-        found[unique] = value
+        times[name] += 1
+        found[f"{name} ({times[name]})" if times[name] > 1 else name] = value
     return dict(sorted(found.items()))
 
 

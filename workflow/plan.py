@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks import machine
 from companion.notebook.choices import chosen_prompts
 from coupling_lib import store
 from coupling_lib.blocks import fits
@@ -143,15 +143,9 @@ def _listing(root: str) -> pd.DataFrame:
 
 
 @cache
-def measured_rate(n: int = 1024) -> float:
+def measured_rate() -> float:
     """Measure how many operations a second a matrix product does here."""
-    A = np.ones((n, n), dtype=np.float32)
-    best = math.inf
-    for _ in range(4):
-        start = time.perf_counter()
-        A @ A
-        best = min(best, time.perf_counter() - start)
-    return 2 * n**3 / best
+    return machine.matrix_rate(1024)
 
 
 def table(plan: dict[str, Any], rows: pd.DataFrame) -> str:

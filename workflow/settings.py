@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import re
 import reprlib
 from collections.abc import Callable, Collection, Mapping
@@ -19,7 +20,7 @@ import yaml
 import coupling_lib as cl
 from companion.notebook.parameters import RULES
 from coupling_lib import paths
-from coupling_lib.errors import CouplingError, shown
+from coupling_lib.errors import CouplingError, is_whole, shown
 from coupling_lib.measures import nulls
 from coupling_lib.measures.precision import measure_triplets
 from coupling_lib.measures.vision import measure_drop_path
@@ -51,16 +52,8 @@ def _one(rule: str) -> Callable[[Any], bool]:
     return RULES[rule].accepts
 
 
-def _whole(least: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
 def _list_of(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and bool(value) and all(map(accepts, value))
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 def _mapping(value: Any) -> bool:
@@ -75,15 +68,15 @@ KEYS: dict[str, tuple[str, Callable[[Any], bool], Any]] = {
     "untrained": ("a list of true or false", _list_of(lambda v: isinstance(v, bool)), [False]),
     "prompts": (RULES["prompts"].expected, _one("prompts"), 12),
     "seed": (RULES["seed"].expected, _one("seed"), 0),
-    "shards": ("a whole number from 1", _whole(1), 1),
-    "until": ("a number above 0, the half width to reach, as 0.01", _number, None),
+    "shards": ("a whole number from 1", lambda v: is_whole(v, 1), 1),
+    "until": ("a number above 0, the half width to reach, as 0.01", lambda v: _is_number(v) and 0 < v < math.inf, None),
     "of": ("the name of a variable", lambda v: isinstance(v, str) and bool(v.strip()), None),
     "measures": ("measures with their settings, as depth: {ks: [10]}", lambda v: _mapping(v) and bool(v), None),
     "figures": ("notebooks with their parameters, as depth: {k: 10}", _mapping, {}),
     "book": ("true or false", lambda v: isinstance(v, bool), False),
-    "gpu": ("a whole number of cards for each job, from 0", _whole(0), 0),
+    "gpu": ("a whole number of cards for each job, from 0", lambda v: is_whole(v, 0), 0),
     "memory": (RULES["memory"].expected, _one("memory"), ""),
-    "flops": ("floating-point operations a second, above 0", _number, None),
+    "flops": ("floating-point operations a second, above 0", lambda v: _is_number(v) and 0 < v < math.inf, None),
 }
 REQUIRED = ("models", "measures")
 
@@ -226,7 +219,7 @@ def _unlike(value: Any, parameter: inspect.Parameter) -> str:
     if kind.startswith("int"):
         return "" if _is_number(value, whole=True) else "a whole number"
     if kind.startswith("float"):
-        return "" if _is_number(value, whole=False) else "a number"
+        return "" if _is_number(value) else "a number"
     return "" if isinstance(value, str) else "a text"
 
 
@@ -297,8 +290,8 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and bool(re.fullmatch(r"\w[\w.-]{0,60}", value, re.ASCII))
 
 
-def _is_number(value: Any, whole: bool) -> bool:
-    return isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+def _is_number(value: Any, whole: bool = False) -> bool:
+    return is_whole(value) if whole else isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _near(name: str, known: Any) -> str:

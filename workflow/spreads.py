@@ -2,7 +2,7 @@
 
     python -m workflow.spreads [NAME ...]
 
-The largest relative difference between any two goes into `notebooks/spreads.toml`, apart for what is shown
+The largest relative difference between any two goes into `notebooks/spreads.json`, apart for what is shown
 and what is remembered. `notebooks/conftest.py` reads it there, and allows that and no more. Every setting begins with
 an empty store, so that everything is computed. What was executed lies in `results/spreads/`, and is executed anew once
 the notebook or the library is newer: a run that was stopped goes on. A processor that measures the same code adds
@@ -12,12 +12,12 @@ itself; the larger spread stands.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Iterator, Mapping
 from itertools import permutations, product
 from pathlib import Path
@@ -40,7 +40,6 @@ from notebooks.conftest import (
     difference,
     kind,
     pairs,
-    placed,
     texts_of,
 )  # fmt: skip
 from workflow.refresh import HERE, execute
@@ -64,9 +63,6 @@ STORED = "as stored"
 SETTINGS = {f"{i}, {t}": INSTRUCTIONS[i] | THREADS[t] for i, t in product(INSTRUCTIONS, THREADS)}
 if torch.backends.cpu.get_cpu_capability() == "AVX512":
     SETTINGS["avx512, 1 thread"] = THREADS["1 thread"]
-HEAD = """# What differs from CPU to CPU: the largest relative difference of a notebook's numbers between the settings.
-# Written by `make spreads`; notebooks/conftest.py allows these, rounded up to a power of ten.
-"""
 
 
 def measure(name: str, made: Path) -> dict[str, Any]:
@@ -150,21 +146,8 @@ def merged(known: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str,
 
 
 def written(table: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write the table as TOML."""
-
-    def line(name: str, value: Any) -> str:
-        texts = value if isinstance(value, list) else [value]
-        quoted = [f"{x:.2e}" if isinstance(x, float) else f"'{x.replace(chr(39), chr(34))}'" for x in texts]
-        return f"{name} = " + (f"[{', '.join(quoted)}]" if isinstance(value, list) else quoted[0])
-
-    def lines(name: str) -> list[str]:
-        entry = dict(table[name])
-        alone = entry.pop(ALONE, {})
-        own = [f"\n[{name}.{ALONE}]", *(f"'{at}' = {alone[at]:.2e}" for at in sorted(alone, key=placed))]
-        return [f"\n[{name}]", *(line(*one) for one in entry.items()), *(own if alone else [])]
-
-    parts = ("\n".join(lines(name)) for name in sorted(table))
-    return HEAD + "\n".join(parts) + "\n"
+    """Write the table."""
+    return json.dumps(table, indent=1, sort_keys=True) + "\n"
 
 
 def spreads(names: list[str], table: Path = SPREADS) -> str:
@@ -193,7 +176,7 @@ def spreads(names: list[str], table: Path = SPREADS) -> str:
 
 def read(table: Path = SPREADS) -> dict[str, dict[str, Any]]:
     """Read the table; nothing where it is not there yet."""
-    return tomllib.loads(table.read_text(encoding="utf-8")) if table.is_file() else {}
+    return json.loads(table.read_text(encoding="utf-8")) if table.is_file() else {}
 
 
 if __name__ == "__main__":

@@ -16,11 +16,10 @@ from typing import Any
 from urllib.parse import urljoin
 from xml.sax.saxutils import escape
 
-import matplotlib
-from matplotlib.figure import Figure
-
 ROOT = Path(__file__).resolve().parent.parent.parent
+# The picture of a shared link, 1200 x 630: the title, and beside it the coupling matrix of two coupled blocks.
 CARD = "_static/card.png"
+CARD_SAYS = "A bright diagonal in a dark square: the coupling matrix of two coupled blocks"
 
 
 def description(document: Any, otherwise: str, longest: int = 200) -> str:
@@ -63,22 +62,6 @@ def scholarly(codemeta: dict[str, Any], address: str | None) -> str:
     return f'<script type="application/ld+json">{text.replace("</", "<" + chr(92) + "/")}</script>\n'
 
 
-CARD_SAYS = "A bright diagonal in a dark square: the coupling matrix of two coupled blocks"
-
-
-def draw_card(file: Path, title: str) -> None:
-    """Draws the picture of a shared link: the title, and beside it the coupling matrix of two coupled blocks."""
-    figure = Figure(figsize=(12, 6.3), dpi=100, facecolor="#0d1b2a")
-    axes = figure.add_axes((0.58, 0.14, 0.378, 0.72))
-    size = 10
-    strength = [[(1 - 0.06 * i) if i == j else 0.12 / (1 + abs(i - j)) for j in range(size)] for i in range(size)]
-    axes.imshow(strength, cmap=matplotlib.colormaps["magma"], vmin=0, vmax=1)
-    axes.set_axis_off()
-    figure.text(0.06, 0.86, title.replace(" ", "\n"), color="white", size=52, weight="bold", va="top", linespacing=1.25)
-    figure.text(0.06, 0.14, "Do the blocks of a trained\ntransformer agree?", color="#9ec5e8", size=26, va="bottom")
-    figure.savefig(file)
-
-
 def sitemap(address: str, pages: list[str]) -> str:
     """Lists the pages of the book for search engines."""
     lines = [f"  <url><loc>{escape(urljoin(address, page))}</loc></url>" for page in pages]
@@ -110,7 +93,6 @@ def _finish(app: Any, failed: Exception | None) -> None:
     names = sorted(app.builder.get_target_uri(page) for page in app.env.found_docs)
     text = sitemap(app.config.html_baseurl, names)
     (Path(app.outdir) / "sitemap.xml").write_text(text, encoding="utf-8")
-    draw_card(Path(app.outdir) / CARD, app.config.html_title or app.config.project)
 
 
 def setup(app: Any) -> dict[str, bool]:

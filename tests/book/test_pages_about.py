@@ -259,11 +259,11 @@ def made_up(tmp_path, address: str) -> SimpleNamespace:
     )
 
 
-def test_with_an_address_the_site_gets_its_map_and_its_picture(tmp_path):
+def test_with_an_address_the_site_gets_its_map_and_its_picture_is_as_large_as_shared_ones_are(tmp_path):
     head._finish(made_up(tmp_path, "https://example.org/book/"), None)
     places = [place.text for place in ET.parse(tmp_path / "sitemap.xml").iter() if place.tag.endswith("}loc")]
     assert places == ["https://example.org/book/book/idea.html", "https://example.org/book/book/index.html"]
-    with Image.open(tmp_path / "_static" / "card.png") as card:
+    with Image.open(paths.ROOT / "book" / head.CARD) as card:
         assert card.size == (1200, 630)
 
 

@@ -7,13 +7,14 @@ import json
 import os
 import time
 
+import every_family as families
 import pytest
+import tiny_families
 import torch
 import transformers
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
-from workflow import families, tiny_families
 
 # Some representatives normalise their stream.
 pytestmark = pytest.mark.filterwarnings("ignore::coupling_lib.errors.PostNormWarning")

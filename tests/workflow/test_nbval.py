@@ -75,7 +75,7 @@ def test_nbval_passes_again_and_fails_once_one_number_of_one_measurement_has_cha
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
     said = "the spread of demo is unknown; measure it: make spreads ONLY=demo"
     assert said in run.stdout and "Traceback" not in run.stdout and run.returncode == 2
-    (tmp_path / "spreads.toml").write_text("[demo]\nshown = 0.0\nremembered = 3.1e-6\n")
+    (tmp_path / "spreads.json").write_text('{"demo": {"shown": 0.0, "remembered": 3.1e-6}}')
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
     assert re.findall(r"^PASSED (.*)", run.stdout, re.M) == [
         *(f"near/demo.ipynb::Cell {n}" for n in range(4)), "changed/demo.ipynb::Cell 0", "changed/demo.ipynb::Cell 3",
@@ -186,8 +186,8 @@ def test_spreads_are_the_largest_differences_of_any_two_settings(tmp_path, monke
     monkeypatch.setattr(spreads, "_stored", lambda name: executed("0.5001 of 3", "2.000000"))
     monkeypatch.setattr(spreads, "_executed", lambda name, setting, made: runs[setting])
     monkeypatch.setattr(spreads, "SETTINGS", {setting: {} for setting in runs})
-    table = tmp_path / "spreads.toml"
-    assert spreads.spreads(["depth"], table) == f"spreads.toml has 1 of {len(NOTEBOOKS)} notebooks"
+    table = tmp_path / "spreads.json"
+    assert spreads.spreads(["depth"], table) == f"spreads.json has 1 of {len(NOTEBOOKS)} notebooks"
     entry = spreads.read(table)["depth"]
     assert (entry["shown"], entry["remembered"]) == (0.0, 5e-5) and "2.000100" in entry["remembered_at"]
     assert allowed(NOTEBOOKS[0].with_stem("depth"), table) == {"shown": 0.0, "remembered": 1e-4, "alone": {}}

@@ -86,7 +86,7 @@ def test_hours_are_the_work_at_the_rate_and_the_scheduler_gets_more(monkeypatch)
     text = planning.table(made, rows)
     assert "at 1,000 GFLOP/s (as configured)" in text and "fetch    llama3-8b: 16.0 GB of weights" in text
     assert "in all 4 prompts to measure" in text
-    assert 1e9 < planning.measured_rate(256) < 1e14
+    assert 1e9 < planning.measured_rate() < 1e14
 
 
 def test_what_is_not_known_is_said_to_be_unknown():

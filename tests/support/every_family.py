@@ -1,6 +1,6 @@
 """Every model type of transformers, tiny and random, loaded by the library and compared with plain autograd.
 
-    python -m workflow.families [TYPE ...]
+    python tests/support/every_family.py [TYPE ...]
 
 A type's model is built by `tiny_families`, saved, and loaded twice: by the library in float32, and by transformers as
 it does by default, for autograd through the whole model in float64. Compared are the states after every block, and of
@@ -31,14 +31,14 @@ from typing import Any
 
 import torch
 import transformers
+from reference import brute_force_jacobian, relative_error
+from tiny_families import MAPPINGS, build
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 import coupling_lib as cl
 from coupling_lib import errors, paths
-from tests.support.reference import brute_force_jacobian, relative_error
-from workflow.tiny_families import MAPPINGS, build
 
 TABLE, KEPT = paths.ROOT / "data" / "families.csv", paths.RESULTS / "families.jsonl"
 COLUMNS = ("mapping", "type", "class", "outcome", "route", "exact_to", "states_to", "why", "transformers")
@@ -212,7 +212,7 @@ def main(names: list[str]) -> int:
     """Try all types, or those that are named, and write the table once all have an answer; 1 if one is not right."""
     if unknown := sorted(set(names) - {kind for _, kind in TYPES}):
         raise errors.ParameterError(f"transformers {transformers.__version__} has no type {', '.join(unknown)}")
-    code = [*sorted(Path(__file__).parent.glob("*families.*")), *sorted(paths.PACKAGE.rglob("*.py"))]
+    code = [*sorted(Path(__file__).parent.glob("*_families.*")), Path(__file__), *sorted(paths.PACKAGE.rglob("*.py"))]
     version = hashlib.sha256(b"".join(file.read_bytes() for file in code))
     version.update(transformers.__version__.encode())
     KEPT.parent.mkdir(parents=True, exist_ok=True)
