@@ -1,4 +1,4 @@
-"""How time grows with the prompt n, tokens T and prompts P taken at once, the width d, blocks L and vectors K."""
+"""How time grows with the prompt n, tokens T taken at once, the width d, blocks L and vectors K."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ def growth(quick: bool = False, rounds: int = 3) -> list[dict[str, Any]]:
             _curve("T", "Jacobians of T tokens at once", f"d = {d}, one block", (1, 4, 16), rounds, _tokens(d))
             for d in ((64, 96) if quick else (96, 768))
         ),
-        _curve("P", "P prompts, measured together", "nano-neox", (1, 4, 16), rounds, _prompts()),
         _curve("d", "Jacobian of one block", f"n = {n}", widths, rounds, lambda d: _jacobian(_model(d), n)),
         _curve("d", "top 50 of one block", "K = 50", widths, rounds, lambda d: _svd(_decaying(1, d), 50)),
         _curve("K", "top K of all blocks", f"d = {width}, L = {blocks}", released.KS, rounds, lambda k: _svd(J, k)),
@@ -81,12 +80,6 @@ def _tokens(width: int) -> Callable[[int], Callable[[], object]]:
     model = _model(width)
     traced = cl.trace(model, prompt_ids(model, 16))
     return lambda T: lambda: cl.block_jacobians(traced, 0, [(t, t) for t in range(T)])
-
-
-def _prompts() -> Callable[[int], Callable[[], object]]:
-    model = cl.load_model("nano-neox")
-    texts = [prompt.text for prompt in cl.load_prompts()]
-    return lambda P: lambda: cl.measure_depth(model, texts[:P], ks=(10,))
 
 
 def _svd(J: torch.Tensor, k: int) -> Callable[[], object]:

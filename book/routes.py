@@ -31,7 +31,7 @@ def arithmetic(model: Model, block: int, n: int) -> int:
         Floating-point operations of matrix products and convolutions, with the block evaluated.
     """
     traced = coupling_lib.trace(model, torch.arange(1, n + 1)[None])
-    x, y = evaluation.evaluate([traced], block, [(n - 1, n - 1)], "block")
+    x, y = evaluation.evaluate(traced, block, [(n - 1, n - 1)], "block")
     with FlopCounterMode(display=False) as counter:
         derivatives.pulled_back(y, x, torch.ones(1, *y.shape, dtype=y.dtype))
     return counter.get_total_flops()

@@ -25,7 +25,7 @@ _HOMES = {
     "models.load": ("load_model", "wrap_model", "Model"),
     "jacobian.tracing": ("trace", "Trace"),
     "jacobian.operator": ("BlockJacobian",),
-    "jacobian.derivatives": ("block_jacobians", "prompts_jacobians"),
+    "jacobian.derivatives": ("block_jacobians",),
     "svd.triplets": ("top_triplets", "top_triplets_stacked", "SingularTriplets"),
     "svd.krylov": ("golub_kahan",),
     "svd.operators": ("as_linear_operator",),

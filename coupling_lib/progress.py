@@ -33,19 +33,19 @@ class Report:
         self.done, self.spent = 0, 0.0
         self.said: float | None = None
         self.start = self.first = 0.0
-        self.together, self.blocks = 0, 0.0
+        self.under_way, self.blocks = False, 0.0
 
     @contextmanager
-    def of(self, together: int) -> Generator[None]:
-        """Take the time of some prompts that are measured together."""
-        self.together, self.blocks, self.start = together, 0.0, clock()
+    def of_a_prompt(self) -> Generator[None]:
+        """Take the time of a prompt."""
+        self.under_way, self.blocks, self.start = True, 0.0, clock()
         token = _current.set(self)
         try:
             yield
         finally:
             _current.reset(token)
-            together, self.together = self.together, 0
-        self.done, self.spent = self.done + together, self.spent + clock() - self.start
+            self.under_way = False
+        self.done, self.spent = self.done + 1, self.spent + clock() - self.start
         self._speak()
 
     def block_begins(self) -> None:
@@ -55,19 +55,19 @@ class Report:
     def block_ends(self, share: float) -> None:
         """Note that a block is measured, or such a share of what is done for it."""
         self.blocks += share
-        # Of several prompts that are measured together, blocks may come more than once.
-        if self.together == 1 and self.blocks < self.n_blocks + 0.5:
+        # A measure may take the blocks more than once.
+        if self.under_way and self.blocks < self.n_blocks + 0.5:
             self._speak()
 
     def _speak(self) -> None:
         now = clock()
-        elapsed = self.spent + (now - self.start if self.together else 0.0)
+        elapsed = self.spent + (now - self.start if self.under_way else 0.0)
         block = (now - self.first) / self.blocks if self.blocks else 0.0
         each = self.spent / self.done if self.done else self.first - self.start + self.n_blocks * block
         if each * self.n_prompts < _WORTH:
             return
         if self.to_do is None:
-            self.to_do = max(self.missing(), self.done + self.together)
+            self.to_do = max(self.missing(), self.done + self.under_way)
         whole = each * self.to_do
         if self.said is None:
             if whole < _WORTH:
@@ -81,9 +81,9 @@ class Report:
         elif now - self.said < max(_APART, whole / 50) or self.done >= self.to_do:
             return
         else:
-            block_of = f", block {math.ceil(self.blocks - 0.01)} of {self.n_blocks}" if self.together == 1 else ""
-            number = min(self.done + 1, self.to_do) if self.together else self.done
-            verb = "prompt" if self.together else "measured: prompt"
+            block_of = f", block {math.ceil(self.blocks - 0.01)} of {self.n_blocks}" if self.under_way else ""
+            number = min(self.done + 1, self.to_do) if self.under_way else self.done
+            verb = "prompt" if self.under_way else "measured: prompt"
             left = duration(max(whole - elapsed, 0.0))
             print(f"{self.name}: {verb} {number} of {self.to_do}{block_of}; about {left} left", flush=True)
         self.said = now

@@ -7,8 +7,7 @@ An embedded model is loaded once; each run is a forked child, so that what is ki
 again on the same store until it is done, and then another one begins, until all kills are made. After each kill and at
 the end the store is looked through:
 
-- **repeats**: measurements that were there and were written or measured once more; where prompts are measured together,
-  those of the one group that was cut are not counted, since what is missing of it needs its company;
+- **repeats**: measurements that were there and were written or measured once more;
 - **losses**: measurements that were there and are gone, or that a finished sweep lacks;
 - **corrupt**: files that cannot be read;
 - **off**: the largest difference from the undisturbed run, relative to the largest value; 0 is equal to the last bit.
@@ -36,7 +35,7 @@ import numpy as np
 
 import coupling_lib as cl
 from coupling_lib import paths
-from coupling_lib.inputs.given import prompt_inputs, prompt_name, prompts_together
+from coupling_lib.inputs.given import prompt_inputs, prompt_name
 from coupling_lib.store import files
 
 MODEL = "nano-neox"
@@ -44,13 +43,12 @@ MODEL = "nano-neox"
 
 @dataclass(frozen=True)
 class Case:
-    """A sweep that is killed: what is measured, of how many prompts, and whether several at once."""
+    """A sweep that is killed: what is measured, and of how many prompts."""
 
     name: str
     measure: Callable[..., Any]
     settings: dict[str, Any]
     n_prompts: int
-    together: bool = False
 
 
 @dataclass
@@ -136,9 +134,7 @@ def kill(case: Case, model: cl.Model, kills: int, draw: random.Random, folder: P
     log = folder / "log"
 
     def begin(root: Path) -> Callable[[], Any]:
-        # A partial function has no mark that its prompts may be measured together.
         measure = noted(case.measure, log)
-        measure = measure if case.together else functools.partial(measure)
         return lambda: cl.sweep(measure, model, prompts, store=root, **case.settings)
 
     start = time.monotonic()
@@ -158,8 +154,7 @@ def kill(case: Case, model: cl.Model, kills: int, draw: random.Random, folder: P
             measured = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
             there = {prompt for _, _, prompt in before.values()}
             rewritten = {was[2] for path, was in before.items() if path in now and now[path] != was}
-            again, company = there.intersection(measured), prompts_together(model) - 1 if case.together else 0
-            count.repeats += len(rewritten) or max(0, len(again) - company)
+            count.repeats += len(rewritten) or len(there.intersection(measured))
             count.losses += len(before.keys() - now.keys())
             partial = [path for path in root.rglob(f"*{paths.PARTIAL}")]
             count.in_a_write += len(partial)
@@ -175,7 +170,6 @@ def kill(case: Case, model: cl.Model, kills: int, draw: random.Random, folder: P
 CASES = (
     Case("trajectories", cl.measure_trajectories, {}, 12),
     Case("depth", cl.measure_depth, {"ks": (5,)}, 12),
-    Case("depth, 16 prompts together", cl.measure_depth, {"ks": (5,)}, 40, together=True),
 )
 
 

@@ -21,7 +21,6 @@ import coupling_lib as cl
 from companion.notebook.choices import chosen_prompts
 from coupling_lib import paths, store
 from coupling_lib.errors import CouplingError
-from coupling_lib.inputs.given import prompts_together
 from coupling_lib.store.key import measurement_key, prompt_key
 from coupling_lib.store.limits import Until, in_shard, parse_shard
 from coupling_lib.store.sweep import stream
@@ -43,7 +42,7 @@ def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
     if key["version"] != job["version"]:
         raise CouplingError(f"{name} was planned with version {job['version']}, and the library has {key['version']} "
                             "now; plan the sweep again")  # fmt: skip
-    chosen = in_shard(inputs, shard, prompts_together(model, measured))
+    chosen = in_shard(inputs, shard)
     places = [store.place(plan["store"], key | {"prompt": prompt_key(model, prompt)}) for _, prompt in chosen]
     journal = root / "journals" / name / f"{part}.jsonl"
     journal.parent.mkdir(parents=True, exist_ok=True)

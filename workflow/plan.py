@@ -25,14 +25,13 @@ from companion.notebook.choices import chosen_prompts
 from coupling_lib import store
 from coupling_lib.blocks import fits
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.inputs.given import fitting_together
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import registry, sources
 from coupling_lib.progress import duration
 from coupling_lib.store.limits import in_shard, parts
 from coupling_lib.svd.operators import FEW_AT_ONCE, by_products
 from workflow.records import run_command, write
-from workflow.settings import MEASURES, read
+from workflow.settings import read
 
 # Python with its libraries, and how much more than the estimate a scheduler is asked for.
 _LIBRARIES, _SPARE, _SLOWER = 1.5e9, 1.3, 4
@@ -46,10 +45,10 @@ def estimate(plan: dict[str, Any]) -> pd.DataFrame:
     rows = []
     for name, job in plan["jobs"].items():
         prompts = chosen_prompts(SimpleNamespace(prompts=job["prompts"], seed=job["seed"]))
-        kept, given, together = stored(plan, job), [prompt.text for prompt in prompts], _together(job)
-        job["shards"] = min(job["shards"], max(parts(given, together)) + 1)
+        kept, given = stored(plan, job), [prompt.text for prompt in prompts]
+        job["shards"] = min(job["shards"], max(parts(given)) + 1)
         for number in range(1, job["shards"] + 1):
-            texts = [text for _, text in in_shard(given, f"{number}/{job['shards']}", together)]
+            texts = [text for _, text in in_shard(given, f"{number}/{job['shards']}")]
             there = len([text for text in texts if text in kept.index])
             left = [text for text in texts if text not in kept.index]
             tokens = [_TOKENS_PER_LETTER * len(text) for text in left]
@@ -59,13 +58,6 @@ def estimate(plan: dict[str, Any]) -> pd.DataFrame:
             row |= {"flop": work, "hours": longer / rate / 3600, "memory": memory(job), "disk": each * len(left)}
             rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _together(job: Mapping[str, Any]) -> int:
-    """Say how many prompts are measured together, so far as the model's size is known."""
-    L, d, _ = shape(job)
-    gains = getattr(MEASURES[job["measure"]], "batched", False)
-    return fitting_together(L, d) if gains and not math.isnan(L * d) else 1
 
 
 def operations(job: Mapping[str, Any], n_tokens: float, as_long: float = 1) -> float:

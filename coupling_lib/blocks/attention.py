@@ -31,7 +31,7 @@ _LARGEST = 2**22
 
 
 class KeysValues(NamedTuple):
-    """Keys and values of one attention layer, for one prompt or for T."""
+    """Keys and values of one attention layer."""
 
     keys: Tensor
     values: Tensor
@@ -48,7 +48,7 @@ class KeysValues(NamedTuple):
 
 # What the registered function consults: transformers calls it with a module and tensors, nothing else.
 _record: dict[nn.Module, KeysValues] | None = None
-_constants: dict[nn.Module, tuple[KeysValues, Tensor, Tensor | None]] = {}
+_constants: dict[nn.Module, tuple[KeysValues, Tensor]] = {}
 
 
 @contextmanager
@@ -63,11 +63,9 @@ def recording() -> Generator[dict[nn.Module, KeysValues]]:
 
 
 @contextmanager
-def frozen(
-    module: nn.Module, constants: KeysValues, positions: Tensor, padding: Tensor | None = None
-) -> Generator[None]:
+def frozen(module: nn.Module, constants: KeysValues, positions: Tensor) -> Generator[None]:
     """Let one attention layer answer a few tokens' queries against constants, inside the context."""
-    _constants[module] = (constants, positions, padding)
+    _constants[module] = (constants, positions)
     try:
         yield
     finally:
@@ -137,10 +135,7 @@ def _attention(
         if _record is not None:
             _record[module] = KeysValues(_alone(key.detach()), _alone(value.detach()))
         return eager(module, query, key, value, attention_mask, **options)
-    constants, positions, padding = _constants[module]
-    if padding is not None:
-        padding = padding.to(query.dtype)
-        attention_mask = padding if attention_mask is None else attention_mask + padding
+    constants, positions = _constants[module]
     # Soft-capped scores and attention sinks are the family's own business.
     special = options.get("softcap") is not None or options.get("s_aux") is not None or hasattr(module, "sinks")
     if special or options.get("scaling") is None:

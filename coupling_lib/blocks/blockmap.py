@@ -17,9 +17,8 @@ The route of each block is chosen at load, by what it calls, and then put to the
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from coupling_lib.blocks import choices
 from coupling_lib.blocks.attention import KeysValues, frozen, recording
-from coupling_lib.blocks.call import BlockCall, on_tensors
+from coupling_lib.blocks.call import BlockCall
 
 # A map of the chosen tokens' states, (T, s, d), to their states after the block.
 TokenMap = Callable[[Tensor], Tensor]
@@ -86,7 +85,7 @@ def has_cache(call: BlockCall, block: nn.Module) -> bool:
 def token_map(call: BlockCall, block: nn.Module, route: str, positions: Tensor) -> TokenMap:
     """Give a block as a function of the states at a few positions."""
     if route == "attention":
-        return prompts_map([call], block, positions)
+        return _attention_map(call, block, positions)
     if route == "cache":
         return _cache_map(call, block, positions)
     if route == "state":
@@ -95,42 +94,16 @@ def token_map(call: BlockCall, block: nn.Module, route: str, positions: Tensor) 
     return lambda x: call.replay(block, call.input.to(x.dtype).index_copy(1, index, x))[:, index]
 
 
-def prompts_map(calls: Sequence[BlockCall], block: nn.Module, positions: Tensor) -> TokenMap:
-    """Give a block as a map of the states at a few positions of each of several prompts, on the attention route."""
-    (name,) = calls[0].keys_values
+def _attention_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
+    (name,) = call.keys_values
     layer = block.get_submodule(name)
-    constants = [_constants(call, block, layer, name) for call in calls]
-    if len(calls) == 1:
-        few, frozen_at, padding = _few(calls[0], positions), constants[0], None
-    else:
-        few = _joined([_few(call, own[None]) for call, own in zip(calls, positions, strict=True)])
-        # Keys and values are brought to one length, and a mask hides what is beyond a prompt's end.
-        lengths = torch.tensor([each.keys.shape[2] for each in constants], device=constants[0].keys.device)
-        keys, values = (_to_one_length(parts, 2) for parts in zip(*constants, strict=True))
-        beyond = torch.arange(keys.shape[2], device=lengths.device) >= lengths[:, None, None, None]
-        frozen_at, padding = KeysValues(keys, values), keys.new_zeros(beyond.shape).masked_fill(beyond, -torch.inf)
+    constants, few = _constants(call, block, layer, name), _few(call, positions)
 
     def apply(x: Tensor) -> Tensor:
-        with frozen(layer, frozen_at, positions, padding):
+        with frozen(layer, constants, positions):
             return few.replay(block, x)
 
     return apply
-
-
-def joinable(calls: Sequence[BlockCall]) -> bool:
-    """Tell whether a block's calls for several prompts differ in nothing but what belongs to token positions."""
-    first = calls[0].arguments
-    return all(_alike(name, value, call.arguments[name]) for call in calls[1:] for name, value in first.items())
-
-
-def _alike(name: str, one: Any, other: Any) -> bool:
-    if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(map(partial(_alike, name), one, other))
-    if isinstance(one, Mapping):
-        return one is other  # none of the families passes one with something per position
-    if not isinstance(one, Tensor):
-        return type(one) is type(other) and (one is other or one == other)
-    return _belongs_to_positions(name, one) or (one.shape == other.shape and torch.equal(one, other))
 
 
 def _constants(call: BlockCall, block: nn.Module, layer: nn.Module, name: str) -> KeysValues:
@@ -146,26 +119,6 @@ def _few(call: BlockCall, positions: Tensor) -> BlockCall:
     n = call.input.shape[1]
     few = call.with_arguments(lambda name, value: _rows(name, value, positions, n))
     return replace(few, chosen=tuple(choices.rows(each, positions, n) for each in call.chosen))
-
-
-def _joined(calls: Sequence[BlockCall]) -> BlockCall:
-    """Set the chosen rows of several prompts' arguments under each other, masks brought to one length."""
-
-    def join(name: str, *values: Tensor) -> Tensor:
-        if not _belongs_to_positions(name, values[0]):
-            return values[0]
-        return _to_one_length(values, 3) if name == "attention_mask" else torch.cat(values)
-
-    given = {name: [call.arguments[name] for call in calls] for name in calls[0].arguments}
-    arguments = {name: on_tensors(partial(join, name), *each) for name, each in given.items()}
-    chosen = tuple(map(torch.cat, zip(*(call.chosen for call in calls), strict=True)))
-    return replace(calls[0], arguments=arguments, chosen=chosen)
-
-
-def _to_one_length(parts: Sequence[Tensor], dim: int) -> Tensor:
-    """Set tensors of four dimensions under each other, filled up with zeros to the longest along one of the others."""
-    longest = max(part.shape[dim] for part in parts)
-    return torch.cat([nn.functional.pad(part, (0, 0) * (3 - dim) + (0, longest - part.shape[dim])) for part in parts])
 
 
 def _cache_name(block: nn.Module) -> str | None:
@@ -272,13 +225,6 @@ def _advance(call: BlockCall, block: nn.Module, cache: DynamicCache, start: int,
     among = torch.arange(start, end, device=stream.device)[None]
     part = _few(call, among).with_arguments(lambda name, value: _keys(name, value, end, n))
     return part.with_argument(_cache_name(block), cache).replay(block, stream)
-
-
-def _belongs_to_positions(name: str, value: Tensor) -> bool:
-    """Tell what has an entry per query position: rotary tables, position ids, masks."""
-    if name == "attention_mask":
-        return value.ndim == 4
-    return name.startswith("position_embeddings") or name in ("position_ids", "cache_position")
 
 
 def _rows(name: str, value: Tensor, positions: Tensor, n: int) -> Tensor:

@@ -55,16 +55,15 @@ class BlockCall:
             return residual_stream(block(*first, **rest), stream.shape)
 
 
-def on_tensors(change: Callable[..., Any], *values: Any) -> Any:
-    """Change a tensor, or each one in a tuple, list or dictionary; of several values alike, those in the same place."""
-    first = values[0]
-    if isinstance(first, Tensor):
-        return change(*values)
-    if isinstance(first, tuple | list):
-        return type(first)(map(partial(on_tensors, change), *values))
-    if isinstance(first, Mapping) and not isinstance(first, Cache):
-        return {name: on_tensors(change, *(value[name] for value in values)) for name in first}
-    return first
+def on_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
+    """Change a tensor, or each one in a tuple, list or dictionary."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple | list):
+        return type(value)(map(partial(on_tensors, change), value))
+    if isinstance(value, Mapping) and not isinstance(value, Cache):
+        return {name: on_tensors(change, part) for name, part in value.items()}
+    return value
 
 
 def _form(value: Any) -> tuple[int, ...] | str:

@@ -6,14 +6,10 @@ from typing import Any
 
 import torch
 
-from coupling_lib.blocks.precision import arithmetic
 from coupling_lib.blocks.record import random_input
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.prompts import unreadable
 from coupling_lib.models.load import Model
-
-# What is measured together has so many prompts at most, and Jacobians of so many bytes.
-_MOST_TOGETHER, _BYTES_TOGETHER = 16, 2**25
 
 
 class UpToWidth(tuple[int, ...]):
@@ -124,16 +120,3 @@ def prompt_name(given: str | torch.Tensor) -> str:
     if isinstance(given, str):
         return given
     return f"ids {given[0].tolist()}" if given.ndim == 2 else f"image {tuple(given.shape)}"
-
-
-def prompts_together(model: Model, measure: Any = None) -> int:
-    """Say how many prompts are measured together; one, by a measure that gains nothing by more."""
-    if measure is not None and not getattr(measure, "batched", False):
-        return 1
-    return fitting_together(model.n_blocks, model.d_model, arithmetic(model.hf).itemsize)
-
-
-def fitting_together(n_blocks: float, width: float, itemsize: int = 4) -> int:
-    """Say how many short prompts are measured together, so that they do not leave the hardware idle."""
-    # Wide models keep it busy with one. So it is as many as have Jacobians of all blocks within 32 MB, at most 16.
-    return int(max(1, min(_MOST_TOGETHER, _BYTES_TOGETHER // (n_blocks * width**2 * itemsize))))

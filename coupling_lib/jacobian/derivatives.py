@@ -1,8 +1,7 @@
 """Derivatives of one block at token positions: many cotangents pulled back through one graph.
 
 A column of the Jacobian costs one token's work, see `blockmap`; d of them are pulled back together, in batches that
-fit a memory budget. Several positions of one prompt, or one position in each of several prompts, are further rows of
-the same matrix products.
+fit a memory budget. Several positions are further rows of the same matrix products.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from coupling_lib.blocks.blockmap import joinable
 from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError
 from coupling_lib.jacobian.evaluation import (
     evaluate,
@@ -62,91 +60,42 @@ def block_jacobians(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], 
         >>> cl.block_jacobians(trace, 3, [(0, 0), (2, 2)]).shape
         torch.Size([2, 96, 96])
     """
-    return _formed([trace], block, pairs, boundary, _memory(trace, len(pairs)))
+    J = torch.empty(len(pairs), trace.d_model, trace.d_model, dtype=trace.dtype, device=trace.device)
+    return form(trace, block, pairs, boundary, out=J)
 
 
-def prompts_jacobians(
-    traces: Sequence[Trace],
-    block: int,
-    pairs: Sequence[tuple[int, int]],
-    boundary: str = "block",
-    out: Tensor | None = None,
-) -> Tensor:
-    """Form the Jacobians of one block at one pair of token positions in each of several prompts, batched.
-
-    The numbers are those of `block_jacobians` for each prompt, up to rounding. Narrow models gain by it, because a
-    single short prompt leaves the hardware idle. On other routes than attention, and for families whose calls cannot
-    be joined, the prompts are taken one after the other.
-
-    Args:
-        traces: of one model, at whose states the block is linearised.
-        block: the block l, from 0.
-        pairs: `(t1, t2)` in each prompt, positions from 0; all with t1 = t2, or all without.
-        boundary: see `Trace.jacobian`.
-        out: where to write them, of the shape and dtype of the result; new memory by default.
-
-    Returns:
-        the Jacobians, shape `(len(traces), d, d)`.
-
-    Raises:
-        ParameterError: if pairs with and without t1 = t2 are mixed, or there is not one per prompt.
-        UntrustworthyResultError: see `block_jacobians`.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> model = cl.load_model("nano-neox")
-        >>> traces = [cl.trace(model, text) for text in ("It was the best of times", "it was the worst of times")]
-        >>> cl.prompts_jacobians(traces, 3, [(traced.n_tokens - 1,) * 2 for traced in traces]).shape
-        torch.Size([2, 96, 96])
-    """
-    if len(pairs) != len(traces):
-        raise ParameterError(f"pairs names {len(pairs)} pairs for {len(traces)} prompts; give one for each")
-    J = _memory(traces[0], len(pairs)) if out is None else out
-    joined = all(trace.routes[block] == "attention" and not trace.blocks.standing[block] for trace in traces)
-    if joined and len(traces) > 1 and joinable([trace.calls[block] for trace in traces]):
-        return _formed(traces, block, pairs, boundary, J)
-    for trace, pair, place in zip(traces, pairs, J, strict=True):
-        _formed([trace], block, [pair], boundary, place[None])
-    return J
-
-
-def _memory(trace: Trace, count: int) -> Tensor:
-    return torch.empty(count, trace.d_model, trace.d_model, dtype=trace.dtype, device=trace.device)
-
-
-def _formed(traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str, J: Tensor) -> Tensor:
-    """Form Jacobians at several pairs of one prompt, or at one pair of each of several, in `J` `(len(pairs), d, d)`."""
+def form(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundary: str, out: Tensor) -> Tensor:
+    """Form what `block_jacobians` does, in memory of the caller's."""
     if len({start == end for start, end in pairs}) > 1:
         raise ParameterError("pairs mixes t1 = t2 with t1 != t2; form the two kinds in two calls")
-    trace = traces[0]
     trace.check_boundary(boundary)
     # Other routes than attention take one set of positions at a time.
     together = 64 if trace.routes[block] == "attention" and not trace.blocks.standing[block] else 1
     for first in range(0, len(pairs), together):
         some = slice(first, first + together)
-        x, y = evaluate(traces[some] if len(traces) > 1 else traces, block, pairs[some], boundary)
-        rows, place = J[some].transpose(0, 1), 0
+        x, y = evaluate(trace, block, pairs[some], boundary)
+        rows, place = out[some].transpose(0, 1), 0
         # Parts of one size: a small last one would leave the matrix products idle.
-        batch = batch_size(trace, n_evaluated(trace, block, pairs[some]), beside=J.untyped_storage().nbytes())
+        batch = batch_size(trace, n_evaluated(trace, block, pairs[some]), beside=out.untyped_storage().nbytes())
         for part in rows.tensor_split(-(-len(rows) // batch)):
             units = x.new_zeros(len(part), trace.d_model)
             units.diagonal(place).fill_(1)
             part.copy_(pulled_back(y, x, units[:, None].expand(-1, len(x), -1)))
             place += len(part)
     if pairs[0][0] == pairs[0][1]:
-        J.diagonal(dim1=1, dim2=2).sub_(1)
+        out.diagonal(dim1=1, dim2=2).sub_(1)
     # One pass over each matrix; what is not a number shows in its least and largest entries.
-    for extremes, pair in zip([torch.stack(matrix.aminmax()).tolist() for matrix in J], pairs, strict=True):
+    for extremes, pair in zip([torch.stack(matrix.aminmax()).tolist() for matrix in out], pairs, strict=True):
         named = f"the Jacobian of {position_name(trace, block, pair)}"
         if not all(map(math.isfinite, extremes)):
             raise UntrustworthyResultError(f"{named} holds NaN or infinite entries; try precision='float32'")
         if not any(extremes):
             raise zero_jacobian(trace, block, pair)
     if pairs[0][0] != pairs[0][1]:
-        for number, (matrix, pair) in enumerate(zip(J, pairs, strict=True)):
+        for matrix, pair in zip(out, pairs, strict=True):
             u = random_cotangent(trace).to(matrix)
-            refuse_rounding(traces[number] if len(traces) > 1 else trace, block, pair, boundary, u, u @ matrix)
-    return J
+            refuse_rounding(trace, block, pair, boundary, u, u @ matrix)
+    return out
 
 
 def batch_size(trace: Trace, n_tokens: int, beside: int = 0) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coupling_lib.blocks import attention, precision
 from coupling_lib.blocks.agreement import holds, replay_error
-from coupling_lib.blocks.blockmap import prompts_map, state_size, token_map
+from coupling_lib.blocks.blockmap import state_size, token_map
 from coupling_lib.blocks.postnorm import without_norms
 from coupling_lib.blocks.rules import all_rules
 from coupling_lib.blocks.standing import standing, where
@@ -29,37 +29,32 @@ _INT8 = 1e-1
 _TINY = 100
 
 
-def evaluate(
-    traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], boundary: str
-) -> tuple[Tensor, Tensor]:
+def evaluate(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundary: str) -> tuple[Tensor, Tensor]:
     """Evaluate a block with a graph: the varied states at $t_1$ and the read states at $t_2$, both `(T, d)`."""
-    _check_standing(traces[0], block)
-    return _evaluated(traces[0].block(block), traces, block, pairs, boundary, traces[0].dtype)
+    _check_standing(trace, block)
+    return _evaluated(trace.block(block), trace, block, pairs, boundary, trace.dtype)
 
 
 def _evaluated(
     module: nn.Module,
-    traces: Sequence[Trace],
+    trace: Trace,
     block: int,
     pairs: Sequence[tuple[int, int]],
     boundary: str,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Evaluate a block by a copy of it in some number format."""
-    trace, calls = traces[0], [trace.calls[block] for trace in traces]
-    start, end = torch.tensor(pairs, device=calls[0].input.device).T
+    call = trace.calls[block]
+    start, end = torch.tensor(pairs, device=call.input.device).T
     one = pairs[0][0] == pairs[0][1]
     positions = start[:, None] if one else torch.stack([start, end], dim=1)
-    states = _at([call.input for call in calls], positions).to(dtype)
+    states = call.input[0][positions].to(dtype)
     with torch.enable_grad(), attention.under(module, trace.blocks.attention), all_rules(module):
         x = states[:, 0].clone().requires_grad_(True)
         few = torch.cat([x[:, None], states[:, 1:]], dim=1)
-        if len(calls) > 1:
-            map_ = prompts_map(calls, module, positions)
-        else:
-            map_ = token_map(calls[0], module, _route(trace, block, pairs), positions)
+        map_ = token_map(call, module, _route(trace, block, pairs), positions)
         y = map_(few)[:, -1]
-        _check_replay(traces, block, pairs, y.detach(), end)
+        _check_replay(trace, block, pairs, y.detach(), end)
         if boundary == "branch" and (norms := trace.blocks.post_norm.get(block)):
             with without_norms(module, norms):
                 y = map_(few)[:, -1]
@@ -68,24 +63,13 @@ def _evaluated(
         return x, y
 
 
-def _at(streams: Sequence[Tensor], positions: Tensor) -> Tensor:
-    """Take the states at positions `(T, ...)` of one prompt's stream `(1, n, d)`, or row by row of T prompts'."""
-    if len(streams) == 1:
-        return streams[0][0][positions]
-    return torch.stack([stream[0][own] for stream, own in zip(streams, positions, strict=True)])
-
-
-def _check_replay(
-    traces: Sequence[Trace], block: int, pairs: Sequence[tuple[int, int]], replayed: Tensor, end: Tensor
-) -> None:
+def _check_replay(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], replayed: Tensor, end: Tensor) -> None:
     """Refuse to differentiate a map that is not the one the model evaluated."""
-    trace, calls = traces[0], [each.calls[block] for each in traces]
-    recorded, stream = (
-        _at(states, end) for states in ([call.output for call in calls], [call.input for call in calls])
-    )
+    call = trace.calls[block]
+    recorded, stream = call.output[0][end], call.input[0][end]
     tolerance = _INT8 if trace.model.precision == "int8" else None
     for number, (found, y, x) in enumerate(zip(replayed, recorded, stream, strict=True)):
-        if not (over := replay_error(calls[0], found, y, x, tolerance)) <= 1:
+        if not (over := replay_error(call, found, y, x, tolerance)) <= 1:
             away = float((found - y.to(found.dtype)).norm() / (y - x).to(found.dtype).norm())
             raise UntrustworthyResultError(
                 f"{position_name(trace, block, pairs[number])}: replayed on its own, the block differs by {away:.1e} "
@@ -140,7 +124,7 @@ def refuse_rounding(trace: Trace, block: int, pair: tuple[int, int], boundary: s
     if trace.dtype == torch.float64 or float(product.norm()) > _TINY * torch.finfo(trace.dtype).eps * float(u.norm()):
         return
     wide = precision.dense_copy(trace.model.blocks.modules[block], torch.float64)
-    x, y = _evaluated(wide, [trace], block, [pair], boundary, torch.float64)
+    x, y = _evaluated(wide, trace, block, [pair], boundary, torch.float64)
     (wanted,) = torch.autograd.grad(y, x, u.to(y)[None], allow_unused=True, materialize_grads=True)
     if not float((wanted[0] - product.double()).norm()) <= 0.1 * float(wanted.norm()):
         raise zero_jacobian(trace, block, pair, f"rounding ({float(product.norm() / u.norm()):.0e} in {trace.dtype})")

@@ -6,8 +6,8 @@ Hugging Face's blocks return $x + f(x)$, so the identity is subtracted where $t_
 $t_1 \ne t_2$ the skip path contributes nothing.
 
 Derivatives are reverse-mode throughout (`torch.autograd.grad`, batched over cotangents). Forward mode returns zeros
-without a word on quantised layers, and on some attention kernels not at all. Several Jacobians at once, over tokens or
-prompts, are formed by `derivatives`.
+without a word on quantised layers, and on some attention kernels not at all. Jacobians at several tokens at once are
+formed by `derivatives`.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class _Graph:
     def __init__(self, jacobian: BlockJacobian):
         trace, block = jacobian.trace, jacobian.block
         pairs = [(jacobian.token_in, jacobian.token_out)]
-        self._x, self._y = evaluate([trace], block, pairs, jacobian.boundary)
+        self._x, self._y = evaluate(trace, block, pairs, jacobian.boundary)
         self._batch = batch_size(trace, n_evaluated(trace, block, pairs))
         # A token's own derivative holds the identity here; that between two tokens may be zero throughout.
         if not jacobian._checked:

@@ -37,7 +37,6 @@ def coupling_of_blocks(ds: xr.Dataset) -> xr.DataArray:
 
 
 @frame.measurement(version=3)
-@frame.batched
 @summarised(by=coupling_of_blocks)
 def measure_depth(
     model: Model,

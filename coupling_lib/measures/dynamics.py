@@ -20,7 +20,6 @@ _MAX_ENTRIES = 2**23
 
 
 @frame.measurement(version=2)
-@frame.batched
 def measure_dynamics(
     model: Model, prompts: frame.Prompts, k: int = 10, token: int = -1, seed: int = 0, n_samples: int = DRAWS
 ) -> xr.Dataset:

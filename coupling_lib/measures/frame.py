@@ -3,6 +3,7 @@
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -11,8 +12,8 @@ from tqdm import tqdm
 
 from coupling_lib import progress
 from coupling_lib.errors import ParameterError, check_whole, shown
-from coupling_lib.inputs.given import UpToWidth, inputs_for, prompt_name, prompts_together
-from coupling_lib.jacobian.derivatives import prompts_jacobians
+from coupling_lib.inputs.given import UpToWidth, inputs_for, prompt_name
+from coupling_lib.jacobian.derivatives import form
 from coupling_lib.jacobian.tracing import Trace, trace
 from coupling_lib.metrics.variants import measure_variants, names_at
 from coupling_lib.models.load import Model, load_model
@@ -27,9 +28,6 @@ Prompts = str | torch.Tensor | Iterable[Any]
 
 Variables = dict[str, Any]
 """Variables of one prompt by name: dimensions with a tensor or a list, or a single number or text."""
-
-# What is measured together has so many tokens, with padding.
-_TOKENS_TOGETHER = 1024
 
 
 def measurement(version: int) -> Callable[[Measure], Measure]:
@@ -73,17 +71,10 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
     return mark
 
 
-def batched(function: Measure) -> Measure:
-    """Mark a measure that takes less time for several prompts at once than for one after the other."""
-    # Each variable with a prompt dimension holds, up to rounding, what it holds for that prompt alone.
-    function.batched = True
-    return function
-
-
 def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]:
     """Trace prompts one after the other, with a progress bar on a terminal and none in a log."""
-    # What is measured in one go needs no bar; where it is a part of a sweep, the sweep has one.
-    silent = None if len(given) > prompts_together(model) else True
+    # A single prompt needs no bar; where it is a part of a sweep, the sweep has one.
+    silent = None if len(given) > 1 else True
     for prompt in tqdm(given, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False):
         yield trace(model, prompt)
 
@@ -167,11 +158,9 @@ def networks(
 def traced_jacobians(
     model: Model, given: Sequence[str | torch.Tensor], token: int
 ) -> Iterator[tuple[Trace, torch.Tensor]]:
-    """Trace prompts and form the Jacobian J_tt of every block at one token, for several short prompts at a time."""
-    for group in _groups(model, given):
-        J = _jacobians(group, token)
-        for number in range(len(J)):
-            yield group.pop(0), J[number]
+    """Trace prompts and form the Jacobian J_tt of every block at one token."""
+    for traced in traces(model, given):
+        yield traced, depth_jacobians(traced, token)
 
 
 def generator_for(prompt: str | torch.Tensor, seed: int) -> torch.Generator:
@@ -180,54 +169,30 @@ def generator_for(prompt: str | torch.Tensor, seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
 
 
-def _groups(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[list[Trace]]:
-    """Trace prompts, and give as many at a time as are measured together, in lists that are the caller's to empty."""
-    waiting: list[Trace] = []
-    most = prompts_together(model)
-    for traced in traces(model, given):
-        longest = max([traced.n_tokens, *(other.n_tokens for other in waiting)])
-        if waiting and (len(waiting) == most or longest * (len(waiting) + 1) > _TOKENS_TOGETHER):
-            yield waiting
-            waiting = []
-        waiting.append(traced)
-        del traced  # the next step of the loop would hold it until after its own forward pass
-    yield waiting
-
-
 def jacobians_by_prompt(
     model: Model, given: Sequence[str | torch.Tensor], token: int, boundary: str = "block"
 ) -> Iterator[torch.Tensor]:
     """Form what `traced_jacobians` does, for those who need no trace: its memory goes as the Jacobians come."""
-    for group in _groups(model, given):
-        J = _jacobians(group, token, boundary, forget=True)
-        group.clear()
-        yield from J
+    # A loop would hold each trace until after the next one's forward pass.
+    return map(partial(depth_jacobians, token=token, boundary=boundary, forget=True), traces(model, given))
 
 
 def depth_jacobians(traced: Trace, token: int, boundary: str = "block", forget: bool = False) -> torch.Tensor:
     """Form the Jacobian J_tt of every block at one token; the trace may forget each block whose Jacobian is there."""
-    return _jacobians([traced], token, boundary, forget)[0]
+    pair, width = (traced.position(token),) * 2, traced.d_model
+    J = torch.empty(traced.n_blocks, width, width, dtype=traced.dtype, device=traced.device)
+    for block in counted(traced):
+        with progress.block():
+            form(traced, block, [pair], boundary, out=J[block : block + 1])
+        if forget:
+            traced.forget(block)
+            # Memory that is given back has to be fetched again, which takes a tenth of a block's time.
+            if block % 2 or block == traced.n_blocks - 1:
+                give_back(J.nbytes)
+    return J
 
 
 def counted(traced: Trace) -> Iterable[int]:
     """Give the blocks of a model; those that are read from disk take long enough to be counted."""
     silent = None if traced.model.offloaded else True
     return tqdm(range(traced.n_blocks), desc=traced.model.name, unit="block", disable=silent, leave=False)
-
-
-def _jacobians(together: Sequence[Trace], token: int, boundary: str = "block", forget: bool = False) -> torch.Tensor:
-    """Form the Jacobians of every block in several prompts, shape `(prompts, L, d, d)`."""
-    first = together[0]
-    pairs = [(traced.position(token),) * 2 for traced in together]
-    shape = (len(together), first.n_blocks, first.d_model, first.d_model)
-    J = torch.empty(shape, dtype=first.dtype, device=first.device)
-    for block in counted(first):
-        with progress.block():
-            prompts_jacobians(together, block, pairs, boundary, out=J[:, block])
-        if forget:
-            for traced in together:
-                traced.forget(block)
-            # Memory that is given back has to be fetched again, which takes a tenth of a block's time.
-            if block % 2 or block == first.n_blocks - 1:
-                give_back(J.nbytes)
-    return J

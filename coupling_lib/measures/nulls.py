@@ -100,7 +100,6 @@ def _without_isotropic(J: torch.Tensor, ks: Sequence[int], seed: int) -> torch.T
 
 
 @frame.measurement(version=4)
-@frame.batched
 def measure_nulls(
     model: Model, prompts: frame.Prompts, ks: Sequence[int] = UpToWidth((10, 30)), token: int = -1, seed: int = 0
 ) -> xr.Dataset:
@@ -138,7 +137,6 @@ def measure_nulls(
 
 
 @frame.measurement(version=3)
-@frame.batched
 def measure_decisive(
     model: Model,
     prompts: frame.Prompts,

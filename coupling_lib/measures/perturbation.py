@@ -28,7 +28,6 @@ _LARGEST = 10
 
 
 @frame.measurement(version=2)
-@frame.batched
 def measure_perturbation(
     model: Model,
     prompts: frame.Prompts,

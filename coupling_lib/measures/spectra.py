@@ -14,7 +14,6 @@ from coupling_lib.svd.triplets import top_triplets_stacked
 
 
 @frame.measurement(version=2)
-@frame.batched
 def measure_spectra(
     model: Model, prompts: frame.Prompts, k: int = 15, token: int = -1, whole: Sequence[int] = ()
 ) -> xr.Dataset:

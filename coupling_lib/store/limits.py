@@ -25,19 +25,16 @@ def parse_shard(shard: str) -> tuple[int, int]:
     return number, count
 
 
-def parts(given: Sequence[Any], together: int) -> list[int]:
-    """Number, for each prompt, the part of the whole set that no shard divides: neighbours measured together."""
-    # A text that comes twice belongs where it first comes, or two machines would measure it.
+def parts(given: Sequence[Any]) -> list[int]:
+    """Number the prompts; a text that comes twice has the number of its first, or two machines would measure it."""
     first: dict[Any, int] = {}
-    groups = [first.setdefault(x if isinstance(x, str) else place, place) // together for place, x in enumerate(given)]
-    rank = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-    return [rank[group] for group in groups]
+    return [first.setdefault(x if isinstance(x, str) else place, len(first)) for place, x in enumerate(given)]
 
 
-def in_shard(given: Sequence[Any], shard: str | None, together: int = 1) -> list[tuple[int, Any]]:
+def in_shard(given: Sequence[Any], shard: str | None) -> list[tuple[int, Any]]:
     """Give the prompts of a shard, each with its place in the whole set."""
     number, count = (1, 1) if shard is None else parse_shard(shard)
-    numbered = zip(enumerate(given), parts(given, together), strict=True)
+    numbered = zip(enumerate(given), parts(given), strict=True)
     return [placed for placed, part in numbered if part % count == number - 1]
 
 

@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 from coupling_lib import paths
 from coupling_lib.blocks.fits import gb
-from coupling_lib.errors import CouplingError, ParameterError, shown
-from coupling_lib.inputs.given import prompt_inputs, prompt_name, prompts_together
+from coupling_lib.errors import ParameterError, shown
+from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.models.load import Model
 from coupling_lib.progress import Report
 from coupling_lib.provenance import command_line, prompts_hash
@@ -55,22 +55,17 @@ def sweep(
     What takes longer than half a minute says so: one line with the prompts, those in the store already, and the time as
     measured on the first block, then now and then a line with the time left.
 
-    Measures that gain by it get several short prompts of a narrow model at once, see `measures.frame.batched`; the
-    numbers are those of each prompt alone, up to rounding. Which these are follows from the list: what is missing after
-    a stop is measured with its company again, to the same digits, and what was kept stays.
-
     The data set grows with the number of prompts, and nothing else does: of the model's activations and Jacobians,
-    those of as many prompts as are measured together are in memory. Where even the data set is too large, take
-    `stream`.
+    those of one prompt are in memory. Where even the data set is too large, take `stream`.
 
     Args:
         measure: a function such as `measure_depth`, called as `measure(model, [prompt], **settings)`.
         model: a model from `load_model` or `wrap_model`.
         prompts: texts, tensors of `input_ids` `(1, n)`, images `(1, c, h, w)`, or `Prompt` objects.
         store: folder of all results; by default `results`, or what the environment variable `COUPLING_RESULTS` says.
-        shard: "i/n" measures the i-th of n shards and no other: every n-th prompt, or every n-th group of those that
-            are measured together. Sweeping the whole set afterwards, on the same store, measures nothing and gives the
-            bytes of an undivided run. What no prompt changes comes with shard 1.
+        shard: "i/n" measures the i-th of n shards and no other: every n-th prompt. Sweeping the whole set afterwards,
+            on the same store, measures nothing and gives the bytes of an undivided run. What no prompt changes comes
+            with shard 1.
         until: ends the sweep, in the order of the prompts, as soon as half the width of the 95 % interval of the mean
             over them is below this number; after 8 prompts at the earliest. All are measured if it never is.
         of: what `until` looks at: the name of a variable, averaged over everything but prompts, or a function of the
@@ -96,12 +91,10 @@ def sweep(
         {'prompt': 2, 'level': 13}
     """
     whole, versions = prompt_inputs(prompts, model), []
-    together = prompts_together(model, measure)
-    given = [prompt for _, prompt in in_shard(whole, shard, together)]
+    given = [prompt for _, prompt in in_shard(whole, shard)]
     if not given:
-        most = max(parts(whole, together)) + 1
-        why = f" ({model.name} is measured {together} prompts at a time)" if together > 1 else ""
-        said = f"shard {shard} of {len(whole)} prompts is empty; make at most {most} shard{'s' * (most > 1)}{why}"
+        most = max(parts(whole)) + 1
+        said = f"shard {shard} of {len(whole)} prompts is empty; make at most {most} shard{'s' * (most > 1)}"
         raise ParameterError(said)
     limit = None if until is None else Until(until, of, measure, shard, len(given))
 
@@ -157,55 +150,24 @@ def stream(
         ...     [ds.prompt.item() for ds in found] == texts
         True
     """
-    whole = prompt_inputs(prompts, model)
-    # The last digits of what is measured together depend on the company, so that each prompt has the same in any run.
-    most = prompts_together(model, measure)
-    chosen = dict(in_shard(whole, shard, most))
-    given = list(chosen.values())
+    chosen = in_shard(prompt_inputs(prompts, model), shard)
+    given = [prompt for _, prompt in chosen]
     if not callable(measure):
         raise ParameterError(f"measure is {shown(measure)}; pass a function, such as cl.measure_depth")
     shelf = _Shelf(_root(store), measure, model, settings)
     needs = partial(_needs, model, measure, settings)
     report = Report(model.name, model.n_blocks, len(given), partial(shelf.missing, given), needs)
     silent = None if len(given) > 1 else True
-    with tqdm(total=len(given), desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False) as bar:
-        for first in range(0, len(whole), most):
-            places = range(first, min(first + most, len(whole)))
-            kept = {place: shelf.find(whole[place], complete=place == 0) for place in places if place in chosen}
-            group = [whole[place] for place in places]
-            fresh = _each(measure, model, group, settings, report) if any(ds is None for ds in kept.values()) else group
-            for place, ds in zip(places, fresh, strict=True):
-                if place not in chosen:
-                    continue
-                if kept[place] is None:
-                    kept[place] = ds if place == 0 else _without_shared(ds)
-                    shelf.keep(whole[place], kept[place], complete=place == 0)
-                yield kept[place]
-                bar.update()
-
-
-def _each(
-    measure: Measure, model: Model, prompts: Sequence[Any], settings: dict[str, Any], report: Report
-) -> Iterator[xr.Dataset]:
-    """Measure prompts together and give the data set of each, as if it had been measured alone."""
-
-    def timed(together: Sequence[Any]) -> xr.Dataset:
-        # The embedded models take seconds; what a notebook shows of them is compared word for word.
-        with nullcontext() if model.source.startswith("embedded:") else report.of(len(together)):
-            return measure(model, list(together), **settings)
-
-    if len(prompts) > 1:
-        try:
-            whole = timed(prompts)
-        except CouplingError:
-            pass  # one by one, those before the one that is refused are measured and kept
-        else:
-            for number, prompt in enumerate(prompts):
-                alone = {"n_prompts": 1, "prompts_sha256": prompts_hash([prompt])}
-                yield whole.isel(prompt=[number]).assign_coords(prompt=[prompt_name(prompt)]).assign_attrs(alone)
-            return
-    for prompt in prompts:
-        yield timed([prompt])
+    for number, prompt in tqdm(chosen, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False):
+        first = number == 0
+        ds = shelf.find(prompt, complete=first)
+        if ds is None:
+            # The embedded models take seconds; what a notebook shows of them is compared word for word.
+            with nullcontext() if model.source.startswith("embedded:") else report.of_a_prompt():
+                ds = measure(model, [prompt], **settings)
+            ds = ds if first else _without_shared(ds)
+            shelf.keep(prompt, ds, complete=first)
+        yield ds
 
 
 def _root(store: str | Path | None) -> Path:

@@ -130,13 +130,6 @@ def test_a_measure_without_blocks_is_timed_by_its_first_prompt(model, tmp_path, 
     assert lines[1:] == [f"{model.name}: measured: prompt 3 of 4; about 25 s left"]
 
 
-def test_prompts_measured_together_are_timed_together(model, tmp_path, clock, capsys):
-    measure = frame.batched(slow(clock, 1, 2))
-    cl.sweep(measure, model, TEXTS * 5, store=tmp_path)  # 16 and 4, all of the second found in the store
-    (line,) = capsys.readouterr().out.splitlines()
-    assert "3 blocks, 20 prompts; about 2 min in all (7 s a prompt, measured on the first)" in line
-
-
 def test_embedded_models_and_measures_outside_a_sweep_say_nothing(clock, tmp_path, model, capsys):
     cl.sweep(slow(clock, 100, 100), cl.load_model("nano-neox"), TEXTS[:2], store=tmp_path)
     slow(clock, 100, 100)(model, TEXTS)
@@ -144,13 +137,13 @@ def test_embedded_models_and_measures_outside_a_sweep_say_nothing(clock, tmp_pat
 
 
 def test_jacobians_of_a_sweep_take_the_time(model, tmp_path, clock, capsys, monkeypatch):
-    formed = frame.prompts_jacobians
+    formed = frame.form
 
     def slowly(*given, **options):
         clock.now += 10.0
         return formed(*given, **options)
 
-    monkeypatch.setattr(frame, "prompts_jacobians", slowly)
+    monkeypatch.setattr(frame, "form", slowly)
     cl.sweep(cl.measure_spectra, model, torch.tensor([[5, 6, 7]]), store=tmp_path, k=2)
     assert "3 blocks, 1 prompt; about 30 s in all (10.0 s a block, measured on the first)" in capsys.readouterr().out
 

@@ -58,4 +58,4 @@ def test_what_was_measured_or_written_again_or_is_gone_or_spoilt_is_counted(tmp_
 def test_a_measure_that_is_noted_is_the_same_to_the_store(tmp_path):
     measure = faults.CASES[1].measure
     noted = faults.noted(measure, tmp_path / "log")
-    assert (noted.__name__, noted.version, noted.batched) == (measure.__name__, measure.version, True)
+    assert (noted.__name__, noted.version) == (measure.__name__, measure.version)

@@ -7,13 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tiny
 
 import coupling_lib as cl
 from coupling_lib import paths, store
 from coupling_lib.errors import CouplingError
-from coupling_lib.inputs import given
 from coupling_lib.store.limits import FEWEST
-from tests import tiny
 from workflow import measure as measuring
 from workflow import merge, records
 from workflow import plan as planning
@@ -22,9 +21,8 @@ from workflow.settings import plan
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """A plan of one job with six prompts in two shards, on a random model that is measured one prompt at a time."""
+    """A plan of one job with six prompts in two shards, on a random model."""
     monkeypatch.setattr(paths, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(given, "_MOST_TOGETHER", 1)
     tiny.save_llama(tmp_path / "tiny")
     asked = {"models": [str(tmp_path / "tiny")], "measures": {"depth": {"ks": [4]}}, "prompts": 6, "shards": 2}
     return plan(asked, "trial")
@@ -52,16 +50,15 @@ def test_shards_make_up_the_whole_and_the_record_changes_only_with_what_was_meas
     assert sorted(makers) == sorted(names(record["files"])) and {len(lines) for lines in makers.values()} == {1}
 
 
-def test_what_is_measured_together_is_in_one_shard_and_a_shard_of_nothing_is_merged_too(made, monkeypatch):
-    monkeypatch.setattr(given, "_MOST_TOGETHER", 4)
+def test_a_shard_of_nothing_is_merged_too(made):
     (name,) = made["jobs"]
-    places = [[record["place"] for record in records.read(measuring.measure(made, name, f"{number}/3"))["files"]]
-              for number in (1, 2, 3)]  # fmt: skip
-    assert places == [[0, 1, 2, 3], [4, 5], []]
-    made["jobs"][name]["shards"] = 3
+    places = [[record["place"] for record in records.read(measuring.measure(made, name, f"{number}/7"))["files"]]
+              for number in range(1, 8)]  # fmt: skip
+    assert places == [[0], [1], [2], [3], [4], [5], []]
+    made["jobs"][name]["shards"] = 7
     assert records.read(merge.merge(made, name))["prompts"] == 6
     planning.estimate(made)
-    assert made["jobs"][name]["shards"] == 2
+    assert made["jobs"][name]["shards"] == 6
 
 
 def test_a_shard_that_was_measured_twice_is_found_out(made, tmp_path):

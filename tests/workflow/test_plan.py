@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 import scale
+import tiny
 
 import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
-from coupling_lib.inputs import given
 from coupling_lib.models.registry import lookup
-from tests import tiny
 from workflow import plan as planning
 from workflow import settings, sweep
 
@@ -101,7 +100,7 @@ def test_what_is_not_known_is_said_to_be_unknown():
     assert "in all 4 prompts to measure: unknown time (a model's size is not known)" in text
 
 
-def test_a_job_has_no_more_shards_than_parts_that_are_measured_together():
+def test_a_job_has_no_more_shards_than_prompts():
     def shards(model: str, **changes) -> list[str]:
         made = sweep_of(model, shards=5, **changes)
         rows = planning.estimate(made)
@@ -109,13 +108,12 @@ def test_a_job_has_no_more_shards_than_parts_that_are_measured_together():
         assert rows["shard"].tolist() == [f"{number}/{job['shards']}" for number in range(1, job["shards"] + 1)]
         return rows["prompts"].tolist()
 
-    assert shards("nano-neox", prompts=40) == [16, 16, 8] and shards("nano-neox") == [4]
-    assert shards("nano-neox", measures={"trajectories": None}) == shards("llama3-8b") == [1, 1, 1, 1]
+    assert shards("nano-neox", prompts=7) == [2, 2, 1, 1, 1]
+    assert shards("nano-neox") == shards("llama3-8b") == [1, 1, 1, 1]
     assert shards("somebody/some-model") == [1, 1, 1, 1]  # whose size is not known
 
 
-def test_what_is_stored_is_not_measured_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(given, "_MOST_TOGETHER", 1)
+def test_what_is_stored_is_not_measured_again(tmp_path):
     tiny.save_llama(tmp_path / "m")
     folder = str(tmp_path / "m")
     model, prompts = cl.load_model(folder), cl.load_prompts(n=4)

@@ -140,7 +140,7 @@ def test_what_a_cotangent_costs_does_not_grow_with_the_tokens_before(name, grows
     model, counts = loaded(named(name)), []
     for n in (16, 48):
         traced = trace(model, torch.arange(1, n + 1)[None])
-        x, y = evaluation.evaluate([traced], 0, [(n - 1, n - 1)], "block")
+        x, y = evaluation.evaluate(traced, 0, [(n - 1, n - 1)], "block")
         with FlopCounterMode(display=False) as counter:
             derivatives.pulled_back(y, x, torch.eye(32, dtype=x.dtype)[:, None])
         counts.append(counter.get_total_flops())

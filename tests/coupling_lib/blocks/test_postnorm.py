@@ -141,12 +141,8 @@ def test_the_branch_is_the_sum_of_what_the_sub_layers_add(family, ends):
     torch.testing.assert_close(lazy.T @ V, formed.T @ V)
 
 
-def test_several_prompts_and_narrow_weights_have_the_same_branch():
+def test_narrow_weights_have_the_same_branch():
     model = loaded(named("bert"))
-    traces = [cl.trace(model, IDS[:, :n]) for n in (5, 11)]
-    pairs = [(trace.n_tokens - 1,) * 2 for trace in traces]
-    for trace, J in zip(traces, cl.prompts_jacobians(traces, 1, pairs, boundary="branch"), strict=True):
-        torch.testing.assert_close(J, trace.jacobian(1, boundary="branch").dense())
     narrow = cl.trace(loaded(named("bert"), torch.bfloat16), IDS).jacobian(0, boundary="branch").dense()
     wide = cl.trace(model, IDS).jacobian(0, boundary="branch").dense()
     assert narrow.dtype == torch.float32 and relative_error(narrow, wide) < 0.05

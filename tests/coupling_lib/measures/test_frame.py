@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 
 import pytest
 import tiny
 import torch
+import xarray as xr
 from families import FAMILIES
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs import given
 from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.measures import frame
+from coupling_lib.measures.nulls import measure_decisive, measure_nulls
 from coupling_lib.store import sweep as sweeps
 
 
@@ -88,8 +91,54 @@ def test_a_sweep_shows_one_progress_bar_over_its_prompts(tmp_path, monkeypatch, 
     name = f"{model.name}: prompts"
     cl.sweep(cl.measure_depth, model, ["one", "two", "three"], store=tmp_path, ks=(2,))
     assert shown == [(name, 3)]
-    most = given.prompts_together(model)
-    cl.measure_depth(model, ["one"] * (most + 1), ks=(2,))
-    assert shown == [(name, 3), (name, most + 1)]
-    cl.measure_depth(model, ["one"] * most, ks=(2,))
+    cl.measure_depth(model, ["one", "two"], ks=(2,))
+    assert shown == [(name, 3), (name, 2)]
+    cl.measure_depth(model, ["one"], ks=(2,))
     assert len(shown) == 2
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    tiny.save_llama(path)
+    return cl.load_model(path)
+
+
+def test_jacobians_of_spent_traces_are_the_same_and_their_memory_is_free(model):
+    wanted = [J for _, J in frame.traced_jacobians(model, ["one", "It was the best of times"], -1)]
+    found = frame.jacobians_by_prompt(model, ["one", "It was the best of times"], -1)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+    gc.collect()
+    gc.disable()  # memory is to be free at once, not when cycles are next looked for
+    try:
+        trace = cl.trace(model, "It was the best of times")
+        first = trace.calls[0]
+        kept = [weakref.ref(part) for part in (first.input, *next(iter(first.keys_values.values())))]
+        del first
+        assert torch.equal(frame.depth_jacobians(trace, -1, forget=True), wanted[1])
+        assert [part() for part in kept] == [None] * 3
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("measure", "settings"),
+    [
+        (cl.measure_depth, {"ks": (4,)}),
+        (cl.measure_spectra, {"k": 4, "whole": (1,)}),
+        (measure_nulls, {"ks": (4,)}),
+        (measure_decisive, {"ks": (4,)}),
+        (cl.measure_dynamics, {"k": 4}),
+        (cl.measure_perturbation, {"noise": (0.1,)}),
+    ],
+)
+def test_every_measure_gives_for_several_prompts_what_it_gives_for_each_alone(model, measure, settings):
+    texts = ["It was the best of times", "it was", "What is the capital of France? The capital is"]
+    together = measure(model, texts, **settings)
+    for number, text in enumerate(texts):
+        alone = measure(model, [text], **settings)
+        shared = [name for name, variable in alone.data_vars.items() if "prompt" not in variable.dims]
+        xr.testing.assert_allclose(
+            together.isel(prompt=[number]).drop_vars(shared), alone.drop_vars(shared), rtol=1e-3, atol=1e-4
+        )

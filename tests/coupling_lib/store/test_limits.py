@@ -12,8 +12,7 @@ import xarray as xr
 import coupling_lib as cl
 from coupling_lib import store
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs import given
-from coupling_lib.inputs.given import prompt_inputs, prompt_name, prompts_together
+from coupling_lib.inputs.given import prompt_inputs, prompt_name
 from coupling_lib.measures.depth import coupling_of_blocks
 from coupling_lib.provenance import provenance
 from coupling_lib.store import limits
@@ -49,24 +48,19 @@ def files_of(root) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "measure", "settings", "most", "together"),
+    ("name", "measure", "settings"),
     [
-        ("nano-neox", cl.measure_depth, {"ks": (2,)}, 7, 7),
-        ("tiny", cl.measure_depth, {"ks": (2,)}, 1, 1),  # as wide models are measured
-        ("tiny", cl.measure_trajectories, {}, 7, 1),
+        ("nano-neox", cl.measure_depth, {"ks": (2,)}),
+        ("tiny", cl.measure_depth, {"ks": (2,)}),
+        ("tiny", cl.measure_trajectories, {}),
     ],
 )
-def test_merged_shards_are_the_bytes_of_a_plain_run(
-    model, tmp_path, monkeypatch, name, measure, settings, most, together
-):
-    monkeypatch.setattr(given, "_MOST_TOGETHER", most)
+def test_merged_shards_are_the_bytes_of_a_plain_run(model, tmp_path, name, measure, settings):
     model = model if name == "tiny" else cl.load_model(name)
     texts = [prompt.text for prompt in cl.load_prompts(n=23)]
-    assert prompts_together(model, measure) == together
-    texts[9] = texts[2]  # of the first group of seven, and once more in the second
-    parts = limits.parts(texts, together)
-    if together == 7:
-        assert parts == [0] * 7 + [1, 1, 0] + [1] * 4 + [2] * 7 + [3] * 2
+    texts[9] = texts[2]
+    parts = limits.parts(texts)
+    assert parts == [*range(9), 2, *range(9, 22)]
     whole = cl.sweep(measure, model, texts, store=tmp_path / "plain", **settings)
     for count in (2, 3):
         store_of = tmp_path / str(count)
@@ -82,7 +76,6 @@ def test_merged_shards_are_the_bytes_of_a_plain_run(
 
 def test_a_sweep_that_goes_on_gives_the_bytes_of_an_undisturbed_run(tmp_path):
     neox, texts = cl.load_model("nano-neox"), [prompt.text for prompt in cl.load_prompts(n=20)]
-    assert 1 < prompts_together(neox) < len(texts)  # two groups, the second of them smaller
 
     def swept() -> bytes:
         return netcdf(cl.sweep(cl.measure_depth, neox, texts, ks=(2,), store=tmp_path))
@@ -112,19 +105,10 @@ def test_what_no_prompt_changes_comes_with_the_first_shard(model, tmp_path):
     first, second = (cl.sweep(Counted(), model, TEXTS, store=tmp_path, shard=shard) for shard in ("1/2", "2/2"))
     assert "shared" in first and "shared" not in second
     assert list(stream(Counted(), model, TEXTS[:2], store=tmp_path, shard="3/3")) == []
-    with pytest.raises(ParameterError, match=r"shard 3/3 of 2 prompts is empty; make at most 2 shards"):
+    with pytest.raises(ParameterError, match=r"shard 3/3 of 2 prompts is empty; make at most 2 shards$"):
         cl.sweep(Counted(), model, TEXTS[:2], store=tmp_path, shard="3/3")
-
-
-def test_an_empty_shard_says_how_many_there_can_be_of_what_is_measured_together(tmp_path):
-    neox, texts = cl.load_model("nano-neox"), [f"{number} times" for number in range(20)]
-    said = r"^shard 3/3 of 20 prompts is empty; make at most 2 shards \(nano-neox is measured 16 prompts at a time\)$"
-    with pytest.raises(ParameterError, match=said):
-        cl.sweep(cl.measure_depth, neox, texts, ks=(2,), store=tmp_path, shard="3/3")
-    with pytest.raises(ParameterError, match=r"shard 2/2 of 3 prompts is empty; make at most 1 shard \("):
-        cl.sweep(cl.measure_depth, neox, texts[:3], ks=(2,), store=tmp_path, shard="2/2")
-    assert list(stream(cl.measure_depth, neox, texts[:3], ks=(2,), store=tmp_path, shard="2/2")) == []
-    assert store.listing(root=tmp_path).empty
+    with pytest.raises(ParameterError, match=r"shard 2/2 of 3 prompts is empty; make at most 1 shard$"):
+        cl.sweep(Counted(), model, TEXTS[:1] * 3, store=tmp_path, shard="2/2")
 
 
 @pytest.mark.parametrize(
