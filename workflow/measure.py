@@ -22,10 +22,11 @@ from companion.notebook.choices import chosen_prompts
 from coupling_lib import paths, store
 from coupling_lib.errors import CouplingError
 from coupling_lib.store.key import measurement_key, prompt_key
-from coupling_lib.store.limits import Until, in_shard, parse_shard
+from coupling_lib.store.shards import in_shard, parse_shard
 from coupling_lib.store.sweep import stream
 from workflow.records import lines, note, read, run_command, write
 from workflow.settings import MEASURES
+from workflow.until import Until
 
 
 def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
@@ -46,7 +47,7 @@ def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
     places = [store.place(plan["store"], key | {"prompt": prompt_key(model, prompt)}) for _, prompt in chosen]
     journal = root / "journals" / name / f"{part}.jsonl"
     journal.parent.mkdir(parents=True, exist_ok=True)
-    limit = None if job["until"] is None else Until(job["until"], job["of"], measured, None, len(inputs))
+    limit = None if job["until"] is None else Until(job["until"], job["of"], len(inputs))
     datasets = stream(measured, model, inputs, store=_store(plan), shard=shard, **job["settings"])
     files = []
     for (place, _), path in zip(chosen, places, strict=True):

@@ -28,7 +28,7 @@ from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import registry, sources
 from coupling_lib.progress import duration
-from coupling_lib.store.limits import in_shard, parts
+from coupling_lib.store.shards import in_shard, parts
 from coupling_lib.svd.operators import FEW_AT_ONCE, by_products
 from workflow.records import run_command, write
 from workflow.settings import read

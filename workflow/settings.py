@@ -111,6 +111,9 @@ def plan(given: Any, name: str) -> dict[str, Any]:
     if chosen["until"] is not None and chosen["shards"] > 1:
         raise ConfigError(f"until is {chosen['until']!r}, which needs all prompts in one job, and shards is "
                           f"{chosen['shards']}; leave one of them out")  # fmt: skip
+    if chosen["until"] is not None and not chosen["of"] and set(chosen["measures"]) != {"depth"}:
+        raise ConfigError("until needs to know of which number, and only depth has a main one; give of the name of a "
+                          "variable")  # fmt: skip
     models = [_model(number, entry) for number, entry in enumerate(chosen["models"])]
     names = _names(models)
     measures = {m: _settings(m, settings, models) for m, settings in chosen["measures"].items()}

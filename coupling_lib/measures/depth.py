@@ -22,7 +22,6 @@ from coupling_lib.metrics.spectrum import frobenius_estimate, probes
 from coupling_lib.metrics.summaries import interval
 from coupling_lib.metrics.variants import VARIANTS, chosen_variants, locality, measure_variants, names_at
 from coupling_lib.models.load import Model
-from coupling_lib.store.limits import summarised
 from coupling_lib.store.sweep import sweep
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
@@ -37,7 +36,6 @@ def coupling_of_blocks(ds: xr.Dataset) -> xr.DataArray:
 
 
 @frame.measurement(version=3)
-@summarised(by=coupling_of_blocks)
 def measure_depth(
     model: Model,
     prompts: frame.Prompts,

@@ -28,7 +28,7 @@ from coupling_lib.provenance import command_line, prompts_hash
 from coupling_lib.store import StoreWarning, join_prompts, write
 from coupling_lib.store.files import find, place, roots
 from coupling_lib.store.key import measurement_key, prompt_key
-from coupling_lib.store.limits import Summary, Until, in_shard, parts
+from coupling_lib.store.shards import in_shard, parts
 
 Prompts = str | torch.Tensor | Iterable[Any]
 Measure = Callable[..., xr.Dataset]
@@ -41,8 +41,6 @@ def sweep(
     *,
     store: str | Path | None = None,
     shard: str | None = None,
-    until: float | None = None,
-    of: str | Summary | None = None,
     **settings: Any,
 ) -> xr.Dataset:
     """Measure many prompts, keep each as soon as it is done, and repeat nothing that was finished.
@@ -66,17 +64,11 @@ def sweep(
         shard: "i/n" measures the i-th of n shards and no other: every n-th prompt. Sweeping the whole set afterwards,
             on the same store, measures nothing and gives the bytes of an undivided run. What no prompt changes comes
             with shard 1.
-        until: ends the sweep, in the order of the prompts, as soon as half the width of the 95 % interval of the mean
-            over them is below this number; after 8 prompts at the earliest. All are measured if it never is.
-        of: what `until` looks at: the name of a variable, averaged over everything but prompts, or a function of the
-            data set of one prompt; by default the measure's main number, where it has one (`measure_depth`: the
-            coupling of different blocks at the largest K).
         settings: keyword arguments of `measure`, plain values.
 
     Returns:
         what `measure(model, prompts, **settings)` returns. Where entries of different prompts differ in length, the
-        shorter are filled up with NaN. The attribute `versions` names all that were used, if these are several; with
-        `until`, `stopped` says after how many prompts the sweep ended and why, and `half_width` is the one reached.
+        shorter are filled up with NaN. The attribute `versions` names all that were used, if these are several.
 
     Raises:
         ParameterError: if there is no prompt, or `measure` refuses one; if a shard does not exist or is empty.
@@ -96,21 +88,17 @@ def sweep(
         most = max(parts(whole)) + 1
         said = f"shard {shard} of {len(whole)} prompts is empty; make at most {most} shard{'s' * (most > 1)}"
         raise ParameterError(said)
-    limit = None if until is None else Until(until, of, measure, shard, len(given))
 
     def noted() -> Iterator[xr.Dataset]:
         for ds in stream(measure, model, whole, store=store, shard=shard, **settings):
             versions.append(ds.attrs.get("versions", ""))
             yield ds
-            if limit is not None and limit.enough(ds):
-                return
 
     joined = join_prompts(noted())
-    given = given[: len(versions)]
     present = {"n_prompts": len(given), "prompts_sha256": prompts_hash(given)}
     present |= {"versions": "; ".join(dict.fromkeys(versions)), "command": command_line()}
     present = {name: value for name, value in present.items() if name in joined.attrs}
-    return joined.assign_attrs(present | (limit.record() if limit else {}))
+    return joined.assign_attrs(present)
 
 
 def stream(

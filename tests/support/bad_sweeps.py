@@ -1,10 +1,9 @@
-"""Sweeps that cannot be: their prompts, settings, shards, ends and stores."""
+"""Sweeps that cannot be: their prompts, settings, shards and stores."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from bad_inputs import CODE, TEXT, Bad, Rig
 
 import coupling_lib as cl
@@ -37,9 +36,6 @@ SWEEPS = [
     swept("an empty shard", r"shard 2/2 of 1 prompts is empty; make at most 1 shard", shard="2/2"),
     swept("shard 0", "shard is '0/2'; it must be a text i/n with i from 1 to n", shard="0/2"),
     swept("shard of code", 'shard is "__import__.*touch ran.*; it must be a text i/n', shard=CODE),
-    swept("until NaN", "until is nan; it must be a number above 0", until=np.nan),
-    swept("until of a shard", "until needs all prompts in one sweep, and shard is '1/2'", until=0.1, shard="1/2"),
-    swept("until of no variable", "of is 'misc', which is no variable of numbers of each prompt", until=0.1, of="misc"),
     Bad(
         "a store that is a file",
         lambda rig: cl.sweep(cl.measure_depth, rig.model, [TEXT], ks=(3,), store=rig.file("taken", "")),

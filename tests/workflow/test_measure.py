@@ -12,11 +12,11 @@ import tiny
 import coupling_lib as cl
 from coupling_lib import paths, store
 from coupling_lib.errors import CouplingError
-from coupling_lib.store.limits import FEWEST
 from workflow import measure as measuring
 from workflow import merge, records
 from workflow import plan as planning
 from workflow.settings import plan
+from workflow.until import FEWEST
 
 
 @pytest.fixture

@@ -120,6 +120,10 @@ BAD = [
     (with_(until="0.01"), "until is '0.01' (str)"),
     (with_(until=float("nan")), "until is nan (float)"),
     (with_(until=0.01, shards=2), "until is 0.01, which needs all prompts in one job, and shards is 2"),
+    (
+        with_(until=0.01, measures={"spectra": {"k": 4}}),
+        "until needs to know of which number, and only depth has a main",
+    ),
     (with_(of=3), "of is 3 (int); expected the name of a variable"),
     (with_(measures=["depth"]), "measures is ['depth'] (list); expected measures with their settings"),
     (with_(measures={}), "measures is {} (dict)"),

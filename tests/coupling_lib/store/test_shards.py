@@ -1,4 +1,4 @@
-"""Shards and early ends: what is measured is the same number, by whomever and however often it was divided."""
+"""Shards: what is measured is the same number, by whomever and however often it was divided."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import coupling_lib as cl
 from coupling_lib import store
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import prompt_inputs, prompt_name
-from coupling_lib.measures.depth import coupling_of_blocks
 from coupling_lib.provenance import provenance
-from coupling_lib.store import limits
+from coupling_lib.store import shards
 from coupling_lib.store.sweep import stream
 
 TEXTS = [f"It was the {word} of times" for word in ("best", "worst", "first", "last", "age", "season", "epoch")]
@@ -59,7 +58,7 @@ def test_merged_shards_are_the_bytes_of_a_plain_run(model, tmp_path, name, measu
     model = model if name == "tiny" else cl.load_model(name)
     texts = [prompt.text for prompt in cl.load_prompts(n=23)]
     texts[9] = texts[2]
-    parts = limits.parts(texts)
+    parts = shards.parts(texts)
     assert parts == [*range(9), 2, *range(9, 22)]
     whole = cl.sweep(measure, model, texts, store=tmp_path / "plain", **settings)
     for count in (2, 3):
@@ -96,9 +95,9 @@ def test_a_shard_measures_its_own_prompts_and_each_prompt_belongs_to_one(model, 
     assert sorted(counted.seen) == sorted(TEXTS)
     ds = cl.sweep(counted, model, twice, store=tmp_path)
     assert ds.prompt.values.tolist() == twice and len(counted.seen) == len(TEXTS)
-    homes = [limits.in_shard(twice, f"{number}/5") for number in range(1, 6)]
+    homes = [shards.in_shard(twice, f"{number}/5") for number in range(1, 6)]
     assert sorted(itertools.chain(*homes)) == list(enumerate(twice))
-    assert limits.in_shard(twice, None) == list(enumerate(twice))
+    assert shards.in_shard(twice, None) == list(enumerate(twice))
 
 
 def test_what_no_prompt_changes_comes_with_the_first_shard(model, tmp_path):
@@ -118,69 +117,3 @@ def test_what_is_no_shard_is_refused(model, tmp_path, shard):
     with pytest.raises(ParameterError, match=r"it must be a text i/n with i from 1 to n, such as '2/3'"):
         cl.sweep(Counted(), model, TEXTS, store=tmp_path, shard=shard)
     assert store.listing(root=tmp_path).empty
-
-
-def names(count: int) -> list[str]:
-    return [f"prompt {number:03d}" for number in range(count)]
-
-
-def test_a_sweep_ends_where_half_the_interval_is_below_what_was_asked(model, tmp_path):
-    texts = names(200)
-    draws = np.random.default_rng(0).normal(3.0, 0.5, len(texts))
-    counted = Counted(zip(texts, draws, strict=True))
-    ds = cl.sweep(counted, model, texts, store=tmp_path, until=0.1, of="value")
-    n = ds.sizes["prompt"]
-    # 1.96 * 0.5 / sqrt(n) is 0.1 at n = 96; the sample's own spread stands for 0.5.
-    assert 70 < n < 130 and counted.seen == texts[:n]
-    halves = [limits.mean_interval(draws[:m]) for m in (n - 1, n)]
-    before, after = (float(found.high - found.low) / 2 for found in halves)
-    assert after < 0.1 <= before and ds.attrs["half_width"] == after and ds.attrs["until"] == 0.1
-    said = f"after {n} of 200 prompts: half width {after:.3g} of the 95 % interval of the mean value is below 0.1"
-    assert ds.attrs["stopped"] == said and ds.attrs["n_prompts"] == n
-    again = cl.sweep(counted, model, texts, store=tmp_path, until=0.1, of=lambda one: one.value.isel(part=0))
-    assert len(counted.seen) == n and again.attrs["half_width"] == after
-    assert netcdf(again.drop_attrs()) == netcdf(ds.drop_attrs())
-
-
-def test_it_never_ends_before_the_fewest_and_says_where_it_was_not_reached(model, tmp_path):
-    texts = names(12)
-    ds = cl.sweep(Counted((text, 1.0) for text in texts), model, texts, store=tmp_path, until=0.01, of="value")
-    assert ds.sizes["prompt"] == limits.FEWEST == 8 and ds.attrs["half_width"] == 0
-    wide = Counted((text, float(place % 2)) for place, text in enumerate(texts))
-    wide.version = 2
-    ds = cl.sweep(wide, model, texts, store=tmp_path, until=0.01, of="value")
-    assert ds.sizes["prompt"] == 12 and ds.attrs["half_width"] > 0.2
-    assert ds.attrs["stopped"].startswith("not early, after 12 of 12 prompts: half width 0.3")
-    assert "stopped" not in cl.sweep(wide, model, texts, store=tmp_path).attrs
-
-
-def test_coupling_across_depth_has_a_main_number(model, tmp_path):
-    ds = cl.sweep(cl.measure_depth, model, names(10), store=tmp_path, ks=(2, 4), until=0.9)
-    assert ds.sizes["prompt"] == 8 and "of the mean coupling_of_blocks is below 0.9" in ds.attrs["stopped"]
-    off = ~np.eye(model.n_blocks, dtype=bool)
-    wanted = [1 - float(x[off].mean()) for x in ds.normalized_miscoupling.sel(k=4).values.astype(float)]
-    np.testing.assert_allclose(coupling_of_blocks(ds), wanted, rtol=1e-6)
-    half = limits.mean_interval(np.array(wanted))
-    assert ds.attrs["half_width"] == pytest.approx(float(half.high - half.low) / 2, rel=1e-5)
-
-
-@pytest.mark.parametrize("until", [0, -0.1, float("nan"), float("inf"), "0.01", True, [0.1]])
-def test_what_is_no_width_is_refused(model, tmp_path, until):
-    with pytest.raises(ParameterError, match=r"it must be a number above 0, the half width to reach, as 0\.01"):
-        cl.sweep(Counted(), model, TEXTS, store=tmp_path, until=until, of="value")
-    assert store.listing(root=tmp_path).empty
-
-
-def test_what_until_looks_at_must_be_there(model, tmp_path):
-    refused = [
-        (Counted(), None, "measure_counted has no main one; give of= the name of one of its variables"),
-        (Counted(), "shared", "of is 'shared', which is no variable of numbers of each prompt; give of= one of value,"),
-        (Counted(), "vlaue", "give of= one of value, or a function of the data set"),
-        (Counted(), 3, "of is 3; give of= one of value"),
-        (Counted(), lambda ds: ds.value.isel(part=1), "of gives nan for the prompt 'It was the best of times'"),
-    ]
-    for measure, of, said in refused:
-        with pytest.raises(ParameterError, match=said):
-            cl.sweep(measure, model, TEXTS, store=tmp_path, until=0.1, of=of)
-    with pytest.raises(ParameterError, match=r"until needs all prompts in one sweep, and shard is '1/2'"):
-        cl.sweep(Counted(), model, TEXTS, store=tmp_path, until=0.1, of="value", shard="1/2")
