@@ -12,17 +12,19 @@ Any operator will do that has a `shape` and the products `operator @ (d, m)` and
 import math
 from typing import Any, NamedTuple
 
+import scipy.linalg
 import torch
 from torch import Tensor
 
 from coupling_lib.errors import UntrustworthyResultError, check_whole
-from coupling_lib.svd.eigenvectors import top_eigenvectors
 
 BLOCK = 16
 # Passes of orthogonalisation after the first; one does unless a column lies in the basis.
 _PASSES = 5
 # Residuals that rounding lets the recurrence reach, relative to s_1.
 FLOOR = {torch.float32: 3e-7, torch.float64: 1e-14}
+# Up to this width the complete eigensolver of torch is the faster one; above it scipy's for a few eigenvectors.
+_PARTIAL_WIDTH = 512
 
 
 class KrylovTriplets(NamedTuple):
@@ -110,6 +112,17 @@ def columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float], par
         return most
     rate = math.log(earlier[1] / excess) / (columns - earlier[0])
     return min(most, int(haste * math.log(excess) / rate))
+
+
+def top_eigenvectors(G: Tensor, k: int) -> Tensor:
+    """Give orthonormal eigenvectors of the k largest eigenvalues of a symmetric matrix, largest first."""
+    n = G.shape[-1]
+    if n <= _PARTIAL_WIDTH or 4 * k > n or G.device.type != "cpu":
+        return torch.linalg.eigh(G).eigenvectors[..., n - k :].flip(-1)
+    if G.ndim > 2:
+        return torch.stack([top_eigenvectors(one, k) for one in G])
+    vectors = scipy.linalg.eigh(G.numpy(), subset_by_index=(n - k, n - 1), driver="evr", check_finite=False)[1]
+    return torch.from_numpy(vectors).flip(-1)
 
 
 class _Bases:

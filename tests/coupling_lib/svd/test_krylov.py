@@ -11,7 +11,7 @@ from scipy.sparse.linalg import svds
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.svd.krylov import golub_kahan
+from coupling_lib.svd.krylov import golub_kahan, top_eigenvectors
 from coupling_lib.svd.operators import as_linear_operator, as_torch_operator, fewer_products
 from coupling_lib.svd.triplets import IllDefinedSubspaceWarning, top_triplets
 
@@ -245,3 +245,9 @@ def test_products_pay_only_for_few_triplets_of_wide_models():
     assert not fewer_products(d=2048, k=10, n_blocks=16) and fewer_products(d=2560, k=10, n_blocks=32)
     assert fewer_products(d=4096, k=10, n_blocks=32) and fewer_products(d=4096, k=30, n_blocks=32)
     assert not fewer_products(d=4096, k=50, n_blocks=32)
+
+
+@pytest.mark.parametrize("n", [40, 400, 600])
+def test_top_eigenvectors_are_the_last_of_the_complete_decomposition(n):
+    G = torch.diag_embed(torch.arange(1, n + 1, dtype=torch.float64).expand(2, n))
+    torch.testing.assert_close(top_eigenvectors(G, 3).abs(), torch.eye(n).flip(1)[:, :3].double().expand(2, n, 3))
