@@ -23,7 +23,7 @@ from coupling_lib.jacobian.evaluation import (
     refuse_rounding,
     zero_jacobian,
 )
-from coupling_lib.svd.memory import budget, ran_out
+from coupling_lib.memory import budget, ran_out
 
 if TYPE_CHECKING:
     from coupling_lib.jacobian.tracing import Trace

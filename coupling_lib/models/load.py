@@ -37,9 +37,9 @@ from coupling_lib.errors import (
     check_whole,
     shown,
 )
+from coupling_lib.memory import ran_out
 from coupling_lib.models import adapters, architecture, checked, sources
 from coupling_lib.models import untrained as fresh_weights
-from coupling_lib.svd.memory import ran_out
 
 
 @dataclass(frozen=True, eq=False)

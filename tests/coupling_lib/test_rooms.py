@@ -88,8 +88,8 @@ def test_imports_inside_functions_count_and_those_for_annotations_do_not():
     assert imports(inside + annotations) == {"coupling_lib.svd.krylov"}
 
 
-def test_the_ground_floor_holds_at_most_five_files():
-    assert len(list((ROOT / "coupling_lib").glob("*.py"))) <= 5
+def test_the_ground_floor_holds_at_most_six_files():
+    assert len(list((ROOT / "coupling_lib").glob("*.py"))) <= 6
 
 
 def test_every_file_is_short():
