@@ -18,7 +18,7 @@ import psutil
 import torch
 
 from coupling_lib import provenance
-from coupling_lib.svd.memory import give_back
+from coupling_lib.memory import give_back
 
 T = TypeVar("T")
 

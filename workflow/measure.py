@@ -24,9 +24,9 @@ from coupling_lib.errors import CouplingError
 from coupling_lib.store.key import measurement_key, prompt_key
 from coupling_lib.store.shards import in_shard, parse_shard
 from coupling_lib.store.sweep import stream
+from workflow import until
 from workflow.records import lines, note, read, run_command, write
 from workflow.settings import MEASURES
-from workflow.until import Until
 
 
 def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
@@ -47,7 +47,7 @@ def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
     places = [store.place(plan["store"], key | {"prompt": prompt_key(model, prompt)}) for _, prompt in chosen]
     journal = root / "journals" / name / f"{part}.jsonl"
     journal.parent.mkdir(parents=True, exist_ok=True)
-    limit = None if job["until"] is None else Until(job["until"], job["of"], len(inputs))
+    values: list[float] = []  # what is looked at to end early
     datasets = stream(measured, model, inputs, store=_store(plan), shard=shard, **job["settings"])
     files = []
     for (place, _), path in zip(chosen, places, strict=True):
@@ -62,11 +62,13 @@ def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
             # What was damaged, or removed since it was made, is rightly measured again.
             again = "damaged" if before else "removed" if noted else ""
             note(journal, record | {"again": again} | _whereabouts())
-        if limit is not None and limit.enough(ds):
-            break
+        if job["until"] is not None:
+            values.append(until.number_of(ds, job["of"]))
+            if until.is_reached(values, job["until"]):
+                break
     receipt = {"job": name, "shard": shard, "prompts": len(inputs), "files": files}
     target = root / "measured" / name / f"{part}.json"
-    return write(target, receipt | (limit.record() if limit and files else {}))
+    return write(target, receipt | (until.record(values, job["until"], job["of"], len(inputs)) if values else {}))
 
 
 def _store(plan: dict[str, Any]) -> Path | None:

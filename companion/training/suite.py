@@ -13,7 +13,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -23,22 +23,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from companion.training import run_files, suite_table, text
 from companion.training.drop_path import drop_blocks
-from companion.training.language import RECIPES, Recipe, configuration, fit, initialise, loss
+from companion.training.language import RECIPES, configuration, fit, initialise, loss
+from companion.training.suite_table import SuiteRecipe
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.models.load import load_model, wrap_model
 
 _PARAGRAPHS = 4000
-
-
-@dataclass(frozen=True)
-class SuiteRecipe(Recipe):
-    """A recipe with what the suite varies besides."""
-
-    dropout: float = 0.0
-    stochastic_depth: float = 0.0
-    corpus: str = "given"
-    precision: str = "bfloat16"
 
 
 BASE = SuiteRecipe(

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
@@ -17,7 +16,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from companion.training import run_files
-from companion.training.language import validation_windows
+from companion.training.language import Recipe, validation_windows
 from companion.training.text import Corpus
 from coupling_lib import paths
 from coupling_lib.inputs.prompts import load_prompts
@@ -27,9 +26,6 @@ from coupling_lib.measures.trajectories import SCORES, measure_trajectories
 from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.variants import VARIANTS, different_pairs
 from coupling_lib.models.load import Model
-
-if TYPE_CHECKING:
-    from companion.training.suite import SuiteRecipe
 
 N_PROMPTS = 8
 KS = {"5": 5, "10": 10, "tenth": None}
@@ -49,6 +45,16 @@ _all: mean over all pairs, the diagonal included; _sd: standard deviation over p
 _null: its mean with the same singular values and random orthogonal bases (measures.random_bases.null_of: closed form
 of the mean square and {DRAWS:,} draws), over all blocks.
 The untrained value of a model is its row at step 0. train_seconds: to that step, on the cpu and threads named."""
+
+
+@dataclass(frozen=True)
+class SuiteRecipe(Recipe):
+    """A recipe with what the suite varies besides."""
+
+    dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    corpus: str = "given"
+    precision: str = "bfloat16"
 
 
 def measure(model: Model) -> dict[str, float | int | str]:

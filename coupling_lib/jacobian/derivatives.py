@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError
 from coupling_lib.jacobian.evaluation import (
+    Traced,
     evaluate,
     n_evaluated,
     position_name,
@@ -23,10 +23,7 @@ from coupling_lib.jacobian.evaluation import (
     refuse_rounding,
     zero_jacobian,
 )
-from coupling_lib.svd.memory import budget, ran_out
-
-if TYPE_CHECKING:
-    from coupling_lib.jacobian.tracing import Trace
+from coupling_lib.memory import budget, ran_out
 
 # Bytes that the intermediate tensors of one batch of cotangents may take. Fewer and larger batches are faster, because
 # each of them reads all of a block's weights; beside large results they take half as much.
@@ -37,7 +34,7 @@ _LARGEST_BATCH = 1024
 _AT_MOST: dict[str, int] = {}
 
 
-def block_jacobians(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundary: str = "block") -> Tensor:
+def block_jacobians(trace: Traced, block: int, pairs: Sequence[tuple[int, int]], boundary: str = "block") -> Tensor:
     """Form the residual Jacobians of one block at several pairs of token positions, batched (paper, section 2).
 
     Args:
@@ -64,7 +61,7 @@ def block_jacobians(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], 
     return form(trace, block, pairs, boundary, out=J)
 
 
-def form(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundary: str, out: Tensor) -> Tensor:
+def form(trace: Traced, block: int, pairs: Sequence[tuple[int, int]], boundary: str, out: Tensor) -> Tensor:
     """Form what `block_jacobians` does, in memory of the caller's."""
     if len({start == end for start, end in pairs}) > 1:
         raise ParameterError("pairs mixes t1 = t2 with t1 != t2; form the two kinds in two calls")
@@ -98,7 +95,7 @@ def form(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundary: s
     return out
 
 
-def batch_size(trace: Trace, n_tokens: int, beside: int = 0) -> int:
+def batch_size(trace: Traced, n_tokens: int, beside: int = 0) -> int:
     """Give how many cotangents fit into the memory budget at once, beside so many bytes of results."""
     # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
     each = 16 * n_tokens * trace.d_model * trace.dtype.itemsize

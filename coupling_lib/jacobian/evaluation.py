@@ -7,7 +7,7 @@ within rounding of what it gave there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from coupling_lib.blocks import attention, precision
 from coupling_lib.blocks.agreement import holds, replay_error
 from coupling_lib.blocks.blockmap import state_size, token_map
+from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.postnorm import without_norms
+from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.rules import all_rules
 from coupling_lib.blocks.standing import standing, where
 from coupling_lib.errors import UntrustworthyResultError
-
-if TYPE_CHECKING:
-    from coupling_lib.jacobian.tracing import Trace
+from coupling_lib.models.load import Model
 
 # An int8 block rounds its activations to 8 bits in the model and not here, relative to what it adds to a token.
 _INT8 = 1e-1
@@ -29,7 +29,29 @@ _INT8 = 1e-1
 _TINY = 100
 
 
-def evaluate(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundary: str) -> tuple[Tensor, Tensor]:
+class Traced(Protocol):
+    """What a Jacobian needs of a trace: `tracing.Trace`, which says what each is, makes Jacobians itself."""
+
+    model: Model
+    calls: list[BlockCall]
+    blocks: Blocks
+    routes: tuple[str, ...]
+    n_blocks: int
+    n_tokens: int
+    d_model: int
+    device: torch.device
+    dtype: torch.dtype
+    final_norm: nn.Module
+    _holds: dict[tuple[int, tuple[int, int]], bool]
+
+    def block(self, index: int) -> nn.Module:
+        """Give a block as a map on which it can be differentiated."""
+
+    def check_boundary(self, boundary: str) -> None:
+        """Refuse a boundary that is unknown, or that this model's blocks do not have."""
+
+
+def evaluate(trace: Traced, block: int, pairs: Sequence[tuple[int, int]], boundary: str) -> tuple[Tensor, Tensor]:
     """Evaluate a block with a graph: the varied states at $t_1$ and the read states at $t_2$, both `(T, d)`."""
     _check_standing(trace, block)
     return _evaluated(trace.block(block), trace, block, pairs, boundary, trace.dtype)
@@ -37,7 +59,7 @@ def evaluate(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], boundar
 
 def _evaluated(
     module: nn.Module,
-    trace: Trace,
+    trace: Traced,
     block: int,
     pairs: Sequence[tuple[int, int]],
     boundary: str,
@@ -63,7 +85,7 @@ def _evaluated(
         return x, y
 
 
-def _check_replay(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], replayed: Tensor, end: Tensor) -> None:
+def _check_replay(trace: Traced, block: int, pairs: Sequence[tuple[int, int]], replayed: Tensor, end: Tensor) -> None:
     """Refuse to differentiate a map that is not the one the model evaluated."""
     call = trace.calls[block]
     recorded, stream = call.output[0][end], call.input[0][end]
@@ -77,7 +99,7 @@ def _check_replay(trace: Trace, block: int, pairs: Sequence[tuple[int, int]], re
             )
 
 
-def _check_standing(trace: Trace, block: int) -> None:
+def _check_standing(trace: Traced, block: int) -> None:
     """Refuse a block on which something else stands than when it was traced."""
     module = trace.model.blocks.modules[block]
     if standing(module) != trace.blocks.standing[block]:
@@ -87,7 +109,7 @@ def _check_standing(trace: Trace, block: int) -> None:
         )
 
 
-def _route(trace: Trace, block: int, pairs: Sequence[tuple[int, int]]) -> str:
+def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     """Tell by which route a block is evaluated at some pairs."""
     # A causal block does not let an earlier token see a later one; only the whole sequence can say so.
     route = trace.routes[block]
@@ -103,7 +125,7 @@ def _route(trace: Trace, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     return route if all(trace._holds[block, pair] for pair in pairs) else "sequence"
 
 
-def n_evaluated(trace: Trace, block: int, pairs: Sequence[tuple[int, int]]) -> int:
+def n_evaluated(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> int:
     """Count the tokens whose intermediate values a cotangent meets, a state as so many tokens as are its size."""
     route = _route(trace, block, pairs)
     if route == "state":
@@ -113,24 +135,26 @@ def n_evaluated(trace: Trace, block: int, pairs: Sequence[tuple[int, int]]) -> i
     return trace.n_tokens if route == "sequence" else len(pairs)
 
 
-def random_cotangent(trace: Trace) -> Tensor:
+def random_cotangent(trace: Traced) -> Tensor:
     """Draw a cotangent `(d,)`, the same each time."""
     return torch.randn(trace.d_model, generator=torch.Generator().manual_seed(0))
 
 
-def refuse_rounding(trace: Trace, block: int, pair: tuple[int, int], boundary: str, u: Tensor, product: Tensor) -> None:
+def refuse_rounding(
+    trace: Traced, block: int, pair: tuple[int, int], boundary: str, u: Tensor, product: Tensor
+) -> None:
     """Refuse a Jacobian between two tokens that is nothing but rounding, told by its product with a cotangent."""
     # What has decayed below the rounding of the sums that it was made of differs wholly in wider numbers.
     if trace.dtype == torch.float64 or float(product.norm()) > _TINY * torch.finfo(trace.dtype).eps * float(u.norm()):
         return
     wide = precision.dense_copy(trace.model.blocks.modules[block], torch.float64)
-    x, y = _evaluated(wide, [trace], block, [pair], boundary, torch.float64)
+    x, y = _evaluated(wide, trace, block, [pair], boundary, torch.float64)
     (wanted,) = torch.autograd.grad(y, x, u.to(y)[None], allow_unused=True, materialize_grads=True)
     if not float((wanted[0] - product.double()).norm()) <= 0.1 * float(wanted.norm()):
         raise zero_jacobian(trace, block, pair, f"rounding ({float(product.norm() / u.norm()):.0e} in {trace.dtype})")
 
 
-def zero_jacobian(trace: Trace, block: int, pair: tuple[int, int], what: str = "zero") -> UntrustworthyResultError:
+def zero_jacobian(trace: Traced, block: int, pair: tuple[int, int], what: str = "zero") -> UntrustworthyResultError:
     """Give the error for a Jacobian that is zero, or as good as that: why it is, and what to do."""
     (start, end), named = pair, f"the Jacobian of {position_name(trace, block, pair)} is {what}"
     if start > end:
@@ -143,6 +167,6 @@ def zero_jacobian(trace: Trace, block: int, pair: tuple[int, int], what: str = "
     return UntrustworthyResultError(f"{named}: {why}its weights dropped out of differentiation")
 
 
-def position_name(trace: Trace, block: int, pair: tuple[int, int]) -> str:
+def position_name(trace: Traced, block: int, pair: tuple[int, int]) -> str:
     """Name a block and a pair of tokens, from 0 as in code."""
     return f"{trace.model.name!r}, block {block}, token {pair[0]} -> {pair[1]}"

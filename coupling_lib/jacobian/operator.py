@@ -16,7 +16,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from torch import Tensor
 from coupling_lib.errors import UntrustworthyResultError, check_whole
 from coupling_lib.jacobian.derivatives import batch_size, batched_gradient, block_jacobians
 from coupling_lib.jacobian.evaluation import (
+    Traced,
     evaluate,
     n_evaluated,
     position_name,
@@ -34,9 +34,6 @@ from coupling_lib.jacobian.evaluation import (
 )
 from coupling_lib.svd.operators import fewer_products, real_factor
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets
-
-if TYPE_CHECKING:
-    from coupling_lib.jacobian.tracing import Trace
 
 
 @dataclass(eq=False, repr=False)
@@ -60,7 +57,7 @@ class BlockJacobian:
         boundary: see `Trace.jacobian`.
     """
 
-    trace: Trace
+    trace: Traced
     block: int
     token_in: int
     token_out: int

@@ -15,10 +15,10 @@ from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.given import UpToWidth, inputs_for, prompt_name
 from coupling_lib.jacobian.derivatives import form
 from coupling_lib.jacobian.tracing import Trace, trace
+from coupling_lib.memory import give_back
 from coupling_lib.metrics.variants import measure_variants, names_at
 from coupling_lib.models.load import Model, load_model
 from coupling_lib.provenance import prompts_hash, provenance
-from coupling_lib.svd.memory import give_back
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
 
 Measure = TypeVar("Measure", bound=Callable[..., Any])
@@ -65,10 +65,15 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
     version = check_whole("version", version, 1)
 
     def mark(function: Measure) -> Measure:
-        function.version = version
+        function.version, function.jacobian_bytes = version, jacobian_bytes
         return function
 
     return mark
+
+
+def jacobian_bytes(model: Model, settings: Mapping[str, Any]) -> int:
+    """Say what the Jacobians of all blocks take, which a measure holds unless it is told not to form them."""
+    return 4 * model.n_blocks * model.d_model**2 * bool(settings.get("formed", True))
 
 
 def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]:

@@ -4,8 +4,8 @@ transformers reads such a file itself and makes dense weights of it, so that wha
 rounded weights, exactly. That takes some ten seconds for the smallest models. It is done once: configuration, tokenizer
 and dense float32 weights are kept as ordinary folders beside the hub's cache (`HF_HOME/coupling_lib/gguf`), named by
 the file's digest and by the versions that read it. A folder is used as long as every file in it has the digest that was
-written down; one that is damaged is made anew, and where none can be written a temporary one serves. From there
-on a GGUF model is a local folder, which can also stay on disk while its blocks are read one at a time.
+written down; one that is damaged is made anew. From there on a GGUF model is a local folder, which can also stay on
+disk while its blocks are read one at a time.
 """
 
 import functools
@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import gguf
 import torch
@@ -28,14 +27,13 @@ from transformers import AutoConfig, AutoTokenizer, GgufConfig, modeling_gguf_py
 from coupling_lib import paths
 from coupling_lib.blocks import fits as memories
 from coupling_lib.blocks.attention import quiet
-from coupling_lib.errors import CouplingError, ModelUnavailableError, UnsupportedModelError
+from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 from coupling_lib.models import architecture, packages
 
 SUFFIX = ".gguf"
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.gguf", re.IGNORECASE)
 _SAFE = {"trust_remote_code": False, "local_files_only": True}
 _RECORD = "digests.json"
-_SPARE: dict[str, TemporaryDirectory] = {}
 
 
 @dataclass(frozen=True)
@@ -158,24 +156,15 @@ def _quantisation(reader: gguf.GGUFReader) -> str:
 def _kept(model: Gguf, stage: str, save: Callable[[Path], None]) -> Path:
     """Give the folder in which something made of a file is kept, making it if need be."""
     name = f"{model.sha256[:16]}-{stage}-transformers-{transformers.__version__}-gguf-{version('gguf')}"
-    kept = Path(constants.HF_HOME) / "coupling_lib" / "gguf" / name
-    spare = Path(_SPARE[name].name) / name if name in _SPARE else None
-    for folder in (kept, spare):
-        if folder is not None and _intact(folder):
-            return folder
+    folder = Path(constants.HF_HOME) / "coupling_lib" / "gguf" / name
+    if _intact(folder):
+        return folder
     try:
-        return _write(kept, save)
-    except CouplingError:
-        raise
-    except OSError:
-        # No place to keep it: no permission, no space. The temporary folder goes when the process ends.
-        _SPARE[name] = TemporaryDirectory(prefix="coupling_lib-")
-    try:
-        return _write(Path(_SPARE[name].name) / name, save)
+        return _write(folder, save)
     except OSError as error:
         raise ModelUnavailableError(
-            f"what is made of {model.name!r} can be written neither to {kept.parent} nor to a temporary folder "
-            f"({_short(error)}); free some space, or set HF_HOME to a larger disk"
+            f"what is made of {model.name!r} cannot be written to {folder.parent} ({_short(error)}); free some space, "
+            "or set HF_HOME to a folder of your own on a disk that is large enough"
         ) from error
 
 

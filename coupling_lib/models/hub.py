@@ -36,7 +36,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import parse_ratelimit_headers, tqdm
 
 from coupling_lib.errors import CouplingError, ModelUnavailableError
-from coupling_lib.models import intact, registry
+from coupling_lib.models import hub_digests, registry
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -155,7 +155,7 @@ def _download(repo_id: str, name: str, revision: str) -> Path:
     # Several processes that want one file wait for the first, which has a lock. A file takes its name when it is whole.
     found = _cached(repo_id, name, revision) if _COMMIT.fullmatch(revision) else None
     file = found or Path(hf_hub_download(repo_id, name, revision=revision, tqdm_class=_Progress))
-    intact.check(file, repo_id)
+    hub_digests.check(file, repo_id)
     return file
 
 
@@ -215,7 +215,7 @@ def _resolve(repo_id: str, revision: str, name: str) -> tuple[Path, bool]:
         raise
     except (httpx2.TransportError, HfHubHTTPError, OfflineModeIsEnabled):
         if found:
-            intact.check(found, repo_id)
+            hub_digests.check(found, repo_id)
             return found, False
         raise
     if metadata.commit_hash is None:

@@ -37,9 +37,9 @@ from coupling_lib.errors import (
     check_whole,
     shown,
 )
-from coupling_lib.models import adapters, architecture, checked, sources
+from coupling_lib.memory import ran_out
+from coupling_lib.models import adapters, architecture, remembered_checks, sources
 from coupling_lib.models import untrained as fresh_weights
-from coupling_lib.svd.memory import ran_out
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,9 +169,8 @@ def load_model(
             origin.adapter.put_on(hf, origin.name)
         tokenizer = _tokenizer(origin.tokenizer) if family.main_input_name == "input_ids" else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
-        return Model(
-            hf, tokenizer, *made, blocks=_prepare(hf, origin.name, partial(checked.check, hf, origin, precision, fresh))
-        )
+        check = partial(remembered_checks.check, hf, origin, precision, fresh)
+        return Model(hf, tokenizer, *made, blocks=_prepare(hf, origin.name, check))
 
 
 def wrap_model(

@@ -6,7 +6,6 @@ A run that was stopped, or killed, goes on where it was; a run that was finished
 shards of a set, measured into one store on as many machines as there are, are merged by a sweep of the whole set.
 """
 
-import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -116,7 +115,9 @@ def stream(
     if not callable(measure):
         raise ParameterError(f"measure is {shown(measure)}; pass a function, such as cl.measure_depth")
     shelf = _Shelf(_root(store), measure, model, settings)
-    needs = partial(_needs, model, measure, settings)
+    # What a measure holds beside the weights is its own to say, see `measures.frame.measurement`.
+    held = getattr(measure, "jacobian_bytes", lambda *_: 0)
+    needs = partial(_needs, model, partial(held, model, settings))
     report = Report(model.name, model.n_blocks, len(given), partial(shelf.missing, given), needs)
     silent = None if len(given) > 1 else True
     for number, prompt in tqdm(chosen, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False):
@@ -192,15 +193,14 @@ class _Shelf:
         self.told = True
 
 
-def _needs(model: Model, measure: Measure, settings: dict[str, Any]) -> str:
-    """Say what memory and disk a measurement takes; of products with Jacobians, next to none."""
-    parameters = inspect.signature(measure).parameters
-    formed = bool(settings.get("formed", parameters["formed"].default if "formed" in parameters else True))
-    held, on_disk = 4 * model.n_blocks * model.d_model**2 * formed, 0
+def _needs(model: Model, jacobian_bytes: Callable[[], int]) -> str:
+    """Say what memory and disk a measurement takes."""
+    formed = jacobian_bytes()
+    held, on_disk = formed, 0
     for weight in model.hf.parameters():
         held += 0 if weight.is_meta else weight.nbytes
         on_disk += weight.nbytes if weight.is_meta else 0
-    what = "weights" + " and Jacobians" * formed
+    what = "weights" + " and Jacobians" * (formed > 0)
     return f"{gb(held)} of memory for {what}" + (f", {gb(on_disk)} of weights on disk" * bool(on_disk))
 
 

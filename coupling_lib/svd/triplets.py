@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
+from coupling_lib.memory import budget, give_back
 from coupling_lib.svd.krylov import golub_kahan, top_eigenvectors
-from coupling_lib.svd.memory import budget, give_back
 from coupling_lib.svd.operators import as_torch_operator
 from coupling_lib.svd.stacked import golub_kahan_stacked
 

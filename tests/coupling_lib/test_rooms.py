@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 from coupling_lib.paths import ROOT
 
@@ -31,18 +30,10 @@ def room(module: str) -> str:
     return f"{house}.{first}" if (ROOT / house / first).is_dir() else house
 
 
-def run_time(node: ast.AST) -> Iterator[ast.AST]:
-    """Every statement that is run, wherever it stands; what is there for annotations alone is not."""
-    for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
-            yield child
-            yield from run_time(child)
-
-
 def imports(source: str) -> set[str]:
     """Every module of the two houses that a text imports."""
     found = set()
-    for node in run_time(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
             full = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if name in MODULES else node.module for name in full.values()}
@@ -83,14 +74,14 @@ def test_no_module_imports_itself_by_a_detour():
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == {"a", "b", "c"}
 
 
-def test_imports_inside_functions_count_and_those_for_annotations_do_not():
+def test_imports_inside_functions_and_for_annotations_count():
     inside = "def f():\n    from coupling_lib.svd import krylov\n"
     annotations = "if TYPE_CHECKING:\n    from coupling_lib.metrics.coupling import mismatch\n"
-    assert imports(inside + annotations) == {"coupling_lib.svd.krylov"}
+    assert imports(inside + annotations) == {"coupling_lib.svd.krylov", "coupling_lib.metrics.coupling"}
 
 
-def test_the_ground_floor_holds_at_most_five_files():
-    assert len(list((ROOT / "coupling_lib").glob("*.py"))) <= 5
+def test_the_ground_floor_holds_at_most_six_files():
+    assert len(list((ROOT / "coupling_lib").glob("*.py"))) <= 6
 
 
 def test_every_file_is_short():

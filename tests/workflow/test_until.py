@@ -10,7 +10,7 @@ import xarray as xr
 import coupling_lib as cl
 from coupling_lib.errors import CouplingError
 from coupling_lib.metrics.inference import mean_interval
-from workflow.until import FEWEST, Until
+from workflow import until
 
 
 def one(value: float) -> xr.Dataset:
@@ -20,37 +20,35 @@ def one(value: float) -> xr.Dataset:
 
 
 def test_it_is_enough_where_half_the_interval_is_below_what_was_asked():
-    draws = np.random.default_rng(0).normal(3.0, 0.5, 200)
-    limit = Until(0.1, "value", len(draws))
-    n = next(number for number, value in enumerate(draws, start=1) if limit.enough(one(value)))
+    draws = np.random.default_rng(0).normal(3.0, 0.5, 200).tolist()
+    n = next(number for number in range(1, 201) if until.is_reached(draws[:number], 0.1))
     # 1.96 * 0.5 / sqrt(n) is 0.1 at n = 96; the sample's own spread stands for 0.5.
     assert 70 < n < 130
-    halves = [mean_interval(draws[:m]) for m in (n - 1, n)]
-    before, after = (float(found.high - found.low) / 2 for found in halves)
+    before, after = (mean_interval(np.array(draws[:m])) for m in (n - 1, n))
+    before, after = (float(found.high - found.low) / 2 for found in (before, after))
     assert after < 0.1 <= before
     said = f"after {n} of 200 prompts: half width {after:.3g} of the 95 % interval of the mean value is below 0.1"
-    assert limit.record() == {"stopped": said, "until": 0.1, "half_width": after}
+    found = until.record(draws[:n], 0.1, "value", 200)
+    assert found == {"stopped": said, "until": 0.1, "half_width": after}
 
 
 def test_it_is_never_enough_before_the_fewest_and_says_where_it_was_not_reached():
-    limit = Until(0.01, "value", 12)
-    assert [limit.enough(one(1.0)) for _ in range(8)] == [False] * 7 + [True] and FEWEST == 8
-    assert limit.half_width == 0
-    wide = Until(0.01, "value", 12)
-    assert not any(wide.enough(one(float(place % 2))) for place in range(12)) and wide.half_width > 0.2
-    assert wide.record()["stopped"].startswith("not early, after 12 of 12 prompts: half width 0.3")
+    assert [until.is_reached([1.0] * n, 0.01) for n in range(1, 10)] == [False] * 7 + [True] * 2 and until.FEWEST == 8
+    assert until.half_width([1.0] * 8) == 0
+    wide = [float(place % 2) for place in range(12)]
+    assert not until.is_reached(wide, 0.01) and until.half_width(wide) > 0.2
+    said = until.record(wide, 0.01, "value", 12)["stopped"]
+    assert said.startswith("not early, after 12 of 12 prompts: half width 0.3")
 
 
 def test_coupling_across_depth_is_what_is_looked_at_by_default(tmp_path):
     tiny.save_llama(tmp_path)
     ds = cl.measure_depth(cl.load_model(tmp_path), ["It was the best of times", "one"], ks=(2, 4))
-    limit = Until(0.9, None, 2)
-    for number in range(2):
-        limit.enough(ds.isel(prompt=[number]))
     off = ~np.eye(ds.sizes["block_1"], dtype=bool)
     wanted = [1 - float(x[off].mean()) for x in ds.normalized_miscoupling.sel(k=4).values.astype(float)]
-    np.testing.assert_allclose(limit.values, wanted, rtol=1e-6)
-    assert "of the mean coupling_of_blocks" in limit.record()["stopped"]
+    found = [until.number_of(ds.isel(prompt=[number]), None) for number in range(2)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert "of the mean coupling_of_blocks" in until.record(found, 0.9, None, 2)["stopped"]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +59,8 @@ def test_coupling_across_depth_is_what_is_looked_at_by_default(tmp_path):
     ],
 )
 def test_what_it_looks_at_must_be_there(of, said):
+    assert until.number_of(one(2.0), "value") == 2.0
     with pytest.raises(CouplingError, match=said):
-        Until(0.1, of, 3).enough(one(1.0))
+        until.number_of(one(1.0), of)
     with pytest.raises(CouplingError, match="value holds no finite number for the prompt 'the prompt'"):
-        Until(0.1, "value", 3).enough(one(np.nan))
+        until.number_of(one(np.nan), "value")

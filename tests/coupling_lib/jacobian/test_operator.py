@@ -8,13 +8,13 @@ import torch
 from families import FAMILIES, Family, loaded, named
 from reference import brute_force_jacobian, relative_error, rows
 
+from coupling_lib import memory
 from coupling_lib.blocks import rules
 from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError
 from coupling_lib.jacobian import derivatives, tracing
 from coupling_lib.jacobian import operator as jacobian
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.models.load import wrap_model
-from coupling_lib.svd import memory
 from coupling_lib.svd.triplets import top_triplets
 
 # (last, last), (middle, middle), t1 < t2; token positions of an 11-token prompt, or of the patches of an image.

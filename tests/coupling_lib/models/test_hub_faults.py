@@ -15,7 +15,7 @@ from hub_users import last_line, run, sums, user
 
 from coupling_lib import paths
 from coupling_lib.errors import ModelUnavailableError
-from coupling_lib.models import intact
+from coupling_lib.models import hub_digests
 
 # Loads what the command line names, one after the other; what was found and what was said goes to the standard output.
 LOADS = """
@@ -165,7 +165,7 @@ constants.DOWNLOAD_CHUNK_SIZE = 1000
 
 def test_a_process_that_is_killed_in_a_download_leaves_nothing_that_is_used(tmp_path, main):
     with Hub(main, also={"a/model": "half"}) as hub:
-        environment = user(tmp_path, hub.endpoint, DIGEST=intact.sha256(main["main"] / WEIGHTS))
+        environment = user(tmp_path, hub.endpoint, DIGEST=hub_digests.sha256(main["main"] / WEIGHTS))
         done = run(KILLED + LOADS, environment, "a/model")
         assert done.returncode == -9, done.stderr
         hub.modes["a/model"] = "ok"
@@ -212,32 +212,32 @@ def blob(tmp_path, monkeypatch):
 
 
 def test_a_file_of_the_cache_that_changed_since_is_refused_and_removed(blob, tmp_path):
-    intact.check(tmp_path / WEIGHTS, "a/model")
+    hub_digests.check(tmp_path / WEIGHTS, "a/model")
     blob.write_bytes(blob.read_bytes()[:-1] + b"!")
     with pytest.raises(ModelUnavailableError, match=r"has the SHA-256 \w{12}, and the hub announced .* was removed"):
-        intact.check(tmp_path / WEIGHTS, "a/model")
+        hub_digests.check(tmp_path / WEIGHTS, "a/model")
     assert not blob.exists() and not (tmp_path / WEIGHTS).is_symlink()
 
 
 def test_a_large_file_is_read_once_and_again_when_it_changed(blob, tmp_path, monkeypatch):
-    monkeypatch.setattr(intact, "_SECONDS", 0.0)
-    read, digest = [], intact.sha256
-    monkeypatch.setattr(intact, "sha256", lambda file: read.append(file) or digest(file))
+    monkeypatch.setattr(hub_digests, "_SECONDS", 0.0)
+    read, digest = [], hub_digests.sha256
+    monkeypatch.setattr(hub_digests, "sha256", lambda file: read.append(file) or digest(file))
     for _ in range(2):
-        intact.check(tmp_path / WEIGHTS, "a/model")
+        hub_digests.check(tmp_path / WEIGHTS, "a/model")
     assert read == [blob] and len(list((tmp_path / "cache" / "intact").iterdir())) == 1
     time.sleep(0.01)
     blob.write_bytes(blob.read_bytes())
-    intact.check(tmp_path / WEIGHTS, "a/model")
+    hub_digests.check(tmp_path / WEIGHTS, "a/model")
     assert read == [blob, blob]
     blob.write_bytes(b"altered")
     with pytest.raises(ModelUnavailableError, match="run the same again to fetch it anew"):
-        intact.check(tmp_path / WEIGHTS, "a/model")
+        hub_digests.check(tmp_path / WEIGHTS, "a/model")
 
 
 def test_a_file_that_is_not_called_by_its_content_is_left_alone(tmp_path):
     (tmp_path / WEIGHTS).write_bytes(b"anything")
-    intact.check(tmp_path / WEIGHTS, "a/model")
+    hub_digests.check(tmp_path / WEIGHTS, "a/model")
     assert (tmp_path / WEIGHTS).read_bytes() == b"anything"
 
 

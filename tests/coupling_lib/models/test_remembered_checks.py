@@ -12,22 +12,22 @@ from safetensors.torch import load_file, save_file
 
 from coupling_lib import paths
 from coupling_lib.errors import ModelUnavailableError
-from coupling_lib.models import checked
+from coupling_lib.models import remembered_checks
 from coupling_lib.models.load import load_model
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(checked, "_SECONDS", 0.0)
+    monkeypatch.setattr(remembered_checks, "_SECONDS", 0.0)
     return tmp_path / "cache" / "checked"
 
 
 @pytest.fixture
 def made(monkeypatch) -> list[str]:
     """The names of the models that were checked."""
-    names, validate = [], checked.validate
-    monkeypatch.setattr(checked, "validate", lambda hf, name: names.append(name) or validate(hf, name))
+    names, validate = [], remembered_checks.validate
+    monkeypatch.setattr(remembered_checks, "validate", lambda hf, name: names.append(name) or validate(hf, name))
     return names
 
 
@@ -83,6 +83,6 @@ def test_where_nothing_can_be_written_and_where_it_is_quick_it_is_checked_each_t
     for _ in range(2):
         assert load_model(tmp_path / "m").blocks.route == "attention"
     cache.parent.unlink()
-    monkeypatch.setattr(checked, "_SECONDS", 1e9)
+    monkeypatch.setattr(remembered_checks, "_SECONDS", 1e9)
     load_model(tmp_path / "m")
     assert len(made) == 3 and not cache.exists()
