@@ -137,12 +137,12 @@ def pythons() -> Iterator[tuple[str, str]]:
 def environment_of(version: str, program: str) -> Path:
     """Make the environment of another Python once, with what the library and these tests import."""
     folder = ROOT / ".portable" / version
-    ready, asked = folder / ".ready", (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    ready, asked = folder / ".ready", (ROOT / "requirements.lock").read_text(encoding="utf-8")
     own = folder / "bin" / "python"
     if not (ready.is_file() and ready.read_text(encoding="utf-8") == asked):
-        pins = re.findall(r'"((?:pytest|hypothesis)==[^"]+)"', asked)
+        wanted = ["-c", "requirements.lock", "-e", ".[quantised,gguf,adapters,notebooks]", "pytest", "hypothesis"]
         install = [str(own), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
-        for command in ([program, "-m", "venv", "--clear", str(folder)], [*install, "-e", ".", *pins]):
+        for command in ([program, "-m", "venv", "--clear", str(folder)], [*install, *wanted]):
             ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
             if ended.returncode:
                 raise CouplingError(f"the environment of Python {version} was not made: {_last(ended.stderr)}")
