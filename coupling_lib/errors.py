@@ -4,11 +4,13 @@ Every error a user can cause is a `CouplingError`. In a notebook (and so under p
 one line, without the stack of frames that led there: the frames are the library's, the mistake is not.
 """
 
+import importlib
 import math
 import sys
 import warnings
 from collections.abc import Callable
 from numbers import Integral
+from types import ModuleType
 from typing import Any
 
 
@@ -36,8 +38,23 @@ class PostNormWarning(UserWarning):
     """A model's blocks normalise their stream, so that block minus identity couples trivially, trained or not."""
 
 
+class MissingPackageError(CouplingError, ImportError):
+    """A package is not installed that comes with an extra of this library."""
+
+
 class UntrustworthyResultError(CouplingError, ArithmeticError):
     """A computed result fails its own check: an all-zero Jacobian, a NaN, a singular triplet with a large residual."""
+
+
+def needed(module: str, extra: str, what: str) -> ModuleType:
+    """Load a package that only some need, or say in one line which extra installs it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:  # it is there, and something that it needs is not
+            raise
+        said = f"{what} needs the package {module}, which is not installed; run: pip install 'coupling_lib[{extra}]'"
+        raise MissingPackageError(said) from None
 
 
 def shown(value: Any, most: int = 120) -> str:

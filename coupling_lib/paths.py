@@ -5,6 +5,7 @@ import secrets
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib.metadata import metadata
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -21,6 +22,13 @@ RESULTS = Path(os.environ.get("COUPLING_RESULTS") or (Path.cwd() if _INSTALLED e
 # What may be deleted at any time, and is then made again.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coupling_lib"
 PARTIAL = ".partial"
+
+
+def in_a_checkout(place: Path) -> str:
+    """Say where something of data/ is that an installed package leaves out, in the middle of a message."""
+    urls = dict(line.split(", ") for line in metadata("coupling_lib").get_all("Project-URL") or [])
+    address = f" ({urls['Repository']})" if "Repository" in urls else ""
+    return f"a checkout of the project{address} has it in {(Path('data') / place.relative_to(DATA)).as_posix()}"
 
 
 @contextmanager

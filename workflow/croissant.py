@@ -13,24 +13,9 @@ from typing import Any
 
 COMMENTS = "Lines that begin with # are comments: pandas.read_csv(file, comment='#')."
 
-CONTEXT = {
-    "@language": "en", "@vocab": "https://schema.org/", "sc": "https://schema.org/",
-    "cr": "http://mlcommons.org/croissant/", "rai": "http://mlcommons.org/croissant/RAI/",
-    "dct": "http://purl.org/dc/terms/", "citeAs": "cr:citeAs", "column": "cr:column", "conformsTo": "dct:conformsTo",
-    "data": {"@id": "cr:data", "@type": "@json"}, "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "equivalentProperty": "cr:equivalentProperty",
-    "examples": {"@id": "cr:examples", "@type": "@json"}, "extract": "cr:extract", "field": "cr:field",
-    "fileProperty": "cr:fileProperty", "fileObject": "cr:fileObject", "fileSet": "cr:fileSet", "format": "cr:format",
-    "includes": "cr:includes", "isLiveDataset": "cr:isLiveDataset", "jsonPath": "cr:jsonPath", "key": "cr:key",
-    "md5": "cr:md5", "parentField": "cr:parentField", "path": "cr:path", "recordSet": "cr:recordSet",
-    "references": "cr:references", "regex": "cr:regex", "repeated": "cr:repeated", "replace": "cr:replace",
-    "samplingRate": "cr:samplingRate", "separator": "cr:separator",
-    "source": "cr:source", "subField": "cr:subField", "transform": "cr:transform",
-}  # fmt: skip
 
-
-def croissant(project: Mapping[str, Any], tables: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """Describe the tables, column by column: https://mlcommons.org/croissant, version 1.0."""
+def croissant(about: Mapping[str, Any], tables: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Add files and columns to what is said about all tables: https://mlcommons.org/croissant, version 1.0."""
     files, sets = [], []
     for name, table in tables["table"].items():
         path = root / "data" / f"{name}.csv"
@@ -60,15 +45,7 @@ def croissant(project: Mapping[str, Any], tables: Mapping[str, Any], root: Path)
         ]
         about_rows = f"{table['title']}: a row is {table['row']}."
         sets.append({"@type": "cr:RecordSet", "@id": name, "name": name, "description": about_rows, "field": fields})
-    return {
-        "@context": CONTEXT,
-        "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
-        "name": "transformer-block-coupling-tables",
-        **project,
-        "distribution": files,
-        "recordSet": sets,
-    }
+    return {**about, "distribution": files, "recordSet": sets}
 
 
 def columns_of(name: str, tables: Mapping[str, Any]) -> dict[str, str]:

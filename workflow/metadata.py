@@ -1,15 +1,14 @@
-"""Write what catalogues read about this project: CodeMeta, Zenodo, RO-Crate, Croissant, and the digests of all data.
+"""Write what catalogues read about this project, and the digests of all data: `python -m workflow.metadata`.
 
-    python -m workflow.metadata
-
-All of it follows from `pyproject.toml`, `CITATION.cff`, `_config.yml`, `data/tables.toml` and the files in `data/`; a
-test compares what is committed with what this writes.
+CITATION.cff, CodeMeta, Zenodo, RO-Crate, Croissant and the bill of materials are `workflow/templates`, filled with
+facts of `pyproject.toml`, `requirements.lock`, `_config.yml` and `data/`. A test compares what is committed with them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,205 +19,119 @@ import yaml
 from coupling_lib import paths
 from workflow.croissant import croissant, one_field_a_line
 
-SPDX = "https://spdx.org/licenses/"
+TEMPLATES = Path(__file__).parent / "templates"
 MANIFEST = "data/MANIFEST.sha256"
 CROISSANT = "data/croissant.json"
+SHIPPED = {"checkpoints": "A model trained for this project", "measurements": "Measurements of"}
 
 
 def sources(root: Path = paths.ROOT) -> dict[str, Any]:
-    """Read the project, its citation, the configuration of its book, and the descriptions of its tables."""
+    """Read the project with its record and its lock, the configuration of its book, what its tables hold."""
+
+    def text(name: str) -> str:
+        return (root / name).read_text(encoding="utf-8")
+
+    asked = tomllib.loads(text("pyproject.toml"))
     return {
-        "project": tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"],
-        "citation": yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8")),
-        "book": yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8")),
-        "tables": tomllib.loads((root / "data" / "tables.toml").read_text(encoding="utf-8")),
+        "project": asked["project"],
+        "record": asked["tool"]["record"],
+        "locked": re.findall(r"^([\w.-]+)==([\w.]+)", text("requirements.lock"), re.MULTILINE),
+        "book": yaml.safe_load(text("_config.yml")),
+        "tables": tomllib.loads(text("data/tables.toml")),
     }
 
 
 def records(root: Path = paths.ROOT) -> dict[str, str]:
     """Give every record by the name of its file."""
     known = sources(root)
-    found = {
-        "codemeta.json": _json(codemeta(known)),
-        ".zenodo.json": _json(zenodo(known)),
-        "ro-crate-metadata.json": _json(crate(known, root)),
-        CROISSANT: one_field_a_line(croissant(common(known), known["tables"], root)),
-    }
-    return found | {MANIFEST: manifest(root, {CROISSANT: found[CROISSANT]})}
+    facts = facts_of(known)
+    plain = {name: fill(name.strip("."), facts) for name in ("codemeta.json", ".zenodo.json", "sbom.json")}
+    plain["ro-crate-metadata.json"] = crate(known, facts, root)
+    made = {name: json.dumps(record, indent=2, ensure_ascii=False) + "\n" for name, record in plain.items()}
+    made["CITATION.cff"] = yaml.safe_dump(fill("citation.json", facts), sort_keys=False, width=120)
+    made[CROISSANT] = one_field_a_line(croissant(fill("croissant.json", facts), known["tables"], root))
+    return made | {MANIFEST: manifest(root, {CROISSANT: made[CROISSANT]})}
 
 
-# -- what several records say
-
-
-def published(known: Mapping[str, Any]) -> str:
-    """Give the day of the release, or before the first one the year of the book."""
-    return str(known["citation"].get("date-released", known["book"]["copyright"]))
-
-
-def address(known: Mapping[str, Any]) -> str:
-    """Give where the project lies: its repository, its book, or while there is neither, the paper."""
-    urls = known["project"]["urls"]
-    return urls.get("Repository") or known["book"].get("html", {}).get("baseurl") or urls["Paper"]
-
-
-def paper(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the paper in the terms of schema.org."""
-    cited = known["citation"]["preferred-citation"]
+def facts_of(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Give every fact by the name that it has in the templates; None where it comes with the first release."""
+    project, record, book = known["project"], known["record"], known["book"]
+    paper, urls = record["paper"], project["urls"]
     people = [
-        {"@type": "Person", "givenName": one["given-names"], "familyName": one["family-names"]}
-        for one in cited["authors"]
+        {"@id": f"#author-{at}", "@type": "Person", "givenName": given, "familyName": family}
+        for at, (given, family) in enumerate(paper["authors"], start=1)
     ]
-    return {
-        "@type": "ScholarlyArticle",
-        "name": cited["title"],
-        "author": people,
-        "datePublished": str(cited["year"]),
-        "isPartOf": {"@type": "PublicationVolume", "name": cited["collection-title"]},
-        "identifier": cited["identifiers"][0]["value"],
-        "url": cited["url"],
-    }
-
-
-def _identity(known: Mapping[str, Any]) -> dict[str, Any]:
-    citation = known["citation"]
-    doi = {"identifier": f"https://doi.org/{citation['doi']}"} if "doi" in citation else {}
-    return {
-        "name": citation["title"],
-        "description": citation["abstract"].strip(),
-        "version": citation["version"],
-        "license": f"{SPDX}{citation['license']}",
-        "keywords": citation["keywords"],
-        **doi,
-    }
-
-
-def _authors(known: Mapping[str, Any]) -> list[dict[str, str]]:
-    return [{"@type": "Organization", "name": one["name"]} for one in known["citation"]["authors"]]
-
-
-# -- the project as software
-
-
-def codemeta(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the software: https://codemeta.github.io, version 3.0."""
-    project = known["project"]
-    repository = project["urls"].get("Repository")
-    needs = [
-        {"@type": "SoftwareApplication", "name": name, "softwareVersion": version}
-        for name, version in (line.split("==") for line in project["dependencies"])
+    makers = [
+        {"@id": f"#maker-{at}", "@type": "Organization", "name": one["name"]}
+        for at, one in enumerate(project["authors"], start=1)
     ]
+    asked = [re.fullmatch(r"([\w.-]+)(.*)", line).groups() for line in project["dependencies"]]
     return {
-        "@context": "https://w3id.org/codemeta/3.0",
-        "@type": "SoftwareSourceCode",
-        **_identity(known),
-        **({"codeRepository": repository} if repository else {}),
-        "author": _authors(known),
-        "programmingLanguage": {"@type": "ComputerLanguage", "name": "Python"},
-        "runtimePlatform": f"Python {project['requires-python']}",
-        "softwareRequirements": needs,
-        "readme": project["readme"],
-        "referencePublication": paper(known),
-    }
-
-
-def zenodo(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a release for Zenodo, which gives it a DOI: https://developers.zenodo.org."""
-    citation = known["citation"]
-    return {
-        "upload_type": "software",
-        "title": citation["title"],
-        "description": citation["abstract"].strip(),
-        "creators": [{"name": one["name"]} for one in citation["authors"]],
-        "version": citation["version"],
-        "license": citation["license"],
-        "access_right": "open",
-        "language": "eng",
-        "keywords": citation["keywords"],
-        "related_identifiers": [
-            {
-                "identifier": citation["preferred-citation"]["identifiers"][0]["value"],
-                "relation": "isSupplementTo",
-                "resource_type": "publication-conferencepaper",
-                "scheme": "arxiv",
-            }
+        **{name: project[name] for name in ("name", "version", "license", "keywords", "authors", "readme")},
+        **{name: record[name] for name in ("title", "abstract")},
+        **{name: paper[name] for name in ("year", "conference", "proceedings", "identifier")},
+        "paper_title": paper["title"],
+        "paper": urls["Paper"],
+        "year_text": str(paper["year"]),
+        "spdx": f"https://spdx.org/licenses/{project['license']}",
+        "keywords_text": ", ".join(project["keywords"]),
+        "pythons": project["requires-python"],
+        "needs": [{"@type": "SoftwareApplication", "name": name, "softwareVersion": range_} for name, range_ in asked],
+        "packages": [
+            {"type": "library", "name": name, "version": version, "purl": f"pkg:pypi/{name}@{version}"}
+            for name, version in known["locked"]
         ],
+        "people": people,
+        "person_ids": _ids(people),
+        "cited": [{"given-names": given, "family-names": family} for given, family in paper["authors"]],
+        "cited_names": ", ".join(" ".join(names) for names in paper["authors"]),
+        "makers": makers,
+        "sc_makers": [{"@type": "sc:Organization", "name": one["name"]} for one in makers],
+        "maker_ids": _ids(makers),
+        "repository": urls.get("Repository"),
+        "doi": record.get("doi"),
+        "doi_address": f"https://doi.org/{record['doi']}" if "doi" in record else None,
+        "released": record.get("date-released"),
+        # Before the first release the year of the book stands for its day, and the paper for its place.
+        "published": str(record.get("date-released", book["copyright"])),
+        "address": urls.get("Repository") or book.get("html", {}).get("baseurl") or urls["Paper"],
     }
 
 
-# -- the project as a package of research
+def fill(template: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Put facts into a template; an entry whose fact there is not yet is left out."""
+
+    def filled(part: Any) -> Any:
+        if isinstance(part, dict):
+            entries = {name: filled(value) for name, value in part.items()}
+            return {name: value for name, value in entries.items() if value is not None}
+        if isinstance(part, list):
+            return [filled(value) for value in part]
+        if isinstance(part, str) and (whole := re.fullmatch(r"\{(\w+)\}", part)):
+            return facts[whole[1]]
+        return part.format_map(facts) if isinstance(part, str) else part
+
+    return filled(json.loads((TEMPLATES / template).read_text(encoding="utf-8")))
 
 
-def crate(known: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """Describe the project as a research object: https://w3id.org/ro/crate/1.1."""
-    article, authors = paper(known), _authors(known)
-    tables, folders = known["tables"]["table"], _folders(root)
-    files = {
-        f"data/{name}.csv": (f"{table['title']}: a row is {table['row']}.", "text/csv")
-        for name, table in tables.items()
-    } | {
-        MANIFEST: ("sha256 of every file in data/.", "text/plain"),
-        "data/claims.toml": ("The claims of the paper, and what is asked of the measurements.", "application/toml"),
-        "data/tables.toml": ("What every column of the tables holds.", "application/toml"),
-        "CITATION.cff": ("How to cite this.", "text/yaml"),
-    }
-    parts = [
-        {"@id": name, "@type": "File", "name": Path(name).name, "description": text, "encodingFormat": kind}
-        for name, (text, kind) in files.items()
-    ] + [{"@id": name, "@type": "Dataset", "name": title} for name, title in folders.items()]
-    people = [{"@id": f"#author-{at}", **one} for at, one in enumerate(article["author"], start=1)]
-    makers = [{"@id": f"#maker-{at}", **one} for at, one in enumerate(authors, start=1)]
-    about = {name: value for name, value in _identity(known).items() if name not in ("license", "keywords")}
-    licence = {"@id": f"{SPDX}{known['citation']['license']}"}
-    graph = [
-        {
-            "@id": "ro-crate-metadata.json",
-            "@type": "CreativeWork",
-            "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
-            "about": {"@id": "./"},
-        },
-        {
-            "@id": "./",
-            "@type": "Dataset",
-            **about,
-            "keywords": ", ".join(known["citation"]["keywords"]),
-            "datePublished": published(known),
-            "license": licence,
-            "author": [{"@id": one["@id"]} for one in makers],
-            "citation": {"@id": article["url"]},
-            "hasPart": [{"@id": part["@id"]} for part in parts],
-        },
-        {**licence, "@type": "CreativeWork", "name": known["citation"]["license"]},
-        {
-            "@id": article["url"],
-            "@type": "ScholarlyArticle",
-            "name": article["name"],
-            "datePublished": article["datePublished"],
-            "identifier": article["identifier"],
-            "author": [{"@id": one["@id"]} for one in people],
-        },
-        *people,
-        *makers,
-        *parts,
-    ]
-    return {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph}
+def crate(known: Mapping[str, Any], facts: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Add to the template of the research object who made it, every table, and every model that is shipped."""
+    record = fill("ro-crate-metadata.json", facts)
+    graph = record["@graph"]
+    for name, table in known["tables"]["table"].items():
+        about = {"name": f"{name}.csv", "description": f"{table['title']}: a row is {table['row']}."}
+        graph.append({"@id": f"data/{name}.csv", "@type": "File", **about, "encodingFormat": "text/csv"})
+    for kind, title in SHIPPED.items():
+        for path in sorted((root / "data" / kind).glob("*/")):
+            graph.append({"@id": f"data/{kind}/{path.name}/", "@type": "Dataset", "name": f"{title}: {path.name}"})
+    parts = [one for one in graph if one["@type"] in ("File", "Dataset") and one["@id"] != "./"]
+    graph[1]["hasPart"] = _ids(parts)
+    graph += [*facts["people"], *facts["makers"]]
+    return record
 
 
-def _folders(root: Path) -> dict[str, str]:
-    found = {
-        "coupling_lib/": "The library",
-        "companion/": "Figures, tables, trainings and parameters of notebooks",
-        "notebooks/": "One notebook per chapter of the book",
-        "book/": "The prose of the book",
-        "tests/": "The tests",
-        "data/prompts/": "Prompts",
-    }
-    for kind, title in {"checkpoints": "A model trained for this project", "measurements": "Measurements of"}.items():
-        for folder in sorted(path for path in (root / "data" / kind).iterdir() if path.is_dir()):
-            found[f"data/{kind}/{folder.name}/"] = f"{title}: {folder.name}"
-    return found
-
-
-# -- the digests
+def _ids(entities: list[dict[str, str]]) -> list[dict[str, str]]:
+    return [{"@id": one["@id"]} for one in entities]
 
 
 def manifest(root: Path, written: Mapping[str, str]) -> str:
@@ -229,33 +142,10 @@ def manifest(root: Path, written: Mapping[str, str]) -> str:
         if path.is_file() and path.suffix != ".pyc" and not path.name.startswith(".")
     }
     lines = []
-    for name in sorted(names | set(written) - {MANIFEST}):
+    for name in sorted((names | written.keys()) - {MANIFEST}):
         content = written[name].encode() if name in written else (root / name).read_bytes()
         lines.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
-    return "".join(line for line in lines if not line.endswith(f"  {MANIFEST}\n"))
-
-
-# -- writing
-
-
-def common(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what the record of the tables says about the project."""
-    about, article = _identity(known), paper(known)
-    authors = ", ".join(f"{one['givenName']} {one['familyName']}" for one in article["author"])
-    return {
-        "description": "The tables of the project. " + about["description"],
-        "license": about["license"],
-        "version": about["version"],
-        "keywords": about["keywords"],
-        "url": address(known),
-        "datePublished": published(known),
-        "creator": [{"@type": "sc:Organization", "name": one["name"]} for one in _authors(known)],
-        "citeAs": f"{authors}: {article['name']}. {article['isPartOf']['name']}, {article['identifier']}.",
-    }
-
-
-def _json(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+    return "".join(lines)
 
 
 if __name__ == "__main__":

@@ -94,10 +94,10 @@ pythons() { # the other Pythons that the project runs on; one of pyenv's names m
 
 made() { # the environment of another Python, once, with what the library and these tests import
   local folder="$root/.portable/${1#python}" start=$SECONDS
-  if ! cmp -s "$root/pyproject.toml" "$folder/.ready"; then
-    "$2" -m venv --clear "$folder" && "$folder/bin/python" -m pip install --quiet --no-compile \
-      --disable-pip-version-check -e "$root" $(grep -oE '"(pytest|hypothesis)==[^"]+' "$root/pyproject.toml" | tr -d '"') \
-      && cp "$root/pyproject.toml" "$folder/.ready" || return
+  if ! cmp -s "$root/requirements.lock" "$folder/.ready"; then
+    "$2" -m venv --clear "$folder" && (cd "$root" && "$folder/bin/python" -m pip install --quiet --no-compile \
+      --disable-pip-version-check -c requirements.lock -e '.[quantised,gguf,adapters,notebooks]' pytest hypothesis) \
+      && cp "$root/requirements.lock" "$folder/.ready" || return
     echo "set-up of $1: $((SECONDS - start)) s, outside of the six minutes"
   fi
 }

@@ -54,13 +54,15 @@ def edited(url: str) -> str | None:
 
 
 def with_install(notebook: dict[str, Any], address: str) -> dict[str, Any]:
-    """Put a cell before all others that installs the library where Colab runs the notebook."""
+    """Put a cell before all others that installs the project, with all that it ships, where Colab runs the notebook."""
     lines = [
         "# Colab does not have the library; anywhere else this cell does nothing.\n",
         "import sys\n",
         "\n",
         'if "google.colab" in sys.modules:\n',
-        f"    %pip install --quiet git+{address}\n",
+        f"    !git clone --quiet --depth 1 {address} checkout\n",
+        "    %cd -q checkout\n",
+        '    %pip install --quiet --editable ".[notebooks,quantised,gguf]"\n',
     ]
     cell = {"cell_type": "code", "execution_count": None, "id": "install", "metadata": {}, "outputs": []}
     return {**notebook, "cells": [{**cell, "source": lines}, *notebook["cells"]]}

@@ -11,3 +11,8 @@ ranks, orders, directions and positions from 1, arguments count from 0; level l 
 embedding. *Coupling* is 1 minus a normalised mismatch, its means over pairs of different blocks or tokens: where a
 block meets itself A is diagonal by construction and says nothing.
 """
+
+from coupling_lib.errors import needed
+
+for _package in ("matplotlib", "IPython"):
+    needed(_package, "notebooks", "drawing figures")

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from coupling_lib.blocks import offload, quantised
-from coupling_lib.errors import ParameterError, shown
+from coupling_lib.errors import ParameterError, needed, shown
 
 # bitsandbytes says at import that an optional faster 4-bit kernel is not installed; its own one is used then.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
@@ -35,6 +35,7 @@ def loading_arguments(precision: str) -> dict[str, Any]:
         raise ParameterError(f"precision is {shown(precision)}; it must be one of {', '.join(PRECISIONS)}")
     if precision in _DTYPES:
         return {"dtype": _DTYPES[precision]}
+    needed("bitsandbytes", "quantised", f"precision {precision!r}")
     # Said in full, because transformers takes fp4 where no type is named.
     in_4_bits = dict(load_in_4bit=True, bnb_4bit_quant_type=precision, bnb_4bit_compute_dtype=torch.float32)
     quantisation = BitsAndBytesConfig(**{"load_in_8bit": True} if precision == "int8" else in_4_bits)

@@ -10,7 +10,6 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from transformers import PreTrainedModel
 
 from coupling_lib.blocks import offload
 from coupling_lib.blocks.record import random_input
-from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, shown
+from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, needed, shown
 
 CONFIG, _WEIGHTS, _PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 # Methods whose files are read: their weights say all, and nothing in their configuration names another file.
@@ -42,7 +41,7 @@ class Adapter:
 
     def put_on(self, hf: PreTrainedModel, name: str) -> None:
         """Put the adapter's layers into a model, with every weight of the file in its place, or refuse it."""
-        peft = _peft(f"the adapter {name!r}")
+        peft = needed("peft", "adapters", f"the adapter {name!r}")
         if offload.is_offloaded(hf):
             raise ModelUnavailableError(
                 f"the blocks of {self.base!r} stay on disk, where no adapter can be put on them; give more memory or a "
@@ -163,14 +162,3 @@ def _layers(hf: nn.Module) -> list[tuple[str, Any]]:
     if (peft := sys.modules.get("peft.tuners.tuners_utils")) is None:
         return []
     return [(name, part) for name, part in hf.named_modules() if isinstance(part, peft.BaseTunerLayer)]
-
-
-def _peft(what: str) -> ModuleType:
-    """Load peft, or say that it is not there."""
-    try:
-        import peft
-    except ImportError as error:
-        raise ModelUnavailableError(
-            f"{what} is read by the package peft, which is not installed; pip install peft"
-        ) from error
-    return peft

@@ -52,9 +52,11 @@ def choose_steps(name: str | Path, steps: str | int = "") -> tuple[int, ...]:
     unknown = sorted(set(chosen) - set(known)) if known else []
     if unknown:
         listed = known if len(known) < 20 else (*known[:12], "...", known[-1])
+        folder, _ = sources.at_hand(name)
+        elsewhere = sources.left_out(folder, f"step{unknown[0]}") if folder else ""
         raise ParameterError(
             f"parameter 'steps' is {shown(steps)}; {str(name)!r} has no step {unknown[0]}; choose from "
-            f"{', '.join(map(str, listed))}"
+            f"{', '.join(map(str, listed))}{elsewhere}"
         )
     return chosen
 

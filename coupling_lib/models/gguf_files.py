@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-import gguf
 import torch
 import transformers
 from huggingface_hub import constants
@@ -27,7 +27,7 @@ from transformers import AutoConfig, AutoTokenizer, GgufConfig, modeling_gguf_py
 from coupling_lib import paths
 from coupling_lib.blocks import fits as memories
 from coupling_lib.blocks.attention import quiet
-from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
+from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, needed
 from coupling_lib.models import architecture, packages
 
 SUFFIX = ".gguf"
@@ -101,8 +101,10 @@ class Gguf:
         hf.save_pretrained(folder, max_shard_size="100TB")
         shutil.copyfile(self.configuration() / "config.json", folder / "config.json")
 
-    def _read(self) -> gguf.GGUFReader:
+    def _read(self) -> Any:
         """Read what the file says about itself."""
+        import gguf
+
         try:
             return gguf.GGUFReader(self.file)
         except Exception as error:
@@ -138,11 +140,14 @@ def opened(name: str, file: Path) -> Gguf:
     if magic != b"GGUF":
         said = f"is no GGUF file: it begins with {magic!r}, not b'GGUF'; fetch it anew, or name another file"
         raise ModelUnavailableError(f"{name!r} {said}")
+    needed("gguf", "gguf", f"the GGUF file {name!r}")
     return Gguf(name, file, packages.sha256(file))
 
 
-def _quantisation(reader: gguf.GGUFReader) -> str:
+def _quantisation(reader: Any) -> str:
     """Name the type of a file, or, where it is silent, the type that holds most of its weights."""
+    import gguf
+
     said = reader.get_field("general.file_type")
     try:
         return re.sub(r"^(MOSTLY|ALL)_", "", gguf.LlamaFileType(int(said.contents())).name)
@@ -198,6 +203,8 @@ def _short(error: BaseException) -> str:
 @contextmanager
 def _converting() -> Generator[None]:
     """Keep the notices and the progress bar of a conversion out of notebooks, and let it read its file once."""
+    import gguf
+
     bar = modeling_gguf_pytorch_utils.tqdm
     # transformers makes a new reader for each thing it asks of a file, and a table of names for each part of a model:
     # four fifths of the time.

@@ -49,9 +49,8 @@ def locate(name: str | Path, revision: str | None) -> Source:
         raise ModelUnavailableError(f"the {kind} {text!r} does not exist; check the path")
     if folder is not None:
         if not folder.is_dir():
-            raise ModelUnavailableError(
-                f"the embedded model {entry.alias!r} is not in {folder}; install the library anew"
-            )
+            elsewhere = f"{paths.in_a_checkout(folder)}: pass that folder"
+            raise ModelUnavailableError(f"the embedded model {entry.alias!r} is not in {folder}; {elsewhere}")
         return _local(folder, entry.alias, f"embedded:{entry.alias}", revision)
     if file is not None:
         fetched, commit = hub.fetch_file(repository, file, revision)
@@ -119,6 +118,13 @@ def steps_of(folder: Path) -> tuple[int, ...]:
     return tuple(sorted({0, training(folder)["steps"], *stored}))
 
 
+def left_out(folder: Path, revision: str) -> str:
+    """Add to a message where a training step is that an installed package leaves out; empty where there is no such."""
+    recorded = {f"step{point['step']}" for point in training(folder).get("checkpoints", [])}
+    elsewhere = folder.parent == paths.CHECKPOINTS and revision in recorded
+    return f"; {paths.in_a_checkout(folder / revision)}: pass that folder" if elsewhere else ""
+
+
 def _adapted(name: str, adapter: adapters.Adapter, revision: str | None) -> Source:
     """Find the model that an adapter is of; a revision is that model's."""
     if os.path.isfile(os.path.join(adapter.base, adapters.CONFIG)):
@@ -170,5 +176,6 @@ def _local(folder: Path, name: str, source: str, revision: str | None) -> Source
         return Source(name, folder, folder, source, revision, step0_seed=record["seed"])
     steps = [f"step{step}" for step in steps_of(folder)]
     if revision not in steps:
-        raise ModelUnavailableError(f"{name!r} has no revision {revision!r}; choose one of {', '.join(steps)}")
+        said = f"{name!r} has no revision {revision!r}; choose one of {', '.join(steps)}"
+        raise ModelUnavailableError(said + left_out(folder, revision))
     return Source(name, folder / revision, folder, source, revision)

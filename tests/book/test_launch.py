@@ -12,6 +12,7 @@ from html import unescape
 import launch
 import nbformat
 import pytest
+from installed import EXTRAS
 from nbformat.v4 import new_code_cell, new_notebook
 
 from coupling_lib import paths
@@ -90,8 +91,10 @@ def test_what_is_launched_installs_the_library_on_colab_and_nowhere_else(book):
     nbformat.validate(notebook)
     install, *rest = [cell.source for cell in notebook.cells]
     assert rest == ["# Depth", "model = 'tiny'"]
-    assert f"    %pip install --quiet git+{ADDRESS}" in install.splitlines()
-    elsewhere = install.replace("%pip", "raise SystemExit #")
+    assert f"    !git clone --quiet --depth 1 {ADDRESS} checkout" in install.splitlines()
+    extras = re.search(r'%pip install --quiet --editable "\.\[(.+)\]"', install)[1].split(",")
+    assert set(extras) <= EXTRAS.keys()
+    elsewhere = re.sub(r"[!%]\w.*", "raise SystemExit", install)
     exec(elsewhere, {})
     with pytest.raises(SystemExit):
         exec("import sys; sys.modules['google.colab'] = sys\ntry:\n    exec(given, {})\n"

@@ -37,7 +37,11 @@ def head(path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["codemeta.json", ".zenodo.json", "ro-crate-metadata.json", metadata.CROISSANT, metadata.MANIFEST]
+    "name",
+    [
+        *("CITATION.cff", "codemeta.json", ".zenodo.json", "ro-crate-metadata.json", "sbom.json"),
+        *(metadata.CROISSANT, metadata.MANIFEST),
+    ],
 )
 def test_each_record_is_what_the_project_gives(written, name):
     assert (paths.ROOT / name).read_text(encoding="utf-8") == written[name], REPAIR
@@ -55,13 +59,13 @@ def test_all_records_name_one_version_and_one_licence():
 # -- software
 
 
-def test_codemeta_has_what_the_format_asks_for_and_every_dependency_with_its_pin():
+def test_codemeta_has_what_the_format_asks_for_and_every_dependency_with_its_range():
     record = committed("codemeta.json")
     assert record["@context"] == "https://w3id.org/codemeta/3.0"
     assert record["@type"] == "SoftwareSourceCode"
     assert {"name", "description", "author", "programmingLanguage", "runtimePlatform"} <= record.keys()
-    pins = {need["name"]: need["softwareVersion"] for need in record["softwareRequirements"]}
-    assert [f"{name}=={version}" for name, version in pins.items()] == metadata.sources()["project"]["dependencies"]
+    ranges = {need["name"]: need["softwareVersion"] for need in record["softwareRequirements"]}
+    assert [f"{name}{range_}" for name, range_ in ranges.items()] == metadata.sources()["project"]["dependencies"]
     people = [one["familyName"] for one in record["referencePublication"]["author"]]
     assert people == ["Aubry", "Meng", "Sugolov", "Papyan"]
 
@@ -203,18 +207,31 @@ def test_the_manifest_lists_every_file_of_data_with_its_digest():
 def test_a_release_brings_its_day_its_doi_and_its_address(known):
     released = {
         **known,
-        "citation": {**known["citation"], "date-released": date(2027, 1, 2), "doi": "10.5281/zenodo.1"},
+        "record": {**known["record"], "date-released": date(2027, 1, 2), "doi": "10.5281/zenodo.1"},
     }
     urls = {"Paper": "https://arxiv.org/abs/1", "Repository": "https://example.org/code"}
     released["project"] = {**known["project"], "urls": urls}
-    code = metadata.codemeta(released)
+    code, tables, cited = (
+        metadata.fill(f"{name}.json", metadata.facts_of(released)) for name in ("codemeta", "croissant", "citation")
+    )
     assert code["identifier"] == "https://doi.org/10.5281/zenodo.1"
-    assert code["codeRepository"] == "https://example.org/code"
-    assert metadata.common(released)["datePublished"] == "2027-01-02"
-    assert metadata.address(released) == "https://example.org/code"
+    assert code["codeRepository"] == cited["repository-code"] == tables["url"] == "https://example.org/code"
+    assert tables["datePublished"] == "2027-01-02"
+    assert (cited["date-released"], cited["doi"]) == (date(2027, 1, 2), "10.5281/zenodo.1")
+
+
+def test_before_a_release_nothing_names_what_there_is_not_yet(known):
+    code, cited = (metadata.fill(f"{name}.json", metadata.facts_of(known)) for name in ("codemeta", "citation"))
+    assert not {"identifier", "codeRepository"} & code.keys()
+    assert not {"date-released", "doi", "repository-code"} & cited.keys()
 
 
 def test_until_there_is_an_address_the_tables_point_to_the_paper(known):
-    nowhere = {**known, "book": {"html": {}}, "project": {**known["project"], "urls": {"Paper": "https://p"}}}
-    assert metadata.address(nowhere) == "https://p"
-    assert metadata.address({**nowhere, "book": {"html": {"baseurl": "https://b"}}}) == "https://b"
+    nowhere = {
+        **known,
+        "book": {"html": {}, "copyright": "2026"},
+        "project": {**known["project"], "urls": {"Paper": "https://p"}},
+    }
+    assert metadata.facts_of(nowhere)["address"] == "https://p"
+    built = {**nowhere, "book": {"html": {"baseurl": "https://b"}, "copyright": "2026"}}
+    assert metadata.facts_of(built)["address"] == "https://b"

