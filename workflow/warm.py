@@ -119,10 +119,7 @@ def work(arguments: list[str], environment: dict[str, str], folder: str, streams
 
     atexit.register(leave)  # what the program registers after this comes before it
     try:
-        if arguments[0] == "-c":
-            sys.path[0], sys.argv = folder, ["-c", *arguments[2:]]
-            exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
-        elif arguments[0] == "-m":
+        if arguments[0] == "-m":
             sys.path[0], sys.argv = folder, arguments[1:]
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:

@@ -8,8 +8,10 @@ is left to each program, so that it sees its own.
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,12 +31,16 @@ def run(
     code: str, environment: Mapping[str, str], *arguments: str, cwd: Path, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run a program as `python -c CODE ARGUMENT ...` would, and wait for its end."""
-    return subprocess.run(
-        [*WARM, "run", "-c", code, *arguments],
-        env=dict(environment) | {"WARM_PYTHON": _server()[1]},
-        cwd=cwd,
-        timeout=timeout,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    path = os.pathsep.join(filter(None, [str(cwd), environment.get("PYTHONPATH")]))
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "program.py")
+        program.write_text(code, encoding="utf-8")
+        return subprocess.run(
+            [*WARM, "run", str(program), *arguments],
+            env=dict(environment) | {"PYTHONPATH": path, "WARM_PYTHON": _server()[1]},
+            cwd=cwd,
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+            check=False,
+        )

@@ -61,11 +61,10 @@ def test_a_long_path_and_a_large_environment_make_it_plain_python(program: Path,
     assert ended.returncode == 7 and not list(folder.iterdir())
 
 
-def test_module_is_run_by_name_or_by_its_text_and_finds_its_neighbours(program: Path) -> None:
+def test_module_is_run_by_name_or_by_its_path_and_finds_its_neighbours(program: Path) -> None:
     (program.parent / "beside.py").write_text("WORD = 'found'\n", encoding="utf-8")
     program.write_text("import beside, sys; print(beside.WORD, sys.argv[0].endswith('program.py'))", encoding="utf-8")
-    program_given = ["-c", "import beside; print(beside.WORD, True)"]
-    for arguments in (["-m", "program"], [str(program)], program_given):
+    for arguments in (["-m", "program"], [str(program)]):
         ended = told([*WARM, "over", LARGE, *WARM, "run", *arguments], program.parent)
         assert (ended.stdout, ended.stderr, ended.returncode) == ("found True\n", "", 0)
 
