@@ -85,15 +85,19 @@ def calibration_page() -> str:
     for cell, line in zip(CELLS, table.to_dict("records"), strict=True):
         both = [_share(line[f"{when}{part}"]) for part in parts for when in ("before_", "")]
         rows.append([cell.reading, cell.shape, str(cell.n), *both])
-    missed, many = misses(table), int((table["n"] >= FEW).sum())
-    wrong = [[line.cell, _share(line.false_alarms), _share(line.coverage)] for line in missed.itertuples()]
-    wanted = f"of at most {ALLOWED} false alarms and at least {WANTED} coverage"
+    many = int((table["n"] >= FEW).sum())
+    wrong = [[line.cell, _share(line.false_alarms), _share(line.coverage)] for line in misses(table).itertuples()]
+    goal, cells = f"at most {ALLOWED} false alarms and at least {WANTED} coverage", f"cells with n of {FEW} or more"
+    held = [f"Each of the {many} {cells} has {goal}.\n"]
+    if wrong:
+        fail = "misses" if len(wrong) == 1 else "miss"
+        held = [f"Of {many} {cells}, {len(wrong)} {fail} the goal of {goal}:\n"]
+        held.append(_table(["cell", "false alarms", "coverage"], wrong))
     counted = Counter(kind_of(test["effect"]) for claim in read_claims() for test in claim["test"])
     anew = pd.read_csv(REJUDGED)
     return "\n".join([
         "## Every cell, before and now\n",
-        f"Of {many} cells with n of {FEW} or more, {len(missed)} miss the goal {wanted}:\n",
-        _table(["cell", "false alarms", "coverage"], wrong),
+        *held,
         _table(head, rows),
         "## Which readings these are\n",
         _table(["kind", "readings"], [[kind, str(n)] for kind, n in counted.most_common()]),

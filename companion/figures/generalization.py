@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from companion.figures import parts, scatter, style
 from companion.tables.generalization import SCORES
-from companion.tables.regression import FITS
+from companion.tables.regression import predicted
 from coupling_lib.metrics.statistics import beyond_width, cleared, width_curve
 
 REST = ["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]
@@ -213,10 +213,9 @@ def draw_shapes(table: pd.DataFrame, labels: Mapping[str, tuple[str, str]]) -> F
     for axes, (name, (x_label, y_label)) in zip(row, labels.items(), strict=True):
         x, y = (table.loc[table.points == name, column].to_numpy(dtype=float) for column in ("coupling", "score"))
         parts.points(axes, x, y, style.colour("text"), markersize=4, alpha=0.7)
-        line = np.linspace(x.min(), x.max(), 100)[:, None]
+        line = np.linspace(x.min(), x.max(), 100)
         for position, (fit, look) in enumerate({"linear": {}, "exponential": {"dashes": (5, 2)}}.items()):
-            curve = FITS[fit].fit(x[:, None], y).predict(line)
-            axes.plot(line[:, 0], curve, color=style.dataset_colour(fit, position), label=fit, **look)
+            axes.plot(line, predicted(x, y, line, fit)[0], color=style.dataset_colour(fit, position), label=fit, **look)
         axes.set(xlabel=x_label, ylabel=y_label)
     parts.legend_under(figure, row)
     return figure

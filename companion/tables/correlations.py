@@ -5,6 +5,7 @@ p-value is corrected for the number of readings tried, and every fit is also jud
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from companion.tables import regression
 from companion.tables.effects import OtherRuns, numbers
 from companion.tables.generalization import RIVALS, coupling_columns, suite
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.inference import Effect, effect_of
+from coupling_lib.metrics.inference import Effect, effect_of, finite, jackknifed
 from coupling_lib.metrics.statistics import correlation_over, fit_with_interval
 
 
@@ -92,20 +93,31 @@ def shape_table(
 ) -> pd.DataFrame:
     """Compare a line with an exponential on points (x, y) that neither has seen, with an error over groups of them."""
     # Which points are left out together is drawn at random, and one draw decides nothing: the folds are drawn
-    # `n_seeds` times. How far another set of groups would move the difference is what the interval says.
+    # `n_seeds` times. How far another set of groups would move the difference is what the interval says. Groups move
+    # it through the fits as well, so that the whole comparison is made anew without each of them. No curve explains
+    # more than all that the line leaves.
     rows = []
     for name, (x, y) in tables.items():
-        squares = {fit: regression.held_out_squares(x, y, fit, n_seeds) for fit in regression.FITS}
-        spread = np.var(np.asarray(y, dtype=float))
-        scores = {fit: 1 - square.mean(axis=1) / spread for fit, square in squares.items()}
-        gain = mean_over(
-            (squares["linear"] - squares["exponential"]).mean(axis=0) / spread, (groups or {}).get(name, range(len(x)))
-        )
-        wins = int((scores["exponential"] > scores["linear"]).sum())
-        row = {"points": name, "n": len(x)} | {fit: float(score.mean()) for fit, score in scores.items()}
-        row |= {"wins": wins, "seeds": n_seeds, "gain": gain.value, "low": gain.low, "high": gain.high}
-        rows.append(row | {"error": gain.error, "skew": gain.skew, "groups": gain.n})
+        scores = partial(_unseen, finite(x, "x"), finite(y, "y"), regression.drawn_folds(len(x), n_seeds))
+        line, bent = scores(np.arange(len(x)))
+        apart = (groups or {}).get(name, range(len(x)))
+        gain = jackknifed(lambda kept, of=scores: float(np.diff(of(kept), axis=0).mean()), apart)
+        row = {"points": name, "n": len(x), "linear": float(line.mean()), "exponential": float(bent.mean())}
+        row |= {"wins": int((bent > line).sum()), "seeds": n_seeds, "gain": gain.value, "low": gain.low}
+        row |= {
+            "high": min(gain.high, 1 - row["linear"]),
+            "error": gain.error,
+            "skew": gain.skew,
+            "freedom": gain.freedom,
+        }
+        rows.append(row | {"groups": gain.n})
     return pd.DataFrame(rows)
+
+
+def _unseen(x: np.ndarray, y: np.ndarray, folds: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """R² of a line and of an exponential on points that they have not seen, for each drawing of the folds."""
+    squares = [regression.held_out_squares(x[kept], y[kept], folds[:, kept], fit) for fit in regression.FITS]
+    return 1 - np.mean(squares, axis=2) / np.var(y[kept])
 
 
 def mean_over(values: ArrayLike, groups: ArrayLike) -> Effect:

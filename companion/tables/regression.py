@@ -5,13 +5,10 @@ takes *groups*, which are left out whole.
 """
 
 from collections.abc import Mapping
-from typing import Self
 
 import numpy as np
-import scipy.optimize
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, LeaveOneGroupOut, cross_val_predict
@@ -22,51 +19,52 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.inference import Effect, jackknifed
 from coupling_lib.metrics.statistics import partial_correlation
 
+FITS = ("linear", "exponential")
+"""Shapes of a dependence on one variable; each is fitted by least squares."""
 
-class ExponentialRegression(RegressorMixin, BaseEstimator):
-    r"""Least squares for $y = a + b\, e^{c z}$, with $z$ the single input scaled to mean 0 and deviation 1."""
+STEEPEST = 3.0
+"""Largest rate of an exponential, per standard deviation of its variable."""
 
-    # For every $c$ of a grid the best $a$ and $b$ are a linear fit; the best $c$ is then refined between its
-    # neighbours. $c = 0$ stands for the straight line, the limit of the family, so that it never fits worse.
-
-    def __init__(self, steepest: float = 3.0) -> None:
-        self.steepest = steepest
-
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit a, b and c."""
-        x, y = np.asarray(X, dtype=float).reshape(-1), np.asarray(y, dtype=float)
-        self.centre_, self.scale_ = x.mean(), x.std() or 1.0
-        z = (x - self.centre_) / self.scale_
-        grid = np.linspace(-self.steepest, self.steepest, 61)
-        errors = [self._solve(z, y, c)[1] for c in grid]
-        best = int(np.argmin(errors))
-        around = (grid[max(0, best - 1)], grid[min(len(grid) - 1, best + 1)])
-        found = scipy.optimize.minimize_scalar(lambda c: self._solve(z, y, c)[1], bounds=around, method="bounded")
-        self.rate_ = float(found.x) if found.fun < errors[best] else float(grid[best])
-        self.coef_ = self._solve(z, y, self.rate_)[0]
-        return self
-
-    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Give the fitted curve."""
-        z = (np.asarray(X, dtype=float).reshape(-1) - self.centre_) / self.scale_
-        return self.coef_[0] + self.coef_[1] * self._basis(z, self.rate_)
-
-    @staticmethod
-    def _basis(z: NDArray[np.float64], c: float) -> NDArray[np.float64]:
-        """(exp(c z) - 1) / c, which is z at c = 0."""
-        return z if abs(c) < 1e-9 else np.expm1(c * z) / c
-
-    def _solve(self, z: NDArray[np.float64], y: NDArray[np.float64], c: float) -> tuple[NDArray[np.float64], float]:
-        design = np.column_stack([np.ones_like(z), self._basis(z, c)])
-        coefficients = np.linalg.lstsq(design, y, rcond=None)[0]
-        return coefficients, float(np.square(y - design @ coefficients).sum())
+_LINE = make_pipeline(StandardScaler(), LinearRegression())
 
 
-FITS: dict[str, BaseEstimator] = {
-    "linear": make_pipeline(StandardScaler(), LinearRegression()),
-    "exponential": ExponentialRegression(),
-}
-"""Shapes of a dependence; each is fitted by least squares."""
+def predicted(
+    x: ArrayLike, y: ArrayLike, at: ArrayLike, fit: str = "linear", seen: ArrayLike | None = None
+) -> NDArray[np.float64]:
+    r"""Predict y at other x by a line or $y = a + b\, e^{c z}$, $z$ being x scaled to mean 0 and deviation 1."""
+    # `seen` says, fit by fit, which points it sees; the fits are made side by side.
+    if fit not in FITS:
+        raise ParameterError(f"fit is {fit!r}; expected one of {', '.join(FITS)}")
+    x, y, at = (np.asarray(values, dtype=float) for values in (x, y, at))
+    weight = np.ones((1, len(x))) if seen is None else np.asarray(seen, dtype=float)
+    n = weight.sum(axis=1, keepdims=True)
+    centre, height = weight @ x[:, None] / n, weight @ y[:, None] / n
+    scale = np.sqrt((weight * (x - centre) ** 2).sum(axis=1, keepdims=True) / n)
+    scale[scale == 0] = 1
+    z = (x - centre) / scale
+
+    def solved(rates: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+        """Mean of the curve at each rate, factor b, and the sum of squares that the fit explains."""
+        curve = _bent(z[:, None], rates[..., None])
+        middle = (weight[:, None] * curve).sum(axis=2) / n
+        apart = weight[:, None] * (curve - middle[..., None])
+        along, size = apart @ (y - y.mean()), (apart * curve).sum(axis=2)
+        factor = np.divide(along, size, out=np.zeros_like(along), where=size > 0)
+        return middle, factor, factor * along
+
+    rate, reach = np.zeros((len(weight), 1)), STEEPEST
+    for tries in (61, *[13] * 6) if fit == "exponential" else ():  # between the neighbours of the best so far
+        tried = np.clip(rate + reach * np.linspace(-1, 1, tries), -STEEPEST, STEEPEST)
+        rate = np.take_along_axis(tried, solved(tried)[2].argmax(axis=1)[:, None], axis=1)
+        reach *= 2 / (tries - 1)
+    middle, factor, _ = solved(rate)
+    return height + factor * (_bent((at - centre) / scale, rate) - middle)
+
+
+def _bent(z: NDArray[np.float64], rate: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(exp(c z) - 1) / c, which is z at c = 0: the line is one of the exponentials, and never fits better than all."""
+    flat = np.abs(rate) < 1e-9
+    return np.where(flat, z, np.expm1(rate * z) / np.where(flat, 1, rate))
 
 
 def r_squared(X: ArrayLike, y: ArrayLike) -> float:
@@ -75,15 +73,24 @@ def r_squared(X: ArrayLike, y: ArrayLike) -> float:
     return float(LinearRegression().fit(X, y).score(X, y))
 
 
-def held_out_squares(
-    X: ArrayLike, y: ArrayLike, fit: str = "linear", n_seeds: int = 1, n_folds: int = 10
-) -> NDArray[np.float64]:
-    """Squared errors of predictions for points that the fit has not seen, in folds drawn at random, several times."""
-    X, y = _columns(X, y)
-    if fit not in FITS:
-        raise ParameterError(f"fit is {fit!r}; expected one of {', '.join(FITS)}")
-    folds = [KFold(min(n_folds, len(y)), shuffle=True, random_state=seed) for seed in range(n_seeds)]
-    return np.array([np.square(y - cross_val_predict(FITS[fit], X, y, cv=cv)) for cv in folds])
+def drawn_folds(n: int, n_seeds: int = 1, n_folds: int = 10) -> NDArray[np.int64]:
+    """Say in which fold each of n points is, drawn at random several times."""
+    found = np.empty((n_seeds, n), dtype=np.int64)
+    for seed, folds in enumerate(found):
+        for name, (_, own) in enumerate(KFold(min(n_folds, n), shuffle=True, random_state=seed).split(folds)):
+            folds[own] = name
+    return found
+
+
+def held_out_squares(x: ArrayLike, y: ArrayLike, folds: ArrayLike, fit: str = "linear") -> NDArray[np.float64]:
+    """Squared errors of predictions for points that the fit has not seen, for each drawing of the folds."""
+    y, every = np.asarray(y, dtype=float), np.arange(len(y))
+
+    def squares(drawn: NDArray[np.int64]) -> NDArray[np.float64]:
+        names, own = np.unique(drawn, return_inverse=True)
+        return np.square(y - predicted(x, y, x, fit, drawn != names[:, None])[own, every])
+
+    return np.array([squares(drawn) for drawn in np.asarray(folds)])
 
 
 def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
@@ -94,7 +101,7 @@ def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
         raise ParameterError(
             f"groups holds only {groups.tolist()[0]!r}; leaving one group out needs two different ones"
         )
-    return float(r2_score(y, cross_val_predict(FITS["linear"], X, y, cv=LeaveOneGroupOut(), groups=groups)))
+    return float(r2_score(y, cross_val_predict(_LINE, X, y, cv=LeaveOneGroupOut(), groups=groups)))
 
 
 def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike, signed: bool = False) -> Effect:

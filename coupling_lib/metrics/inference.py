@@ -4,6 +4,14 @@ Student's t is too sure of a mean of few skewed values, on the side of their lon
 (1992) mends that, $h(t) = ((1 + a t / 3)^3 - 1) / a + a / 6$ with the lean $a$, the skewness over the root of the
 number of values. Where that makes an interval wider it is taken, and never where it makes one narrower.
 
+Few values show less skewness than they are drawn with: a lean of at most 1, whatever that of their distribution is.
+Lognormal values of lean $a$ show about $b = \sqrt a / 3$. So a lean $b$ that is seen is taken for $(3 b)^2$ where that
+is more, up to 1. The rule was chosen on lognormal values, for their errors, and on normal ones, for what it costs. Then
+it was tried on exponential, gamma and Weibull values of many shapes, on their mirror images, on uniform values, on
+Student's t and on mixtures. At 5 % it errs in at most 6 % of the draws of 12 values or more (6.3 % where the skewness
+is 6.6), in 7 % where 8 values are lognormal, and in 9 % where 5 are. No rule sees a rare large value that was not
+drawn: where one value in ten lies five deviations above the others, 12 values err in 8 %.
+
 What is no mean has the error of the jackknife: the independent *groups* (prompts, models, families of models) are left
 out one at a time, and what is left moves by the influence of each. Correlations are judged on Fisher's scale,
 $\operatorname{artanh} r$, where their error does not depend on their size. `book/calibration.py` measures how often
@@ -14,6 +22,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import scipy.special
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
@@ -42,7 +51,7 @@ class Effect(NamedTuple):
     high: float  #: Upper end.
     error: float  #: Its standard error; of a correlation, on Fisher's scale.
     n: int  #: Number of independent values behind it: prompts, models, or groups of models.
-    skew: float = 0.0  #: Skewness of the values that it is the mean of, or of the influences of groups on it.
+    skew: float = 0.0  #: `skewness` of the values that it is the mean of, or of the influences of groups on it.
     freedom: float = np.nan  #: Degrees of freedom of its error; n - 1 where it is NaN.
 
 
@@ -57,7 +66,7 @@ def tail(distance: float, freedom: float, lean: float = 0.0) -> float:
             reached -= step
             if step < 1e-12 * distance:
                 break
-    return float(scipy.stats.t.sf(reached - against / 6, freedom))
+    return float(scipy.special.stdtr(freedom, against / 6 - reached))
 
 
 def _series(u: ArrayLike, lean: ArrayLike) -> ArrayLike:
@@ -67,7 +76,7 @@ def _series(u: ArrayLike, lean: ArrayLike) -> ArrayLike:
 
 def ends(value: ArrayLike, error: ArrayLike, freedom: ArrayLike, lean: ArrayLike = 0.0) -> tuple[ArrayLike, ArrayLike]:
     """Give the ends of a 95 % interval: where `tail`, to each side, is 2.5 %."""
-    quantile = scipy.stats.t.ppf(SURE, freedom)
+    quantile = scipy.special.stdtrit(freedom, SURE)
 
     def far(against: ArrayLike) -> ArrayLike:
         return _series(quantile + against / 6, against)
@@ -76,14 +85,16 @@ def ends(value: ArrayLike, error: ArrayLike, freedom: ArrayLike, lean: ArrayLike
 
 
 def skewness(values: NDArray[np.float64], axis: int = 0) -> NDArray[np.float64]:
-    """Skewness without the bias of few values, 0 where they do not vary or are fewer than five, which cannot tell."""
+    """Skewness that few values are drawn with, 0 where they do not vary or are fewer than five, which cannot tell."""
     n = values.shape[axis]
     centred = values - values.mean(axis=axis, keepdims=True)
     variance, third = (centred**2).mean(axis=axis), (centred**3).mean(axis=axis)
     varies = variance > (1e-12 * np.abs(values).max(axis=axis)) ** 2
     if n < 5:
         return np.zeros(variance.shape)
-    return np.where(varies, third, 0) / np.where(varies, variance, 1) ** 1.5 * np.sqrt(n * (n - 1)) / (n - 2)
+    lean = np.where(varies, third, 0) / np.where(varies, variance, 1) ** 1.5 * np.sqrt(n - 1) / (n - 2)
+    shown = np.abs(lean)
+    return np.sign(lean) * np.sqrt(n) * np.maximum(shown, np.minimum((3 * shown) ** 2, 1))
 
 
 def mean_interval(values: ArrayLike, axis: int = 0) -> Interval:
@@ -92,8 +103,13 @@ def mean_interval(values: ArrayLike, axis: int = 0) -> Interval:
     if values.ndim == 0 or values.shape[axis] < 2:
         raise ParameterError(f"values have shape {values.shape!r}; an interval over axis {axis} needs at least two")
     n, mean = values.shape[axis], values.mean(axis=axis)
-    low, high = ends(mean, scipy.stats.sem(values, axis=axis), n - 1, skewness(values, axis) / n**0.5)
+    low, high = ends(mean, _error(values, axis), n - 1, skewness(values, axis) / n**0.5)
     return Interval(np.asarray(mean), np.asarray(low), np.asarray(high))
+
+
+def _error(values: NDArray[np.float64], axis: int = 0) -> NDArray[np.float64]:
+    """Standard error of a mean."""
+    return values.std(axis=axis, ddof=1) / values.shape[axis] ** 0.5
 
 
 def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
@@ -112,8 +128,9 @@ def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
         low, *_, high = np.sort(values)[below : n - below]
         error = (high - low) / 2 / scipy.stats.t.ppf(SURE, n - 1)
         return Effect(float(np.median(values)), float(low), float(high), float(error), n)
-    found = map(float, mean_interval(values))
-    return Effect(*found, float(scipy.stats.sem(values)), n, float(skewness(values)))
+    value, error, skew = float(values.mean()), float(_error(values)), float(skewness(values))
+    low, high = ends(value, error, n - 1, skew / n**0.5)
+    return Effect(value, float(low), float(high), error, n, skew)
 
 
 def widened(effect: Effect, error: float, freedom: float) -> Effect:

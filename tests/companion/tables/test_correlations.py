@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from companion.tables import correlations, generalization
-from coupling_lib.errors import ParameterError
+from companion.tables import correlations, generalization, regression
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
 
 COUPLING = "normalized_miscoupling_k10_relative"
 
@@ -110,6 +110,31 @@ def test_shapes_are_compared_on_points_not_seen():
     gain = table.exponential - table.linear
     np.testing.assert_allclose(table.gain, gain, atol=1e-12)
     assert table.wins["bent"] == 3 and table.low["bent"] < table.gain["bent"] < table.high["bent"]
+
+
+def test_the_lead_of_an_exponential_is_computed_anew_without_each_group():
+    rng = np.random.default_rng(3)
+    x, groups = rng.normal(size=24), np.repeat(np.arange(8), 3)
+    y = np.exp(0.7 * x) + 0.3 * rng.normal(size=24)
+    row = correlations.shape_table({"": (x, y)}, {"": groups}, n_seeds=2).iloc[0]
+
+    def lead(kept):
+        found = []
+        for folds in regression.drawn_folds(24, 2):
+            line, bent = np.empty((2, 24))
+            for fold in np.unique(folds[kept]):
+                seen, own = kept & (folds != fold), kept & (folds == fold)
+                line[own] = np.polyval(np.polyfit(x[seen], y[seen], 1), x[own])
+                bent[own] = regression.predicted(x[seen], y[seen], x[own], "exponential")[0]
+            found.append(np.mean((y - line)[kept] ** 2 - (y - bent)[kept] ** 2) / y[kept].var())
+        return np.mean(found)
+
+    left = np.array([lead(groups != group) for group in range(8)])
+    assert row.gain == pytest.approx(lead(groups >= 0)) and row.groups == 8
+    assert row.error == pytest.approx(np.sqrt(7 / 8 * np.sum((left - row.gain) ** 2)))
+    assert row.high == pytest.approx(1 - row.linear) and row.low < row.gain - 2 * row.error
+    with pytest.raises(UntrustworthyResultError, match="y holds 1 NaN"):
+        correlations.shape_table({"": (x, [*y[:-1], np.nan])})
 
 
 def test_the_sign_is_told_at_each_step_that_the_models_share(suite):

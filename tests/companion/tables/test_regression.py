@@ -44,19 +44,27 @@ def test_one_group_cannot_be_left_out():
 
 
 def test_with_as_many_folds_as_points_cross_validation_leaves_one_out():
-    predicted = [design(X[[i]]) @ solved(np.delete(X, i, 0), np.delete(Y, i)) for i in range(30)]
-    expected = share(Y, np.concatenate(predicted))
-    squares = regression.held_out_squares(X, Y, n_folds=30, n_seeds=2)
-    np.testing.assert_allclose(1 - squares.mean(axis=1) / Y.var(), expected, rtol=1e-9)
+    x, every = X[:, 0], np.arange(30)
+    predicted = [design(x[[i]]) @ solved(np.delete(x, i), np.delete(Y, i)) for i in every]
+    folds = regression.drawn_folds(30, n_seeds=2, n_folds=30)
+    assert [sorted(drawn) for drawn in folds.tolist()] == [every.tolist()] * 2
+    squares = regression.held_out_squares(x, Y, folds)
+    np.testing.assert_allclose(squares, np.tile(np.square(Y - np.concatenate(predicted)), (2, 1)), rtol=1e-9)
+
+
+def test_folds_are_of_equal_size_and_drawn_anew_for_each_seed():
+    folds = regression.drawn_folds(28, n_seeds=3)
+    assert all(sorted(np.bincount(drawn).tolist()) == [2] * 2 + [3] * 8 for drawn in folds)
+    assert len({tuple(drawn) for drawn in folds.tolist()}) == 3 and (folds == regression.drawn_folds(28, 3)).all()
 
 
 def test_cross_validation_prefers_the_shape_that_made_the_points():
     x = np.linspace(0, 3, 40)
     noise = 0.02 * RNG.standard_normal(40)
-    bent, straight = 1 + 0.5 * np.exp(1.2 * x), 2 - x
+    bent, straight, folds = 1 + 0.5 * np.exp(1.2 * x), 2 - x, regression.drawn_folds(40, n_seeds=3)
 
     def score(x, y, fit):
-        squares = regression.held_out_squares(x, y, fit, n_seeds=3)
+        squares = regression.held_out_squares(x, y, folds, fit)
         assert squares.shape == (3, 40) and len(np.unique(squares.mean(axis=1))) == 3
         return 1 - squares.mean() / y.var()
 
@@ -66,12 +74,28 @@ def test_cross_validation_prefers_the_shape_that_made_the_points():
 
 def test_the_exponential_fit_finds_its_own_parameters():
     x = np.linspace(-1, 2, 25)
-    y = 3 - 2 * np.exp(-0.8 * x)
-    fit = regression.ExponentialRegression().fit(x[:, None], y)
-    np.testing.assert_allclose(fit.predict(x[:, None]), y, atol=1e-6)
-    assert fit.rate_ / fit.scale_ == pytest.approx(-0.8, rel=1e-4)
-    outside = fit.predict([[4.0]])
-    assert outside.item() == pytest.approx(3 - 2 * np.exp(-3.2), abs=1e-4)
+    y, at = 3 - 2 * np.exp(-0.8 * x), np.array([-2.0, 0.3, 4.0])
+    found = regression.predicted(x, y, [*x, *at], "exponential")
+    np.testing.assert_allclose(found, [[*y, *(3 - 2 * np.exp(-0.8 * at))]], atol=1e-5)
+
+
+def test_the_exponential_fit_is_the_best_of_all_rates():
+    x = X[:, 0]
+    y, z = Y + 0.5 * x**2, (x - x.mean()) / x.std()
+    left = np.square(y - regression.predicted(x, y, x, "exponential")).sum()
+    curves = [np.column_stack([np.ones(30), np.exp(rate * z)]) for rate in np.linspace(0.01, 3, 300)]
+    best = min(np.square(y - c @ np.linalg.lstsq(c, y, rcond=None)[0]).sum() for c in curves)
+    assert best * (1 - 1e-3) < left <= best
+
+
+def test_fits_side_by_side_are_those_of_the_points_that_each_sees():
+    x, seen = X[:, 0], RNG.random((3, 30)) < 0.7
+    for fit in regression.FITS:
+        together = regression.predicted(x, Y, x, fit, seen)
+        apart = [regression.predicted(x[rows], Y[rows], x, fit)[0] for rows in seen]
+        np.testing.assert_allclose(together, apart, rtol=1e-6)
+    # Where x does not vary, the mean is all that can be told.
+    assert regression.predicted([2.0, 2, 2], [1.0, 2, 6], [2.0, 5], "exponential").tolist() == [[3, 3]]
 
 
 def test_given_all_others_equals_the_coefficient_of_the_inverse_covariance():
@@ -93,6 +117,6 @@ def test_corrections_follow_their_definitions():
 
 def test_an_unknown_fit_and_unequal_lengths_are_refused():
     with pytest.raises(ParameterError, match="linear, exponential"):
-        regression.held_out_squares(X, Y, "cubic")
+        regression.predicted(X[:, 0], Y, X[:, 0], "cubic")
     with pytest.raises(ParameterError, match="one length"):
         regression.r_squared(X[:5], Y)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -19,17 +21,38 @@ def test_without_skewness_the_interval_and_the_probability_are_student_s():
     assert tail(1.3, 4) == pytest.approx(scipy.stats.t.sf(1.3, 4))
 
 
-def test_skewness_is_scipy_s_and_nothing_where_nothing_varies():
-    values = np.random.default_rng(0).exponential(size=(9, 3))
-    np.testing.assert_allclose(skewness(values), scipy.stats.skew(values, bias=False))
+def told(values):
+    """Take scipy's skewness for what few values show of it."""
+    shown, root = scipy.stats.skew(values, bias=False), np.sqrt(len(values))
+    return np.sign(shown) * root * np.maximum(np.abs(shown) / root, np.minimum(1, 9 * shown**2 / root**2))
+
+
+def test_skewness_is_scipy_s_or_more_and_nothing_where_nothing_varies():
+    values = np.random.default_rng(0).normal(size=(9, 400))
+    shown = scipy.stats.skew(values, bias=False)
+    np.testing.assert_allclose(skewness(values), told(values))
+    little, much = np.abs(shown) < 1 / 3, np.abs(shown) > 1
+    np.testing.assert_allclose(skewness(values)[little], shown[little])
+    assert (np.abs(skewness(values)[much]) == pytest.approx(3)) and 40 < much.sum() < little.sum()
+    np.testing.assert_allclose(skewness(-values.T, axis=1), -skewness(values))
     assert skewness(np.full((5, 2), 0.3)).tolist() == [0, 0] and skewness(np.array([1.0, 1.0, 1.0, 4.0])) == 0
     assert mean_interval(np.full((6, 2), 0.25)).low.tolist() == mean_interval(np.full((6, 2), 0.25)).high.tolist()
 
 
+@pytest.mark.parametrize("n", [8, 12, 16, 24])
+@pytest.mark.parametrize("width", [0.55, 0.72, 1.0])
+def test_lognormal_values_show_a_third_of_the_root_of_their_lean(n, width):
+    values = np.random.default_rng(n).lognormal(sigma=width, size=(n, 20_000))
+    seen = np.median(scipy.stats.skew(values, bias=False)) / np.sqrt(n)
+    lean = float(scipy.stats.lognorm(width).stats("s")) / np.sqrt(n)
+    assert (3 * seen) ** 2 == pytest.approx(lean, rel=0.36)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_end_on_the_side_of_the_long_tail_is_hall_s_and_the_other_student_s(sign):
-    values = sign * np.random.default_rng(3).exponential(size=10)
-    lean, error = abs(scipy.stats.skew(values, bias=False)) / np.sqrt(10), scipy.stats.sem(values)
+    values = sign * np.random.default_rng(0).gamma(3, size=10)
+    lean, error = abs(told(values)) / np.sqrt(10), scipy.stats.sem(values)
+    assert 0.3 < lean < 1
     quantile, mean = scipy.stats.t.ppf(0.975, 9), values.mean()
     found = mean_interval(values)
     long, short = (found.high - mean, mean - found.low)[::sign]
@@ -57,18 +80,43 @@ def test_any_axis_may_be_the_one_of_the_values_and_one_value_has_no_interval():
         mean_interval([1.0, float("nan")])
 
 
+@pytest.mark.parametrize("n", [12, 24, 48])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("values", "truth"),
+    [("exponential", {}), ("lognormal", {"sigma": 1.0}), ("lognormal", {"sigma": 0.7}), ("gamma", {"shape": 0.5}),
+     ("weibull", {"a": 0.7}), ("normal", {}), ("standard_t", {"df": 3}), ("uniform", {})],
+)  # fmt: skip
+def test_a_mean_is_covered_whatever_the_shape_of_the_values(values, truth, sign, n):
+    means = {"exponential": 1, "gamma": 0.5, "weibull": math.gamma(1 + 1 / 0.7), "uniform": 0.5}
+    mean = sign * means.get(values, math.exp(truth.get("sigma", 0) ** 2 / 2) if values == "lognormal" else 0)
+    found = mean_interval(sign * getattr(np.random.default_rng(6), values)(**truth, size=(n, 10_000)))
+    assert 0.94 < np.mean((found.low <= mean) & (mean <= found.high)) < 0.985
+
+
+@pytest.mark.parametrize(("n", "coverage"), [(5, 0.91), (6, 0.918), (8, 0.931)])
+def test_a_mean_of_fewer_lognormal_values_is_covered_less(n, coverage):
+    found, mean = mean_interval(np.random.default_rng(8).lognormal(size=(n, 20_000))), math.exp(0.5)
+    assert np.mean((found.low <= mean) & (mean <= found.high)) == pytest.approx(coverage, abs=0.006)
+
+
+def test_no_rule_sees_the_rare_large_value_that_was_not_drawn():
+    rng = np.random.default_rng(9)
+    found = mean_interval(rng.normal(size=(12, 20_000)) + 5 * (rng.random((12, 20_000)) < 0.1))
+    assert np.mean((found.low <= 0.5) & (found.high >= 0.5)) == pytest.approx(0.918, abs=0.006)
+
+
 def test_a_mean_of_skewed_values_is_covered_where_student_s_interval_is_not():
-    draws = np.random.default_rng(6).exponential(size=(12, 4000))
-    found, half = mean_interval(draws), scipy.stats.t.ppf(0.975, 11) * scipy.stats.sem(draws)
-    student = np.mean(np.abs(draws.mean(axis=0) - 1) <= half)
-    assert np.mean((found.low <= 1) & (found.high >= 1)) > 0.935 > 0.92 > student
+    draws = np.random.default_rng(6).lognormal(size=(12, 10_000))
+    half, mean = scipy.stats.t.ppf(0.975, 11) * scipy.stats.sem(draws), math.exp(0.5)
+    assert np.mean(np.abs(draws.mean(axis=0) - mean) <= half) == pytest.approx(0.845, abs=0.01)
 
 
 def test_an_effect_holds_estimate_interval_error_n_and_skewness():
     values = np.random.default_rng(7).exponential(size=24)
     mean, median = effect_of(values), effect_of(values, "median")
     assert (mean.value, mean.error, mean.n) == pytest.approx((values.mean(), scipy.stats.sem(values), 24))
-    assert mean.skew == pytest.approx(scipy.stats.skew(values, bias=False))
+    assert mean.skew == pytest.approx(told(values))
     assert median.value == np.median(values) and median.n == 24
     alone = effect_of([2.5])
     assert alone.value == 2.5 and np.isnan(alone[1:4]).all() and alone.n == 1
@@ -90,7 +138,7 @@ def test_the_jackknife_of_a_mean_has_its_standard_error():
     values = np.random.default_rng(1).normal(size=15)
     found = jackknifed(lambda rows: values[rows].mean(), np.arange(15))
     assert (found.value, found.error, found.n) == pytest.approx((values.mean(), scipy.stats.sem(values), 15))
-    assert found.skew == pytest.approx(scipy.stats.skew(values, bias=False))
+    assert found.skew == pytest.approx(told(values))
 
 
 def test_whole_groups_are_left_out_one_at_a_time():
