@@ -53,7 +53,7 @@ def listed(row: Row, column: str) -> list[str]:
 
 def in_full(function: str) -> str:
     """Names a function of the map, such as depth.draw_map, in full; what draws lies in the room of figures."""
-    return f"coupling_lib.{function}" if function.count(".") > 1 else f"companion.figures.{function}"
+    return f"companion.{function}" if function.count(".") > 1 else f"companion.figures.{function}"
 
 
 def parameters_of(row: Row) -> dict[str, str]:
