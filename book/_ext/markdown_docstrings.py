@@ -21,46 +21,32 @@ _BULLET = re.compile(r" *[-*] ")
 
 
 def to_restructured_text(docstring: str) -> str:
-    r"""Rewrites a docstring in Google style from Markdown to reStructuredText; examples and code stay."""
-    return "\n".join(_prose(chunk) if prose else chunk for prose, chunk in _chunks(docstring.split("\n")))
+    r"""Rewrites a docstring in Google style from Markdown to reStructuredText; examples and code stay as they are."""
+    made: list[str] = []
+    margin, code = 0, False
+    for paragraph in docstring.split("\n\n"):
+        # What is indented by four more is code, up to the next paragraph that is not.
+        if made and _indent(paragraph) >= margin + 4:
+            made += [paragraph] if code else [" " * margin + "::", paragraph]
+            code = True
+            continue
+        prose = re.split(r"^(?= *>>>)", paragraph, maxsplit=1, flags=re.MULTILINE)[0]
+        made.append(_prose(prose) + paragraph[len(prose) :])
+        margin, code = _indent(prose.rstrip("\n").rpartition("\n")[2]) if prose.strip() else margin, False
+    return "\n\n".join(made)
 
 
-def _chunks(lines: list[str]) -> list[tuple[bool, str]]:
-    """Split into prose and literal parts: doctests, and code indented by four after a blank line."""
-    chunks: list[tuple[bool, list[str]]] = [(True, [])]
-    margin = 0
-    for number, line in enumerate(lines):
-        indent = len(line) - len(line.lstrip())
-        in_prose, current = chunks[-1]
-        after_blank = number > 0 and not lines[number - 1].strip()
-        if not in_prose:
-            doctest = current[0].lstrip().startswith(">>>")
-            if (doctest and line.strip()) or (not doctest and (not line.strip() or indent >= margin + 4)):
-                current.append(line)
-                continue
-            chunks.append((True, [line]))
-        elif line.lstrip().startswith(">>>"):
-            chunks.append((False, [line]))
-        elif line.strip() and after_blank and indent >= margin + 4:
-            current += [" " * margin + "::", ""]
-            chunks.append((False, [line]))
-        else:
-            current.append(line)
-        if line.strip() and chunks[-1][0]:
-            margin = indent
-    return [(prose, "\n".join(part)) for prose, part in chunks if part]
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def _prose(text: str) -> str:
     lines: list[str] = []
     for line in _DISPLAY.sub(_display, text).split("\n"):
         previous = lines[-1] if lines else ""
-        level = len(line) - len(line.lstrip())
-        if _BULLET.match(line) and previous.strip() and not _BULLET.match(previous):
-            if len(previous) - len(previous.lstrip()) <= level and not previous.rstrip().endswith(
-                ("Args:", "Returns:")
-            ):
-                lines.append("")
+        begins = _BULLET.match(line) and previous.strip() and not _BULLET.match(previous)
+        if begins and _indent(previous) <= _indent(line) and not previous.rstrip().endswith(("Args:", "Returns:")):
+            lines.append("")
         lines.append(line)
     parts, end = [], 0
     text = "\n".join(lines)
@@ -82,16 +68,9 @@ def _prose(text: str) -> str:
 
 
 def _display(match: re.Match[str]) -> str:
-    indent = match["indent"]
-    body = " ".join(match["body"].split())
-    block = [
-        f"{indent}{match['before']}".rstrip(),
-        "",
-        f"{indent}.. math:: {body}",
-        "",
-        indent + match["after"].lstrip(),
-    ]
-    return "\n".join(block)
+    indent, body = match["indent"], " ".join(match["body"].split())
+    before, after = f"{indent}{match['before']}".rstrip(), indent + match["after"].lstrip()
+    return f"{before}\n\n{indent}.. math:: {body}\n\n{after}"
 
 
 def _plain(text: str) -> str:
