@@ -127,7 +127,8 @@ def _chosen(table: pd.DataFrame, choice: dict[str, Any]) -> pd.DataFrame:
             raise ParameterError(f"there is no column {name!r} to choose by; the columns are {', '.join(COLUMNS)}")
         table = table[table[name] == value]
     if table.empty:
-        shipped = "" if paths.SHIPPED.is_dir() else f"; what ships: {paths.in_a_checkout(paths.SHIPPED)}"
+        elsewhere = f"; what ships is not installed; {paths.in_a_checkout(paths.SHIPPED)}"
+        shipped = "" if paths.SHIPPED.is_dir() else elsewhere
         raise ParameterError(f"the store holds no such measurement; store.listing() shows what there is{shipped}")
     return table
 
