@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 import tomllib
 from collections.abc import Mapping
@@ -53,9 +52,8 @@ def command_of(chapter: str, given: str) -> str:
     return f".venv/bin/{provenance.papermill_command(chapter, parameters)}"
 
 
-def run_part(chapter: str, results: Path | None = None) -> str:
+def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
     """Writes how a chapter is run: each command in a block of its own, with its time, and what it leads to."""
-    results = results or paths.RESULTS
     made, models = CHAPTERS[chapter], models_of(chapter)
     times = {model: spoken(duration(results / model / f"{chapter}.ipynb")) for model in models}
     first = models[0]
@@ -82,15 +80,10 @@ def _block(command: str) -> str:
     return f"```bash\n{command}\n```\n"
 
 
-@functools.cache
-def _judged(results: Path) -> list[tuple[dict, list[claims.Judged]]]:
-    return claims.judge_all(results)
-
-
-def verdicts_part(chapter: str, results: Path | None = None) -> str:
+def verdicts_part(chapter: str, results: Path = paths.RESULTS) -> str:
     """Writes the verdicts on the claims that a chapter is about, in the words of the page of claims."""
     lines = []
-    for number, (claim, found) in enumerate(_judged(results or paths.RESULTS), start=1):
+    for number, (claim, found) in enumerate(claims.judge_all(results), start=1):
         if chapter not in (claim["notebook"], *claim.get("chapters", [])):
             continue
         places: dict[str, list[str]] = {}

@@ -6,6 +6,7 @@ from executed notebooks, which keep them as records, and from `data/paper_figure
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import tomllib
@@ -78,23 +79,23 @@ def unjudged(claim: Mapping[str, Any], results: Path, model: str) -> list[str]:
     return lines
 
 
-def read_claims(file: Path | None = None) -> list[dict[str, Any]]:
+def read_claims() -> list[dict[str, Any]]:
     """Read the claims."""
-    return _read(file)["claim"]
+    return _read()["claim"]
 
 
-def read_margins(file: Path | None = None) -> dict[str, float]:
+def read_margins() -> dict[str, float]:
     """Read the smallest effects that matter, by unit."""
-    return {name: float(entry["value"]) for name, entry in read_margin_reasons(file).items()}
+    return {name: float(entry["value"]) for name, entry in read_margin_reasons().items()}
 
 
-def read_margin_reasons(file: Path | None = None) -> dict[str, dict[str, Any]]:
+def read_margin_reasons() -> dict[str, dict[str, Any]]:
     """Read the smallest effects that matter with the reason of each."""
-    return _read(file)["margin"]
+    return _read()["margin"]
 
 
-def _read(file: Path | None) -> dict[str, Any]:
-    return tomllib.loads((file or paths.DATA / "claims.toml").read_text(encoding="utf-8"))
+def _read() -> dict[str, Any]:
+    return tomllib.loads((paths.DATA / "claims.toml").read_text(encoding="utf-8"))
 
 
 def decided(claim: Mapping[str, Any], found: list[Judged], scope: str) -> str:
@@ -116,6 +117,7 @@ def verdict_at(claim: Mapping[str, Any], found: list[Judged], place: str) -> str
     return decided(claim, [one for one in found if one.model in models], "here") if models else None
 
 
+@functools.cache
 def judge_all(results: Path) -> list[tuple[dict[str, Any], list[Judged]]]:
     """Give each claim with its evidence, all probabilities corrected together."""
     margins = read_margins()

@@ -25,7 +25,7 @@ class Known(Mapping):
 
     def __getitem__(self, name: str) -> float | str:
         if name.startswith("paper."):
-            return _paper()[name]
+            return paper_numbers()[name]
         return remembered(self.notebook(name))[name.rpartition("/")[2]]
 
     def notebook(self, name: str) -> Path:
@@ -60,7 +60,7 @@ class Known(Mapping):
 
     def verdict(self, number: int, place: str) -> str | None:
         """Give the verdict on a claim in one place."""
-        claim, found = _judged(self.results)[number - 1]
+        claim, found = judge_all(self.results)[number - 1]
         return verdict_at(claim, found, place)
 
 
@@ -76,19 +76,9 @@ def _rows(table: pd.DataFrame, called: str, name: str, where: Mapping[str, Any])
 
 
 @functools.cache
-def _paper() -> dict[str, float]:
-    return paper_numbers()
-
-
-@functools.cache
 def _data(table: str) -> pd.DataFrame:
     if table.startswith("benchmarks/"):
         run, _, part = table.removeprefix("benchmarks/").partition("/")
         record = json.loads((paths.ROOT / "benchmarks" / f"{run}.json").read_text(encoding="utf-8"))
         return pd.json_normalize(record[part] if part else record)
     return pd.read_csv(paths.DATA / f"{table}.csv", comment="#")
-
-
-@functools.cache
-def _judged(results: Path) -> list:
-    return judge_all(results)

@@ -78,6 +78,7 @@ def tables(page: Path) -> dict[str, pd.DataFrame]:
     return {name: pd.read_csv(io.StringIO(unquote(text)), comment="#") for name, text in _TABLE.findall(shown)}
 
 
+@functools.cache
 def paper_numbers() -> dict[str, float]:
     """Give numbers by "paper.FIGURE.SERIES.QUANTITY"; of several points the first and the last, by these words."""
     found: dict[str, float] = {}

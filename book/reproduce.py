@@ -54,9 +54,8 @@ def repeated(claim: Mapping[str, Any], results: Path) -> tuple[str, float | None
     return command, total, allowed
 
 
-def reproduce_page(results: Path | None = None) -> str:
+def reproduce_page(results: Path = paths.RESULTS) -> str:
     """Writes the table from claims to commands."""
-    results = results or paths.RESULTS
     rows = []
     for at, claim in enumerate(read_claims(), start=1):
         command, seconds, allowed = repeated(claim, results)

@@ -34,9 +34,8 @@ RULES = "% The rules"
 _OUTCOMES = {verdicts.FOR: "✓ for", verdicts.AGAINST: "✗ against", verdicts.UNDECIDED: "? undecided"}
 
 
-def claims_page(results: Path | None = None) -> str:
+def claims_page(results: Path = paths.RESULTS) -> str:
     """Write the counts, the cards and, below `RULES`, the smallest effects that matter."""
-    results = results or paths.RESULTS
     paper, everything = paper_numbers(), judge_all(results)
     given = [{place: verdict_at(claim, found, place) for place in PLACES} for claim, found in everything]
     cards = [

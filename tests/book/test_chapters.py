@@ -93,7 +93,7 @@ def test_a_chapter_has_the_verdicts_of_its_claims_in_the_words_of_the_page_of_cl
     ]
     given = {"A": {"decoder": verdicts.REPRODUCED, "trained": verdicts.REPRODUCED, "paper": verdicts.MISSING},
              "B": {"decoder": None, "trained": verdicts.MISSING, "paper": verdicts.CONTRADICTED}}  # fmt: skip
-    monkeypatch.setattr(chapters, "_judged", lambda results: [(claim, []) for claim in known])
+    monkeypatch.setattr(claims, "judge_all", lambda results: [(claim, []) for claim in known])
     monkeypatch.setattr(claims, "verdict_at", lambda claim, found, place: given[claim["claim"]][place])
     lines = chapters.verdicts_part("depth").splitlines()
     assert lines[:2] == [
