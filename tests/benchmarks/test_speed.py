@@ -72,7 +72,7 @@ def test_quick_run_names_the_machine_and_measures_memory_growth_and_the_embedded
     assert {"cpu", "cores", "threads", "versions", "date", "load_average"} <= run["machine"].keys()
     assert {(m["shape"], m["method"]) for m in run["memory"]} == {("tiny", "ours"), ("tiny", "released")}
     assert all(m["peak"] >= 0 for m in run["memory"])
-    assert {curve["variable"] for curve in run["growth"]} == {"n", "T", "P", "d", "L", "K"}
+    assert {curve["variable"] for curve in run["growth"]} == {"n", "T", "d", "L", "K"}
     prompt = run["embedded_prompt"]
     assert (prompt["shape"], prompt["rounds"]) == ("nano-neox", 3)
     assert 0 < prompt["fastest"] <= prompt["seconds"] <= prompt["slowest"]
