@@ -22,7 +22,7 @@ import coupling_lib as cl
 from benchmarks import machine, other_tables, released, stages
 from benchmarks.shapes import jacobian_flop, llama3_8b, model_from, prompt_ids, small_llama
 from benchmarks.split import double_jacobian, split_jacobian
-from coupling_lib.measures.frame import depth_jacobians
+from coupling_lib.measures.common import depth_jacobians
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 _BLOCKS = 3

@@ -13,7 +13,7 @@ import coupling_lib as cl
 from benchmarks import released
 from benchmarks.machine import timed
 from benchmarks.shapes import gpt2, model_from, prompt_ids
-from coupling_lib.measures.frame import depth_jacobians
+from coupling_lib.measures.common import depth_jacobians
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 

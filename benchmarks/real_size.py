@@ -28,7 +28,7 @@ from transformers import LlamaForCausalLM, PreTrainedConfig
 
 from benchmarks import machine, shapes
 from coupling_lib import paths
-from coupling_lib.blocks import fits
+from coupling_lib.blocks import weight_memory
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.models.untrained import draw
@@ -78,7 +78,7 @@ def run(
 
 def _flop(config: PreTrainedConfig) -> int:
     """Count the products of the Jacobians of all blocks, of the trained and of the untrained model."""
-    blocks = find_blocks(fits.skeleton(LlamaForCausalLM, config)).modules
+    blocks = find_blocks(weight_memory.skeleton(LlamaForCausalLM, config)).modules
     weights = sum(weight.numel() for weight in blocks.parameters() if weight.ndim == 2)
     return 2 * 2 * config.hidden_size * weights
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import coupling_lib as cl
 from benchmarks import released
 from benchmarks.machine import timed
-from coupling_lib.measures.frame import depth_jacobians
+from coupling_lib.measures.common import depth_jacobians
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 STAGES = ("capture", "jacobians", "svd", "pairs")

@@ -18,7 +18,7 @@ from companion.figures import postnorm
 from companion.figures.show import show
 from coupling_lib import provenance
 from coupling_lib.errors import ModelUnavailableError, PostNormWarning
-from coupling_lib.measures.frame import traced_jacobians
+from coupling_lib.measures.common import traced_jacobians
 from coupling_lib.models.load import Model
 
 # The warning case: a real encoder, from a package that `make` installs.

@@ -33,7 +33,7 @@ _HOMES = {
     "metrics.variants": ("VARIANTS", "measure_variants"),
     "metrics.trajectory": ("line_shape_score", "expodistance", "equidistance"),
     "inputs.given": ("inputs_for",),
-    "measures.frame": ("measurement",),
+    "measures.common": ("measurement",),
     "store.sweep": ("sweep",),
     "measures.depth": ("measure_depth", "depth_summary"),
     "measures.random_bases": ("null_of",),

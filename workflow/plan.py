@@ -23,7 +23,7 @@ import pandas as pd
 from benchmarks import machine
 from companion.notebook.choices import chosen_prompts
 from coupling_lib import store
-from coupling_lib.blocks import fits
+from coupling_lib.blocks import weight_memory
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import registry, sources
@@ -78,8 +78,8 @@ def memory(job: Mapping[str, Any]) -> float:
     L, d, block = shape(job)
     entry = registry.lookup(job["model"])
     total = entry.parameters_b * 1e9 if entry and entry.parameters_b else block * L
-    each = fits.bytes_per_weight(job["precision"])
-    held = fits.parse(job["memory"]) if job["memory"] else each * total
+    each = weight_memory.bytes_per_weight(job["precision"])
+    held = weight_memory.parse(job["memory"]) if job["memory"] else each * total
     return _LIBRARIES + held + 4 * block + 4 * L * d * (d if _forms(job) else 2 * _largest_k(job))
 
 
@@ -187,7 +187,7 @@ def _flop(count: float) -> str:
 
 
 def _size(size: float) -> str:
-    return "an unknown amount" if math.isnan(size) else fits.gb(int(size))
+    return "an unknown amount" if math.isnan(size) else weight_memory.gb(int(size))
 
 
 def _run(config: str, out: str) -> str:

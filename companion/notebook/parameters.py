@@ -20,7 +20,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from coupling_lib.blocks import fits
+from coupling_lib.blocks import weight_memory
 from coupling_lib.blocks.precision import PRECISIONS
 from coupling_lib.errors import ParameterError, is_whole, shown
 
@@ -113,7 +113,7 @@ RULES: dict[str, Rule] = {
     "memory": Rule(
         "an amount of memory with its unit, or empty for what is free",
         "8GB",
-        _or_empty(lambda v: isinstance(v, str) and _read_by(fits.parse)(v)),
+        _or_empty(lambda v: isinstance(v, str) and _read_by(weight_memory.parse)(v)),
     ),
     "others": Rule(
         "aliases, Hugging Face ids or local folders, separated by commas, or empty", "nano-llama", _or_empty(_is_text)

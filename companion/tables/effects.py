@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from coupling_lib.measures.frame import between_blocks
+from coupling_lib.measures.common import between_blocks
 from coupling_lib.measures.parts import SHARED, shared_parts
 from coupling_lib.metrics.inference import Effect, effect_of, widened
 from coupling_lib.metrics.nulls import diagonal_share_variance

@@ -29,8 +29,8 @@ from torch import nn
 from transformers import PreTrainedModel, modeling_utils
 from transformers.core_model_loading import WeightConverter
 
-from coupling_lib.blocks.fits import aligned
 from coupling_lib.blocks.placing import DISK, Placing
+from coupling_lib.blocks.weight_memory import aligned
 
 
 def load(read: Callable[..., PreTrainedModel], placing: Placing) -> PreTrainedModel:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from coupling_lib.blocks import fits as memory
+from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.blocks.record import find_blocks
 
 DISK = "disk"  # as `from_pretrained` calls it

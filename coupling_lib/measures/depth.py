@@ -15,7 +15,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import UpToWidth, prompt_inputs
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.jacobian.tracing import Trace
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.measures.parts import VARIANTS_OF_PARTS, prefixed
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.spectrum import frobenius_estimate, probes
@@ -32,13 +32,13 @@ _SHARE_OF_PAIRS = 0.3
 
 def coupling_of_blocks(ds: xr.Dataset) -> xr.DataArray:
     """Average each prompt's coupling over ordered pairs of different blocks, at the largest K."""
-    return 1 - frame.between_blocks(ds["normalized_miscoupling"].isel(k=-1))
+    return 1 - common.between_blocks(ds["normalized_miscoupling"].isel(k=-1))
 
 
-@frame.measurement(version=3)
+@common.measurement(version=3)
 def measure_depth(
     model: Model,
-    prompts: frame.Prompts,
+    prompts: common.Prompts,
     ks: Sequence[int] = UpToWidth((10, 30, 50)),
     token: int = -1,
     boundary: str = "block",
@@ -80,16 +80,16 @@ def measure_depth(
         >>> dict(ds.normalized_miscoupling.sizes)
         {'prompt': 1, 'k': 1, 'block_1': 12, 'block_2': 12}
     """
-    given, ks, blocks = prompt_inputs(prompts, model), frame.several_k(model, ks), range(model.n_blocks)
+    given, ks, blocks = prompt_inputs(prompts, model), common.several_k(model, ks), range(model.n_blocks)
     names = [name for name in names_at(ks) if formed or "vju" not in VARIANTS[name].needs]
     if formed:
-        each = (_formed(J, ks, names) for J in frame.jacobians_by_prompt(model, given, token, boundary))
+        each = (_formed(J, ks, names) for J in common.jacobians_by_prompt(model, given, token, boundary))
     else:
-        each = (_unformed(traced, ks, names, token, boundary) for traced in frame.traces(model, given))
+        each = (_unformed(traced, ks, names, token, boundary) for traced in common.traces(model, given))
     coords = {"k": ks, "block_1": blocks, "block_2": blocks, "variant": names, "distance": blocks}
     coords |= {"shared_variant": list(VARIANTS_OF_PARTS)} if formed else {}
     details = {"measure": "depth", "token": token, "boundary": boundary}
-    return frame.over_prompts(model, given, each, coords, shared=["matrix", "shared_matrix"], **details)
+    return common.over_prompts(model, given, each, coords, shared=["matrix", "shared_matrix"], **details)
 
 
 def _formed(J: torch.Tensor, ks: list[int], names: list[str]) -> xr.Dataset:
@@ -101,14 +101,14 @@ def _formed(J: torch.Tensor, ks: list[int], names: list[str]) -> xr.Dataset:
     # From here on J is without its isotropic part.
     rest = _of_one_prompt(without_isotropic(J), top_triplets_stacked(J, max(ks)), ks, list(VARIANTS_OF_PARTS))
     rest |= {"frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J))}
-    return frame.plain(whole | prefixed(rest))
+    return common.plain(whole | prefixed(rest))
 
 
 def _unformed(traced: Trace, ks: list[int], names: list[str], token: int, boundary: str) -> xr.Dataset:
     """Measure one prompt by products with its Jacobians alone."""
     J = [traced.jacobian(block, token, boundary=boundary) for block in range(traced.n_blocks)]
     triplets = []
-    for block in frame.counted(traced):
+    for block in common.counted(traced):
         with progress.block(1 - _SHARE_OF_PAIRS):
             found = J[block].svd(max(ks), formed=False)
             triplets.append([part.to(traced.device) for part in found])
@@ -116,7 +116,7 @@ def _unformed(traced: Trace, ks: list[int], names: list[str], token: int, bounda
     probed = [_Probed(one, Vh) for one, Vh in zip(J, found.Vh, strict=True)]
     variables = _of_one_prompt(probed, found, ks, names)
     norms = frobenius_estimate(found.S, torch.stack([one.products for one in probed]))
-    return frame.plain(variables | {"frobenius_estimate": (("block_1",), norms)})
+    return common.plain(variables | {"frobenius_estimate": (("block_1",), norms)})
 
 
 class _Probed:
@@ -134,10 +134,10 @@ class _Probed:
 
 def _of_one_prompt(
     J: torch.Tensor | list[_Probed], found: SingularTriplets, ks: list[int], names: list[str]
-) -> frame.Variables:
+) -> common.Variables:
     A = coupling_matrices(J, found.U, found.Vh)
     values = measure_variants(J, found.U, found.S, found.Vh, ks, names, A)
-    variables: frame.Variables = {name: (("k", "block_1", "block_2"), value) for name, value in values.items()}
+    variables: common.Variables = {name: (("k", "block_1", "block_2"), value) for name, value in values.items()}
     return variables | {
         "by_distance": (("variant", "k", "distance"), locality(torch.stack(list(values.values())))),
         "singular_values": (("block_1", "rank"), found.S),
@@ -171,7 +171,7 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
     if ds.sizes["block_1"] < 2:
         raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
     neighbours = ds["by_distance"].sel(variant=variant, distance=1, drop=True)
-    both = 1 - xr.concat([frame.between_blocks(ds[variant]), neighbours], dim="pairs")
+    both = 1 - xr.concat([common.between_blocks(ds[variant]), neighbours], dim="pairs")
     both = both.transpose("prompt", "pairs", "k").assign_coords(pairs=["all pairs", "neighbours"])
     summary = interval(both, gaps=False)
     return summary.assign_attrs(ds.attrs | {"variant": variant})
@@ -196,10 +196,10 @@ def measure_models(
 
     def measured(model: Model, given: list) -> xr.Dataset:
         try:
-            chosen = frame.several_k(model, ks)
+            chosen = common.several_k(model, ks)
         except ParameterError as error:
             said = f"{error}; or leave {model.name!r}, one of the other models, out of 'others'"
             raise ParameterError(said) from None
         return sweep(measure_depth, model, given, ks=tuple(chosen), token=token)
 
-    return frame.networks(measured, names, prompts, seed, precision=precision, memory=memory)
+    return common.networks(measured, names, prompts, seed, precision=precision, memory=memory)

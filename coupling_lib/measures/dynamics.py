@@ -6,7 +6,7 @@ import xarray as xr
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.metrics import dynamics
 from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
 from coupling_lib.models.load import Model
@@ -19,9 +19,9 @@ READINGS = ("embedding", "product", "released", "product with final norm", "affi
 _MAX_ENTRIES = 2**23
 
 
-@frame.measurement(version=2)
+@common.measurement(version=2)
 def measure_dynamics(
-    model: Model, prompts: frame.Prompts, k: int = 10, token: int = -1, seed: int = 0, n_samples: int = DRAWS
+    model: Model, prompts: common.Prompts, k: int = 10, token: int = -1, seed: int = 0, n_samples: int = DRAWS
 ) -> xr.Dataset:
     r"""Measure how far products of I + J_l carry one token's state (paper, section 6.1 and appendix A.5).
 
@@ -69,20 +69,20 @@ def measure_dynamics(
         1.0
     """
     given, levels = prompt_inputs(prompts, model), range(model.n_blocks + 1)
-    frame.check_k(model, k)
+    common.check_k(model, k)
 
     each = (
-        _of_one_prompt(traced, J, token, k, n_samples, frame.generator_for(prompt, seed))
-        for (traced, J), prompt in zip(frame.traced_jacobians(model, given, token), given, strict=True)
+        _of_one_prompt(traced, J, token, k, n_samples, common.generator_for(prompt, seed))
+        for (traced, J), prompt in zip(common.traced_jacobians(model, given, token), given, strict=True)
     )
     coords = {"block": range(model.n_blocks), "level": levels, "start": levels, "reading": list(READINGS)}
     details = {"measure": "dynamics", "k": k, "token": token, "bases_seed": seed}
-    return frame.over_prompts(model, given, each, coords, **details)
+    return common.over_prompts(model, given, each, coords, **details)
 
 
 def _of_one_prompt(
     traced: Trace, J: torch.Tensor, token: int, k: int, n_samples: int, generator: torch.Generator
-) -> frame.Variables:
+) -> common.Variables:
     x, found = traced.hidden[:, traced.position(token)], top_triplets_stacked(J, k)
     carried = dynamics.carried_states(J, x)._asdict()
     return {
@@ -99,7 +99,7 @@ def _of_one_prompt(
 
 def _random(
     J: torch.Tensor, x: torch.Tensor, found: SingularTriplets, n_samples: int, generator: torch.Generator
-) -> frame.Variables:
+) -> common.Variables:
     """The embedding carried through blocks with the same singular values and random singular vectors."""
     S = filled_spectrum(found.S, x.shape[-1], torch.linalg.matrix_norm(J))
     group, parts = max(1, _MAX_ENTRIES // x.numel()), []
@@ -107,14 +107,14 @@ def _random(
         states = dynamics.random_steps(S, x[0], min(group, n_samples - first), generator)
         null = dynamics.agreement(states, x.expand_as(states))
         parts.append(torch.stack([null.cosine, null.norm_ratio]))
-    found: frame.Variables = {}
+    found: common.Variables = {}
     for name, values in zip(("cosine", "norm_ratio"), torch.cat(parts, dim=1), strict=True):
         found[f"null_{name}"] = (("level",), values.mean(dim=0))
         found[f"null_{name}_error"] = (("level",), values.std(dim=0) / n_samples**0.5)
     return found
 
 
-def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> frame.Variables:
+def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> common.Variables:
     """Compare each reading's last state with the true one."""
     position, last = traced.position(token), traced.n_blocks - 1
     with torch.no_grad():
@@ -130,7 +130,7 @@ def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> frame.
     return {f"end_{name}": (("reading",), value) for name, value in found._asdict().items()}
 
 
-def _growth(J: torch.Tensor, x: torch.Tensor, found: SingularTriplets, generator: torch.Generator) -> frame.Variables:
+def _growth(J: torch.Tensor, x: torch.Tensor, found: SingularTriplets, generator: torch.Generator) -> common.Variables:
     """Growth along the directions that the blocks share most, and the same for blocks that share none."""
     k = found.S.shape[1]
     growth = dynamics.growth(J, x, top_triplets(J.mean(dim=0), k).U, found.S)

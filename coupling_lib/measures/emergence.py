@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import inputs_for
+from coupling_lib.measures.common import several_k
 from coupling_lib.measures.depth import measure_depth
-from coupling_lib.measures.frame import several_k
 from coupling_lib.measures.parts import shared_parts
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories

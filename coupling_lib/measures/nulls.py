@@ -12,7 +12,7 @@ import xarray as xr
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import UpToWidth, prompt_inputs
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
 from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum, relative_to_null
 from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
@@ -60,7 +60,7 @@ def null_curves(
         error = squares.std(dim=0) / (2 * root * n_samples**0.5)
         closed = torch.stack([torch.stack([closed_form_null(n, S, d, k) for n in names], dim=-1) for k in chosen])
         found = {"simulated": (dims, root), "error": (dims, error), "closed_form": (dims, closed)}
-        per_width.append(frame.plain(found | {"k": ("rule", chosen)}))
+        per_width.append(common.plain(found | {"k": ("rule", chosen)}))
     ds = xr.concat(per_width, dim="width").transpose("rule", "width", "decay", "variant", missing_dims="ignore")
     rules = [*map(str, ks), "0.1 d"]
     ds = ds.assign_coords(width=list(widths), decay=list(decays), variant=names, rule=rules)
@@ -99,19 +99,19 @@ def _without_isotropic(J: torch.Tensor, ks: Sequence[int], seed: int) -> torch.T
     return torch.stack([relative_to_null(value.cpu(), null[0]) for value in found])
 
 
-@frame.measurement(version=4)
+@common.measurement(version=4)
 def measure_nulls(
-    model: Model, prompts: frame.Prompts, ks: Sequence[int] = UpToWidth((10, 30)), token: int = -1, seed: int = 0
+    model: Model, prompts: common.Prompts, ks: Sequence[int] = UpToWidth((10, 30)), token: int = -1, seed: int = 0
 ) -> xr.Dataset:
     """Measure all variants of coupling across depth, and the same against surrogates of the model itself."""
     # Every value is the mean over ordered pairs of different blocks. *Relative* coupling sets it in proportion to the
     # expectation for random bases and the same singular values, prompt by prompt: 0 without coupling, 1 at perfect
     # coupling. The surrogate `rotated` is one draw of that null for each pair, and stands beside it as a check.
-    given, ks, names = prompt_inputs(prompts, model), frame.several_k(model, ks), list(VARIANTS)
+    given, ks, names = prompt_inputs(prompts, model), common.several_k(model, ks), list(VARIANTS)
     if ks[0] < 2:
         raise ParameterError(f"ks is {ks!r}; some variants need off-diagonal entries, so K is at least 2")
 
-    def of_one_prompt(J: torch.Tensor) -> frame.Variables:
+    def of_one_prompt(J: torch.Tensor) -> common.Variables:
         U, S, Vh, _ = top_triplets_stacked(J, ks[-1])
         V, generator = Vh.mT, torch.Generator().manual_seed(seed)
         sides = [(U, V), *(surrogate_vectors(U, V, kind, generator) for kind in SURROGATES)]
@@ -131,15 +131,15 @@ def measure_nulls(
             "without_isotropic": (("coordinates", "k"), _without_isotropic(J, ks, seed)),
         }
 
-    each = map(of_one_prompt, frame.jacobians_by_prompt(model, given, token))
+    each = map(of_one_prompt, common.jacobians_by_prompt(model, given, token))
     coords = {"k": ks, "variant": names, "kind": ["measured", *SURROGATES], "coordinates": ["own", "permuted"]}
-    return frame.over_prompts(model, given, each, coords, measure="nulls", token=token, surrogate_seed=seed)
+    return common.over_prompts(model, given, each, coords, measure="nulls", token=token, surrogate_seed=seed)
 
 
-@frame.measurement(version=3)
+@common.measurement(version=3)
 def measure_decisive(
     model: Model,
-    prompts: frame.Prompts,
+    prompts: common.Prompts,
     ks: Sequence[int] = (10, 30, 50),
     token: int = -1,
     boundary: str = "hidden_states",
@@ -156,15 +156,15 @@ def measure_decisive(
     # What the mean over different pairs becomes when the n_blocks zeros of the diagonal are counted as well.
     with_diagonal = (n_blocks - 1) / n_blocks
 
-    def of_one_prompt(J: torch.Tensor) -> frame.Variables:
-        triplets, found = frame.coupled(J, chosen, DECISIVE)
+    def of_one_prompt(J: torch.Tensor) -> common.Variables:
+        triplets, found = common.coupled(J, chosen, DECISIVE)
         value = torch.stack([different_pairs(found[name].cpu()).mean(dim=-1) for name in DECISIVE])
         _, null, error = _random_bases(J, triplets.S, chosen, DECISIVE)
         both = {"value": value, "null": null, "null_error": error}
         dims = ("variant", "rule", "pairs")
         return {name: (dims, torch.stack([x, x * with_diagonal], dim=-1)) for name, x in both.items()}
 
-    each = map(of_one_prompt, frame.jacobians_by_prompt(model, given, token, boundary))
+    each = map(of_one_prompt, common.jacobians_by_prompt(model, given, token, boundary))
     coords = {"variant": list(DECISIVE), "rule": [*map(str, fixed), "0.1 d"], "pairs": ["different", "all"]}
-    ds = frame.over_prompts(model, given, each, coords, measure="decisive", token=token, boundary=boundary)
+    ds = common.over_prompts(model, given, each, coords, measure="decisive", token=token, boundary=boundary)
     return ds.assign(k=("rule", chosen))

@@ -11,7 +11,7 @@ from coupling_lib.blocks.record import watched
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.metrics.dynamics import random_steps
 from coupling_lib.metrics.nulls import filled_spectrum
 from coupling_lib.models.load import Model
@@ -27,10 +27,10 @@ _BATCH_BYTES = 2**28
 _LARGEST = 10
 
 
-@frame.measurement(version=2)
+@common.measurement(version=2)
 def measure_perturbation(
     model: Model,
-    prompts: frame.Prompts,
+    prompts: common.Prompts,
     noise: Sequence[float] = (0.03, 0.1, 0.3, 1.0),
     draws: int = 4,
     token: int = -1,
@@ -87,19 +87,19 @@ def measure_perturbation(
         raise ParameterError(f"kind is {shown(kind)}; it must be None, 'gaussian' or 'absolute'")
 
     each = (
-        _of_one_prompt(traced, J, traced.position(token), noise, draws, frame.generator_for(prompt, seed), kind)
-        for (traced, J), prompt in zip(frame.traced_jacobians(model, given, token), given, strict=True)
+        _of_one_prompt(traced, J, traced.position(token), noise, draws, common.generator_for(prompt, seed), kind)
+        for (traced, J), prompt in zip(common.traced_jacobians(model, given, token), given, strict=True)
     )
     coords = {"carrier": list(CARRIERS), "noise": noise, "level": range(model.n_blocks + 1)}
     details = {"measure": "perturbation", "draws": draws, "token": token, "noise_seed": seed}
     details |= {"kind": kind} if kind else {}
-    return frame.over_prompts(model, given, each, coords, **details)
+    return common.over_prompts(model, given, each, coords, **details)
 
 
 def _of_one_prompt(
     traced: Trace, J: torch.Tensor, position: int, noise: list[float], draws: int, generator: torch.Generator,
     kind: str | None,
-) -> frame.Variables:  # fmt: skip
+) -> common.Variables:  # fmt: skip
     x = traced.hidden[:, position]
     directions = torch.randn(draws, traced.d_model, generator=generator).to(x)
     lengths = {"gaussian": traced.d_model**0.5, "absolute": x[0].norm()}

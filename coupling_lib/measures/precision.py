@@ -26,7 +26,7 @@ from coupling_lib.errors import (
 from coupling_lib.inputs.given import inputs_for, prompt_inputs
 from coupling_lib.jacobian.narrow import RoundedProducts
 from coupling_lib.jacobian.tracing import Trace
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import chance, null_of
 from coupling_lib.metrics.subspaces import principal_angles, random_angles
@@ -68,23 +68,23 @@ def chosen_precisions(text: str) -> list[str]:
     return narrow
 
 
-@frame.measurement(version=3)
+@common.measurement(version=3)
 def measure_triplets(
-    model: Model, prompts: frame.Prompts, k: int = 10, token: int = -1, arithmetic: str = REFERENCE
+    model: Model, prompts: common.Prompts, k: int = 10, token: int = -1, arithmetic: str = REFERENCE
 ) -> xr.Dataset:
     """Measure the top singular triplets of every block's Jacobian J_tt, vectors included, and their coupling."""
     given = prompt_inputs(prompts, model)
-    frame.check_k(model, k)
+    common.check_k(model, k)
     if arithmetic not in ARITHMETIC:
         raise ParameterError(f"arithmetic is {arithmetic!r}; it must be one of {', '.join(ARITHMETIC)}")
-    each = (_of_one_prompt(_in_arithmetic(traced, arithmetic), token, k) for traced in frame.traces(model, given))
-    return frame.over_prompts(model, given, each, {}, measure="triplets", k=k, token=token, arithmetic=arithmetic)
+    each = (_of_one_prompt(_in_arithmetic(traced, arithmetic), token, k) for traced in common.traces(model, given))
+    return common.over_prompts(model, given, each, {}, measure="triplets", k=k, token=token, arithmetic=arithmetic)
 
 
-def _of_one_prompt(traced: Trace, token: int, k: int) -> frame.Variables:
+def _of_one_prompt(traced: Trace, token: int, k: int) -> common.Variables:
     with RoundedProducts():
-        jacobians = frame.depth_jacobians(traced, token).float()
-    found, values = frame.coupled(jacobians, [k], [VARIANT])
+        jacobians = common.depth_jacobians(traced, token).float()
+    found, values = common.coupled(jacobians, [k], [VARIANT])
     return {
         "U": (("block", "component", "rank"), found.U),
         "V": (("block", "component", "rank"), found.Vh.mT),
@@ -93,7 +93,7 @@ def _of_one_prompt(traced: Trace, token: int, k: int) -> frame.Variables:
     }
 
 
-@frame.measurement(version=1)
+@common.measurement(version=1)
 def measure_precision(
     name: str,
     prompts: Sequence[Any],

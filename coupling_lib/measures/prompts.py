@@ -12,7 +12,7 @@ import xarray as xr
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
 from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt, add_chain_of_thought
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.models.load import Model
 from coupling_lib.store.sweep import sweep
@@ -56,7 +56,7 @@ def added_tokens(model: Model, sentence: str) -> int:
     return _length(model, f"How many? {sentence}") - _length(model, "How many?")
 
 
-def measure_prompts(model: Model, prompts: frame.Prompts, ks: Sequence[int] = (10,), token: int = -1) -> xr.Dataset:
+def measure_prompts(model: Model, prompts: common.Prompts, ks: Sequence[int] = (10,), token: int = -1) -> xr.Dataset:
     """Measure coupling across depth for every prompt, and note what each prompt is like (paper, figures 9 and 15).
 
     A language model without a tokenizer (random weights saved alone) reads each word as one token, whose id is the
@@ -87,7 +87,7 @@ def measure_prompts(model: Model, prompts: frame.Prompts, ks: Sequence[int] = (1
     """
     asked = _described(model, prompts)
     prompts, given = list(asked), readable(model, asked.values())
-    ds = sweep(measure_depth, model, given, ks=tuple(frame.several_k(model, ks)), token=token)
+    ds = sweep(measure_depth, model, given, ks=tuple(common.several_k(model, ks)), token=token)
     suffixes = [next((suffix for suffix in _SUFFIXES if prompt.id.endswith(suffix)), "") for prompt in prompts]
     notes = {
         "id": [prompt.id for prompt in prompts],
@@ -105,7 +105,7 @@ def measure_prompts(model: Model, prompts: frame.Prompts, ks: Sequence[int] = (1
     return ds.assign_attrs(measure="prompts", control=control, **lengths, words_as_tokens=int(model.tokenizer is None))
 
 
-def _described(model: Model, prompts: frame.Prompts) -> dict[Prompt, str | torch.Tensor]:
+def _described(model: Model, prompts: common.Prompts) -> dict[Prompt, str | torch.Tensor]:
     """Give each prompt once, by what is known of it; of a bare text or tensor that is its name alone."""
     if isinstance(prompts, Iterator):
         prompts = list(prompts)

@@ -7,15 +7,15 @@ import xarray as xr
 
 from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs.given import prompt_inputs
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.metrics import spectrum
 from coupling_lib.models.load import Model
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 
-@frame.measurement(version=2)
+@common.measurement(version=2)
 def measure_spectra(
-    model: Model, prompts: frame.Prompts, k: int = 15, token: int = -1, whole: Sequence[int] = ()
+    model: Model, prompts: common.Prompts, k: int = 15, token: int = -1, whole: Sequence[int] = ()
 ) -> xr.Dataset:
     r"""Measure the singular values of every block's Jacobian J_tt (paper, figures 33 and 34).
 
@@ -46,15 +46,15 @@ def measure_spectra(
         ({'prompt': 1, 'block': 12, 'rank': 5}, {'prompt': 1, 'whole': 2, 'index': 96})
     """
     given, whole = prompt_inputs(prompts, model), list(whole)
-    frame.check_k(model, k)
+    common.check_k(model, k)
     for block in whole:
         check_whole("a block of whole", block, 0, model.n_blocks - 1, f"{model.name} has {model.n_blocks}")
     coords = {"block": range(model.n_blocks)} | ({"whole": whole} if whole else {})
-    each = (_of_one_prompt(J, k, whole) for J in frame.jacobians_by_prompt(model, given, token))
-    return frame.over_prompts(model, given, each, coords, measure="spectra", k=k, token=token)
+    each = (_of_one_prompt(J, k, whole) for J in common.jacobians_by_prompt(model, given, token))
+    return common.over_prompts(model, given, each, coords, measure="spectra", k=k, token=token)
 
 
-def _of_one_prompt(J: torch.Tensor, k: int, whole: list[int]) -> frame.Variables:
+def _of_one_prompt(J: torch.Tensor, k: int, whole: list[int]) -> common.Variables:
     found, frobenius = top_triplets_stacked(J, k), torch.linalg.matrix_norm(J)
     nothing = torch.full_like(frobenius, torch.nan)
     exchanged = spectrum.exchanged_miscoupling(J, found.U, found.Vh) if k > 1 else nothing

@@ -22,7 +22,7 @@ from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.measures.parts import VARIANTS_OF_PARTS, prefixed
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.models.load import Model
@@ -32,10 +32,10 @@ KINDS = ("self", "input", "output")
 """Which token is held fixed: none, the one that is varied (t1), or the one that is read (t2)."""
 
 
-@frame.measurement(version=3)
+@common.measurement(version=3)
 def measure_tokens(
     model: Model,
-    prompts: frame.Prompts,
+    prompts: common.Prompts,
     block: int,
     other: int | None = None,
     kind: str = "self",
@@ -82,7 +82,7 @@ def measure_tokens(
         {'prompt': 1, 'token_1': 4, 'token_2': 4}
     """
     given, other = prompt_inputs(prompts, model), block if other is None else other
-    frame.check_k(model, k)
+    common.check_k(model, k)
     for name, index in (("block", block), ("other", other)):
         check_whole(name, index, 0, model.n_blocks - 1, f"{model.name} has {model.n_blocks} blocks, counted from 0")
     if kind not in KINDS:
@@ -90,18 +90,18 @@ def measure_tokens(
     check_whole("tokens", tokens, 2, why="a comparison takes 2 at least")
 
     def each() -> Iterator[xr.Dataset]:
-        for number, traced in enumerate(frame.traces(model, given)):
+        for number, traced in enumerate(common.traces(model, given)):
             default = 1 if kind == "input" else -1
             anchor = None if kind == "self" else traced.position(default if fixed is None else fixed)
             chosen = _chosen_tokens(traced, {block, other}, kind, anchor, tokens)
-            ds = frame.plain(_of_one_prompt(traced, block, other, kind, anchor, chosen, k, first=number == 0))
+            ds = common.plain(_of_one_prompt(traced, block, other, kind, anchor, chosen, k, first=number == 0))
             filling: dict[str, Any] = {name: np.nan for name in ds.data_vars} | {"position": -1, "text": ""}
             missing = (0, tokens - len(chosen))
             yield ds.pad({"token_1": missing, "token_2": missing}, constant_values=filling)
 
     details = {"block": block, "other": other, "kind": kind, "fixed": fixed, "k": k, "tokens": tokens}
     kept_once = ["matrix", "shared_matrix"]
-    return frame.over_prompts(model, given, each(), {}, shared=kept_once, measure="tokens", **details)
+    return common.over_prompts(model, given, each(), {}, shared=kept_once, measure="tokens", **details)
 
 
 def token_comparisons(pair: tuple[int, int], token_in: int, token_out: int) -> dict[str, dict[str, Any]]:
@@ -123,7 +123,7 @@ def token_reports(comparisons: Mapping[str, Mapping[str, Any]]) -> tuple[list[st
 
 def _of_one_prompt(
     traced: Trace, block: int, other: int, kind: str, anchor: int | None, chosen: list[int], k: int, first: bool
-) -> frame.Variables:
+) -> common.Variables:
     n, names = len(chosen), traced.tokens or [""] * traced.n_tokens
     pairs = [{"self": (token, token), "input": (anchor, token), "output": (token, anchor)}[kind] for token in chosen]
     J = torch.cat([block_jacobians(traced, index, pairs) for index in dict.fromkeys((block, other))])
@@ -138,10 +138,10 @@ def _of_one_prompt(
     }
 
 
-def _of_jacobians(J: torch.Tensor, n: int, k: int, names: Sequence[str] | None, first: bool) -> frame.Variables:
+def _of_jacobians(J: torch.Tensor, n: int, k: int, names: Sequence[str] | None, first: bool) -> common.Variables:
     """Measure the first n Jacobians against the vectors of the last n."""
-    found, values = frame.coupled(J, [k], names)
-    variables: frame.Variables = {name: (("token_1", "token_2"), v[0, :n, -n:]) for name, v in values.items()}
+    found, values = common.coupled(J, [k], names)
+    variables: common.Variables = {name: (("token_1", "token_2"), v[0, :n, -n:]) for name, v in values.items()}
     variables |= {
         "singular_values": (("token_1", "rank"), found.S[:n]),
         "frobenius_norm": (("token_1",), torch.linalg.matrix_norm(J[:n])),

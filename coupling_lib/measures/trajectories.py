@@ -19,7 +19,7 @@ from torch.nn import functional
 from coupling_lib.errors import UnsupportedModelError
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.metrics import trajectory
 from coupling_lib.metrics.trajectory import READINGS, STATES, measure_readings, principal_paths, score_or_nan
 from coupling_lib.models.load import Model
@@ -34,8 +34,8 @@ COMPONENTS = 2
 _ROWS = 8192
 
 
-@frame.measurement(version=3)
-def measure_trajectories(model: Model, prompts: frame.Prompts, token: int = -1, window: int = 0) -> xr.Dataset:
+@common.measurement(version=3)
+def measure_trajectories(model: Model, prompts: common.Prompts, token: int = -1, window: int = 0) -> xr.Dataset:
     """Measure how straight, how evenly spaced and how exponential token trajectories are (paper, section 2.2).
 
     Args:
@@ -70,9 +70,9 @@ def measure_trajectories(model: Model, prompts: frame.Prompts, token: int = -1, 
     given, missing = prompt_inputs(prompts, model), ""
     width, n_blocks = trajectory.window_width(model.n_blocks, window), model.n_blocks
 
-    def each() -> Iterator[frame.Variables]:
+    def each() -> Iterator[common.Variables]:
         nonlocal missing
-        for number, traced in enumerate(frame.traces(model, given)):
+        for number, traced in enumerate(common.traces(model, given)):
             variables = _scores(traced, token, width) | (_paths(traced) if number == 0 else {})
             try:
                 entropies, missing = logit_lens_entropies(traced, token), ""
@@ -84,7 +84,7 @@ def measure_trajectories(model: Model, prompts: frame.Prompts, token: int = -1, 
     coords = {"level": levels, "block": range(n_blocks), "centre": centres}
     coords |= {"states": list(STATES), "reading": list(READINGS)}
     details = {"measure": "trajectories", "token": token, "window": width}
-    ds = frame.over_prompts(model, given, each(), coords, ["path", "path_share", "path_token"], **details)
+    ds = common.over_prompts(model, given, each(), coords, ["path", "path_share", "path_token"], **details)
     return ds.assign_attrs(entropy_missing=missing)
 
 
@@ -100,10 +100,10 @@ def compare_trajectories(
 ) -> dict[str, dict[str, xr.Dataset]]:
     """Measure several models, each untrained and trained, with one of them in memory at a time."""
     measured = partial(sweep, measure_trajectories, token=token, window=window)
-    return frame.networks(measured, names, prompts, seed, precision=precision, revision=revision, memory=memory)
+    return common.networks(measured, names, prompts, seed, precision=precision, revision=revision, memory=memory)
 
 
-def _scores(traced: Trace, token: int, width: int) -> frame.Variables:
+def _scores(traced: Trace, token: int, width: int) -> common.Variables:
     """Give everything that the states of one token say by themselves."""
     states = traced.hidden[:, traced.position(token)]
     try:
@@ -113,7 +113,7 @@ def _scores(traced: Trace, token: int, width: int) -> frame.Variables:
         normed = None
     x = states.cpu()
     windows = trajectory.block_windows(x, width)
-    variables: frame.Variables = {
+    variables: common.Variables = {
         "readings": (("states", "reading"), measure_readings(x, normed)),
         "norm": ("level", trajectory.norms(x)),
         "step_length": ("block", trajectory.step_lengths(x)),
@@ -156,7 +156,7 @@ def _logits(head: nn.Module, x: Tensor) -> Tensor:
     return torch.cat(parts, dim=-1) + (0 if bias is None else bias.to(x.device, x.dtype))
 
 
-def _paths(traced: Trace) -> frame.Variables:
+def _paths(traced: Trace) -> common.Variables:
     """Give the tokens of a prompt in the plane of their last states."""
     # A token that stands for no text, such as one that begins every prompt, often has a norm far above all others
     # and would turn the plane towards itself.

@@ -14,7 +14,7 @@ from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace, trace
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.variants import chosen_variants, different_pairs
@@ -44,7 +44,7 @@ def relation_tokens(model: Model, n_tokens: int) -> dict[str, tuple[int, int]]:
     return dict(zip(RELATIONS, [(0, 0), (a, a), (0, a), (a, 0), (a, b), (b, a)], strict=True))
 
 
-@frame.measurement(version=2)
+@common.measurement(version=2)
 def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tensor], k: int = 10) -> xr.Dataset:
     """Measure coupling between all pairs of blocks for several pairs of tokens (paper, section 3.2, for images).
 
@@ -75,10 +75,10 @@ def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tenso
         {'prompt': 1, 'relation': 6, 'block_1': 12, 'block_2': 12}
     """
     given, blocks = prompt_inputs(prompts, model), range(model.n_blocks)
-    frame.check_k(model, k)
-    each = (_of_one_prompt(traced, k) for traced in frame.traces(model, given))
+    common.check_k(model, k)
+    each = (_of_one_prompt(traced, k) for traced in common.traces(model, given))
     coords = {"relation": list(RELATIONS), "block_1": blocks, "block_2": blocks}
-    ds = frame.over_prompts(model, given, each, coords, ["token_in", "token_out"], measure="relations", k=k)
+    ds = common.over_prompts(model, given, each, coords, ["token_in", "token_out"], measure="relations", k=k)
     return ds.set_coords(["token_in", "token_out"])
 
 
@@ -89,16 +89,16 @@ def _of_one_prompt(traced: Trace, k: int) -> xr.Dataset:
     by_block = [torch.cat([block_jacobians(traced, at, some) for some in apart]) for at in range(traced.n_blocks)]
     each = []
     for J in torch.stack(by_block, dim=1):
-        found, values = frame.coupled(J, [k])
-        variables: frame.Variables = {name: (("block_1", "block_2"), value[0]) for name, value in values.items()}
+        found, values = common.coupled(J, [k])
+        variables: common.Variables = {name: (("block_1", "block_2"), value[0]) for name, value in values.items()}
         variables["singular_values"] = (("block_1", "rank"), found.S)
         variables["frobenius_norm"] = (("block_1",), torch.linalg.matrix_norm(J))
-        each.append(frame.plain(variables))
+        each.append(common.plain(variables))
     token_in, token_out = np.array(pairs).T
     return xr.concat(each, dim="relation").assign(token_in=("relation", token_in), token_out=("relation", token_out))
 
 
-@frame.measurement(version=2)
+@common.measurement(version=2)
 def measure_drop_path(
     model: Model,
     prompts: torch.Tensor | Iterable[torch.Tensor],
@@ -111,17 +111,17 @@ def measure_drop_path(
 ) -> xr.Dataset:
     """Measure coupling with stochastic depth off, as everywhere else, and left on, as in a model in training mode."""
     given, modules = prompt_inputs(prompts, model), model.blocks.modules
-    frame.check_k(model, k)
+    common.check_k(model, k)
     check_whole("draws", draws, 1)
     check_whole("seed", seed, 0)
     depth_rates(rate, len(modules))
     chosen_variants([variant])
 
     def measured(image: torch.Tensor) -> float:
-        values = frame.coupled(frame.depth_jacobians(trace(model, image), token), [k], [variant])[1][variant][0]
+        values = common.coupled(common.depth_jacobians(trace(model, image), token), [k], [variant])[1][variant][0]
         return float(different_pairs(values).mean())
 
-    def of_one_prompt(image: torch.Tensor) -> frame.Variables:
+    def of_one_prompt(image: torch.Tensor) -> common.Variables:
         generator = torch.Generator().manual_seed((seed + int(prompts_hash([image]), 16)) % 2**63)
         off, on = measured(image), []
         for _ in range(draws):
@@ -130,7 +130,7 @@ def measure_drop_path(
         return {"off": off, "on": ("draw", on)}
 
     details = {"rate": rate, "draws": draws, "k": k, "token": token, "variant": variant}
-    return frame.over_prompts(model, given, map(of_one_prompt, given), {}, measure="drop_path", **details)
+    return common.over_prompts(model, given, map(of_one_prompt, given), {}, measure="drop_path", **details)
 
 
 def measure_network(

@@ -25,7 +25,7 @@ from huggingface_hub import constants
 from transformers import AutoConfig, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
 
 from coupling_lib import paths
-from coupling_lib.blocks import fits as memories
+from coupling_lib.blocks import weight_memory as memories
 from coupling_lib.blocks.attention import quiet
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, needed
 from coupling_lib.models import architecture, packages

@@ -21,12 +21,12 @@ import transformers
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from coupling_lib.blocks import fits as memories
 from coupling_lib.blocks import offload, quantised
 from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
+from coupling_lib.blocks import weight_memory as memories
 from coupling_lib.blocks.attention import quiet
 from coupling_lib.errors import (
     CouplingError,

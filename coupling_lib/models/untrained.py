@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from coupling_lib.blocks import fits, offload
+from coupling_lib.blocks import offload, weight_memory
 from coupling_lib.blocks.placing import Placing
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
@@ -101,7 +101,7 @@ def _clear_up() -> None:
 
 def draw(family: type[PreTrainedModel], config: PreTrainedConfig, seed: int, dtype: torch.dtype, folder: Path) -> None:
     """Draw a model's weights and write them to files, with one block in memory at a time."""
-    skeleton = fits.skeleton(family, config)
+    skeleton = weight_memory.skeleton(family, config)
     _check_disk(skeleton, dtype, folder)
     config = copy.deepcopy(config)
     config.architectures = [family.__name__]  # as `save_pretrained` notes it
@@ -122,8 +122,9 @@ def _check_disk(skeleton: PreTrainedModel, dtype: torch.dtype, folder: Path) -> 
     size = sum(parameter.numel() for parameter in skeleton.parameters()) * dtype.itemsize
     if size > (free := shutil.disk_usage(folder).free):
         raise ModelUnavailableError(
-            f"untrained weights of {type(skeleton).__name__} take {fits.gb(size)} of temporary files, and "
-            f"{fits.gb(free)} are free in {folder.parent}; set the environment variable TMPDIR to a folder with room"
+            f"untrained weights of {type(skeleton).__name__} take {weight_memory.gb(size)} of temporary files, and "
+            f"{weight_memory.gb(free)} are free in {folder.parent}; set the environment variable TMPDIR to a folder "
+            "with room"
         )
 
 
@@ -195,7 +196,7 @@ class _Drawn:
 
     def __init__(self, family: type[PreTrainedModel], config: PreTrainedConfig, files: _Files):
         self.files = files
-        self.kinds = {type(block) for block in find_blocks(fits.skeleton(family, config)).modules}
+        self.kinds = {type(block) for block in find_blocks(weight_memory.skeleton(family, config)).modules}
         self.names = _in_order_of_making(family, config, self.kinds)
         self.owner: dict[nn.Module, _Block] = {}
         self.blocks: list[_Block] = []
@@ -278,7 +279,7 @@ def _in_order_of_making(family: type[PreTrainedModel], config: PreTrainedConfig,
     with ExitStack() as stack:
         for kind in kinds:
             stack.enter_context(_replaced(kind, "__init__", partial(note, kind.__init__)))
-        names = {module: name for name, module in fits.skeleton(family, config).named_modules()}
+        names = {module: name for name, module in weight_memory.skeleton(family, config).named_modules()}
     return [names.get(module, "") for module in made]
 
 

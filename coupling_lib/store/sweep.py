@@ -18,7 +18,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from coupling_lib import paths
-from coupling_lib.blocks.fits import gb
+from coupling_lib.blocks.weight_memory import gb
 from coupling_lib.errors import ParameterError, shown
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.models.load import Model
@@ -115,7 +115,7 @@ def stream(
     if not callable(measure):
         raise ParameterError(f"measure is {shown(measure)}; pass a function, such as cl.measure_depth")
     shelf = _Shelf(_root(store), measure, model, settings)
-    # What a measure holds beside the weights is its own to say, see `measures.frame.measurement`.
+    # What a measure holds beside the weights is its own to say, see `measures.common.measurement`.
     held = getattr(measure, "jacobian_bytes", lambda *_: 0)
     needs = partial(_needs, model, partial(held, model, settings))
     report = Report(model.name, model.n_blocks, len(given), partial(shelf.missing, given), needs)

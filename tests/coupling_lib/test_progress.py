@@ -12,7 +12,7 @@ import xarray as xr
 import coupling_lib as cl
 from coupling_lib import progress
 from coupling_lib.inputs.given import prompt_inputs
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.store import sweep as sweeping
 
 TEXTS = ["It was the best of times", "it was the worst of times", "What is the capital?", "The capital is Paris."]
@@ -139,13 +139,13 @@ def test_embedded_models_and_measures_outside_a_sweep_say_nothing(clock, tmp_pat
 
 
 def test_jacobians_of_a_sweep_take_the_time(model, tmp_path, clock, capsys, monkeypatch):
-    formed = frame.form
+    formed = common.form
 
     def slowly(*given, **options):
         clock.now += 10.0
         return formed(*given, **options)
 
-    monkeypatch.setattr(frame, "form", slowly)
+    monkeypatch.setattr(common, "form", slowly)
     cl.sweep(cl.measure_spectra, model, torch.tensor([[5, 6, 7]]), store=tmp_path, k=2)
     assert "3 blocks, 1 prompt; about 30 s in all (10.0 s a block, measured on the first)" in capsys.readouterr().out
 

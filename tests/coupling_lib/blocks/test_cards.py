@@ -10,9 +10,9 @@ from families import named
 from pretend_cards import CARDS, two_cards
 
 import coupling_lib as cl
-from coupling_lib.blocks import fits as memory
 from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision
+from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.errors import ModelUnavailableError, ParameterError
 from coupling_lib.jacobian.tracing import trace
 from coupling_lib.measures.trajectories import logit_lens_entropies

@@ -16,9 +16,9 @@ from reference import brute_force_jacobian, relative_error
 from safetensors.torch import load_file
 
 from coupling_lib import measure_depth
-from coupling_lib.blocks import fits as memory
 from coupling_lib.blocks import offload, placing, precision
 from coupling_lib.blocks import validate as checks
+from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ModelUnavailableError, ParameterError
 from coupling_lib.jacobian.tracing import trace

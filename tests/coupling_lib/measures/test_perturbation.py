@@ -11,7 +11,7 @@ from tiny import save_bert, save_llama, save_vit
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.measures.perturbation import perturbed_states
 
 PROMPTS = [PARIS, "It was the best of times"]
@@ -57,7 +57,7 @@ def test_nothing_added_changes_nothing_and_batches_make_no_difference(model, mon
 
 def test_noise_of_each_kind_has_its_length(model):
     trace = cl.trace(model, PARIS)
-    x, normal = trace.hidden[0, -1], torch.randn(4, 96, generator=frame.generator_for(PARIS, 0))
+    x, normal = trace.hidden[0, -1], torch.randn(4, 96, generator=common.generator_for(PARIS, 0))
     sizes = {None: x.norm() / normal.norm(dim=-1, keepdim=True), "gaussian": x.norm() / 96**0.5, "absolute": 1.0}
     for kind, size in sizes.items():
         one = cl.measure_perturbation(model, [PARIS], noise=(0.5,), draws=4, kind=kind)

@@ -1,6 +1,6 @@
 """A measure's version says whether its stored numbers still hold: nothing else that is edited costs a measurement.
 
-`measures.frame.measurement` states when to raise one. After that, write the numbers down anew:
+`measures.common.measurement` states when to raise one. After that, write the numbers down anew:
 
     python -m tests.measures.test_versions
 """
@@ -27,7 +27,7 @@ import xarray as xr
 import coupling_lib as cl
 from coupling_lib import paths, store
 from coupling_lib.measures import nulls
-from coupling_lib.measures.frame import measurement
+from coupling_lib.measures.common import measurement
 from coupling_lib.measures.precision import measure_triplets
 from coupling_lib.measures.vision import measure_drop_path
 from coupling_lib.store import key as identity

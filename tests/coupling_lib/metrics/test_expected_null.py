@@ -115,7 +115,7 @@ def test_many_vectors_need_fewer_draws():
 
 
 @pytest.mark.parametrize(("r", "k"), [(3, 3), (5, 3), (9, 4), (12, 4)])
-def test_frames_drawn_in_part_have_the_moments_of_whole_frames(r, k):
+def test_commons_drawn_in_part_have_the_moments_of_whole_frames(r, k):
     d, n = 12, 40_000
     left, right, tail = frame_pairs(n, d, r, k, seeded(7))
     # Every product of two coordinates has mean 1/d on the diagonal; fourth moments are those of the sphere.

@@ -1,10 +1,12 @@
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics import variants as module
-from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS, locality, measure_variants
+from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS, different_pairs, locality, measure_variants
 
 KS = (10, 30, 50)
 WIDTH, BLOCKS = 64, 4
@@ -193,3 +195,11 @@ def test_locality_averages_each_distance_over_both_orders():
     assert torch.equal(locality(values.expand(2, 5, 3, 3)), locality(values).expand(2, 5, 3))
     with pytest.raises(ParameterError, match=r"\(3, 2\)"):
         locality(values[:, :2])
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 5, 5), (3, 1, 1)])
+def test_pairs_of_different_blocks_are_all_but_the_diagonal_row_by_row(shape):
+    values = torch.arange(math.prod(shape)).reshape(shape)
+    wanted = values[..., *(~torch.eye(shape[-1], dtype=torch.bool)).nonzero(as_tuple=True)]
+    assert torch.equal(different_pairs(values), wanted)
+    assert np.array_equal(different_pairs(values.numpy()), wanted.numpy())

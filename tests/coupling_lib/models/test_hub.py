@@ -71,7 +71,7 @@ def test_an_alias_is_downloaded_and_gives_the_served_weights_then_also_without_a
 
 
 SEVERAL = """
-from coupling_lib.blocks import fits
+from coupling_lib.blocks import weight_memory
 def shown(**arguments):
     model = load_model(**arguments)
     sums = {name: p.double().sum().item() for name, p in model.hf.named_parameters()}
@@ -85,7 +85,7 @@ found = {"step128": shown(name=REPO_ID, revision="step128")}
 found |= {"untrained": shown(name="un/trained", untrained=True, seed=6)}
 found |= {"step7": refused(name=REPO_ID, revision="step7"), "pickled": refused(name="llama3-8b", revision="pickled")}
 found["adapter"] = refused(name="llama3-8b", revision="adapter")
-fits.available = lambda device: 1000
+weight_memory.available = lambda device: 1000
 found["large"] = refused(name="too/large")
 json.dump(found, sys.stdout)
 """

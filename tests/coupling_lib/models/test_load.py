@@ -8,7 +8,7 @@ import transformers
 
 from coupling_lib import paths
 from coupling_lib.blocks import attention, placing
-from coupling_lib.blocks import fits as memory
+from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
 from coupling_lib.models.load import load_model, wrap_model
 from coupling_lib.store.key import fingerprint

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from coupling_lib.blocks import fits, offload, placing
+from coupling_lib.blocks import offload, placing, weight_memory
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 from coupling_lib.jacobian.tracing import trace
 from coupling_lib.models import untrained
@@ -97,9 +97,9 @@ def test_a_model_that_fits_only_when_stored_is_drawn_by_block_and_held_as_a_whol
     drawn = untrained.draw
     monkeypatch.setattr(untrained, "draw", lambda *given: calls.append(given) or drawn(*given))
     hf = load_model(folder, untrained=True).hf
-    need = fits.needed(type(hf), hf.config)["float32"]
+    need = weight_memory.needed(type(hf), hf.config)["float32"]
     host = chain([need * 2] * 2, repeat(need - 1))  # on the device, then where it is drawn
-    monkeypatch.setattr(fits, "available", lambda device: next(host))
+    monkeypatch.setattr(weight_memory, "available", lambda device: next(host))
     again = load_model(folder, untrained=True, seed=3, precision=stored)
     assert len(calls) == 1 and not again.offloaded
     ours, wanted = again.hf.state_dict(), whole.hf.state_dict()

@@ -16,7 +16,7 @@ from coupling_lib import store
 from coupling_lib.blocks import placing
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import load_prompts
-from coupling_lib.measures.frame import measurement
+from coupling_lib.measures.common import measurement
 from coupling_lib.store import key as identity
 
 

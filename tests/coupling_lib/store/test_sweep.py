@@ -223,7 +223,7 @@ def test_wrong_arguments_are_refused_as_by_the_measure_itself(model, tmp_path):
 PROGRAM = """
     import sys, time
     import coupling_lib as cl
-    from coupling_lib.measures.frame import measurement
+    from coupling_lib.measures.common import measurement
     from coupling_lib.measures.trajectories import measure_trajectories
 
     @measurement(version=1)

@@ -16,7 +16,7 @@ import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
 from coupling_lib.inputs.prompts import Prompt
-from coupling_lib.measures import frame
+from coupling_lib.measures import common
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls
 from coupling_lib.store import sweep as sweeps
 
@@ -78,13 +78,13 @@ def test_a_text_longer_than_the_model_reads_is_cut_to_its_first_tokens_with_a_wa
 def test_a_sweep_shows_one_progress_bar_over_its_prompts(tmp_path, monkeypatch, capsys):
     shown = []
 
-    class Bar(frame.tqdm):
+    class Bar(common.tqdm):
         def __init__(self, *arguments, disable, **settings):
             super().__init__(*arguments, disable=disable is True, **settings)  # as on a terminal
             if disable is not True:
                 shown.append((settings["desc"], self.total))
 
-    for module in (frame, sweeps):
+    for module in (common, sweeps):
         monkeypatch.setattr(module, "tqdm", Bar)
     tiny.save_llama(tmp_path / "tiny")
     model = cl.load_model(tmp_path / "tiny")
@@ -105,8 +105,8 @@ def model(tmp_path_factory):
 
 
 def test_jacobians_of_spent_traces_are_the_same_and_their_memory_is_free(model):
-    wanted = [J for _, J in frame.traced_jacobians(model, ["one", "It was the best of times"], -1)]
-    found = frame.jacobians_by_prompt(model, ["one", "It was the best of times"], -1)
+    wanted = [J for _, J in common.traced_jacobians(model, ["one", "It was the best of times"], -1)]
+    found = common.jacobians_by_prompt(model, ["one", "It was the best of times"], -1)
     for one, other in zip(found, wanted, strict=True):
         assert torch.equal(one, other)
     gc.collect()
@@ -116,7 +116,7 @@ def test_jacobians_of_spent_traces_are_the_same_and_their_memory_is_free(model):
         first = trace.calls[0]
         kept = [weakref.ref(part) for part in (first.input, *next(iter(first.keys_values.values())))]
         del first
-        assert torch.equal(frame.depth_jacobians(trace, -1, forget=True), wanted[1])
+        assert torch.equal(common.depth_jacobians(trace, -1, forget=True), wanted[1])
         assert [part() for part in kept] == [None] * 3
     finally:
         gc.enable()
