@@ -4,8 +4,8 @@ Weights are known by their content, not by their name: a folder whose files chan
 untrained model with another seed are different models, and so are two whose adapters differ in anything. What a hook
 adds to a forward pass is not part of the weights: such a model has no key, and is measured without the store. The
 digest costs some milliseconds for the embedded models and about a second per gigabyte. A measure is known by its
-version (see `common.measurement`, which states when to raise it). One without a version, which only a user's own can be,
-is known by the text of its own file.
+version (see `common.measurement`, which states when to raise it). One without a version, which only a user's own can
+be, is known by the text of its own file.
 """
 
 import functools

@@ -16,6 +16,7 @@ import torch._lazy.ts_backend
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from coupling_lib.blocks import weight_memory
 from coupling_lib.models import load
 
 CARDS = [torch.device("lazy", 0), torch.device("lazy", 1)]
