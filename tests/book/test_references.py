@@ -90,7 +90,8 @@ def wrong_names(prose: str) -> set[str]:
     named = set(re.findall(r"(?<![\w./-])(?:coupling_lib|companion)(?!\.data\b)(?:\.[A-Za-z_]\w*)+", prose))
     named |= {f"coupling_lib.{name}" for name in re.findall(r"(?<![\w.])cl\.([A-Za-z_][\w.]*\w)", prose)}
     marked = {name for name in re.findall(r"`~?([a-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(.*?\))?`", prose)}
-    marked = {name for name in marked if Path(name).suffix[1:] not in (*ENDINGS, "txt", "json", "jsonl", "lock", "safetensors")}
+    files = (*ENDINGS, "txt", "json", "jsonl", "lock", "safetensors")
+    marked = {name for name in marked if Path(name).suffix[1:] not in files}
     own = {name for name in marked if name.split(".")[0] in modules()}
     unknown = {
         name for name in marked - own if name.split(".")[0] not in OBJECTS and not is_foreign(name.split(".")[0])
