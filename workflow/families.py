@@ -31,13 +31,13 @@ from typing import Any
 
 import torch
 import transformers
-from tests.reference import brute_force_jacobian, relative_error
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 import coupling_lib as cl
 from coupling_lib import errors, paths
+from tests.support.reference import brute_force_jacobian, relative_error
 from workflow.tiny_families import MAPPINGS, build
 
 TABLE, KEPT = paths.ROOT / "data" / "families.csv", paths.RESULTS / "families.jsonl"

@@ -7,11 +7,9 @@ import re
 
 import any_model
 import pytest
-import test_browser
 
 from coupling_lib import paths
 
-chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 SCRIPT = paths.ROOT / "book" / "_static" / "any-model.js"
 
 FIELDS = ("mapping", "type", "class", "outcome", "route", "exact_to", "states_to", "why", "transformers")

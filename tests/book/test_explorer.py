@@ -15,10 +15,10 @@ import tiny
 import torch
 import views
 import yaml
-from test_book import ROOT
 
 import coupling_lib as cl
 from companion.figures import style
+from coupling_lib.paths import ROOT
 
 SCRIPTS = ROOT / "book" / "_static" / "explorer"
 NEOX = "nano-neox"

@@ -11,9 +11,9 @@ import own_prompt
 import pytest
 import torch
 import yaml
-from test_book import ROOT
 
 import coupling_lib as cl
+from coupling_lib.paths import ROOT
 
 SCRIPTS = ROOT / "book" / "_static" / "own-prompt"
 

@@ -7,11 +7,11 @@ import multiprocessing
 import time
 
 import pytest
+import tiny
 import yaml
 
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
-from tests import tiny
 from workflow import fetch, pages, records, settings
 
 

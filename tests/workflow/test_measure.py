@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tiny
 
 import coupling_lib as cl
 from coupling_lib import paths, store
 from coupling_lib.errors import CouplingError
 from coupling_lib.inputs import given
 from coupling_lib.store.limits import FEWEST
-from tests import tiny
 from workflow import measure as measuring
 from workflow import merge, records
 from workflow import plan as planning

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tiny
 from hypothesis import given
 from hypothesis import settings as bounds
 from hypothesis import strategies as st
 
 from coupling_lib.errors import CouplingError
-from tests import tiny
 from workflow import measure, records, settings
 
 SAFE = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import scale
+import tiny
 
 import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
 from coupling_lib.inputs import given
 from coupling_lib.models.registry import lookup
-from tests import tiny
 from workflow import plan as planning
 from workflow import settings, sweep
 

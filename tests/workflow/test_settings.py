@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import forked
 import pytest
+import tiny
 import yaml
 
 import coupling_lib as cl
-from tests import tiny
 from workflow import settings
 from workflow.settings import ConfigError, plan, read
 

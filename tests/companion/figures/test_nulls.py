@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import tiny
 from matplotlib.colors import to_hex
 from tests.figures.cases_nulls import POINTS
 
@@ -16,7 +17,6 @@ from coupling_lib.metrics.inference import mean_interval
 from coupling_lib.metrics.statistics import width_curve
 from coupling_lib.metrics.summaries import side_by_side
 from coupling_lib.metrics.variants import VARIANTS
-from tests import tiny
 
 TEXTS = ["It was the best of times", "What is the capital of France?", "it was the worst of times, it was"]
 K = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from families import FAMILIES, Family, loaded, named
+from families import Family, each_family, loaded, named
 from reference import brute_force_jacobian, relative_error, rows
 
 from coupling_lib.blocks import rules
@@ -40,7 +40,7 @@ def traced(family: Family, dtype: torch.dtype = torch.float64) -> tracing.Trace:
     return tracing.trace(model, example(model.hf))
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family()
 def test_jacobian_equals_brute_force_in_every_family(family, family_table):
     trace, narrow = traced(family), traced(family, torch.float32)
     assert trace.route == narrow.route == family.route
@@ -61,7 +61,7 @@ def test_jacobian_equals_brute_force_in_every_family(family, family_table):
     assert worst["float32"] < 1e-4
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family()
 def test_jacobians_of_many_tokens_equal_those_of_one_at_a_time(family):
     trace = traced(family)
     tokens = [0, 3, 6, trace.n_tokens - 1]
@@ -89,7 +89,7 @@ def test_old_style_gelu_of_bloom_is_differentiated_untouched():
     assert relative_error(trace.jacobian(1).dense(), wanted) < 1e-10
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family()
 def test_products_both_ways_equal_the_dense_matrix(family):
     generator = torch.Generator().manual_seed(2)
     V = torch.randn(32, 5, generator=generator, dtype=torch.float64)

@@ -20,6 +20,7 @@ import forked
 import jupytext
 import numpy as np
 import pytest
+import tiny
 import torch
 import xarray as xr
 
@@ -28,7 +29,6 @@ from coupling_lib import paths, store
 from coupling_lib.measures import nulls
 from coupling_lib.measures.frame import measurement
 from coupling_lib.store import key as identity
-from tests import tiny
 
 KEPT = Path(__file__).with_name("versions.json")
 TEXTS = ["It was the best of times", "What is the capital of France?"]

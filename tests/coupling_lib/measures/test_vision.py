@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tiny
 import torch
 import transformers
-from tests.reference import brute_force_jacobian
+from reference import brute_force_jacobian
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures import vision
 from coupling_lib.models.drop_path import draw_gates, fixed_gates
 from coupling_lib.provenance import prompts_hash
-from tests import tiny
 
 K = 4
 OFF = ~np.eye(tiny.BLOCKS, dtype=bool)

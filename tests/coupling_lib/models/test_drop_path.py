@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import tiny
 import torch
 import transformers
 
 from coupling_lib.errors import ParameterError, UnsupportedModelError
 from coupling_lib.models.drop_path import DropPath, depth_rates, draw_gates, fixed_gates
-from tests import tiny
 
 
 @pytest.fixture
