@@ -8,7 +8,7 @@ import measured
 import pytest
 import titles
 import yaml
-from browser import HTML, book_pages, show
+from browser import HTML, book_pages, pages_by_kind, show
 from complete import pages
 from docutils import nodes
 from docutils.utils import new_document
@@ -161,9 +161,10 @@ WITHOUT_SCRIPT = """async () => {
 
 
 @pytest.mark.browser
-def test_without_script_pages_show_their_words_figures_and_tables(plain_tab):
+@pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_without_script_pages_show_their_words_figures_and_tables(plain_tab, others):
     wrong = {}
-    for page in book_pages():
+    for page in pages_by_kind()[others]:
         plain_tab.goto(page.as_uri(), wait_until="load")
         shown = plain_tab.evaluate(WITHOUT_SCRIPT)
         if shown.pop("words") <= 20 or shown != {"title": True, "hidden": [], "images": 0, "double": 0}:

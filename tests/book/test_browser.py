@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import axe
 import phone
 import pytest
-from browser import DESKTOP, HTML, PHONE, book_pages, show
+from browser import DESKTOP, HTML, PHONE, pages_by_kind, show
 
 pytestmark = pytest.mark.browser
 
@@ -49,19 +47,10 @@ SHOWN = """async scheme => {
 }"""
 
 
-def kind(page: Path) -> str:
-    """What pages are alike: those of one notebook for several models, and those of the library's rooms."""
-    place = page.relative_to(HTML)
-    return page.stem if place.parts[0] == "results" else "room" if page.parent.name == "api" else place.as_posix()
-
-
 def each_page() -> pytest.MarkDecorator:
-    pages, seen = [], set()
-    for page in book_pages():
-        marks = [pytest.mark.thorough] * (kind(page) in seen)
-        pages.append(pytest.param(page, id=page.relative_to(HTML).as_posix(), marks=marks))
-        seen.add(kind(page))
-    return pytest.mark.parametrize("page", pages)
+    standing, others = pages_by_kind()
+    given = [*standing, *(pytest.param(page, marks=pytest.mark.thorough) for page in others)]
+    return pytest.mark.parametrize("page", given, ids=lambda page: page.relative_to(HTML).as_posix())
 
 
 # A page is loaded once for each reader: loading takes as long as half of what is asked of it.

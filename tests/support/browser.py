@@ -26,6 +26,16 @@ def book_pages() -> list[Path]:
     return [HTML / f"{page}.html" for page in complete.pages(toc)]
 
 
+def pages_by_kind() -> tuple[list[Path], list[Path]]:
+    """The first page of each kind, and the others: of one notebook for several models, and of the library's rooms."""
+    first: dict[str, Path] = {}
+    for page in book_pages():
+        place = page.relative_to(HTML)
+        kind = page.stem if place.parts[0] == "results" else "room" if page.parent.name == "api" else str(place)
+        first.setdefault(kind, page)
+    return [*first.values()], [page for page in book_pages() if page not in first.values()]
+
+
 @contextmanager
 def launched() -> Generator[Browser]:
     program = next(filter(None, map(shutil.which, _CHROMIUM)))
