@@ -22,30 +22,20 @@ _SERVER.set_forkserver_preload(
 )
 
 
-class Program:
-    """A program that runs as `python -c CODE ARGUMENT ...` would."""
-
-    def __init__(self, code: str, environment: Mapping[str, str], *arguments: str, cwd: Path) -> None:
-        self._folder, self.command = tempfile.TemporaryDirectory(), ["python", "-c", code, *arguments]
-        self._files = [f"{self._folder.name}/stdout", f"{self._folder.name}/stderr"]
-        given = code, dict(environment), arguments, str(cwd), self._files
-        self.process = _SERVER.Process(target=_program, args=given)
-        self.process.start()
-
-    def ended(self, timeout: float = 300) -> CompletedProcess[str]:
-        """Wait for its end."""
-        self.process.join(timeout)
-        if self.process.exitcode is None:
-            self.process.kill()
+def run(
+    code: str, environment: Mapping[str, str], *arguments: str, cwd: Path, timeout: float = 300
+) -> CompletedProcess[str]:
+    """Run a program as `python -c CODE ARGUMENT ...` would, and wait for its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [f"{folder}/stdout", f"{folder}/stderr"]
+        process = _SERVER.Process(target=_program, args=(code, dict(environment), arguments, str(cwd), files))
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
             raise TimeoutError(f"the program did not end within {timeout} s")
-        out, err = (Path(file).read_text(encoding="utf-8") for file in self._files)
-        self._folder.cleanup()
-        return CompletedProcess(self.command, self.process.exitcode, out, err)
-
-
-def run(code: str, environment: Mapping[str, str], *arguments: str, cwd: Path) -> CompletedProcess[str]:
-    """Run a program, and wait for its end."""
-    return Program(code, environment, *arguments, cwd=cwd).ended()
+        out, err = (Path(file).read_text(encoding="utf-8") for file in files)
+    return CompletedProcess(["python", "-c", code, *arguments], process.exitcode, out, err)
 
 
 def _program(code: str, environment: dict[str, str], arguments: tuple[str, ...], cwd: str, files: list[str]) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
+import textwrap
 import time
 import warnings
 
-import forked
 import pytest
 import tiny
 import torch
@@ -16,9 +19,8 @@ import transformers
 import xarray as xr
 
 import coupling_lib as cl
-from coupling_lib import paths, store
+from coupling_lib import store
 from coupling_lib.blocks import placing
-from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import prompt_inputs, prompt_name
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.provenance import provenance
@@ -206,57 +208,53 @@ def test_a_setting_or_a_result_that_cannot_be_kept_is_measured_all_the_same(mode
         assert len(told) == 1
 
 
-def test_wrong_arguments_are_refused_as_by_the_measure_itself(model, tmp_path):
-    with pytest.raises(ParameterError, match="prompts is empty"):
-        cl.sweep(cl.measure_depth, model, [], store=tmp_path)
-    with pytest.raises(ParameterError, match="k is 99"):
-        cl.sweep(cl.measure_depth, model, TEXTS, store=tmp_path, ks=(99,))
+def test_an_argument_that_the_measure_does_not_take_is_refused_as_by_the_measure_itself(model, tmp_path):
     with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
         cl.sweep(cl.measure_depth, model, TEXTS, store=tmp_path, depth=3)
-    with pytest.raises(ParameterError, match=r"prompt 1 of 1 is 3 .int."):
-        cl.sweep(cl.measure_trajectories, model, [3], store=tmp_path)
     assert store.listing(root=tmp_path).empty
 
 
 PROGRAM = """
-import sys, time
-import coupling_lib as cl
-from coupling_lib.measures.frame import measurement
-from coupling_lib.measures.trajectories import measure_trajectories
+    import sys, time
+    import coupling_lib as cl
+    from coupling_lib.measures.frame import measurement
+    from coupling_lib.measures.trajectories import measure_trajectories
 
-@measurement(version=1)
-def measure_slowly(model, prompts):
-    with open(sys.argv[3], "a") as log:
-        print(prompts[0], file=log)
-    time.sleep(float(sys.argv[4]))
-    return measure_trajectories(model, prompts)
+    @measurement(version=1)
+    def measure_slowly(model, prompts):
+        with open(sys.argv[3], "a") as log:
+            print(prompts[0], file=log)
+        time.sleep(float(sys.argv[4]))
+        return measure_trajectories(model, prompts)
 
-model = cl.load_model(sys.argv[1])
-print("ready", flush=True)
-ds = cl.sweep(measure_slowly, model, [f"prompt {i}" for i in range(8)], store=sys.argv[2])
-print(ds.line_shape_score.values.tolist())
+    model = cl.load_model(sys.argv[1])
+    print("ready", flush=True)
+    ds = cl.sweep(measure_slowly, model, [f"prompt {i}" for i in range(8)], store=sys.argv[2])
+    print(ds.line_shape_score.values.tolist())
 """
 
 
-def started(tmp_path, folder, name: str, pause: float) -> forked.Program:
-    arguments = folder, tmp_path / "results", tmp_path / name, pause
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(paths.ROOT)}
-    return forked.Program(PROGRAM, environment, *map(str, arguments), cwd=tmp_path)
+def started(tmp_path, folder, name: str, pause: float) -> subprocess.Popen:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    arguments = [sys.executable, program, folder, tmp_path / "results", tmp_path / name, str(pause)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def finished(program: forked.Program) -> list[float]:
-    done = program.ended()
-    assert done.returncode == 0 and done.stderr == "", done.stderr  # nor a progress bar in a log
-    return json.loads(done.stdout.splitlines()[-1])
+def finished(process: subprocess.Popen) -> list[float]:
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0 and err == "", err  # nor a progress bar in a log
+    return json.loads(out.splitlines()[-1])
 
 
 def test_a_run_that_is_killed_repeats_nothing_that_was_finished(folder, model, tmp_path):
-    first = started(tmp_path, folder, "first", pause=0.2)
+    process = started(tmp_path, folder, "first", pause=0.2)
     while len(store.listing(root=tmp_path / "results")) < 3:
-        assert first.process.is_alive()
+        assert process.poll() is None
         time.sleep(0.02)
-    first.process.kill()
-    first.process.join()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
     done = set(store.listing(root=tmp_path / "results").prompt)
     assert 3 <= len(done) < 8
     before = {path: os.stat(path).st_mtime_ns for path in store.listing(root=tmp_path / "results").path}
