@@ -10,6 +10,8 @@ from coupling_lib.errors import CouplingError
 from coupling_lib.jacobian import derivatives, tracing
 from coupling_lib.svd import memory
 
+pytestmark = pytest.mark.usefixtures("small_layers_count_as_large")
+
 
 def traced() -> tracing.Trace:
     return tracing.trace(loaded(named("gpt2")), torch.arange(1, 12)[None])

@@ -8,7 +8,6 @@ import torch
 from families import Family, each_family, loaded, named
 from reference import brute_force_jacobian, relative_error, rows
 
-from coupling_lib.blocks import rules
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.jacobian import operator as jacobian
 from coupling_lib.jacobian import tracing
@@ -18,13 +17,8 @@ from coupling_lib.svd.triplets import top_triplets
 
 # (last, last), (middle, middle), t1 < t2; token positions of an 11-token prompt, or of the patches of an image.
 PAIRS = [(-1, -1), (5, 5), (7, 9)]
+pytestmark = pytest.mark.usefixtures("small_layers_count_as_large")
 LLAMA, GPT2 = named("llama"), named("gpt2")
-
-
-@pytest.fixture(autouse=True)
-def as_in_wide_models(monkeypatch):
-    """Linear layers take rows of their weights here as they do in models of real size."""
-    monkeypatch.setattr(rules, "_LEAST_WEIGHTS", 1)
 
 
 def example(hf) -> torch.Tensor:

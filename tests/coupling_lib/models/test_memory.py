@@ -123,7 +123,7 @@ def test_what_is_no_amount_of_memory_is_refused_in_one_line(llama, budget):
 
 
 def test_free_memory_is_bounded_by_the_control_group(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
     unbounded = memory.available(torch.device("cpu"))
     for name, value in {
         "memory.max": "5000",
