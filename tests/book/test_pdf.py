@@ -10,8 +10,6 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 from pypdf.annotations import Link
 
-from coupling_lib import paths
-
 TOC = {"root": "a", "parts": [{"caption": "Part", "chapters": [{"file": "b", "sections": [{"file": "c"}]}]}]}
 
 
@@ -85,9 +83,3 @@ def test_two_pages_are_printed_with_contents_and_numbers(tmp_path):
     assert "Text of First." in sheets[1] and "#" not in sheets[1] and "Text of Second." in sheets[3]
     assert [sheet.split()[-1] for sheet in sheets] == ["1", "2", "3", "4"]
     assert str(tmp_path).encode() not in (tmp_path / "out" / "book.pdf").read_bytes()
-
-
-def test_make_names_the_file_and_git_does_not_keep_it():
-    makefile = (paths.ROOT / "Makefile").read_text(encoding="utf-8")
-    assert pdf.OUT.relative_to(paths.ROOT).as_posix() in makefile
-    assert "_build/" in (paths.ROOT / ".gitignore").read_text(encoding="utf-8").split()

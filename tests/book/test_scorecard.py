@@ -7,8 +7,6 @@ import verdicts
 from browser import DESKTOP, HTML, address, show
 from claims import PLACES
 
-from coupling_lib import paths
-
 pytestmark = pytest.mark.browser
 
 
@@ -110,9 +108,3 @@ def test_without_script_all_claims_and_counts_are_there(plain_tab):
     assert plain_tab.locator(".claim:visible").count() == 27
     assert plain_tab.locator(".scorecard li:visible").count() >= 3
     assert plain_tab.locator(".scorecard button").count() == 0
-
-
-def test_its_script_and_style_are_small_and_ask_nothing_of_a_network():
-    for name, most in (("claims.js", 5000), ("claims.css", 7000)):
-        text = (paths.ROOT / "book" / "_static" / name).read_text(encoding="utf-8")
-        assert len(text.encode()) < most and "http" not in text and "fetch" not in text
