@@ -92,7 +92,7 @@ links: book ## look up every link of the book to another machine (needs the netw
 	@$(BIN)/python $(BIN)/jupyter-book build . --builder linkcheck
 
 # What has to run alone (the last notebook, which lists what the others measured, and Sphinx) has the tests beside it.
-test: lint ## lint, run the tests, build the book and read it in a browser (12 minutes once the book is built)
+test: lint ## lint, run the tests, build the book and read it in a browser
 	@mkdir -p results; touch results/.started
 	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) $(ALONE)
 	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) unit _build/.complete

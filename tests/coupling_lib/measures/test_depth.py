@@ -211,19 +211,6 @@ def test_other_models_are_read_without_the_model_itself_and_without_repetitions(
     assert other_models("", besides="nano-neox") == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(prompts=[PARIS], ks=(97,)), "k is 97; nano-neox has width 96, so it must be a whole number from 1 to 96"),
-        (dict(prompts=[PARIS], token=40), "token is 40; this input has 18 tokens"),
-        (dict(prompts=[]), "prompts is empty"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_in_one_line(arguments, message):
-    with pytest.raises(ParameterError, match=message):
-        cl.measure_depth(cl.load_model("nano-neox"), **arguments)
-
-
 @pytest.mark.parametrize("boundary", ["block", "hidden_states"])
 def test_products_give_what_formed_jacobians_do(model, boundary):
     formed, products = (
