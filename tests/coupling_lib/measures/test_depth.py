@@ -152,14 +152,6 @@ def test_null_is_the_same_for_the_same_seed_and_lies_at_the_closed_form(model):
     np.testing.assert_allclose(null.mean(("sample", "block_1")), np.sqrt(1 - 1 / ds.k.values), rtol=0.01)
 
 
-def test_dataset_survives_netcdf(model, tmp_path):
-    ds = cl.measure_depth(model, [PARIS], ks=(10,))
-    ds.to_netcdf(tmp_path / "depth.nc")
-    with xr.open_dataset(tmp_path / "depth.nc") as back:
-        xr.testing.assert_allclose(back, ds)
-        assert back.attrs["model"] == model.name and back.attrs["boundary"] == "block"
-
-
 def test_by_distance_is_the_mean_over_pairs_equally_far_apart(model):
     ds = cl.measure_depth(model, [PARIS], ks=(10,))
     values = ds.mismatch.sel(k=10).values[0]
