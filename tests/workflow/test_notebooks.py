@@ -103,7 +103,13 @@ def test_every_notebook_is_run_here_for_a_model_of_one_s_own():
     assert set(SMALL) | OF_MANY_MODELS == {path.stem for path in NOTEBOOKS}
 
 
-@pytest.mark.parametrize("name", sorted(SMALL))
+def standing_for_all(*names: str) -> list:
+    """Give the notebooks with these names, and the others for when all are asked for."""
+    return [*names, *(pytest.param(name, marks=pytest.mark.thorough) for name in sorted(SMALL) if name not in names)]
+
+
+# `make book` runs each for models of the book; for one's own, a chapter of texts and that of pictures stand for all.
+@pytest.mark.parametrize("name", standing_for_all("depth", "vision"))
 def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, shell):
     model = folders["image" if name == "vision" else "text"]
     made, committed = (
@@ -119,11 +125,7 @@ def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, sh
 
 
 # The cells are the notebook's own (`test_twins_are_in_step`), so that one of those that were run above stands for all.
-@pytest.mark.parametrize(
-    "name",
-    ["depth", *sorted(OF_MANY_MODELS)]
-    + [pytest.param(name, marks=pytest.mark.thorough) for name in sorted(set(SMALL) - {"depth"})],
-)
+@pytest.mark.parametrize("name", [*sorted(OF_MANY_MODELS), *standing_for_all("depth")])
 def test_a_paired_text_runs_as_a_program(name, folders, capsys):
     given = {"model": str(folders["image" if name == "vision" else "text"]), **SMALL[name]} if name in SMALL else {}
     if name == "emergence":
