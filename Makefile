@@ -31,6 +31,8 @@ OTHER_NOTEBOOKS := dynamics prompts
 SUITE_NOTEBOOKS := generalization
 # Set by continuous integration: a missing Chromium is then an error.
 REQUIRE_BROWSER ?=
+# Which tests run: those of `make test`, or the others, which `make test-all` adds.
+THOROUGH ?= not thorough
 
 # The kernel of a notebook is the environment's own, whatever kernels the user has installed; the one called "warm" is
 # that kernel in a fork.
@@ -93,15 +95,15 @@ links: book ## look up every link of the book to another machine (needs the netw
 	@$(BIN)/python $(BIN)/jupyter-book build . --builder linkcheck
 
 # What has to run alone (the last notebook, which lists what the others measured, and Sphinx) has the tests beside it.
-test: lint ## lint, run all tests, build the book and read it in a browser
+test: lint ## lint, run the tests, build the book and read it in a browser
 	@mkdir -p results; touch results/.started
 	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) $(ALONE)
 	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) unit _build/.complete
 	@$(MAKE) --no-print-directory browser
 
-test-all: ## try every model type of transformers, then all that `make test` does
+test-all: test ## all that `make test` does, its thorough tests, and every model type of transformers
+	@$(MAKE) --no-print-directory unit browser THOROUGH=thorough
 	@$(MAKE) --no-print-directory families
-	@$(MAKE) --no-print-directory test
 
 families: $(READY) ## try every model type of transformers, tiny and random (some minutes; goes on if stopped)
 	@OMP_NUM_THREADS=1 PYTHONPATH="$$PWD" $(BIN)/python tests/support/every_family.py $(TYPES)
@@ -170,13 +172,13 @@ clean: ## remove everything that was built; the environment in .venv stays
 	find . -name __pycache__ -not -path './.venv/*' -not -path './.portable/*' -prune -exec rm -rf {} +
 
 unit: $(READY)
-	@echo "== tests without a browser"
-	@$(PYTEST) -m "not browser"
+	@echo "== tests without a browser, $(THOROUGH)"
+	@$(PYTEST) -m "not browser and $(THOROUGH)"
 
 browser: book
-	@echo "== tests of the built book"
+	@echo "== tests of the built book, $(THOROUGH)"
 	@if command -v chromium || command -v chromium-browser || command -v google-chrome; then \
-	  $(PYTEST) -m browser; \
+	  $(PYTEST) -m "browser and $(THOROUGH)"; \
 	elif [ -n "$(REQUIRE_BROWSER)" ]; then \
 	  echo "error: no Chromium found; the tests of the built book need it: apt-get install chromium" >&2; exit 1; \
 	else \

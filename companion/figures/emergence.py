@@ -114,7 +114,7 @@ def take_summary(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
 
 def numbers_of(ds: xr.Dataset, variant: str, k: int, others: "OtherRuns") -> dict[str, float]:
     """Give the numbers that prose about emergence quotes, and the effects that verdicts rest on."""
-    from coupling_lib.measures import effects  # drawing needs no torch, and this does
+    from companion.tables import effects  # drawing needs no torch, and this does
 
     table, found = _table(ds, variant, k).reset_index(), {"prompts": ds.sizes["prompt"], "scatter": others.scatter}
     steps = {"first": 0, "peak": int(table.coupling.argmax()), "last": -1}

@@ -23,7 +23,7 @@ from coupling_lib.blocks import eight_bits, four_bits
 from coupling_lib.errors import UntrustworthyResultError
 
 # Kinds of device on which bitsandbytes' product with 4-bit weights is never used, right or wrong.
-_BY_THE_TABLE = ("cpu",)
+BY_THE_TABLE = ("cpu",)
 # A product further off than this share of its length is wrong. Rounding makes 1e-6 in float32; scales of other entries
 # make 0.2.
 _MOST = 1e-3
@@ -81,7 +81,7 @@ def _format(layer: nn.Module) -> tuple:
 def _trusted_on(layer: nn.Module, dtype: torch.dtype, name: str) -> str | None:
     """Give the kind of device on which a layer's own product is right; None where its table is used, or it has none."""
     device = layer.weight.device.type
-    for own in (device, None) if _is_4bit(layer) and device not in _BY_THE_TABLE else (None,):
+    for own in (device, None) if _is_4bit(layer) and device not in BY_THE_TABLE else (None,):
         if _is_4bit(layer):
             layer.trusted_on = own
         error, most = _error_of_product(layer, dtype)

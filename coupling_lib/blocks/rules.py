@@ -38,7 +38,7 @@ from coupling_lib.blocks.standing import is_bare
 
 _OF_TORCH = (nn.GELU, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU)
 # Weights of a layer from which the product costs more than looking at the cotangents does.
-_LEAST_WEIGHTS = 2**18
+LEAST_WEIGHTS = 2**18
 # Up to so many rows, a product with weights that no cache holds is taken by slabs of so many columns, which one holds;
 # and up to so many, one with smaller weights that are turned round is taken along their memory.
 _SLAB_ROWS, _LARGE, _SLAB, _FEW_ROWS = 384, 2**22, 256, 48
@@ -158,7 +158,7 @@ def hooked(block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable
 
 
 def _is_large(module: nn.Module) -> bool:
-    return type(module) in _WEIGHTS and module.weight.numel() >= _LEAST_WEIGHTS
+    return type(module) in _WEIGHTS and module.weight.numel() >= LEAST_WEIGHTS
 
 
 def _is_activation(module: nn.Module) -> bool:

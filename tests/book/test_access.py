@@ -6,15 +6,14 @@ import access
 import axe
 import measured
 import pytest
-import test_browser
 import theme
 import yaml
+from browser import HTML, book_pages, pages_by_kind, show
 from complete import pages
 from docutils import nodes
 from docutils.utils import new_document
-from test_book import HTML, ROOT, book_pages
 
-chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
+from coupling_lib.paths import ROOT
 
 FRONT, NOTEBOOK = HTML / "book" / "index.html", HTML / "results" / "nano-neox" / "depth.html"
 
@@ -79,13 +78,13 @@ def test_pages_that_sphinx_makes_are_for_everyone_too(tab):
     made = {*HTML.glob("*.html")} - {*book_pages()} - leading
     assert {"search", "genindex"} <= {page.stem for page in made}
     for page in sorted(made):
-        test_browser.show(tab, page)
+        show(tab, page)
         assert axe.findings(tab) + axe.findings(tab, "dark", colours_alone=True) + axe.unseen(tab) == [], page.name
 
 
 @pytest.mark.browser
 def test_from_page_to_page_by_keys_alone_with_the_focus_in_sight(tab):
-    test_browser.show(tab, FRONT)
+    show(tab, FRONT)
     # The link that skips the menu slides into sight.
     tab.add_style_tag(content="* { transition: none !important; scroll-behavior: auto !important }")
     where = """() => {
@@ -127,7 +126,7 @@ FAINT = """() => {
 @pytest.mark.parametrize("page", [FRONT, NOTEBOOK], ids=lambda page: page.stem)
 def test_a_dark_page_is_printed_dark_on_white_and_is_dark_again_afterwards(tab, page):
     tab.emulate_media(color_scheme="dark")
-    test_browser.show(tab, page)
+    show(tab, page)
     assert len(tab.evaluate(FAINT)) > 3
     tab.emulate_media(media="print", color_scheme="dark")
     tab.wait_for_function("document.documentElement.dataset.theme === 'light'")
@@ -162,15 +161,14 @@ WITHOUT_SCRIPT = """async () => {
 
 
 @pytest.mark.browser
-def test_without_script_pages_show_their_words_figures_and_tables(chromium):
-    context = chromium.new_context(java_script_enabled=False)
-    sheet, wrong = context.new_page(), {}
-    for page in book_pages():
-        sheet.goto(page.as_uri(), wait_until="load")
-        shown = sheet.evaluate(WITHOUT_SCRIPT)
+@pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_without_script_pages_show_their_words_figures_and_tables(plain_tab, others):
+    wrong = {}
+    for page in pages_by_kind()[others]:
+        plain_tab.goto(page.as_uri(), wait_until="load")
+        shown = plain_tab.evaluate(WITHOUT_SCRIPT)
         if shown.pop("words") <= 20 or shown != {"title": True, "hidden": [], "images": 0, "double": 0}:
             wrong[page.relative_to(HTML).as_posix()] = shown
-    context.close()
     assert wrong == {}
 
 
@@ -185,7 +183,7 @@ a:focus {{ outline: none }} p {{ color: #595959 }} html[data-theme=dark] body {{
 @pytest.mark.browser
 def test_every_fault_is_seen_one_of_each_look(tab, tmp_path):
     (tmp_path / "page.html").write_text(FAULTY.format("<p>Grey</p>" * 50), encoding="utf-8")
-    test_browser.show(tab, tmp_path / "page.html")
+    show(tab, tmp_path / "page.html")
     found = axe.findings(tab)
     assert sorted(line.split(":")[0] for line in found) == [
         "color-contrast", "label-content-name-mismatch", "summary-name",

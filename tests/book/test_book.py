@@ -19,14 +19,12 @@ import nbformat
 import pages
 import pytest
 import yaml
+from browser import HTML, book_pages
 from links import built
 
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.registry import entries
-
-ROOT = Path(__file__).resolve().parents[2]
-HTML = ROOT / "_build" / "html"
-
+from coupling_lib.paths import ROOT
 
 # -- generated parts
 
@@ -142,14 +140,6 @@ def test_markdown_docstrings_become_what_sphinx_reads(markdown, restructured):
 
 
 # -- built pages
-
-
-def book_pages() -> list[Path]:
-    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    return [HTML / f"{page}.html" for page in complete.pages(toc)]
-
-
-each_page = pytest.mark.parametrize("page", book_pages(), ids=lambda path: path.relative_to(HTML).as_posix())
 
 
 @pytest.mark.browser

@@ -2,58 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
-
 import axe
 import phone
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
-from test_book import HTML, each_page
+from browser import DESKTOP, HTML, PHONE, pages_by_kind, show
 
 pytestmark = pytest.mark.browser
-
-CHROMIUM = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
-DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-# Chromium reports what it does for itself, apart from the page, unless it is told not to.
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    (path, *_) = filter(None, CHROMIUM)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=QUIET)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def window(chromium: Browser) -> Page:
-    """The tab of all tests of a module: what pages share is read and compiled once, which halves the time of a load."""
-    page = chromium.new_page()
-    page.wrong = []
-    page.on("console", lambda m: page.wrong.append(m.text) if m.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: page.wrong.append(str(error)))
-    page.on("requestfailed", lambda request: page.wrong.append(f"failed: {request.url}"))
-    page.on("request", lambda r: page.wrong.append(f"left: {r.url}") if not r.url.startswith(LOCAL) else None)
-    return page
-
-
-@pytest.fixture
-def tab(window: Page) -> Iterator[Page]:
-    """A tab as if it were new; `wrong` is what goes wrong in it."""
-    window.emulate_media(media="null", color_scheme="light")
-    window.set_viewport_size({"width": 1280, "height": 720})
-    window.mouse.move(0, 0)
-    window.wrong.clear()
-    yield window
-    window.evaluate("try { localStorage.clear(); sessionStorage.clear() } catch {}")
-    window.goto("about:blank")
-
-
-LOCAL = ("file:", "data:", "blob:")
 
 # What a page shows in one colour scheme, asked for at once: each question to a tab is a way there and back.
 SHOWN = """async scheme => {
@@ -93,19 +47,14 @@ SHOWN = """async scheme => {
 }"""
 
 
-def address(tab: Page) -> str:
-    """The address as the page has it; playwright hears of one that a script changes a moment later."""
-    return tab.evaluate("location.href")
+def each_page() -> pytest.MarkDecorator:
+    standing, others = pages_by_kind()
+    given = [*standing, *(pytest.param(page, marks=pytest.mark.thorough) for page in others)]
+    return pytest.mark.parametrize("page", given, ids=lambda page: page.relative_to(HTML).as_posix())
 
 
-def show(tab: Page, page: Path) -> None:
-    tab.goto(page.as_uri(), wait_until="load")
-    # Mathematics is set after the page has loaded.
-    tab.evaluate("window.MathJax ? MathJax.startup.promise.then(() => true) : true")
-
-
-# A page is loaded once for each reader: loading takes longer than all that is asked of it.
-@each_page
+# A page is loaded once for each reader: loading takes as long as half of what is asked of it.
+@each_page()
 @pytest.mark.parametrize(
     ("scheme", "other", "size"),
     [("light", "dark", DESKTOP), ("dark", "light", PHONE)],

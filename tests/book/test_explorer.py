@@ -14,13 +14,11 @@ import pytest
 import tiny
 import torch
 import views
-import yaml
-from test_book import ROOT
 
 import coupling_lib as cl
 from companion.figures import style
+from coupling_lib.paths import ROOT
 
-SCRIPTS = ROOT / "book" / "_static" / "explorer"
 NEOX = "nano-neox"
 
 
@@ -208,16 +206,6 @@ def test_all_files_are_written(tmp_path, monkeypatch, small):
     assert look["models"] == [[NEOX, "nano-neox"]] and look["light"] == explorer.look({})["light"]
     assert [p["name"] for p in packing.read((folder / "nano-neox.js").read_text(encoding="utf-8"))["prompts"]]
     assert "<table>" in (tmp_path / "explorer.md").read_text(encoding="utf-8")
-
-
-def test_the_scripts_are_light():
-    assert sum(len(gzip.compress(path.read_bytes())) for path in SCRIPTS.glob("*.js")) < 40_000
-
-
-def test_the_page_follows_the_claims():
-    chapters = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"][0]["chapters"]
-    files = [chapter["file"] for chapter in chapters]
-    assert files.index("book/explorer") == files.index("book/claims") + 1
 
 
 def test_a_chapter_s_views_are_links_to_the_explorer_s_page():

@@ -7,21 +7,18 @@ import re
 import explorer
 import numpy as np
 import pytest
-import test_browser
-from test_book import HTML
-from test_browser import address
+from browser import DESKTOP, HTML, address, requested
 
 import coupling_lib as cl
 
 pytestmark = pytest.mark.browser
 
-chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 
 PAGE = HTML / "book" / "explorer.html"
 NEOX = "nano-neox"
 
 
-def opened(tab, view: str = "", size: dict[str, int] = test_browser.DESKTOP, page=PAGE) -> None:
+def opened(tab, view: str = "", size: dict[str, int] = DESKTOP, page=PAGE) -> None:
     """Open a page with a view in its address."""
     tab.set_viewport_size(size)
     tab.goto("about:blank")
@@ -114,14 +111,15 @@ CHAPTERS = {"depth": "smollm2-135m", "tokens": "smollm2-135m", "emergence": NEOX
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_a_chapter_loads_the_explorer_when_a_view_is_chosen(tab, chapter):
-    loaded, page = [], HTML / "book" / f"{chapter}.html"
-    tab.on("request", lambda request: loaded.append(request.url.rpartition("/")[2]))
-    tab.set_viewport_size(test_browser.DESKTOP)
-    tab.goto(page.as_uri(), wait_until="load")
-    # A scrolled page has asked for all that it loads by itself.
-    tab.locator(".cx-views").scroll_into_view_if_needed()
-    tab.wait_for_load_state("networkidle")
-    assert "start.js" in loaded and not {"explorer.js", "look.js", "nano-neox.js", "smollm2-135m.js"} & set(loaded)
+    page = HTML / "book" / f"{chapter}.html"
+    tab.set_viewport_size(DESKTOP)
+    with requested(tab) as addresses:
+        tab.goto(page.as_uri(), wait_until="load")
+        # A scrolled page has asked for all that it loads by itself.
+        tab.locator(".cx-views").scroll_into_view_if_needed()
+        tab.wait_for_load_state("networkidle")
+    loaded = {url.rpartition("/")[2] for url in addresses}
+    assert "start.js" in loaded and not {"explorer.js", "look.js", "nano-neox.js", "smollm2-135m.js"} & loaded
     link = tab.locator(".cx-views a").nth(1)
     view = dict(part.split("=") for part in link.get_attribute("data-view").split("&"))
     link.click()
@@ -205,12 +203,11 @@ def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(
     assert [name for name in tab.evaluate(repeated) if name.startswith("cx-")] == []
 
 
-def test_without_script_the_map_is_a_table(chromium):
-    page = chromium.new_page(java_script_enabled=False)
-    page.goto(PAGE.as_uri(), wait_until="load")
-    assert page.locator("#coupling-explorer tbody tr").count() == 30
-    assert page.get_by_text("needs JavaScript").is_visible() and page.locator(".cx-static figure").is_visible()
-    page.close()
+def test_without_script_the_map_is_a_table(plain_tab):
+    plain_tab.goto(PAGE.as_uri(), wait_until="load")
+    assert plain_tab.locator("#coupling-explorer tbody tr").count() == 30
+    assert plain_tab.get_by_text("needs JavaScript").is_visible()
+    assert plain_tab.locator(".cx-static figure").is_visible()
 
 
 def test_the_data_of_a_model_keep_within_three_megabytes():

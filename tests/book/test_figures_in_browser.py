@@ -5,35 +5,18 @@ from __future__ import annotations
 import re
 
 import pytest
-import test_browser
+from browser import HTML, PHONE, book_pages, show
 from playwright.sync_api import expect
-from test_book import HTML, book_pages
 
 pytestmark = pytest.mark.browser
-chromium, window, tab, show = test_browser.chromium, test_browser.window, test_browser.tab, test_browser.show
-PHONE = test_browser.PHONE
 
 LARGEST_API_PAGE = 500_000
-
-SCROLLS = """() => [...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *)")].filter(figure =>
-  [...figure.querySelectorAll(".tbc-view, .tbc-panel")]
-    .some(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
-).map(figure => figure.id.replace("fig-", ""))"""
 
 
 def test_most_figures_are_cut_into_panels_for_a_phone():
     texts = [page.read_text(encoding="utf-8") for page in book_pages()]
     figures = [found for text in texts for found in re.findall(r'<figure class="tbc-figure"[^>]* id="[^>]*>', text)]
     assert len(figures) > 100 and sum("data-windows=" in figure for figure in figures) > len(figures) / 3
-
-
-def test_on_a_phone_no_figure_scrolls_sideways(tab):
-    tab.set_viewport_size(PHONE)
-    scrolling = set()
-    for page in (page for page in book_pages() if '<figure class="tbc-figure"' in page.read_text(encoding="utf-8")):
-        show(tab, page)
-        scrolling |= set(tab.evaluate(SCROLLS))
-    assert scrolling == set()
 
 
 def test_the_first_thing_that_a_phone_shows_of_the_front_page_is_a_whole_panel(tab):
@@ -108,13 +91,10 @@ def test_links_to_a_figure_a_term_and_a_citation_show_what_is_behind_them(tab):
     expect(preview).to_contain_text("Papyan")
 
 
-def test_without_script_a_figure_shows_its_light_picture_and_its_origin_unfolds(chromium):
-    context = chromium.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto((HTML / "book" / "depth.html").as_uri())
-    figure = page.locator("#fig-depth-mismatch")
+def test_without_script_a_figure_shows_its_light_picture_and_its_origin_unfolds(plain_tab):
+    plain_tab.goto((HTML / "book" / "depth.html").as_uri())
+    figure = plain_tab.locator("#fig-depth-mismatch")
     assert figure.locator("img.only-light").is_visible() and not figure.locator("img.only-dark").is_visible()
     assert not figure.locator(".tbc-provenance").is_visible()
     figure.locator("summary").click()
     assert figure.locator(".tbc-provenance").is_visible()
-    context.close()

@@ -10,12 +10,8 @@ import numpy as np
 import own_prompt
 import pytest
 import torch
-import yaml
-from test_book import ROOT
 
 import coupling_lib as cl
-
-SCRIPTS = ROOT / "book" / "_static" / "own-prompt"
 
 
 def small() -> cl.Model:
@@ -79,14 +75,3 @@ def test_the_directions_of_chance_are_orthonormal_and_seeded():
         np.testing.assert_allclose(frame.T @ frame, np.eye(own_prompt.K), atol=1e-12)
     assert abs(left.T @ right).max() < 0.5
     np.testing.assert_array_equal(own_prompt.frames(96)[0], left)
-
-
-def test_the_page_follows_the_explorer():
-    chapters = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"][0]["chapters"]
-    files = [chapter["file"] for chapter in chapters]
-    assert files.index("book/own-prompt") == files.index("book/explorer") + 1
-
-
-def test_every_script_has_one_subject_of_a_size_to_be_read():
-    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in SCRIPTS.iterdir()}
-    assert len(lengths) == 6 and max(lengths.values()) < 300

@@ -11,18 +11,15 @@ from urllib.parse import quote, unquote, urlencode, urlparse
 import numpy as np
 import own_prompt
 import pytest
-import test_browser
 import torch
+from browser import DESKTOP, HTML, address, requested
 from playwright.sync_api import Browser, Page
-from test_book import HTML
-from test_browser import address
 from test_own_prompt import small
 
 import coupling_lib as cl
 from coupling_lib.metrics import nulls
 
 pytestmark = pytest.mark.browser
-chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 
 PAGE = HTML / "book" / "own-prompt.html"
 DATA = HTML / "_static" / "own-prompt-data"
@@ -52,7 +49,7 @@ RUN = """async ([step, text, token]) => {
 }"""
 
 
-def opened(tab: Page, size: dict[str, int] = test_browser.DESKTOP, **view: str) -> None:
+def opened(tab: Page, size: dict[str, int] = DESKTOP, **view: str) -> None:
     """Open the page with a view in its address, and wait for its first result."""
     tab.set_viewport_size(size)
     tab.goto("about:blank")
@@ -224,12 +221,12 @@ def test_half_a_character_is_refused_before_it_is_measured(tab):
 
 
 def test_the_page_with_all_its_steps_stays_below_eight_megabytes_and_no_request_leaves(tab):
-    asked: set[str] = set()
-    tab.on("request", lambda request: asked.add(request.url.partition("#")[0]))
-    opened(tab)
-    for number, name in enumerate(steps()):
-        tab.locator(".cx-toggle button").nth(number).click()
-        ready(tab, f"{name} 10 11")
+    with requested(tab) as addresses:
+        opened(tab)
+        for number, name in enumerate(steps()):
+            tab.locator(".cx-toggle button").nth(number).click()
+            ready(tab, f"{name} 10 11")
+    asked = {url.partition("#")[0] for url in addresses}
     files = {url for url in asked if url.startswith("file:")}
     size = sum(Path(unquote(urlparse(url).path)).stat().st_size for url in files)
     assert sum("/own-prompt-data/step" in url for url in files) == 3
@@ -263,12 +260,11 @@ def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(
     assert controls.evaluate_all(low) == 0
 
 
-def test_without_script_the_coupling_of_each_step_is_a_table_with_the_command_below(chromium):
-    page = chromium.new_page(java_script_enabled=False)
+def test_without_script_the_coupling_of_each_step_is_a_table_with_the_command_below(plain_tab):
+    page = plain_tab
     page.goto(PAGE.as_uri(), wait_until="load")
     assert page.locator("#own-prompt-here tbody tr").count() == 4 and page.get_by_text("needs JavaScript").is_visible()
     assert "cl.measure_depth(" in page.locator("article").inner_text()
-    page.close()
 
 
 def test_the_data_in_the_page_are_those_the_checkpoints_give(page):

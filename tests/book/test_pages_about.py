@@ -186,13 +186,6 @@ def test_links_carry_what_is_behind_them_and_others_nothing():
     )
 
 
-@pytest.mark.parametrize(("name", "most"), [("previews.js", 3000), ("figures.js", 8000)])
-def test_the_scripts_of_pages_are_small_and_ask_nothing_of_a_network(name, most):
-    text = (BOOK / "_static" / name).read_text(encoding="utf-8")
-    assert len(text.encode()) < most
-    assert re.findall(r"fetch|XMLHttpRequest|import|https?:", text) == []
-
-
 # -- the head of a page
 
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import test_browser
 import verdicts
+from browser import DESKTOP, HTML, address, show
 from claims import PLACES
-from test_book import HTML
-from test_browser import address
-
-from coupling_lib import paths
 
 pytestmark = pytest.mark.browser
 
-chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 
 PAGE = HTML / "book" / "claims.html"
 SHOWN = "() => [...document.querySelectorAll('.claim')].filter(e => e.checkVisibility()).length"
@@ -24,7 +19,7 @@ def pressed(tab) -> list[str]:
 
 
 def test_every_count_is_a_button_that_shows_as_many_cards(tab):
-    test_browser.show(tab, PAGE)
+    show(tab, PAGE)
     everything = tab.evaluate(SHOWN)
     assert everything == 27
     items = tab.locator(".scorecard li")
@@ -46,7 +41,7 @@ def test_every_count_is_a_button_that_shows_as_many_cards(tab):
 
 
 def test_keys_choose_and_undo(tab):
-    test_browser.show(tab, PAGE)
+    show(tab, PAGE)
     first = tab.locator(".scorecard li button").first
     first.focus()
     tab.keyboard.press("Enter")
@@ -59,7 +54,7 @@ def test_keys_choose_and_undo(tab):
 
 
 def test_an_address_opens_what_it_names(tab):
-    test_browser.show(tab, PAGE)
+    show(tab, PAGE)
     place, verdict = (tab.locator(".scorecard li").first.get_attribute(f"data-{name}") for name in ("place", "verdict"))
     tab.goto("about:blank")
     tab.goto(f"{PAGE.as_uri()}#{place}={verdict.replace(' ', '-')}", wait_until="load")
@@ -70,11 +65,11 @@ def test_an_address_opens_what_it_names(tab):
     tab.wait_for_function(f"({SHOWN})() === 27")
     assert pressed(tab) == []
     top = tab.evaluate(f"document.getElementById('claim-{hidden}').getBoundingClientRect().top")
-    assert 0 <= top < test_browser.DESKTOP["height"]
+    assert 0 <= top < DESKTOP["height"]
 
 
 def test_numbers_are_folded_under_a_summary_that_names_its_claim(tab):
-    test_browser.show(tab, PAGE)
+    show(tab, PAGE)
     details = tab.locator(".claim details")
     assert details.count() == 27 and tab.locator(".claim details[open]").count() == 0
     said = tab.eval_on_selector_all(".claim summary", "all => all.map(e => e.textContent)")
@@ -84,7 +79,7 @@ def test_numbers_are_folded_under_a_summary_that_names_its_claim(tab):
 
 
 def test_a_verdict_is_told_by_its_shape_and_its_word(tab):
-    test_browser.show(tab, PAGE)
+    show(tab, PAGE)
     shapes = tab.eval_on_selector_all(
         ".verdict", "all => all.map(e => [e.textContent, e.querySelector('use').getAttribute('href')])"
     )
@@ -95,7 +90,7 @@ def test_a_verdict_is_told_by_its_shape_and_its_word(tab):
 
 def test_on_a_phone_a_card_is_one_column_and_nothing_scrolls_sideways(tab):
     tab.set_viewport_size({"width": 390, "height": 844})
-    test_browser.show(tab, PAGE)
+    show(tab, PAGE)
     tab.evaluate("document.querySelectorAll('.claim details').forEach(e => { e.open = true; })")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     wide = tab.eval_on_selector_all(
@@ -108,15 +103,8 @@ def test_on_a_phone_a_card_is_one_column_and_nothing_scrolls_sideways(tab):
     assert min(heights) >= 44
 
 
-def test_without_script_all_claims_and_counts_are_there(chromium):
-    page = chromium.new_page(java_script_enabled=False)
-    page.goto(PAGE.as_uri())
-    assert page.locator(".claim:visible").count() == 27
-    assert page.locator(".scorecard li:visible").count() >= 3 and page.locator(".scorecard button").count() == 0
-    page.close()
-
-
-def test_its_script_and_style_are_small_and_ask_nothing_of_a_network():
-    for name, most in (("claims.js", 5000), ("claims.css", 7000)):
-        text = (paths.ROOT / "book" / "_static" / name).read_text(encoding="utf-8")
-        assert len(text.encode()) < most and "http" not in text and "fetch" not in text
+def test_without_script_all_claims_and_counts_are_there(plain_tab):
+    plain_tab.goto(PAGE.as_uri())
+    assert plain_tab.locator(".claim:visible").count() == 27
+    assert plain_tab.locator(".scorecard li:visible").count() >= 3
+    assert plain_tab.locator(".scorecard button").count() == 0

@@ -10,8 +10,8 @@ import complete
 import pytest
 import status
 import yaml
+from browser import HTML
 from links import built
-from test_book import HTML
 
 from coupling_lib import paths
 

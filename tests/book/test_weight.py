@@ -9,11 +9,9 @@ from urllib.parse import unquote, urlsplit
 
 import pandas as pd
 import pytest
-import test_browser
-from test_book import HTML
+from browser import HTML, requested, show
 
 pytestmark = pytest.mark.browser
-chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 
 
 def test_the_site_takes_at_most_45_megabytes():
@@ -39,10 +37,9 @@ def test_no_page_takes_more_than_one_and_a_half_megabytes():
 
 
 def test_the_front_page_loads_at_most_800_kilobytes(tab):
-    loaded = set()
-    tab.on("request", lambda request: loaded.add(request.url))
-    test_browser.show(tab, HTML / "book" / "index.html")
-    files = [Path(unquote(urlsplit(address).path)) for address in loaded if address.startswith("file:")]
+    with requested(tab) as loaded:
+        show(tab, HTML / "book" / "index.html")
+    files = {Path(unquote(urlsplit(address).path)) for address in loaded if address.startswith("file:")}
     assert len(files) > 10
     # Every server packs text; pictures that are drawn in text are text too.
     packed = {path.name: len(gzip.compress(path.read_bytes())) for path in files}

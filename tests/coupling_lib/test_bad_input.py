@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from bad_inputs import CODE, LIBRARY, Bad, Rig
-from bad_parameters import PAPERMILL, PARAMETERS, check
+from bad_parameters import PAPERMILL, PAPERMILL_TOO, PARAMETERS, check
 from bad_sweeps import SWEEPS
 
 from coupling_lib import paths
@@ -65,11 +65,11 @@ def test_a_notebook_s_parameters_are_refused_before_anything_is_loaded(given: di
 
 
 @pytest.mark.usefixtures("unchanged")
-@pytest.mark.parametrize(("notebook", "given", "message"), PAPERMILL, ids=[" ".join(row[1]) for row in PAPERMILL])
-def test_papermill_ends_in_that_line_and_a_code_that_is_not_zero(
-    notebook: str, given: list[str], message: str, tmp_path
-):
-    source = paths.ROOT / "notebooks" / f"{notebook}.ipynb"
+@pytest.mark.parametrize(
+    ("given", "message"), [*PAPERMILL, *(pytest.param(*row, marks=pytest.mark.thorough) for row in PAPERMILL_TOO)]
+)
+def test_papermill_ends_in_that_line_and_a_code_that_is_not_zero(given: list[str], message: str, tmp_path):
+    source = paths.ROOT / "notebooks" / "depth.ipynb"
     command = [sys.executable, "-m", "papermill", str(source), "-", "--no-progress-bar", *given]
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
     assert run.returncode != 0

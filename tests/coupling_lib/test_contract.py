@@ -45,35 +45,6 @@ def test_trace_and_jacobian(model):
     assert trace.route in ("attention", "cache", "state", "sequence")
 
 
-def test_metrics(model):
-    trace = cl.trace(model, PARIS)
-    J1, svd1, svd2 = trace.jacobian(8), trace.jacobian(8).svd(10), trace.jacobian(4).svd(10)
-    A = cl.coupling_matrix(J1, svd2, 10)
-    torch.testing.assert_close(A, svd2.U.T @ J1.dense() @ svd2.Vh.T, rtol=1e-4, atol=1e-5)
-    off = A - A.diag().diag()
-    assert float(cl.miscoupling(A)) == pytest.approx(float(off.norm()), rel=1e-5)
-    assert float(cl.miscoupling(A, normalized=True)) == pytest.approx(float(off.norm() / A.norm()), rel=1e-5)
-    signed, absolute = ((A - svd1.S.diag()).norm(), (A.abs() - svd1.S.diag()).norm())
-    assert float(cl.mismatch(A, svd1.S)) == pytest.approx(float(signed / svd1.S.norm()), rel=1e-5)
-    released = cl.mismatch(A, svd1.S, absolute=True, norm="trace")
-    assert float(released) == pytest.approx(float(absolute / svd1.S.sum()), rel=1e-5)
-    x = trace.hidden
-    assert cl.line_shape_score(x).shape == cl.expodistance(x).shape == (trace.n_tokens,)
-    assert cl.line_shape_score(x[:, -1]).shape == ()
-
-
-def test_measurements(model):
-    assert set(cl.measure_depth(model, [PARIS], ks=(10, 30, 50), token=-1).mismatch.dims) == {
-        "prompt",
-        "k",
-        "block_1",
-        "block_2",
-    }
-    assert "mismatch" in cl.measure_tokens(model, PARIS, block=3)
-    assert "line_shape_score" in cl.measure_trajectories(model, [PARIS])
-    assert "singular_values" in cl.measure_spectra(model, [PARIS])
-
-
 def test_drawing_needs_no_torch():
     figures = "depth, emergence, show, style, trajectories"
     code = f"import sys; from companion.figures import {figures}; sys.exit('torch' in sys.modules)"

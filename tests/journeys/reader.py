@@ -7,18 +7,19 @@ import re
 import subprocess
 from pathlib import Path
 
-import test_browser
+from browser import DESKTOP, HTML, show
 from playwright.sync_api import Locator, Page
-from test_book import HTML, ROOT
+
+from coupling_lib.paths import ROOT
 
 
 class Reader:
     """One who starts on the front page; `clicks` is how often a link or a button was pressed."""
 
-    def __init__(self, tab: Page, size: dict[str, int] = test_browser.DESKTOP) -> None:
+    def __init__(self, tab: Page, size: dict[str, int] = DESKTOP) -> None:
         self.tab, self.clicks = tab, 0
         tab.set_viewport_size(size)
-        test_browser.show(tab, HTML / "book" / "index.html")
+        show(tab, HTML / "book" / "index.html")
 
     def press(self, control: Locator) -> None:
         """Press a button, or follow a link, that can be seen."""

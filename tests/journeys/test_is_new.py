@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-import test_browser
+from browser import PHONE
 from playwright.sync_api import expect
 from reader import Reader, shell
-from test_browser import PHONE
 
 pytestmark = pytest.mark.browser
-chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 
 
 def test_1_what_coupling_is_stands_in_the_first_screen_with_a_picture_on_the_same_page(tab):

@@ -8,13 +8,12 @@ import shlex
 
 import nbformat
 import pytest
-import test_browser
 import yaml
 from reader import Reader, shell
-from test_book import ROOT
+
+from coupling_lib.paths import ROOT
 
 pytestmark = pytest.mark.browser
-chromium, window, tab = test_browser.chromium, test_browser.window, test_browser.tab
 
 
 def figure_three(reader: Reader) -> str:

@@ -9,8 +9,10 @@ library is expected to find by itself.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import pytest
 import torch
 import transformers
 from hybrids import HYBRIDS
@@ -246,10 +248,34 @@ FAMILIES = [
     *(Family(name, config, given, narrow=True, route=route) for name, config, given, route in HYBRIDS),
 ]
 
+# Eight that stand for all in `make test`: together they take every route, and every rule by which a block is found,
+# called again and differentiated. The others run in `make test-all`, under the marker `thorough`.
+STANDING_FOR_ALL = (
+    "llama",  # attention: rotary angles, keys shared by heads, gates that are merged, rows that are picked
+    "bloom-alibi",  # cache: biases instead of positions, and an activation with a backward of its own
+    "mamba",  # state alone
+    "qwen3-next",  # attention and state, block by block; experts, with a shared one
+    "recurrent-gemma",  # attention in a sliding window, and the whole sequence
+    "zamba2",  # the whole sequence; one layer in several blocks
+    "bert",  # tokens that see later ones, and norms in the stream
+    "vit",  # pictures
+)
+
 
 def named(name: str) -> Family:
     """Give the family of a name."""
     return next(family for family in FAMILIES if family.name == name)
+
+
+def each_family(families: Iterable[Family] = FAMILIES) -> pytest.MarkDecorator:
+    """Run a test for the families that stand for all, and for the others where all are asked for."""
+    return pytest.mark.parametrize(
+        "family",
+        [
+            pytest.param(one, id=one.name, marks=[pytest.mark.thorough] * (one.name not in STANDING_FOR_ALL))
+            for one in families
+        ],
+    )
 
 
 _LOADED: dict[tuple[str, torch.dtype], Model] = {}

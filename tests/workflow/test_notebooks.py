@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import html
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +24,6 @@ from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.paths import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-ALONE = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 # What makes a notebook quick on a random model of 3 blocks; the other parameters keep their defaults.
 SMALL = {
@@ -107,7 +103,13 @@ def test_every_notebook_is_run_here_for_a_model_of_one_s_own():
     assert set(SMALL) | OF_MANY_MODELS == {path.stem for path in NOTEBOOKS}
 
 
-@pytest.mark.parametrize("name", sorted(SMALL))
+def standing_for_all(*names: str) -> list:
+    """Give the notebooks with these names, and the others for when all are asked for."""
+    return [*names, *(pytest.param(name, marks=pytest.mark.thorough) for name in sorted(SMALL) if name not in names)]
+
+
+# `make book` runs each for models of the book; for one's own, a chapter of texts and that of pictures stand for all.
+@pytest.mark.parametrize("name", standing_for_all("depth", "vision"))
 def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, shell):
     model = folders["image" if name == "vision" else "text"]
     made, committed = (
@@ -122,7 +124,8 @@ def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, sh
     assert own and all(f"-p model {model}" in html.unescape(page) for page in own)
 
 
-@pytest.mark.parametrize("name", sorted(set(SMALL) | OF_MANY_MODELS))
+# The cells are the notebook's own (`test_twins_are_in_step`), so that one of those that were run above stands for all.
+@pytest.mark.parametrize("name", [*sorted(OF_MANY_MODELS), *standing_for_all("depth")])
 def test_a_paired_text_runs_as_a_program(name, folders, capsys):
     given = {"model": str(folders["image" if name == "vision" else "text"]), **SMALL[name]} if name in SMALL else {}
     if name == "emergence":
@@ -172,16 +175,6 @@ def test_a_wrong_parameter_is_refused_in_one_line_that_names_it(given, message, 
     with pytest.raises(ParameterError) as refused:
         execute(shell, "depth", model=str(folders["text"]), **given)
     assert str(refused.value) == message.replace("MODEL", str(folders["text"]))
-
-
-def test_a_refusal_is_the_last_line_of_a_run_by_papermill(folders, tmp_path):
-    source = ROOT / "notebooks" / "depth.ipynb"
-    command = [sys.executable, "-m", "papermill", str(source), "out.ipynb", "--no-progress-bar"]
-    command += ["-p", "model", str(folders["text"]), "-p", "k", "33"]
-    env = ALONE | {"COUPLING_RESULTS": str(tmp_path)}
-    run = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=300, check=False)
-    assert run.returncode != 0
-    assert run.stderr.rstrip().splitlines()[-1].startswith("ParameterError: parameter 'k' is 33 (int); it must be")
 
 
 @each_notebook

@@ -200,7 +200,7 @@ def test_a_copy_of_a_model_by_the_table(folders, wrong_kernel):
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
 def test_a_product_of_another_device_is_kept_where_it_agrees_and_replaced_where_not(folders, monkeypatch, capsys, kind):
     """The CPU stands for a GPU, whose own product is used unless it is wrong."""
-    monkeypatch.setattr(quantised, "_BY_THE_TABLE", ())
+    monkeypatch.setattr(quantised, "BY_THE_TABLE", ())
     with kernel_in_place(by_entry):
         kept = wrap_model(of_a_user(folders / "96", kind))
     assert capsys.readouterr().out == ""

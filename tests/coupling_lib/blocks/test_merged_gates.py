@@ -17,10 +17,7 @@ from coupling_lib.blocks.rules import linearised, merging_gates, picking_rows
 D, WIDTH = 6, 9
 
 
-@pytest.fixture(autouse=True)
-def small_layers(monkeypatch):
-    """Small layers count as large ones."""
-    monkeypatch.setattr(rules, "_LEAST_WEIGHTS", 1)
+pytestmark = pytest.mark.usefixtures("small_layers_count_as_large")
 
 
 class Gated(nn.Module):

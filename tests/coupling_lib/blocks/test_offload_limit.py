@@ -10,6 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 import torch
 from reference import relative_error
 from safetensors.torch import load_file, save_file
@@ -104,6 +105,7 @@ def block_alone(folder: Path, config: LlamaConfig, number: int, x: torch.Tensor,
     return output, torch.stack(columns, dim=1)
 
 
+@pytest.mark.thorough
 def test_a_model_of_3_gb_is_measured_under_a_hard_limit_of_2_gb(tmp_path, record_property):
     folder, result = tmp_path / "large", tmp_path / "result.pt"
     try:

@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 import transformers
-from families import BASE, FAMILIES, Family, loaded
+from families import BASE, FAMILIES, Family, each_family, loaded
 from reference import brute_force_jacobian, relative_error, rows
 from torch import nn
 
@@ -63,9 +63,9 @@ def named(name: str) -> Family:
 # -- told apart
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_every_family_is_known_for_what_it_is(name):
-    found = loaded(named(name)).blocks
+@each_family(EVERY.values())
+def test_every_family_is_known_for_what_it_is(family):
+    found, name = loaded(family).blocks, family.name
     # The first block of an RWKV normalises the embedding before it adds to it.
     post_norm = [0, 1, 2] if name in [family.name for family, _ in POST_NORM] else [0] if name == "rwkv" else []
     assert found.norm_position == {0: "pre", 1: "mixed", 3: "post"}[len(post_norm)]

@@ -14,13 +14,7 @@ import coupling_lib as cl
 from coupling_lib.blocks import rules
 from coupling_lib.blocks.rules import linearised, picking_rows
 
-
-@pytest.fixture(autouse=True)
-def small_layers(monkeypatch):
-    """Small layers count as large ones."""
-    monkeypatch.setattr(rules, "_LEAST_WEIGHTS", 1)
-
-
+pytestmark = pytest.mark.usefixtures("small_layers_count_as_large")
 LAYERS = {"Linear": lambda: nn.Linear(6, 5), "Conv1D": lambda: Conv1D(5, 6)}
 UNITS = torch.eye(5)
 COTANGENTS = {

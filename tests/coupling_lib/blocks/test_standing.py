@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from contextlib import ExitStack
+from functools import cache
 
 import pytest
 import tiny
@@ -62,9 +64,15 @@ def wide_llama(width: int) -> nn.Module:
 MODELS = {width: wide_llama(width) for width in (64, 512)}
 
 
-def product(hf: nn.Module, block: nn.Module, u: Tensor, start: int, end: int) -> Tensor:
-    """Pull one cotangent back through a block inside the whole model, in plain autograd."""
-    leaf, seen = [], []
+@cache
+def wrapped(width: int) -> tuple[cl.Model, nn.Module]:
+    """A model and its copy in float64, for tests that take away again what they put on them."""
+    return cl.wrap_model(copy.deepcopy(MODELS[width])), copy.deepcopy(MODELS[width]).double()
+
+
+def products(hf: nn.Module, u: Tensor) -> Tensor:
+    """Pull a cotangent at the last token back through the second block, in plain autograd: a row for every token."""
+    block, leaf, seen = hf.model.layers[1], [], []
 
     def enter(module, args):
         leaf.append(args[0].detach().clone().requires_grad_(True))
@@ -76,28 +84,30 @@ def product(hf: nn.Module, block: nn.Module, u: Tensor, start: int, end: int) ->
     ]
     with torch.enable_grad():
         hf(input_ids=IDS)
-        (pulled,) = torch.autograd.grad(seen[0][0, end], leaf[0], u, materialize_grads=True, allow_unused=True)
+        (pulled,) = torch.autograd.grad(seen[0][0, LAST], leaf[0], u, materialize_grads=True, allow_unused=True)
     for handle in handles:
         handle.remove()
-    return pulled[0, start] - (u if start == end else 0)
+    pulled[0, LAST] -= u
+    return pulled[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("width", MODELS)
 def test_a_hook_on_any_module_is_in_the_derivative(width, name, kind):
-    hf = copy.deepcopy(MODELS[width])
-    model, reference = cl.wrap_model(hf), copy.deepcopy(hf).double()
-    for each in (hf, reference):
-        each.model.layers[1].get_submodule(name).register_forward_hook(hook(KINDS[kind]))
-    trace, u = cl.trace(model, IDS), torch.randn(width, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
-    for start in (LAST, 5, 2):
-        wanted = product(reference, reference.model.layers[1], u, start, LAST)
-        if not wanted.any():
-            with pytest.raises(UntrustworthyResultError, match="is zero"):
-                trace.jacobian(1, start, LAST).T @ u.float()
-        else:
-            assert relative_error(trace.jacobian(1, start, LAST).T @ u.float(), wanted) < 1e-5
+    model, reference = wrapped(width)
+    u = torch.randn(width, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    with ExitStack() as hooks:
+        for each in (model.hf, reference):
+            module = each.model.layers[1].get_submodule(name)
+            hooks.callback(module.register_forward_hook(hook(KINDS[kind])).remove)
+        trace, wanted = cl.trace(model, IDS), products(reference, u)
+        for start in (LAST, 5, 2):
+            if not wanted[start].any():
+                with pytest.raises(UntrustworthyResultError, match="is zero"):
+                    trace.jacobian(1, start, LAST).T @ u.float()
+            else:
+                assert relative_error(trace.jacobian(1, start, LAST).T @ u.float(), wanted[start]) < 1e-5
     route = "sequence" if kind == "another token added" else "attention"
     assert trace.routes == ("attention", route, "attention")
 
@@ -124,7 +134,7 @@ def test_formed_jacobians_hold_hooks_of_every_kind_and_time(width, before):
         put(hf)
     u = torch.randn(width, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
     J = cl.trace(model, IDS).jacobian(1).dense()
-    assert relative_error(u.float() @ J, product(reference, reference.model.layers[1], u, LAST, LAST)) < 1e-5
+    assert relative_error(u.float() @ J, products(reference, u)[LAST]) < 1e-5
 
 
 def test_a_hook_that_steers_the_stream_is_part_of_the_block():
@@ -184,7 +194,7 @@ def test_a_parametrised_weight_is_the_one_that_is_differentiated(width):
     parametrize.register_parametrization(hf.model.layers[1].mlp.down_proj, "weight", Halved())
     reference, u = copy.deepcopy(hf).double(), torch.ones(width, dtype=torch.float64)
     found = cl.trace(model, IDS).jacobian(1).T @ u.float()
-    assert relative_error(found, product(reference, reference.model.layers[1], u, LAST, LAST)) < 1e-5
+    assert relative_error(found, products(reference, u)[LAST]) < 1e-5
 
 
 def test_a_hook_of_all_modules_leaves_the_rules_unused():

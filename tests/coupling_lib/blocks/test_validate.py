@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 import transformers
-from families import FAMILIES, loaded, named
+from families import each_family, loaded, named
 from reference import brute_force_jacobian, relative_error
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -144,7 +144,7 @@ def test_states_are_looked_at_in_every_block(wrong):
         checks.validate(hf)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family()
 def test_self_check_is_far_below_its_limit_in_every_family(family):
     model = loaded(family)
     hf, found = model.hf, model.blocks

@@ -5,27 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from families import FAMILIES, Family, loaded, named
+from families import Family, each_family, loaded, named
 from reference import brute_force_jacobian, relative_error, rows
 
-from coupling_lib import memory
-from coupling_lib.blocks import rules
-from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError
-from coupling_lib.jacobian import derivatives, tracing
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.jacobian import operator as jacobian
+from coupling_lib.jacobian import tracing
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.models.load import wrap_model
 from coupling_lib.svd.triplets import top_triplets
 
 # (last, last), (middle, middle), t1 < t2; token positions of an 11-token prompt, or of the patches of an image.
 PAIRS = [(-1, -1), (5, 5), (7, 9)]
-LLAMA, GPT2, BERT = named("llama"), named("gpt2"), named("bert")
-
-
-@pytest.fixture(autouse=True)
-def as_in_wide_models(monkeypatch):
-    """Linear layers take rows of their weights here as they do in models of real size."""
-    monkeypatch.setattr(rules, "_LEAST_WEIGHTS", 1)
+pytestmark = pytest.mark.usefixtures("small_layers_count_as_large")
+LLAMA, GPT2 = named("llama"), named("gpt2")
 
 
 def example(hf) -> torch.Tensor:
@@ -40,7 +33,7 @@ def traced(family: Family, dtype: torch.dtype = torch.float64) -> tracing.Trace:
     return tracing.trace(model, example(model.hf))
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family()
 def test_jacobian_equals_brute_force_in_every_family(family, family_table):
     trace, narrow = traced(family), traced(family, torch.float32)
     assert trace.route == narrow.route == family.route
@@ -61,7 +54,7 @@ def test_jacobian_equals_brute_force_in_every_family(family, family_table):
     assert worst["float32"] < 1e-4
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family()
 def test_jacobians_of_many_tokens_equal_those_of_one_at_a_time(family):
     trace = traced(family)
     tokens = [0, 3, 6, trace.n_tokens - 1]
@@ -89,11 +82,11 @@ def test_old_style_gelu_of_bloom_is_differentiated_untouched():
     assert relative_error(trace.jacobian(1).dense(), wanted) < 1e-10
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family()
 def test_products_both_ways_equal_the_dense_matrix(family):
     generator = torch.Generator().manual_seed(2)
     V = torch.randn(32, 5, generator=generator, dtype=torch.float64)
-    for pair in PAIRS:
+    for pair in PAIRS + [(9, 7)] * family.bidirectional:
         lazy, formed = traced(family).jacobian(1, *pair), traced(family).jacobian(1, *pair)
         J = formed.dense()
         torch.testing.assert_close(lazy @ V, J @ V, rtol=1e-5, atol=1e-6)
@@ -171,8 +164,7 @@ def test_identity_is_subtracted_only_where_the_tokens_agree():
 def test_svd_of_a_jacobian_is_that_of_the_dense_matrix():
     J = traced(LLAMA).jacobian(0)
     triplets = J.svd(k=10)
-    S = torch.linalg.svdvals(J.dense())
-    torch.testing.assert_close(triplets.S, S[:10])
+    torch.testing.assert_close(triplets.S, torch.linalg.svdvals(J.dense())[:10])
     assert triplets.U.shape == (32, 10) and triplets.Vh.shape == (10, 32)
     assert float(triplets.residual.max()) < 1e-12
 
@@ -196,12 +188,6 @@ def test_later_token_of_a_causal_model_is_refused_as_zero(use):
     )
 
 
-def test_later_token_of_a_bidirectional_model_is_multiplied_like_any_other():
-    trace, v = traced(BERT), torch.ones(32, dtype=torch.float64)
-    lazy, J = trace.jacobian(1, 9, 7), trace.jacobian(1, 9, 7).dense()
-    torch.testing.assert_close((lazy @ v, lazy.T @ v), (J @ v, J.T @ v), rtol=1e-9, atol=1e-12)
-
-
 def test_token_outside_a_sliding_window_is_refused_as_zero():
     for use in USES.values():
         with pytest.raises(
@@ -220,69 +206,6 @@ def test_boundary_of_the_released_code_differs_at_the_last_block_only():
     wanted = rows(after_norm, leaf)[:, -1] - torch.eye(32, dtype=torch.float64)
     assert relative_error(released[2], wanted) < 1e-6
     assert relative_error(ours[2], wanted) > 0.1
-
-
-def test_batches_of_cotangents_do_not_change_the_result(monkeypatch):
-    whole = traced(GPT2).jacobian(1).dense()
-    monkeypatch.setattr(derivatives, "batch_size", lambda *_, **__: 5)
-    torch.testing.assert_close(traced(GPT2).jacobian(1).dense(), whole, rtol=1e-12, atol=1e-14)
-
-
-def test_a_batch_takes_half_the_memory_beside_large_results(monkeypatch):
-    trace = traced(GPT2)
-    each = 16 * trace.d_model * trace.dtype.itemsize
-    monkeypatch.setattr(derivatives, "_BATCH_BYTES", {"cpu": 40 * each})
-    assert derivatives.batch_size(trace, 1, beside=2**25 - 1) == 40
-    assert derivatives.batch_size(trace, 1, beside=2**25) == 20
-
-
-def limited(monkeypatch, most: int) -> list[int]:
-    """Memory that runs out with more cotangents at once; the sizes of the batches that were tried."""
-    tried, vmap = [], torch.vmap
-
-    def limit(pull):
-        def pulled(cotangents):
-            tried.append(len(cotangents))
-            if len(cotangents) > most:
-                raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate")
-            return vmap(pull)(cotangents)
-
-        return pulled
-
-    monkeypatch.setattr(torch, "vmap", limit)
-    monkeypatch.setattr(derivatives, "_AT_MOST", {})
-    return tried
-
-
-def test_where_memory_runs_out_smaller_batches_give_the_same_and_one_warning_says_so(monkeypatch):
-    whole = [traced(GPT2).jacobian(block).dense() for block in (0, 1)]
-    trace = traced(GPT2)
-    tried = limited(monkeypatch, most=10)
-    with pytest.warns(RuntimeWarning) as told:
-        found = [trace.jacobian(block).dense() for block in (0, 1)]
-    assert [str(warning.message) for warning in told] == [
-        "memory ran out with 32 rows of a Jacobian at once; going on with 8 at a time"
-    ]
-    # What was learnt in the first block holds for the second.
-    assert tried == [32, 16, 8, 8, 8, 8, 8, 8, 8, 8]
-    torch.testing.assert_close(found, whole, rtol=1e-12, atol=1e-14)
-
-
-def test_where_not_even_one_row_fits_one_line_says_what_to_do(monkeypatch):
-    trace = traced(GPT2)
-    limited(monkeypatch, most=0)
-    with pytest.raises(CouplingError, match="a single row of a Jacobian was formed; free some, take a shorter prompt"):
-        trace.jacobian(0).dense()
-
-
-def test_errors_that_say_that_memory_ran_out_are_told_from_others():
-    with pytest.raises(RuntimeError) as refused:
-        torch.empty(2**55)
-    assert memory.ran_out(refused.value)
-    assert memory.ran_out(torch.OutOfMemoryError("CUDA out of memory")) and memory.ran_out(MemoryError())
-    assert memory.ran_out(OSError(12, "Cannot allocate memory")) and not memory.ran_out(
-        RuntimeError("the sizes differ")
-    )
 
 
 def test_a_replay_that_differs_from_the_model_is_refused():

@@ -10,7 +10,7 @@ import pytest
 import tiny
 import torch
 import xarray as xr
-from families import FAMILIES
+from families import named
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
@@ -22,7 +22,7 @@ from coupling_lib.store import sweep as sweeps
 
 
 def wrapped(name: str):
-    return cl.wrap_model(next(family for family in FAMILIES if family.name == name).build(), name=name)
+    return cl.wrap_model(named(name).build(), name=name)
 
 
 def test_prompts_come_in_every_form():

@@ -153,14 +153,6 @@ def test_null_is_the_same_for_the_same_seed_and_lies_at_the_closed_form(model):
     np.testing.assert_allclose(null.mean(("sample", "block_1")), np.sqrt(1 - 1 / ds.k.values), rtol=0.01)
 
 
-def test_dataset_survives_netcdf(model, tmp_path):
-    ds = cl.measure_depth(model, [PARIS], ks=(10,))
-    ds.to_netcdf(tmp_path / "depth.nc")
-    with xr.open_dataset(tmp_path / "depth.nc") as back:
-        xr.testing.assert_allclose(back, ds)
-        assert back.attrs["model"] == model.name and back.attrs["boundary"] == "block"
-
-
 def test_by_distance_is_the_mean_over_pairs_equally_far_apart(model):
     ds = cl.measure_depth(model, [PARIS], ks=(10,))
     values = ds.mismatch.sel(k=10).values[0]
@@ -210,19 +202,6 @@ def test_more_vectors_than_another_model_has_are_refused_by_its_name():
 def test_other_models_are_read_without_the_model_itself_and_without_repetitions():
     assert other_models(" nano-llama,nano-neox,, nano-llama", besides="nano-neox") == ["nano-llama"]
     assert other_models("", besides="nano-neox") == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(prompts=[PARIS], ks=(97,)), "k is 97; nano-neox has width 96, so it must be a whole number from 1 to 96"),
-        (dict(prompts=[PARIS], token=40), "token is 40; this input has 18 tokens"),
-        (dict(prompts=[]), "prompts is empty"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_in_one_line(arguments, message):
-    with pytest.raises(ParameterError, match=message):
-        cl.measure_depth(cl.load_model("nano-neox"), **arguments)
 
 
 @pytest.mark.parametrize("boundary", ["block", "hidden_states"])

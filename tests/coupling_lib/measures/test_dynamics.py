@@ -108,13 +108,6 @@ def test_random_bases_lose_the_direction_and_a_prompt_gives_the_same_numbers_alo
     assert not np.allclose(other.null_cosine[0, 1:], ds.null_cosine[1, 1:])
 
 
-def test_dataset_survives_netcdf(ds, tmp_path):
-    ds.to_netcdf(tmp_path / "dynamics.nc")
-    with xr.open_dataset(tmp_path / "dynamics.nc") as back:
-        xr.testing.assert_allclose(back, ds)
-        assert back.reading.values.tolist() == ds.reading.values.tolist()
-
-
 def test_what_cannot_be_measured_is_refused_in_one_line(model):
     with pytest.raises(ParameterError, match="k is 97"):
         cl.measure_dynamics(model, PROMPTS, k=97)

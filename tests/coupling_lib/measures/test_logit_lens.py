@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from families import FAMILIES
+from families import named
 from tiny import save_bert, save_vit
 
 import coupling_lib as cl
@@ -37,8 +37,7 @@ def test_entropies_are_those_of_the_unembedding_with_and_without_the_final_norm(
 
 @pytest.mark.parametrize("name", ["phi", "opt", "mpt-alibi", "cohere", "gemma2-window", "gpt2"])
 def test_any_decoder_can_be_read_whatever_it_calls_its_parts_and_does_to_its_logits(name):
-    (family,) = [case for case in FAMILIES if case.name == name]
-    model = cl.wrap_model(family.build())
+    model = cl.wrap_model(named(name).build())
     found = logit_lens_entropies(cl.trace(model, torch.arange(8)[None]))
     for values in found.values():
         assert values.shape == (4,) and ((values >= 0) & (values <= np.log(64) + 1e-6)).all()

@@ -119,12 +119,6 @@ def test_other_tokens_move_where_attention_looks_both_ways(save, causal, tmp_pat
     assert dict(found.cosine.sizes) == {"prompt": 1, "carrier": 3, "noise": 1, "draw": 1, "level": 4}
 
 
-def test_dataset_survives_netcdf(ds, tmp_path):
-    ds.to_netcdf(tmp_path / "perturbation.nc")
-    with xr.open_dataset(tmp_path / "perturbation.nc") as back:
-        xr.testing.assert_allclose(back, ds)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from families import FAMILIES
+from families import named
 
 import coupling_lib as cl
 from coupling_lib import paths
@@ -31,7 +31,7 @@ def neox():
 @pytest.fixture(scope="module")
 def falcon():
     """A model without a tokenizer."""
-    family = next(family for family in FAMILIES if family.name == "falcon-7b")
+    family = named("falcon-7b")
     return wrap_model(family.build().to(torch.float32), name="falcon")
 
 
@@ -123,6 +123,6 @@ def test_embedded_questions_have_counted_steps():
 
 
 def test_a_model_that_reads_images_is_refused_in_one_line():
-    vit = wrap_model(next(family for family in FAMILIES if family.name == "vit").build(), name="vit")
+    vit = wrap_model(named("vit").build(), name="vit")
     with pytest.raises(ParameterError, match="vit reads pixel_values; prompts are texts, take a language model"):
         readable(vit, [RIVER])

@@ -99,12 +99,6 @@ def test_trained_blocks_align_left_with_right_and_untrained_ones_do_as_chance(ds
     assert float(1 - ds.exchanged_miscoupling.mean()) > 1.5 * float(coupling)
 
 
-def test_dataset_survives_netcdf(ds, tmp_path):
-    ds.to_netcdf(tmp_path / "spectra.nc")
-    with xr.open_dataset(tmp_path / "spectra.nc") as back:
-        xr.testing.assert_allclose(back, ds)
-
-
 def test_what_cannot_be_measured_is_refused_in_one_line(model):
     with pytest.raises(ParameterError, match="a block of whole is 12; nano-neox has 12"):
         cl.measure_spectra(model, PROMPTS, whole=(12,))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from families import FAMILIES, GQA, Family
+from families import GQA, Family, named
 from reference import brute_force_jacobian
 
 import coupling_lib as cl
@@ -16,7 +16,6 @@ from coupling_lib.measures.random_bases import drawn_null
 from coupling_lib.measures.tokens import KINDS, token_comparisons, token_reports
 from coupling_lib.models.load import wrap_model
 
-BY_NAME = {family.name: family for family in FAMILIES}
 K = 4
 
 
@@ -41,7 +40,7 @@ def brute_force(model, given, kind, block, other, fixed, positions):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["gpt2", "falcon-7b", "mamba", "bert", "vit"])
 def test_every_pair_of_tokens_equals_brute_force_in_float64(name, kind):
-    family = BY_NAME[name]
+    family = named(name)
     model = wrap_model(family.build(), name=name)
     given = example(model.hf)
     fixed = {"self": None, "input": 3, "output": 5}[kind]
@@ -66,7 +65,7 @@ def test_every_pair_of_tokens_equals_brute_force_in_float64(name, kind):
 
 def test_nothing_is_subtracted_between_different_tokens():
     """With the identity taken off, as in later code of the authors, every singular value would lie near 1."""
-    model = wrap_model(BY_NAME["gpt2"].build(), name="gpt2")
+    model = wrap_model(named("gpt2").build(), name="gpt2")
     given = example(model.hf)
     ds = cl.measure_tokens(model, given, block=1, kind="output", fixed=8, k=K, tokens=3)
     raw = brute_force_jacobian(model.hf, model.blocks.modules[1], {"input_ids": given}, 7, 8)
@@ -86,7 +85,7 @@ def test_nothing_is_subtracted_between_different_tokens():
     ],
 )
 def test_a_causal_model_compares_tokens_after_a_fixed_input_and_before_a_fixed_output(kind, fixed, positions):
-    model = wrap_model(BY_NAME["gpt2"].build(), name="gpt2")
+    model = wrap_model(named("gpt2").build(), name="gpt2")
     ds = cl.measure_tokens(model, example(model.hf), block=1, kind=kind, fixed=fixed, k=K, tokens=5)
     assert ds.position.values[0].tolist() == positions + [-1] * (5 - len(positions))
     assert np.isnan(ds.mismatch.values[0, len(positions) :]).all() and np.isnan(ds.matrix[len(positions) :]).all()
@@ -94,7 +93,7 @@ def test_a_causal_model_compares_tokens_after_a_fixed_input_and_before_a_fixed_o
 
 
 def test_a_bidirectional_model_compares_tokens_on_both_sides():
-    model = wrap_model(BY_NAME["bert"].build(), name="bert")
+    model = wrap_model(named("bert").build(), name="bert")
     ds = cl.measure_tokens(model, example(model.hf), block=1, kind="input", fixed=5, k=K, tokens=12)
     assert ds.position.values[0].tolist() == [0, 1, 2, 3, 4, 6, 7, 8, -1, -1, -1, -1]
 
@@ -149,7 +148,7 @@ def test_null_lies_at_the_closed_form_and_repeats(neox):
 
 
 def test_null_at_full_width_takes_the_spectrum_as_it_is():
-    model = wrap_model(BY_NAME["gpt2"].build(), name="gpt2")
+    model = wrap_model(named("gpt2").build(), name="gpt2")
     ds = cl.measure_tokens(model, example(model.hf), block=1, k=32, tokens=4)
     null = drawn_null(ds, "mismatch", n_samples=400)
     energy = (ds.singular_values[0] ** 2).sum("rank")

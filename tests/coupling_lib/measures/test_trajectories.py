@@ -7,7 +7,6 @@ import types
 import numpy as np
 import pytest
 import torch
-import xarray as xr
 from tiny import save_bert, save_llama, tokenizer
 
 import coupling_lib as cl
@@ -130,12 +129,6 @@ def test_compared_models_are_the_trained_and_the_untrained_one_of_the_seed_and_t
     for role, dataset in networks.items():
         model = cl.load_model("nano-neox", revision="step316", untrained=role == "untrained", seed=3)
         np.testing.assert_allclose(dataset.norm, cl.measure_trajectories(model, [PARIS]).norm, rtol=1e-6)
-
-
-def test_dataset_survives_netcdf(measured, tmp_path):
-    measured.to_netcdf(tmp_path / "trajectories.nc")
-    with xr.open_dataset(tmp_path / "trajectories.nc") as back:
-        xr.testing.assert_allclose(back, measured)
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,16 @@ def test_numbers_of_a_measure_change_with_its_version_alone(name, given):
     assert not changed, f"numbers of measure_{name} changed: raise its version ({', '.join(changed)})"
 
 
+@pytest.mark.parametrize("name", sorted(MEASURED))
+def test_a_measurement_survives_netcdf(name, given, tmp_path):
+    measure, kind, settings = MEASURED[name]
+    ds = measure(*given[kind], **settings)
+    ds.to_netcdf(tmp_path / "measured.nc")
+    with xr.open_dataset(tmp_path / "measured.nc") as back:
+        xr.testing.assert_allclose(back, ds)
+        assert all(back.attrs.get(said) == ds.attrs.get(said) for said in ("model", "boundary", "measure"))
+
+
 def test_a_changed_number_name_or_shape_is_seen_and_rounding_is_not():
     kept = {"a": [["prompt 2"], 0, 0.5, 0.6], "b": [["k 1"]]}
     assert changes({"a": [["prompt 2"], 0, 0.50001, 0.6], "b": [["k 1"]]}, kept) == []

@@ -14,7 +14,7 @@ import pytest
 import tiny
 import torch
 import transformers
-from families import FAMILIES
+from families import named
 from reference import brute_force_jacobian, relative_error, rows
 from safetensors.torch import load_file, save_file
 
@@ -47,6 +47,12 @@ def jacobian(model: cl.Model, token_in: int = 3, token_out: int = 5) -> torch.Te
     return cl.trace(model, IDS).jacobian(1, token_in, token_out).dense()
 
 
+def replayed(trace: cl.Trace, block: torch.nn.Module) -> torch.Tensor:
+    """The same of a block in float64, from its own replay."""
+    stream = trace.calls[1].input.double().requires_grad_(True)
+    return rows(trace.calls[1].replay(block, stream)[0, 5], stream)[:, 3]
+
+
 def reference(hf: transformers.PreTrainedModel, token_in: int = 3, token_out: int = 5) -> torch.Tensor:
     """The same in float64, of the block inside a whole forward pass."""
     wide = copy.deepcopy(hf).double()
@@ -67,9 +73,6 @@ def saved(folder: Path, base: Path | str, config: peft.PeftConfig | None = None,
     said = json.loads(file.read_text()) | {"base_model_name_or_path": str(base)} | changes
     file.write_text(json.dumps(said))
     return folder
-
-
-# Jacobians
 
 
 @pytest.mark.parametrize("width", [64, 512])
@@ -144,9 +147,7 @@ def test_an_adapter_on_weights_of_few_bits_is_differentiated_with_them(base, tmp
     torch.testing.assert_close(block.mlp.up_proj(x), wanted, rtol=1e-6, atol=1e-6)
     # And the block's Jacobian is that of such layers.
     trace = cl.trace(model, IDS)
-    stream = trace.calls[1].input.double().requires_grad_(True)
-    wanted = rows(trace.calls[1].replay(block, stream)[0, 5], stream)[:, 3]
-    assert relative_error(trace.jacobian(1, 3, 5).dense(), wanted) < 1e-5
+    assert relative_error(trace.jacobian(1, 3, 5).dense(), replayed(trace, block)) < 1e-5
 
 
 def test_an_adapter_on_a_quantised_model_in_memory_is_measured(base):
@@ -155,19 +156,15 @@ def test_an_adapter_on_a_quantised_model_in_memory_is_measured(base):
     ours = cl.wrap_model(peft.get_peft_model(hf, lora(init_lora_weights=False)))
     assert ours.precision == "nf4"
     trace, block = cl.trace(ours, IDS), dense_copy(ours.blocks.modules[1], torch.float64)
-    stream = trace.calls[1].input.double().requires_grad_(True)
-    wanted = rows(trace.calls[1].replay(block, stream)[0, 5], stream)[:, 3]
-    assert relative_error(trace.jacobian(1, 3, 5).dense(), wanted) < 1e-5
+    assert relative_error(trace.jacobian(1, 3, 5).dense(), replayed(trace, block)) < 1e-5
 
 
 @pytest.mark.filterwarnings("ignore::coupling_lib.errors.PostNormWarning")
 @pytest.mark.parametrize("name", ["gpt2", "bert", "vit", "mixtral", "gemma2-window", "falcon-alibi", "qwen3-next"])
 def test_adapters_in_other_families_are_measured_as_exactly_and_by_the_same_route(name):
-    family = next(family for family in FAMILIES if family.name == name)
     torch.manual_seed(0)
-    model = peft.get_peft_model(family.build().float(), lora(init_lora_weights=False))
-    ours = cl.wrap_model(model)
-    assert ours.blocks.route == cl.wrap_model(family.build().float()).blocks.route
+    ours = cl.wrap_model(peft.get_peft_model(named(name).build().float(), lora(init_lora_weights=False)))
+    assert ours.blocks.route == cl.wrap_model(named(name).build().float()).blocks.route
     given = random_input(ours.hf, torch.Generator().manual_seed(0), 7)
     wide = copy.deepcopy(ours.hf).double()
     inputs = {wide.main_input_name: given.double() if given.is_floating_point() else given}
@@ -175,9 +172,6 @@ def test_adapters_in_other_families_are_measured_as_exactly_and_by_the_same_rout
         inputs["use_cache"] = False
     wanted = brute_force_jacobian(wide, wide.get_submodule(ours.blocks.path)[1], inputs, 3, 5)
     assert relative_error(cl.trace(ours, given).jacobian(1, 3, 5).dense(), wanted) < 1e-5
-
-
-# The store's key
 
 
 def test_two_adapters_that_differ_in_a_setting_alone_are_two_models():
@@ -212,8 +206,8 @@ def test_the_base_may_be_an_alias_and_a_revision_is_the_base_s(tmp_path):
     hf = peft.get_peft_model(hf, lora(init_lora_weights=False))
     hf.save_pretrained(tmp_path)
     said = json.loads((tmp_path / adapters.CONFIG).read_text())
-    for named, asked, revision in (("step100", None, "step100"), (None, None, "step10000"), (None, "step0", "step0")):
-        said |= {"base_model_name_or_path": "nano-neox", "revision": named}
+    for stated, asked, revision in (("step100", None, "step100"), (None, None, "step10000"), (None, "step0", "step0")):
+        said |= {"base_model_name_or_path": "nano-neox", "revision": stated}
         (tmp_path / adapters.CONFIG).write_text(json.dumps(said))
         model = cl.load_model(tmp_path, revision=asked)
         assert model.revision == revision and model.source == f"embedded:nano-neox with LORA of {tmp_path}"

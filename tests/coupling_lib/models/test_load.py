@@ -7,11 +7,9 @@ import torch
 import transformers
 
 from coupling_lib import paths
-from coupling_lib.blocks import attention, placing
-from coupling_lib.blocks import weight_memory as memory
+from coupling_lib.blocks import attention
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
 from coupling_lib.models.load import load_model, wrap_model
-from coupling_lib.store.key import fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +22,8 @@ def folders(tmp_path_factory):
     }
 
 
-def one_line(error: pytest.ExceptionInfo) -> str:
-    message = str(error.value)
-    assert "\n" not in message and message
-    return message
+def one_line(error: pytest.ExceptionInfo) -> None:
+    assert str(error.value) and "\n" not in str(error.value)
 
 
 # What is loaded
@@ -47,8 +43,7 @@ def test_a_local_folder_gives_the_saved_weights_frozen_and_in_evaluation_mode(fo
 
 def test_a_folder_is_taken_as_text_too_and_its_tokenizer_read(folders):
     model = load_model(str(folders["llama"][0]))
-    text = tiny.TEXT[0]
-    assert model.tokenizer.decode(model.tokenizer(text).input_ids) == text
+    assert model.tokenizer.decode(model.tokenizer(tiny.TEXT[0]).input_ids) == tiny.TEXT[0]
 
 
 def test_a_vision_model_and_a_folder_without_tokenizer_have_none(folders, tmp_path):
@@ -103,12 +98,6 @@ def test_linear_layers_of_the_blocks_are_quantised(folders, precision, layer, un
     if layer == "Linear4bit":
         assert all(p.weight.quant_type == precision for p in projections)
     assert wrap_model(model.hf).precision == precision
-
-
-def test_an_unknown_precision_is_refused_with_the_known_ones(folders):
-    with pytest.raises(ParameterError, match="'nf5'.*nf4") as error:
-        load_model(folders["llama"][0], precision="nf5")
-    one_line(error)
 
 
 # Untrained
@@ -207,25 +196,9 @@ def test_a_name_that_is_no_name_is_refused(name):
         load_model(name)
 
 
-def test_a_misspelt_alias_suggests_the_nearest():
-    with pytest.raises(ModelUnavailableError, match="'lama3-8b'; did you mean 'llama3-8b'"):
-        load_model("lama3-8b")
-    with pytest.raises(ModelUnavailableError, match="data/models.csv"):
-        load_model("zzzzzzzz")
-
-
 def test_a_path_that_does_not_exist_is_refused_without_asking_the_hub(tmp_path):
     with pytest.raises(ModelUnavailableError, match="does not exist"):
         load_model(tmp_path / "nothing")
-
-
-def test_pickled_weights_are_refused(tmp_path):
-    model = tiny.save_llama(tmp_path)
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ModelUnavailableError, match=r"only pickled weights \(pytorch_model.bin\)") as error:
-        load_model(tmp_path)
-    one_line(error)
 
 
 def test_a_pickle_named_by_the_index_is_refused(tmp_path):
@@ -254,24 +227,6 @@ def test_weights_that_lack_a_tensor_are_refused_rather_than_drawn_at_random(tmp_
     model.save_pretrained(tmp_path, state_dict=state)
     with pytest.raises(ModelUnavailableError, match=r"lack 1 of the model's tensors \(model.layers.1.mlp.up_proj"):
         load_model(tmp_path)
-
-
-def test_truncated_weights_are_refused(tmp_path):
-    tiny.save_llama(tmp_path)
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ModelUnavailableError, match="damaged or truncated") as error:
-        load_model(tmp_path)
-    one_line(error)
-
-
-def test_weights_of_another_width_are_refused(tmp_path):
-    tiny.save_llama(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}))
-    with pytest.raises(UnsupportedModelError, match="belong together") as error:
-        load_model(tmp_path)
-    one_line(error)
 
 
 def write_config(folder, **values):
@@ -332,132 +287,9 @@ def test_a_folder_without_a_readable_configuration_is_refused(tmp_path):
         load_model(tmp_path)
 
 
-# Memory
-
-
-def test_memory_needed_counts_every_weight(folders):
-    _, saved = folders["llama"]
-    need = memory.needed(type(saved), saved.config)
-    total = sum(p.numel() for p in saved.parameters())
-    linear = sum(p.numel() for name, p in saved.named_parameters() if "_proj" in name)
-    assert (need["float32"], need["bfloat16"], need["float16"]) == (4 * total, 2 * total, 2 * total)
-    assert need["int8"] == linear + 4 * (total - linear)
-    assert need["nf4"] == need["fp4"] == int(linear * 0.5625) + 4 * (total - linear)
-
-
-def sizes(folders) -> tuple[dict[str, int], placing.Plan]:
-    saved = folders["llama"][1]
-    return memory.needed(type(saved), saved.config), placing.plan(type(saved), saved.config)
-
-
-def test_a_model_that_fits_neither_way_is_refused_with_a_precision_that_does(folders, monkeypatch):
-    need, division = sizes(folders)
-    free = need["bfloat16"] + 1000
-    assert free < division.bytes(torch.float32)
-    monkeypatch.setattr(memory, "available", lambda device: free)
-    with pytest.raises(
-        ModelUnavailableError, match=r"needs 0\.2 MB in float32, and 0\.1 MB are free.*precision='bfloat16'"
-    ) as error:
-        load_model(folders["llama"][0])
-    one_line(error)
-    model = load_model(folders["llama"][0], precision="bfloat16")
-    assert model.precision == "bfloat16"
-
-
-def test_a_model_that_fits_in_no_precision_is_refused(folders, monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda device: 10)
-    for untrained in (False, True):
-        with pytest.raises(ModelUnavailableError, match="even precision='nf4' needs"):
-            load_model(folders["llama"][0], precision="bfloat16", untrained=untrained)
-
-
-def test_weights_that_cannot_be_drawn_even_by_blocks_are_refused(folders, monkeypatch):
-    _, division = sizes(folders)
-    least = 4 * (division.outside + 2 * division.largest)
-    monkeypatch.setattr(memory, "available", lambda device: least - 1)
-    with pytest.raises(ModelUnavailableError, match="while its untrained weights are drawn, one block at a time") as e:
-        load_model(folders["llama"][0], untrained=True)
-    one_line(e)
-
-
-def test_a_model_that_does_not_fit_stays_on_disk_by_itself_and_says_so_in_one_line(folders, monkeypatch, capsys):
-    folder, _ = folders["llama"]
-    need, division = sizes(folders)
-    room = 4 * (tiny.BLOCKS * tiny.WIDTH**2 + division.largest)
-    monkeypatch.setattr(memory, "available", lambda device: need["float32"] + room)
-    assert not load_model(folder).offloaded and capsys.readouterr().out == ""
-    monkeypatch.setattr(memory, "available", lambda device: need["float32"] + room - 1)
-    model = load_model(folder)
-    assert model.offloaded and tiny.llama(0).config.vocab_size == model.hf.config.vocab_size
-    assert capsys.readouterr().out == (
-        f"{folder}: measuring it in float32 needs 0.2 MB, and 0.2 MB are free on cpu; its blocks stay on disk and are "
-        "read one at a time, the rest takes 0.1 MB\n"
-    )
-    bounded = load_model(folder, memory=division.bytes(torch.float32))
-    assert fingerprint(model) == fingerprint(bounded) and capsys.readouterr().out == ""
-    # Where it does not fit either way with room for a measurement, it is tried as before.
-    monkeypatch.setattr(memory, "available", lambda device: need["nf4"])
-    assert not load_model(folder, precision="nf4").offloaded
-
-
-def test_quantised_weights_that_do_not_fit_are_told_of_blocks_on_disk(folders, monkeypatch):
-    place, need = torch.device("cpu"), dict.fromkeys(sizes(folders)[0], 10**9)
-    monkeypatch.setattr(memory, "available", lambda device: 10**7)
-    with pytest.raises(ModelUnavailableError, match=r"pass precision='bfloat16', which leaves .* on disk \(9\.0 MB\)"):
-        memory.check(need, "nf4", place, "large", 9 * 10**6)
-    with pytest.raises(ModelUnavailableError, match="even precision='nf4' needs 1.0 GB: choose"):
-        memory.check(need, "nf4", place, "large", 10**7 + 1)
-    memory.check(need | {"nf4": 10**7}, "nf4", place, "large", 10**8)
-
-
-@pytest.mark.parametrize(
-    ("budget", "size"),
-    [
-        ("8GiB", 8 * 2**30),
-        ("500MB", 500 * 10**6),
-        (" 1.5 TB ", 1500 * 10**9),
-        ("12KiB", 12 * 1024),
-        ("7B", 7),
-        (2048, 2048),
-        (None, None),
-    ],
-)
-def test_an_amount_of_memory_is_read(budget, size):
-    assert memory.parse(budget) == size
-
-
-@pytest.mark.parametrize("budget", ["8", "8 gigs", "GiB", "-1GB", "0GB", "1e3MB", "", 0, -5, True, 2.5, ["1GB"]])
-def test_what_is_no_amount_of_memory_is_refused_in_one_line(folders, budget):
-    with pytest.raises(ParameterError, match="memory is .*; it must be a text such as '8GiB' or '500MB'") as error:
-        load_model(folders["llama"][0], memory=budget)
-    one_line(error)
-
-
 def test_weights_lie_where_matrix_products_do_not_depend_on_the_file(folders):
     for folder, _ in folders.values():
         assert all(p.data_ptr() % 64 == 0 for p in load_model(folder).hf.parameters())
-
-
-def test_free_memory_is_bounded_by_the_control_group(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
-    unbounded = memory.available(torch.device("cpu"))
-    for name, value in {
-        "memory.max": "5000",
-        "memory.current": "3000",
-        "memory.stat": "anon 1\ninactive_file 700",
-    }.items():
-        (tmp_path / name).write_text(value)
-    assert unbounded > 10**6 and memory.available(torch.device("cpu")) == 2700
-
-
-@pytest.mark.parametrize("raised", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
-def test_memory_that_runs_out_while_loading_ends_in_one_line(folders, monkeypatch, raised):
-    def fail(*args, **kwargs):
-        raise raised
-
-    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", fail)
-    with pytest.raises(ModelUnavailableError, match="memory ran out while .* in float32; pass precision='nf4'"):
-        load_model(folders["llama"][0])
 
 
 # Models that exist already
@@ -471,9 +303,7 @@ def test_wrap_model_freezes_the_model_it_is_given():
     assert hf.config._attn_implementation == attention.NAME
 
 
-def test_wrap_model_refuses_what_it_cannot_measure():
-    with pytest.raises(ParameterError, match="Linear"):
-        wrap_model(torch.nn.Linear(2, 2))
+def test_wrap_model_refuses_an_encoder_decoder():
     config = transformers.T5Config(d_model=8, d_ff=8, num_layers=1, num_heads=2, d_kv=4, vocab_size=9)
     with pytest.raises(UnsupportedModelError, match="encoder-decoder"):
         wrap_model(transformers.T5ForConditionalGeneration(config))

@@ -15,7 +15,7 @@ import pytest
 import tiny
 import torch
 import transformers
-from families import FAMILIES, Family
+from families import FAMILIES, Family, each_family, named
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -37,17 +37,13 @@ def made_of(family: Family) -> tuple[type[PreTrainedModel], transformers.PreTrai
     return AutoModelForCausalLM._model_mapping[type(config)], config
 
 
-# Its blocks share one attention layer, so that no block has all of its weights to itself.
-DRAWN = [family for family in FAMILIES if family.name != "zamba2"]
-
-
 def test_a_family_whose_blocks_share_a_layer_is_refused(tmp_path):
-    family = next(family for family in FAMILIES if family not in DRAWN)
+    """No block has all of its weights to itself."""
     with pytest.raises(UnsupportedModelError, match="weights are not drawn block after block"):
-        untrained.draw(*made_of(family), 5, torch.float32, tmp_path)
+        untrained.draw(*made_of(named("zamba2")), 5, torch.float32, tmp_path)
 
 
-@pytest.mark.parametrize("family", DRAWN, ids=lambda family: family.name)
+@each_family(family for family in FAMILIES if family.name != "zamba2")
 def test_every_weight_is_the_one_drawn_at_once_in_every_family(family, tmp_path):
     cls, config = made_of(family)
     torch.manual_seed(5)
@@ -67,8 +63,7 @@ def test_every_weight_is_the_one_drawn_at_once_in_every_family(family, tmp_path)
 
 @pytest.fixture(params=KINDS)
 def folder(request, tmp_path):
-    family = next(family for family in FAMILIES if family.name == request.param)
-    cls, config = made_of(family)
+    cls, config = made_of(named(request.param))
     config.architectures = [cls.__name__]
     config.save_pretrained(tmp_path)
     return tmp_path
