@@ -1,6 +1,6 @@
 """What the figures of coupling across depth, and of its construction, are drawn from in the tests of all figures."""
 
-from tests.figures.conftest import make_depth
+from tests.companion.figures.conftest import make_depth
 
 from companion.figures import depth, schematic
 from coupling_lib.measures.random_bases import Chance

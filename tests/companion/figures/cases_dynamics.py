@@ -1,6 +1,6 @@
 """What the figures of linear dynamics are drawn from in the tests of all figures."""
 
-from tests.figures.linear_cases import make_dynamics
+from tests.companion.figures.linear_cases import make_dynamics
 
 from companion.figures import dynamics
 from coupling_lib.metrics.summaries import side_by_side

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import xarray as xr
-from tests.figures.trajectory_cases import make_emergence
+from tests.companion.figures.trajectory_cases import make_emergence
 
 from companion.figures import emergence
 

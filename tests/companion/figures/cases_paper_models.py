@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from tests.figures.cases_generalization import make_points, make_suite
+from tests.companion.figures.cases_generalization import make_points, make_suite
 
 from companion.figures import paper_models
 

@@ -1,7 +1,7 @@
 """What the figures of perturbations are drawn from in the tests of all figures."""
 
-from tests.figures.cases_dynamics import networks
-from tests.figures.linear_cases import make_perturbation
+from tests.companion.figures.cases_dynamics import networks
+from tests.companion.figures.linear_cases import make_perturbation
 
 from companion.figures import perturbation
 

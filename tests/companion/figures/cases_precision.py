@@ -1,6 +1,6 @@
 """What the figures of precision are drawn from in the tests of all figures: one, two or five narrow precisions."""
 
-from tests.figures.precision_example import make_precision
+from tests.companion.figures.precision_example import make_precision
 
 from companion.figures import precision
 from coupling_lib.measures.random_bases import Chance

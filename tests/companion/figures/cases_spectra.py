@@ -1,6 +1,6 @@
 """What the figures of spectra are drawn from in tests."""
 
-from tests.figures.linear_cases import make_fits, make_null, make_spectra
+from tests.companion.figures.linear_cases import make_fits, make_null, make_spectra
 
 from companion.figures import spectra
 from coupling_lib.metrics.summaries import side_by_side

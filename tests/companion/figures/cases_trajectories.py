@@ -1,6 +1,6 @@
 """What the figures of trajectories are drawn from in the tests of all figures."""
 
-from tests.figures.trajectory_cases import make_trajectories
+from tests.companion.figures.trajectory_cases import make_trajectories
 
 from companion.figures import trajectories
 from coupling_lib.metrics.summaries import side_by_side

@@ -2,7 +2,7 @@
 
 import numpy as np
 import xarray as xr
-from tests.figures.cases_depth import networks
+from tests.companion.figures.cases_depth import networks
 
 from companion.figures import depth, vision_model
 from coupling_lib.measures.random_bases import Chance

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.figures.cases_dynamics import networks
+from tests.companion.figures.cases_dynamics import networks
 
 from companion.figures import dynamics
 from coupling_lib.metrics.inference import mean_interval

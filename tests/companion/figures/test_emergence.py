@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import xarray as xr
 from matplotlib.colors import to_hex
-from tests.figures.cases_emergence import NAME, K
-from tests.figures.trajectory_cases import STEPS, make_emergence
+from tests.companion.figures.cases_emergence import NAME, K
+from tests.companion.figures.trajectory_cases import STEPS, make_emergence
 
 from companion.figures import emergence, style
 from companion.figures.show import frame

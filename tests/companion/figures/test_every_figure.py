@@ -13,18 +13,18 @@ from functools import cache
 from importlib import import_module
 
 import pytest
-import tests.figures
+import tests.companion.figures
 from matplotlib.figure import Figure
-from tests.figures.drawn import assert_text_is_inside
+from tests.companion.figures.drawn import assert_text_is_inside
 
 import companion.figures
 from companion.figures import show, style
 
-FILES = [found.name for found in pkgutil.iter_modules(tests.figures.__path__) if found.name.startswith("cases_")]
+FILES = [found.name for found in pkgutil.iter_modules(tests.companion.figures.__path__) if found.name.startswith("cases_")]
 CASES = {
     f"{file.removeprefix('cases_')}.{name}": case
     for file in FILES
-    for name, case in import_module(f"tests.figures.{file}").CASES.items()
+    for name, case in import_module(f"tests.companion.figures.{file}").CASES.items()
 }
 
 

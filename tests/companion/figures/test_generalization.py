@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
-from tests.figures.cases_generalization import (
+from tests.companion.figures.cases_generalization import (
     CHANGES,
     LABELS,
     RUNS,

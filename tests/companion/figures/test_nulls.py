@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
-from tests.figures.cases_nulls import POINTS
+from tests.companion.figures.cases_nulls import POINTS
 
 import coupling_lib as cl
 from companion.figures import nulls, style

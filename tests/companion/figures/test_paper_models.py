@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.figures.cases_paper_models import (
+from tests.companion.figures.cases_paper_models import (
     each_k,
     make_last,
     make_measured,
@@ -13,7 +13,7 @@ from tests.figures.cases_paper_models import (
     measured_each_k,
     measured_of,
 )
-from tests.figures.test_generalization import drawn_points, points_of, texts
+from tests.companion.figures.test_generalization import drawn_points, points_of, texts
 
 from companion.figures import paper_models
 

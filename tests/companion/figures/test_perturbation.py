@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.figures.cases_dynamics import networks
-from tests.figures.linear_cases import make_perturbation
+from tests.companion.figures.cases_dynamics import networks
+from tests.companion.figures.linear_cases import make_perturbation
 
 from companion.figures import perturbation
 from coupling_lib.metrics.inference import mean_interval

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.figures.cases_spectra import both, fits, nulls
+from tests.companion.figures.cases_spectra import both, fits, nulls
 
 from companion.figures import spectra, style
 from companion.figures.show import frame

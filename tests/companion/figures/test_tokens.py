@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
-from tests.figures.cases_tokens import FULL, NAME, NULLS, K, comparisons, make_tokens, networks
+from tests.companion.figures.cases_tokens import FULL, NAME, NULLS, K, comparisons, make_tokens, networks
 
 from companion.figures import tokens
 from companion.figures.show import frame

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from tests.figures.cases_trajectories import ENTROPIES, PATHS, both, models, states, unlike
-from tests.figures.drawn import assert_text_inside
+from tests.companion.figures.cases_trajectories import ENTROPIES, PATHS, both, models, states, unlike
+from tests.companion.figures.drawn import assert_text_inside
 
 from companion.figures import style, trajectories
 from companion.figures.show import frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import xarray as xr
-from tests.figures.conftest import make_depth
+from tests.companion.figures.conftest import make_depth
 
 STEPS = (0, 10, 100, 1000)
 READINGS, STATES = ("line_shape_score", "expodistance"), ("default", "both")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.stats
-from tests.figures.cases_vision import GRID, RATES, STATED
+from tests.companion.figures.cases_vision import GRID, RATES, STATED
 
 from companion.tables import vit_grid
 from companion.tables.vit_grid import Reading
