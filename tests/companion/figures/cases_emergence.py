@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 import xarray as xr
-from tests.companion.figures.trajectory_cases import make_emergence
 
 from companion.figures import emergence
+from tests.companion.figures.trajectory_cases import make_emergence
 
 NAME, K = "normalized_miscoupling", 4
 TAKE: dict[str, Callable[[xr.Dataset], xr.Dataset | xr.DataArray]] = {
@@ -48,6 +48,7 @@ CASES = {
     f"{name} {case}".rstrip(): (getattr(emergence, name), partial(_make, name, case))
     for name in TAKE
     for case in MEASUREMENTS
+    if case
 } | {
     "draw_models": (emergence.draw_models, _models),
     "draw_scores five windows": (emergence.draw_scores, lambda n: emergence.take_scores(WIDE, range(1, 6))),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+from companion.figures import paper_models
 from tests.companion.figures.cases_paper_models import (
     each_k,
     make_last,
@@ -14,8 +16,6 @@ from tests.companion.figures.cases_paper_models import (
     measured_of,
 )
 from tests.companion.figures.test_generalization import drawn_points, points_of, texts
-
-from companion.figures import paper_models
 
 
 def test_each_size_stands_against_score_and_coupling_with_the_models_that_have_it():

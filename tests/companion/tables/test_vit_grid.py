@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import scipy.stats
-from tests.companion.figures.cases_vision import GRID, RATES, STATED
 
 from companion.tables import vit_grid
 from companion.tables.vit_grid import Reading
 from coupling_lib.errors import ParameterError
+from tests.companion.figures.cases_vision import GRID, RATES, STATED
 
 CLASS = Reading("class")
 
