@@ -147,8 +147,12 @@ def null_beside(measured: Measured, variant: str = VARIANT, k: K = None, given: 
     networks = by_name(measured)
     name = decisive(networks)
     one = networks[name]
-    if isinstance(measured, xr.Dataset) and "records" in measured.attrs:
-        one = one.assign_attrs(dict(zip(networks, measured.attrs["records"], strict=True))[name])
+    records = one.attrs.get("records", [])
+    if len(records) == len(networks):  # they were put side by side here
+        one = one.assign_attrs(dict(zip(networks, records, strict=True))[name])
+        # Beside a deeper or a wider one, a network is filled up with gaps.
+        for dimension in one.singular_values.dims:
+            one = one.dropna(dimension, how="all", subset=["singular_values"])
     return chance(null_of(one if "k" not in one.dims else one.sel(k=[chosen_k(one, k)]), variant))
 
 

@@ -29,6 +29,7 @@ from companion.figures.generalization import READING
 from companion.tables import correlations, generalization, regularised, vit_grid
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_curves
+from coupling_lib.measures.random_bases import chance
 from tests.companion.figures.drawn import assert_good_pictures
 
 QUESTIONS = [prompt for prompt in cl.load_prompts() if prompt.steps is not None][:2]
@@ -167,6 +168,20 @@ def test_where_it_comes_from_stands_under_a_figure_without_being_given():
     markup = show.show(depth.draw_map, data, name="demo", caption="...").data
     origin = markup.partition('tbc-provenance">')[2]
     assert "trained · float32 · 2 prompts" in origin and "token -1" in origin
+
+
+def test_networks_of_other_depth_and_width_stand_side_by_side_beside_the_null_of_the_last():
+    small, last = measured("depth", "trained"), cl.measure_depth(cl.load_model("nano-neox"), tiny.TEXT, ks=(4,))
+    found = depth.take_map({"small": small, "nano-neox": last})
+    wanted = chance(cl.null_of(last, take.VARIANT))
+    assert (found.null, found.null.error) == (wanted, wanted.error)
+    assert (
+        found.sel(network="small").notnull().sum() == 3 * 2
+        and found.sel(network="nano-neox").sizes["block_vectors"] == 12
+    )
+    turned = depth.take_map({"nano-neox": last, "small": small})
+    assert turned.null == chance(cl.null_of(small, take.VARIANT)) != wanted
+    assert isinstance(depth.draw_map(found), Figure)
 
 
 def test_a_figure_of_one_measurement_says_so_of_several():
