@@ -54,7 +54,7 @@ def side_by_side(measured: Measured) -> xr.Dataset:
 
 def by_model(measured: Measured | Mapping[str, Networks]) -> dict[str, dict[str, xr.Dataset]]:
     """Give every model's networks under its name; networks that bear roles are one model's."""
-    if isinstance(measured, xr.Dataset) or set(measured) <= {TRAINED, UNTRAINED, SHARED}:
+    if isinstance(measured, xr.Dataset) or (measured and set(measured) <= {TRAINED, UNTRAINED, SHARED}):
         networks = by_name(measured)
         model = str(next(iter(networks.values())).attrs.get("model", "model"))
         return {model: networks}

@@ -30,6 +30,7 @@ from companion.tables import correlations, generalization, regularised, vit_grid
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_curves
 from coupling_lib.measures.random_bases import chance
+from coupling_lib.metrics import summaries
 from tests.companion.figures.drawn import assert_good_pictures
 
 QUESTIONS = [prompt for prompt in cl.load_prompts() if prompt.steps is not None][:2]
@@ -172,16 +173,14 @@ def test_where_it_comes_from_stands_under_a_figure_without_being_given():
 
 def test_networks_of_other_depth_and_width_stand_side_by_side_beside_the_null_of_the_last():
     small, last = measured("depth", "trained"), cl.measure_depth(cl.load_model("nano-neox"), tiny.TEXT, ks=(4,))
-    found = depth.take_map({"small": small, "nano-neox": last})
+    found, turned = depth.take_map({"small": small, "nano": last}), depth.take_map({"nano": last, "small": small})
     wanted = chance(cl.null_of(last, take.VARIANT))
     assert (found.null, found.null.error) == (wanted, wanted.error)
-    assert (
-        found.sel(network="small").notnull().sum() == 3 * 2
-        and found.sel(network="nano-neox").sizes["block_vectors"] == 12
-    )
-    turned = depth.take_map({"nano-neox": last, "small": small})
     assert turned.null == chance(cl.null_of(small, take.VARIANT)) != wanted
+    assert found.notnull().sum(["block_jacobian", "block_vectors"]).values.tolist() == [3 * 2, 12 * 11]
     assert isinstance(depth.draw_map(found), Figure)
+    joined = summaries.side_by_side(untrained=measured("depth", "untrained"), trained=small)
+    assert depth.take_map(joined).null == turned.null
 
 
 def test_a_figure_of_one_measurement_says_so_of_several():
