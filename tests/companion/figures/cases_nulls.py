@@ -1,4 +1,4 @@
-"""Made-up nulls and surrogates, with the shape of real ones."""
+"""Digitised points, and the figure of them alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pandas as pd
 
 from companion.figures import nulls
 
-NETWORKS = ["trained", "untrained", "nano-llama"]
 POINTS = pd.DataFrame({"model": ["a", "b", "c"], "width": [64, 1024, 4096], "coupling": [0.6, 0.9, 0.95]})
 
 
