@@ -15,9 +15,7 @@ import coupling_lib
 from companion.figures import depth, parts, style
 from companion.figures.show import show
 from coupling_lib import provenance
-from coupling_lib.measures import random_bases
 from coupling_lib.measures.parts import shared_parts
-from coupling_lib.metrics.summaries import side_by_side
 
 # How strongly the toy's two blocks respond along their three directions.
 FIRST, SECOND = (3.0, 2.0, 1.0), (2.6, 1.8, 1.0)
@@ -44,10 +42,11 @@ def take_toy(seed: int = 3, turn: float = 30.0) -> xr.Dataset:
 
 def take_neighbours(networks: dict[str, xr.Dataset]) -> xr.DataArray:
     """Select |A| of the neighbouring blocks that training coupled most, in every network, on the scale of its J."""
-    trained = depth.take_graph(side_by_side(trained=networks["trained"]), _READING, _K).isel(network=0)
+    # Which pair is coupled most does not depend on chance.
+    trained = depth.take_graph({"trained": networks["trained"]}, _READING, _K, null=1.0).isel(network=0)
     beside = {int(a): float(trained.sel(block_a=a, block_b=a + 1)) for a in trained.block_a.values[:-1]}
     first = max(beside, key=beside.get)
-    drawn = depth.take_matrices(side_by_side(**networks), [first - 1, first], _K)
+    drawn = depth.take_matrices(networks, [first - 1, first], _K)
     pair = drawn.sel(block_jacobian=first, block_vectors=first + 1)
     return pair.assign_coords(coupling=("network", _coupling(pair.values)))
 
@@ -128,8 +127,7 @@ def landing_page() -> str:
         show(
             depth.draw_graph,
             # The finding first: on a phone it stands above what it is compared with.
-            depth.take_graph(side_by_side(**shared), _READING, _K).sel(network=["trained", "untrained"]),
-            null=random_bases.chance(coupling_lib.null_of(shared["trained"], _READING)),
+            depth.take_graph(shared, _READING, _K).sel(network=["trained", "untrained"]),
             beyond=True,
             name="coupling-before-and-after-training",
             caption="The 30 blocks of SmolLM2-135M-Instruct (Q4_1), after and before training. A line joins two blocks "

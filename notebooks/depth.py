@@ -36,17 +36,15 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from companion.figures import depth, schematic
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from companion.tables import effects
 from coupling_lib import provenance
 from coupling_lib.measures.depth import measure_models, other_models
 from coupling_lib.measures.parts import with_shared_part
 from coupling_lib.measures.random_bases import chance
-from coupling_lib.metrics.summaries import side_by_side
 
 p = parameters.check_parameters(globals(), declared=(*parameters.COMMON, "others"))
-command = provenance.papermill_command("depth", vars(p))
+command = made_by(provenance.papermill_command("depth", vars(p)))
 
 # %% [markdown]
 # ## Measurement
@@ -60,20 +58,19 @@ command = provenance.papermill_command("depth", vars(p))
 # %% tags=["hide-input"]
 show(
     schematic.draw_construction,
-    schematic.take_example(),
+    schematic.take_construction(),
     name="depth-construction",
     caption="Above: the Jacobian of a block says how what it adds to a token's stream answers to that stream. Its "
     "singular vectors are put around the Jacobian of another block; the result is diagonal if the two share them. "
     "Below: the pairs of Jacobians that are compared; the chapter Depth is about the first. The small matrices are "
     "computed from directions drawn at random, without their signs.",
-    provenance="a drawing; no model is measured",
 )
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
-drawn = choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
-trained = cl.sweep(cl.measure_depth, loaded, texts, ks=(p.k,), token=p.token)
+loaded = cl.load_model(model, precision=precision, memory=memory or None, revision=revision or None)
+drawn = choices.chosen_blocks(loaded, blocks, k)
+texts = cl.inputs_for(loaded, choices.chosen_prompts(prompts, seed), seed=seed)
+trained = cl.sweep(cl.measure_depth, loaded, texts, ks=(k,), token=token)
 
 # %% [markdown]
 # The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
@@ -82,9 +79,9 @@ trained = cl.sweep(cl.measure_depth, loaded, texts, ks=(p.k,), token=p.token)
 # %%
 del loaded
 loaded = cl.load_model(
-    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+    model, precision=precision, memory=memory or None, revision=revision or None, untrained=True, seed=seed
 )
-untrained = cl.sweep(cl.measure_depth, loaded, texts, ks=(p.k,), token=p.token)
+untrained = cl.sweep(cl.measure_depth, loaded, texts, ks=(k,), token=token)
 del loaded
 
 # %% [markdown]
@@ -101,13 +98,10 @@ del loaded
 # shrinks or stretches them all. That counts as coupling, and needs no shared direction. Beside each whole Jacobian
 # stands its *shared part*, $J_l - t_l I$, with singular vectors of its own.
 
-# %% tags=["hide-input"]
-reading = cl.VARIANTS["normalized_miscoupling"]
-null = chance(cl.null_of(trained, reading.name, seed=p.seed))
+# %%
 before_and_after = {"untrained": untrained, "trained": trained}
 networks = with_shared_part(**before_and_after)
-both = side_by_side(**networks)
-origin = provenance.line(untrained.attrs, trained.attrs, command=command)
+null = chance(cl.null_of(trained, "normalized_miscoupling", seed=seed))
 
 # %% [markdown]
 # ## The matrices
@@ -119,12 +113,11 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 # %%
 show(
     depth.draw_matrices,
-    depth.take_matrices(both, drawn, p.k),
+    depth.take_matrices(networks, drawn),
     name="depth-matrices",
     caption="Coupling matrices of pairs of blocks at one token of one prompt, relative to the largest singular value "
     "of the row's Jacobian: before and after training, and of the shared part after training. One scale, ending at the "
     "largest entry between different blocks.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -136,13 +129,11 @@ show(
 # %%
 show(
     depth.draw_map,
-    depth.take_pairs(both, reading.name, p.k),
-    null=null,
+    depth.take_map(networks, null=null),
     name="depth-mismatch",
     caption="Normalised mis-coupling of every pair of blocks, mean over prompts: of whole Jacobians before and after "
     "training, and of the shared part after training. The more a square stands out from the page, the more coupling; a "
     "block with itself (grey) has none by construction.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -154,12 +145,10 @@ show(
 # %%
 show(
     depth.draw_graph,
-    depth.take_graph(both, reading.name, p.k),
-    null=null,
+    depth.take_graph(networks, null=null),
     name="depth-graph",
     caption="Blocks joined by their coupling: of whole Jacobians before and after training, and of the shared part "
     "after training. Width and opacity of a line grow in proportion to it, on one scale.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -171,12 +160,10 @@ show(
 # %%
 show(
     depth.draw_distribution,
-    depth.take_distribution(both, reading.name, p.k),
-    null=null,
+    depth.take_distribution(networks, null=null),
     name="depth-distribution",
     caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
     "blocks, with 95 % intervals over prompts. The shared part is of the trained network. Dashed: random directions.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -186,18 +173,15 @@ show(
 # prompts, the same token and the same $K$, on one colour scale. Below, it shows coupling against distance in each.
 
 # %%
-names, texts = other_models(p.others, besides=p.model), choices.chosen_prompts(p)
-further = measure_models(names, texts, (p.k,), p.token, p.precision, p.seed, memory=p.memory or None) if names else {}
-beside = {p.model: before_and_after} | further
-origins = [ds.attrs for states in beside.values() for ds in states.values()]
+names, texts = other_models(others, besides=model), choices.chosen_prompts(prompts, seed)
+further = measure_models(names, texts, (k,), token, precision, seed, memory=memory or None) if names else {}
+beside = {model: before_and_after} | further
 show(
     depth.draw_models,
-    depth.take_models(beside, reading.name, p.k),
-    null=null,
+    depth.take_models(beside, null=null),
     name="depth-models",
     caption="Above: normalised mis-coupling of every pair of blocks in trained models, mean over prompts. Below: mean "
     "coupling against the distance between blocks, with 95 % intervals over prompts; dotted: untrained.",
-    provenance=provenance.line(*origins, command=command),
 )
 
 # %% [markdown]
@@ -207,11 +191,10 @@ show(
 # %%
 show(
     depth.draw_matrices,
-    depth.take_matrices_of(beside, drawn, p.k) if p.blocks and further else None,
+    depth.take_matrices_of(beside, drawn) if blocks and further else None,
     name="depth-models-matrices",
     caption="Coupling matrices of the same blocks in trained models, at one token of one prompt, each relative "
     "to the largest singular value of the row's Jacobian, on one scale. Blank: blocks that a model lacks.",
-    provenance=provenance.line(*origins, command=command),
 )
 
 # %% [markdown]
@@ -221,20 +204,8 @@ show(
 # over neighbouring blocks alone. The shared part is of the trained network.
 
 # %% tags=["nbval-check-output"]
-summaries = side_by_side(**{name: cl.depth_summary(ds, reading.name) for name, ds in networks.items()})
-summary = depth.take_summary(summaries, p.k, null)
+summary = depth.take_summary(networks, null=null)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-remember(
-    "depth",
-    depth.numbers_of(summary)
-    | effects.numbers(effects.of_depth(before_and_after, reading.name, p.k), "")
-    | effects.numbers(effects.of_shared_depth(before_and_after, reading.name, p.k), "shared")
-    | {
-        "coupling-null-error": null.error,
-        "prompts": trained.sizes["prompt"],
-        "null-spread": effects.null_spread(p.k, trained.sizes["block_1"] * (trained.sizes["block_1"] - 1) // 2),
-        "neighbours-spread": effects.null_spread(p.k, trained.sizes["block_1"] - 1),
-    },
-)
+remember("depth", depth.numbers_of(before_and_after, null=null))

@@ -36,15 +36,14 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from companion.figures import dynamics
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from coupling_lib import provenance
-from coupling_lib.metrics.summaries import side_by_side
 
 p = parameters.check_parameters(
     globals(), declared=("model", "precision", "memory", "revision", "prompts", "k", "token", "seed")
 )
-command = provenance.papermill_command("dynamics", vars(p))
+command = made_by(provenance.papermill_command("dynamics", vars(p)))
 
 # %% [markdown]
 # ## Measurement
@@ -53,10 +52,10 @@ command = provenance.papermill_command("dynamics", vars(p))
 # products of these.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
-choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
-trained = cl.sweep(cl.measure_dynamics, loaded, texts, k=p.k, token=p.token, seed=p.seed)
+loaded = cl.load_model(model, precision=precision, memory=memory or None, revision=revision or None)
+choices.check_k(loaded, k)
+texts = cl.inputs_for(loaded, choices.chosen_prompts(prompts, seed), seed=seed)
+trained = cl.sweep(cl.measure_dynamics, loaded, texts, k=k, token=token, seed=seed)
 
 # %% [markdown]
 # The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
@@ -65,14 +64,13 @@ trained = cl.sweep(cl.measure_dynamics, loaded, texts, k=p.k, token=p.token, see
 # %%
 del loaded
 loaded = cl.load_model(
-    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+    model, precision=precision, memory=memory or None, revision=revision or None, untrained=True, seed=seed
 )
-untrained = cl.sweep(cl.measure_dynamics, loaded, texts, k=p.k, token=p.token, seed=p.seed)
+untrained = cl.sweep(cl.measure_dynamics, loaded, texts, k=k, token=token, seed=seed)
 del loaded
 
-# %% tags=["hide-input"]
-both = side_by_side(untrained=untrained, trained=trained)
-origin = provenance.line(untrained.attrs, trained.attrs, command=command)
+# %%
+networks = {"untrained": untrained, "trained": trained}
 
 # %% [markdown]
 # ## How far the product carries
@@ -85,23 +83,21 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 # %%
 show(
     dynamics.draw_carried,
-    dynamics.take_carried(both),
+    dynamics.take_carried(networks),
     name="dynamics-carried",
     caption="Direction: cosine between products of I + J applied to a state and the state that the network reaches. "
     "Means over prompts with 95 % intervals; dashed: random bases with the same singular values, 3,000 "
     "draws per prompt.",
-    provenance=origin,
 )
 
 # %%
 show(
     dynamics.draw_carried,
-    dynamics.take_carried(both, "norm ratio"),
+    dynamics.take_carried(networks, "norm ratio"),
     name="dynamics-length",
     caption="Length: products of I + J applied to a state, relative to the state that the network reaches; 1 is right. "
     "Means over prompts with 95 % intervals; dashed: random bases with the same singular values, 3,000 "
     "draws per prompt.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -120,12 +116,11 @@ show(
 
 # %%
 show(
-    dynamics.draw_readings,
-    dynamics.take_readings(both),
+    dynamics.draw_routes,
+    dynamics.take_routes(networks),
     name="dynamics-readings",
     caption="Readings of the linearised network against the last state: direction and length. Means over prompts with "
     "95 % intervals; the line at 1 is agreement.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -141,12 +136,11 @@ show(
 # %%
 show(
     dynamics.draw_remainders,
-    dynamics.take_remainders(both),
+    dynamics.take_remainders(networks),
     name="dynamics-remainders",
     caption="Left: length of the linear part of a block's output relative to the output. Right: share of the last state"
     " that comes from the embedding (level 0) and from the remainder of each block, carried on by the product. "
     "Means over prompts with 95 % intervals.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -160,23 +154,21 @@ show(
 # %%
 show(
     dynamics.draw_growth,
-    dynamics.take_growth(both),
+    dynamics.take_growth(networks),
     name="dynamics-growth",
     caption="Growth since the embedding along the first shared direction: predicted, of a small change in the "
     "linearised network, and of the state's own component. Medians over prompts with quartiles; grey: the "
     "linearised network with random bases of the same singular values, along its own first direction, one draw per "
     "prompt.",
-    provenance=origin,
 )
 
 # %%
 show(
     dynamics.draw_directions,
-    dynamics.take_directions(both),
+    dynamics.take_directions(networks),
     name="dynamics-directions",
     caption="Growth per block of every shared direction in the linearised network, against both predictions. Medians "
     "over prompts.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -188,12 +180,11 @@ show(
 # %%
 show(
     dynamics.draw_left_right,
-    dynamics.take_left_right(both),
+    dynamics.take_left_right(networks),
     name="dynamics-left-right",
     caption="Cosine of each left singular vector with its right one, mean over prompts; one dot per rank. Full coupling"
     " as in the paper's appendix has all at 1. Grey: plus and minus one over the root of the width, where two "
     "thirds of unrelated pairs lie.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -205,7 +196,7 @@ show(
 # direction, predicted from singular values and measured in the linearised network.
 
 # %% tags=["nbval-check-output"]
-print(dynamics.summary(both).to_string(float_format="%.2f", na_rep=""))
+print(dynamics.take_summary(networks).to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-remember("dynamics", dynamics.numbers_of(both))
+remember("dynamics", dynamics.numbers_of(networks))

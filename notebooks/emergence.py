@@ -36,7 +36,7 @@ seed: int = 0  # seed of the selection of prompts and of the random directions
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from companion.figures import emergence
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from companion.tables.correlations import runs_beside
 from coupling_lib import provenance
@@ -46,9 +46,7 @@ from coupling_lib.models import checkpoints
 # %% tags=["hide-input"]
 _common = ("model", "precision", "memory", "steps", "prompts", "k", "window", "token", "seed")
 p = parameters.check_parameters(globals(), declared=(*_common, "middle", "centres", "others"))
-steps_of = {name: checkpoints.choose_steps(name, p.steps) for name in [p.model, *other_models(p.others, p.model)]}
-middle_step = choices.chosen_middle(p, steps_of[p.model])
-command = provenance.papermill_command("emergence", vars(p))
+command = made_by(provenance.papermill_command("emergence", vars(p)))
 
 # %% [markdown]
 # ## Measurement
@@ -57,27 +55,24 @@ command = provenance.papermill_command("emergence", vars(p))
 # it stopped.
 
 # %%
-models = {
-    name: cl.measure_emergence(
+steps_of = {name: checkpoints.choose_steps(name, steps) for name in [model, *other_models(others, model)]}
+middle_step, models = choices.chosen_middle(middle, steps_of[model]), {}
+for name, chosen in steps_of.items():
+    models[name] = cl.measure_emergence(
         name,
-        choices.chosen_prompts(p),
+        choices.chosen_prompts(prompts, seed),
         steps=chosen,
-        precision=p.precision,
-        memory=p.memory or None,
-        ks=(p.k,),
-        token=p.token,
-        window=p.window,
-        seed=p.seed,
+        precision=precision,
+        memory=memory or None,
+        ks=(k,),
+        token=token,
+        window=window,
+        seed=seed,
     )
-    for name, chosen in steps_of.items()
-}
 
-# %% tags=["hide-input"]
-measured = models[p.model]
-reading = measured.attrs["variant"]
-window_centres = choices.chosen_centres(p, measured.centre.values, p.model)
-width = measured.attrs["window"]
-origin = provenance.line(measured.attrs, command=command)
+# %%
+measured = models[model]
+window_centres = choices.chosen_centres(centres, measured.centre.values, model)
 
 # %% [markdown]
 # ## Coupling
@@ -94,12 +89,11 @@ origin = provenance.line(measured.attrs, command=command)
 # %%
 show(
     emergence.draw_coupling,
-    emergence.take_coupling(measured, reading, p.k),
+    emergence.take_coupling(measured),
     name="emergence-coupling",
     caption="Normalised coupling over training: mean over all pairs of different blocks, with the 95 % "
     "interval over prompts, of whole Jacobians and of their shared part. Dashed: random directions with the same "
     "singular values. Dotted: the level of step 0.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -111,12 +105,11 @@ show(
 # %%
 show(
     emergence.draw_locality,
-    emergence.take_locality(measured, reading, p.k),
+    emergence.take_locality(measured),
     name="emergence-locality",
     caption="Left: coupling against the distance between blocks, one line per step. Right: neighbouring blocks, and "
     "blocks at least half the depth apart, over training. Bands: 95 % intervals over prompts. Dashed: random "
     "directions.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -128,11 +121,10 @@ show(
 # %%
 show(
     emergence.draw_graphs,
-    emergence.take_graphs(measured, reading, p.k, middle_step),
+    emergence.take_graphs(measured, middle=middle_step),
     name="emergence-graphs",
     caption="Blocks joined by their coupling, a panel per step of training, mean over prompts. Width and opacity of a "
     "line grow in proportion to it, on one scale for all.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -152,9 +144,8 @@ show(
     emergence.take_scores(measured, window_centres),
     name="emergence-scores",
     caption="Line-shape score and expodistance over training: medians over prompts with quartiles. Above: all blocks, "
-    f"from the embedding to the last block's output. Below: windows of {width} blocks"
+    f"from the embedding to the last block's output. Below: windows of {measured.window} blocks"
     f"{'' if window_centres else ', the shallowest, the middle and the deepest'} (the paper's windows have 11 blocks).",
-    provenance=origin,
 )
 
 # %%
@@ -163,8 +154,7 @@ show(
     emergence.take_profiles(measured),
     name="emergence-profiles",
     caption="Norm of the stream, line-shape score and expodistance against depth, one line per step: medians over "
-    f"prompts. The scores are of windows of {width} blocks and stand at the middle one.",
-    provenance=origin,
+    f"prompts. The scores are of windows of {measured.window} blocks and stand at the middle one.",
 )
 
 # %% [markdown]
@@ -176,11 +166,10 @@ show(
 # %%
 show(
     emergence.draw_models,
-    emergence.take_models(models, reading, p.k) if len(models) > 1 else None,
+    emergence.take_models(models) if len(models) > 1 else None,
     name="emergence-models",
     caption="Coupling (mean over all pairs of different blocks, with 95 % intervals over prompts), line-shape "
     "score and expodistance of all blocks (medians with quartiles) over training. Models in order of size.",
-    provenance=provenance.line(*(ds.attrs for ds in models.values()), command=command),
 )
 
 # %% [markdown]
@@ -189,8 +178,8 @@ show(
 # The table gives coupling with its 95 % interval, that of random directions, and the medians of the two scores.
 
 # %% tags=["nbval-check-output"]
-summary = emergence.take_summary(measured, reading, p.k)
+summary = emergence.take_summary(measured)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-remember("emergence", emergence.numbers_of(measured, reading, p.k, runs_beside(p.model, reading, p.k)))
+remember("emergence", emergence.numbers_of(measured, runs_beside(model, measured.variant, k)))

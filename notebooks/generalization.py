@@ -28,14 +28,14 @@ model: str = "nano-neox"  # model named in the figures, if it is among their poi
 # %% tags=["hide-input"]
 from companion.figures import generalization as figures
 from companion.figures import generalization_numbers, paper_models
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
 from companion.tables import correlations, figure_1a, generalization
-from companion.tables.regularised import difference_table, regularised
+from companion.tables.regularised import regularised
 from coupling_lib import provenance
 
 p = parameters.check_parameters(globals(), declared=("model",))
-command = provenance.papermill_command("generalization", vars(p))
+command = made_by(provenance.papermill_command("generalization", vars(p)))
 
 # %% [markdown]
 # ## The paper's figure, and the width of its models
@@ -59,7 +59,7 @@ show(
     name="generalization-paper",
     caption="The paper's figure 1a from digitised values. Left: as plotted. Middle: the curve of width alone, without "
     "any coupling. Right: partial regression, coupling and score both cleared of log width. Lines: least squares.",
-    provenance=f"data/paper_figures.csv (digitised), data/models.csv (widths) · {len(points)} models · {command}",
+    provenance=f"data/paper_figures.csv (digitised), data/models.csv (widths) · {len(points)} models",
 )
 
 # %% [markdown]
@@ -89,7 +89,7 @@ show(
     name="generalization-paper-sizes",
     caption="Score and digitised coupling of the models of the paper's figure 1a against their size, depth, width and "
     "training tokens, as far as these are known. r: correlation with the logarithm.",
-    provenance=f"data/paper_figures.csv (digitised), data/models.csv (sizes) · {len(points)} models · {command}",
+    provenance=f"data/paper_figures.csv (digitised), data/models.csv (sizes) · {len(points)} models",
 )
 
 # %% [markdown]
@@ -116,14 +116,13 @@ gains = figure_1a.gains(points)
 # normalised mis-coupling at $K=10$ relative to its null: 0 with random bases, 1 at perfect coupling.
 
 # %%
-reading = "normalized_miscoupling_k10_relative"
 suite = generalization.suite()
 last = correlations.last_checkpoints(suite)
-origin = f"data/suite.csv · {len(last)} models, {len(suite)} checkpoints · {suite['versions'].iloc[0]} · {command}"
+origin = f"data/suite.csv · {len(last)} models, {len(suite)} checkpoints · {suite['versions'].iloc[0]}"
 show(
     figures.draw_suite,
-    figures.take_suite(suite, reading),
-    marked=p.model,
+    figures.take_suite(suite),
+    marked=model,
     name="generalization-suite",
     caption="Score against coupling, one line per model along its training; filled: last checkpoint, with the "
     "least-squares line over these. Colour: width. Marker: architecture.",
@@ -141,11 +140,11 @@ show(
 
 # %%
 untrained = generalization.suite(untrained=True)
-signs = correlations.sign_along_training(suite, "negative_loss", reading)
-bend = correlations.inverted_u(untrained, reading)
+signs = correlations.sign_along_training(suite, "negative_loss", figures.READING)
+bend = correlations.inverted_u(untrained, figures.READING)
 show(
     figures.draw_sign,
-    figures.take_sign(signs, untrained, reading),
+    figures.take_sign(signs, untrained),
     name="generalization-sign",
     caption=f"Left: correlation of coupling with minus validation loss across the same {signs.models.iloc[0]} models, "
     "at each step that they share, with 95 % intervals over models. Right: coupling against the loss "
@@ -166,8 +165,7 @@ show(
 # training differs, and one across models at one moment. The table gives the first for each model.
 
 # %%
-along = correlations.checkpoints_beside_models(suite, "negative_loss", reading)
-correlations.within_models(suite, "negative_loss", reading).round(2)
+correlations.within_models(suite, "negative_loss", figures.READING).round(2)
 
 # %% [markdown]
 # ## Every reading, every number of vectors
@@ -179,10 +177,9 @@ correlations.within_models(suite, "negative_loss", reading).round(2)
 
 # %%
 budget = correlations.equal_tokens(last)
-variants = correlations.variant_table(budget, "negative_loss")
 show(
     figures.draw_variants,
-    variants,
+    figures.take_variants(budget),
     name="generalization-all-variants",
     caption="Correlation of minus validation loss and coupling over the last checkpoints of the models with equal "
     "tokens, for every reading and K. "
@@ -197,7 +194,7 @@ show(
 # %%
 show(
     paper_models.draw_each_k,
-    paper_models.take_each_k(budget, "normalized_miscoupling", "negative_loss"),
+    paper_models.take_each_k(budget),
     name="generalization-each-k",
     caption="Minus validation loss against normalised coupling relative to its null at three K, for the last "
     "checkpoints of the models with equal tokens, with least-squares lines. Colour: width.",
@@ -211,10 +208,9 @@ show(
 # partial correlation with all others held fixed: what it knows that the others do not.
 
 # %%
-rivals = {label: correlations.rival_table(last, column, reading) for label, column in generalization.SCORES.items()}
 show(
     figures.draw_rivals,
-    figures.take_rivals(rivals),
+    figures.take_rivals(last),
     name="generalization-rivals",
     caption="Coupling and its rivals over the last checkpoints. Left: R² of a line, with 95 % interval over "
     "models. Right: partial correlation given all other predictors.",
@@ -226,13 +222,13 @@ show(
 # models of the commonest budget alone, and says what each candidate explains of minus validation loss:
 
 # %%
-equal = correlations.rival_table(budget, "negative_loss", reading)
+equal = correlations.rival_table(budget, "negative_loss", figures.READING)
 equal.round(3)
 
 # %%
 show(
     figures.draw_sizes,
-    figures.take_suite(suite, reading),
+    figures.take_sizes(suite),
     name="generalization-sizes",
     caption="Score and coupling against size, shape and training tokens; the last checkpoint of each model, and all "
     "checkpoints against tokens. r: correlation with the logarithm.",
@@ -244,7 +240,7 @@ show(
 # depth) and predicted from the rest; below 0 the prediction is worse than the mean.
 
 # %%
-groups = correlations.group_table(last, "negative_loss", reading)
+groups = correlations.group_table(last, "negative_loss", figures.READING)
 groups.round(2)
 
 # %% [markdown]
@@ -258,21 +254,16 @@ groups.round(2)
 # %%
 shaped = {
     "The paper's figure 1a": (points["coupling"], points["score"]),
-    "The suite": (last[reading], last["negative_loss"]),
-}
-labels = {
-    "The paper's figure 1a": ("coupling, digitised", "mean of six benchmarks (%)"),
-    "The suite": ("coupling relative to its null", "minus validation loss"),
+    "The suite": (last[figures.READING], last["negative_loss"]),
 }
 
 # %%
 show(
     figures.draw_shapes,
     figures.take_shapes(shaped),
-    labels=labels,
     name="generalization-shapes",
     caption="Straight line and exponential, fitted by least squares to all points.",
-    provenance=f"data/paper_figures.csv (digitised), data/suite.csv · {command}",
+    provenance="data/paper_figures.csv (digitised), data/suite.csv",
 )
 
 # %%
@@ -290,10 +281,10 @@ board = generalization.leaderboard()
 show(
     figures.draw_leaderboard,
     figures.take_leaderboard(board),
-    marked=p.model,
+    marked=model,
     name="generalization-leaderboard",
     caption="Six tasks and their mean (in per cent) against parameters, and GSM8K against the mean of the other five.",
-    provenance=f"data/models.csv · {len(board)} models · {command}",
+    provenance=f"data/models.csv · {len(board)} models",
 )
 
 # %% [markdown]
@@ -318,7 +309,7 @@ show(
     name="generalization-measured",
     caption="Mean of six benchmarks against coupling measured on this machine. Left: the reading that the axis of "
     "figure 1a follows, with the digitised values of the paper (hollow). Right: normalised coupling at K = 10.",
-    provenance=f"measurements of this machine, data/models.csv · {command}",
+    provenance="measurements of this machine, data/models.csv",
 )
 
 # %% [markdown]
@@ -332,7 +323,7 @@ show(
     name="generalization-measured-each-k",
     caption="Mean of six benchmarks against coupling measured on this machine at four K: 1 - released trace, "
     "with the digitised values of the paper (hollow) where K is a tenth of the width.",
-    provenance=f"measurements of this machine, data/models.csv · {command}",
+    provenance="measurements of this machine, data/models.csv",
 )
 
 # %% [markdown]
@@ -345,28 +336,23 @@ show(
 
 # %%
 runs = regularised()
-changes = difference_table(runs)
 show(
     figures.draw_regularised,
-    runs,
-    changes=changes,
+    figures.take_regularised(runs),
     name="generalization-regularised",
     caption="Coupling, validation loss and accuracy on held-out tokens after training with the regulariser. Thin "
     "lines: runs of one seed; above: mean difference to no regulariser and its 95 % interval (Student's t over seeds).",
-    provenance=f"data/regulariser.csv · {len(runs)} runs · {runs['versions'].iloc[0]} · {command}",
+    provenance=f"data/regulariser.csv · {len(runs)} runs · {runs['versions'].iloc[0]}",
 )
 
 # %% [markdown]
 # ## In numbers
 
 # %% tags=["nbval-check-output"]
-scores = dict(zip(("loss", "accuracy"), rivals.values(), strict=True)) | {"equal-tokens": equal}
-summary = generalization_numbers.take_summary(paper, partial, scores, variants, along, signs)
+quoted = generalization_numbers.numbers_of(points, suite, untrained, shapes, board, runs)
+summary = generalization_numbers.take_summary(quoted)
 print(f"{len(last)} models, {len(budget)} of them with equal tokens, {len(suite)} checkpoints")
 print(summary.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-quoted = generalization_numbers.numbers_of(
-    paper, partial, gains, scores, variants, shapes, along, groups, signs, bend, board, changes, suite, reading
-)
 remember("generalization", quoted)

@@ -34,18 +34,17 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from companion.figures import nulls
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
-from companion.notebook.choices import check_against_model, chosen_prompts
+from companion.notebook.choices import check_k, chosen_prompts
 from companion.tables import generalization
 from coupling_lib import provenance
 from coupling_lib.measures.nulls import ladder, measure_decisive, measure_nulls, null_by_spectrum, null_curves
-from coupling_lib.metrics.summaries import side_by_side
 
 p = parameters.check_parameters(
     globals(), declared=("model", "precision", "memory", "revision", "prompts", "k", "token", "seed")
 )
-command = provenance.papermill_command("nulls", vars(p))
+command = made_by(provenance.papermill_command("nulls", vars(p)))
 
 # %% [markdown]
 # ## Width, number of vectors, spectrum
@@ -63,14 +62,14 @@ command = provenance.papermill_command("nulls", vars(p))
 # falls as models grow wider, and 1 minus it rises, although nothing is coupled.
 
 # %%
-curves = null_curves(seed=p.seed)
+curves = null_curves(seed=seed)
 show(
     nulls.draw_curves,
     nulls.take_curves(curves),
     name="nulls-curves",
     caption="Three readings without any coupling against the width, for three decays of the spectrum. Lines: closed "
     "form (root mean square). Dots: simulation, with its standard error. The table under the figure has all readings.",
-    provenance=" · ".join([f"simulation, seed {p.seed}", curves.attrs["versions"], command]),
+    provenance=f"simulation, seed {seed} · {curves.versions}",
 )
 
 # %% [markdown]
@@ -80,7 +79,7 @@ show(
 # from the least width there is, $d = K$, and from a flat spectrum to a Jacobian of rank one.
 
 # %%
-by_spectrum = null_by_spectrum(p.k, seed=p.seed)
+by_spectrum = null_by_spectrum(k, seed=seed)
 print(by_spectrum.to_string(index=False, float_format="%.5f"))
 
 # %% [markdown]
@@ -100,34 +99,31 @@ print(by_spectrum.to_string(index=False, float_format="%.5f"))
 # The untrained model is the fourth comparison.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
-check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = cl.inputs_for(loaded, chosen_prompts(p), seed=p.seed)
-settings = {"ks": ladder(p.k, loaded.d_model), "token": p.token, "seed": p.seed}
+loaded = cl.load_model(model, precision=precision, memory=memory or None, revision=revision or None)
+check_k(loaded, k)
+texts = cl.inputs_for(loaded, chosen_prompts(prompts, seed), seed=seed)
+settings = {"ks": ladder(k, loaded.d_model), "token": token, "seed": seed}
 trained = cl.sweep(measure_nulls, loaded, texts, **settings)
-trained_decisive = cl.sweep(measure_decisive, loaded, texts[:6], token=p.token)
+trained_decisive = cl.sweep(measure_decisive, loaded, texts[:6], token=token)
 
 # %%
 del loaded
 loaded = cl.load_model(
-    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+    model, precision=precision, memory=memory or None, revision=revision or None, untrained=True, seed=seed
 )
 untrained = cl.sweep(measure_nulls, loaded, texts, **settings)
-untrained_decisive = cl.sweep(measure_decisive, loaded, texts[:6], token=p.token)
+untrained_decisive = cl.sweep(measure_decisive, loaded, texts[:6], token=token)
 del loaded
 
-# %% tags=["hide-input"]
-both = side_by_side(untrained=untrained, trained=trained)
-surrogates = nulls.take_surrogates(both, p.k)
-origin = provenance.line(untrained.attrs, trained.attrs, command=command)
+# %%
+networks = {"untrained": untrained, "trained": trained}
 show(
     nulls.draw_surrogates,
-    surrogates,
+    nulls.take_surrogates(networks, k),
     name="nulls-surrogates",
     caption="Every reading, as a share of the way from random bases (0) to perfect coupling (1), mean over pairs of "
     "different blocks and over prompts, with 95 % intervals over prompts; the data give each null with its "
     "standard error. Hollow: surrogates. Negative: further from perfect coupling than random bases are.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -145,19 +141,17 @@ show(
 # with its own vectors and its own null.
 
 # %%
-in_parts = nulls.take_parts(both)
 show(
     nulls.draw_parts,
-    in_parts.sel(k=p.k),
+    nulls.take_parts(networks, k),
     name="nulls-parts",
     caption="Coupling relative to random bases of whole Jacobians and of their shared part, mean over pairs of "
     "different blocks and over prompts, with 95 % intervals over prompts. Hollow: with the coordinates of one block "
     "permuted, so that no direction is shared.",
-    provenance=origin,
 )
 
 # %% tags=["hide-input"]
-print(nulls.parts_table(in_parts).round(3).to_string())
+print(nulls.parts_table(networks).round(3).to_string())
 
 # %% [markdown]
 # ## How many vectors
@@ -167,11 +161,10 @@ print(nulls.parts_table(in_parts).round(3).to_string())
 # %%
 show(
     nulls.draw_across_k,
-    nulls.take_across_k(both),
+    nulls.take_across_k(networks),
     name="nulls-across-k",
     caption="Coupling relative to random bases against the number of singular vectors, mean over pairs of different "
     "blocks and over prompts, with 95 % intervals over prompts.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -190,16 +183,14 @@ show(
 
 # %%
 points = generalization.figure_1a()
-decisive = side_by_side(untrained=untrained_decisive, trained=trained_decisive)
-measured = {p.model: decisive}
+measured = {model: {"untrained": untrained_decisive, "trained": trained_decisive}}
 show(
     nulls.draw_figure_1a,
-    nulls.take_figure_1a(points, measured),
+    nulls.take_figure_1a(measured, points),
     name="nulls-figure-1a",
     caption="Crosses: the horizontal axis of the paper's figure 1a (error of reading 0.0003), against the width of "
     "each model. Line: no coupling. Coloured: the model of this notebook, means over pairs of different blocks and the "
-    f"first {decisive.sizes['prompt']} of the prompts.",
-    provenance=provenance.line(untrained_decisive.attrs, trained_decisive.attrs, command=command),
+    f"first {trained_decisive.sizes['prompt']} of the prompts.",
 )
 
 # %%
@@ -215,8 +206,8 @@ nulls.take_missing(generalization.DECISIVE_MODELS, measured, digitised)
 # The table gives coupling relative to random bases, as a mean over pairs of different blocks and over prompts.
 
 # %% tags=["nbval-check-output"]
-summary = nulls.take_summary(surrogates)
+summary = nulls.take_summary(networks, k)
 print((summary.round(2) + 0.0).to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-remember("nulls", nulls.numbers_of(curves, by_spectrum, both, decisive, p.k))
+remember("nulls", nulls.numbers_of(curves, by_spectrum, networks, measured[model], k))

@@ -41,16 +41,15 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from companion.figures import perturbation
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from coupling_lib import provenance
-from coupling_lib.metrics.summaries import side_by_side
 
 p = parameters.check_parameters(
     globals(),
     declared=("model", "precision", "memory", "revision", "prompts", "noise", "kind", "draws", "token", "seed"),
 )
-command = provenance.papermill_command("perturbation", vars(p))
+command = made_by(provenance.papermill_command("perturbation", vars(p)))
 
 # %% [markdown]
 # ## Measurement
@@ -61,10 +60,10 @@ command = provenance.papermill_command("perturbation", vars(p))
 # encoder the other tokens move too and act back, which the linearisation leaves out.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
-texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
-levels = parameters.parse_levels(p.noise)
-how = {"noise": levels, "draws": p.draws, "token": p.token, "seed": p.seed, "kind": p.kind or None}
+loaded = cl.load_model(model, precision=precision, memory=memory or None, revision=revision or None)
+texts = cl.inputs_for(loaded, choices.chosen_prompts(prompts, seed), seed=seed)
+levels = parameters.parse_levels(noise)
+how = {"noise": levels, "draws": draws, "token": token, "seed": seed, "kind": kind or None}
 trained = cl.sweep(cl.measure_perturbation, loaded, texts, **how)
 
 # %% [markdown]
@@ -74,15 +73,13 @@ trained = cl.sweep(cl.measure_perturbation, loaded, texts, **how)
 # %%
 del loaded
 loaded = cl.load_model(
-    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+    model, precision=precision, memory=memory or None, revision=revision or None, untrained=True, seed=seed
 )
 untrained = cl.sweep(cl.measure_perturbation, loaded, texts, **how)
 del loaded
 
-# %% tags=["hide-input"]
-both = side_by_side(untrained=untrained, trained=trained)
-both.noise.attrs["kind"] = p.kind
-origin = provenance.line(untrained.attrs, trained.attrs, command=command)
+# %%
+networks = {"untrained": untrained, "trained": trained}
 
 # %% [markdown]
 # ## Through the depth
@@ -94,12 +91,11 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 # %%
 show(
     perturbation.draw_depth,
-    perturbation.take_depth(both),
+    perturbation.take_depth(networks),
     name="perturbation-depth",
     caption="Cosine of the perturbed with the clean state at every level: the network (broad) and its linearisation "
     "(dashed). Marks: after the first and after the last block. Means over prompts and draws with 95 % "
     "intervals.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -112,12 +108,11 @@ show(
 # %%
 show(
     perturbation.draw_ends,
-    perturbation.take_ends(both),
+    perturbation.take_ends(networks),
     name="perturbation-first-last",
     caption="Cosine of the perturbed with the clean state against the noise level, after the first and after the last "
     "block: network, linearisation, and linearisation with random bases of the same singular values. Means over"
     " prompts and draws with 95 % intervals.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -131,13 +126,12 @@ show(
 # %%
 show(
     perturbation.draw_error,
-    perturbation.take_error(both),
+    perturbation.take_error(networks),
     name="perturbation-error",
     caption="Left: length of the change relative to the noise, at the smallest noise level: network (broad), "
     "linearisation (dashed), and linearisation with random bases (dotted). Right: distance between the changes of "
     "network and linearisation after the last block, relative to the network's. Means over prompts and draws with "
     "95 % intervals.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -147,8 +141,7 @@ show(
 # first and after the last block, with the 95 % interval of the latter.
 
 # %% tags=["nbval-check-output"]
-middle = levels[len(levels) // 2]
-print(perturbation.summary(both, middle).to_string(float_format="%.2f", na_rep=""))
+print(perturbation.take_summary(networks).to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-remember("perturbation", perturbation.numbers_of(both, middle))
+remember("perturbation", perturbation.numbers_of(networks))

@@ -36,16 +36,15 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from companion.figures import precision
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from coupling_lib import provenance
 from coupling_lib.measures.precision import chosen_precisions
-from coupling_lib.measures.random_bases import Chance
 
 p = parameters.check_parameters(
     globals(), declared=("model", "precisions", "memory", "revision", "prompts", "k", "token", "seed")
 )
-command = provenance.papermill_command("precision", vars(p))
+command = made_by(provenance.papermill_command("precision", vars(p)))
 
 # %% [markdown]
 # ## Measurement
@@ -62,16 +61,16 @@ command = provenance.papermill_command("precision", vars(p))
 # A precision that is not available for this model is left out, and a line below says so.
 
 # %%
-loaded = cl.load_model(p.model, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed)
-choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = choices.chosen_prompts(p)
-untrained = cl.sweep(cl.measure_depth, loaded, cl.inputs_for(loaded, texts, seed=p.seed), ks=(p.k,), token=p.token)
+loaded = cl.load_model(model, memory=memory or None, revision=revision or None, untrained=True, seed=seed)
+choices.check_k(loaded, k)
+texts = choices.chosen_prompts(prompts, seed)
+untrained = cl.sweep(cl.measure_depth, loaded, cl.inputs_for(loaded, texts, seed=seed), ks=(k,), token=token)
 del loaded
 
 # %%
-narrow = chosen_precisions(p.precisions)
+narrow = chosen_precisions(precisions)
 measured = cl.measure_precision(
-    p.model, texts, narrow, p.k, p.token, memory=p.memory or None, revision=p.revision or None, seed=p.seed
+    model, texts, narrow, k, token, memory=memory or None, revision=revision or None, seed=seed
 )
 print(measured.attrs["left_out"] or "All of these precisions were measured.")
 
@@ -79,10 +78,8 @@ print(measured.attrs["left_out"] or "All of these precisions were measured.")
 # Two values give the scale: the coupling of the untrained model, and that of directions drawn at random with the
 # singular values of the trained one, both in float32.
 
-# %% tags=["hide-input"]
-blank = cl.depth_summary(untrained, "normalized_miscoupling")["mean"].sel(pairs="all pairs", k=p.k).item()
-null = Chance(*(measured[name].sel(precision="float32").item() for name in ("null", "null_error")))
-origin = provenance.line(untrained.attrs, measured.attrs, command=command)
+# %%
+means = precision.take_coupling(measured, untrained)
 
 # %% [markdown]
 # ## Singular values
@@ -98,7 +95,6 @@ show(
     name="precision-values",
     caption="Relative error of the singular values of block Jacobians against float32 weights. Lines are medians and "
     "bands quartiles: on the left over prompts and blocks, on the right over prompts and ranks.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -116,7 +112,6 @@ show(
     caption="Left: principal angles between the spaces of the top K singular vectors in a precision and in float32, "
     "left and right vectors pooled, median and quartiles over prompts and blocks. Right: share of these directions "
     "kept, by block. Dashed: spaces drawn at random.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -129,11 +124,9 @@ show(
 show(
     precision.draw_pairs,
     precision.take_pairs(measured),
-    null=null,
     name="precision-pairs",
     caption="Coupling, 1 minus the normalised mis-coupling, of each ordered pair of different blocks, mean over "
     "prompts, against its value in float32. Dashed: random bases with the same singular values.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -145,13 +138,10 @@ show(
 # %%
 show(
     precision.draw_coupling,
-    precision.take_coupling(measured),
-    untrained=blank,
-    null=null,
+    means,
     name="precision-coupling",
     caption="Left: mean coupling, 1 minus the normalised mis-coupling, over pairs of different blocks. Right: its "
     "difference from float32 on the same prompt. Bars: 95 % intervals over prompts.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -168,7 +158,6 @@ show(
     name="precision-sources",
     caption="Errors by where they come from, medians with quartiles: of singular values over prompts, blocks and "
     "ranks, of principal angles over prompts, blocks and order, of coupling over prompts and pairs of blocks.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -180,14 +169,13 @@ show(
 # loses, and whether large models lose less is not measured here. Run this notebook on the model in question.
 
 # %% tags=["hide-input"]
-summary = precision.summary(measured, null)
-print(summary.to_string(float_format="%.3f"))
+print(precision.take_summary(measured).to_string(float_format="%.3f"))
 
 # %% [markdown]
 # The next table gives the mean couplings alone, in two decimals:
 
 # %% tags=["nbval-check-output"]
-print(summary["coupling"].to_string(float_format="%.2f"))
+print(precision.take_summary(measured)["coupling"].to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-remember("precision", precision.numbers_of(measured, blank, null))
+remember("precision", precision.numbers_of(measured, untrained))

@@ -34,19 +34,18 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from companion.figures import prompts as by_prompt
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from coupling_lib import provenance
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.prompts import prompt_versions
 from coupling_lib.measures.random_bases import chance
-from coupling_lib.metrics.summaries import side_by_side
 
 p = parameters.check_parameters(
     globals(),
     declared=("model", "precision", "memory", "revision", "prompts", "questions", "k", "token", "others", "seed"),
 )
-command = provenance.papermill_command("prompts", vars(p))
+command = made_by(provenance.papermill_command("prompts", vars(p)))
 
 # %% [markdown]
 # ## Measurement
@@ -58,10 +57,10 @@ command = provenance.papermill_command("prompts", vars(p))
 # bring it about.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
-choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-asked = [*choices.chosen_prompts(p), *prompt_versions(loaded, choices.chosen_questions(p))]
-trained = cl.measure_prompts(loaded, asked, ks=(p.k,), token=p.token)
+loaded = cl.load_model(model, precision=precision, memory=memory or None, revision=revision or None)
+choices.check_k(loaded, k)
+asked = [*choices.chosen_prompts(prompts, seed), *prompt_versions(loaded, choices.chosen_questions(questions, seed))]
+trained = cl.measure_prompts(loaded, asked, ks=(k,), token=token)
 
 # %% [markdown]
 # The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
@@ -70,9 +69,9 @@ trained = cl.measure_prompts(loaded, asked, ks=(p.k,), token=p.token)
 # %%
 del loaded
 loaded = cl.load_model(
-    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+    model, precision=precision, memory=memory or None, revision=revision or None, untrained=True, seed=seed
 )
-untrained = cl.measure_prompts(loaded, asked, ks=(p.k,), token=p.token)
+untrained = cl.measure_prompts(loaded, asked, ks=(k,), token=token)
 del loaded
 
 # %% [markdown]
@@ -81,11 +80,9 @@ del loaded
 # pairs of different blocks. Its expectation when blocks share no direction, with the same singular values, stands
 # beside it with its standard error.
 
-# %% tags=["hide-input"]
-reading = cl.VARIANTS["normalized_miscoupling"]
-null = chance(cl.null_of(trained, reading.name, seed=p.seed))
-both = side_by_side(untrained=untrained, trained=trained)
-origin = provenance.line(untrained.attrs, trained.attrs, command=command)
+# %%
+networks = {"untrained": untrained, "trained": trained}
+null = chance(cl.null_of(trained, "normalized_miscoupling", seed=seed))
 
 # %% [markdown]
 # ## Difficulty, length, data set
@@ -100,16 +97,14 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 # below therefore also gives the coefficients with length held fixed, and within data sets.
 
 # %%
-difficulty = by_prompt.take_prompts(both, reading.name, p.k)
+difficulty = by_prompt.take_prompts(networks, null=null)
 show(
     by_prompt.draw_prompts,
     difficulty,
-    null=null,
     name="prompts-difficulty",
     caption="Coupling of single prompts (one minus normalised mis-coupling, mean over pairs of blocks) against "
     "reasoning steps, length and data set. Lines: least squares. Bars: 95 % intervals of the mean. Dashed: "
     "random directions.",
-    provenance=origin,
 )
 
 # %% tags=["hide-input"]
@@ -126,13 +121,11 @@ by_prompt.correlation_table(difficulty).round(2)
 # %%
 show(
     by_prompt.draw_versions,
-    by_prompt.take_versions(both, reading.name, p.k),
-    null=null,
+    by_prompt.take_versions(networks, null=null),
     name="prompts-instruction",
     caption="Coupling of each block with all others (one minus normalised mis-coupling), for questions alone and with "
     "a sentence added: mean over questions with 95 % interval. Below: paired differences. Dashed: random "
     f"directions. {by_prompt.versions_caption(trained)}",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -140,22 +133,20 @@ show(
 # tokenizer, and stands beside this one after training, ordered by size.
 
 # %%
-models = {p.model: trained}
-for name in other_models(p.others, besides=p.model):
-    loaded = cl.load_model(name, precision=p.precision, memory=p.memory or None)
-    versions = prompt_versions(loaded, choices.chosen_questions(p))
-    models[name] = cl.measure_prompts(loaded, versions, ks=(p.k,), token=p.token)
+models = {model: trained}
+for name in other_models(others, besides=model):
+    loaded = cl.load_model(name, precision=precision, memory=memory or None)
+    versions = prompt_versions(loaded, choices.chosen_questions(questions, seed))
+    models[name] = cl.measure_prompts(loaded, versions, ks=(k,), token=token)
     del loaded
 
 # %%
 show(
     by_prompt.draw_versions,
-    by_prompt.take_models(models, reading.name, p.k) if len(models) > 1 else None,
-    null=null,
+    by_prompt.take_models(models, null=null) if len(models) > 1 else None,
     name="prompts-models",
     caption="Coupling of each block with all others in trained models, for questions alone and with a sentence added: "
     "mean over questions with 95 % interval. Below: paired differences. Dashed: random directions.",
-    provenance=provenance.line(*(ds.attrs for ds in models.values()), command=command),
 )
 
 # %% [markdown]
@@ -164,8 +155,8 @@ show(
 # The table gives the mean coupling over the questions in each version.
 
 # %% tags=["nbval-check-output"]
-summary = by_prompt.summary(both, reading.name, p.k, null)
+summary = by_prompt.take_summary(networks, null=null)
 print(summary[["alone", "step by step", "control sentence"]].to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-remember("prompts", by_prompt.numbers_of(both, reading.name, p.k, null))
+remember("prompts", by_prompt.numbers_of(networks, null=null))

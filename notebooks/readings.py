@@ -34,17 +34,16 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from companion.figures import readings
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
-from companion.notebook.choices import check_against_model, chosen_prompts
-from companion.tables.readings import compare_choices, coupling_by_block, mean_readings, rank_agreement, several_ks
+from companion.notebook.choices import check_k, chosen_prompts
+from companion.tables.readings import several_ks
 from coupling_lib import provenance
-from coupling_lib.measures.random_bases import chance
 
 p = parameters.check_parameters(
     globals(), declared=("model", "precision", "memory", "revision", "prompts", "k", "token", "seed")
 )
-command = provenance.papermill_command("readings", vars(p))
+command = made_by(provenance.papermill_command("readings", vars(p)))
 
 # %% [markdown]
 # ## Measurement
@@ -55,16 +54,16 @@ command = provenance.papermill_command("readings", vars(p))
 
 # %%
 boundaries = ("block", "hidden_states")
-loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
-check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = cl.inputs_for(loaded, chosen_prompts(p), seed=p.seed)
-settings = {"ks": several_ks(p.k, loaded.d_model), "token": p.token}
+loaded = cl.load_model(model, precision=precision, memory=memory or None, revision=revision or None)
+check_k(loaded, k)
+texts = cl.inputs_for(loaded, chosen_prompts(prompts, seed), seed=seed)
+settings = {"ks": several_ks(k, loaded.d_model), "token": token}
 trained = {at: cl.sweep(cl.measure_depth, loaded, texts, **settings, boundary=at) for at in boundaries}
 
 # %%
 del loaded
 loaded = cl.load_model(
-    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+    model, precision=precision, memory=memory or None, revision=revision or None, untrained=True, seed=seed
 )
 untrained = {at: cl.sweep(cl.measure_depth, loaded, texts, **settings, boundary=at) for at in boundaries}
 del loaded
@@ -73,15 +72,10 @@ del loaded
 # A raw value means little: some variants are far from 0 and from 1 without any coupling. So each has its expectation
 # for random directions beside it, with the singular values of the model in question, and its standard error.
 
-# %% tags=["hide-input"]
+# %%
 measured = {at: {"untrained": untrained[at], "trained": trained[at]} for at in boundaries}
-nulls = {name: cl.null_of(ds, seed=p.seed) for name, ds in measured["block"].items()}
-means = mean_readings(measured["block"], nulls)
-agreement = rank_agreement(trained["block"], p.k)
-choices = compare_choices(measured, nulls, p.k)
-by_block = coupling_by_block(measured, "normalized_miscoupling", p.k)
-null = chance(nulls["trained"].sel(variant="normalized_miscoupling", k=p.k))
-origin = provenance.line(untrained["block"].attrs, trained["block"].attrs, command=command)
+networks = measured["block"]
+nulls = {name: cl.null_of(ds, seed=seed) for name, ds in networks.items()}
 
 # %% [markdown]
 # ## Every variant as it is
@@ -94,12 +88,11 @@ origin = provenance.line(untrained["block"].attrs, trained["block"].attrs, comma
 # %%
 show(
     readings.draw_values,
-    means,
+    readings.take_values(networks, nulls),
     name="readings-values",
     caption="Mean of each variant over pairs of different blocks and over prompts, against the number K of singular "
     "vectors, with 95 % intervals over prompts. Grey: random bases with the singular values of the untrained "
     "(dotted) and of the trained model (dashed).",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -112,12 +105,10 @@ show(
 # %%
 show(
     readings.draw_beyond_chance,
-    means,
-    k=p.k,
+    readings.take_beyond_chance(networks, k, nulls),
     name="readings-beyond-chance",
     caption="Share of the way from random bases to perfect coupling, mean over pairs of different blocks and prompts, "
     "with 95 % intervals over prompts. The scale is linear up to 5 per cent and logarithmic beyond.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -130,11 +121,10 @@ show(
 # %%
 show(
     readings.draw_agreement,
-    agreement,
+    readings.take_agreement(networks, k),
     name="readings-agreement",
     caption="Spearman's rank correlation between variants over ordered pairs of different blocks of the trained model, "
     "mean over prompts; intervals are in the data.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -148,12 +138,11 @@ show(
 # %%
 show(
     readings.draw_choices,
-    choices,
+    readings.take_choices(measured, k, nulls),
     name="readings-choices",
     caption="Mean coupling by each choice, all else being equal within a group, with 95 % intervals over "
     "prompts; the data name the variant of each row. Ticks: random bases with each model's own singular values; the "
     "column gives those of the trained.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -165,12 +154,10 @@ show(
 # %%
 show(
     readings.draw_boundaries,
-    readings.take_boundaries(by_block),
-    null=null,
+    readings.take_boundaries(measured, k=k, nulls=nulls),
     name="readings-boundary",
     caption="Coupling, 1 minus the normalised mis-coupling, of each block with all others in both roles, for the two "
     "boundaries of the last block; mean over prompts with 95 % intervals.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -180,8 +167,8 @@ show(
 # trained model's singular values, and how far beyond those the trained model is (1 would be perfect coupling).
 
 # %% tags=["nbval-check-output"]
-summary = readings.take_summary(means, p.k)
+summary = readings.take_summary(networks, k, nulls)
 print(summary.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-remember("readings", readings.numbers_of(means, agreement, choices, p.k, len(texts)))
+remember("readings", readings.numbers_of(measured, k, nulls))

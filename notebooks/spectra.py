@@ -35,19 +35,17 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from companion.figures import spectra
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from companion.tables import effects
 from coupling_lib import provenance
 from coupling_lib.measures.random_bases import spectra_null
 from coupling_lib.measures.spectra import spectra_fits
-from coupling_lib.metrics.summaries import side_by_side
 
 p = parameters.check_parameters(
     globals(),
     declared=("model", "precision", "memory", "revision", "prompts", "k", "blocks", "token", "fit_from", "seed"),
 )
-command = provenance.papermill_command("spectra", vars(p))
+command = made_by(provenance.papermill_command("spectra", vars(p)))
 
 # %% [markdown]
 # ## Measurement
@@ -56,10 +54,10 @@ command = provenance.papermill_command("spectra", vars(p))
 # triplets, and for a few blocks all singular values.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
-whole = choices.spread_blocks(p, loaded.n_blocks, loaded.d_model, loaded.name)
-texts = cl.inputs_for(loaded, choices.chosen_prompts(p), seed=p.seed)
-trained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whole=tuple(whole))
+loaded = cl.load_model(model, precision=precision, memory=memory or None, revision=revision or None)
+whole = choices.spread_blocks(loaded, blocks, k)
+texts = cl.inputs_for(loaded, choices.chosen_prompts(prompts, seed), seed=seed)
+trained = cl.sweep(cl.measure_spectra, loaded, texts, k=k, token=token, whole=tuple(whole))
 
 # %% [markdown]
 # The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
@@ -68,17 +66,15 @@ trained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whol
 # %%
 del loaded
 loaded = cl.load_model(
-    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+    model, precision=precision, memory=memory or None, revision=revision or None, untrained=True, seed=seed
 )
-untrained = cl.sweep(cl.measure_spectra, loaded, texts, k=p.k, token=p.token, whole=tuple(whole))
+untrained = cl.sweep(cl.measure_spectra, loaded, texts, k=k, token=token, whole=tuple(whole))
 del loaded
 
-# %% tags=["hide-input"]
+# %%
 networks = {"untrained": untrained, "trained": trained}
-lines = {name: spectra_fits(ds, p.fit_from - 1 if p.fit_from else None) for name, ds in networks.items()}
-both, fits = side_by_side(**networks), side_by_side(**lines)
-nulls = side_by_side(**{name: spectra_null(ds, seed=p.seed) for name, ds in networks.items()})
-origin = provenance.line(untrained.attrs, trained.attrs, command=command)
+fits = {name: spectra_fits(ds, fit_from - 1 if fit_from else None) for name, ds in networks.items()}
+nulls = {name: spectra_null(ds, seed=seed) for name, ds in networks.items()}
 
 # %% [markdown]
 # ## The largest singular values
@@ -91,11 +87,10 @@ origin = provenance.line(untrained.attrs, trained.attrs, command=command)
 # %%
 show(
     spectra.draw_top,
-    spectra.take_top(both),
+    spectra.take_top(networks),
     name="spectra-top",
     caption="Largest singular values of each block's Jacobian: medians over prompts, with quartiles. The first ten in "
     "the network's colour, the next ones in another.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -109,12 +104,11 @@ show(
 # %%
 show(
     spectra.draw_inverse,
-    spectra.take_inverse(both, fits),
+    spectra.take_inverse(networks, fits),
     name="spectra-inverse",
     caption="Inverse of the largest singular value against depth: means over prompts with 95 % intervals, and"
     " the least-squares line over the blocks that it spans. R² is the mean over prompts, each with a line of "
     "its own, with its interval.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -128,11 +122,10 @@ show(
 # %%
 show(
     spectra.draw_whole,
-    spectra.take_whole(both),
+    spectra.take_whole(networks),
     name="spectra-whole",
     caption="All singular values of a few blocks: medians over prompts, with quartiles. The panel ends under the 2 % "
     "weakest values. The exponent a is that of the power law through the stronger half, mean over prompts.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -147,13 +140,12 @@ show(
 # %%
 show(
     spectra.draw_alignment,
-    spectra.take_alignment(both, nulls),
+    spectra.take_alignment(networks, nulls),
     name="spectra-alignment",
     caption="Stable rank; mean absolute cosine of left with right singular vectors; normalised coupling of a block with"
     " itself, left and right vectors exchanged (variant normalized_miscoupling of V'JU). Means over prompts "
     "with 95 % intervals; dashed: random bases with the same singular values, in closed form (middle) and "
     "from 3,000 draws with their standard error (right).",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -163,9 +155,8 @@ show(
 # and $R^2$ of the line through $1/\sigma_1$ with its interval.
 
 # %% tags=["nbval-check-output"]
-summary = spectra.summary_table(both, fits, nulls)
+summary = spectra.take_summary(networks, fits, nulls)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-found = effects.numbers(effects.of_spectra(networks, lines), "")
-remember("spectra", spectra.numbers_of(summary, both, fits, nulls) | found)
+remember("spectra", spectra.numbers_of(networks, fits, nulls))

@@ -37,18 +37,16 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from companion.figures import tokens as figures
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from companion.tables import effects
 from coupling_lib import provenance
 from coupling_lib.measures.parts import with_shared_part
-from coupling_lib.measures.random_bases import chance, drawn_null
+from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.tokens import token_comparisons, token_reports
-from coupling_lib.metrics.summaries import side_by_side
 
 _more = ("example", "prompts", "pair", "k", "tokens", "token_in", "token_out", "seed")
 p = parameters.check_parameters(globals(), declared=("model", "precision", "memory", "revision", *_more))
-command = provenance.papermill_command("tokens", vars(p))
+command = made_by(provenance.papermill_command("tokens", vars(p)))
 
 # %% [markdown]
 # ## Three comparisons
@@ -66,13 +64,13 @@ command = provenance.papermill_command("tokens", vars(p))
 # ones. The tokens that are compared then lie after the fixed input or before the fixed output.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None)
-choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-blocks = choices.chosen_pair(p, loaded.n_blocks, loaded.name)
-comparisons = token_comparisons(blocks, p.token_in, p.token_out)
-texts = cl.inputs_for(loaded, [p.example, *choices.chosen_prompts(p)], seed=p.seed)
+loaded = cl.load_model(model, precision=precision, memory=memory or None, revision=revision or None)
+choices.check_k(loaded, k)
+comparisons = token_comparisons(choices.chosen_pair(loaded, pair), token_in, token_out)
+between, within = token_reports(comparisons)
+texts = cl.inputs_for(loaded, [example, *choices.chosen_prompts(prompts, seed)], seed=seed)
 trained = {
-    name: cl.sweep(cl.measure_tokens, loaded, texts, k=p.k, tokens=p.tokens, **chosen)
+    name: cl.sweep(cl.measure_tokens, loaded, texts, k=k, tokens=tokens, **chosen)
     for name, chosen in comparisons.items()
 }
 
@@ -83,10 +81,10 @@ trained = {
 # %%
 del loaded
 loaded = cl.load_model(
-    p.model, precision=p.precision, memory=p.memory or None, revision=p.revision or None, untrained=True, seed=p.seed
+    model, precision=precision, memory=memory or None, revision=revision or None, untrained=True, seed=seed
 )
 untrained = {
-    name: cl.sweep(cl.measure_tokens, loaded, texts, k=p.k, tokens=p.tokens, **chosen)
+    name: cl.sweep(cl.measure_tokens, loaded, texts, k=k, tokens=tokens, **chosen)
     for name, chosen in comparisons.items()
 }
 del loaded
@@ -100,16 +98,9 @@ del loaded
 # direction. The *shared part* of the trained model is without it: $J - tI$ with singular vectors of its own
 # ([nulls](nulls.ipynb)).
 
-# %% tags=["hide-input"]
-reading = cl.VARIANTS["normalized_miscoupling"]
+# %%
 networks = {name: with_shared_part(untrained=untrained[name], trained=trained[name]) for name in comparisons}
-both = {name: side_by_side(**several) for name, several in networks.items()}
-nulls = {
-    name: cl.null_of(ds, reading.name, seed=p.seed).assign(draws=drawn_null(ds, reading.name, seed=p.seed))
-    for name, ds in trained.items()
-}
-between, within = token_reports(comparisons)
-origin = provenance.line(untrained[between[0]].attrs, trained[between[0]].attrs, command=command)
+nulls = {name: figures.random_tokens(trained[name], seed=seed) for name in comparisons}
 
 # %% [markdown]
 # ## Self-coupling
@@ -121,11 +112,9 @@ origin = provenance.line(untrained[between[0]].attrs, trained[between[0]].attrs,
 # %%
 show(
     figures.draw_grid,
-    figures.take_grid(both[between[0]], reading.name),
-    null=chance(nulls[between[0]]),
+    figures.take_grid(networks[between[0]], null=chance(nulls[between[0]])),
     name="tokens-self",
     caption=figures.grid_caption(trained[between[0]]),
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -137,11 +126,9 @@ show(
 # %%
 show(
     figures.draw_grid,
-    figures.take_grid(both[within[0]], reading.name),
-    null=chance(nulls[within[0]]),
+    figures.take_grid(networks[within[0]], null=chance(nulls[within[0]])),
     name="tokens-within",
     caption=figures.grid_caption(trained[within[0]]),
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -154,21 +141,17 @@ show(
 # %%
 show(
     figures.draw_grid,
-    figures.take_grid(both[between[1]], reading.name),
-    null=chance(nulls[between[1]]),
+    figures.take_grid(networks[between[1]], null=chance(nulls[between[1]])),
     name="tokens-input",
     caption=figures.grid_caption(trained[between[1]]),
-    provenance=origin,
 )
 
 # %%
 show(
     figures.draw_grid,
-    figures.take_grid(both[between[2]], reading.name),
-    null=chance(nulls[between[2]]),
+    figures.take_grid(networks[between[2]], null=chance(nulls[between[2]])),
     name="tokens-output",
     caption=figures.grid_caption(trained[between[2]]),
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -179,7 +162,7 @@ show(
 # model, their mean is a single draw and may lie anywhere in it, however narrow its interval over prompts.
 
 # %%
-summary = figures.take_summary(both, reading.name, nulls)
+summary = figures.take_summary(networks, nulls=nulls)
 show(
     figures.draw_summary,
     summary,
@@ -187,7 +170,6 @@ show(
     caption="Coupling between tokens, mean over all pairs of different tokens, for each kind of comparison; normalised "
     "mis-coupling taken from 1. Dots are prompts, bars 95 % intervals of their mean. Dashed: random "
     "directions, with the middle 95 % of single draws.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -195,17 +177,7 @@ show(
 
 # %% tags=["nbval-check-output"]
 table = figures.summary_table(summary)
-print(table[[*both[between[0]].network.values, "random bases"]].to_string(float_format="%.2f"))
+print(table[[*networks[between[0]], "random bases"]].to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-coupled = {
-    network: figures.named_couplings(summary, network, between=between, within=within)
-    for network in summary.network.values
-}
-remember(
-    "tokens",
-    figures.numbers_of(table, between=between, within=within)
-    | {"null-spread": effects.null_spread(p.k, 1)}
-    | effects.numbers(effects.of_tokens(coupled["trained"], coupled["untrained"]), "")
-    | effects.numbers(effects.of_shared_tokens(coupled), "shared"),
-)
+remember("tokens", figures.numbers_of(summary, k, between=between, within=within))

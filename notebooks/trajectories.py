@@ -34,19 +34,17 @@ seed: int = 0  # seed of the untrained weights and of the selection of prompts
 
 # %% tags=["hide-input"]
 from companion.figures import trajectories
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from companion.tables import effects
 from coupling_lib import provenance
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.trajectories import compare_trajectories
-from coupling_lib.metrics.summaries import side_by_side
 
 p = parameters.check_parameters(
     globals(),
     declared=("model", "others", "precision", "memory", "revision", "prompts", "token", "window", "turn", "seed"),
 )
-command = provenance.papermill_command("trajectories", vars(p))
+command = made_by(provenance.papermill_command("trajectories", vars(p)))
 
 # %% [markdown]
 # ## Measurement
@@ -56,20 +54,18 @@ command = provenance.papermill_command("trajectories", vars(p))
 
 # %%
 models = compare_trajectories(
-    [p.model, *other_models(p.others, besides=p.model)],
-    choices.chosen_prompts(p),
-    precision=p.precision,
-    memory=p.memory or None,
-    revision=p.revision or None,
-    token=p.token,
-    window=p.window,
-    seed=p.seed,
+    [model, *other_models(others, besides=model)],
+    choices.chosen_prompts(prompts, seed),
+    precision=precision,
+    memory=memory or None,
+    revision=revision or None,
+    token=token,
+    window=window,
+    seed=seed,
 )
 
-# %% tags=["hide-input"]
-both = side_by_side(**models[p.model])
-records = [dataset.attrs for networks in models.values() for dataset in networks.values()]
-origin = provenance.line(*records, command=command)
+# %%
+networks = models[model]
 
 # %% [markdown]
 # ## Straight, exponential, even
@@ -86,14 +82,12 @@ origin = provenance.line(*records, command=command)
 # long before training.
 
 # %%
-scores = trajectories.take_scores(models)
 show(
     trajectories.draw_scores,
-    scores,
+    trajectories.take_scores(models),
     name="trajectories-scores",
     caption="Scores of the last token's path from the embedding to the last block's output, one dot per prompt, with "
     "median and quartiles. Variances are the population's; expodistance is a squared coefficient of variation.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -104,14 +98,13 @@ show(
 # its entropy says how undecided the model would be if it stopped there.
 
 # %%
-marked = choices.chosen_turn(p, {name: networks["trained"].sizes["block"] for name, networks in models.items()})
-profiles = trajectories.of_each(trajectories.take_profiles, models, marked)
+marked = choices.chosen_turn(turn, {name: states["trained"].sizes["block"] for name, states in models.items()})
+profiles = trajectories.take_profiles(models, marked)
 show(
     trajectories.draw_profiles,
     profiles,
     name="trajectories-profiles",
-    caption=trajectories.profile_caption(profiles, found=p.turn < 0),
-    provenance=origin,
+    caption=trajectories.profile_caption(profiles, found=turn < 0),
 )
 
 # %% [markdown]
@@ -124,12 +117,11 @@ show(
 # %%
 show(
     trajectories.draw_paths,
-    trajectories.of_each(trajectories.take_paths, models),
+    trajectories.take_paths(models),
     name="trajectories-paths",
     caption="Tokens of one prompt in the principal components of the states that leave the last block, before the "
     "final norm. Paths end in a dot; the last token is the strong line in the colour of the text. A special token and "
     "one whose state is somewhere more than ten times as long as the median are left out.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -142,10 +134,10 @@ show(
 # `default`. The first table is of the trained model, the second of the untrained one.
 
 # %% tags=["nbval-check-output"]
-print(trajectories.readings_table(models[p.model]["trained"]).to_string(float_format="%.2f", na_rep=""))
+print(trajectories.take_conventions(networks["trained"]).to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["nbval-check-output"]
-print(trajectories.readings_table(models[p.model]["untrained"]).to_string(float_format="%.2f", na_rep=""))
+print(trajectories.take_conventions(networks["untrained"]).to_string(float_format="%.2f", na_rep=""))
 
 # %% [markdown]
 # ## In numbers
@@ -153,12 +145,8 @@ print(trajectories.readings_table(models[p.model]["untrained"]).to_string(float_
 # The table gives medians over prompts, in the default reading.
 
 # %% tags=["nbval-check-output"]
-summary = trajectories.summary_table(scores)
+summary = trajectories.take_summary(models)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-changes = effects.of_trajectories(models[p.model], tuple(trajectories.SCORES))
-remember(
-    "trajectories",
-    trajectories.numbers_of(summary, p.model) | {"prompts": both.sizes["prompt"]} | effects.numbers(changes, ""),
-)
+remember("trajectories", trajectories.numbers_of(networks))

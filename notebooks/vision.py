@@ -39,7 +39,7 @@ seed: int = 0  # seed of the untrained weights, of the choice of images and of t
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from companion.figures import depth, style, trajectories, vision, vision_model
-from companion.figures.show import remember, show
+from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from companion.tables import vit_grid
 from companion.tables.generalization import paper_figures
@@ -47,7 +47,6 @@ from coupling_lib import provenance
 from coupling_lib.inputs.images import patch_box
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.vision import measure_drop_path, measure_network
-from coupling_lib.metrics.summaries import side_by_side
 
 # %% tags=["hide-input"]
 p = parameters.check_parameters(
@@ -57,7 +56,7 @@ p = parameters.check_parameters(
         "seed",
     ),
 )
-command = provenance.papermill_command("vision", vars(p))
+command = made_by(provenance.papermill_command("vision", vars(p)))
 
 # %% [markdown]
 # ## A grid of trained models
@@ -74,13 +73,12 @@ command = provenance.papermill_command("vision", vars(p))
 # table `data/vit_grid.csv` holds every other variant as well.
 
 # %%
-reading = cl.VARIANTS["normalized_miscoupling"]
-grid = vit_grid.read_grid(p.table)
-of_grid = vit_grid.nearest_reading(grid, p.token, p.k, reading.name)
+grid = vit_grid.read_grid(table)
+of_grid = vit_grid.nearest_reading(grid, token, k, "normalized_miscoupling")
 paper = vit_grid.stated_r_squared(paper_figures())
 null_error = style.one_digit(vit_grid.null_error(of_grid))
-known = "as the grid's training recorded them" if p.table else f"known to within {null_error}"
-origin_of_grid = vit_grid.grid_provenance(grid, command, p.table)
+known = "as the grid's training recorded them" if table else f"known to within {null_error}"
+origin_of_grid = vit_grid.grid_provenance(grid, file=table)
 
 # %% [markdown]
 # ### Does coupling go with accuracy?
@@ -108,7 +106,7 @@ show(
 # %%
 show(
     vision.draw_accuracy_rates,
-    vision.take_accuracy(grid, of_grid),
+    vision.take_accuracy_rates(grid, of_grid),
     name="vision-accuracy-rates",
     caption="Test accuracy against coupling, a panel per rate of stochastic depth and a dot per weight decay; R² with "
     "its 95 % interval over models.",
@@ -129,7 +127,7 @@ show(
     name="vision-rate",
     caption="Coupling against the rate of stochastic depth at one weight decay, for the class token and the last "
     "patch. Line: mean over seeds (small dots); band: 95 % interval over images. Random bases: "
-    f"{known}{'' if p.table else ', derived from the recorded nulls'}.",
+    f"{known}{'' if table else ', derived from the recorded nulls'}.",
     provenance=origin_of_grid,
 )
 
@@ -161,25 +159,25 @@ print(trends.to_string(index=False, float_format="{:.3g}".format))
 # trained on other images than the chosen ones still answers to them; the names of the images are kept with the numbers.
 
 # %%
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None)
-drawn = choices.check_against_model(p, loaded.n_blocks, loaded.d_model, loaded.name)
-chosen = cl.load_images(p.pictures, loaded.hf.config, p.images, p.seed)
+loaded = cl.load_model(model, precision=precision, revision=revision or None)
+drawn = choices.chosen_blocks(loaded, blocks, k)
+chosen = cl.load_images(pictures, loaded.hf.config, images, seed)
 pixels = [picture.pixels for picture in chosen]
-patch = patch_box(loaded.hf.config, p.token, chosen[0].shown.shape)
-trained = measure_network(loaded, pixels, p.k, p.token)
-dropped = cl.sweep(measure_drop_path, loaded, pixels, rate=p.rate, draws=p.draws, k=p.k, token=p.token, seed=p.seed)
+patch = patch_box(loaded.hf.config, token, chosen[0].shown.shape)
+trained = measure_network(loaded, pixels, k, token)
+dropped = cl.sweep(measure_drop_path, loaded, pixels, rate=rate, draws=draws, k=k, token=token, seed=seed)
 del loaded
-loaded = cl.load_model(p.model, precision=p.precision, revision=p.revision or None, untrained=True, seed=p.seed)
-untrained = measure_network(loaded, pixels, p.k, p.token)
+loaded = cl.load_model(model, precision=precision, revision=revision or None, untrained=True, seed=seed)
+untrained = measure_network(loaded, pixels, k, token)
 del loaded
 
-# %% tags=["hide-input"]
+# %%
+networks = {"untrained": untrained, "trained": trained}
 depths, relations, paths = (
-    side_by_side(untrained=untrained[part], trained=trained[part]) for part in ("depth", "relations", "path")
+    {name: found[part] for name, found in networks.items()} for part in ("depth", "relations", "path")
 )
-null = chance(cl.null_of(trained["depth"], reading.name, seed=p.seed))
-nulls = cl.null_of(trained["relations"], reading.name, seed=p.seed)
-origin = provenance.line(untrained["depth"].attrs, trained["depth"].attrs, command=command)
+null = chance(cl.null_of(trained["depth"], "normalized_miscoupling", seed=seed))
+nulls = cl.null_of(trained["relations"], "normalized_miscoupling", seed=seed)
 
 # %% [markdown]
 # ### The matrices, beside the image
@@ -191,26 +189,21 @@ origin = provenance.line(untrained["depth"].attrs, trained["depth"].attrs, comma
 # %%
 show(
     vision_model.draw_image,
-    depth.take_matrices(depths, drawn, p.k),
-    picture=chosen[0].shown,
-    patch=patch,
+    vision_model.take_image(depths, chosen[0].shown, patch, drawn),
     name="vision-matrices",
     caption=f"Coupling matrices of pairs of blocks for the image on the left ({chosen[0].name}), relative to the "
-    f"largest singular value of the row's Jacobian; token position {p.token}"
+    f"largest singular value of the row's Jacobian; token position {token}"
     f"{' (framed)' if patch else ''}. One scale, ending at the largest entry between different blocks.",
-    provenance=origin,
 )
 
 # %%
 show(
     depth.draw_map,
-    depth.take_pairs(depths, reading.name, p.k),
-    null=null,
+    depth.take_map(depths, null=null),
     name="vision-mismatch",
-    caption=f"Normalised mis-coupling of every pair of blocks at token position {p.token}, mean over {p.images} "
+    caption=f"Normalised mis-coupling of every pair of blocks at token position {token}, mean over {images} "
     "images. The more a square stands out from the page, the more coupling; a block with itself (grey) has no "
     "mis-coupling by construction.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -224,12 +217,11 @@ show(
 # %%
 show(
     vision_model.draw_relations,
-    vision_model.take_relations(relations, nulls, reading.name, p.k),
+    vision_model.take_relations(relations, nulls=nulls),
     name="vision-relations",
     caption="Coupling between blocks at single tokens and from one token to another, both orders. One dot per image, "
     "mean over pairs of different blocks; bars are 95 % intervals of the mean over images. Dashed: random "
     "directions with the same singular values.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -242,12 +234,10 @@ show(
 # %%
 show(
     vision_model.draw_drop_path,
-    vision_model.take_drop_path(dropped),
-    null=null,
+    vision_model.take_drop_path(dropped, null),
     name="vision-drop-path",
     caption="Coupling of the trained model with stochastic depth off, as everywhere else, and left on. One dot per "
     "image, or per image and draw; bars are 95 % intervals over images.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -260,11 +250,10 @@ show(
 # %%
 show(
     trajectories.draw_scores,
-    trajectories.take_scores({paths.attrs["model"]: {"untrained": untrained["path"], "trained": trained["path"]}}),
+    trajectories.take_scores(paths),
     name="vision-trajectories",
-    caption=f"Line-shape score, expodistance and equidistance of the path of token {p.token}, one dot per image; bar "
+    caption=f"Line-shape score, expodistance and equidistance of the path of token {token}, one dot per image; bar "
     "and tick are quartiles and median.",
-    provenance=origin,
 )
 
 # %%
@@ -272,9 +261,8 @@ show(
     trajectories.draw_profiles,
     trajectories.take_profiles(paths),
     name="vision-profiles",
-    caption=f"Norm, step length and line-shape score in windows against depth, token {p.token}: medians with "
+    caption=f"Norm, step length and line-shape score in windows against depth, token {token}: medians with "
     "quartiles over images.",
-    provenance=origin,
 )
 
 # %% [markdown]
@@ -283,15 +271,10 @@ show(
 # The table gives the mean coupling over all pairs of different blocks with its 95 % interval over images.
 
 # %% tags=["nbval-check-output"]
-summary = vision_model.summary(depths, reading.name, p.k, null)
+summary = vision_model.take_summary(depths, null=null)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-of_model = vision_model.numbers_of(
-    summary,
-    vision_model.take_relations(relations, nulls, reading.name, p.k),
-    vision_model.take_drop_path(dropped),
-    null,
-)
-of_table = {} if p.table else vit_grid.numbers_of(grid, of_grid, p.model)
+of_model = vision_model.numbers_of(depths, relations, dropped, null, nulls)
+of_table = {} if table else vit_grid.numbers_of(grid, of_grid, model)
 remember("vision", of_table | of_model)

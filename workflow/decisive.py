@@ -26,7 +26,6 @@ from companion.tables.generalization import DECISIVE_MODELS, figure_1a
 from coupling_lib import paths, provenance
 from coupling_lib.errors import CouplingError
 from coupling_lib.measures.nulls import measure_decisive
-from coupling_lib.metrics.summaries import side_by_side
 
 
 def measure(name: str, n_prompts: int, precision: str, seed: int = 0) -> dict:
@@ -79,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"  not measured here: {error}\n  {value}; measure with: python workflow/decisive.py {name}\n")
             continue
         measured += 1
-        table = nulls.take_decisive({name: side_by_side(**found)}, digitised)
+        table = nulls.take_decisive({name: found}, digitised)
         print(printed(table), conclusion(table), sep="\n", end="\n\n", flush=True)
         target = paths.RESULTS / Path(name).name / "decisive.csv"
         target.parent.mkdir(parents=True, exist_ok=True)

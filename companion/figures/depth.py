@@ -8,87 +8,117 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from companion.figures import circle, parts, style
-from companion.figures.labels import coupling_label, mismatch_label
+from companion.figures import circle, parts, style, take
+from companion.figures.labels import mismatch_label
+from companion.figures.take import VARIANT, K, Networks, Null, of_models, of_networks
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.summaries import both_ways, cells, interval, side_by_side, with_ends
+from coupling_lib.measures.parts import with_shared_part
+from coupling_lib.metrics.summaries import apart, both_ways, cells, interval, joined, with_ends
 from coupling_lib.models.registry import by_size
 
 PAIR = {"block_1": "block_jacobian", "block_2": "block_vectors"}
 
 
-def pair_mismatches(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
+def pair_mismatches(both: xr.Dataset, variant: str, k: K) -> xr.DataArray:
     """Select each prompt's mismatch of all pairs of blocks, NaN where a block meets itself."""
+    k = take.chosen_k(both, k)
     label = mismatch_label(variant, k)
-    if k not in ds.k:
-        raise ParameterError(f"k is {k!r}; measured were {', '.join(map(str, ds.k.values))}; take one of them")
-    if ds.sizes["block_1"] < 2:
+    if both.sizes["block_1"] < 2:
         raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
-    pairs = ds[variant].sel(k=k, drop=True).where(ds.block_1 != ds.block_2).astype(float)
-    return _from_one(pairs).assign_attrs(label=label)
+    return _from_one(apart(both[variant].sel(k=k, drop=True))).assign_attrs(label=label)
 
 
-def take_pairs(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
+@of_networks
+def take_map(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> xr.DataArray:
     """Select the mismatch of all pairs of blocks, mean over prompts."""
-    return pair_mismatches(ds, variant, k).mean("prompt", keep_attrs=True)
+    pairs = pair_mismatches(both, variant, k).mean("prompt", keep_attrs=True)
+    return pairs.assign_attrs(null=take.null_beside(both, variant, k, null))
 
 
-def take_graph(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
+@of_networks
+def take_graph(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> xr.DataArray:
     """Select the coupling of all pairs of blocks, each once: mean of both directions and over prompts."""
-    one_way = 1 - take_pairs(ds, variant, k).rename(block_jacobian="block_a", block_vectors="block_b")
-    return both_ways(one_way).assign_attrs(label=coupling_label(variant, k))
+    mismatches = pair_mismatches(both, variant, k).mean("prompt")
+    one_way = 1 - mismatches.rename(block_jacobian="block_a", block_vectors="block_b")
+    return both_ways(one_way).assign_attrs(take.notes_on(both, variant, k, null))
 
 
-def take_distribution(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
+@of_networks
+def take_distribution(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> xr.Dataset:
     """Select each prompt's coupling: `all_pairs`, and by `distance` between blocks, with its interval over prompts."""
-    all_pairs = 1 - pair_mismatches(ds, variant, k).mean(PAIR.values())
-    apart = 1 - ds.by_distance.sel(variant=variant, k=k, drop=True).isel(distance=slice(1, None)).astype(float)
-    curves = {"all_pairs": all_pairs, "by_distance": apart, **interval(apart)}
-    return xr.Dataset(curves, attrs={"label": coupling_label(variant, k)})
+    all_pairs = 1 - pair_mismatches(both, variant, k).mean(PAIR.values())
+    curve = 1 - _by_distance(both, variant, k)
+    variables = {"all_pairs": all_pairs, "by_distance": curve, **interval(curve)}
+    return xr.Dataset(variables, attrs=take.notes_on(both, variant, k, null))
 
 
-def take_models(models: Mapping[str, Mapping[str, xr.Dataset]], variant: str, k: int) -> dict[str, xr.Dataset]:
-    """Select pairs, and coupling by distance with its interval, of several models' untrained and trained networks."""
-    found = {}
-    for name, states in models.items():
-        both = side_by_side(**states)
-        curves = take_distribution(both, variant, k)
-        found[name] = curves[["mean", "low", "high"]].assign(mismatch=take_pairs(both, variant, k))
+@of_models
+def take_models(
+    models: Mapping[str, Networks], variant: str = VARIANT, k: K = None, null: Null = None
+) -> dict[str, xr.Dataset]:
+    """Select pairs, and coupling by distance with its interval, of several models; the null is that of the first."""
+    null, found = take.null_beside(next(iter(models.values())), variant, k, null), {}
+    for name, networks in models.items():
+        curves = take_distribution(networks, variant, k, null)
+        found[name] = curves[["mean", "low", "high"]].assign(mismatch=take_map(networks, variant, k, null))
     return found
 
 
-def take_matrices(ds: xr.Dataset, blocks: Sequence[int], k: int) -> xr.DataArray:
-    r"""Select the first prompt's $|A_{ll'}|/\sigma_1(J_l)$ of some blocks."""
-    if k > ds.sizes["row"]:
-        raise ParameterError(f"k is {k!r}; matrices were measured up to {ds.sizes['row']}; take a smaller k")
-    chosen = ds.matrix.isel(block_1=list(blocks), block_2=list(blocks), row=slice(k), column=slice(k))
-    relative = abs(chosen / ds.singular_values.isel(prompt=0, rank=0, drop=True)).rename("entry")
+@of_networks
+def take_matrices(both: xr.Dataset, blocks: Sequence[int] | None = None, k: K = None) -> xr.DataArray:
+    r"""Select the first prompt's $|A_{ll'}|/\sigma_1(J_l)$ of some blocks, by default of up to eight in the middle."""
+    k = take.chosen_k(both, None) if k is None else k
+    if k > both.sizes["row"]:
+        raise ParameterError(f"k is {k!r}; matrices were measured up to {both.sizes['row']}; take a smaller k")
+    blocks = take.middle_blocks(both.sizes["block_1"]) if blocks is None else list(blocks)
+    chosen = both.matrix.isel(block_1=blocks, block_2=blocks, row=slice(k), column=slice(k))
+    relative = abs(chosen / both.singular_values.isel(prompt=0, rank=0, drop=True)).rename("entry")
     return _from_one(relative).assign_coords(row=np.arange(k) + 1, column=np.arange(k) + 1)
 
 
-def take_summary(summaries: xr.Dataset, k: int, null: float) -> pd.DataFrame:
-    """Tabulate coupling in a few numbers: networks of `depth_summary` side by side, and random bases."""
-    every, near = (summaries.sel(k=k, pairs=pairs).astype(float) for pairs in ("all pairs", "neighbours"))
+@of_models
+def take_matrices_of(models: Mapping[str, Networks], blocks: Sequence[int] | None = None, k: K = None) -> xr.DataArray:
+    """Select what `take_matrices` does of several models' trained networks, ordered by size; NaN for missing blocks."""
+    found = []
+    for name in by_size(models):
+        ds = models[name][take.decisive(models[name])]
+        there = None if blocks is None else [block for block in blocks if block < ds.sizes["block_1"]]
+        found.append(take_matrices({name: ds}, there, k))
+    return xr.concat(found, "network", join="outer", combine_attrs="drop")
+
+
+@of_networks
+def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> pd.DataFrame:
+    """Tabulate coupling in a few numbers, of each network and of random bases."""
+    from coupling_lib.measures.depth import depth_summary  # drawing needs no torch, and this does
+
+    summaries = joined({name: depth_summary(ds, variant) for name, ds in take.by_name(both).items()}, "network")
+    every, near = (summaries.sel(k=take.chosen_k(both, k), pairs=pairs) for pairs in ("all pairs", "neighbours"))
     columns = {"all pairs": every["mean"], "low": every.low, "high": every.high, "neighbours": near["mean"]}
     table = pd.DataFrame({name: one.values for name, one in columns.items()}, index=list(summaries.network.values))
-    table.loc["random bases"] = [1 - null, np.nan, np.nan, 1 - null]
+    chance = 1 - take.null_beside(both, variant, k, null)
+    table.loc["random bases"] = [chance, np.nan, np.nan, chance]
     return table
 
 
-def numbers_of(summary: pd.DataFrame) -> dict[str, float]:
-    """Name the numbers of a summary as the book quotes them."""
+def numbers_of(networks: Networks, variant: str = VARIANT, k: K = None, null: Null = None) -> dict[str, float]:
+    """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
+    from companion.tables import effects
+
+    trained = networks[style.TRAINED]
+    k, blocks, null = take.chosen_k(trained, k), trained.sizes["block_1"], take.null_beside(networks, variant, k, null)
+    summary = take_summary(with_shared_part(**networks), variant, k, null)
     names = with_ends("coupling-{}", "all pairs") | {"neighbours": "neighbours-{}"}
     found = cells(summary.drop(index="random bases"), names)
-    return found | {"coupling-null": summary.at["random bases", "all pairs"]}
-
-
-def take_matrices_of(models: Mapping[str, Mapping[str, xr.Dataset]], blocks: Sequence[int], k: int) -> xr.DataArray:
-    """Select what `take_matrices` does of several trained models, ordered by size; NaN for blocks that one lacks."""
-    found = []
-    for name in by_size(models):
-        ds = side_by_side(**{name: models[name]["trained"]})
-        found.append(take_matrices(ds, [block for block in blocks if block < ds.sizes["block_1"]], k))
-    return xr.concat(found, "network", join="outer")
+    found |= effects.numbers(effects.of_depth(networks, variant, k), "")
+    found |= effects.numbers(effects.of_shared_depth(networks, variant, k), "shared")
+    return found | {
+        "coupling-null": 1 - null,
+        "coupling-null-error": null.error,
+        "prompts": trained.sizes["prompt"],
+        "null-spread": effects.null_spread(k, blocks * (blocks - 1) // 2),
+        "neighbours-spread": effects.null_spread(k, blocks - 1),
+    }
 
 
 def draw_matrices(matrices: xr.DataArray) -> Figure:
@@ -106,32 +136,32 @@ def tile(row: Sequence[Axes], matrices: xr.DataArray) -> None:
     parts.colour_bar(row, image, f"{label},  $K={matrices.sizes['row']}$", extend="max")
 
 
-def draw_map(pairs: xr.DataArray, null: float) -> Figure:
+def draw_map(pairs: xr.DataArray) -> Figure:
     """Draw the mismatch of every pair, mean over prompts, on one scale; what stands out couples."""
     figure, row = parts.panels(pairs.network.values, 1.0, square=True)
-    _draw_maps(row, list(pairs), null, pairs.label)
+    _draw_maps(row, list(pairs), pairs.null, pairs.label)
     return figure
 
 
-def draw_graph(coupling: xr.DataArray, null: float, beyond: bool = False) -> Figure:
+def draw_graph(coupling: xr.DataArray, beyond: bool = False) -> Figure:
     """Draw blocks on a circle, joined by coupling, or by what of it is `beyond` chance (figures 1c to 1e)."""
-    weights, names = coupling - beyond * (1 - null), coupling.network.values
+    null, names = coupling.null, coupling.network.values
     inks = [style.dataset_colour(name, place) for place, name in enumerate(names)]
     if beyond:
         excess = "coupling of two transformer blocks, beyond that of random bases"
-        return circle.circles(names, weights, inks, {}, excess, "+.2f")
+        return circle.circles(names, coupling - (1 - null), inks, {}, excess, "+.2f")
     samples = {f"{1 - null:.2f} (random bases)": 1 - null}
-    return circle.circles(names, weights, inks, samples, f"{coupling.label}, mean of both directions and over prompts")
+    return circle.circles(names, coupling, inks, samples, f"{coupling.label}, mean of both directions and over prompts")
 
 
-def draw_distribution(coupling: xr.Dataset, null: float) -> Figure:
+def draw_distribution(coupling: xr.Dataset) -> Figure:
     """Draw coupling prompt by prompt, and against the distance between blocks with its 95 % interval."""
     figure, (left, right) = parts.panels(["", ""], 3.1, sharey=True)
     for place, (_, ink, one) in enumerate(parts.networks(coupling)):
         parts.strip(left, place, one.all_pairs, ink)
     parts.bands(right, coupling, "distance", marker="o", markersize=3.5)
     for axes in (left, right):
-        parts.chance(axes, null)
+        parts.chance(axes, coupling.null)
     left.set_xticks(range(coupling.sizes["network"]), coupling.network.values)
     left.set(
         xlim=(-0.6, coupling.sizes["network"] - 0.4), xlabel="all pairs, one dot per prompt", ylabel=coupling.label
@@ -141,7 +171,7 @@ def draw_distribution(coupling: xr.Dataset, null: float) -> Figure:
     return figure
 
 
-def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
+def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
     """Draw trained models' pairs on one scale, and coupling against distance; dotted: untrained (figure 20)."""
     columns, first = min(len(models), 4), next(iter(models.values()))
     rows = -(-len(models) // columns)
@@ -149,14 +179,17 @@ def draw_models(models: Mapping[str, xr.Dataset], null: float) -> Figure:
     figure = Figure(figsize=(style.WIDTH, height + 2.8), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(height, 2.8))
     shown, (axes, right) = parts.in_rows(above, len(models), columns), parts.narrow(below)
-    _draw_maps(shown, [both.mismatch.sel(network="trained") for both in models.values()], null, first.mismatch.label)
+    trained = {name: both.sel(network=take.decisive(both.network.values)) for name, both in models.items()}
+    _draw_maps(shown, [one.mismatch for one in trained.values()], first.null, first.mismatch.label)
     for position, (name, both) in enumerate(models.items()):
         shown[position].set_title(style.short_name(name))
         ink, marker = style.model_look(name, position)
         look = {"marker": marker, "markersize": 3.5, "label": style.short_name(name)}
-        parts.band(axes, both.sel(network="trained"), "distance", ink, **look)
-        axes.plot(both.distance, both["mean"].sel(network="untrained"), color=ink, linewidth=1.2, linestyle=":")
-    parts.chance(axes, null)
+        parts.band(axes, trained[name], "distance", ink, **look)
+        if style.UNTRAINED in both.network:
+            blank = both["mean"].sel(network=style.UNTRAINED)
+            axes.plot(both.distance, blank, color=ink, linewidth=1.2, linestyle=":")
+    parts.chance(axes, first.null)
     axes.plot([], [], color=style.colour("text"), linewidth=1.2, linestyle=":", label="untrained")
     parts.block_axis(axes, "distance $|l-l'|$ between blocks")
     axes.set_ylabel(first.label)
@@ -170,6 +203,12 @@ def _draw_maps(row: Sequence[Axes], maps: Sequence[xr.DataArray], null: float, l
         parts.pair_axes([axes], one.block_vectors.values)
         axes.set_ylabel(axes.get_ylabel() if axes.get_subplotspec().is_first_col() else "")
     parts.maps(row, [one.transpose(*PAIR.values()) for one in maps], null, f"{label},  mean over prompts")
+
+
+def _by_distance(both: xr.Dataset, variant: str, k: K) -> xr.DataArray:
+    """Select each prompt's mismatch by the distance between blocks, from 1."""
+    at = both.by_distance.sel(variant=variant, k=take.chosen_k(both, k), drop=True)
+    return at.isel(distance=slice(1, None)).astype(float)
 
 
 def _from_one(values: xr.DataArray) -> xr.DataArray:

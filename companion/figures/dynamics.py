@@ -5,7 +5,8 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from companion.figures import parts, style
+from companion.figures import parts, style, take
+from companion.figures.take import Measured, of_networks
 from companion.tables import effects
 from coupling_lib.metrics.summaries import cells, from_one, interval, joined, quartiles, with_ends
 
@@ -25,6 +26,7 @@ _BOOK = with_ends("product-{}", "product") | {
 """Under which name the book quotes a column of the summary, for a network."""
 
 
+@of_networks
 def take_carried(both: xr.Dataset, quantity: str = "cosine") -> xr.Dataset:
     """Select how products of I + J_l carry states (cosine or norm ratio): from the embedding on, and to the last."""
     name = quantity.replace(" ", "_")
@@ -37,29 +39,34 @@ def take_carried(both: xr.Dataset, quantity: str = "cosine") -> xr.Dataset:
     return interval(joined(routes, "route")).assign_attrs(quantity=quantity)
 
 
-def take_readings(both: xr.Dataset) -> xr.Dataset:
-    """Select how each reading of the linearised network agrees with the last state, in direction and in length."""
+@of_networks
+def take_routes(both: xr.Dataset) -> xr.Dataset:
+    """Select how each way to linearise the network agrees with the last state, in direction and in length."""
     return interval(joined({"cosine": both.end_cosine, "norm ratio": both.end_norm_ratio}, "quantity"))
 
 
+@of_networks
 def take_remainders(both: xr.Dataset) -> xr.Dataset:
     """Select how much of a block is linear, and where the last state comes from (level 0 is the embedding)."""
     linear = from_one(both.linear_norm_ratio.rename(block="level"), "level")
     return interval(joined({"linear part": linear, "share of last state": both.contribution}, "quantity"))
 
 
+@of_networks
 def take_growth(both: xr.Dataset) -> xr.Dataset:
     """Select growth along every shared direction, as natural logarithms."""
     growth = joined({kind: both[f"growth_{kind}"] for kind in GROWTH}, "kind").astype(float)
     return quartiles(from_one(growth, "direction"))
 
 
+@of_networks
 def take_directions(both: xr.Dataset) -> xr.DataArray:
     """Select the growth per block along every shared direction, predicted twice and measured: medians, as factors."""
     final = take_growth(both)["median"].isel(level=-1, drop=True).sel(kind=["singular", "along", "response"])
     return np.exp(final / both.sizes["block"]).rename("growth_per_block")
 
 
+@of_networks
 def take_left_right(both: xr.Dataset) -> xr.Dataset:
     """Select the cosine of each left singular vector with its right one, with its sign, and its mean over ranks."""
     cosine = from_one(both.left_right_cosine.mean("prompt"), "block", "rank")
@@ -85,14 +92,14 @@ def draw_carried(carried: xr.Dataset) -> Figure:
     return figure
 
 
-def draw_readings(readings: xr.Dataset) -> Figure:
-    """Draw how each reading of the linearised network agrees with the last state: direction left, length right."""
+def draw_routes(routes: xr.Dataset) -> Figure:
+    """Draw how each way to linearise the network agrees with the last state: direction left, length right."""
     titles = {"cosine": "Cosine with the last state", "norm ratio": "Length relative to it"}
     figure, row = parts.panels([*titles.values()], 2.9, plain=True, named=True, sharey=True)
-    names = readings.reading.values
+    names = routes.reading.values
     for axes, quantity in zip(row, titles, strict=True):
-        for position, (name, ink, one) in enumerate(parts.networks(readings.sel(quantity=quantity))):
-            height = np.arange(len(names)) + 0.22 * (position - (readings.sizes["network"] - 1) / 2)
+        for position, (name, ink, one) in enumerate(parts.networks(routes.sel(quantity=quantity))):
+            height = np.arange(len(names)) + 0.22 * (position - (routes.sizes["network"] - 1) / 2)
             axes.plot(one["mean"], height, "o", color=ink, markersize=4.5, label=name)
             axes.hlines(height, one.low, one.high, color=ink, linewidth=1.6)
         parts.rows_axis(axes, names, room=0.5)
@@ -168,7 +175,8 @@ def draw_left_right(cosines: xr.Dataset) -> Figure:
     return figure
 
 
-def summary(both: xr.Dataset) -> pd.DataFrame:
+@of_networks
+def take_summary(both: xr.Dataset) -> pd.DataFrame:
     """Condense linear dynamics to a few numbers: means over prompts, and medians of growth per block."""
     product = interval(both.end_cosine.sel(reading="product"))
     logs = {kind: both[f"growth_{kind}"].isel(level=-1, direction=0) for kind in ("singular", "response")}
@@ -187,11 +195,12 @@ def summary(both: xr.Dataset) -> pd.DataFrame:
     return pd.DataFrame({name: values.values for name, values in columns.items()}, index=both.network.values)
 
 
-def numbers_of(both: xr.Dataset) -> dict[str, float]:
+def numbers_of(measured: Measured) -> dict[str, float]:
     """Name the numbers that the book quotes."""
+    both = take.side_by_side(measured)
     found = {"prompts": both.sizes["prompt"]} | effects.numbers(effects.of_dynamics(both.sel(network="trained")), "")
     for network, _, one in parts.networks(both):
         errors = one.null_cosine_error.isel(level=-1).values
         found[f"product-null-{network}-error"] = np.sqrt(np.sum(errors**2)) / len(errors)
         found[f"linear-part-{network}"] = one.linear_norm_ratio.median().item()
-    return found | cells(summary(both), _BOOK)
+    return found | cells(take_summary(both), _BOOK)

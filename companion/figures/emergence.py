@@ -14,8 +14,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
-from companion.figures import circle, parts, style
+from companion.figures import circle, parts, style, take
 from companion.figures.labels import coupling_label
+from companion.figures.take import VARIANT, K, Measured, of_one
 from coupling_lib.measures.parts import SHARED, shared_parts
 from coupling_lib.metrics.summaries import both_ways, from_one, interval, joined, pair_couplings, quartiles
 from coupling_lib.models.registry import by_size
@@ -34,8 +35,10 @@ PROFILES = {
 _BLOCKS = ["block_1", "block_2"]
 
 
-def take_coupling(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
+@of_one
+def take_coupling(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> xr.Dataset:
     """Select mean coupling, that of random bases, and how good the model was, at each step."""
+    k = take.chosen_k(ds, k)
     null = {"random_bases": 1 - ds["null"], "random_bases_error": ds.null_error, "progress": ds.progress}
     found = interval(pair_couplings(ds, variant, k).mean(_BLOCKS)).assign(null).sel(k=k, drop=True)
     for part in shared_parts(variant, shared=ds).values():
@@ -46,8 +49,10 @@ def take_coupling(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     return found.assign_attrs(label=coupling_label(variant, k), progress_label=ds.attrs.get("progress_label", ""))
 
 
-def take_locality(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
+@of_one
+def take_locality(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> xr.Dataset:
     """Select coupling against the distance between blocks, from 1, and of blocks at least half the depth apart."""
+    k = take.chosen_k(ds, k)
     couplings, apart = pair_couplings(ds, variant, k), abs(ds.block_1 - ds.block_2)
     by_distance = couplings.assign_coords(distance=apart).groupby("distance").mean().isel(distance=slice(1, None))
     far = couplings.where(apart >= max(1, ds.sizes["block_1"] // 2)).mean(_BLOCKS)
@@ -56,8 +61,10 @@ def take_locality(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
     return found.assign_attrs(label=coupling_label(variant, k))
 
 
-def take_graphs(ds: xr.Dataset, variant: str, k: int, middle: int | None = None) -> xr.DataArray:
+@of_one
+def take_graphs(ds: xr.Dataset, variant: str = VARIANT, k: K = None, middle: int | None = None) -> xr.DataArray:
     """Select coupling at three steps, mean of both directions: the first, the `middle` (most coupled), the last."""
+    k = take.chosen_k(ds, k)
     couplings = pair_couplings(ds, variant, k)
     between = couplings.mean(["prompt", *_BLOCKS])[1:-1]
     inner = [] if not between.size else [1 + int(between.values.argmax())]
@@ -69,6 +76,7 @@ def take_graphs(ds: xr.Dataset, variant: str, k: int, middle: int | None = None)
     return found.assign_attrs(label=coupling_label(variant, k), null=null)
 
 
+@of_one
 def take_scores(ds: xr.Dataset, centres: Sequence[int] = ()) -> xr.Dataset:
     """Select line-shape score and expodistance of the whole depth and of some windows (first, middle and last)."""
     known, width = ds.centre.values, int(ds.attrs["window"])
@@ -83,6 +91,7 @@ def take_scores(ds: xr.Dataset, centres: Sequence[int] = ()) -> xr.Dataset:
     return quartiles(values.astype(float)).assign_attrs(window=width)
 
 
+@of_one
 def take_profiles(ds: xr.Dataset) -> xr.Dataset:
     """Select norm by level, and line-shape score and expodistance by the middle block of a window, from 1."""
     found = {}
@@ -92,30 +101,33 @@ def take_profiles(ds: xr.Dataset) -> xr.Dataset:
     return joined(found, "quantity")
 
 
-def take_models(models: Mapping[str, xr.Dataset], variant: str, k: int) -> dict[str, xr.Dataset]:
+def take_models(measured: Measured, variant: str = VARIANT, k: K = None) -> dict[str, xr.Dataset]:
     """Select mean coupling, and line-shape score and expodistance of the whole depth, of models ordered by size."""
-    found = {}
+    models = {name: take.the_only(runs) for name, runs in take.by_model(measured).items()}
+    k, found = take.chosen_k(next(iter(models.values())), k), {}
     for name in by_size(models):
         ds = models[name]
         coupling = take_coupling(ds, variant, k)[["mean", "low", "high"]].rename(mean="middle")
         scores = quartiles(ds[[*SCORES]].to_dataarray("quantity").astype(float)).rename(median="middle")
         joined = xr.concat([coupling.expand_dims(quantity=["coupling"]), scores], dim="quantity")
         found[name] = joined.transpose("quantity", "step").assign_attrs(label=coupling_label(variant, k))
-    return found
+    return take.kept(found, take.records_of(models))
 
 
-def take_summary(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
+@of_one
+def take_summary(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> pd.DataFrame:
     """Select emergence in a few numbers per step."""
-    table, progress = _table(ds, variant, k), ds.attrs.get("progress_label", "")
+    table, progress = _table(ds, variant, take.chosen_k(ds, k)), ds.attrs.get("progress_label", "")
     names = {"shared": SHARED} if "shared" in table else {}
     names |= {"random_bases": "random bases"} | SCORES | {"progress": _word(progress)}
     return table[["coupling", "low", "high", *names]].rename(columns=names)
 
 
-def numbers_of(ds: xr.Dataset, variant: str, k: int, others: "OtherRuns") -> dict[str, float]:
+def numbers_of(ds: xr.Dataset, others: "OtherRuns", variant: str = VARIANT, k: K = None) -> dict[str, float]:
     """Give the numbers that prose about emergence quotes, and the effects that verdicts rest on."""
     from companion.tables import effects  # drawing needs no torch, and this does
 
+    k = take.chosen_k(ds, k)
     table, found = _table(ds, variant, k).reset_index(), {"prompts": ds.sizes["prompt"], "scatter": others.scatter}
     steps = {"first": 0, "peak": int(table.coupling.argmax()), "last": -1}
     if "shared" in table:

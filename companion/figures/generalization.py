@@ -11,17 +11,26 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from companion.figures import parts, scatter, style
+from companion.tables import correlations
 from companion.tables.generalization import SCORES
 from companion.tables.regression import predicted
+from companion.tables.regularised import difference_table
 from coupling_lib.metrics.statistics import beyond_width, cleared, width_curve
 
 REST = ["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]
 TASKS = (*REST, "GSM8K")
 COUPLING = "coupling relative to its null"
+READING = "normalized_miscoupling_k10_relative"
+"""The column of the suite that is its coupling where no other is asked for."""
 _ARCHITECTURES = {"neox": ("GPT-NeoX", "o", "nano-neox"), "llama": ("Llama", "s", "nano-llama")}
 """By architecture: what it is called, its marker, and the family whose colour it has."""
 KS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}
 """Numbers of singular vectors at which the suite is measured, and how a figure says them."""
+LABELS = {
+    "The paper's figure 1a": ("coupling, digitised", "mean of six benchmarks (%)"),
+    "The suite": (COUPLING, "minus validation loss"),
+}
+"""Points to which shapes are fitted, and how their axes are called."""
 _CHANGES = {
     "coupling": (r"coupling $1-\tilde m$", 1, "+.2f"),
     "validation_loss": ("validation loss (nats per token)", 1, "+.3f"),
@@ -41,20 +50,31 @@ def take_paper(points: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def take_suite(suite: pd.DataFrame, coupling: str) -> pd.DataFrame:
+def take_suite(suite: pd.DataFrame, coupling: str = READING) -> pd.DataFrame:
     """Select every checkpoint's model, training, scores, and one reading of coupling."""
     columns = ["model", "architecture", "width", "blocks", "parameters", "step", "tokens", "final"]
     return suite[[*columns, "validation_loss", *SCORES.values(), coupling]]
 
 
-def take_sign(signs: pd.DataFrame, suite: pd.DataFrame, coupling: str) -> pd.DataFrame:
+def take_sign(signs: pd.DataFrame, suite: pd.DataFrame, coupling: str = READING) -> pd.DataFrame:
     """Select the correlation at each step, and the coupling and loss of all checkpoints."""
     points = suite[["model", "step", "tokens", "validation_loss", coupling]]
     return pd.concat([signs.assign(panel="left"), points.assign(panel="right")], ignore_index=True)
 
 
-def take_rivals(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Stack what rivals explain of each score."""
+def take_sizes(suite: pd.DataFrame, coupling: str = READING) -> pd.DataFrame:
+    """Select what `take_suite` does."""
+    return take_suite(suite, coupling)
+
+
+def take_variants(last: pd.DataFrame, score: str = "negative_loss") -> pd.DataFrame:
+    """Correlate every reading at every K with a score, as it is and relative to its null."""
+    return correlations.variant_table(last, score)
+
+
+def take_rivals(last: pd.DataFrame, coupling: str = READING) -> pd.DataFrame:
+    """Stack what coupling and its rivals explain of each score."""
+    tables = {label: correlations.rival_table(last, column, coupling) for label, column in SCORES.items()}
     return pd.concat(tables, names=["score"]).reset_index("score").reset_index(drop=True)
 
 
@@ -67,6 +87,11 @@ def take_shapes(points: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -
 def take_leaderboard(board: pd.DataFrame) -> pd.DataFrame:
     """Select all scores and the mean of those that are not GSM8K, where all of them are known."""
     return board.assign(rest=board[REST].mean(axis=1, skipna=False))
+
+
+def take_regularised(runs: pd.DataFrame) -> pd.DataFrame:
+    """Select all runs with the regulariser and without."""
+    return runs.copy()
 
 
 def draw_paper(table: pd.DataFrame) -> Figure:
@@ -207,7 +232,7 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_shapes(table: pd.DataFrame, labels: Mapping[str, tuple[str, str]]) -> Figure:
+def draw_shapes(table: pd.DataFrame, labels: Mapping[str, tuple[str, str]] = LABELS) -> Figure:
     """Draw points with the straight line and the exponential fitted to them."""
     figure, row = parts.panels(list(labels), 3.3)
     for axes, (name, (x_label, y_label)) in zip(row, labels.items(), strict=True):
@@ -244,8 +269,9 @@ def draw_leaderboard(board: pd.DataFrame, marked: str = "") -> Figure:
     return figure
 
 
-def draw_regularised(runs: pd.DataFrame, changes: pd.DataFrame) -> Figure:
+def draw_regularised(runs: pd.DataFrame) -> Figure:
     """Draw coupling, validation loss and accuracy against the strength of the regulariser, one line per seed."""
+    changes = difference_table(runs)
     figure, row = parts.panels([""] * len(_CHANGES), 3.6)
     for axes, (column, (label, factor, form)) in zip(row, _CHANGES.items(), strict=True):
         values = runs.pivot(index="strength", columns="seed", values=column).sort_index() * factor

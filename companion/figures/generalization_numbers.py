@@ -1,45 +1,43 @@
 """The numbers of `companion.figures.generalization` that the book quotes, and the table that sums them up."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
 
-from companion.figures.generalization import REST, TASKS
-from companion.tables import correlations
+from companion.figures.generalization import READING, REST, TASKS
+from companion.tables import correlations, figure_1a
 from companion.tables.effects import effect_in, numbers
-from companion.tables.figure_1a import base_family
 from companion.tables.regression import r_squared
-from coupling_lib.metrics.inference import Effect
+from companion.tables.regularised import difference_table
 from coupling_lib.metrics.statistics import correlation_over, squared
 
 _RIVAL = ("r", "r_squared", "p_holm", "r_low", "r_high", "low", "high", "held_out", "partial", "partial_p")
 _VARIANT = ("r", "p_holm", "r_relative", "r_low", "r_high")
+_SUMMARY = {
+    "figure 1a: R2 of score on coupling": "figure-1a-r-squared",
+    "figure 1a: R2 of score on the width curve": "figure-1a-width-r-squared",
+    "figure 1a: R2 of coupling on the width curve": "figure-1a-curve-r-squared",
+    "figure 1a: partial r given log width": "figure-1a-partial-width",
+    "figure 1a: the same within widths": "figure-1a-partial-within",
+    "suite: r of score and relative coupling": "loss-coupling-r",
+    "suite: r of score and parameters": "loss-parameters-r",
+    "suite, equal tokens: r of score and relative coupling": "equal-tokens-coupling-r",
+    "suite, equal tokens: r of score and parameters": "equal-tokens-parameters-r",
+    "suite, equal tokens: r of score and width": "equal-tokens-width-r",
+    "suite: r of score and 1 - released_trace, K = 0.1 d": "variant-released_trace-ktenth-r",
+    "suite: the same relative to its null": "variant-released_trace-ktenth-r-relative",
+    "suite: r over all checkpoints": "checkpoints-r",
+}
+"""What the page is summed up by: numbers that it quotes."""
 
 
-def take_summary(
-    paper: Mapping[str, float], partial: pd.DataFrame, scores: Mapping[str, pd.DataFrame], variants: pd.DataFrame,
-    along: Mapping[str, float], signs: pd.DataFrame,
-) -> pd.DataFrame:  # fmt: skip
-    """Sum the page up."""
-    by_name, equal = (scores[name].set_index("predictor")["r"] for name in ("loss", "equal-tokens"))
-    trace = variants.set_index(["variant", "k"]).loc["released_trace", "tenth"]
-    lines = {
-        "figure 1a: R2 of score on coupling": paper["r-squared"],
-        "figure 1a: R2 of score on the width curve": paper["width-r-squared"],
-        "figure 1a: R2 of coupling on the width curve": paper["curve-r-squared"],
-        "figure 1a: partial r given log width": partial.loc["width", "r"],
-        "figure 1a: the same within widths": partial.loc["within", "r"],
-        "suite: r of score and relative coupling": by_name["coupling"],
-        "suite: r of score and parameters": by_name["parameters"],
-        "suite, equal tokens: r of score and relative coupling": equal["coupling"],
-        "suite, equal tokens: r of score and parameters": equal["parameters"],
-        "suite, equal tokens: r of score and width": equal["width"],
-        "suite: r of score and 1 - released_trace, K = 0.1 d": trace["r"],
-        "suite: the same relative to its null": trace["r_relative"],
-        "suite: r over all checkpoints": along["r"],
-    }
-    lines |= {f"suite: r across the same models at step {at.step}": at.r for at in signs.itertuples()}
+def take_summary(found: Mapping[str, float]) -> pd.DataFrame:
+    """Sum the page up by some of its numbers."""
+    lines = {line: found[name] for line, name in _SUMMARY.items()}
+    steps = [name.removeprefix("sign-step-") for name in found if re.fullmatch(r"sign-step-\d+", name)]
+    lines |= {f"suite: r across the same models at step {step}": found[f"sign-step-{step}"] for step in steps}
     return pd.DataFrame({"value": lines})
 
 
@@ -51,59 +49,73 @@ def measured_sentence(models: pd.DataFrame) -> str:
 
 
 def numbers_of(
-    paper: Mapping[str, float], partial: pd.DataFrame, gains: Mapping[str, Effect],
-    scores: Mapping[str, pd.DataFrame], variants: pd.DataFrame, shapes: pd.DataFrame, along: Mapping[str, float],
-    groups: pd.DataFrame, signs: pd.DataFrame, bend: Mapping[str, float], board: pd.DataFrame, changes: pd.DataFrame,
-    suite: pd.DataFrame, reading: str,
+    points: pd.DataFrame, suite: pd.DataFrame, untrained: pd.DataFrame, shapes: pd.DataFrame, board: pd.DataFrame,
+    runs: pd.DataFrame,
 ) -> dict[str, float]:  # fmt: skip
     """Collect the numbers that the book quotes, and the effects that verdicts rest on."""
-    found = _named("figure-1a", paper, paper) | _named("checkpoints", along, along)
-    found |= _named("bend", bend, (name for name in bend if "gain" not in name))
+    found = of_points(points) | of_suite(suite, untrained) | of_shapes(shapes) | of_tasks(board) | of_runs(runs)
+    return {name: float(value) for name, value in found.items() if np.isfinite(value)}
+
+
+def of_points(points: pd.DataFrame) -> dict[str, float]:
+    """Say what the paper's figure 1a shows, and what is left of it without width."""
+    paper, partial = figure_1a.statistics(points), figure_1a.partial_table(points)
+    found = _named("figure-1a", paper, paper)
+    effects = {f"figure-1a-gain-{label.replace(' ', '-')}": lead for label, lead in figure_1a.gains(points).items()}
     for way, row in partial.iterrows():
         found |= _named(f"figure-1a-partial-{way}", row, ("least", "most", "p"))
-    for score, table in scores.items():
+        effects[f"figure-1a-partial-{way}"] = effect_in(row, "families")
+    return found | numbers(effects, "")
+
+
+def of_suite(suite: pd.DataFrame, untrained: pd.DataFrame, reading: str = READING) -> dict[str, float]:
+    """Say how coupling and its rivals go with how good the suite's models are; `untrained` is it with step 0."""
+    last = correlations.last_checkpoints(suite)
+    budget, score = correlations.equal_tokens(last), "negative_loss"
+    along = correlations.checkpoints_beside_models(suite, score, reading)
+    bend = correlations.inverted_u(untrained, reading)
+    found = _named("checkpoints", along, along) | _named("bend", bend, (name for name in bend if "gain" not in name))
+    tables = {name: (last, column) for name, column in (("loss", score), ("accuracy", "accuracy"))}
+    rivals = {name: correlations.rival_table(*given, reading) for name, given in tables.items()}
+    rivals["equal-tokens"] = correlations.rival_table(budget, score, reading)
+    for name, table in rivals.items():
         for _, row in table.iterrows():
-            found |= _named(f"{score}-{row.predictor.replace(' ', '-')}", row, _RIVAL)
+            found |= _named(f"{name}-{row.predictor.replace(' ', '-')}", row, _RIVAL)
+    variants = correlations.variant_table(budget, score)
     for _, row in variants.iterrows():
         stem = f"variant-{row['variant']}-k{row.k}"
         found |= _named(stem, row, _VARIANT) | {f"{stem}-r-{part}": row[part] for part in ("error", "n", "freedom")}
     sure = variants.loc[variants["p_holm"] < 0.05, "r"]
     found |= {"variants": len(variants), "variants-positive": (sure > 0).sum(), "variants-negative": (sure < 0).sum()}
+    groups = correlations.group_table(last, score, reading)
+    found |= {f"without-{row.left_out}-coupling": row.coupling for row in groups.itertuples()}
+    r = found["equal-tokens-coupling-r"]
+    found |= {"suite-signed-coupling": abs(r) * r, "models": len(last), "equal-tokens-models": len(budget)}
+    found |= {"last-tokens": budget["tokens"].iloc[0], "most-tokens": last["tokens"].max()}
+    signs = correlations.sign_along_training(suite, score, reading)
+    effects = {f"sign-step-{row['step']:.0f}": effect_in(row, "models") for _, row in signs.iterrows()}
+    phases = correlations.tokens_by_phase(suite, reading)
+    effects |= {f"tokens-{phase}": effect_in(row, "n") for phase, row in phases.items()}
+    ahead = correlations.signed_gains(budget, score, reading)
+    effects |= {f"suite-gain-{label.replace(' ', '-')}": lead for label, lead in ahead.items()}
+    gain = {name.removeprefix("gain-"): value for name, value in bend.items() if name.startswith("gain")}
+    return found | numbers(effects | {"bend": effect_in(gain, "n", "gain")}, "")
+
+
+def of_shapes(shapes: pd.DataFrame) -> dict[str, float]:
+    """Say whether a line or an exponential predicts better, of figure 1a and of the suite."""
+    found = {}
     for name, (_, row) in zip(("figure-1a", "suite"), shapes.iterrows(), strict=True):
         found |= _named(f"{name}-cv", row, ("linear", "exponential", "wins", "seeds")) | {f"{name}-points": row["n"]}
         found |= numbers({f"{name}-cv-gain": effect_in(row, "groups", "gain")}, "")
-    found |= {f"without-{row.left_out}-coupling": row.coupling for row in groups.itertuples()}
-    found |= of_tasks(board) | of_changes(changes)
-    last = correlations.last_checkpoints(suite)
-    budget = correlations.equal_tokens(last)
-    r = scores["equal-tokens"].set_index("predictor").loc["coupling", "r"]
-    found |= {"suite-signed-coupling": abs(r) * r, "models": len(last), "equal-tokens-models": len(budget)}
-    found |= {"last-tokens": budget["tokens"].iloc[0], "most-tokens": last["tokens"].max()}
-    phases = correlations.tokens_by_phase(suite, reading)
-    ahead = correlations.signed_gains(budget, "negative_loss", reading)
-    found |= numbers(effects_of(partial, gains, signs, bend, phases, ahead), "")
-    return {name: float(value) for name, value in found.items() if np.isfinite(value)}
-
-
-def effects_of(
-    partial: pd.DataFrame, gains: Mapping[str, Effect], signs: pd.DataFrame, bend: Mapping[str, float],
-    phases: Mapping[str, Mapping[str, float]], suite_gains: Mapping[str, Effect],
-) -> dict[str, Effect]:  # fmt: skip
-    """Collect the effects that verdicts rest on."""
-    found = {f"figure-1a-partial-{way}": effect_in(row, "families") for way, row in partial.iterrows()}
-    found |= {f"sign-step-{row['step']:.0f}": effect_in(row, "models") for _, row in signs.iterrows()}
-    found |= {f"tokens-{phase}": effect_in(row, "n") for phase, row in phases.items()}
-    for page, leads in (("figure-1a", gains), ("suite", suite_gains)):
-        found |= {f"{page}-gain-{label.replace(' ', '-')}": lead for label, lead in leads.items()}
-    gain = {name.removeprefix("gain-"): value for name, value in bend.items() if name.startswith("gain")}
-    return found | {"bend": effect_in(gain, "n", "gain")}
+    return found
 
 
 def of_tasks(board: pd.DataFrame) -> dict[str, float]:
     """Say how far GSM8K follows the rest of the leaderboard, with the error over families of models."""
     known = board.dropna(subset=[*TASKS])
     rest = known[REST].mean(axis=1)
-    r = correlation_over(rest, known["GSM8K"], base_family(known["family"]))
+    r = correlation_over(rest, known["GSM8K"], figure_1a.base_family(known["family"]))
     ranked = known.dropna(subset=["average"])
     return numbers({"gsm8k-r": r, "gsm8k": squared(r)}, "") | {
         "gsm8k-models": len(ranked),
@@ -112,8 +124,9 @@ def of_tasks(board: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def of_changes(changes: pd.DataFrame) -> dict[str, float]:
+def of_runs(runs: pd.DataFrame) -> dict[str, float]:
     """Say what the regulariser changes."""
+    changes = difference_table(runs)
     found = {"regularised-pairs": int(changes["pairs"].min())}
     for _, row in changes.iterrows():
         stem = f"regularised-{row.column.removeprefix('validation_')}-{row.strength:g}"

@@ -1,7 +1,7 @@
 """What every reading of coupling is with no coupling, in networks and in surrogates of them.
 
 Coupling is *relative* to random bases here, (null - value) / null: 0 is chance, 1 is perfect coupling. The decisive
-test takes models under their names, each with its networks side by side as `measure_decisive` measured them.
+test takes what `measure_decisive` made of one network or several, or of several models by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,10 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from companion.figures import parts, style
+from companion.figures import parts, style, take
 from companion.figures.labels import MISMATCHES
-from companion.tables import effects
+from companion.figures.take import VARIANT, K, Measured, Networks, of_models, of_networks
+from companion.tables import effects, generalization
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.metrics.statistics import linear_fit, width_curve
 from coupling_lib.metrics.summaries import cells, interval, joined, with_ends
@@ -39,49 +40,58 @@ _FIGURE_1A = {
 
 
 def take_curves(curves: xr.Dataset) -> xr.Dataset:
-    """Select the null of every variant over width, rule for K and decay of the spectrum."""
+    """Select the null of every variant over width, rule for K and decay of the spectrum, as `null_curves` drew it."""
     return xr.broadcast(curves[["k", "closed_form", "simulated", "error"]])[0]
 
 
-def take_surrogates(both: xr.Dataset, k: int) -> xr.Dataset:
+@of_networks
+def take_surrogates(both: xr.Dataset, k: K = None) -> xr.Dataset:
     """Select each variant's value, its null, and its coupling relative to it, of networks and of their surrogates."""
+    k = take.chosen_k(both, k)
     at = both.sel(k=k, kind=list(KINDS), drop=True)
     means = at[["value", "null", "null_error", "closed_form"]].mean("prompt")
     found = xr.broadcast(xr.merge([means, interval(at.relative).rename(mean="coupling")]))[0]
     return found.transpose("network", "variant", "kind").assign_attrs(k=k)
 
 
+@of_networks
 def take_across_k(both: xr.Dataset) -> xr.Dataset:
     """Select relative coupling against the number of singular vectors, with its interval over prompts."""
     return interval(both.relative.sel(kind="measured", variant=list(REPORTED), drop=True))
 
 
-def take_figure_1a(points: pd.DataFrame, measured: Mapping[str, xr.Dataset]) -> pd.DataFrame:
+@of_models
+def take_figure_1a(models: Mapping[str, Networks], points: pd.DataFrame | None = None) -> pd.DataFrame:
     """Select 1 - `released_trace` at K = 10 % of the width, or what may be that, of all models at hand."""
+    points = generalization.figure_1a() if points is None else points
     rows = [(point.model, point.width, "digitised", point.coupling) for point in points.itertuples()]
-    for model, both in measured.items():
+    for model, networks in models.items():
+        both = take.side_by_side(networks)
         tenth = both[["value", "null"]].sel(variant="released_trace", rule="0.1 d", pairs="different")
         width, means = int(both.attrs["width"]), 1 - tenth.mean("prompt")
         rows += [(model, width, name, means.value.sel(network=name).item()) for name in both.network.values]
-        rows.append((model, width, "random bases", means.null.sel(network="trained").item()))
+        rows.append((model, width, "random bases", means.null.sel(network=take.decisive(networks)).item()))
     table = pd.DataFrame(rows, columns=["model", "width", "network", "coupling"])
     flat = table.drop_duplicates("model").assign(network="flat", coupling=lambda one: width_curve(one.width))
     return pd.concat([table, flat], ignore_index=True)
 
 
-def take_decisive(measured: Mapping[str, xr.Dataset], digitised: Mapping[str, float]) -> pd.DataFrame:
+@of_models
+def take_decisive(models: Mapping[str, Networks], digitised: Mapping[str, float] | None = None) -> pd.DataFrame:
     """Set couplings beside the digitised ones: one line per model, number of vectors and choice of pairs."""
-    rows = []
-    for model, both in measured.items():
+    digitised, rows = digitised or {}, []
+    for model, networks in models.items():
+        both = take.side_by_side(networks)
         means, width = both.mean("prompt"), int(both.attrs["width"])
         for rule, pairs in product(both.rule.values, ("different", "all")):
             at, tenth = means.sel(rule=rule, pairs=pairs), rule == "0.1 d"
-            trained = at.sel(network="trained")
+            trained = at.sel(network=take.decisive(networks))
             written = f"{trained.k.item()} (0.1 d)" if tenth else str(rule)
             row = {"model": model, "width": width, "K": written, "pairs": pairs}
+            known = [name for name in (style.TRAINED, style.UNTRAINED) if name in both.network]
             for short in ("norm", "trace"):
                 one = {"variant": f"released_{short}"}
-                row |= {f"c_{short}_{n}": 1 - at.value.sel(network=n, **one).item() for n in ("trained", "untrained")}
+                row |= {f"c_{short}_{n}": 1 - at.value.sel(network=n, **one).item() for n in known}
                 row[f"c_{short}_null"] = 1 - trained.null.sel(one).item()
                 row[f"c_{short}_null_error"] = trained.null_error.sel(one).item()
             flat = float(width_curve(width)) if tenth else np.nan
@@ -98,24 +108,28 @@ def take_missing(
     return table.assign(c_digitised=table.model.map(digitised), measured="not measured here", command=command)
 
 
-def take_summary(surrogates: xr.Dataset) -> pd.DataFrame:
+def take_summary(measured: Measured, k: K = None) -> pd.DataFrame:
     """Sum up relative coupling: the model with its interval over prompts, and what its surrogates keep."""
+    surrogates = take_surrogates(measured, k)
     chosen = surrogates.sel(variant=list(REPORTED))
     own = chosen[["coupling", "low", "high"]].sel(kind="measured", drop=True).to_dataframe()
     return own.join(chosen.coupling.to_series().unstack("kind")[["permuted", "unpaired"]])
 
 
-def take_parts(both: xr.Dataset) -> xr.Dataset:
+@of_networks
+def take_parts(both: xr.Dataset, k: K = None) -> xr.Dataset:
     """Select coupling relative to random bases of whole Jacobians and of the shared part, as it is and permuted."""
     whole = both.relative.sel(variant="normalized_miscoupling", kind=["measured", "permuted"]).drop_vars("variant")
     whole = whole.rename(kind="coordinates").assign_coords(coordinates=["own", "permuted"])
     parts = joined({"whole": whole, "shared part": both.without_isotropic}, "part")
-    return interval(parts).transpose("network", "k", "part", "coordinates")
+    return interval(parts.sel(k=take.chosen_k(both, k))).transpose("network", "part", "coordinates")
 
 
-def parts_table(parts: xr.Dataset) -> pd.DataFrame:
+def parts_table(measured: Measured) -> pd.DataFrame:
     """Tabulate coupling of both parts relative to random bases, a row per network, number of vectors and part."""
-    return parts.to_dataframe(dim_order=["network", "k", "part", "coordinates"])
+    both = take.side_by_side(measured)
+    found = joined({k: take_parts(both, k).drop_vars("k") for k in both.k.values}, "k")
+    return found.to_dataframe(dim_order=["network", "k", "part", "coordinates"])
 
 
 def draw_curves(curves: xr.Dataset) -> Figure:
@@ -231,31 +245,32 @@ def spectrum_decay(ds: xr.Dataset, k: int) -> float:
 
 
 def numbers_of(
-    curves: xr.Dataset, spectra: pd.DataFrame, both: xr.Dataset, decisive: xr.Dataset, k: int
+    curves: xr.Dataset, spectra: pd.DataFrame, measured: Measured, decisive: Measured, k: int
 ) -> dict[str, float]:
-    """Collect the numbers that the book quotes."""
+    """Collect the numbers that the book quotes: of simulated nulls, by width and by spectrum, and of one model."""
+    both, tested = take.side_by_side(measured), take.side_by_side(decisive)
     trained, blocks = both.sel(network="trained"), both.sizes["block_1"]
-    found = {"prompts": both.sizes["prompt"], "k": k, "decisive-prompts": decisive.sizes["prompt"]}
+    found = {"prompts": both.sizes["prompt"], "k": k, "decisive-prompts": tested.sizes["prompt"]}
     found["spread"] = effects.null_spread(k, blocks * (blocks - 1) // 2)
-    chance = trained.sel(k=k, variant="normalized_miscoupling").mean("prompt")
+    chance = trained.sel(k=k, variant=VARIANT).mean("prompt")
     found |= {"coupling-null": 1 - chance.null, "coupling-null-error": chance.null_error}
     found |= {"coupling-null-least": spectra.coupling.min(), "coupling-null-largest": spectra.coupling.max()}
     found |= {"coupling-null-gaussian": 1 - gaussian_miscoupling(k), "coupling-null-root": 1 - (1 - 1 / k) ** 0.5}
     names = {kind: f"{kind}-{{1}}-{{0}}" for kind in ("permuted", "unpaired")}
     names |= with_ends("relative-{1}-{0}", "coupling")
-    found |= cells(take_summary(take_surrogates(both, k)), names)
+    found |= cells(take_summary(both, k), names)
     errors = abs(curves.simulated / curves.closed_form - 1).max(["rule", "width", "decay"]).to_series()
     found |= {f"closed-form-error-{variant}": error for variant, error in errors.items()}
-    table = take_decisive({"": decisive}, {})
+    table = take_decisive(tested)
     tenth = table[table.K.str.endswith("(0.1 d)") & (table.pairs == "different")].iloc[0]
     for short, part in product(("trace", "norm"), ("trained", "untrained", "null", "null_error")):
         found[f"decisive-{short}-{part.replace('_', '-')}"] = tenth[f"c_{short}_{part}"]
-    rest = parts_table(take_parts(both).sel(k=[k], part=["shared part"])).droplevel(["k", "part"])
+    rest = take_parts(both, k).sel(part="shared part", drop=True).drop_vars("k").to_dataframe()
     found |= cells(rest, with_ends("rest-{1}-{0}"))
     found |= {name.replace("-own-", "-"): found.pop(name) for name in list(found) if name.startswith("rest-own-")}
     share = both.isotropic_share.mean(["prompt", "block_1"])
     found |= {f"isotropic-share-{name}": share.sel(network=name) for name in both.network.values}
     found |= {"decisive-flat": tenth.c_flat, "decay": spectrum_decay(trained, k)}
-    others = effects.of_rest(trained, k) | effects.of_decisive(decisive)
+    others = effects.of_rest(trained, k) | effects.of_decisive(tested)
     found |= effects.numbers(effects.of_nulls(trained, k, REPORTED) | others, "")
     return {name: float(value) for name, value in found.items()}

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from companion.figures import parts, scatter, style
 from companion.figures.generalization import KS
+from companion.figures.take import VARIANT
 
 SIZES = {
     "parameters_b": "$10^9$ parameters",
@@ -40,7 +41,7 @@ def take_measured(
     return known.loc[known.score.notna(), ["model", "family", "score", "digitised", *readings]].reset_index(drop=True)
 
 
-def take_each_k(last: pd.DataFrame, variant: str, score: str) -> pd.DataFrame:
+def take_each_k(last: pd.DataFrame, variant: str = VARIANT, score: str = "negative_loss") -> pd.DataFrame:
     """Stack a variant's coupling relative to its null at each K, beside a score; a line per model and K."""
     tables = [
         last[["model", "width"]].assign(k=k, coupling=last[f"{variant}_k{k}_relative"], score=last[score]) for k in KS

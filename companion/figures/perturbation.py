@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from companion.figures import parts, style
+from companion.figures import parts, style, take
+from companion.figures.take import Measured, of_networks
 from companion.tables import effects
 from coupling_lib.metrics.summaries import cells, interval, joined, with_ends
 
@@ -22,22 +23,26 @@ CARRIERS = {
 """What carries a perturbation, how figures name it, and a line of its own: two that coincide are both seen."""
 
 
+@of_networks
 def take_depth(both: xr.Dataset) -> xr.Dataset:
     """Select the cosine of perturbed with clean states at every level, in the network and linearised."""
     return interval(both.cosine.sel(carrier=["network", "linear"]).mean("draw"))
 
 
+@of_networks
 def take_ends(both: xr.Dataset) -> xr.Dataset:
     """Select the cosine with the clean state after the first and after the last block, by noise level."""
     ends = both.cosine.isel(level=[1, -1]).rename(level="block").assign_coords(block=["first", "last"])
-    return interval(ends.mean("draw"))
+    return interval(ends.mean("draw")).assign_attrs(kind=both.attrs.get("kind", ""))
 
 
+@of_networks
 def take_error(both: xr.Dataset) -> xr.Dataset:
     """Select amplification at the smallest noise, and the linearisation's error after the last block."""
     amplification = interval(both.amplification.sel(noise=[both.noise.min()]).mean("draw"))
     error = interval(both.linear_error.isel(level=[-1]).mean("draw")).expand_dims(carrier=["linear"])
-    return joined({"amplification": amplification, "error": error}, "quantity")
+    found = joined({"amplification": amplification, "error": error}, "quantity")
+    return found.assign_attrs(kind=both.attrs.get("kind", ""))
 
 
 def draw_depth(cosines: xr.Dataset) -> Figure:
@@ -68,7 +73,7 @@ def draw_ends(cosines: xr.Dataset) -> Figure:
                 look = {"marker": marker, "markersize": 5.5, "fillstyle": fill} | line
                 look["label"] = f"{block} block, {title}"
                 parts.band(axes, one.sel(carrier=carrier, block=block), "noise", ink, 0.13, **look)
-        _noise_axis(axes, cosines.noise)
+        _noise_axis(axes, cosines)
     row[0].set_ylabel("cosine with the clean state")
     parts.legend_under(figure, row[-1:], columns=3)
     return figure
@@ -89,13 +94,15 @@ def draw_error(quantities: xr.Dataset) -> Figure:
         parts.log_axis(axes)
         axes.set_ylabel(label)
     parts.block_axis(row[0], "level $l$")
-    _noise_axis(row[1], quantities.noise)
+    _noise_axis(row[1], quantities)
     parts.legend_under(figure, row, columns=3)
     return figure
 
 
-def summary(both: xr.Dataset, noise: float) -> pd.DataFrame:
-    """Condense one noise level to the cosine at the embedding and after the first and the last block."""
+@of_networks
+def take_summary(both: xr.Dataset, noise: float | None = None) -> pd.DataFrame:
+    """Condense one noise level, by default the middle one, to the cosine at three places."""
+    noise = middle_noise(both) if noise is None else noise
     cosine = interval(both.cosine.sel(noise=noise, method="nearest", drop=True).mean("draw"))
     places = {"embedding": ("mean", 0), "first block": ("mean", 1), "last block": ("mean", -1)}
     places |= {"low": ("low", -1), "high": ("high", -1)}
@@ -103,18 +110,25 @@ def summary(both: xr.Dataset, noise: float) -> pd.DataFrame:
     return xr.Dataset(columns).to_dataframe(dim_order=["network", "carrier"])[list(places)]
 
 
-def numbers_of(both: xr.Dataset, noise: float) -> dict[str, float | str]:
-    """Name the numbers that the book quotes, at one noise level."""
+def middle_noise(ds: xr.Dataset) -> float:
+    """Give the noise level in the middle of those that were measured."""
+    return float(ds.noise[ds.sizes["noise"] // 2])
+
+
+def numbers_of(measured: Measured, noise: float | None = None) -> dict[str, float | str]:
+    """Name the numbers that the book quotes, at one noise level, by default the middle one."""
+    both = take.side_by_side(measured)
+    noise = middle_noise(both) if noise is None else noise
     found = {"noise": f"{noise:g}", "noise-smallest": f"{both.noise.min().item():g}", "prompts": both.sizes["prompt"]}
     names = {"first block": "first-{1}-{0}"} | with_ends("last-{1}-{0}", "last block")
-    found |= cells(summary(both, noise), names)
+    found |= cells(take_summary(both, noise), names)
     smallest = take_error(both)["mean"].sel(quantity="error", carrier="linear").isel(level=-1, noise=0)
     found |= {f"error-{name}": smallest.sel(network=name).item() for name in both.network.values}
     return found | effects.numbers(effects.of_perturbation(both.sel(network="trained"), noise), "")
 
 
-def _noise_axis(axes: Axes, noise: xr.DataArray) -> None:
-    absolute = noise.attrs.get("kind") == "absolute"
+def _noise_axis(axes: Axes, data: xr.Dataset) -> None:
+    noise, absolute = data.noise, data.attrs.get("kind") == "absolute"
     axes.set(xscale="log", xlabel=f"noise, {'standard deviation' if absolute else 'relative to the embedding'}")
     axes.set_xticks(noise, [f"{level:g}" for level in noise.values])
     axes.xaxis.set_minor_locator(NullLocator())

@@ -12,10 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from companion.figures import parts, style
+from companion.figures import parts, style, take
+from companion.figures.take import VARIANT, Measured, of_one
 from companion.tables import effects
 from coupling_lib import provenance
-from coupling_lib.metrics.summaries import from_one, interval, joined, pair_couplings, quartiles
+from coupling_lib.measures.depth import depth_summary
+from coupling_lib.measures.random_bases import Chance
+from coupling_lib.metrics.summaries import apart, from_one, interval, joined, pair_couplings, quartiles
 
 QUANTITIES = {
     "value_error": "singular values: relative error",
@@ -29,6 +32,7 @@ _SMALLEST = 1e-7
 """Errors are drawn from here on; below lies the rounding of float32 itself."""
 
 
+@of_one
 def take_values(ds: xr.Dataset) -> xr.Dataset:
     """Select the relative error of singular values from narrow weights, against rank and against depth: quartiles."""
     errors = _narrow(_value_errors(ds))
@@ -38,6 +42,7 @@ def take_values(ds: xr.Dataset) -> xr.Dataset:
     return found.assign_attrs(reference=_reference(ds))
 
 
+@of_one
 def take_vectors(ds: xr.Dataset) -> xr.Dataset:
     """Select how far top singular spaces turn: principal angles by order, and the share of directions kept by block."""
     angles = from_one(quartiles(_narrow(ds.angle.sel(source="weights")), ["side", "example", "block"]), "order")
@@ -46,29 +51,44 @@ def take_vectors(ds: xr.Dataset) -> xr.Dataset:
     return angles.assign(random_angle=chance, kept=kept, random_kept=(np.cos(np.deg2rad(chance)) ** 2).mean("order"))
 
 
+@of_one
 def take_pairs(ds: xr.Dataset) -> xr.Dataset:
     """Select the coupling of every ordered pair of different blocks, mean over prompts, beside the reference's."""
     pairs = pair_couplings(ds).mean("prompt").rename(block_1="block_jacobian", block_2="block_vectors")
     coupling = from_one(_narrow(pairs), "block_jacobian", "block_vectors")
     reference = xr.zeros_like(coupling) + pairs.isel(precision=0, drop=True).values
-    return xr.Dataset({"reference": reference, "coupling": coupling}, attrs={"reference": _reference(ds)})
+    notes = {"reference": _reference(ds), "null": _null(ds)}
+    return xr.Dataset({"reference": reference, "coupling": coupling}, attrs=notes)
 
 
-def take_coupling(ds: xr.Dataset) -> xr.Dataset:
-    """Select the mean coupling in every precision, its difference from the reference, and how alike their pairs are."""
+@of_one
+def take_coupling(ds: xr.Dataset, untrained: xr.Dataset | None = None) -> xr.Dataset:
+    """Select the mean coupling in every precision, its difference from the reference, and how alike their pairs are.
+
+    Args:
+        ds: what `measure_precision` made, alone or under a name.
+        untrained: what `measure_depth` made of the untrained network, for a line at its coupling; None for no line.
+
+    Returns:
+        means and differences with their intervals by precision; the null, and the untrained coupling, as attributes.
+    """
     coupling = pair_couplings(ds)
     each = coupling.mean(["block_1", "block_2"])
     own, change = interval(each), interval(each - each.isel(precision=0, drop=True))
     pairs = coupling.mean("prompt").stack(pair=["block_1", "block_2"]).dropna("pair")
     alike = [np.corrcoef(pairs[0], row)[0, 1] for row in pairs.values]
     change = change.rename(mean="difference", low="difference_low", high="difference_high")
-    found = xr.merge([own.rename(mean="coupling"), change]).assign_attrs(k=ds.attrs["k"], reference=_reference(ds))
-    return found.assign(correlation=("precision", alike))
+    found = xr.merge([own.rename(mean="coupling"), change]).assign(correlation=("precision", alike))
+    blank = None if untrained is None else coupling_of(untrained, ds.attrs["k"])
+    records = take.records_of([one for one in (untrained, ds) if one is not None])
+    notes = {"k": ds.attrs["k"], "reference": _reference(ds), "null": _null(ds), "untrained": blank}
+    return found.assign_attrs(notes, records=records)
 
 
+@of_one
 def take_sources(ds: xr.Dataset) -> xr.Dataset:
     """Select typical errors by where they come from, narrow weights or narrow arithmetic: quartiles."""
-    errors = [ds.value_error, ds.angle, ds.coupling_error.where(ds.block_1 != ds.block_2)]
+    errors = [ds.value_error, ds.angle, apart(ds.coupling_error)]
     with warnings.catch_warnings():
         # An arithmetic that a precision does not have stays a gap.
         warnings.filterwarnings("ignore", message="All-NaN slice")
@@ -113,7 +133,7 @@ def draw_vectors(spaces: xr.Dataset) -> Figure:
     return figure
 
 
-def draw_pairs(pairs: xr.Dataset, null: float) -> Figure:
+def draw_pairs(pairs: xr.Dataset) -> Figure:
     """Draw the coupling of every pair of blocks in each precision against that in the reference."""
     names = pairs.precision.values
     columns = min(4, len(names))
@@ -126,7 +146,7 @@ def draw_pairs(pairs: xr.Dataset, null: float) -> Figure:
     grey = style.colour(style.NULL)
     for axes, name in zip(grid.flat, names, strict=False):
         for line in (axes.axhline, axes.axvline):
-            line(1 - null, color=grey, linewidth=1, dashes=(4, 3))
+            line(1 - pairs.null, color=grey, linewidth=1, dashes=(4, 3))
         one = pairs.sel(precision=name)
         axes.plot(ends, ends, color=style.colour("text"), linewidth=0.7)
         axes.scatter(one.reference, one.coupling, s=9, color=_look(name)[0], alpha=0.6, linewidths=0)
@@ -137,11 +157,11 @@ def draw_pairs(pairs: xr.Dataset, null: float) -> Figure:
     for axes in grid.flat[len(names) :]:
         axes.remove()
     place = {"xytext": (-2, -2), "textcoords": "offset points", "ha": "right", "va": "top", "fontsize": 7}
-    grid[0, 0].annotate("random bases", (ends[1] + room, 1 - null), color=grey, **place)
+    grid[0, 0].annotate("random bases", (ends[1] + room, 1 - pairs.null), color=grey, **place)
     return figure
 
 
-def draw_coupling(means: xr.Dataset, untrained: float, null: float) -> Figure:
+def draw_coupling(means: xr.Dataset) -> Figure:
     """Draw the mean coupling in every precision, and its difference from the reference prompt by prompt."""
     figure, (left, right) = parts.panels(["", ""], 3.1)
     for place, name in enumerate(means.precision.values):
@@ -152,8 +172,9 @@ def draw_coupling(means: xr.Dataset, untrained: float, null: float) -> Figure:
         if place:
             right.vlines(place, one.difference_low, one.difference_high, color=ink, linewidth=3, alpha=0.5)
             right.plot(place, one.difference, marker, color=ink, markersize=5.5)
-    left.axhline(untrained, color=style.colour(style.UNTRAINED), linewidth=1.2, label="untrained, float32")
-    parts.chance(left, null)
+    if means.untrained is not None:
+        left.axhline(means.untrained, color=style.colour(style.UNTRAINED), linewidth=1.2, label="untrained, float32")
+    parts.chance(left, means.null)
     left.set_ylabel(rf"mean coupling $1-\tilde m$  $(K={means.attrs['k']})$")
     left.legend(loc="lower left")
     right.axhline(0, color=style.colour("text"), linewidth=0.8)
@@ -187,9 +208,10 @@ def draw_sources(errors: xr.Dataset) -> Figure:
     return figure
 
 
-def summary(ds: xr.Dataset, null: float) -> pd.DataFrame:
+@of_one
+def take_summary(ds: xr.Dataset) -> pd.DataFrame:
     """Condense a measurement to one line per precision."""
-    table = take_coupling(ds).to_dataframe()
+    table, null = take_coupling(ds).to_dataframe(), _null(ds)
     values = 100 * _value_errors(ds).median(("prompt", "block", "rank")).to_series()
     kept = 100 * _kept(ds).mean(("side", "example", "block")).to_series()
     lost = -100 * table["difference"] / (table["coupling"].iloc[0] - (1 - null))
@@ -198,10 +220,17 @@ def summary(ds: xr.Dataset, null: float) -> pd.DataFrame:
     return pd.concat({**found, "correlation": table["correlation"]}, axis=1)
 
 
-def numbers_of(ds: xr.Dataset, untrained: float, null: float) -> dict[str, float]:
+def coupling_of(untrained: xr.Dataset, k: int) -> float:
+    """Give the mean coupling of a network of `measure_depth` over pairs of different blocks and prompts."""
+    return depth_summary(untrained, VARIANT)["mean"].sel(pairs="all pairs", k=k).item()
+
+
+def numbers_of(measured: Measured, untrained: xr.Dataset) -> dict[str, float]:
     """Name the numbers that the book quotes."""
-    table = summary(ds, null)
-    found = {"coupling-untrained": untrained, "coupling-null": 1 - null, "coupling-null-error": null.error}
+    ds = take.the_only(measured)
+    table, null = take_summary(ds), _null(ds)
+    found = {"coupling-untrained": coupling_of(untrained, ds.attrs["k"])}
+    found |= {"coupling-null": 1 - null, "coupling-null-error": null.error}
     for column in table.columns:
         quantity, _, end = column.removesuffix(" %").partition("_")
         for row in table.index:
@@ -213,6 +242,11 @@ def _reference(ds: xr.Dataset) -> str:
     """Name the first precision, and behind it the fewer bits that the weights were stored in."""
     stored = provenance.stored_as(ds.attrs)
     return f"{ds.precision.values[0]}{f' of {stored}' * bool(stored)}"
+
+
+def _null(ds: xr.Dataset) -> Chance:
+    """Give what random bases give with the reference's singular values."""
+    return Chance(*(ds[name].isel(precision=0).item() for name in ("null", "null_error")))
 
 
 def _narrow(values: xr.DataArray) -> xr.DataArray:

@@ -10,13 +10,13 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from companion.figures import parts, style
-from companion.figures.labels import coupling_label
+from companion.figures import parts, style, take
+from companion.figures.take import VARIANT, K, Measured, Networks, Null, of_models, of_networks
 from companion.tables import effects
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.metrics.statistics import correlation, linear_fit
-from coupling_lib.metrics.summaries import cells, from_one, interval, joined, pair_couplings, side_by_side
+from coupling_lib.metrics.summaries import cells, from_one, interval, joined, pair_couplings
 from coupling_lib.models.registry import by_size
 
 ALONE = "alone"
@@ -35,7 +35,8 @@ QUANTITIES = {
 _ADDED = {ALONE: "question alone", "step by step": "with “step by step”"}
 
 
-def take_prompts(both: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
+@of_networks
+def take_prompts(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> pd.DataFrame:
     """Tabulate every prompt to which nothing was added: what it is like, and its mean coupling over all pairs."""
     alone = both.isel(prompt=np.flatnonzero(both.version == ALONE)).reset_coords()
     # Ratings stand in the table where there are some: they belong to files of one's own.
@@ -45,25 +46,29 @@ def take_prompts(both: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
     table = notes.assign(coupling=coupling).to_dataframe(dim_order=["network", "prompt"]).reset_index()
     table = table[["network", *notes.data_vars, "coupling"]]
     found = {str(network): correlations(table, network) for network in both.network.values}
-    table.attrs |= {"label": coupling_label(variant, k), "correlations": found}
+    table.attrs |= take.notes_on(both, variant, k, null) | {"correlations": found}
     return table
 
 
-def take_versions(both: xr.Dataset, variant: str, k: int) -> xr.Dataset:
+@of_networks
+def take_versions(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> xr.Dataset:
     """Select coupling per block in every version of the questions, and its difference from the question alone."""
     couplings = version_couplings(both, variant, k)
     changes = (couplings - couplings.sel(version=ALONE)).where(couplings.version != ALONE)
     shown = {"coupling": interval(couplings, "question"), "difference": interval(changes, "question")}
-    return joined(shown, "quantity").assign_attrs(label=coupling_label(variant, k))
+    return joined(shown, "quantity").assign_attrs(take.notes_on(both, variant, k, null))
 
 
-def take_models(models: Mapping[str, xr.Dataset], variant: str, k: int) -> xr.Dataset:
+@of_models
+def take_models(models: Mapping[str, Networks], variant: str = VARIANT, k: K = None, null: Null = None) -> xr.Dataset:
     """Select what `take_versions` does of several trained models, ordered by size; their depths may differ."""
-    found = [take_versions(side_by_side(**{name: models[name]}), variant, k) for name in by_size(models)]
-    return xr.concat(found, dim="network", join="outer").assign_attrs(label=coupling_label(variant, k))
+    trained = {name: networks[take.decisive(networks)] for name, networks in models.items()}
+    notes = take.notes_on(take.side_by_side(next(iter(trained.values()))), variant, k, null)
+    found = [take_versions({name: trained[name]}, variant, k, notes["null"]) for name in by_size(trained)]
+    return xr.concat(found, dim="network", join="outer", combine_attrs="drop").assign_attrs(notes)
 
 
-def version_couplings(both: xr.Dataset, variant: str, k: int) -> xr.DataArray:
+def version_couplings(both: xr.Dataset, variant: str = VARIANT, k: K = None) -> xr.DataArray:
     """Give coupling per block of all questions that were measured in every version, in one order."""
     values = _block_couplings(both, variant, k)
     names = list(dict.fromkeys(both.version.values))
@@ -107,10 +112,10 @@ def correlation_table(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["network", "quantity", "n", "spearman", "low", "high"])
 
 
-def draw_prompts(table: pd.DataFrame, null: float | None = None) -> Figure:
+def draw_prompts(table: pd.DataFrame) -> Figure:
     """Draw the coupling of every prompt against its reasoning steps, its length and its data set (figure 9)."""
     networks, sets = table["network"].unique(), sorted(table["dataset"].unique())
-    difficulty = "rating" if "rating" in table else "steps"
+    null, difficulty = table.attrs["null"], "rating" if "rating" in table else "steps"
     figure = Figure(figsize=(style.WIDTH, 5.6), layout="constrained")
     above, below = figure.subfigures(2, 1)
     axes = dict(zip(("steps", "tokens"), above.subplots(1, 2, sharey=True), strict=True))
@@ -143,18 +148,17 @@ def draw_prompts(table: pd.DataFrame, null: float | None = None) -> Figure:
     axes["sets"].set_xlim(-0.6, len(sets) - 0.4)
     for one in axes.values():
         one.grid(axis="y")
-        if null is not None:
-            parts.chance(one, null)
+        parts.chance(one, null)
     for name in ("steps", "sets"):
         axes[name].set_ylabel(table.attrs["label"])
     # Room for a line of text per network above the highest dot.
-    low, high = min(0.0, table["coupling"].min()), max(table["coupling"].max(), 1 - (1 if null is None else null))
+    low, high = min(0.0, table["coupling"].min()), max(table["coupling"].max(), 1 - null)
     axes["steps"].set_ylim(low, high + (high - low) * (0.06 + 0.09 * len(networks)))
     parts.legend_beside(right, [axes["sets"]])
     return figure
 
 
-def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
+def draw_versions(versions: xr.Dataset) -> Figure:
     """Draw coupling per block for questions alone and with a sentence added (figure 15)."""
     names = versions.network.values
     figure, grid = parts.grid(2, len(names), 5.2, sharex="col", sharey="row", height_ratios=(1.25, 1))
@@ -170,9 +174,8 @@ def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
         column[1].axhline(0, color=style.colour("text"), linewidth=0.7)
         parts.block_axis(column[1])
     # After all bands: what ends an axis at 0 also ends its growing with what is drawn.
-    if null is not None:
-        for axes in grid[0]:
-            parts.chance(axes, null)
+    for axes in grid[0]:
+        parts.chance(axes, versions.null)
     grid[0, 0].set_ylabel(f"{versions.label}\nof block $l$ with all others")
     parts.from_zero(grid[0, 0])
     grid[1, 0].set_ylabel("difference from\nquestion alone")
@@ -180,7 +183,8 @@ def draw_versions(versions: xr.Dataset, null: float | None = None) -> Figure:
     return figure
 
 
-def summary(both: xr.Dataset, variant: str, k: int, null: float) -> pd.DataFrame:
+@of_networks
+def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> pd.DataFrame:
     """Condense coupling to means over the questions that were measured in every version, and paired differences."""
     means = version_couplings(both, variant, k).mean("block")
     added = [version for version in means.version.values if version != ALONE]
@@ -190,13 +194,15 @@ def summary(both: xr.Dataset, variant: str, k: int, null: float) -> pd.DataFrame
         for end, name in (("", "mean"), (" low", "low"), (" high", "high")):
             columns[f"{version} difference{end}"] = change[name].sel(version=version)
     table = pd.DataFrame({name: values.values for name, values in columns.items()}, index=both.network.values)
-    table.loc["random bases", [ALONE, *added]] = 1 - null
+    table.loc["random bases", [ALONE, *added]] = 1 - take.null_beside(both, variant, k, null)
     return table
 
 
-def numbers_of(both: xr.Dataset, variant: str, k: int, null: float) -> dict[str, float]:
+def numbers_of(measured: Measured, variant: str = VARIANT, k: K = None, null: Null = None) -> dict[str, float]:
     """Name the numbers that the book quotes."""
-    table, means = take_prompts(both, variant, k), summary(both, variant, k, null)
+    both = take.side_by_side(measured)
+    null = take.null_beside(both, variant, k, null)
+    table, means = take_prompts(both, variant, k, null), take_summary(both, variant, k, null)
     found = {"null": 1 - null, "null-error": null.error}
     for network, by_name in table.attrs["correlations"].items():
         for name, one in by_name.items():
@@ -220,8 +226,8 @@ def versions_caption(dataset: xr.Dataset) -> str:
     )
 
 
-def _block_couplings(ds: xr.Dataset, variant: str, k: int) -> xr.DataArray:
-    coupling = pair_couplings(ds, variant, k)
+def _block_couplings(ds: xr.Dataset, variant: str, k: K) -> xr.DataArray:
+    coupling = pair_couplings(ds, variant, take.chosen_k(ds, k))
     jacobian = coupling.mean("block_2").rename(block_1="block")
     vectors = coupling.mean("block_1").rename(block_2="block")
     return from_one((vectors + jacobian) / 2, "block")

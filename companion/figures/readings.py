@@ -1,8 +1,12 @@
 """Rival readings of coupling, side by side: what each measures, how they rank pairs of blocks, what each choice costs.
 
-What is drawn is what `companion.tables.readings` gives. A reading is called by its name in
-`metrics.variants.VARIANTS`; the names say where it stands: "released" in the released code, "old" in an older one.
+A reading is a variant, called by its name in `metrics.variants.VARIANTS`; the names say where it stands: "released" in
+the released code, "old" in an older one. `nulls` are what `readings_null` gives of each network, made where not given.
+Choices and boundaries take the networks by boundary as well, as `{"block": networks, "hidden_states": networks}`.
 """
+
+from collections import defaultdict
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -12,7 +16,10 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from companion.figures import parts, style
+from companion.figures import parts, style, take
+from companion.figures.take import VARIANT, K, Measured, Networks, of_networks
+from companion.tables import readings as tables
+from coupling_lib.measures.random_bases import chance, readings_null
 from coupling_lib.metrics.summaries import cells, with_ends
 
 _COLUMNS, _ROW = 5, 0.24
@@ -23,18 +30,73 @@ _BOUNDARIES = {
 }
 
 
-def take_boundaries(by_block: xr.Dataset) -> xr.Dataset:
-    """Select the coupling of each block, counted from 1, for both boundaries of the last block."""
-    return by_block.assign_coords(block=by_block.block + 1)
+@of_networks
+def take_values(both: xr.Dataset, nulls: Networks | None = None) -> xr.Dataset:
+    """Select the mean value of every variant at every K, and how far it lies from chance."""
+    networks = take.by_name(both)
+    return tables.mean_readings(networks, _nulls(networks, nulls))
 
 
-def take_summary(means: xr.Dataset, k: int) -> pd.DataFrame:
+@of_networks
+def take_beyond_chance(both: xr.Dataset, k: K = None, nulls: Networks | None = None) -> xr.Dataset:
+    """Select what `take_values` does, for a figure of one K."""
+    return take_values(both, nulls).assign_attrs(k=take.chosen_k(both, k))
+
+
+@of_networks
+def take_agreement(both: xr.Dataset, k: K = None) -> xr.Dataset:
+    """Select how much alike the variants rank the pairs of blocks of the trained network, or of the last."""
+    networks = take.by_name(both)
+    found = tables.rank_agreement(networks[take.decisive(networks)], take.chosen_k(both, k))
+    return found.assign_attrs(k=take.chosen_k(both, k))
+
+
+def take_choices(
+    measured: Measured | Mapping[str, Measured], k: K = None, nulls: Networks | None = None
+) -> pd.DataFrame:
+    """Select the coupling that each choice gives, all else being equal, of the boundaries that were measured."""
+    found = _by_boundary(measured)
+    networks = found["block"]
+    k = take.chosen_k(next(iter(networks.values())), k)
+    choices = tables.compare_choices(defaultdict(dict, found), _nulls(networks, nulls), k)
+    return take.kept(choices, take.records_of(networks))
+
+
+def take_boundaries(
+    measured: Measured | Mapping[str, Measured], variant: str = VARIANT, k: K = None,
+    nulls: Networks | None = None,
+) -> xr.Dataset:  # fmt: skip
+    """Select the coupling of each block, counted from 1, with all others, for each boundary of the last block."""
+    found = _by_boundary(measured)
+    networks = found["block"]
+    k, name = take.chosen_k(next(iter(networks.values())), k), take.decisive(networks)
+    by_block = tables.coupling_by_block(found, variant, k)
+    null = chance(_nulls({name: networks[name]}, nulls)[name].sel(variant=variant, k=k))
+    counted = by_block.assign_coords(block=by_block.block + 1).assign_attrs(null=null)
+    return take.kept(counted, take.records_of(networks))
+
+
+@of_networks
+def take_summary(both: xr.Dataset, k: K = None, nulls: Networks | None = None) -> pd.DataFrame:
     """Select the mean value of every variant, one line each, in two decimals."""
-    chosen = means.sel(k=k)
+    means = take_values(both, nulls)
+    chosen = means.sel(k=take.chosen_k(both, k))
     columns = {name: chosen["mean"].sel(network=name) for name in means.network.values}
     columns |= {"random bases": chosen.null.isel(network=-1), "beyond chance": chosen.share.isel(network=-1)}
     # Adding 0 takes the sign off a value that is rounded to zero.
     return pd.DataFrame(columns, index=means["variant"].to_index()).round(2) + 0.0
+
+
+def _by_boundary(measured: Measured | Mapping[str, Measured]) -> dict[str, dict[str, xr.Dataset]]:
+    """Give the networks by boundary; those that are of no boundary by name end at the last block's own output."""
+    if isinstance(measured, xr.Dataset) or not set(measured) <= set(_BOUNDARIES):
+        measured = {"block": measured}
+    return {boundary: take.by_name(networks) for boundary, networks in measured.items()}
+
+
+def _nulls(networks: Networks, given: Networks | None) -> Networks:
+    """Give every variant of random bases with each network's singular values."""
+    return {name: readings_null(ds) for name, ds in networks.items()} if given is None else given
 
 
 def draw_values(means: xr.Dataset) -> Figure:
@@ -66,9 +128,9 @@ def draw_values(means: xr.Dataset) -> Figure:
     return figure
 
 
-def draw_beyond_chance(means: xr.Dataset, k: int) -> Figure:
+def draw_beyond_chance(means: xr.Dataset) -> Figure:
     """Draw how far each variant lies from chance, on the way to perfect coupling."""
-    variants = means["variant"].values
+    variants, k = means["variant"].values, means.attrs["k"]
     figure, axes, right = parts.one_panel(_ROW * len(variants) + 0.8)
     axes.axvline(0, **parts.null_look("random bases"))
     percent = 100 * means[["share", "share_low", "share_high"]]
@@ -161,7 +223,7 @@ def _write_column(axes: Axes, end: float, title: str, rows: pd.Series, values: p
         axes.text(end, row, text, transform=axes.get_yaxis_transform(), **look)
 
 
-def draw_boundaries(by_block: xr.Dataset, null: float) -> Figure:
+def draw_boundaries(by_block: xr.Dataset) -> Figure:
     """Draw the coupling of each block with all others, for both boundaries of the last block."""
     figure, axes, right = parts.one_panel(3.2)
     for network, ink, one in parts.networks(by_block):
@@ -169,7 +231,7 @@ def draw_boundaries(by_block: xr.Dataset, null: float) -> Figure:
             meaning, look = _BOUNDARIES[boundary]
             line = {"markersize": 4, "label": f"{network}, {meaning}"} | look
             parts.band(axes, one.sel(boundary=boundary), "block", ink, 0.13, **line)
-    parts.chance(axes, null)
+    parts.chance(axes, by_block.null)
     parts.block_axis(axes)
     axes.set_ylabel(f"coupling with other blocks  ($K={by_block.attrs['k']}$)")
     parts.legend_beside(right, [axes])
@@ -177,9 +239,14 @@ def draw_boundaries(by_block: xr.Dataset, null: float) -> Figure:
 
 
 def numbers_of(
-    means: xr.Dataset, agreement: xr.Dataset, choices: pd.DataFrame, k: int, prompts: int
+    measured: Measured | Mapping[str, Measured], k: K = None, nulls: Networks | None = None
 ) -> dict[str, float]:
     """Name the numbers that prose may quote; chance is that of the last network, the trained one."""
+    networks = _by_boundary(measured)["block"]
+    nulls, first = _nulls(networks, nulls), next(iter(networks.values()))
+    k, prompts = take.chosen_k(first, k), first.sizes["prompt"]
+    means, agreement = take_values(networks, nulls), take_agreement(networks, k)
+    choices = take_choices(measured, k, nulls)
     at = means.sel(k=k, drop=True)
     own = at[["mean", "low", "high"]].to_dataframe(dim_order=["variant", "network"])
     last = at.isel(network=-1, drop=True).to_dataframe()

@@ -30,7 +30,7 @@ COUPLINGS = {
 """What is compared: a line on it, and the two Jacobians as (token varied, token read, block), all from 0."""
 
 
-def take_example(seed: int = 1) -> xr.DataArray:
+def take_construction(seed: int = 1) -> xr.DataArray:
     """Compute the matrices of the drawing: two Jacobians with the same singular vectors, and one with others."""
     rng = np.random.default_rng(seed)
     U, V, other_U, other_V = (np.linalg.qr(rng.standard_normal((_SIZE, _SIZE)))[0] for _ in range(4))
@@ -40,7 +40,7 @@ def take_example(seed: int = 1) -> xr.DataArray:
     found = {"U": U, "S": S, "V": V, "J2": U @ S @ V.T, "J1": J1, "coupled": U.T @ J1 @ V, "uncoupled": uncoupled}
     places = np.arange(_SIZE) + 1
     coords = {"matrix": list(found), "row": places, "column": places}
-    return xr.DataArray(list(found.values()), coords, name="entry")
+    return xr.DataArray(list(found.values()), coords, name="entry", attrs={"origin": "a drawing; no model is measured"})
 
 
 def draw_construction(matrices: xr.DataArray) -> Figure:

@@ -1,10 +1,11 @@
 r"""How a figure reaches its reader: in the theme of the page, with the array that it shows and where that came from.
 
-    show(depth.draw_map, pairs, null=null, name="depth-mismatch", caption="...", provenance=origin)
+    show(depth.draw_map, depth.take_map(measured), name="depth-mismatch", caption="...")
 
 `draw(data, **options)` is called once for light and once for dark pages, and the page shows the one that suits it: the
 book, JupyterLab and plain notebooks alike, and always the light one on paper. The very array that is drawn is offered
 as CSV; its shortest summary stands in the notebook as plain text, so that a notebook that is run again can be compared.
+Where it comes from is in the records of the measurements; a notebook says once by which command it was `made_by`.
 """
 
 import base64
@@ -21,11 +22,15 @@ from IPython.display import display
 from matplotlib.figure import Figure
 from PIL import Image
 
-from companion.figures import style
+from companion.figures import style, take
+from coupling_lib import provenance as where_from
 
 LARGEST_SVG = 400_000
 """Bytes above which a drawing is shown as an image of pixels (two per CSS pixel) instead of SVG."""
 _PRINT_DPI, _PRINT_COLOURS, _PRINT_CSV = 150, 64, 20_000
+
+_command = ""
+"""The command that makes the figures of this process, a notebook's; empty where it has none."""
 
 Data = pd.DataFrame | xr.DataArray | xr.Dataset | Mapping[str, "Data"]
 
@@ -57,12 +62,20 @@ class BookFigure:
         return {"text/html": self.data, "text/plain": repr(self)}, record
 
 
+def made_by(command: str) -> str:
+    """Let all figures that follow name the command that makes them, and give it back."""
+    global _command
+    _command = command
+    return command
+
+
 def show(
     draw: Callable[..., Figure], data: Data | None, *, name: str, caption: str, provenance: str = "", **options: object
 ) -> BookFigure | None:
     """Draw data for light and dark pages, and put its table and its origin underneath; without data show nothing."""
     if data is None:
         return None
+    provenance = _origin(data, provenance)
     printed = os.environ.get("COUPLING_FIGURES") == "print"
     images = []
     for theme in ("light",) if printed else ("light", "dark"):
@@ -143,6 +156,15 @@ def remember(prefix: str, values: Mapping[str, float | str]) -> None:
         text = value if isinstance(value, str) else repr(float(value))
         record = {"scrapbook": {"name": f"{prefix}-{name}", "mime_prefix": kind}}
         display({f"{kind}text/plain": text}, raw=True, metadata=record)
+
+
+def _origin(data: Data, sources: str) -> str:
+    """Say where data come from: what they say themselves, sources that are named, or records of measurements."""
+    if said := "" if sources else getattr(data, "attrs", {}).get("origin", ""):
+        return said
+    if records := [] if sources else take.records_of(data):
+        return where_from.line(*records, command=_command)
+    return " · ".join(part for part in (sources, _command) if part)
 
 
 def _address(figure: Figure, printed: bool) -> str:

@@ -1,6 +1,6 @@
 """Spectra: singular values against depth, the whole spectrum of a block, and agreement of left and right.
 
-`both`, `fits` and `nulls` are what `measure_spectra`, `spectra_fits` and `spectra_null` give, networks side by side.
+Where `fits` and `nulls` are not given, they are what `spectra_fits` and `spectra_null` give of each network.
 """
 
 import numpy as np
@@ -8,7 +8,9 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from companion.figures import parts, style
+from companion.figures import parts, style, take
+from companion.figures.take import Measured, Networks, of_networks
+from companion.tables import effects
 from coupling_lib.metrics.summaries import cells, from_one, interval, joined, quartiles, with_ends
 
 FIRST = 10
@@ -21,13 +23,16 @@ _COLUMNS = {
 """Columns of the summary, and what the book calls their numbers."""
 
 
+@of_networks
 def take_top(both: xr.Dataset) -> xr.Dataset:
     """Select the largest singular values against depth, medians with quartiles."""
     return _from_one(quartiles(both.singular_values))
 
 
-def take_inverse(both: xr.Dataset, fits: xr.Dataset) -> xr.Dataset:
+@of_networks
+def take_inverse(both: xr.Dataset, fits: Measured | None = None) -> xr.Dataset:
     r"""Select $1/\sigma_1$ against depth with its interval, the line through it, and how well lines fit."""
+    fits = _fits(both, fits)
     inverse = _from_one(interval(1 / both.singular_values.isel(rank=0)))
     lines = fits.intercept.mean("prompt") + fits.slope.mean("prompt") * inverse.block
     shown = lines.where(inverse.block > fits.attrs["first_block"])
@@ -36,6 +41,7 @@ def take_inverse(both: xr.Dataset, fits: xr.Dataset) -> xr.Dataset:
     return taken.assign_attrs(first_block=fits.attrs["first_block"] + 1)
 
 
+@of_networks
 def take_whole(both: xr.Dataset) -> xr.Dataset:
     """Select the spectra of the blocks that were measured in full, and the exponent of each one's power law."""
     spectrum = both.spectrum.rename(whole="block", index="rank")
@@ -43,47 +49,49 @@ def take_whole(both: xr.Dataset) -> xr.Dataset:
     return _from_one(quartiles(spectrum).assign(exponent=exponent))
 
 
-def take_alignment(both: xr.Dataset, nulls: xr.Dataset) -> xr.Dataset:
+@of_networks
+def take_alignment(both: xr.Dataset, nulls: Measured | None = None) -> xr.Dataset:
     """Select stable rank and agreement of left and right vectors against depth, beside random bases."""
+    nulls = _nulls(both, nulls)
     exchanged = 1 - nulls.exchanged_miscoupling.mean("sample")
     closed, none = xr.zeros_like(exchanged), xr.full_like(exchanged, np.nan)
     chance = {"stable rank": none, "alignment": closed + nulls.left_right_alignment, "exchanged coupling": exchanged}
-    errors = {"stable rank": none, "alignment": closed, "exchanged coupling": exchanged_errors(nulls)}
+    errors = {"stable rank": none, "alignment": closed, "exchanged coupling": _exchanged_errors(nulls)}
     taken = interval(joined(_agreement(both), "quantity")).transpose("network", "quantity", "block")
     taken = taken.assign(null=joined(chance, "quantity"), null_error=joined(errors, "quantity"))
     return _from_one(taken).assign_attrs(k=both.sizes["rank"])
 
 
-def exchanged_errors(nulls: xr.Dataset) -> xr.DataArray:
-    """Give the standard error of each block's mean exchanged mis-coupling of random bases."""
-    draws = nulls.exchanged_miscoupling
-    return draws.std("sample", ddof=1) / draws.sizes["sample"] ** 0.5
-
-
-def summary_table(both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> pd.DataFrame:
+@of_networks
+def take_summary(both: xr.Dataset, fits: Measured | None = None, nulls: Measured | None = None) -> pd.DataFrame:
     """Tabulate spectra in a few numbers: means over blocks, then over prompts."""
-    lines = {}
+    fits, last, lines = _fits(both, fits), _nulls(both, nulls).isel(network=-1), {}
     for name, _, one in parts.networks(both):
         rank, alignment, exchanged = (values.mean("block") for values in _agreement(one).values())
         aligned, r_squared = interval(alignment), interval(fits.r_squared.sel(network=name))
         lines[name] = [rank.mean(), *aligned.values(), exchanged.mean(), *r_squared.values()]
     table = pd.DataFrame.from_dict(lines, orient="index", columns=list(_COLUMNS)).astype(float)
-    last = nulls.isel(network=-1)
     chance = {"alignment": float(last.left_right_alignment), "exchanged": 1 - float(last.exchanged_miscoupling.mean())}
     table.loc["random bases"] = pd.Series(chance).reindex(table.columns)
     return table
 
 
-def numbers_of(summary: pd.DataFrame, both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> dict[str, float | str]:
-    """Name the numbers of a summary, and a few more, as the book quotes them."""
+def numbers_of(
+    networks: Networks, fits: Measured | None = None, nulls: Measured | None = None
+) -> dict[str, float | str]:
+    """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
+    both = take.side_by_side(networks)
+    fits, nulls = _fits(both, fits), _nulls(both, nulls)
+    summary = take_summary(both, fits, nulls)
     chance = summary.loc["random bases"]
     found = cells(summary.drop(index="random bases"), _COLUMNS)
     found |= {f"decay-{name}": one.decay_exponent.mean().item() for name, _, one in parts.networks(both)}
+    found |= effects.numbers(effects.of_spectra(networks, take.by_name(fits)), "")
     return found | {
         "alignment-null": chance["alignment"],
         "alignment-null-error": 0.0,  # closed form
         "exchanged-null": chance["exchanged"],
-        "exchanged-null-error": exchanged_errors(nulls).isel(network=-1).mean().item(),
+        "exchanged-null-error": _exchanged_errors(nulls).isel(network=-1).mean().item(),
         "fit-from": f"{fits.attrs['first_block'] + 1}",
         "prompts": both.sizes["prompt"],
     }
@@ -162,6 +170,28 @@ def draw_alignment(alignment: xr.Dataset) -> Figure:
         parts.block_axis(axes)
     parts.legend_under(figure, row)
     return figure
+
+
+def _fits(both: xr.Dataset, given: Measured | None) -> xr.Dataset:
+    """Set lines through the inverse of the largest singular value side by side."""
+    from coupling_lib.measures.spectra import spectra_fits  # drawing needs no torch, and this does
+
+    each = {name: spectra_fits(ds) for name, ds in take.by_name(both).items()} if given is None else given
+    return take.side_by_side(each)
+
+
+def _nulls(both: xr.Dataset, given: Measured | None) -> xr.Dataset:
+    """Set random bases side by side."""
+    from coupling_lib.measures.random_bases import spectra_null  # drawing needs no torch, and this does
+
+    each = {name: spectra_null(ds) for name, ds in take.by_name(both).items()} if given is None else given
+    return take.side_by_side(each)
+
+
+def _exchanged_errors(nulls: xr.Dataset) -> xr.DataArray:
+    """Give the standard error of each block's mean exchanged mis-coupling of random bases."""
+    draws = nulls.exchanged_miscoupling
+    return draws.std("sample", ddof=1) / draws.sizes["sample"] ** 0.5
 
 
 def _agreement(both: xr.Dataset) -> dict[str, xr.DataArray]:

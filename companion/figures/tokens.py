@@ -1,4 +1,4 @@
-"""Coupling across tokens. A *comparison* is one data set of `measure_tokens`, its networks side by side."""
+"""Coupling across tokens. A *comparison* is what `measure_tokens` made of one choice of Jacobians, of each network."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +9,10 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from companion.figures import parts, style
+from companion.figures import parts, style, take
 from companion.figures.labels import coupling_label, mismatch_label
-from coupling_lib.metrics.summaries import from_one, interval, joined
+from companion.figures.take import VARIANT, Measured, Networks, Null, of_networks
+from coupling_lib.metrics.summaries import apart, from_one, interval, joined
 
 KIND_NAMES = {"self": "self", "input": "fixed input", "output": "fixed output"}
 """Each kind of comparison, as figures and captions write it."""
@@ -20,27 +21,51 @@ _LONGEST = 9
 _MOST_LABELS = 20
 
 
-def take_grid(ds: xr.Dataset, variant: str) -> xr.Dataset:
+@of_networks
+def take_grid(both: xr.Dataset, variant: str = VARIANT, null: Null = None) -> xr.Dataset:
     r"""Select the first prompt's $|A|/\sigma_1(J)$ and mismatch of all pairs of tokens, by the tokens' positions."""
-    first = ds.isel(prompt=0, network=0)
-    count, k = int((first.position >= 0).sum()), ds.attrs["k"]
-    relative = abs(ds.matrix / ds.singular_values.isel(prompt=0, rank=0))
-    mismatch = _mismatches(ds, variant, itself=ds.attrs["block"] != ds.attrs["other"]).isel(prompt=0)
+    first = both.isel(prompt=0, network=0)
+    count, k = int((first.position >= 0).sum()), both.attrs["k"]
+    relative = abs(both.matrix / both.singular_values.isel(prompt=0, rank=0))
+    mismatch = _mismatches(both, variant, itself=both.attrs["block"] != both.attrs["other"]).isel(prompt=0)
     taken = xr.Dataset({"entry": relative, "mismatch": mismatch}).isel(token_1=slice(count), token_2=slice(count))
     places, labels = first.position.values[:count] + 1, token_labels(first.isel(token_1=slice(count)))
     named = taken.rename(token_1="token_jacobian", token_2="token_vectors").drop_vars("prompt", errors="ignore")
     coords = {"token_jacobian": places, "token_vectors": places}
-    numbers = {name: ds.attrs[name] for name in ("block", "other", "k")}
+    numbers = {name: both.attrs[name] for name in ("block", "other", "k")}
+    numbers["null"] = take.null_beside(both, variant, None, null)
     words = {"title": comparison_name(first), "label": mismatch_label(variant, k, formula=False), "tokens": labels}
     return from_one(named.assign_coords(coords), "row", "column").assign_attrs(words | numbers)
 
 
-def take_summary(comparisons: Mapping[str, xr.Dataset], variant: str, nulls: Mapping[str, xr.Dataset]) -> xr.Dataset:
+def by_comparison(measured: Measured | Mapping[str, Measured]) -> dict[str, xr.Dataset]:
+    """Give every comparison under its name, its networks side by side; one alone is called by its kind and blocks."""
+    first = measured if isinstance(measured, xr.Dataset) else next(iter(measured.values()))
+    if isinstance(first, xr.Dataset):
+        kind, block, other = (first.attrs[name] for name in ("kind", "block", "other"))
+        alone = isinstance(measured, xr.Dataset) or len({ds.attrs["kind"] for ds in measured.values()}) == 1
+        measured = {f"{kind} {block + 1}-{other + 1}": measured} if alone else measured
+    return {name: take.side_by_side(one) for name, one in measured.items()}
+
+
+def random_tokens(networks: Measured, variant: str = VARIANT, seed: int = 0) -> xr.Dataset:
+    """Give what random bases give in the place of a comparison's trained network: on average, and single `draws`."""
+    from coupling_lib.measures.random_bases import drawn_null, null_of  # drawing needs no torch, and this does
+
+    found = take.by_name(networks)
+    one = found[take.decisive(found)]
+    return null_of(one, variant, seed=seed).assign(draws=drawn_null(one, variant, seed=seed))
+
+
+def take_summary(
+    measured: Measured | Mapping[str, Measured], variant: str = VARIANT, nulls: Networks | None = None
+) -> xr.Dataset:
     """Select each prompt's coupling in every comparison, its interval over prompts, and what random bases give."""
+    comparisons = by_comparison(measured)
     first = next(iter(comparisons.values()))
     couplings = {name: 1 - _mismatches(ds, variant).mean(["token_1", "token_2"]) for name, ds in comparisons.items()}
     coupling = joined(couplings, "comparison")
-    chosen = [nulls[name] for name in comparisons]
+    chosen = [nulls[name] if nulls else random_tokens(ds, variant) for name, ds in comparisons.items()]
     low, high = np.transpose([np.quantile(1 - null.draws.values, (0.025, 0.975)) for null in chosen])
     of_each = {
         "random_bases": [1 - float(null.value.mean()) for null in chosen],
@@ -51,7 +76,8 @@ def take_summary(comparisons: Mapping[str, xr.Dataset], variant: str, nulls: Map
         "blocks": [blocks_name(ds) for ds in comparisons.values()],
     }
     variables = {"coupling": coupling, **interval(coupling)} | {name: ("comparison", x) for name, x in of_each.items()}
-    return xr.Dataset(variables, attrs={"label": coupling_label(variant, first.attrs["k"])})
+    found = xr.Dataset(variables, attrs={"label": coupling_label(variant, first.attrs["k"])})
+    return take.kept(found, take.records_of(measured))
 
 
 def summary_table(summary: xr.Dataset) -> pd.DataFrame:
@@ -64,25 +90,28 @@ def summary_table(summary: xr.Dataset) -> pd.DataFrame:
     return table
 
 
-def numbers_of(table: pd.DataFrame, **groups: Sequence[str]) -> dict[str, float]:
-    """Name the numbers of a summary as the book quotes them."""
-    return {
-        f"{group}-{name.split()[0]}-{column.replace(' ', '-')}": float(table.loc[name, column])
-        for group, names in groups.items()
-        for name in names
+def numbers_of(summary: xr.Dataset, k: int, **groups: Sequence[str]) -> dict[str, float]:
+    """Name the numbers of a summary as the book quotes them, and the effects that verdicts rest on."""
+    from companion.tables import effects  # drawing needs no torch, and this does
+
+    table = summary_table(summary)
+    names = {f"{group}-{name.split()[0]}": name for group, chosen in groups.items() for name in chosen}
+    found = {
+        f"{called}-{column.replace(' ', '-')}": float(table.loc[name, column])
+        for called, name in names.items()
         for column in table.columns
     }
-
-
-def named_couplings(summary: xr.Dataset, network: str, **groups: Sequence[str]) -> dict[str, np.ndarray]:
-    """Give a network's coupling in each comparison, one value per prompt, by what the book calls the comparison."""
-    chosen = summary.coupling.sel(network=network)
-    return {
-        f"{g}-{name.split()[0]}": chosen.sel(comparison=name).values for g, names in groups.items() for name in names
+    each = summary.coupling.transpose("network", "comparison", "prompt")
+    coupled = {
+        network: {called: each.sel(network=network, comparison=name).values for called, name in names.items()}
+        for network in summary.network.values
     }
+    found |= effects.numbers(effects.of_tokens(coupled["trained"], coupled["untrained"]), "")
+    found |= effects.numbers(effects.of_shared_tokens(coupled), "shared")
+    return found | {"null-spread": effects.null_spread(k, 1)}
 
 
-def draw_grid(grid: xr.Dataset, null: float) -> Figure:
+def draw_grid(grid: xr.Dataset) -> Figure:
     """Draw coupling over pairs of tokens of one prompt, a row per network (the paper's figures 4 and 17 to 19)."""
     names, labels = grid.network.values, grid.tokens
     height = 2.95 * len(names) + 0.075 * max(map(len, labels)) + 1.5
@@ -94,7 +123,7 @@ def draw_grid(grid: xr.Dataset, null: float) -> Figure:
     image, centres = parts.tiles(left, grid.entry, diagonal=not same)
     bar = {"shrink": 0.95, "aspect": 30, "pad": 0.04}
     parts.colour_bar(left, image, rf"$|A|\;/\;\sigma_1(J)$,  $K={grid.k}$", extend="max" if same else "neither", **bar)
-    parts.maps(right, list(grid.mismatch.transpose("network", "token_jacobian", ...)), null, grid.label, **bar)
+    parts.maps(right, list(grid.mismatch.transpose("network", "token_jacobian", ...)), grid.null, grid.label, **bar)
     for name, matrices, mismatches in zip(names, left, right, strict=True):
         for axes in (matrices, mismatches):  # on a phone the columns stand below each other
             axes.set_title(parts.title_of(name))
@@ -165,8 +194,9 @@ def blocks_name(ds: xr.Dataset) -> str:
     return f"block {first}" if first == second else f"blocks {first} and {second}"
 
 
-def grid_caption(ds: xr.Dataset) -> str:
+def grid_caption(measured: Measured) -> str:
     """Caption the figure that `draw_grid` draws of a comparison."""
+    ds = next(iter(take.by_name(measured).values()))
     kind = str(ds.attrs["kind"])
     what = "Self-coupling" if kind == "self" else f"Context coupling with a {KIND_NAMES[kind]} token"
     return (
@@ -179,7 +209,7 @@ def grid_caption(ds: xr.Dataset) -> str:
 def _mismatches(ds: xr.Dataset, variant: str, itself: bool = False) -> xr.DataArray:
     """Select one mismatch, where a token does not meet itself or everywhere."""
     mismatch_label(variant, ds.attrs["k"])  # refuses what is no mismatch
-    return ds[variant].astype(float).where((ds.token_1 != ds.token_2) | itself)
+    return ds[variant].astype(float) if itself else apart(ds[variant], "token_1", "token_2")
 
 
 def _token_ticks(axes: Axes, places: np.ndarray, labels: Sequence[str], on_x: bool, on_y: bool) -> None:

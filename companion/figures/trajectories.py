@@ -1,11 +1,10 @@
 """Trajectories: how straight, how even and how exponential a token's path through the stream is.
 
-*Models* map a name to its untrained and trained measurement, as `compare_trajectories` gives them; `both` is one
-model's, side by side. What is taken of several models, ordered by size, maps their names to what is taken of one.
-Prompts for which a score does not exist are left out.
+Beside one model's networks, all take several models' by name, as `compare_trajectories` gives them. What is taken of
+several models, ordered by size, maps their names to what is taken of one. Prompts without a score are left out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -14,12 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from companion.figures import parts, style
+from companion.figures import parts, style, take
+from companion.figures.take import Measured, Networks, of_each_model, of_one
 from coupling_lib.metrics.statistics import turning_point
-from coupling_lib.metrics.summaries import cells, quartiles, side_by_side, with_ends
+from coupling_lib.metrics.summaries import cells, quartiles, with_ends
 from coupling_lib.models.registry import by_size
 
-Models = Mapping[str, Mapping[str, xr.Dataset]]
+Models = Measured | Mapping[str, Networks]
 Taken = xr.Dataset | Mapping[str, xr.Dataset]
 """Of one model, or of several by name."""
 
@@ -42,18 +42,17 @@ _PROFILES = {
 _LOGARITHMIC = ("expodistance", "norm", "relative_step")
 
 
-def of_each(take: Callable[..., xr.Dataset], models: Models, *options: object) -> Taken:
-    """Take the same of every model."""
-    taken = {name: take(side_by_side(**models[name]), *options) for name in by_size(models)}
-    return taken if len(taken) > 1 else taken.popitem()[1]
+def take_scores(measured: Models) -> dict[str, xr.Dataset]:
+    """Select every prompt's scores, and the number of blocks, of each model."""
+    models = take.by_model(measured)
+    found = {name: take.side_by_side(models[name]) for name in by_size(models)}
+    return take.kept(
+        {name: both[list(SCORES)].astype(float).assign(blocks=both.sizes["block"]) for name, both in found.items()},
+        take.records_of(measured),
+    )
 
 
-def take_scores(models: Models) -> dict[str, xr.Dataset]:
-    """Select every prompt's scores, and the number of blocks."""
-    found = {name: side_by_side(**models[name]) for name in by_size(models)}
-    return {name: both[list(SCORES)].astype(float).assign(blocks=both.sizes["block"]) for name, both in found.items()}
-
-
+@of_each_model
 def take_profiles(both: xr.Dataset, turn: int = 0) -> xr.Dataset:
     """Select quantities against depth, medians with quartiles; `turn` is the block that a line marks, -1 to find it."""
     if turn < 0:
@@ -72,6 +71,7 @@ def take_profiles(both: xr.Dataset, turn: int = 0) -> xr.Dataset:
     return joined.transpose("network", "quantity", "depth").assign_attrs(kept)
 
 
+@of_each_model
 def take_paths(both: xr.Dataset) -> xr.Dataset:
     """Select where the first prompt's tokens are at each level, in the components of their last states."""
     if "path" not in both:
@@ -94,25 +94,32 @@ def path_ranges(n_blocks: int) -> dict[str, range]:
     return ranges
 
 
-def readings_table(ds: xr.Dataset) -> pd.DataFrame:
-    """Tabulate the scores in every reading: how much depends on which states and which formula are taken."""
+@of_one
+def take_conventions(ds: xr.Dataset) -> pd.DataFrame:
+    """Tabulate the scores in every convention: how much depends on which states and which formula are taken."""
     medians = ds.readings.median("prompt").transpose("reading", "states")
     return medians.to_pandas().loc[ds.reading.values, ds.states.values].rename_axis(index=None, columns=None)
 
 
-def summary_table(scores: Mapping[str, xr.Dataset]) -> pd.DataFrame:
+def take_summary(measured: Models) -> pd.DataFrame:
     """Tabulate the scores in a few numbers."""
-    found = {
-        model: quartiles(both[list(SCORES)].rename(SCORES).to_dataarray("score")) for model, both in scores.items()
-    }
-    tables = {model: ds.to_dataframe(dim_order=["network", "score"]) for model, ds in found.items()}
+    tables = {}
+    for model, both in take_scores(measured).items():
+        found = quartiles(both[list(SCORES)].rename(SCORES).to_dataarray("score"))
+        tables[model] = found.to_dataframe(dim_order=["network", "score"])
     return pd.concat(tables, names=["model"])[["median", "low", "high"]]
 
 
-def numbers_of(summary: pd.DataFrame, model: str) -> dict[str, float]:
-    """Name a model's numbers as the book quotes them."""
+def numbers_of(networks: Networks) -> dict[str, float]:
+    """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
+    from companion.tables import effects  # drawing needs no torch, and this does
+
+    (model,) = take.by_model(networks)
+    summary = take_summary(networks).loc[model]
     names = {label: name.replace("_", "-") for name, label in SCORES.items()}
-    return cells(summary.loc[model].rename(index=names), with_ends("{1}-{0}", "median"))
+    found = cells(summary.rename(index=names), with_ends("{1}-{0}", "median"))
+    found |= effects.numbers(effects.of_trajectories(networks, tuple(SCORES)), "")
+    return found | {"prompts": networks["trained"].sizes["prompt"]}
 
 
 def profile_caption(profiles: Taken, found: bool = False) -> str:

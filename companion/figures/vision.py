@@ -12,13 +12,15 @@ from companion.figures.labels import coupling_label
 from companion.tables import vit_grid as table_of
 from companion.tables.vit_grid import Reading
 
+CLASS = Reading()
+"""What is drawn of the grid where nothing is asked for: the class token, in the paper's variant."""
 _NAMES = {"class": "class token", "patch": "last patch"}
 _ACCURACY = "test accuracy (%)"
 _REFERENCES = {"untrained": (style.UNTRAINED, (1, 1.5)), "random bases": (style.NULL, (4, 3))}
 
 
 def take_accuracy(
-    grid: pd.DataFrame, reading: Reading, stated: Mapping[float, float] | None = None,
+    grid: pd.DataFrame, reading: Reading = CLASS, stated: Mapping[float, float] | None = None,
     rates: Collection[float] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """Select models of one seed, at all rates of stochastic depth or some, each with the line fitted to its rate."""
@@ -29,7 +31,12 @@ def take_accuracy(
     return _labelled(chosen.merge(fits, on="drop_path", how="left"), reading)
 
 
-def take_rates(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+def take_accuracy_rates(grid: pd.DataFrame, reading: Reading = CLASS) -> pd.DataFrame:
+    """Select models of one seed at all rates of stochastic depth, each with the line fitted to its rate."""
+    return take_accuracy(grid, reading)
+
+
+def take_rates(grid: pd.DataFrame, reading: Reading = CLASS) -> pd.DataFrame:
     """Select the models of several seeds at both tokens, each with the mean over seeds at its rate."""
     of_tokens = {token: table_of.coupling_table(grid, reading._replace(token=token)) for token in table_of.TOKENS}
     models = pd.concat([table.assign(token=token) for token, table in of_tokens.items()])
@@ -38,7 +45,7 @@ def take_rates(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     return _labelled(models.merge(means, on=["token", "drop_path"]), reading)
 
 
-def take_decays(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+def take_decays(grid: pd.DataFrame, reading: Reading = CLASS) -> pd.DataFrame:
     """Select the models of one seed."""
     return _labelled(table_of.first_seed(table_of.coupling_table(grid, reading)), reading)
 

@@ -1,5 +1,7 @@
 """One vision transformer on images: matrices beside the image, pairs of tokens, stochastic depth left on."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -7,13 +9,29 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from companion.figures import depth, parts, style
+from companion.figures import depth, parts, style, take
 from companion.figures.labels import coupling_label
+from companion.figures.take import VARIANT, K, Measured, Null, of_networks, of_one
+from coupling_lib.measures.random_bases import null_of
 from coupling_lib.metrics.summaries import cells, from_one, interval, joined, pair_couplings, with_ends
 
+Patch = tuple[int, int, int, int]
+"""Where a token stands in a picture, in pixels: left, top, width and height."""
 
-def take_relations(both: xr.Dataset, nulls: xr.Dataset, variant: str, k: int) -> xr.Dataset:
+
+def take_image(
+    measured: Measured, picture: np.ndarray, patch: Patch | None = None, blocks: Sequence[int] | None = None,
+    k: K = None,
+) -> xr.DataArray:  # fmt: skip
+    """Select coupling matrices of some blocks as `depth.take_matrices` does, beside the first image and its patch."""
+    return depth.take_matrices(measured, blocks, k).assign_attrs(picture=picture, patch=patch)
+
+
+@of_networks
+def take_relations(both: xr.Dataset, variant: str = VARIANT, nulls: xr.Dataset | None = None) -> xr.Dataset:
     """Select each image's coupling at single tokens and between tokens, its mean with interval, and random bases."""
+    k, networks = both.attrs["k"], take.by_name(both)
+    nulls = null_of(networks[take.decisive(networks)], variant) if nulls is None else nulls
     coupling = pair_couplings(both, variant).mean(["block_1", "block_2"])
     chance = nulls.mean([dim for dim in nulls.dims if dim != "relation"])
     attributes = {"label": coupling_label(variant, k), "largest_error": nulls["error"].max().item()}
@@ -21,17 +39,21 @@ def take_relations(both: xr.Dataset, nulls: xr.Dataset, variant: str, k: int) ->
     return found.assign(random_bases=1 - chance["value"], random_bases_error=chance["error"])
 
 
-def take_drop_path(dropped: xr.Dataset) -> xr.Dataset:
+@of_one
+def take_drop_path(dropped: xr.Dataset, null: Null = None) -> xr.Dataset:
     """Select coupling with stochastic depth off and left on, by image and draw, and its mean over images."""
     off, on = 1 - dropped.off, from_one(1 - dropped.on, "draw")
     coupling = joined({"off": off.expand_dims(draw=[0]), "on": on}, "drop_path")
     label = coupling_label(dropped.attrs["variant"], int(dropped.attrs["k"]))
     means = interval(joined({"off": off, "on": on.mean("draw")}, "drop_path"))
-    return xr.Dataset({"coupling": coupling, **means}, attrs={"label": label, "rate": dropped.attrs["rate"]})
+    return xr.Dataset(
+        {"coupling": coupling, **means}, attrs={"label": label, "rate": dropped.attrs["rate"], "null": null}
+    )
 
 
-def draw_image(matrices: xr.DataArray, picture: np.ndarray, patch: tuple[int, int, int, int] | None = None) -> Figure:
+def draw_image(matrices: xr.DataArray) -> Figure:
     """Draw an image, and beside it the coupling matrices of pairs of blocks (figure 3, for an image)."""
+    picture, patch = matrices.picture, matrices.patch
     names = matrices.network.values
     side = min(4.2, (0.8 * style.WIDTH - 0.5) / len(names) - 0.3)
     figure = Figure(figsize=(style.WIDTH, side + 1.5), layout="constrained")
@@ -71,7 +93,7 @@ def draw_relations(relations: xr.Dataset) -> Figure:
     return figure
 
 
-def draw_drop_path(states: xr.Dataset, null: float) -> Figure:
+def draw_drop_path(states: xr.Dataset) -> Figure:
     """Draw coupling measured with stochastic depth off and left on."""
     figure, axes, right = parts.one_panel(2.2)
     inks = {"off": style.colour(style.TRAINED), "on": style.dataset_colour("", 1)}
@@ -83,7 +105,8 @@ def draw_drop_path(states: xr.Dataset, null: float) -> Figure:
         axes.scatter(values, place + spread, s=12, color=ink, alpha=0.55, linewidths=0)
         axes.plot([one.low, one.high], [place + 0.26] * 2, color=ink, linewidth=4, alpha=0.6)
         axes.plot([one["mean"]] * 2, [place + 0.18, place + 0.34], color=ink, linewidth=2)
-    axes.axvline(1 - null, **parts.null_look(style.null_label(null)))
+    if states.null is not None:
+        axes.axvline(1 - states.null, **parts.null_look(style.null_label(states.null)))
     axes.set_yticks([0, 1], ["drop path off", f"left on, rate {states.rate:g}"])
     axes.set(xlim=(0, None), ylim=(-0.4, 1.55), xlabel=states.label)
     axes.grid(False, axis="y")
@@ -92,18 +115,22 @@ def draw_drop_path(states: xr.Dataset, null: float) -> Figure:
     return figure
 
 
-def summary(both: xr.Dataset, variant: str, k: int, null: float) -> pd.DataFrame:
+@of_networks
+def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> pd.DataFrame:
     """Condense the coupling of a single model to means over images, of each one's mean over pairs."""
-    each = pair_couplings(both, variant, k).mean(["block_1", "block_2"])
+    each = pair_couplings(both, variant, take.chosen_k(both, k)).mean(["block_1", "block_2"])
     table = interval(each).to_dataframe()[["mean", "low", "high"]]
     table = table.rename(columns={"mean": "coupling"}).rename_axis(None)
-    table.loc["random bases"] = [1 - null, np.nan, np.nan]
+    table.loc["random bases"] = [1 - take.null_beside(both, variant, k, null), np.nan, np.nan]
     return table
 
 
-def numbers_of(table: pd.DataFrame, relations: xr.Dataset, dropped: xr.Dataset, null: float) -> dict[str, float]:
-    """Name the numbers of the summary, of relations and of stochastic depth as the book quotes them."""
-    means, states = (ds[["mean", "low", "high"]].to_dataframe() for ds in (relations, dropped))
+def numbers_of(
+    depths: Measured, related: Measured, dropped: xr.Dataset, null: float, nulls: xr.Dataset | None = None
+) -> dict[str, float]:
+    """Name the numbers of pairs of blocks, of relations and of stochastic depth as the book quotes them."""
+    table, relations = take_summary(depths, null=null), take_relations(related, nulls=nulls)
+    means, states = (ds[["mean", "low", "high"]].to_dataframe() for ds in (relations, take_drop_path(dropped)))
     chance = relations[["random_bases", "random_bases_error"]].to_dataframe()
     return {
         "model-null": float(1 - null),

@@ -5,105 +5,113 @@ model that was loaded, and where it leaves the choice open, one is made.
 """
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
+from typing import Protocol
 
+from companion.figures.take import MOST_BLOCKS, middle_blocks
 from companion.notebook.parameters import parse_blocks, parse_pair, refusal
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import Prompt, load_prompts
 
-DEFAULT_BLOCKS = 8
-"""How many blocks are drawn as matrices when none are chosen: as many as in the paper's figure 3."""
+
+class Sized(Protocol):
+    """What choices depend on in a model."""
+
+    name: str
+    n_blocks: int
+    d_model: int
 
 
-def check_against_model(parameters: SimpleNamespace, n_blocks: int, d_model: int, name: str) -> list[int]:
-    """Check what depends on the model, and say which blocks are meant."""
-    k, blocks = getattr(parameters, "k", 1), getattr(parameters, "blocks", "")
-    if k > d_model:
-        expected = f"a whole number from 1 to {d_model} (the width of {name})"
-        raise ParameterError(refusal("k", k, expected, str(min(10, d_model))))
+def check_k(model: Sized, k: int) -> None:
+    """Refuse more singular vectors than a model has."""
+    if k > model.d_model:
+        expected = f"a whole number from 1 to {model.d_model} (the width of {model.name})"
+        raise ParameterError(refusal("k", k, expected, str(min(10, model.d_model))))
+
+
+def chosen_blocks(model: Sized, blocks: str | int, k: int) -> list[int]:
+    """Check what depends on the model, and say which blocks are meant: up to eight in the middle if none are chosen."""
+    check_k(model, k)
     if blocks == "":
-        count = min(DEFAULT_BLOCKS, n_blocks)
-        first = (n_blocks - count) // 2
-        return list(range(first, first + count))
+        return middle_blocks(model.n_blocks)
     chosen = parse_blocks(blocks)
-    if deeper := [block for block in chosen if block >= n_blocks]:
-        expected = f"blocks from 1 to {n_blocks} (the depth of {name}), and there is no block {deeper[0] + 1}"
-        raise ParameterError(refusal("blocks", blocks, expected, f"1-{min(DEFAULT_BLOCKS, n_blocks)}"))
+    if deeper := [block for block in chosen if block >= model.n_blocks]:
+        depth = f"blocks from 1 to {model.n_blocks} (the depth of {model.name})"
+        expected = f"{depth}, and there is no block {deeper[0] + 1}"
+        raise ParameterError(refusal("blocks", blocks, expected, f"1-{min(MOST_BLOCKS, model.n_blocks)}"))
     return chosen
 
 
-def spread_blocks(parameters: SimpleNamespace, n_blocks: int, d_model: int, name: str) -> list[int]:
+def spread_blocks(model: Sized, blocks: str | int, k: int) -> list[int]:
     """Check what depends on the model, and say which blocks stand for the whole depth: four where none are chosen."""
-    chosen = check_against_model(parameters, n_blocks, d_model, name)
-    spread = sorted({round(place * (n_blocks - 1) / 3) for place in range(4)})
-    return chosen if getattr(parameters, "blocks", "") else spread
+    chosen = chosen_blocks(model, blocks, k)
+    spread = sorted({round(place * (model.n_blocks - 1) / 3) for place in range(4)})
+    return spread if blocks == "" else chosen
 
 
-def chosen_prompts(parameters: SimpleNamespace) -> list[Prompt]:
+def chosen_prompts(given: int | str, seed: int) -> list[Prompt]:
     """Read the prompts that the parameter `prompts` stands for."""
-    given = parameters.prompts
     if isinstance(given, int):
-        return load_prompts(n=given, seed=parameters.seed)
+        return load_prompts(n=given, seed=seed)
     name, _, count = given.rpartition(":")
     if name and count.isdecimal() and len(count) <= 18:
         if int(count) < 1:
             raise ParameterError(refusal("prompts", given))
-        return load_prompts(name, n=int(count), seed=parameters.seed)
-    return load_prompts(given, seed=parameters.seed)
+        return load_prompts(name, n=int(count), seed=seed)
+    return load_prompts(given, seed=seed)
 
 
-def chosen_pair(parameters: SimpleNamespace, n_blocks: int, name: str) -> tuple[int, int]:
+def chosen_pair(model: Sized, given: str | int) -> tuple[int, int]:
     """Say which two blocks the parameter `pair` stands for."""
-    if parameters.pair == "":
+    n_blocks = model.n_blocks
+    if given == "":
         first = max(1, 3 * n_blocks // 4) - 1
         return first, min(first + 1, n_blocks - 1)
-    pair = parse_pair(parameters.pair)
+    pair = parse_pair(given)
     if max(pair) >= n_blocks:
-        expected = f"two blocks from 1 to {n_blocks} (the depth of {name}), and there is no block {max(pair) + 1}"
-        raise ParameterError(refusal("pair", parameters.pair, expected, f"1,{n_blocks}"))
+        expected = f"two blocks from 1 to {n_blocks} (the depth of {model.name}), and there is no block {max(pair) + 1}"
+        raise ParameterError(refusal("pair", given, expected, f"1,{n_blocks}"))
     return pair
 
 
-def chosen_middle(parameters: SimpleNamespace, steps: Sequence[int]) -> int | None:
+def chosen_middle(given: int, steps: Sequence[int]) -> int | None:
     """Say which step of training the parameter `middle` stands for; None for the most coupled one."""
     between = tuple(steps)[1:-1]
-    if parameters.middle == 0:
+    if given == 0:
         return None
-    if parameters.middle not in between:
+    if given not in between:
         some = f"one of {', '.join(map(str, between))}" if between else "0, as no step lies between the first and last"
         expected = f"{some} (steps that are measured between the first and the last)" if between else some
-        raise ParameterError(refusal("middle", parameters.middle, expected, str(between[0] if between else 0)))
-    return parameters.middle
+        raise ParameterError(refusal("middle", given, expected, str(between[0] if between else 0)))
+    return given
 
 
-def chosen_centres(parameters: SimpleNamespace, centres: Sequence[int], name: str) -> list[int]:
+def chosen_centres(given: str | int, known: Sequence[int], name: str) -> list[int]:
     """Say which middle blocks of windows, from 0, the parameter `centres` stands for; none for the usual three."""
-    chosen = [] if parameters.centres == "" else parse_blocks(parameters.centres)
-    if outside := [block for block in chosen if block not in centres]:
-        first, last = min(centres) + 1, max(centres) + 1
+    chosen = [] if given == "" else parse_blocks(given)
+    if outside := [block for block in chosen if block not in known]:
+        first, last = min(known) + 1, max(known) + 1
         expected = (
             f"blocks from {first} to {last}, about which a window fits into {name}, "
             f"and block {outside[0] + 1} is none of them"
         )
-        raise ParameterError(refusal("centres", parameters.centres, expected, str(first)))
+        raise ParameterError(refusal("centres", given, expected, str(first)))
     return chosen
 
 
-def chosen_turn(parameters: SimpleNamespace, depths: Mapping[str, int]) -> int:
+def chosen_turn(given: int, depths: Mapping[str, int]) -> int:
     """Say which block of every model `turn` marks: 0 for none, -1 for one that is found, which takes four blocks."""
     for name, n_blocks in depths.items():
-        if parameters.turn > n_blocks or (parameters.turn < 0 and n_blocks < 4):
+        if given > n_blocks or (given < 0 and n_blocks < 4):
             expected = f"a block from 1 to {n_blocks} (the depth of {name}), or 0 for no line"
-            raise ParameterError(refusal("turn", parameters.turn, expected, "0"))
-    return parameters.turn
+            raise ParameterError(refusal("turn", given, expected, "0"))
+    return given
 
 
-def chosen_questions(parameters: SimpleNamespace) -> list[Prompt]:
+def chosen_questions(given: int | str, seed: int) -> list[Prompt]:
     """Read the prompts that the parameter `questions` stands for: those with counted reasoning steps or a rating."""
-    given = parameters.questions
     wanted = max(2, given) if isinstance(given, int) else 2
     named = "embedded" if isinstance(given, int) else given
-    found = chosen_prompts(SimpleNamespace(prompts=named, seed=parameters.seed))
+    found = chosen_prompts(named, seed)
     counted = [prompt for prompt in found if prompt.steps is not None or prompt.rating is not None]
     if len(counted) < wanted:
         expected = f"at least {wanted} prompts with counted reasoning steps or a rating, and there are {len(counted)}"

@@ -7,8 +7,8 @@ text, `-p k 1e1` as 10.0. The first code cell of every notebook therefore calls 
 Declared names are checked wherever they were set. Only what somebody *gave* can be a mistyped parameter. papermill
 writes what it was given into a cell of its own, which begins with "# Parameters" and runs between the cell of the
 parameters and the cell that checks them. In a kernel, the names in that cell are the ones that were given; every other
-variable, whether a later cell or a researcher left it, is nobody's parameter. Without a kernel (a plain mapping, or a
-twin run as a script), whatever plain value is there was given.
+variable, whether a later cell or a researcher left it, is nobody's parameter. Without a kernel (a plain mapping, a twin
+run as a script, cells run by `exec`), whatever plain value is there the first time was given; later ones were left.
 """
 
 import ast
@@ -26,6 +26,9 @@ from coupling_lib.errors import ParameterError, is_whole, shown
 
 # What papermill leaves as text although a switch or nothing at all was meant.
 _WORDS = {"true", "false", "none", "null", "yes", "no"}
+
+_CHECKED = "_parameters_were_checked"
+"""What a namespace without a record of its cells is marked by once its parameters were checked."""
 
 _POSITION = "a whole number: a position from 0, or from the end if negative"
 _SELECTION = "or a prompt set's name or file, with :number for a selection"
@@ -187,6 +190,8 @@ def check_parameters(namespace: Mapping[str, Any], declared: Iterable[str] = COM
             raise ParameterError(f"parameter {name!r} is missing; set it in the cell tagged 'parameters'")
         if not RULES[name].accepts(namespace[name]):
             raise ParameterError(refusal(name, namespace[name]))
+    if isinstance(namespace, dict):
+        namespace[_CHECKED] = True
     return SimpleNamespace(**{name: namespace[name] for name in declared})
 
 
@@ -201,7 +206,11 @@ def _given(namespace: Mapping[str, Any], declared: tuple[str, ...]) -> list[str]
     """Name what was given as a parameter: in a kernel by papermill's cell since the parameters' own cell last ran."""
     history = namespace.get("_ih")  # IPython's record of the cells that ran, the present one included
     if not isinstance(history, list):
-        return [name for name, value in namespace.items() if not name.startswith("_") and _is_plain(value)]
+        return (
+            []
+            if _CHECKED in namespace
+            else [name for name, value in namespace.items() if not name.startswith("_") and _is_plain(value)]
+        )
     for cell in reversed(history):
         names = _assigned(cell)
         if cell.startswith("# Parameters\n"):

@@ -32,6 +32,10 @@ class Chance(float):
         made.error = float(error)
         return made
 
+    def __getnewargs__(self) -> tuple[float, float]:
+        """Give what a copy is made of."""
+        return float(self), self.error
+
 
 def null_of(
     ds: xr.Dataset, variant: str | Sequence[str] | None = None, n_samples: int = DRAWS, seed: int = 0

@@ -37,10 +37,15 @@ def quartiles(values: xr.DataArray, over: str | list[str] = "prompt") -> xr.Data
     return xr.Dataset({"median": median, "low": low, "high": high})
 
 
+def apart(values: xr.DataArray, first: str = "block_1", second: str = "block_2") -> xr.DataArray:
+    """Leave pairs of different blocks, or tokens: NaN where one meets itself, which is coupled by construction."""
+    return values.astype(float).where(values[first] != values[second])
+
+
 def pair_couplings(ds: xr.Dataset, variant: str = "normalized_miscoupling", k: int | None = None) -> xr.DataArray:
     """Give the coupling of pairs of blocks, 1 minus their mismatch; NaN where a block meets itself."""
     mismatch = ds[variant] if k is None else ds[variant].sel(k=k, drop=True)
-    return 1 - mismatch.astype(float).where(ds.block_1 != ds.block_2)
+    return 1 - apart(mismatch)
 
 
 def both_ways(coupling: xr.DataArray) -> xr.DataArray:

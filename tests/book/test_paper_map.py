@@ -18,7 +18,7 @@ from companion.notebook.parameters import RULES
 from companion.training.__main__ import _parser
 from coupling_lib.paths import ROOT
 
-PAPERS_OWN = ("points", "board", "shaped", "take_example")
+PAPERS_OWN = ("points", "board", "shaped", "take_construction")
 """What figures draw that show the paper's own values: digitised points, benchmarks of its models, a drawing."""
 
 ROWS = paper_map.read_map()

@@ -21,10 +21,11 @@ def check(given: dict[str, Any]) -> SimpleNamespace:
     """What a notebook does first: check by name, then against a model of 12 blocks of width 96."""
     more = {name: RULES[name].example for name in given if name in RULES and name not in COMMON}
     p = check_parameters(RIGHT | given, declared=(*COMMON, *more))
-    choices.check_against_model(p, 12, 96, "nano-neox")
-    choices.chosen_prompts(p)
+    model = SimpleNamespace(name="nano-neox", n_blocks=12, d_model=96)
+    choices.chosen_blocks(model, p.blocks, p.k)
+    choices.chosen_prompts(p.prompts, p.seed)
     if "pair" in given:
-        choices.chosen_pair(p, 12, "nano-neox")
+        choices.chosen_pair(model, p.pair)
     return p
 
 

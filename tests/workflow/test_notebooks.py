@@ -60,6 +60,7 @@ def shell(monkeypatch, tmp_path) -> Iterator[InteractiveShell]:
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     monkeypatch.setattr(HistoryManager, "enabled", False)  # no file of a user's own history
     monkeypatch.setattr(InteractiveShell, "showtraceback", lambda *arguments, **named: None)
+    monkeypatch.setattr("companion.figures.show._command", "")  # put back, as a notebook sets it
     InteractiveShell.clear_instance()
     yield InteractiveShell.instance()
     InteractiveShell.clear_instance()
@@ -126,7 +127,8 @@ def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, sh
 
 # The cells are the notebook's own (`test_twins_are_in_step`), so that one of those that were run above stands for all.
 @pytest.mark.parametrize("name", [*sorted(OF_MANY_MODELS), *standing_for_all("depth")])
-def test_a_paired_text_runs_as_a_program(name, folders, capsys):
+def test_a_paired_text_runs_as_a_program(name, folders, capsys, monkeypatch):
+    monkeypatch.setattr("companion.figures.show._command", "")  # put back, as a notebook sets it
     given = {"model": str(folders["image" if name == "vision" else "text"]), **SMALL[name]} if name in SMALL else {}
     if name == "emergence":
         given = {"steps": "0,10000", "prompts": 2}
@@ -212,6 +214,21 @@ def test_notebooks_hold_nothing_of_the_machine_they_ran_on(path):
     assert str(ROOT) not in text and str(Path.home()) + "/" not in text
     assert not [cell for cell in code_cells(path) if "execution" in cell.metadata]  # times of day
     assert "papermill" not in nbformat.read(path, as_version=4).metadata
+
+
+@each_notebook
+def test_cells_that_are_seen_use_no_name_that_a_hidden_cell_made(path):
+    """Imports, parameters and what visible cells measured are enough to run one again elsewhere."""
+    hidden: set[str] = set()
+    for cell in code_cells(path):
+        names = [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Name)]
+        made, used = ({node.id for node in names if isinstance(node.ctx, kind)} for kind in (ast.Store, ast.Load))
+        tags = cell.metadata.get("tags", [])
+        if "hide-input" not in tags:
+            assert not used & hidden, cell.source
+            hidden -= made
+        elif "parameters" not in tags:
+            hidden |= made
 
 
 @each_notebook

@@ -1,11 +1,11 @@
 """What the figures of coupling across depth, and of its construction, are drawn from in the tests of all figures."""
 
-from companion.figures import depth, schematic
+from companion.figures import depth
 from coupling_lib.measures.random_bases import Chance
 from coupling_lib.metrics.summaries import side_by_side
 from tests.companion.figures.conftest import make_depth
 
-NAME, NULL = "normalized_miscoupling", {"null": Chance(0.95, 9e-6)}
+NAME, NULL = "normalized_miscoupling", Chance(0.95, 9e-6)
 
 
 def networks(n):
@@ -17,7 +17,7 @@ def networks(n):
 def models(n):
     """Several models, each before and after training."""
     states = {"untrained": make_depth(0.06, seed=1), "trained": make_depth(0.4, seed=2)}
-    return depth.take_models({f"model {i}": states for i in range(n)}, NAME, 4)
+    return depth.take_models({f"model {i}": states for i in range(n)}, NAME, 4, NULL)
 
 
 def models_matrices(n):
@@ -29,13 +29,9 @@ def models_matrices(n):
 
 
 CASES = {
-    "draw_matrices": (depth.draw_matrices, lambda n: depth.take_matrices(networks(n), [0, 2, 3], 4)),
     "draw_matrices of models": (depth.draw_matrices, models_matrices),
-    "draw_map": (depth.draw_map, lambda n: depth.take_pairs(networks(n), NAME, 4), NULL),
-    "draw_graph": (depth.draw_graph, lambda n: depth.take_graph(networks(n), NAME, 4), NULL),
-    "draw_graph beyond": (depth.draw_graph, lambda n: depth.take_graph(networks(n), NAME, 4), NULL | {"beyond": True}),
-    "draw_distribution": (depth.draw_distribution, lambda n: depth.take_distribution(networks(n), NAME, 4), NULL),
-    "draw_models": (depth.draw_models, models, NULL),
-    "draw_models in rows": (depth.draw_models, lambda n: models(n + 4), NULL),
-    "draw_construction": (schematic.draw_construction, lambda n: schematic.take_example()),
-}
+    "draw_graph beyond": (
+        depth.draw_graph, lambda n: depth.take_graph(networks(n), NAME, 4, NULL), {"beyond": True},
+    ),
+    "draw_models in rows": (depth.draw_models, lambda n: models(n + 4)),
+}  # fmt: skip

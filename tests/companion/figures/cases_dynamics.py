@@ -11,12 +11,4 @@ def networks(n, make=make_dynamics):
     return side_by_side(**{name: make(i, 1 if n == 1 else 5) for i, name in enumerate(names)})
 
 
-CASES = {
-    "draw_carried": (dynamics.draw_carried, lambda n: dynamics.take_carried(networks(n))),
-    "draw_carried lengths": (dynamics.draw_carried, lambda n: dynamics.take_carried(networks(n), "norm ratio")),
-    "draw_readings": (dynamics.draw_readings, lambda n: dynamics.take_readings(networks(n))),
-    "draw_remainders": (dynamics.draw_remainders, lambda n: dynamics.take_remainders(networks(n))),
-    "draw_growth": (dynamics.draw_growth, lambda n: dynamics.take_growth(networks(n))),
-    "draw_directions": (dynamics.draw_directions, lambda n: dynamics.take_directions(networks(n))),
-    "draw_left_right": (dynamics.draw_left_right, lambda n: dynamics.take_left_right(networks(n))),
-}
+CASES = {"draw_carried lengths": (dynamics.draw_carried, lambda n: dynamics.take_carried(networks(n), "norm ratio"))}

@@ -48,6 +48,7 @@ CASES = {
     f"{name} {case}".rstrip(): (getattr(emergence, name), partial(_make, name, case))
     for name in TAKE
     for case in MEASUREMENTS
+    if case
 } | {
     "draw_models": (emergence.draw_models, _models),
     "draw_scores five windows": (emergence.draw_scores, lambda n: emergence.take_scores(WIDE, range(1, 6))),

@@ -49,14 +49,6 @@ def make_variants() -> pd.DataFrame:
     return table.assign(p_holm=[0.01, 0.2, 0.04, 0.05, 1, 0.001, 0.3, 0.02, 0.06])
 
 
-def make_rivals() -> dict[str, pd.DataFrame]:
-    names = ["coupling", "parameters", "width"]
-    table = pd.DataFrame({"predictor": names, "r_squared": [0.2, 0.5, 0.7], "partial": [-0.3, 0.4, 0.1]})
-    table = table.assign(low=table.r_squared - 0.1, high=table.r_squared + 0.2)
-    other = table.iloc[::-1].assign(r_squared=[0.1, 0.3, 0.6], partial=[0.2, 0.0, -0.6])
-    return {"The suite": table, "Equal tokens": other.assign(low=0.0, high=0.9)}
-
-
 def make_board() -> pd.DataFrame:
     rng = np.random.default_rng(3)
     table = pd.DataFrame(20 + 60 * rng.random((7, 6)), columns=list(figures.TASKS))
@@ -83,14 +75,7 @@ def make_sign() -> tuple[pd.DataFrame, pd.DataFrame]:
 RUNS = regularised()
 CHANGES = difference_table(RUNS)
 CASES = {
-    "draw_paper": (figures.draw_paper, lambda n: figures.take_paper(make_points())),
     "draw_suite": (figures.draw_suite, lambda n: figures.take_suite(make_suite(), "coupling"), {"marked": "m3"}),
-    "draw_sign": (figures.draw_sign, lambda n: figures.take_sign(*make_sign(), "c")),
-    "draw_variants": (figures.draw_variants, lambda n: make_variants()),
-    "draw_rivals": (figures.draw_rivals, lambda n: figures.take_rivals(make_rivals())),
-    "draw_sizes": (figures.draw_sizes, lambda n: figures.take_suite(make_suite(), "coupling")),
-    "draw_shapes": (figures.draw_shapes, lambda n: figures.take_shapes(make_shapes()), {"labels": LABELS}),
     "draw_leaderboard": (figures.draw_leaderboard, lambda n: figures.take_leaderboard(make_board()), {"marked": "b1"}),
-    "draw_regularised": (figures.draw_regularised, lambda n: RUNS, {"changes": CHANGES}),
 }
 """Each figure: what draws it, what makes its data, and its options; the number of networks changes nothing here."""

@@ -43,10 +43,8 @@ def each_k() -> pd.DataFrame:
 
 
 CASES = {
-    "draw_sizes": (paper_models.draw_sizes, lambda n: paper_models.take_sizes(make_sizes())),
     "draw_measured": (paper_models.draw_measured, lambda n: measured_of(2 * n)),
     "draw_measured none": (paper_models.draw_measured, lambda n: measured_of(0)),
     "draw_measured each K": (paper_models.draw_measured, lambda n: measured_each_k(2 * n)),
-    "draw_each_k": (paper_models.draw_each_k, lambda n: each_k()),
 }
 """Each figure: what draws it, and what makes its data from a number, here that of the models measured."""

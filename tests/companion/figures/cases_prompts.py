@@ -7,7 +7,7 @@ from companion.figures import prompts
 from coupling_lib.measures.random_bases import Chance
 from coupling_lib.metrics.summaries import side_by_side
 
-NAME, K, BLOCKS, NULL = "normalized_miscoupling", 3, 4, {"null": Chance(0.95, 9e-6)}
+NAME, K, BLOCKS, NULL = "normalized_miscoupling", 3, 4, Chance(0.95, 9e-6)
 VERSIONS = ("alone", "step by step", "control sentence")
 
 
@@ -51,12 +51,10 @@ def of_models(n: int) -> xr.Dataset:
     """Trained models of different depths, the second without the last block."""
     made = {f"organisation/a-model-with-a-name-{i}": make_prompts(0.2, seed=i) for i in range(n)}
     shorter = {name: ds.isel(block_1=slice(3), block_2=slice(3)) for name, ds in list(made.items())[1:2]}
-    return prompts.take_models(made | shorter, NAME, K)
+    return prompts.take_models(made | shorter, NAME, K, NULL)
 
 
 CASES = {
-    "draw_versions of models": (prompts.draw_versions, of_models, NULL),
-    "draw_prompts rated": (prompts.draw_prompts, lambda n: prompts.take_prompts(rated(n), NAME, K), NULL),
-    "draw_prompts": (prompts.draw_prompts, lambda n: prompts.take_prompts(networks(n), NAME, K), NULL),
-    "draw_versions": (prompts.draw_versions, lambda n: prompts.take_versions(networks(n), NAME, K), NULL),
+    "draw_versions of models": (prompts.draw_versions, of_models),
+    "draw_prompts rated": (prompts.draw_prompts, lambda n: prompts.take_prompts(rated(n), NAME, K, NULL)),
 }

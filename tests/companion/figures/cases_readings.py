@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from companion.figures import readings
 from coupling_lib.metrics.variants import VARIANTS
 
 NETWORKS, KS = ["untrained", "trained", "nano-llama"], [5, 10, 30]
@@ -25,7 +24,7 @@ def make_means(n: int = 2) -> xr.Dataset:
     parts["null"] = rng.uniform(0.8, 1, shape)
     parts["null_error"] = np.full(shape, 1e-5)
     coords = {"network": NETWORKS[:n], "variant": list(VARIANTS), "k": KS}
-    return xr.Dataset({name: (("network", "variant", "k"), part) for name, part in parts.items()}, coords)
+    return xr.Dataset({name: (("network", "variant", "k"), part) for name, part in parts.items()}, coords, {"k": 10})
 
 
 def make_agreement() -> xr.Dataset:
@@ -52,22 +51,9 @@ def make_choices(n: int = 2) -> pd.DataFrame:
 
 
 def make_by_block(n: int = 2) -> xr.Dataset:
+    """As `take_boundaries` selects it: blocks count from 1."""
     rng = np.random.default_rng(2)
     parts = zip(("mean", "low", "high"), _with_interval(rng, (2, n, 6), 0.05, 0.3), strict=True)
-    coords = {"boundary": ["block", "hidden_states"], "network": NETWORKS[:n], "block": range(6)}
-    attrs = {"variant": "normalized_miscoupling", "k": 10}
+    coords = {"boundary": ["block", "hidden_states"], "network": NETWORKS[:n], "block": range(1, 7)}
+    attrs = {"variant": "normalized_miscoupling", "k": 10, "null": 0.95}
     return xr.Dataset({name: (("boundary", "network", "block"), part) for name, part in parts}, coords, attrs)
-
-
-CASES = {
-    "draw_values": (readings.draw_values, make_means),
-    "draw_beyond_chance": (readings.draw_beyond_chance, make_means, {"k": 10}),
-    "draw_agreement": (readings.draw_agreement, lambda n: make_agreement()),
-    "draw_choices": (readings.draw_choices, make_choices),
-    "draw_boundaries": (
-        readings.draw_boundaries,
-        lambda n: readings.take_boundaries(make_by_block(n)),
-        {"null": 0.95},
-    ),
-}
-"""Each figure: what draws it, what makes its data for a number of networks, and its options."""

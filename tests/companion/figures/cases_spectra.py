@@ -21,16 +21,6 @@ def nulls(n=2):
     return side_by_side(**{name: make_null(i) for i, name in enumerate(names(n))})
 
 
-def prompts(n):
-    """A single prompt with a single network, which has no interval."""
-    return 1 if n == 1 else 5
-
-
 CASES = {
-    "draw_top": (spectra.draw_top, lambda n: spectra.take_top(both(n, prompts(n)))),
-    "draw_inverse": (
-        spectra.draw_inverse, lambda n: spectra.take_inverse(both(n, prompts(n)), fits(n, prompts(n))),
-    ),
-    "draw_whole": (spectra.draw_whole, lambda n: spectra.take_whole(both(n, prompts(n)))),
-    "draw_alignment": (spectra.draw_alignment, lambda n: spectra.take_alignment(both(n, prompts(n)), nulls(n))),
-}  # fmt: skip
+    "draw_inverse of one prompt": (spectra.draw_inverse, lambda n: spectra.take_inverse(both(n, 1), fits(n, 1))),
+}

@@ -54,15 +54,15 @@ def comparisons(n: int = 2, pair_other: int = 3) -> dict[str, xr.Dataset]:
 NULL = {"value": ("jacobian", [0.94, 0.96]), "error": ("jacobian", [1e-5, 3e-5])}
 DRAWN = {"draws": (("sample", "jacobian"), np.linspace(0.9, 1.0, 102).reshape(51, 2))}
 NULLS = {name: xr.Dataset(NULL | DRAWN) for name in comparisons()}
-CHANCE = {"null": 0.95}
+CHANCE = 0.95
 
 CASES = {
-    "draw_grid": (tokens.draw_grid, lambda n: tokens.take_grid(networks(n), NAME), CHANCE),
+    "draw_grid": (tokens.draw_grid, lambda n: tokens.take_grid(networks(n), NAME, CHANCE)),
     "draw_grid of one block": (
-        tokens.draw_grid, lambda n: tokens.take_grid(networks(n, other=2, kind="input"), NAME), CHANCE,
+        tokens.draw_grid, lambda n: tokens.take_grid(networks(n, other=2, kind="input"), NAME, CHANCE),
     ),
     "draw_grid without tokenizer": (
-        tokens.draw_grid, lambda n: tokens.take_grid(networks(n, kind="output", texts=False), NAME), CHANCE,
+        tokens.draw_grid, lambda n: tokens.take_grid(networks(n, kind="output", texts=False), NAME, CHANCE),
     ),
     "draw_summary": (tokens.draw_summary, lambda n: tokens.take_summary(comparisons(n), NAME, NULLS)),
     "draw_summary of one block": (tokens.draw_summary, lambda n: tokens.take_summary(comparisons(n, 2), NAME, NULLS)),

@@ -37,10 +37,8 @@ def no_growth(n):
 
 
 CASES = {
-    "draw_scores": (trajectories.draw_scores, lambda n: trajectories.take_scores(models(n))),
     "draw_scores of many": (trajectories.draw_scores, lambda n: trajectories.take_scores(models(n + 4))),
     "draw_scores without growth": (trajectories.draw_scores, no_growth),
-    "draw_profiles": (trajectories.draw_profiles, lambda n: trajectories.take_profiles(both(n))),
     "draw_profiles with a line": (
         trajectories.draw_profiles,
         lambda n: trajectories.take_profiles(both(n), turn=-1),
@@ -55,11 +53,10 @@ CASES = {
     ),
     "draw_profiles of models": (
         trajectories.draw_profiles,
-        lambda n: trajectories.of_each(trajectories.take_profiles, unlike(n + 1), -1),
+        lambda n: trajectories.take_profiles(unlike(n + 1), -1),
     ),
-    "draw_paths": (trajectories.draw_paths, lambda n: trajectories.take_paths(both(n))),
     "draw_paths of models": (
         trajectories.draw_paths,
-        lambda n: trajectories.of_each(trajectories.take_paths, unlike(n + 1)),
+        lambda n: trajectories.take_paths(unlike(n + 1)),
     ),
 }

@@ -45,9 +45,10 @@ def some(n: int) -> pd.DataFrame:
     return GRID[GRID.weight_decay.isin(DECAYS[slice(*few)]) & GRID.drop_path.isin(RATES[slice(*few)])]
 
 
+CLASS, PATCH = Reading(), Reading("patch")
 CASES = {
-    "draw_accuracy": (vision.draw_accuracy, lambda n: vision.take_accuracy(some(n), Reading(), STATED, NAMED_RATES)),
-    "draw_accuracy_rates": (vision.draw_accuracy_rates, lambda n: vision.take_accuracy(some(n), Reading("patch"))),
-    "draw_rates": (vision.draw_rates, lambda n: vision.take_rates(some(n), Reading())),
-    "draw_decays": (vision.draw_decays, lambda n: vision.take_decays(some(n), Reading())),
+    "draw_accuracy": (vision.draw_accuracy, lambda n: vision.take_accuracy(some(n), CLASS, STATED, NAMED_RATES)),
+    "draw_accuracy_rates": (vision.draw_accuracy_rates, lambda n: vision.take_accuracy_rates(some(n), PATCH)),
+    "draw_rates": (vision.draw_rates, lambda n: vision.take_rates(some(n), CLASS)),
+    "draw_decays": (vision.draw_decays, lambda n: vision.take_decays(some(n), CLASS)),
 }

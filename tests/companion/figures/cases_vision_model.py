@@ -3,7 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from companion.figures import depth, vision_model
+from companion.figures import vision_model
 from coupling_lib.measures.random_bases import Chance
 from coupling_lib.metrics.summaries import side_by_side
 from tests.companion.figures.cases_depth import networks
@@ -18,7 +18,7 @@ def make_relations(n: int) -> xr.Dataset:
     dims, shape = ("prompt", "relation", "block_1", "block_2"), (5, 4, 6, 6)
     names = ["untrained", "trained"] if n == 2 else [f"model {i}" for i in range(n)]
     one = {name: xr.Dataset({NAME: (dims, 0.9 + 0.05 * rng.random(shape))}, {"relation": RELATIONS}) for name in names}
-    return side_by_side(**one)
+    return side_by_side(**one).assign_attrs(k=10)
 
 
 def make_nulls() -> xr.Dataset:
@@ -35,20 +35,18 @@ def make_dropped() -> xr.Dataset:
 
 
 def relations(n):
-    return vision_model.take_relations(make_relations(n), make_nulls(), NAME, 10)
+    return vision_model.take_relations(make_relations(n), NAME, make_nulls())
 
 
-def matrices(n):
-    return depth.take_matrices(networks(n), [0, 2, 3], 4)
+def image(n, picture=IMAGE, patch=None):
+    return vision_model.take_image(networks(n), picture, patch, [0, 2, 3], 4)
 
 
 CASES = {
-    "draw_image": (vision_model.draw_image, matrices, {"picture": IMAGE, "patch": (2, 2, 2, 2)}),
-    "draw_image colour": (vision_model.draw_image, matrices, {"picture": np.dstack([IMAGE] * 3)}),
-    "draw_relations": (vision_model.draw_relations, relations),
+    "draw_image": (vision_model.draw_image, lambda n: image(n, patch=(2, 2, 2, 2))),
+    "draw_image colour": (vision_model.draw_image, lambda n: image(n, np.dstack([IMAGE] * 3))),
     "draw_drop_path": (
         vision_model.draw_drop_path,
-        lambda n: vision_model.take_drop_path(make_dropped()),
-        {"null": Chance(0.95, 9e-6)},
+        lambda n: vision_model.take_drop_path(make_dropped(), Chance(0.95, 9e-6)),
     ),
 }

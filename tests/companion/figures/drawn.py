@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -10,18 +11,31 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
-from companion.figures import style
+from companion.figures import show, style
 
 # Room for what a font's hinting adds, in pixels.
 _EDGE = 2
 
 
-def assert_repeats(draw: Callable[[], Figure], theme: str) -> None:
-    """Draw twice, and compare the files; one of them is small enough for a page."""
-    with style.theme(theme):
-        first, second = (style.save_svg(draw()) for _ in range(2))
-    assert first == second
-    assert len(first) < 400_000
+# What a theme changes in a drawing: colours, what is drawn in pixels of them, and names that are hashes of both.
+_IN_COLOUR = re.compile(rb'base64,[^"]+|(?<=#)[0-9a-f]{6}\b|(?<=["#])[a-z]+[0-9a-f]{10}(?=[")])')
+
+
+def assert_good_pictures(draws: Sequence[Callable[[], Figure]]) -> None:
+    """Draw figures: small enough for a page, all text inside; the last one repeats, and is the same in both themes."""
+    shapes = []
+    for theme, draw in [*(("light", draw) for draw in draws), ("dark", draws[-1])]:
+        with style.theme(theme):
+            figure = draw()
+            picture = style.save_svg(figure)
+            # Larger ones are shown as pixels.
+            assert len(picture) < show.LARGEST_SVG or len(style.save_png(figure)) < show.LARGEST_SVG, theme
+            assert_text_is_inside(figure, saved=True)
+            # Pixels in a drawing depend on its colours.
+            assert draw is not draws[-1] or b"base64," not in picture or style.save_svg(draw()) == picture, theme
+        shapes.append(_IN_COLOUR.sub(b"", picture))
+    # Drawn once more in other colours, it is the same to the byte: it repeats, and no text moves with the theme.
+    assert shapes[-1] == shapes[-2]
 
 
 def assert_text_inside(draw: Callable[[], Figure], theme: str = "light", tick_labels: str = "") -> None:

@@ -9,10 +9,12 @@ from companion.figures import depth, style
 from companion.figures.labels import MISMATCHES
 from companion.figures.show import frame
 from coupling_lib.errors import ParameterError
+from coupling_lib.measures.random_bases import Chance
+from coupling_lib.metrics.inference import mean_interval
 from coupling_lib.metrics.summaries import side_by_side
 from coupling_lib.metrics.variants import VARIANTS
 
-NAME = "normalized_miscoupling"
+NAME, NULL = "normalized_miscoupling", Chance(0.95, 9e-6)
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def test_every_mismatch_that_can_be_drawn_is_one_that_is_measured():
 
 
 def test_pairs_hold_the_mean_over_prompts_of_every_pair_of_different_blocks(both, datasets):
-    table = frame(depth.take_pairs(both, NAME, k=3))
+    table = frame(depth.take_map(both, NAME, 3, NULL))
     assert len(table) == 2 * 6 * 5
     row = table[(table.network == "trained") & (table.block_jacobian == 2) & (table.block_vectors == 5)]
     expected = np.mean([datasets["trained"][NAME].values[prompt, 0, 1, 4] for prompt in range(5)])
@@ -34,7 +36,7 @@ def test_pairs_hold_the_mean_over_prompts_of_every_pair_of_different_blocks(both
 
 
 def test_the_graph_holds_each_pair_once_as_one_minus_the_mean_of_both_directions(both, datasets):
-    table = frame(depth.take_graph(both, NAME, k=4)).set_index(["network", "block_a", "block_b"]).coupling
+    table = frame(depth.take_graph(both, NAME, 4, NULL)).set_index(["network", "block_a", "block_b"]).coupling
     values = datasets["untrained"][NAME].values[:, 1]
     assert len(table) == 2 * 15
     assert table["untrained", 1, 6] == pytest.approx(1 - (values[:, 0, 5].mean() + values[:, 5, 0].mean()) / 2)
@@ -42,7 +44,7 @@ def test_the_graph_holds_each_pair_once_as_one_minus_the_mean_of_both_directions
 
 def test_distances_average_over_pairs_equally_far_apart_in_both_directions(both, datasets):
     values = datasets["trained"][NAME].values[:, 0]
-    taken = depth.take_distribution(both, NAME, k=3).sel(network="trained")
+    taken = depth.take_distribution(both, NAME, 3, NULL).sel(network="trained")
     for prompt in range(5):
         for apart in range(1, 6):
             expected = [1 - values[prompt, i, j] for i in range(6) for j in range(6) if abs(i - j) == apart]
@@ -51,7 +53,7 @@ def test_distances_average_over_pairs_equally_far_apart_in_both_directions(both,
 
 
 def test_distribution_has_a_line_per_prompt_and_distance_one_for_all_pairs_and_an_interval(both, datasets):
-    taken = depth.take_distribution(both, NAME, k=3)
+    taken = depth.take_distribution(both, NAME, 3, NULL)
     table = frame(taken)
     assert len(table) == 2 * 5 * (1 + 5) + 2 * 5
     values = datasets["trained"][NAME].values[2, 0]
@@ -62,7 +64,7 @@ def test_distribution_has_a_line_per_prompt_and_distance_one_for_all_pairs_and_a
 
 
 def test_a_single_prompt_has_no_interval(both):
-    taken = depth.take_distribution(both.isel(prompt=[0]), NAME, k=3)
+    taken = depth.take_distribution(both.isel(prompt=[0]), NAME, 3, NULL)
     assert np.isnan(taken.low).all() and np.isnan(taken.high).all() and np.isfinite(taken["mean"]).all()
 
 
@@ -76,28 +78,26 @@ def test_matrices_are_relative_to_the_jacobians_largest_singular_value_and_have_
     assert np.array_equal(depth.take_matrices(both.assign(matrix=-both.matrix), [1, 3], 3), taken)
 
 
-def summary(mean: float) -> xr.Dataset:
-    values = np.array([[mean, mean + 0.01], [mean + 0.1, mean + 0.11]])  # pairs, k
-    variables = {
-        name: (("pairs", "k"), values + shift) for name, shift in (("mean", 0), ("low", -0.02), ("high", 0.03))
-    }
-    return xr.Dataset(variables, {"pairs": ["all pairs", "neighbours"], "k": [3, 4]})
-
-
-def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_names_for_its_numbers():
-    table = depth.take_summary(side_by_side(untrained=summary(0.05), trained=summary(0.2)), k=4, null=0.95)
+def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_names_for_its_numbers(datasets):
+    table = depth.take_summary(datasets, NAME, 4, NULL)
     assert list(table.index) == ["untrained", "trained", "random bases"]
-    assert table.loc["trained"].tolist() == pytest.approx([0.21, 0.19, 0.24, 0.31])
+    values = datasets["trained"][NAME].sel(k=4).values
+    each = 1 - values.sum(axis=(1, 2)) / 30
+    near = 1 - np.mean([values[:, i, j] for i in range(6) for j in range(6) if abs(i - j) == 1])
+    low, high = (float(end) for end in mean_interval(each)[1:3])
+    assert table.loc["trained"].tolist() == pytest.approx([each.mean(), low, high, near])
     chance = table.loc["random bases"]
     assert chance["all pairs"] == chance["neighbours"] == pytest.approx(0.05) and np.isnan(chance["low"])
-    numbers = depth.numbers_of(table)
-    assert [numbers[f"coupling-trained{end}"] for end in ("", "-low", "-high")] == pytest.approx([0.21, 0.19, 0.24])
-    assert numbers["neighbours-untrained"] == pytest.approx(0.16) and numbers["coupling-null"] == pytest.approx(0.05)
-    assert len(numbers) == 9
+    numbers = depth.numbers_of(datasets, NAME, 4, NULL)
+    named = [numbers[f"coupling-trained{end}"] for end in ("", "-low", "-high")]
+    assert named == pytest.approx(table.loc["trained"].tolist()[:3])
+    assert numbers["neighbours-untrained"] == table.loc["untrained", "neighbours"]
+    assert (numbers["coupling-null"], numbers["coupling-null-error"]) == pytest.approx((0.05, 9e-6))
+    assert (numbers["prompts"], numbers["local"]) == pytest.approx((5, near - each.mean()))
 
 
 def test_models_hold_every_pair_and_the_coupling_of_every_distance(datasets):
-    table = frame(depth.take_models({"a": datasets, "b": datasets}, NAME, k=3))
+    table = frame(depth.take_models({"a": datasets, "b": datasets}, NAME, 3, NULL))
     assert len(table) == 2 * 2 * (30 + 5)
     row = table[(table.model == "b") & (table.network == "trained") & (table.block_jacobian == 2)].iloc[-1]
     values = datasets["trained"][NAME].values[:, 0]
@@ -116,18 +116,18 @@ def test_models_hold_every_pair_and_the_coupling_of_every_distance(datasets):
 )
 def test_what_was_not_measured_or_has_no_coupling_is_refused(both, variant, k, message):
     with pytest.raises(ParameterError, match=message):
-        depth.take_pairs(both, variant, k)
+        depth.take_map(both, variant, k, NULL)
 
 
 def test_more_singular_vectors_than_measured_and_a_lone_block_are_refused(both):
     with pytest.raises(ParameterError, match="k is 9; matrices were measured up to 4"):
         depth.take_matrices(both, [0], 9)
     with pytest.raises(ParameterError, match="1 block"):
-        depth.take_pairs(both.isel(block_1=[0], block_2=[0]), NAME, 3)
+        depth.take_map(both.isel(block_1=[0], block_2=[0]), NAME, 3, NULL)
 
 
 def test_the_measurement_itself_is_left_as_it_was(both):
-    depth.take_pairs(both, NAME, 3)
+    depth.take_map(both, NAME, 3, NULL)
     assert np.isfinite(both[NAME].values).all() and both.block_1.values.tolist() == list(range(6))
 
 
@@ -169,7 +169,7 @@ def test_matrices_of_models_stand_in_rows_in_order_of_size_and_blocks_that_one_l
 
 
 def test_map_leaves_the_diagonal_out_of_image_and_scale(both, datasets):
-    figure = depth.draw_map(depth.take_pairs(both, NAME, 4), null=0.99)
+    figure = depth.draw_map(depth.take_map(both, NAME, 4, null=0.99))
     image = figure.axes[1].images[0]
     values = image.get_array()
     assert np.ma.getmaskarray(values).diagonal().all() and np.ma.getmaskarray(values).sum() == 6
@@ -180,8 +180,8 @@ def test_map_leaves_the_diagonal_out_of_image_and_scale(both, datasets):
 
 
 def test_edges_are_proportional_to_coupling_on_one_scale_across_panels(both):
-    taken = depth.take_graph(both, NAME, 4)
-    figure = depth.draw_graph(taken, null=0.95)
+    taken = depth.take_graph(both, NAME, 4, null=0.95)
+    figure = depth.draw_graph(taken)
     table = frame(taken)
     widths = [sorted(line.get_linewidth() for line in axes.lines) for axes in figure.axes[:2]]
     expected = [
@@ -194,8 +194,8 @@ def test_edges_are_proportional_to_coupling_on_one_scale_across_panels(both):
 
 
 def test_beyond_chance_the_graph_draws_only_what_exceeds_it(both):
-    taken = depth.take_graph(both, NAME, 4)
-    figure = depth.draw_graph(taken, null=0.95, beyond=True)
+    taken = depth.take_graph(both, NAME, 4, null=0.95)
+    figure = depth.draw_graph(taken, beyond=True)
     for axes, name in zip(figure.axes[:2], both.network.values, strict=True):
         assert len(axes.lines) == (taken.sel(network=name) > 1 - 0.95).sum()
     top = f"+{taken.max().item() - 0.05:.2f}"
@@ -203,8 +203,8 @@ def test_beyond_chance_the_graph_draws_only_what_exceeds_it(both):
 
 
 def test_distribution_shows_every_prompt_the_median_and_the_null(both):
-    taken = depth.take_distribution(both, NAME, 4)
-    left, right = depth.draw_distribution(taken, null=0.95).axes
+    taken = depth.take_distribution(both, NAME, 4, null=0.95)
+    left, right = depth.draw_distribution(taken).axes
     shown = taken.all_pairs.sel(network="trained").values
     assert np.allclose(sorted(left.collections[1].get_offsets()[:, 1]), sorted(shown))
     medians = [line.get_ydata()[0] for line in left.lines if np.ptp(line.get_xdata()) == pytest.approx(0.16)]
@@ -215,7 +215,7 @@ def test_distribution_shows_every_prompt_the_median_and_the_null(both):
 
 def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance(datasets):
     other = {name: one.isel(block_1=slice(4), block_2=slice(4), distance=slice(4)) for name, one in datasets.items()}
-    figure = depth.draw_models(depth.take_models({"first": datasets, "a folder/second": other}, NAME, 4), null=0.97)
+    figure = depth.draw_models(depth.take_models({"first": datasets, "a folder/second": other}, NAME, 4, null=0.97))
     first, second, curves = figure.axes[:3]
     assert [axes.get_title() for axes in (first, second)] == ["first", "second"]
     assert first.images[0].get_clim() == second.images[0].get_clim()
@@ -230,15 +230,15 @@ def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance(d
 
 
 def test_a_family_keeps_its_colour_among_models(datasets):
-    models = depth.take_models({"x": datasets, "nano-llama": datasets}, NAME, 4)
-    curves = depth.draw_models(models, null=0.95).axes[2]
+    models = depth.take_models({"x": datasets, "nano-llama": datasets}, NAME, 4, null=0.95)
+    curves = depth.draw_models(models).axes[2]
     line = next(line for line in curves.lines if line.get_label() == "nano-llama")
     assert line.get_color() == style.family_style("nano-llama")[0]
 
 
 def test_trained_and_untrained_keep_their_colours_in_every_figure(both):
-    figure = depth.draw_distribution(depth.take_distribution(both, NAME, 4), null=0.95)
-    graph = depth.draw_graph(depth.take_graph(both, NAME, 4), null=0.95)
+    figure = depth.draw_distribution(depth.take_distribution(both, NAME, 4, null=0.95))
+    graph = depth.draw_graph(depth.take_graph(both, NAME, 4, null=0.95))
     for position, name in enumerate(both.network.values):
         assert figure.axes[1].lines[position].get_color() == style.colour(name)
         assert to_hex(graph.axes[position].collections[0].get_edgecolor()[0]) == style.colour(name)

@@ -21,12 +21,12 @@ def test_carried_states_go_from_the_first_level_and_to_the_last_beside_random_ba
 
 
 def test_readings_keep_their_names_and_intervals():
-    readings = dynamics.take_readings(BOTH)
+    readings = dynamics.take_routes(BOTH)
     values = TRAINED.end_cosine.sel(reading="released").values
     row = readings.sel(network="trained", quantity="cosine", reading="released")
     assert row["mean"].item() == pytest.approx(values.mean())
     assert row.low.item() == pytest.approx(float(mean_interval(values).low))
-    labels = [label.get_text() for label in dynamics.draw_readings(readings).axes[0].get_yticklabels()]
+    labels = [label.get_text() for label in dynamics.draw_routes(readings).axes[0].get_yticklabels()]
     assert labels == ["embedding", "product", "released", "product with final norm", "affine"]
 
 
@@ -69,7 +69,7 @@ def test_left_right_cosines_keep_their_sign():
 
 
 def test_summary_is_made_of_means_over_prompts_and_a_median_growth():
-    table = dynamics.summary(BOTH)
+    table = dynamics.take_summary(BOTH)
     assert table.loc["trained", "product"] == pytest.approx(TRAINED.end_cosine.values[:, 1].mean())
     assert table.loc["trained", "released"] == pytest.approx(TRAINED.end_cosine.values[:, 2].mean())
     assert table.loc["trained", "random"] == pytest.approx(TRAINED.null_cosine.values[:, -1].mean())
@@ -79,7 +79,7 @@ def test_summary_is_made_of_means_over_prompts_and_a_median_growth():
 
 
 def test_the_book_quotes_the_summary_the_nulls_error_and_the_effects_by_name():
-    found, table = dynamics.numbers_of(BOTH), dynamics.summary(BOTH)
+    found, table = dynamics.numbers_of(BOTH), dynamics.take_summary(BOTH)
     assert found["product-trained-low"] == table.loc["trained", "low"]
     assert found["product-null-untrained"] == table.loc["untrained", "random"]
     assert found["product-null-trained-error"] == pytest.approx(0.003 / 5**0.5)

@@ -136,7 +136,7 @@ def test_profiles_count_levels_from_zero_and_middle_blocks_from_one(measured):
 
 def test_summary_and_quoted_numbers_agree_with_the_tables(measured):
     summary = emergence.take_summary(measured, NAME, K)
-    quoted = emergence.numbers_of(measured, NAME, K, OtherRuns(90.0, 0.02, 6))
+    quoted = emergence.numbers_of(measured, OtherRuns(90.0, 0.02, 6), NAME, K)
     assert summary.index.tolist() == list(STEPS)
     assert list(summary.columns) == [
         "coupling", "low", "high", "shared part", "random bases", "line-shape score", "expodistance", "validation loss",

@@ -9,6 +9,7 @@ from matplotlib.colors import to_hex
 
 from companion.figures import generalization as figures
 from companion.figures import generalization_numbers, style
+from companion.tables import correlations, generalization
 from companion.tables.generalization import SCORES
 from tests.companion.figures.cases_generalization import (
     CHANGES,
@@ -17,7 +18,6 @@ from tests.companion.figures.cases_generalization import (
     VARIANTS,
     make_board,
     make_points,
-    make_rivals,
     make_shapes,
     make_sign,
     make_suite,
@@ -135,27 +135,34 @@ def test_every_reading_s_correlation_is_drawn_and_is_hollow_where_it_may_be_chan
 
 
 def test_rivals_stand_in_one_order_with_their_intervals_and_partial_correlations():
-    tables = make_rivals()
-    stacked = figures.take_rivals(tables)
+    last = correlations.last_checkpoints(generalization.suite())
+    tables = {label: correlations.rival_table(last, column, figures.READING) for label, column in SCORES.items()}
+    stacked = figures.take_rivals(last)
     left, right = figures.draw_rivals(stacked).axes
-    names = ["coupling", "parameters", "width"]
+    names = list(dict.fromkeys(stacked.predictor))
     assert [label.get_text() for label in left.get_yticklabels()] == names
     for position, (label, table) in enumerate(tables.items()):
         rows = table.set_index("predictor").loc[names]
         (line,) = [line for line in left.lines if line.get_label() == label]
         np.testing.assert_allclose(line.get_xdata(), rows.r_squared)
-        np.testing.assert_allclose(line.get_ydata(), np.arange(3) + 0.24 * (position - 0.5))
+        np.testing.assert_allclose(line.get_ydata(), np.arange(len(names)) + 0.24 * (position - 0.5))
         ends = left.collections[position].get_segments()
         np.testing.assert_allclose([(a[0], b[0]) for a, b in ends], rows[["low", "high"]])
         (partial,) = [other for other in right.lines if other.get_color() == line.get_color()]
         np.testing.assert_allclose(partial.get_xdata(), rows.partial)
-    assert list(stacked.columns)[:2] == ["score", "predictor"] and len(stacked) == 6
-    assert stacked.score.tolist() == ["The suite"] * 3 + ["Equal tokens"] * 3
+    assert list(stacked.columns)[:2] == ["score", "predictor"] and len(stacked) == 2 * len(names)
+    assert stacked.score.tolist() == [label for label in SCORES for _ in names]
+
+
+def test_every_reading_and_k_is_correlated_with_the_score():
+    last = correlations.equal_tokens(correlations.last_checkpoints(generalization.suite()))
+    row = figures.take_variants(last).set_index(["variant", "k"]).loc["released_trace", "tenth"]
+    assert row.r == pytest.approx(np.corrcoef(1 - last["released_trace_ktenth"], last["negative_loss"])[0, 1])
 
 
 def test_sizes_show_one_point_for_each_model_and_tokens_one_for_each_checkpoint():
     suite = make_suite()
-    axes = np.array(figures.draw_sizes(figures.take_suite(suite, "coupling")).axes).reshape(2, 4)
+    axes = np.array(figures.draw_sizes(figures.take_sizes(suite, "coupling")).axes).reshape(2, 4)
     last = suite[suite.final]
     for row, column in zip(axes, ("negative_loss", "coupling"), strict=True):
         for panel, x in zip(row, ("parameters", "blocks", "width", "tokens"), strict=True):
@@ -221,7 +228,7 @@ def test_models_measured_here_are_named_and_the_others_counted():
 
 
 def test_the_regulariser_s_figure_draws_every_run_once_and_states_the_differences():
-    coupling, loss, accuracy = figures.draw_regularised(RUNS, CHANGES).axes
+    coupling, loss, accuracy = figures.draw_regularised(figures.take_regularised(RUNS)).axes
     for axes, column, factor in ((coupling, "coupling", 1), (loss, "validation_loss", 1), (accuracy, "accuracy", 100)):
         drawn = {tuple(line.get_ydata().round(9)) for line in axes.lines if line.get_label() in ("one seed",)}
         first = RUNS[RUNS.seed == 0].sort_values("strength")[column] * factor
@@ -234,7 +241,7 @@ def test_the_regulariser_s_figure_draws_every_run_once_and_states_the_difference
 
 
 def test_the_regulariser_s_changes_carry_the_names_that_the_book_quotes():
-    found = generalization_numbers.of_changes(CHANGES)
+    found = generalization_numbers.of_runs(RUNS)
     assert found["regularised-pairs"] == 5
     change = CHANGES.set_index(["strength", "column"]).loc[0.3, "validation_loss"]
     assert found["regularised-loss-0.3-low"] == pytest.approx(change.low)

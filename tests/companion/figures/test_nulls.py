@@ -128,7 +128,7 @@ def test_relative_coupling_is_drawn_against_the_number_of_vectors(both):
 
 
 def test_figure_1a_stands_beside_the_value_without_coupling_and_what_was_measured(decisive):
-    table = nulls.take_figure_1a(POINTS, decisive)
+    table = nulls.take_figure_1a(decisive, POINTS)
     axes = nulls.draw_figure_1a(table).axes[0]
     lines = {line.get_label(): line for line in axes.lines}
     np.testing.assert_allclose(lines["the paper's figure 1a, digitised"].get_data(), POINTS[["width", "coupling"]].T)
@@ -160,11 +160,11 @@ def test_the_decisive_table_sets_each_choice_beside_the_digitised_value(decisive
 
 
 def test_the_summary_and_the_quoted_numbers_are_those_of_the_tables(curves, both, decisive):
-    table, summary = frame(nulls.take_surrogates(both, K)), nulls.take_summary(nulls.take_surrogates(both, K))
+    table, summary = frame(nulls.take_surrogates(both, K)), nulls.take_summary(both, K)
     assert summary.index.tolist() == [(name, variant) for name in both.network.values for variant in nulls.REPORTED]
     row = table[(table.network == "trained") & (table.kind == "permuted") & (table.variant == "basis_vv")].iloc[0]
     assert summary.loc[("trained", "basis_vv"), "permuted"] == row.coupling
-    tenth = nulls.take_decisive(decisive, {})
+    tenth = nulls.take_decisive(decisive)
     spectra = pd.DataFrame({"coupling": [0.05, 0.06]})
     quoted = nulls.numbers_of(curves, spectra, both, decisive["tiny"], K)
     assert (quoted["coupling-null-least"], quoted["coupling-null-largest"]) == (0.05, 0.06)

@@ -48,7 +48,7 @@ def test_errors_are_those_after_the_last_block_and_amplification_that_of_the_sma
 
 
 def test_the_axis_says_what_kind_of_noise_it_is():
-    absolute = BOTH.assign_coords(noise=BOTH.noise.assign_attrs(kind="absolute"))
+    absolute = BOTH.assign_attrs(kind="absolute")
     for both, label in ((BOTH, "noise, relative to the embedding"), (absolute, "noise, standard deviation")):
         axes = [perturbation.draw_ends(perturbation.take_ends(both)).axes[0]]
         axes.append(perturbation.draw_error(perturbation.take_error(both)).axes[1])
@@ -56,7 +56,7 @@ def test_the_axis_says_what_kind_of_noise_it_is():
 
 
 def test_summary_takes_embedding_first_and_last_block_of_one_noise_level():
-    table = perturbation.summary(BOTH, 1.0)
+    table = perturbation.take_summary(BOTH, 1.0)
     values = TRAINED.cosine.sel(carrier="random", noise=1.0).values.mean(axis=(0, 1))
     row = table.loc["trained", "random"]
     assert row[["embedding", "first block", "last block"]].tolist() == pytest.approx(values[[0, 1, 6]].tolist())
@@ -64,7 +64,7 @@ def test_summary_takes_embedding_first_and_last_block_of_one_noise_level():
 
 
 def test_the_book_quotes_the_summary_and_the_error_of_the_smallest_noise_by_name():
-    found, table = perturbation.numbers_of(BOTH, 1.0), perturbation.summary(BOTH, 1.0)
+    found, table = perturbation.numbers_of(BOTH, 1.0), perturbation.take_summary(BOTH, 1.0)
     assert (found["noise"], found["noise-smallest"], found["prompts"]) == ("1", "0.1", 5)
     assert found["first-linear-untrained"] == table.loc[("untrained", "linear"), "first block"]
     assert found["last-network-trained-high"] == table.loc[("trained", "network"), "high"]

@@ -7,11 +7,12 @@ import pytest
 import scipy.stats
 
 from companion.figures import precision
-from coupling_lib.measures.random_bases import Chance
 
+from .conftest import make_depth
 from .precision_example import L, make_precision
 
-DS = make_precision()
+DS, UNTRAINED = make_precision(), make_depth(0.1, seed=1)
+BLANK = 1 - UNTRAINED.normalized_miscoupling.sel(k=3).values.sum() / (5 * 30)
 OFF = [(i, j) for i in range(L) for j in range(L) if i != j]
 
 
@@ -53,12 +54,12 @@ def test_pairs_set_the_coupling_of_different_blocks_beside_the_references():
     one = pairs.sel(precision="nf4", block_jacobian=2, block_vectors=5)
     values = 1 - DS.normalized_miscoupling.values[:, :, 1, 4].mean(axis=1)
     assert (one.reference.item(), one.coupling.item()) == pytest.approx((values[0], values[2]))
-    panels = precision.draw_pairs(pairs, 0.9).axes
+    panels = precision.draw_pairs(pairs).axes
     assert [axes.get_title() for axes in panels] == ["int8", "nf4"]
     assert len({(axes.get_xlim(), axes.get_ylim()) for axes in panels}) == 1
     shown = np.ma.compress_rows(np.ma.masked_invalid(panels[1].collections[0].get_offsets().filled(np.nan)))
     np.testing.assert_allclose(shown, table[table.precision == "nf4"][["reference", "coupling"]])
-    assert all(any(np.allclose(line.get_ydata(), 0.1) for line in axes.lines) for axes in panels)
+    assert all(any(np.allclose(line.get_ydata(), 0.18) for line in axes.lines) for axes in panels)
 
 
 def test_coupling_has_means_and_paired_differences_with_intervals():
@@ -77,20 +78,21 @@ def test_coupling_has_means_and_paired_differences_with_intervals():
 
 
 def test_mean_coupling_shows_null_untrained_and_paired_differences():
-    found = precision.take_coupling(DS)
-    left, right = precision.draw_coupling(found, 0.12, 0.9).axes
+    found = precision.take_coupling(DS, UNTRAINED)
+    left, right = precision.draw_coupling(found).axes
     levels = {label: values[0] for label, values in lines(left).items()}
-    assert levels["random bases"] == pytest.approx(0.1) and levels["untrained, float32"] == 0.12
+    assert levels["random bases 0.1800 ± 0.00001"] == pytest.approx(0.18)
+    assert levels["untrained, float32"] == pytest.approx(BLANK)
     assert [tick.get_text() for tick in right.get_xticklabels()] == ["int8\n", "nf4\n"]
     assert right.lines[1].get_ydata()[0] == pytest.approx(found.difference.values[2])
 
 
 def test_a_reference_of_weights_that_were_stored_in_four_bits_says_so():
     stored = DS.assign_attrs(source="package==1:model.gguf (Q4_1, sha256 b179c9523d0e)")
-    left, right = precision.draw_coupling(precision.take_coupling(stored), 0.12, 0.9).axes
+    left, right = precision.draw_coupling(precision.take_coupling(stored)).axes
     assert left.get_xticklabels()[0].get_text() == "float32\nof Q4_1"
     assert right.get_ylabel() == "difference from float32 of Q4_1"
-    pairs = precision.draw_pairs(precision.take_pairs(stored), 0.9).axes[0]
+    pairs = precision.draw_pairs(precision.take_pairs(stored)).axes[0]
     assert pairs.get_xlabel() == "coupling in float32 of Q4_1"
     titles = [precision.draw_values(precision.take_values(ds)).legends[0].get_title().get_text() for ds in (stored, DS)]
     assert titles == ["against float32 of Q4_1", "against float32"]
@@ -129,8 +131,8 @@ def test_a_precision_keeps_its_colour_whatever_it_is_compared_with():
 
 
 def test_summary_says_what_share_of_the_coupling_beyond_chance_is_lost():
-    summary, found = precision.summary(DS, null=0.95), precision.take_coupling(DS).to_dataframe()
-    excess = found.coupling["float32"] - 0.05
+    summary, found = precision.take_summary(DS), precision.take_coupling(DS).to_dataframe()
+    excess = found.coupling["float32"] - 0.18
     assert summary.loc["nf4", "lost %"] == pytest.approx(-100 * found.difference["nf4"] / excess)
     assert summary.loc["float32", "kept %"] == pytest.approx(100, abs=1e-6)
     errors = np.abs(DS.singular_values.values[2] / DS.singular_values.values[0] - 1)
@@ -138,12 +140,13 @@ def test_summary_says_what_share_of_the_coupling_beyond_chance_is_lost():
 
 
 def test_the_book_quotes_each_number_of_the_summary_once_with_chance_and_the_effects():
-    summary = precision.summary(DS, null=0.95)
-    found = precision.numbers_of(DS, 0.12, Chance(0.95, 1e-5))
+    summary = precision.take_summary(DS)
+    found = precision.numbers_of(DS, UNTRAINED)
     assert all(f"lost-{name}" in found for name in summary.index)
     assert found["difference-nf4-low"] == summary.loc["nf4", "difference_low"]
     assert found["lost-int8"] == summary.loc["int8", "lost %"]
-    assert (found["coupling-untrained"], found["coupling-null-error"], found["prompts"]) == (0.12, 1e-5, 4)
-    assert found["coupling-null"] == pytest.approx(0.05)
+    named = (found["coupling-untrained"], found["coupling-null-error"], found["prompts"])
+    assert named == pytest.approx((BLANK, 1e-5, 4))
+    assert found["coupling-null"] == pytest.approx(0.18)
     assert found["change-nf4"] == pytest.approx(summary.loc["nf4", "difference"])
     assert len([key for key in found if key.startswith(("values", "kept", "difference", "lost", "correlation"))]) == 21

@@ -11,7 +11,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.measures.random_bases import Chance
 from coupling_lib.metrics.summaries import side_by_side
 
-from .cases_prompts import BLOCKS, NAME, VERSIONS, K, make_prompts, networks, rated
+from .cases_prompts import BLOCKS, NAME, NULL, VERSIONS, K, make_prompts, networks, rated
 
 BOTH = networks(2)
 TRAINED = make_prompts(0.3, seed=2)
@@ -25,7 +25,7 @@ def blocks_of(data, prompt):
 
 
 def test_every_prompt_to_which_nothing_was_added_stands_once_per_network():
-    table = prompts.take_prompts(BOTH, NAME, K)
+    table = prompts.take_prompts(BOTH, NAME, K, NULL)
     assert len(table) == 2 * 11 and set(table.version) == {"alone"}
     data = TRAINED
     place = data.version.values.tolist().index("alone")
@@ -35,7 +35,7 @@ def test_every_prompt_to_which_nothing_was_added_stands_once_per_network():
 
 
 def test_correlations_are_spearmans_over_prompts_alone():
-    table = prompts.take_prompts(BOTH, NAME, K)
+    table = prompts.take_prompts(BOTH, NAME, K, NULL)
     alone = table[table.network == "trained"]
     found = prompts.correlations(table, "trained")
     assert found["length"].value == pytest.approx(scipy.stats.spearmanr(alone.tokens, alone.coupling).statistic)
@@ -50,7 +50,7 @@ def test_correlations_are_spearmans_over_prompts_alone():
 
 
 def test_ratings_take_the_place_of_steps_where_there_are_some():
-    table = prompts.take_prompts(rated(2), NAME, K)
+    table = prompts.take_prompts(rated(2), NAME, K, NULL)
     known = table[(table.network == "trained") & table.rating.notna()]
     found = prompts.correlations(table, "trained")
     assert found["rating"].n == len(known) > 4
@@ -59,9 +59,9 @@ def test_ratings_take_the_place_of_steps_where_there_are_some():
     left = prompts.draw_prompts(table).axes[0]
     assert left.get_xlabel() == "rated difficulty"
     np.testing.assert_allclose(left.collections[1].get_offsets(), known[["rating", "coupling"]])
-    unrated = prompts.take_prompts(BOTH, NAME, K)
+    unrated = prompts.take_prompts(BOTH, NAME, K, NULL)
     assert "rating" not in unrated and "rating" not in prompts.correlations(unrated, "trained")
-    assert "rating" not in prompts.take_prompts(BOTH.assign_coords(rating=("prompt", [np.nan] * 23)), NAME, K)
+    assert "rating" not in prompts.take_prompts(BOTH.assign_coords(rating=("prompt", [np.nan] * 23)), NAME, K, NULL)
 
 
 def test_a_difference_between_sets_is_no_correlation_within_them():
@@ -69,14 +69,14 @@ def test_a_difference_between_sets_is_no_correlation_within_them():
     stories = data["dataset"].values == "stories"
     data[NAME].values[stories] *= 0.5
     data["n_tokens"].values[:] = np.where(stories, 20, 50) + data["n_tokens"].values % 7
-    found = prompts.correlations(prompts.take_prompts(side_by_side(trained=data), NAME, K), "trained")
+    found = prompts.correlations(prompts.take_prompts(side_by_side(trained=data), NAME, K, NULL), "trained")
     assert found["length"].high < 0 and found["length within sets"].low < 0 < found["length within sets"].high
 
 
 def test_what_does_not_vary_or_is_too_few_has_no_coefficient_and_is_drawn_all_the_same():
     few = TRAINED.isel(prompt=np.isin(TRAINED.question.values, ["q0", "q1"])).copy(deep=True)
     few["n_tokens"].values[:] = 16
-    table = prompts.take_prompts(side_by_side(trained=few), NAME, K)
+    table = prompts.take_prompts(side_by_side(trained=few), NAME, K, NULL)
     assert set(prompts.correlations(table, "trained").values()) == {None}
     assert prompts.draw_prompts(table).axes[0].texts[0].get_text() == "trained: too few prompts"
 
@@ -97,7 +97,7 @@ def test_versions_are_paired_by_question_and_a_blocks_coupling_is_the_mean_over_
 
 
 def test_summary_gives_paired_differences_with_intervals_and_names_them_for_the_book():
-    summary = prompts.summary(BOTH, NAME, K, null=0.95)
+    summary = prompts.take_summary(BOTH, NAME, K, null=0.95)
     found = prompts.version_couplings(BOTH, NAME, K).sel(network="trained")
     difference = (found.sel(version="step by step") - found.sel(version="alone")).mean("block").values
     line = summary.loc["trained"]
@@ -113,7 +113,7 @@ def test_summary_gives_paired_differences_with_intervals_and_names_them_for_the_
 
 
 def test_profiles_show_the_mean_over_questions_and_its_paired_difference():
-    figure = prompts.draw_versions(prompts.take_versions(BOTH, NAME, K), null=0.95)
+    figure = prompts.draw_versions(prompts.take_versions(BOTH, NAME, K, null=0.95))
     found = prompts.version_couplings(BOTH, NAME, K).sel(network="trained")
     above, below = figure.axes[1], figure.axes[3]
     for line, version in zip(above.lines, found.version.values, strict=False):
@@ -140,11 +140,11 @@ def test_caption_names_the_control_and_the_stand_in_for_tokens():
 
 def test_models_of_different_depth_stand_side_by_side_in_order_of_size():
     short = TRAINED.isel(block_1=slice(3), block_2=slice(3))
-    found = prompts.take_models({"mine": TRAINED, "gpt2-xl": TRAINED, "gpt2": short}, NAME, K)
+    found = prompts.take_models({"mine": TRAINED, "gpt2-xl": TRAINED, "gpt2": short}, NAME, K, NULL)
     assert found.network.values.tolist() == ["gpt2", "gpt2-xl", "mine"]
-    alone = prompts.take_versions(side_by_side(trained=short), NAME, K).isel(network=0, drop=True)
+    alone = prompts.take_versions(side_by_side(trained=short), NAME, K, NULL).isel(network=0, drop=True)
     shown = found.sel(network="gpt2").isel(block=slice(3)).drop_vars("network")
     np.testing.assert_allclose(shown["mean"], alone["mean"].transpose(*shown["mean"].dims))
     assert np.isnan(found["mean"].sel(network="gpt2").isel(block=3)).all()
-    titles = [axes.get_title() for axes in prompts.draw_versions(found, null=0.95).axes[:3]]
+    titles = [axes.get_title() for axes in prompts.draw_versions(found).axes[:3]]
     assert titles == ["gpt2", "gpt2-xl", "mine"]

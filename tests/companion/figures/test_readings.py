@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.stats
+import tiny
 import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+import coupling_lib as cl
 from companion.figures import readings, style
 from companion.figures.show import frame
 from coupling_lib.metrics.variants import VARIANTS
 
-from .cases_readings import make_agreement, make_by_block, make_choices, make_means
+from .cases_readings import NETWORKS, make_agreement, make_by_block, make_choices, make_means
 
 
 def test_each_variant_has_a_panel_of_its_own_with_both_networks_and_their_nulls():
@@ -27,7 +30,7 @@ def test_each_variant_has_a_panel_of_its_own_with_both_networks_and_their_nulls(
 
 def test_beyond_chance_shows_shares_in_per_cent_with_intervals_and_the_other_ks_small():
     means = make_means()
-    axes = readings.draw_beyond_chance(means, 10).axes[0]
+    axes = readings.draw_beyond_chance(means).axes[0]
     trained = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 17][1]
     np.testing.assert_allclose(trained.get_xdata(), 100 * means.share.sel(network="trained", k=10))
     assert sum(line.get_marker() == "." for line in axes.lines) == 2 * 2
@@ -66,7 +69,7 @@ def test_choices_show_each_value_its_interval_its_chance_and_its_number():
 
 def test_boundaries_are_told_apart_by_line_and_networks_by_colour():
     by_block = make_by_block()
-    axes = readings.draw_boundaries(readings.take_boundaries(by_block), 0.95).axes[0]
+    axes = readings.draw_boundaries(by_block).axes[0]
     lines = {line.get_label(): line for line in axes.lines}
     own, after = lines["trained, the block's own output"], lines["trained, after the final norm"]
     np.testing.assert_allclose(own.get_ydata(), by_block["mean"].sel(network="trained", boundary="block"))
@@ -83,47 +86,85 @@ def test_a_number_is_shortened_without_losing_its_sign_or_showing_a_negative_zer
     assert texts == 6 * ["1", "1", ".26", "−.26", ".00", "−1"]
 
 
-def test_means_table_has_a_line_per_network_variant_and_k():
-    means = make_means()
-    table = frame(means).set_index(["network", "variant", "k"])
-    assert len(table) == 2 * 17 * 3
-    chosen = means.sel(network="trained", variant="mismatch", k=30)
-    assert table.loc[("trained", "mismatch", 30), "share_high"] == chosen.share_high.item()
-    assert table.loc[("trained", "mismatch", 30), "null"] == chosen.null.item()
+@pytest.fixture(scope="module")
+def measured():
+    """Both boundaries of the last block of two small networks."""
+    networks = {name: cl.wrap_model(tiny.llama(seed), tiny.tokenizer()) for seed, name in enumerate(NETWORKS[:2])}
+    return {
+        at: {name: cl.measure_depth(one, tiny.TEXT, ks=(4, 8), boundary=at) for name, one in networks.items()}
+        for at in ("block", "hidden_states")
+    }
 
 
-def test_agreement_table_has_a_line_per_ordered_pair_of_variants():
-    table = frame(make_agreement()).set_index(["variant", "other"])
-    wanted = make_agreement().low.sel(variant="basis_uu", other="mismatch").item()
-    assert len(table) == 17**2 and table.loc[("basis_uu", "mismatch"), "low"] == wanted
+@pytest.fixture(scope="module")
+def nulls(measured):
+    return {name: cl.readings_null(ds, n_samples=20) for name, ds in measured["block"].items()}
 
 
-def test_boundary_table_counts_blocks_from_one():
-    table = frame(readings.take_boundaries(make_by_block()))
-    assert sorted(set(table.block)) == [1, 2, 3, 4, 5, 6]
-    row = table[(table.boundary == "hidden_states") & (table.network == "trained") & (table.block == 6)]
-    assert row["mean"].item() == make_by_block()["mean"].values[1, 1, 5]
+def pair_means(ds, variant, k):
+    """Each prompt's mean over pairs of different blocks, written out."""
+    values = ds[variant].sel(k=k).values
+    return np.array([np.mean([one[i, j] for i in range(3) for j in range(3) if i != j]) for one in values])
 
 
-def test_summary_has_a_line_per_variant_in_two_decimals_without_negative_zeros():
-    means = make_means()
-    means["share"][1, 3] = -0.001
-    table = readings.take_summary(means, k=10)
+def test_values_have_a_line_per_network_variant_and_k(measured, nulls):
+    networks = measured["block"]
+    table = frame(readings.take_values(networks, nulls)).set_index(["network", "variant", "k"])
+    assert len(table) == 2 * 17 * 2
+    row = table.loc["trained", "mismatch", 8]
+    wanted, chance = pair_means(networks["trained"], "mismatch", 8), nulls["trained"].sel(variant="mismatch", k=8).value
+    assert row["mean"] == pytest.approx(wanted.mean()) and row["null"] == pytest.approx(chance.mean().item())
+    assert row.share == pytest.approx(np.mean((row["null"] - wanted) / row["null"]), rel=1e-5)
+
+
+def test_agreement_is_that_of_the_trained_network_for_each_ordered_pair_of_variants(measured):
+    table = frame(readings.take_agreement(measured["block"], 4)).set_index(["variant", "other"])
+    ds, off = measured["block"]["trained"].sel(k=4), ~np.eye(3, dtype=bool)
+    pairs = [(ds.basis_uu.values[i][off], ds.mismatch.values[i][off]) for i in range(2)]
+    wanted = np.mean([scipy.stats.spearmanr(*pair).statistic for pair in pairs])
+    assert len(table) == 17**2 and table.loc[("basis_uu", "mismatch"), "mean"] == pytest.approx(wanted)
+
+
+def test_boundaries_count_blocks_from_one_and_stand_beside_the_trained_networks_null(measured, nulls):
+    by_block = readings.take_boundaries(measured, k=4, nulls=nulls)
+    table = frame(by_block)
+    assert sorted(set(table.block)) == [1, 2, 3]
+    row = table[(table.boundary == "hidden_states") & (table.network == "trained") & (table.block == 3)]
+    values = measured["hidden_states"]["trained"].normalized_miscoupling.sel(k=4).values
+    wanted = [1 - np.mean([one[2, :2], one[:2, 2]]) for one in values]
+    assert row["mean"].item() == pytest.approx(np.mean(wanted))
+    chance = nulls["trained"].sel(variant="normalized_miscoupling", k=4)
+    assert (by_block.null, by_block.null.error) == pytest.approx(
+        (chance.value.mean().item(), chance.error.mean().item())
+    )
+
+
+def test_without_the_other_boundary_its_choice_is_left_out(measured, nulls):
+    both, alone = (readings.take_choices(given, 4, nulls) for given in (measured, measured["block"]))
+    assert set(both.reading) - set(alone.reading) == {"includes final norm"}
+    assert len(both) == 2 * 14 and both.merge(alone).shape == alone.shape
+
+
+def test_summary_has_a_line_per_variant_in_two_decimals_without_negative_zeros(measured, nulls):
+    means = readings.take_values(measured["block"], nulls)
+    table = readings.take_summary(measured["block"], 8, nulls)
     assert list(table.index) == list(VARIANTS)
-    wanted = means["mean"].sel(network="untrained", variant="released_norm", k=10).item()
+    wanted = means["mean"].sel(network="untrained", variant="released_norm", k=8).item()
     assert table.loc["released_norm", "untrained"] == pytest.approx(wanted, abs=0.005)
-    assert str(table["beyond chance"].iloc[3]) == "0.0"
+    assert "-0.0" not in {str(value) for value in table.to_numpy().ravel()}
 
 
-def test_quotable_names_values_intervals_chance_agreement_and_choices():
-    means, agreement, choices = make_means(), make_agreement(), make_choices()
-    found = readings.numbers_of(means, agreement, choices, k=5, prompts=7)
-    chosen = means.sel(network="trained", variant="mismatch", k=5)
+def test_quotable_names_values_intervals_chance_agreement_and_choices(measured, nulls):
+    means, agreement = readings.take_values(measured["block"], nulls), readings.take_agreement(measured["block"], 8)
+    choices = readings.take_choices(measured, 8, nulls)
+    found = readings.numbers_of(measured, 8, nulls)
+    chosen = means.sel(network="trained", variant="mismatch", k=8)
     assert found["mismatch-trained"] == chosen["mean"].item() and found["mismatch-trained-low"] == chosen.low.item()
     assert found["mismatch-random-bases"] == chosen.null.item()
     assert found["mismatch-beyond-chance"] == chosen.share.item()
     assert found["mismatch-beyond-chance-error"] == pytest.approx((chosen.share_high - chosen.share_low).item() / 3.92)
-    assert found["prompts"] == found["mismatch-beyond-chance-n"] == 7
+    assert found["prompts"] == found["mismatch-beyond-chance-n"] == 2
     wanted = agreement["mean"].sel(variant="basis_vv", other="normalized_miscoupling").item()
     assert found["agreement-basis_vv"] == wanted
-    assert found["choice-2-untrained"] == pytest.approx(0.1) and found["choice-3-trained-null"] == pytest.approx(0.06)
+    second, third = (choices[choices.network == name].iloc[at] for name, at in (("untrained", 1), ("trained", 2)))
+    assert (found["choice-2-untrained"], found["choice-3-trained-null"]) == (second.coupling, third.null)

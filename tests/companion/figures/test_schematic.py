@@ -10,7 +10,7 @@ from companion.figures.show import frame
 
 
 def matrices():
-    example = schematic.take_example()
+    example = schematic.take_construction()
     return dict(zip(example.matrix.values, example.values, strict=True))
 
 
@@ -33,7 +33,7 @@ def test_every_kind_of_coupling_compares_two_jacobians_that_run_upwards_and_neve
     with style.theme("light"):
         arrows = [
             patch
-            for axes in schematic.draw_construction(schematic.take_example()).axes
+            for axes in schematic.draw_construction(schematic.take_construction()).axes
             for patch in axes.patches
             if isinstance(patch, FancyArrowPatch)
         ]
@@ -45,7 +45,7 @@ def test_every_kind_of_coupling_compares_two_jacobians_that_run_upwards_and_neve
 
 
 def test_table_holds_every_entry_of_every_matrix():
-    table, parts = frame(schematic.take_example()), matrices()
+    table, parts = frame(schematic.take_construction()), matrices()
     # One line per row, its columns side by side.
     entries = table.filter(regex=r"^entry_\d+$")
     assert entries.notna().to_numpy().sum() == sum(matrix.size for matrix in parts.values())

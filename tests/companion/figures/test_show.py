@@ -73,6 +73,24 @@ def test_caption_and_provenance_are_escaped_and_stand_under_the_figure():
     assert "<b>" not in markup
 
 
+def test_where_data_come_from_is_in_their_records_beside_the_command_of_the_notebook(monkeypatch):
+    monkeypatch.setattr(shows, "_command", "")
+    records = [{"model": "a", "token": -1, "command": "python x.py"}, {"model": "b", "token": -1, "untrained": 1}]
+    data = xr.DataArray([1.0], dims="block", name="c", attrs={"records": records})
+
+    def origin(**given):
+        return (
+            shown(**({"data": data, "provenance": ""} | given)).data.partition('tbc-provenance">')[2].partition("<")[0]
+        )
+
+    assert origin() == "model a and model b · trained and untrained · token -1 · python x.py"
+    assert origin(data={"x": data[:1], "y": data}) == origin() and origin(provenance="a table") == "a table"
+    assert shows.made_by("papermill x") == "papermill x"
+    assert origin() == "model a and model b · trained and untrained · token -1 · papermill x"
+    assert origin(provenance="a table") == "a table · papermill x"
+    assert origin(data=data.assign_attrs(origin="a drawing")) == "a drawing"
+
+
 def draw_demo(data):
     return Figure(figsize=(1, 1))
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from companion.figures import spectra, style
+from companion.figures import spectra, style, take
 from companion.figures.show import frame
 from coupling_lib.metrics.inference import mean_interval
 from tests.companion.figures.cases_spectra import both, fits, nulls
@@ -68,16 +68,19 @@ def test_alignment_stands_beside_its_null_and_coupling_is_one_minus_the_mismatch
 
 
 def test_summary_gives_means_and_intervals_that_hold_them_and_the_book_has_names_for_them():
-    table = spectra.summary_table(both(), fits(), nulls())
+    table = spectra.take_summary(both(), fits(), nulls())
     assert table.index.tolist() == ["untrained", "trained", "random bases"]
     trained = both().sel(network="trained")
     assert table.loc["trained", "stable rank"] == pytest.approx(trained.stable_rank.values.mean())
     assert table.loc["trained", "R2"] == pytest.approx(fits().sel(network="trained").r_squared.values.mean())
     assert table.loc["trained", "low"] < table.loc["trained", "alignment"] < table.loc["trained", "high"]
     assert table.loc["random bases", "alignment"] == 0.16
-    numbers = spectra.numbers_of(table, both(), fits(), nulls())
+    numbers = spectra.numbers_of(take.by_name(both()), fits(), nulls())
     assert numbers["alignment-trained-low"] == table.loc["trained", "low"]
     assert numbers["r2-untrained-high"] == table.loc["untrained", "R2 high"]
     assert numbers["decay-trained"] == pytest.approx(trained.decay_exponent.values.mean())
     assert (numbers["fit-from"], numbers["prompts"], numbers["alignment-null-error"]) == ("3", 5, 0.0)
-    assert len(numbers) == 2 * 9 + 6
+    change = fits().r_squared.sel(network="trained") - fits().r_squared.sel(network="untrained")
+    assert numbers["r2-change"] == pytest.approx(change.values.mean())
+    assert numbers["aligned"] == pytest.approx(table.loc["trained", "alignment"])
+    assert len([name for name in numbers if not name.startswith(("aligned", "r2-change"))]) == 2 * 9 + 6

@@ -34,15 +34,15 @@ def test_every_character_of_a_token_can_be_seen(text, label):
 
 
 def test_labels_are_the_first_prompts_tokens_or_their_positions():
-    assert tokens.take_grid(networks(), NAME).tokens == ["What", "␣is", r"\$", r"\n"]
-    assert tokens.take_grid(networks(texts=False), NAME).tokens == ["7", "8", "9", "10"]
-    assert "token 2 (␣is)" in tokens.take_grid(networks(kind="input"), NAME).title
-    assert "token 2," in tokens.take_grid(networks(kind="output", texts=False), NAME).title
+    assert tokens.take_grid(networks(), NAME, 0.95).tokens == ["What", "␣is", r"\$", r"\n"]
+    assert tokens.take_grid(networks(texts=False), NAME, 0.95).tokens == ["7", "8", "9", "10"]
+    assert "token 2 (␣is)" in tokens.take_grid(networks(kind="input"), NAME, 0.95).title
+    assert "token 2," in tokens.take_grid(networks(kind="output", texts=False), NAME, 0.95).title
 
 
 def test_grids_show_matrices_relative_to_the_rows_jacobian_beside_their_mismatch():
     both = networks()
-    figure = tokens.draw_grid(tokens.take_grid(both, NAME), null=0.95)
+    figure = tokens.draw_grid(tokens.take_grid(both, NAME, 0.95))
     assert [axes.get_title() for axes in figure.axes[:4]] == ["Untrained", "Untrained", "Trained", "Trained"]
     grid, map_ = (axes.images[0].get_array() for axes in figure.axes[2:4])
     data = both.sel(network="trained")
@@ -55,8 +55,8 @@ def test_grids_show_matrices_relative_to_the_rows_jacobian_beside_their_mismatch
 @pytest.mark.parametrize(("other", "masked"), [(3, 0), (2, FULL)])
 def test_a_token_with_itself_is_left_out_within_one_block_only(other, masked):
     both = networks(other=other)
-    grid = tokens.take_grid(both, NAME)
-    panels = tokens.draw_grid(grid, null=0.99).axes[:4]
+    grid = tokens.take_grid(both, NAME, 0.99)
+    panels = tokens.draw_grid(grid).axes[:4]
     maps = [axes.images[0] for axes in (panels[1], panels[3])]
     assert [int(np.ma.getmaskarray(image.get_array()).sum()) for image in maps] == [masked] * 2
     off = ~np.eye(FULL, dtype=bool) if masked else np.ones((FULL, FULL), dtype=bool)
@@ -77,7 +77,7 @@ def test_coupling_of_a_prompt_is_the_mean_over_its_pairs_of_different_tokens():
 
 def test_tables_hold_what_the_figures_show():
     both = networks()
-    table = frame(tokens.take_grid(both, NAME))
+    table = frame(tokens.take_grid(both, NAME, 0.95))
     entries = table[table["row"].notna()]
     assert len(entries) == 2 * FULL * FULL * K and list(entries.columns[-2:]) == ["entry_2", "entry_3"]
     data = both.sel(network="trained")
@@ -100,10 +100,13 @@ def test_summary_holds_means_intervals_and_the_null_and_names_them_for_the_book(
     expected = scipy.stats.t.interval(0.95, len(values) - 1, values.mean(), scipy.stats.sem(values))
     assert (line["trained low"], line["trained high"]) == pytest.approx(expected)
     assert line["random bases"] == pytest.approx(0.05) and line["random bases error"] == pytest.approx(2e-5)
-    book = tokens.numbers_of(table, between=["input 3-4"])
-    assert book["between-input-trained-low"] == line["trained low"] and len(book) == 8
-    named = tokens.named_couplings(summary, "trained", between=["input 3-4"], within=["self 3-3"])
-    assert list(named) == ["between-input", "within-self"] and np.array_equal(named["between-input"], values)
+    book = tokens.numbers_of(summary, K, between=["input 3-4"], within=["self 3-3"])
+    assert book["between-input-trained-low"] == line["trained low"]
+    assert len([name for name in book if name.startswith(("between", "within"))]) == 2 * 8
+    assert book["coupled-between-input"] == pytest.approx(values.mean())
+    blank = summary.coupling.sel(network="untrained", comparison="self 3-3").values
+    lead = summary.coupling.sel(network="trained", comparison="self 3-3").values - blank
+    assert book["emerged-within-self"] == pytest.approx(lead.mean())
 
 
 def test_summary_draws_every_prompt_the_mean_and_the_spread_of_single_random_pairs():

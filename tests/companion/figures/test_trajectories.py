@@ -36,18 +36,17 @@ def test_prompts_without_a_score_are_left_out_of_its_quartiles():
     wanted = np.quantile(holes["trained"].expodistance[1:], (0.25, 0.5, 0.75))
     bars = [line.get_ydata() for line in axes.lines if line.get_linewidth() == 4]
     np.testing.assert_allclose(bars[1], wanted[[0, 2]])
-    line = trajectories.summary_table(taken).loc["model", "trained", "expodistance"]
+    line = trajectories.take_summary({"model": holes}).loc["model", "trained", "expodistance"]
     np.testing.assert_allclose(line[["low", "median", "high"]], wanted)
 
 
 def test_a_score_that_no_prompt_has_is_said_not_to_exist():
-    taken = trajectories.take_scores(
-        {"model": {n: ds.assign(expodistance=ds.expodistance * np.nan) for n, ds in states().items()}}
-    )
+    given = {"model": {n: ds.assign(expodistance=ds.expodistance * np.nan) for n, ds in states().items()}}
+    taken = trajectories.take_scores(given)
     assert [text.get_text() for text in trajectories.draw_scores(taken).axes[1].texts] == [
         "does not exist:\nno net growth"
     ]
-    assert np.isnan(trajectories.summary_table(taken).loc["model", "trained", "expodistance"]).all()
+    assert np.isnan(trajectories.take_summary(given).loc["model", "trained", "expodistance"]).all()
 
 
 def test_names_of_many_models_stand_upright_and_are_cut_where_they_are_long():
@@ -93,7 +92,7 @@ def test_a_missing_entropy_leaves_its_panel_out_and_the_caption_says_why():
 
 
 def test_models_stand_side_by_side_in_order_of_size_with_the_quantities_below_each_other():
-    profiles = trajectories.of_each(trajectories.take_profiles, unlike(2), -1)
+    profiles = trajectories.take_profiles(unlike(2), -1)
     assert list(profiles) == ["nano-llama", "organisation/model", "organisation/a-model-with-a-long-name-0"]
     figure = trajectories.draw_profiles(profiles)
     panels = np.array(figure.axes).reshape(4, 3)
@@ -112,7 +111,7 @@ def test_models_stand_side_by_side_in_order_of_size_with_the_quantities_below_ea
 
 
 def test_paths_of_models_stand_side_by_side_a_network_and_a_part_of_the_depth_below_the_other():
-    paths = trajectories.of_each(trajectories.take_paths, unlike(2))
+    paths = trajectories.take_paths(unlike(2))
     figure = trajectories.draw_paths(paths)
     panels = np.array(figure.axes).reshape(6, 3)
     assert [axes.get_title() for axes in panels[0]] == ["nano-llama", "model", "a-model-with-a-long…"]
@@ -122,7 +121,7 @@ def test_paths_of_models_stand_side_by_side_a_network_and_a_part_of_the_depth_be
     deep = panels[5, 1].lines[0].get_xdata()
     np.testing.assert_allclose(deep, unlike(2)["organisation/model"]["trained"].path.values[6:13, 0, 0])
     alone = unlike(2) | {"organisation/model": {name: ds.drop_vars(PATHS) for name, ds in states().items()}}
-    assert len(trajectories.draw_paths(trajectories.of_each(trajectories.take_paths, alone)).axes) == 6 * 2
+    assert len(trajectories.draw_paths(trajectories.take_paths(alone)).axes) == 6 * 2
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -152,23 +151,25 @@ def test_paths_give_every_token_at_every_level_and_nothing_where_there_are_none(
     assert_text_inside(lambda: trajectories.draw_paths(empty))
 
 
-def test_readings_table_has_a_line_per_formula_and_a_column_per_choice_of_states():
+def test_conventions_have_a_line_per_formula_and_a_column_per_choice_of_states():
     dataset = states()["trained"]
-    table = trajectories.readings_table(dataset)
-    assert table.index.tolist() == ["line_shape_score", "expodistance"]
-    assert table.columns.tolist() == ["default", "both"]
-    assert table.loc["expodistance", "both"] == pytest.approx(np.median(dataset.readings.values[:, 1, 1]))
+    table = trajectories.take_conventions(dataset)
+    assert table.index.tolist() == ["line_shape_score", "expodistance", "equidistance"]
+    assert table.columns.tolist() == ["default", "without embedding", "normed end", "both"]
+    assert table.loc["expodistance", "both"] == pytest.approx(np.median(dataset.readings.values[:, 3, 1]))
 
 
 def test_summary_and_quoted_numbers_are_medians_with_quartiles():
     low, middle, high = np.quantile(states()["trained"].line_shape_score, (0.25, 0.5, 0.75))
-    summary = trajectories.summary_table(scores())
+    summary = trajectories.take_summary({"model": states()})
     line = summary.loc["model", "trained", "line-shape score"]
     assert line[["low", "median", "high"]].tolist() == pytest.approx([low, middle, high])
-    quoted = trajectories.numbers_of(summary, "model")
+    quoted = trajectories.numbers_of(states())
     assert quoted["line-shape-score-trained"] == pytest.approx(middle)
     assert quoted["line-shape-score-trained-high"] == pytest.approx(high)
-    assert len(quoted) == 2 * 3 * 3
+    assert len([name for name in quoted if not name.startswith("change")]) == 2 * 3 * 3 + 1 and quoted["prompts"] == 5
+    change = [states()[name].readings.values[:, 3, 1] for name in ("trained", "untrained")]
+    assert quoted["change-expodistance-both"] == pytest.approx(np.median(change[0] - change[1]))
 
 
 def test_a_line_marks_the_block_that_is_given_or_where_the_norm_of_the_trained_model_turns():

@@ -33,7 +33,7 @@ def test_the_scatter_draws_every_model_of_its_rates_once_with_the_line_of_its_ra
 
 
 def test_all_rates_and_all_decays_have_a_panel_each():
-    panels = vision.draw_accuracy_rates(vision.take_accuracy(GRID, CLASS)).axes
+    panels = vision.draw_accuracy_rates(vision.take_accuracy_rates(GRID, CLASS)).axes
     assert [axes.get_title() for axes in panels] == [f"rate {rate:g}" for rate in RATES]
     assert [sum(map(len, dots(axes))) for axes in panels] == [8] * 8
     decays = vision.take_decays(GRID, CLASS)

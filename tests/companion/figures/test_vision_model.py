@@ -10,11 +10,11 @@ from coupling_lib.measures.random_bases import Chance
 from coupling_lib.metrics.inference import mean_interval
 
 from .cases_depth import networks
-from .cases_vision_model import IMAGE, NAME, make_dropped, make_relations, matrices, relations
+from .cases_vision_model import IMAGE, NAME, image, make_dropped, make_nulls, make_relations, relations
 
 
 def test_the_image_stands_beside_its_matrices_with_its_patch_framed():
-    figure = vision_model.draw_image(matrices(2), IMAGE, patch=(2, 4, 2, 2))
+    figure = vision_model.draw_image(image(2, patch=(2, 4, 2, 2)))
     assert np.array_equal(figure.axes[0].images[0].get_array(), IMAGE)
     (frame,) = figure.axes[0].patches
     assert (frame.get_xy(), frame.get_width()) == ((1.5, 3.5), 2)
@@ -42,21 +42,21 @@ def test_relations_are_drawn_as_dots_with_their_interval_beside_random_bases():
 
 def test_drop_path_keeps_image_and_draw_and_averages_draws_before_the_interval():
     dropped = make_dropped()
-    found = vision_model.take_drop_path(dropped)
+    found = vision_model.take_drop_path(dropped, 0.95)
     assert found.coupling.notnull().sum() == 5 + 10
     one = found.coupling.sel(drop_path="on", draw=2).isel(prompt=3)
     assert one.item() == pytest.approx(1 - float(dropped["on"][3, 1]))
     wanted = mean_interval(1 - dropped["on"].values.mean(axis=1))
     assert found.sel(drop_path="on").high.item() == pytest.approx(float(wanted.high))
-    (axes,) = vision_model.draw_drop_path(found, 0.95).axes
+    (axes,) = vision_model.draw_drop_path(found).axes
     np.testing.assert_allclose(axes.collections[0].get_offsets()[:, 0], 1 - dropped["off"])
     assert len(axes.collections[1].get_offsets()) == 10
 
 
 def test_summary_and_quoted_numbers_agree():
-    summary = vision_model.summary(networks(2), NAME, 4, 0.95)
+    summary = vision_model.take_summary(networks(2), NAME, 3, 0.95)
     dropped = make_dropped()
-    found = vision_model.numbers_of(summary, relations(2), vision_model.take_drop_path(dropped), Chance(0.95, 1e-5))
+    found = vision_model.numbers_of(networks(2), make_relations(2), dropped, Chance(0.95, 1e-5), make_nulls())
     assert list(summary.index) == ["untrained", "trained", "random bases"]
     assert found["model-trained"] == summary.loc["trained", "coupling"] and found["model-null"] == pytest.approx(0.05)
     assert found["class-to-patch-null"] == pytest.approx(0.05) and found["model-null-error"] == 1e-5

@@ -8,7 +8,8 @@ import xarray as xr
 from tests.companion.figures.conftest import make_depth
 
 STEPS = (0, 10, 100, 1000)
-READINGS, STATES = ("line_shape_score", "expodistance"), ("default", "both")
+READINGS = ("line_shape_score", "expodistance", "equidistance")
+STATES = ("default", "without embedding", "normed end", "both")
 
 
 def make_trajectories(seed: int, n_prompts: int = 5, n_blocks: int = 6, width: int = 3) -> xr.Dataset:

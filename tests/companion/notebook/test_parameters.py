@@ -30,6 +30,10 @@ RIGHT = {
 }
 
 
+def sized(n_blocks, d_model=96, name="model"):
+    return SimpleNamespace(n_blocks=n_blocks, d_model=d_model, name=name)
+
+
 def check(**changes):
     return parameters.check_parameters(RIGHT | changes)
 
@@ -110,7 +114,7 @@ def test_blocks_that_cannot_be_read_are_refused(blocks):
 
 def test_a_mistyped_range_ends_in_the_first_block_there_is_not():
     with pytest.raises(ParameterError, match="no block 13"):
-        choices.check_against_model(SimpleNamespace(k=1, blocks="2-99999999999999"), 12, 96, "nano-neox")
+        choices.chosen_blocks(sized(12, 96, "nano-neox"), "2-99999999999999", 1)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_known_one():
@@ -166,6 +170,7 @@ def kernel(monkeypatch, tmp_path):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     monkeypatch.setattr(HistoryManager, "enabled", False)  # no file of a user's own history
     monkeypatch.setattr(InteractiveShell, "showtraceback", lambda *arguments, **named: None)
+    monkeypatch.setattr("companion.figures.show._command", "")  # put back, as a notebook sets it
     return Kernel()
 
 
@@ -184,6 +189,20 @@ def test_a_name_that_papermill_was_given_and_nobody_declared_is_refused_each_tim
     assert vars(kernel.shell.user_ns["p"]) == {"k": 4, "seed": 3}
     assert kernel.refusal("# Parameters\nsede = 3\n", CHECK) == message
     kernel.run(PARAMETERS, CHECK)
+
+
+def test_without_a_kernel_what_the_cells_left_is_no_parameter_when_they_run_again():
+    space = {"check_parameters": parameters.check_parameters}
+    first = [PARAMETERS, CHECK, "command, drawn = 'papermill', [1, 2]\nsede = 4"]
+    for cell in (*first, *first[:2]):
+        exec(cell, space)
+    assert vars(space["p"]) == {"k": 10, "seed": 0}
+    for wrong, message in (("k = 'ten'", "parameter 'k' is 'ten'"), ("del k", "parameter 'k' is missing")):
+        exec(wrong, space)
+        with pytest.raises(ParameterError, match=message):
+            exec(CHECK, space)
+    with pytest.raises(ParameterError, match="unknown parameter 'sede'"):
+        exec(CHECK, {"check_parameters": parameters.check_parameters, "k": 1, "seed": 0, "sede": 3})
 
 
 def test_declared_names_are_checked_wherever_they_were_set(kernel):
@@ -220,7 +239,8 @@ def test_the_first_cells_of_every_notebook_can_be_run_again(path, kernel):
 def test_what_depends_on_the_model_is_refused_with_the_models_figures():
     def against(**changes):
         with pytest.raises(ParameterError) as caught:
-            choices.check_against_model(check(**changes), n_blocks=3, d_model=8, name="tiny")
+            given = check(**changes)
+            choices.chosen_blocks(sized(3, 8, "tiny"), given.blocks, given.k)
         return str(caught.value)
 
     assert against(k=9) == (
@@ -243,7 +263,7 @@ def test_what_depends_on_the_model_is_refused_with_the_models_figures():
     ],
 )
 def test_chosen_blocks_count_from_zero_and_lie_in_the_middle_without_a_choice(blocks, n_blocks, expected):
-    assert choices.check_against_model(SimpleNamespace(k=1, blocks=blocks), n_blocks, 96, "model") == expected
+    assert choices.chosen_blocks(sized(n_blocks), blocks, 1) == expected
 
 
 @pytest.mark.parametrize(
@@ -264,32 +284,32 @@ def test_steps_and_windows_that_cannot_be_read_are_refused(name, value, expected
 
 
 def test_the_middle_step_is_one_between_the_first_and_the_last():
-    assert choices.chosen_middle(SimpleNamespace(middle=0), [0, 10, 100]) is None
-    assert choices.chosen_middle(SimpleNamespace(middle=10), [0, 10, 100]) == 10
+    assert choices.chosen_middle(0, [0, 10, 100]) is None
+    assert choices.chosen_middle(10, [0, 10, 100]) == 10
     for steps, expected in (([0, 10, 100], "one of 10 (steps"), ([0, 100], "no step lies between")):
         with pytest.raises(ParameterError, match=re.escape(expected)):
-            choices.chosen_middle(SimpleNamespace(middle=100), steps)
+            choices.chosen_middle(100, steps)
 
 
 @pytest.mark.parametrize(("turn", "n_blocks"), [(13, 12), (-1, 3)])
 def test_a_line_is_drawn_at_a_block_that_every_model_has(turn, n_blocks):
     depths = {"deep": 40, "model": n_blocks}
     for at in (0, 1, 3):
-        assert choices.chosen_turn(SimpleNamespace(turn=at), depths) == at
+        assert choices.chosen_turn(at, depths) == at
     message = f"'turn' is {turn} .int.; it must be a block from 1 to {n_blocks} .the depth of model."
     with pytest.raises(ParameterError, match=message):
-        choices.chosen_turn(SimpleNamespace(turn=turn), depths)
+        choices.chosen_turn(turn, depths)
 
 
 def test_a_line_is_searched_where_every_model_has_four_blocks():
-    assert choices.chosen_turn(SimpleNamespace(turn=-1), {"deep": 40, "model": 4}) == -1
+    assert choices.chosen_turn(-1, {"deep": 40, "model": 4}) == -1
 
 
 def test_windows_stand_where_one_fits():
-    assert choices.chosen_centres(SimpleNamespace(centres=""), range(5, 31), "model") == []
-    assert choices.chosen_centres(SimpleNamespace(centres="6,15,31"), range(5, 31), "model") == [5, 14, 30]
+    assert choices.chosen_centres("", range(5, 31), "model") == []
+    assert choices.chosen_centres("6,15,31", range(5, 31), "model") == [5, 14, 30]
     with pytest.raises(ParameterError) as caught:
-        choices.chosen_centres(SimpleNamespace(centres="5,15,30"), range(5, 31), "model")
+        choices.chosen_centres("5,15,30", range(5, 31), "model")
     assert str(caught.value) == (
         "parameter 'centres' is '5,15,30' (str); it must be blocks from 6 to 31, about which a window fits into model, "
         "and block 5 is none of them; pass -p centres 6"
@@ -298,7 +318,7 @@ def test_windows_stand_where_one_fits():
 
 def test_prompts_are_a_number_a_set_or_a_file(tmp_path):
     def chosen(prompts, seed=0):
-        return [prompt.text for prompt in choices.chosen_prompts(SimpleNamespace(prompts=prompts, seed=seed))]
+        return [prompt.text for prompt in choices.chosen_prompts(prompts, seed)]
 
     file = tmp_path / "mine.txt"
     file.write_text("first\nsecond\nthird\n")
@@ -321,4 +341,4 @@ def test_every_language_notebook_takes_memory_and_hands_it_to_all_that_loads():
             if isinstance(node, ast.Call) and f"{ast.unparse(node.func).rpartition('.')[2]}(" in loading
         ]
         given = [{word.arg: ast.unparse(word.value) for word in call.keywords} for call in calls]
-        assert given and all(words.get("memory") == "p.memory or None" for words in given), path.stem
+        assert given and all(words.get("memory") == "memory or None" for words in given), path.stem

@@ -1,0 +1,169 @@
+"""What a figure is made of: one measurement or several by name, and what is left open about them.
+
+Every `take_...` is handed what a measure gave: a dataset; several under their names, as `{"untrained": a, "trained":
+b}`; or several side by side. A lone network is called by its role. Where K or the null is not given, K is the first
+that was measured, and the null is that of the trained network or the last. What is taken keeps the records of all
+measurements in it, from which `show` says where a figure comes from.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from companion.figures.labels import coupling_label
+from companion.figures.style import TRAINED, UNTRAINED
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures.parts import SHARED
+from coupling_lib.metrics import summaries
+from coupling_lib.models.registry import by_size
+
+if TYPE_CHECKING:
+    from coupling_lib.measures.random_bases import Chance
+
+VARIANT = "normalized_miscoupling"
+"""The mismatch that figures show where none is asked for."""
+
+MOST_BLOCKS = 8
+"""How many blocks are drawn as matrices when none are chosen: as many as in the paper's figure 3."""
+
+Networks = Mapping[str, xr.Dataset]
+Measured = xr.Dataset | Networks
+K = int | None
+Null = float | None
+Records = list[Mapping[str, Any]]
+
+
+def by_name(measured: Measured) -> dict[str, xr.Dataset]:
+    """Give every network under its name; a lone one is called by its role."""
+    if not isinstance(measured, xr.Dataset):
+        return dict(measured)
+    if "network" in measured.dims:
+        return {str(name): measured.sel(network=name, drop=True) for name in measured.network.values}
+    return {UNTRAINED if measured.attrs.get("untrained") else TRAINED: measured}
+
+
+def side_by_side(measured: Measured) -> xr.Dataset:
+    """Join networks along a first dimension `network`, with the record of each."""
+    if isinstance(measured, xr.Dataset) and "network" in measured.dims:
+        return measured.assign_attrs(records=records_of(measured))
+    networks = by_name(measured)
+    return summaries.side_by_side(**networks).assign_attrs(records=records_of(networks))
+
+
+def by_model(measured: Measured | Mapping[str, Networks]) -> dict[str, dict[str, xr.Dataset]]:
+    """Give every model's networks under its name; networks that bear roles are one model's."""
+    if isinstance(measured, xr.Dataset) or (measured and set(measured) <= {TRAINED, UNTRAINED, SHARED}):
+        networks = by_name(measured)
+        model = str(next(iter(networks.values())).attrs.get("model", "model"))
+        return {model: networks}
+    return {name: by_name(one) for name, one in measured.items()}
+
+
+def the_only(measured: Measured) -> xr.Dataset:
+    """Give the one measurement of a figure that shows one."""
+    if isinstance(measured, xr.Dataset):
+        return measured
+    if len(measured) != 1:
+        seen = ", ".join(measured) or "none"
+        raise ParameterError(f"the measurements are {seen}; this figure shows one, so take one after the other")
+    return next(iter(measured.values()))
+
+
+def records_of(found: Any) -> Records:
+    """List the records of all measurements in what a measure gave, or in what was taken of it."""
+    if isinstance(found, Mapping) and not isinstance(found, xr.Dataset):
+        found = list(found.values())
+    if isinstance(found, list):
+        return [record for one in found for record in records_of(one)]
+    attrs = getattr(found, "attrs", {})
+    return attrs.get("records", [attrs] if "model" in attrs else [])
+
+
+def kept(found: Any, records: Iterable[Mapping[str, Any]]) -> Any:
+    """Keep the records with what was taken."""
+    for one in found.values() if isinstance(found, dict) else [found]:
+        one.attrs.setdefault("records", list(records))
+    return found
+
+
+def of_networks(select: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function select from networks side by side, whatever it is handed."""
+    return _handed(select, side_by_side)
+
+
+def of_models(select: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function select from several models' networks by name, whatever it is handed."""
+    return _handed(select, by_model)
+
+
+def of_one(select: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function select from a single measurement, named or not."""
+    return _handed(select, the_only)
+
+
+def of_each_model(select: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function select the same of every model, in order of size; of a single model, without its name."""
+
+    @wraps(select)
+    def of_each(models: dict[str, Networks], *chosen: Any, **named: Any) -> Any:
+        found = {name: select(side_by_side(models[name]), *chosen, **named) for name in by_size(models)}
+        return found if len(found) > 1 else found.popitem()[1]
+
+    return of_models(of_each)
+
+
+def _handed(select: Callable[..., Any], prepare: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Prepare what a function is handed, and keep the records of its measurements with what it selects."""
+
+    @wraps(select)
+    def taking(measured: Any, *chosen: Any, **named: Any) -> Any:
+        return kept(select(prepare(measured), *chosen, **named), records_of(measured))
+
+    return taking
+
+
+def chosen_k(ds: xr.Dataset, k: K) -> int:
+    """Give the number of singular vectors that is asked for, or the first that was measured."""
+    known = ds.k.values.tolist() if "k" in ds.dims else [ds.attrs["k"]]
+    if k is not None and k not in known:
+        raise ParameterError(f"k is {k!r}; measured were {', '.join(map(str, known))}; take one of them")
+    return int(known[0] if k is None else k)
+
+
+def decisive(networks: Iterable[str]) -> str:
+    """Name the network whose null stands in a figure: the trained one, or the last."""
+    names = [str(name) for name in networks]
+    return TRAINED if TRAINED in names else names[-1]
+
+
+def null_beside(measured: Measured, variant: str = VARIANT, k: K = None, given: Null = None) -> "Chance | float":
+    """Give what random bases give in the place of the trained network, or of the last, unless it is given."""
+    if given is not None:
+        return given
+    from coupling_lib.measures.random_bases import chance, null_of  # drawing needs no torch, and this does
+
+    networks = by_name(measured)
+    name = decisive(networks)
+    one = networks[name]
+    records = one.attrs.get("records", [])
+    if len(records) == len(networks):  # they were put side by side here
+        one = one.assign_attrs(dict(zip(networks, records, strict=True))[name])
+        # Beside a deeper or a wider one, a network is filled up with gaps.
+        for dimension in one.singular_values.dims:
+            one = one.dropna(dimension, how="all", subset=["singular_values"])
+    return chance(null_of(one if "k" not in one.dims else one.sel(k=[chosen_k(one, k)]), variant))
+
+
+def notes_on(both: xr.Dataset, variant: str, k: K, null: Null) -> dict[str, Any]:
+    """Give what a figure of coupling says beside its values: the label of an axis, and the null."""
+    k = chosen_k(both, k)
+    return {"label": coupling_label(variant, k), "null": null_beside(both, variant, k, null)}
+
+
+def middle_blocks(count: int) -> list[int]:
+    """Choose the blocks that are drawn as matrices where none are asked for: up to eight in the middle."""
+    most = min(MOST_BLOCKS, count)
+    first = (count - most) // 2
+    return list(range(first, first + most))

@@ -1,0 +1,190 @@
+"""Every figure of every chapter is lifted in three lines: a measurement, what is taken of it, the drawing.
+
+    ds = cl.measure_depth(model, prompts)
+    array = depth.take_map(ds)
+    depth.draw_map(array)
+
+Of one network, two and three, with nothing else given. Figures that show one model over training or in several
+precisions, and tables of models, have one source.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from matplotlib.figure import Figure
+
+import companion.figures
+import coupling_lib as cl
+from companion.figures import depth, emergence, show, take
+from companion.figures.generalization import READING
+from companion.tables import correlations, generalization, regularised, vit_grid
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_curves
+from coupling_lib.measures.random_bases import chance
+from coupling_lib.metrics import summaries
+from tests.companion.figures.drawn import assert_good_pictures
+
+QUESTIONS = [prompt for prompt in cl.load_prompts() if prompt.steps is not None][:2]
+
+
+@cache
+def network(role: str) -> cl.Model:
+    """A random network of 3 blocks, each of other weights."""
+    return cl.wrap_model(tiny.llama(seed=ROLES.index(role)), tiny.tokenizer())
+
+
+@cache
+def of_pictures(role: str) -> cl.Model:
+    return cl.load_model("nano-vit", untrained=role != "trained", seed=ROLES.index(role))
+
+
+def of_text(measure: Callable[..., Any], **settings: Any) -> Callable[[str], Any]:
+    return lambda name: measure(network(name), tiny.TEXT, **settings)
+
+
+def of_image(measure: Callable[..., Any], **settings: Any) -> Callable[[str], Any]:
+    return lambda name: measure(of_pictures(name), cl.inputs_for(of_pictures(name), ["one", "two"]), **settings)
+
+
+def last() -> Any:
+    return correlations.last_checkpoints(generalization.suite())
+
+
+def points_of(table: Any, x: str = "coupling", y: str = "score") -> tuple[Any, Any]:
+    return table[x], table[y]
+
+
+def prompts_of(name: str) -> Any:
+    return cl.measure_prompts(network(name), cl.prompt_versions(network(name), QUESTIONS), ks=(4,))
+
+
+MEASURES: dict[str, Callable[[str], Any]] = {
+    "depth": of_text(cl.measure_depth, ks=(4,)),
+    "readings": of_text(cl.measure_depth, ks=(4, 8)),
+    "spectra": of_text(cl.measure_spectra, k=4, whole=(0, 2)),
+    "dynamics": of_text(cl.measure_dynamics, k=4),
+    "perturbation": of_text(cl.measure_perturbation, draws=2),
+    "trajectories": of_text(cl.measure_trajectories),
+    "tokens": of_text(cl.measure_tokens, block=1, k=4),
+    "prompts": prompts_of,
+    "nulls": of_text(measure_nulls, ks=(4,)),
+    "nulls.figure_1a": of_text(measure_decisive, ks=(4,)),
+    "vision_model.image": of_image(cl.measure_depth, ks=(4,)),
+    "vision_model.relations": of_image(cl.measure_relations, k=4),
+}
+"""What measures a network, by module, or by module and figure where they differ."""
+
+ONE: dict[str, Callable[[], Any]] = {
+    "emergence": lambda: cl.measure_emergence("nano-neox", tiny.TEXT, steps=(0, 1000, 10000), ks=(4,)),
+    "precision": lambda: cl.measure_precision("nano-neox", tiny.TEXT, ["bfloat16"], k=4),
+    "vision_model.drop_path": lambda: of_image(cl.measure_drop_path, k=4, draws=2)("trained"),
+    "schematic": lambda: 1,  # a seed
+    "nulls.curves": lambda: null_curves(widths=(32, 64), ks=(4,), n_samples=2),
+    "vision": vit_grid.read_grid,
+    "paper_models": generalization.figure_1a,
+    "paper_models.measured": generalization.measured_models,
+    "paper_models.each_k": lambda: last(),
+    "generalization": generalization.suite,
+    "generalization.sign": lambda: correlations.sign_along_training(generalization.suite(), "negative_loss", READING),
+    "generalization.shapes": lambda: {
+        "The paper's figure 1a": points_of(generalization.figure_1a()),
+        "The suite": points_of(last(), READING, "negative_loss"),
+    },
+    "generalization.paper": generalization.figure_1a,
+    "generalization.variants": lambda: correlations.equal_tokens(last()),
+    "generalization.rivals": lambda: last(),
+    "generalization.leaderboard": generalization.leaderboard,
+    "generalization.regularised": regularised.regularised,
+}
+"""What is one source by nature: a model over training or in several precisions, a simulation, a table of models."""
+
+MORE: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "vision_model.image": lambda: (np.zeros((16, 16)),),
+    "paper_models.measured": lambda: (generalization.leaderboard(),),
+    "generalization.sign": lambda: (generalization.suite(untrained=True),),
+}
+"""What some figures show beside it: a picture, families of models."""
+
+
+def figures() -> Iterator[tuple[str, Callable[..., Figure], Callable[..., Any]]]:
+    """Every function that draws a figure, by module and name, with what takes its data."""
+    for found in pkgutil.iter_modules(companion.figures.__path__):
+        module = import_module(f"companion.figures.{found.name}")
+        for name, draw in inspect.getmembers(module, inspect.isfunction):
+            makes_one = name.startswith("draw_") and inspect.signature(draw).return_annotation is Figure
+            if makes_one and draw.__module__ == module.__name__ and found.name != "postnorm":  # a table of the book's
+                short = name.removeprefix("draw_")
+                yield f"{found.name}.{short}", draw, getattr(module, f"take_{short}")
+
+
+ROLES = ("trained", "untrained", "shared part")
+FIGURES = {name: (draw, select) for name, draw, select in figures()}
+
+
+@cache
+def measured(source: str, role: str = "") -> Any:
+    return MEASURES[source](role) if role else ONE[source]()
+
+
+def source_of(figure: str, table: dict[str, Any]) -> str | None:
+    return next((name for name in (figure, figure.partition(".")[0]) if name in table), None)
+
+
+def taken(figure: str, networks: int) -> Any:
+    """What a figure draws, of so many networks, with all its defaults."""
+    _, select = FIGURES[figure]
+    more = MORE.get(figure, tuple)()
+    if source := source_of(figure, ONE):
+        return select(measured(source), *more)
+    source = source_of(figure, MEASURES)
+    roles = ROLES[:networks]
+    found = {role: measured(source, role) for role in reversed(roles)}
+    return select(found if networks > 1 else found["trained"], *more)
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_figure_is_lifted_in_three_lines_of_one_network_or_more(figure):
+    draw, _ = FIGURES[figure]
+    pictures = []
+    for networks in (1,) if source_of(figure, ONE) else (1, 3, 2):
+        data = taken(figure, networks)
+        table = show.frame(data)
+        assert len(table) and "numbers" in show.fingerprint(table)
+        assert source_of(figure, ONE) or len(take.records_of(data)) == networks
+        pictures.append(partial(draw, data))
+    assert_good_pictures(pictures)
+
+
+def test_where_it_comes_from_stands_under_a_figure_without_being_given():
+    data = depth.take_map({role: measured("depth", role) for role in ("untrained", "trained")})
+    markup = show.show(depth.draw_map, data, name="demo", caption="...").data
+    origin = markup.partition('tbc-provenance">')[2]
+    assert "trained · float32 · 2 prompts" in origin and "token -1" in origin
+
+
+def test_networks_of_other_depth_and_width_stand_side_by_side_beside_the_null_of_the_last():
+    small, last = measured("depth", "trained"), cl.measure_depth(cl.load_model("nano-neox"), tiny.TEXT, ks=(4,))
+    found, turned = depth.take_map({"small": small, "nano": last}), depth.take_map({"nano": last, "small": small})
+    wanted = chance(cl.null_of(last, take.VARIANT))
+    assert (found.null, found.null.error) == (wanted, wanted.error)
+    assert turned.null == chance(cl.null_of(small, take.VARIANT)) != wanted
+    assert found.notnull().sum(["block_jacobian", "block_vectors"]).values.tolist() == [3 * 2, 12 * 11]
+    assert isinstance(depth.draw_map(found), Figure)
+    joined = summaries.side_by_side(untrained=measured("depth", "untrained"), trained=small)
+    assert depth.take_map(joined).null == turned.null
+
+
+def test_a_figure_of_one_measurement_says_so_of_several():
+    one = measured("emergence")
+    assert emergence.take_coupling({"run": one}).equals(emergence.take_coupling(one))
+    with pytest.raises(ParameterError, match="the measurements are a, b; this figure shows one, so take one after"):
+        emergence.take_coupling({"a": one, "b": one})
