@@ -98,7 +98,7 @@ def measured():
 
 @pytest.fixture(scope="module")
 def nulls(measured):
-    return {name: cl.readings_null(ds, n_samples=20) for name, ds in measured["block"].items()}
+    return {name: cl.null_of(ds, n_samples=20) for name, ds in measured["block"].items()}
 
 
 def pair_means(ds, variant, k):
