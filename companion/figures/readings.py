@@ -1,7 +1,7 @@
 """Rival readings of coupling, side by side: what each measures, how they rank pairs of blocks, what each choice costs.
 
 A reading is a variant, called by its name in `metrics.variants.VARIANTS`; the names say where it stands: "released" in
-the released code, "old" in an older one. `nulls` are what `readings_null` gives of each network, made where not given.
+the released code, "old" in an older one. `nulls` are what `null_of` gives of each network, made where not given.
 Choices and boundaries take the networks by boundary as well, as `{"block": networks, "hidden_states": networks}`.
 """
 
@@ -19,7 +19,7 @@ from matplotlib.ticker import NullLocator
 from companion.figures import parts, style, take
 from companion.figures.take import VARIANT, K, Measured, Networks, of_networks
 from companion.tables import readings as tables
-from coupling_lib.measures.random_bases import chance, readings_null
+from coupling_lib.measures.random_bases import chance, null_of
 from coupling_lib.metrics.summaries import cells, with_ends
 
 _COLUMNS, _ROW = 5, 0.24
@@ -96,7 +96,7 @@ def _by_boundary(measured: Measured | Mapping[str, Measured]) -> dict[str, dict[
 
 def _nulls(networks: Networks, given: Networks | None) -> Networks:
     """Give every variant of random bases with each network's singular values."""
-    return {name: readings_null(ds) for name, ds in networks.items()} if given is None else given
+    return {name: null_of(ds) for name, ds in networks.items()} if given is None else given
 
 
 def draw_values(means: xr.Dataset) -> Figure:

@@ -29,7 +29,9 @@ from companion.figures.generalization import READING
 from companion.tables import correlations, generalization, regularised, vit_grid
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_curves
+from coupling_lib.measures.prompts import prompt_versions
 from coupling_lib.measures.random_bases import chance
+from coupling_lib.measures.vision import measure_drop_path
 from coupling_lib.metrics import summaries
 from tests.companion.figures.drawn import assert_good_pictures
 
@@ -64,7 +66,7 @@ def points_of(table: Any, x: str = "coupling", y: str = "score") -> tuple[Any, A
 
 
 def prompts_of(name: str) -> Any:
-    return cl.measure_prompts(network(name), cl.prompt_versions(network(name), QUESTIONS), ks=(4,))
+    return cl.measure_prompts(network(name), prompt_versions(network(name), QUESTIONS), ks=(4,))
 
 
 MEASURES: dict[str, Callable[[str], Any]] = {
@@ -86,7 +88,7 @@ MEASURES: dict[str, Callable[[str], Any]] = {
 ONE: dict[str, Callable[[], Any]] = {
     "emergence": lambda: cl.measure_emergence("nano-neox", tiny.TEXT, steps=(0, 1000, 10000), ks=(4,)),
     "precision": lambda: cl.measure_precision("nano-neox", tiny.TEXT, ["bfloat16"], k=4),
-    "vision_model.drop_path": lambda: of_image(cl.measure_drop_path, k=4, draws=2)("trained"),
+    "vision_model.drop_path": lambda: of_image(measure_drop_path, k=4, draws=2)("trained"),
     "schematic": lambda: 1,  # a seed
     "nulls.curves": lambda: null_curves(widths=(32, 64), ks=(4,), n_samples=2),
     "vision": vit_grid.read_grid,
