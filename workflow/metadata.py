@@ -158,6 +158,7 @@ def crate(known: Mapping[str, Any], root: Path) -> dict[str, Any]:
     } | {
         MANIFEST: ("sha256 of every file in data/.", "text/plain"),
         "data/claims.toml": ("The claims of the paper, and what is asked of the measurements.", "application/toml"),
+        "data/predictions.toml": ("What was expected of the experiments before their measurement.", "application/toml"),
         "data/tables.toml": ("What every column of the tables holds.", "application/toml"),
         "CITATION.cff": ("How to cite this.", "text/yaml"),
     }

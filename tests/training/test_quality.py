@@ -255,8 +255,8 @@ def digests_of_beginnings(path):
 
 
 def history(path):
-    """Times at which the commits of a file were made, the oldest first; none where there is no history at hand."""
-    command = ["git", "log", "--follow", "--format=%ct", "--", str(path)]
+    """Times of the commits that brought a file, the oldest first; none where there is no history at hand."""
+    command = ["git", "log", "--diff-filter=A", "--format=%ct", "--", str(path)]
     shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
     if shallow.returncode or shallow.stdout.strip() == "true":
         return []
