@@ -77,7 +77,7 @@ MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
 .PHONY: help book pdf links test test-all families portable spreads sweep sweep-plan test-cluster bench calibration faults golden \
-  suite regularised vit-grid notebooks lint \
+  suite quality regularised vit-grid notebooks lint \
   audit clean unit browser lock
 
 help: ## list the targets
@@ -155,6 +155,9 @@ golden: $(READY) ## write every number of the book into one file: make golden GO
 # trained.
 suite: $(READY) ## train and measure the suite of language models anew: make suite TEXT=folder
 	@$(BIN)/python -m companion.training.suite $(if $(TEXT),"$(TEXT)")
+
+quality: $(READY) ## train and measure models of one shape and unequal quality: make quality TEXT=folder
+	@$(BIN)/python -m companion.training.quality $(if $(TEXT),"$(TEXT)")
 
 regularised: $(READY) ## repeat the experiment with coupling as a regulariser: make regularised TEXT=folder
 	@$(BIN)/python -m companion.training.regularised $(if $(TEXT),"$(TEXT)")

@@ -2,6 +2,7 @@
 
     python -m companion.training language nano-neox TEXT --run runs/nano-neox --ship data/checkpoints
     python -m companion.training suite TEXT --run runs/suite --table data/suite.csv
+    python -m companion.training quality TEXT --run runs/quality --table data/quality.csv
     python -m companion.training regularised TEXT --run runs/regularised --table data/regulariser.csv
     python -m companion.training vit one digits --weight-decay 0.04 --drop-path 0.1 --run runs/vit
     python -m companion.training vit grid digits --run runs/vit --table data/vit_grid.csv
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from companion.training import cards, language, regularised, suite, vit, vit_grid
+from companion.training import cards, language, quality, regularised, suite, vit, vit_grid
 from coupling_lib.errors import in_one_line
 from coupling_lib.inputs.labelled_images import LabelledImages, read_dataset
 
@@ -58,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--table", type=Path, default=DATA / "suite.csv", help="the table to merge rows into")
     command.add_argument("--only", nargs="+", metavar="NAME", help="names of models (default: all)")
 
+    command = commands.add_parser("quality", parents=[on_text], help="train and measure models of one shape")
+    command.set_defaults(act=_quality)
+    command.add_argument("text", type=Path, nargs="?", help="a folder of .txt files named AUTHOR_TITLE_YEAR.txt")
+    command.add_argument("--table", type=Path, default=DATA / "quality.csv", help="the table to merge rows into")
+    command.add_argument("--only", nargs="+", metavar="NAME", help="names of models (default: all)")
+
     command = commands.add_parser(
         "regularised", parents=[on_text], help="train pairs, with the regulariser and without"
     )
@@ -94,6 +101,11 @@ def _language(given: argparse.Namespace) -> None:
 def _suite(given: argparse.Namespace) -> None:
     names = given.only or [*suite.SUITE, *suite.SHIPPED]
     suite.run_suite(names, given.text, given.run or RUNS / "suite", given.table, given.data)
+
+
+def _quality(given: argparse.Namespace) -> None:
+    names = given.only or list(quality.GRID)
+    quality.run_quality(names, given.text, given.run or RUNS / "quality", given.table, given.data)
 
 
 def _regularised(given: argparse.Namespace) -> None:

@@ -42,7 +42,7 @@ class Recipe:
     learning_rate: float = 2e-3
     warmup: int = 100
     weight_decay: float = 0.1
-    held_out: float = 0.05
+    held_out: text.HeldOut = 0.05
     seed: int = 0
 
 

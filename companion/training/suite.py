@@ -93,21 +93,28 @@ def build(recipe: SuiteRecipe) -> PreTrainedModel:
 
 def train_one(name: str, recipe: SuiteRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
     """Train a model of the suite, unless it is embedded, and measure it at step 0 and at every checkpoint."""
-    trained, rows = {} if name in SHIPPED else _trained(recipe, corpus, run), []
+    known, rows = {} if name in SHIPPED else trained(recipe, corpus, run), []
     for step in (0, *recipe.checkpoints):
         if name in SHIPPED:
             model = load_model(name, revision=f"step{step}", device="cpu")
         else:
             model = wrap_model(weights(recipe, run, step), corpus.tokenizer, name=name)
-        rows.append(suite_table.timed_row(name, recipe, model, corpus, text_name, step) | trained.get(step, {}))
+        rows.append(suite_table.timed_row(name, recipe, model, corpus, text_name, step) | known.get(step, {}))
     return rows
 
 
-def _trained(recipe: SuiteRecipe, corpus: text.Corpus, run: Path) -> dict[int, dict]:
-    """Train a model, and give its running loss at each checkpoint and the seconds until then."""
+def trained(
+    recipe: SuiteRecipe, corpus: text.Corpus, run: Path,
+    seen: Callable[[torch.Tensor, int], torch.Tensor] = lambda ids, _: ids,
+) -> dict[int, dict]:  # fmt: skip
+    """Train a model on what it is to see of each batch; give its running loss and the seconds until each checkpoint."""
     state, start, dtype = run / "state.safetensors", time.monotonic(), getattr(torch, recipe.precision)
     done = int(load_file(state)["step"]) if state.exists() else 0
-    fit(recipe, build(recipe), corpus, run, every_seconds=60.0, objective=lambda model, ids, _: loss(model, ids, dtype))
+
+    def objective(model: PreTrainedModel, ids: torch.Tensor, step: int) -> torch.Tensor:
+        return loss(model, seen(ids, step), dtype)
+
+    fit(recipe, build(recipe), corpus, run, every_seconds=60.0, objective=objective)
     # A resumed run knows the time of its last part alone, so the time of a step is what is kept.
     per_step = (time.monotonic() - start) / max(1, recipe.steps - done)
     log = {int(row["step"]): row["train_loss"] for row in run_files.read_log(run / "log.csv", recipe.steps)}

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
 import torch
+import xarray as xr
 from torch.nn import functional
 from transformers import PreTrainedModel
 
@@ -57,25 +59,35 @@ class SuiteRecipe(Recipe):
     precision: str = "bfloat16"
 
 
-def measure(model: Model) -> dict[str, float | int | str]:
-    """Measure coupling, its null and the trajectories of one checkpoint on the suite's prompts."""
+Columns = dict[str, float | int | str]
+Ks = dict[str, int]
+
+
+def measure(model: Model, more: Callable[[xr.Dataset, Ks], Columns] | None = None) -> Columns:
+    """Measure coupling, its null, the trajectories and more of one checkpoint on the suite's prompts."""
     prompts, ks = load_prompts(n=N_PROMPTS), {name: k or round(0.1 * model.d_model) for name, k in KS.items()}
     depth = measure_depth(model, prompts, ks=tuple(ks.values()))
-    columns: dict[str, float | int | str] = {"k_tenth": ks["tenth"]}
+    columns: Columns = {"k_tenth": ks["tenth"]}
     trajectories = measure_trajectories(model, prompts)
     for name in SCORES:
         columns |= {name: float(trajectories[name].mean()), f"{name}_median": float(trajectories[name].median())}
-    nulls = null_of(depth)["value"].mean("block_1")
-    for variant in VARIANTS:
+    columns |= coupling_columns(depth, ks, VARIANTS) | (more(depth, ks) if more else {})
+    columns |= {"n_prompts": N_PROMPTS, "prompts_sha256": str(depth.attrs["prompts_sha256"])}
+    return columns | {"versions": str(depth.attrs["versions"])}
+
+
+def coupling_columns(depth: xr.Dataset, ks: Ks, variants: Iterable[str], prefix: str = "") -> Columns:
+    """Condense variants of coupling at every number of singular vectors, over pairs of blocks and over prompts."""
+    nulls, columns = null_of(depth)["value"].mean("block_1"), {}
+    for variant in variants:
         for label, k in ks.items():
             values = depth[variant].sel(k=k).values
             of_prompts = different_pairs(values).mean(axis=1)
-            column = f"{variant}_k{label}"
+            column = f"{prefix}{variant}_k{label}"
             columns |= {column: float(of_prompts.mean()), f"{column}_all": float(values.mean())}
             columns |= {f"{column}_sd": float(of_prompts.std(ddof=1))}
             columns |= {f"{column}_null": float(nulls.sel(variant=variant, k=k))}
-    columns |= {"n_prompts": N_PROMPTS, "prompts_sha256": str(depth.attrs["prompts_sha256"])}
-    return columns | {"versions": str(depth.attrs["versions"])}
+    return columns
 
 
 @torch.no_grad()
@@ -92,7 +104,10 @@ def held_out(hf: PreTrainedModel, corpus: Corpus, context: int) -> dict[str, flo
     return {"validation_loss": nats / count, "bits_per_byte": bits, "accuracy": right / count}
 
 
-def timed_row(name: str, recipe: SuiteRecipe, model: Model, corpus: Corpus, text_name: str, step: int) -> dict:
+def timed_row(
+    name: str, recipe: SuiteRecipe, model: Model, corpus: Corpus, text_name: str, step: int,
+    more: Callable[[xr.Dataset, Ks], Columns] | None = None,
+) -> dict:  # fmt: skip
     """Measure one checkpoint and give its row, without what only the training knows."""
     start = time.monotonic()
     fields = {key: value for key, value in asdict(recipe).items() if key not in ("checkpoints", "held_out", "corpus")}
@@ -100,7 +115,7 @@ def timed_row(name: str, recipe: SuiteRecipe, model: Model, corpus: Corpus, text
     row |= {key: fields[key] for key in ("dropout", "stochastic_depth", "precision")} | fields
     row |= {"parameters": sum(parameter.numel() for parameter in model.hf.parameters())}
     row |= {"step": step, "tokens": step * recipe.windows * recipe.context}
-    row |= held_out(model.hf, corpus, recipe.context) | measure(model)
+    row |= held_out(model.hf, corpus, recipe.context) | measure(model, more)
     where = {"cpu": run_files.processor(), "threads": torch.get_num_threads()}
     return row | where | {"measure_seconds": round(time.monotonic() - start, 2)}
 

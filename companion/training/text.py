@@ -26,6 +26,9 @@ from coupling_lib.errors import ParameterError
 
 END_OF_TEXT = "<|endoftext|>"
 
+HeldOut = float | tuple[str, ...]
+"""What is held out: a share of the files, or whole authors, with whose names files begin."""
+
 _NOUNS = ("dog", "bird", "sailor", "teacher", "river", "lantern", "gardener", "cousin", "engine", "letter")
 _ADJECTIVES = ("old", "quiet", "red", "hungry", "distant", "clever", "broken", "northern")
 _VERBS = ("see", "follow", "remember", "answer", "leave", "want", "hear", "paint")
@@ -44,13 +47,15 @@ class Corpus:
     held_out: tuple[str, ...]
 
 
-def read_texts(source: Path, held_out: float, seed: int) -> tuple[dict[str, str], dict[str, str]]:
+def read_texts(source: Path, held_out: HeldOut, seed: int) -> tuple[dict[str, str], dict[str, str]]:
     """Read a text file or a folder of `.txt` files and split it into training and held-out parts."""
     source = Path(source)
     files = sorted(source.rglob("*.txt")) if source.is_dir() else [source]
     if not files or not files[0].is_file():
         raise ParameterError(f"no text at {str(source)!r}; give a text file or a folder of .txt files")
     texts = {file.name: file.read_text(encoding="utf-8-sig", errors="replace") for file in files}
+    if not isinstance(held_out, float):
+        return _by_author(texts, held_out, source)
     if len(texts) == 1:
         ((name, text),) = texts.items()
         cut = int(len(text) * (1 - held_out))
@@ -60,6 +65,20 @@ def read_texts(source: Path, held_out: float, seed: int) -> tuple[dict[str, str]
     held = set(names[: max(1, round(len(names) * held_out))])
     train = {name: text for name, text in texts.items() if name not in held}
     return train, {name: text for name, text in texts.items() if name in held}
+
+
+def _by_author(texts: dict[str, str], authors: Sequence[str], source: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Hold out all files whose names begin with an author's name, as in `Conrad_Nostromo_1904.txt`."""
+    wrote = {name: name.partition("_")[0] for name in texts}
+    if missing := set(authors) - set(wrote.values()):
+        raise ParameterError(
+            f"{str(source)!r} has no file of the held-out author {min(missing)!r}; expected a folder of files named "
+            "AUTHOR_TITLE_YEAR.txt"
+        )
+    train = {name: texts[name] for name in sorted(texts) if wrote[name] not in authors}
+    if not train:
+        raise ParameterError(f"all files at {str(source)!r} are by held-out authors; there is nothing to train on")
+    return train, {name: texts[name] for name in sorted(texts) if name not in train}
 
 
 def train_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -85,7 +104,7 @@ def _encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
     return np.concatenate([np.array([*one.ids, tokenizer.eos_token_id], dtype=np.uint16) for one in encodings])
 
 
-def prepare(source: Path, cache: Path, vocabulary: int, held_out: float, seed: int) -> Corpus:
+def prepare(source: Path, cache: Path, vocabulary: int, held_out: HeldOut, seed: int) -> Corpus:
     """Tokenise a corpus once and keep the result in `cache`, so that a resumed run starts at once."""
     cache = Path(cache)
     done = cache / "held_out.txt"

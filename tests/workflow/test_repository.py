@@ -209,6 +209,7 @@ def test_help_lists_every_target_a_user_runs():
         "faults",
         "golden",
         "suite",
+        "quality",
         "regularised",
         "vit-grid",
         "audit",

@@ -24,6 +24,7 @@ LACKING = {
         "--only neox-w32-d4",
         "there is no text; give a text file or a folder of .txt files, as the first argument",
     ),
+    "quality": ("{none} --table {none}", "no text at '{none}'; give a text file or a folder of .txt files"),
     "regularised": ("{none}", "no text at '{none}'; give a text file or a folder of .txt files"),
     "vit": ("one digits --data {none}", "data is '{none}'; it must be 'digits', 'cifar10', a folder with CIFAR-10's"),
 }

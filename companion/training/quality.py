@@ -1,0 +1,217 @@
+"""Quality at fixed size: models of one shape, made better and worse by what does not touch the architecture.
+
+    python -m companion.training.quality TEXT --run runs/quality --table data/quality.csv
+
+Three things are varied, each pair of them crossed: the share of training tokens that are replaced by random ones, how
+much text there is to repeat, and the learning rate. All models see as many tokens. The order is that of training, and
+any beginning of it is a coarse experiment. Seeds take turns, and the centre, which is the best setting but for the
+rate, is trained with each, so that every model has the centre of its own seed beside it.
+
+What was expected was written down first: every row carries the digest of `data/predictions.toml` as it was then, and
+that file is only ever appended to.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import torch
+import xarray as xr
+from transformers import PreTrainedModel
+
+from companion.training import scores, suite, suite_table, text
+from companion.training.language import validation_windows
+from coupling_lib.errors import ParameterError
+from coupling_lib.measures.parts import VARIANTS_OF_PARTS, shared_part
+from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.models.load import wrap_model
+from coupling_lib.paths import DATA
+
+PREDICTIONS = DATA / "predictions.toml"
+
+# Drawn by random.Random(0).sample(authors, 3) from the 34 authors of the corpus in alphabetical order; nine books.
+HELD_OUT_AUTHORS = ("Lytton", "Morris", "Bennet")
+
+# Whole pieces of this many tokens, evenly spaced, are what is left of a text of which less is to be unique.
+_PIECE = 4096
+
+
+@dataclass(frozen=True)
+class QualityRecipe(suite.SuiteRecipe):
+    """A recipe with what lowers its model's quality; all text is unique where `unique_tokens` is 0."""
+
+    held_out: tuple[str, ...] = HELD_OUT_AUTHORS
+    corrupted: float = 0.0
+    unique_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.corrupted <= 1:
+            raise ParameterError(f"corrupted is {self.corrupted!r}; expected a share of the tokens, from 0 to 1")
+
+
+STEPS = (16, 29, 51, 91, 162, 289, 516, 920, 1642, 2930)
+"""Ten steps of training at which models are measured, each 1.78 times the one before."""
+
+# 32 windows in bfloat16 take as little time as is to be had at this many steps: 17,300 tokens a second on one core.
+# Twice the windows are 15 % faster, but halve the steps.
+CENTRE = QualityRecipe(
+    "neox", width=64, blocks=8, heads=2, kv_heads=2, mlp_width=256, vocabulary=1536, context=128, windows=32,
+    steps=STEPS[-1], checkpoints=STEPS, learning_rate=2e-3, warmup=50,
+)  # fmt: skip
+SEEDS = (0, 1, 2)
+_LEVELS = {
+    "centre": {}, "c10": {"corrupted": 0.1}, "c25": {"corrupted": 0.25}, "c50": {"corrupted": 0.5},
+    "u0.5M": {"unique_tokens": 500_000}, "u2M": {"unique_tokens": 2_000_000},
+    "lr0.0005": {"learning_rate": 5e-4}, "lr0.006": {"learning_rate": 6e-3},
+}  # fmt: skip
+_ORDER = """
+    centre c50 u0.5M lr0.0005 c25-u2M lr0.006 c50-u0.5M centre centre c25 u2M c50-lr0.0005 u0.5M-lr0.0005 c10 c10-u0.5M
+    c25-lr0.006 u0.5M-lr0.006 c50-u2M c10-lr0.0005 u2M-lr0.006 c25-u0.5M c50-lr0.006 u2M-lr0.0005 c10-u2M c25-lr0.0005
+    c10-lr0.006
+"""
+
+
+def _grid() -> dict[str, QualityRecipe]:
+    """All recipes by name, in the order of training."""
+    found = {}
+    for number, levels in enumerate(_ORDER.split()):
+        changes = {key: value for level in levels.split("-") for key, value in _LEVELS[level].items()}
+        seed = SEEDS[number % len(SEEDS)]
+        found[f"{levels}-seed{seed}"] = replace(CENTRE, **changes, seed=seed)
+    return found
+
+
+GRID = _grid()
+"""Recipes of the experiment by name."""
+
+HEADER = """\
+Quality at fixed size (python -m companion.training.quality), one row per model and step of training. Settings,
+losses and readings of coupling are those of the suite's table (data/suite.csv), measured on the same prompts.
+corrupted: share of the tokens of each batch that are replaced by others, drawn at random. unique_tokens: tokens of the
+text that the model was trained on, in pieces of 4,096 spread evenly over all of it; seed: of initialisation, batches
+and corrupted tokens. The held-out text is nine books by three authors of whom nothing is trained on.
+validation_low, _high: 95 % interval over windows of validation_loss. seen_loss: nats per token of 256 windows of the
+text that was trained on, as it is; objective_loss: of the same windows, corrupted as in training.
+cloze: share of blanks filled with the right one of five words; induction: share of the second half of a random
+sequence shown twice that is predicted right; induction_gain: by how many nats per token its loss is below that of the
+first half (all in training.scores); each with its 95 % interval over windows.
+shared_VARIANT_kK: VARIANT of the Jacobians without their isotropic part (cl.shared), with a null of its own;
+_neighbours: mean over pairs of adjacent blocks; isotropic: mean over blocks of the Jacobian's trace over the width.
+predictions_sha256: of data/predictions.toml as it was when the row was measured."""
+
+
+def corrupt(ids: torch.Tensor, share: float, seed: int, step: int, vocabulary: int) -> torch.Tensor:
+    """Replace a share of a batch's tokens, to half a token, by others; which ones, seed and step alone decide."""
+    generator = np.random.default_rng([seed, step, 1])  # windows are drawn from [seed, step]
+    chosen = generator.permutation(ids.numel())[: round(share * ids.numel())]
+    # A token plus 1 to V - 1, modulo V, is never itself, and any other as often.
+    shifts = torch.from_numpy(generator.integers(1, vocabulary, size=len(chosen)))
+    flat = ids.flatten().clone()
+    flat[chosen] = (flat[chosen] + shifts) % vocabulary
+    return flat.view_as(ids)
+
+
+def limited(stream: np.ndarray, tokens: int) -> np.ndarray:
+    """Keep so many tokens of a text, in pieces spread evenly over it; all where `tokens` is 0."""
+    if not tokens:
+        return stream
+    if tokens > len(stream):
+        raise ParameterError(
+            f"the text has {len(stream):,} tokens to train on; {tokens:,} are asked for, give more text"
+        )
+    pieces = -(-tokens // _PIECE)
+    starts = np.linspace(0, len(stream) - tokens, pieces).astype(int) + _PIECE * np.arange(pieces)
+    return np.concatenate([stream[start : start + _PIECE] for start in starts])[:tokens]
+
+
+def parts(depth: xr.Dataset, ks: suite_table.Ks) -> suite_table.Columns:
+    """Add the shared part, and the means over neighbours of both parts, to what the suite reads off a measurement."""
+    rest = shared_part(depth)
+    columns: suite_table.Columns = {"isotropic": float(depth["isotropic"].mean())}
+    columns |= suite_table.coupling_columns(rest, ks, VARIANTS_OF_PARTS, "shared_")
+    for part, variants, prefix in ((depth, VARIANTS, ""), (rest, VARIANTS_OF_PARTS, "shared_")):
+        adjacent = part["by_distance"].sel(distance=1).mean("prompt")
+        for variant in variants:
+            for label, k in ks.items():
+                columns[f"{prefix}{variant}_k{label}_neighbours"] = float(adjacent.sel(variant=variant, k=k))
+    return columns
+
+
+def train_one(name: str, recipe: QualityRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
+    """Train one model, and measure it at step 0 and at every checkpoint."""
+    corpus = replace(corpus, train=limited(corpus.train, recipe.unique_tokens))
+    seen = partial(_seen, recipe=recipe)
+    known, rows = suite.trained(recipe, corpus, run, seen), []
+    windows = validation_windows(replace(corpus, validation=corpus.train), recipe.context)
+    for step in (0, *recipe.checkpoints):
+        model = wrap_model(suite.weights(recipe, run, step), corpus.tokenizer, name=name)
+        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step, parts)
+        row |= {"unique_tokens": len(corpus.train), "predictions_sha256": predictions_sha256()}
+        # A step that no training reaches: the corruption is like any batch's and equal to none.
+        losses = {"seen": windows, "objective": seen(windows, recipe.steps)}
+        row |= _scored(model.hf, recipe, corpus, losses)
+        # The running loss of the log starts again where a run does; objective_loss stands in its place.
+        rows.append(row | {"train_seconds": known[step]["train_seconds"]})
+    return rows
+
+
+def _seen(ids: torch.Tensor, step: int, recipe: QualityRecipe) -> torch.Tensor:
+    """Give a batch as it is trained on."""
+    return corrupt(ids, recipe.corrupted, recipe.seed, step, recipe.vocabulary) if recipe.corrupted else ids
+
+
+def _scored(
+    hf: PreTrainedModel, recipe: QualityRecipe, corpus: text.Corpus, trained_on: dict[str, torch.Tensor]
+) -> dict[str, float]:
+    """Score a model: its losses on text that was trained on, and its scores on held-out text, with their intervals."""
+
+    def predict(ids: torch.Tensor) -> torch.Tensor:
+        return hf(input_ids=ids, use_cache=False).logits
+
+    held_out = validation_windows(corpus, recipe.context)
+    found = scores.with_interval(validation=scores.nats(predict, held_out).double().mean(dim=1).numpy())
+    del found["validation"]  # the suite's validation_loss
+    losses = {name: scores.nats(predict, ids).double().mean(dim=1).numpy() for name, ids in trained_on.items()}
+    right, gain = scores.induction(predict, recipe.vocabulary, recipe.context)
+    found |= scores.with_interval(**{f"{name}_loss": values for name, values in losses.items()})
+    filled = scores.cloze(predict, held_out, corpus.tokenizer)
+    return found | scores.with_interval(cloze=filled, induction=right, induction_gain=gain)
+
+
+def predictions_sha256(path: Path | None = None) -> str:
+    """Give the digest of what was predicted; nothing is measured before something was."""
+    path = path or PREDICTIONS
+    if not path.is_file():
+        raise ParameterError(f"there are no predictions at {str(path)!r}; write them down before the first measurement")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def run_quality(names: Sequence[str], source: Path | None, run: Path, table: Path, text_name: str = "") -> None:
+    """Train and measure the models that are not in the table yet."""
+    if unknown := [name for name in names if name not in GRID]:
+        raise ParameterError(f"the model {unknown[0]!r} is not in the experiment; choose from {', '.join(GRID)}")
+    predictions_sha256()
+    done = finished(table)
+    missing = {name: GRID[name] for name in names if name not in done}
+    suite.run_all(missing, train_one, source, run, table, list(GRID), text_name, HEADER)
+    print(f"{len(names) - len(missing)} of {len(names)} models were in {table} before")
+
+
+def finished(table: Path) -> set[str]:
+    """Tell which models a table has at all their steps; one with a row twice is refused."""
+    rows = suite_table.read(table)
+    if rows.empty:
+        return set()
+    if (twice := rows.duplicated(["model", "step"])).any():
+        name, step = rows.loc[twice, ["model", "step"]].iloc[0]
+        raise ParameterError(f"{table} holds two rows of {name} at step {step}; remove the one that is not measured")
+    steps = rows.groupby("model")["step"].agg(set)
+    return {name for name, found in steps.items() if name in GRID and found >= {0, *GRID[name].checkpoints}}
+
+
+if __name__ == "__main__":
+    import_module("companion.training.__main__").main(command="quality")

@@ -1,0 +1,38 @@
+"""Predictions: each is about a claim, says what follows from every outcome, and what its n can see is simulated."""
+
+from __future__ import annotations
+
+import claims
+import power
+import pytest
+
+from coupling_lib.metrics.statistics import correlation_over
+
+CLAIMS = {claim["claim"] for claim in claims.read_claims()}
+QUESTIONS = [
+    pytest.param(experiment, question, id=f"{name}, {question['name']}")
+    for name, experiment in power.experiments().items()
+    for question in experiment["question"]
+]
+
+
+@pytest.mark.parametrize(("experiment", "question"), QUESTIONS)
+def test_a_prediction_is_complete(experiment, question):
+    assert question["claim"] in CLAIMS and question["unit"] == "correlation" and question["margin"] > 0
+    assert all(len(question[name]) > 30 for name in ("estimand", "if_above", "if_below", "if_neither"))
+    assert question["claims"] in ("above", "below", "other", "within")
+    assert any(word in question["expected"] for word in ("above", "below", "neither"))
+    assert experiment["judged"] and experiment["readings"] and 0 < question["level"] <= power.LEVEL
+
+
+@pytest.mark.parametrize(("experiment", "question"), QUESTIONS)
+def test_the_smallest_effect_that_is_written_down_is_found_four_times_out_of_five(experiment, question):
+    for shape, column in power.SHAPES.items():
+        share = power.found(question[column], experiment["n"], question["given"], shape, 250, question["level"])
+        assert share == pytest.approx(power.POWER, abs=0.1), shape  # 250 draws have a standard error of 0.025
+
+
+def test_without_an_effect_the_rule_is_silent_and_more_models_see_smaller_effects(capsys):
+    assert power.found(0.0, 26, 0, "normal", 200, power.LEVEL) < 0.07  # one direction of two
+    assert power.smallest(60, 0, "normal", 60) < power.smallest(12, 0, "normal", 60)
+    assert correlation_over([1, 2, 3, 4, 5], [1, 3, 2, 5, 4]).value == pytest.approx(0.8)

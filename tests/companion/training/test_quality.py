@@ -1,0 +1,298 @@
+"""Quality at fixed size: what is varied is exact, scores are known where the model is, nothing is measured twice."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.nn import functional
+
+from companion.training import quality, scores, suite_table, text
+from companion.training.__main__ import main
+from companion.training.quality import GRID, SEEDS, STEPS, QualityRecipe, corrupt, limited
+from companion.training.text import grammar_text
+from coupling_lib.errors import ParameterError
+from coupling_lib.paths import DATA, ROOT
+
+FILE = DATA / "quality.csv"
+TABLE = suite_table.read(FILE)
+PREDICTED = tomllib.loads(quality.PREDICTIONS.read_text(encoding="utf-8"))["experiment"]["quality"]
+
+
+# -- the grid
+
+
+def test_the_grid_crosses_every_pair_and_gives_every_seed_a_centre():
+    levels = pd.DataFrame([vars(recipe) for recipe in GRID.values()])
+    varied = ["corrupted", "unique_tokens", "learning_rate"]
+    assert len(GRID) == 26 == PREDICTED["n"]
+    assert [levels[name].nunique() for name in (*varied, "seed")] == [4, 3, 3, 3]
+    assert {replace(recipe, seed=0) for recipe in GRID.values()}.__len__() == 24
+    assert {recipe.seed for name, recipe in GRID.items() if name.startswith("centre")} == set(SEEDS)
+    for number, one in enumerate(varied):
+        for other in varied[number + 1 :]:
+            assert len(levels[[one, other]].drop_duplicates()) == levels[one].nunique() * levels[other].nunique()
+    shape = levels.drop(columns=[*varied, "seed"]).astype(str).drop_duplicates()
+    assert len(shape) == 1 and (shape.width.item(), shape.blocks.item()) == ("64", "8")
+    assert STEPS[-1] * 32 * 128 == 12_001_280
+
+
+# -- what is varied
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 1.0])
+def test_exactly_the_share_is_corrupted_and_by_seed_and_step_alone(share):
+    ids = torch.randint(0, 300, (8, 64), generator=torch.Generator().manual_seed(0))
+    found = corrupt(ids, share, 1, 7, 300)
+    assert int((found != ids).sum()) == round(share * 512) and 0 <= int(found.min()) <= int(found.max()) < 300
+    torch.manual_seed(5)
+    assert torch.equal(found, corrupt(ids, share, 1, 7, 300))
+    assert share == 0 or not torch.equal(found, corrupt(ids, share, 1, 8, 300))
+    assert share == 0 or not torch.equal(found, corrupt(ids, share, 2, 7, 300))
+
+
+@pytest.mark.parametrize("share", [1.1, -0.1, float("nan")])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(ParameterError, match="corrupted is .*; expected a share of the tokens, from 0 to 1"):
+        replace(quality.CENTRE, corrupted=share)
+
+
+def test_a_limited_text_is_that_long_and_comes_from_all_of_it():
+    stream = np.arange(100_000)
+    found = limited(stream, 10_000)
+    assert len(found) == len(set(found)) == 10_000
+    assert (found[0], found[-1]) == (0, 99_999) and np.ptp(found[4096:8192]) == 4095
+    assert len(limited(stream, 100_000)) == 100_000 == len(set(limited(stream, 99_999))) + 1
+    assert limited(stream, 0) is stream
+    with pytest.raises(ParameterError, match="the text has 100,000 tokens to train on; 100,001 are asked for"):
+        limited(stream, 100_001)
+
+
+@pytest.fixture
+def library(tmp_path):
+    """A folder of four books by three authors."""
+    folder = tmp_path / "books"
+    folder.mkdir()
+    for number, name in enumerate(("Early_One_1900", "Early_Two_1901", "Late_One_1950", "Held_One_1910")):
+        (folder / f"{name}.txt").write_text(grammar_text(60)[number * 50 :])
+    return folder
+
+
+def test_whole_authors_are_held_out(library):
+    train, held = text.read_texts(library, ("Held", "Early"), seed=0)
+    assert list(train) == ["Late_One_1950.txt"]
+    assert list(held) == ["Early_One_1900.txt", "Early_Two_1901.txt", "Held_One_1910.txt"]
+    with pytest.raises(ParameterError, match="has no file of the held-out author 'Nobody'; expected a folder of files"):
+        text.read_texts(library, ("Held", "Nobody"), seed=0)
+    with pytest.raises(ParameterError, match="are by held-out authors; there is nothing to train on"):
+        text.read_texts(library, ("Held", "Early", "Late"), seed=0)
+
+
+# -- scores of models that are known
+
+
+def uniform(vocabulary):
+    return lambda ids: torch.zeros(*ids.shape, vocabulary)
+
+
+def test_induction_is_1_for_what_copies_and_chance_for_what_is_uniform():
+    def copying(ids):
+        half = ids.shape[1] // 2
+        copied = 20.0 * functional.one_hot(ids.roll(half - 1, dims=1), 500).float()
+        copied[:, : half - 1] = 0  # there is nothing to copy from yet
+        return copied
+
+    right, gain = scores.induction(copying, 500, 64)
+    assert len(right) == len(gain) == scores.SEQUENCES
+    assert right.mean() == 1 and gain.mean() == pytest.approx(np.log(500), abs=1e-3)
+    right, gain = scores.induction(uniform(500), 500, 64)
+    assert right.mean() < 0.01 and np.allclose(gain, 0, atol=1e-6)
+
+
+def test_the_loss_of_a_uniform_model_is_the_logarithm_of_the_vocabulary():
+    windows = torch.randint(0, 500, (40, 32))
+    assert scores.nats(uniform(500), windows).shape == (40, 31)
+    assert scores.nats(uniform(500), windows).mean().item() == pytest.approx(np.log(500), abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def read_aloud():
+    """A tokenizer of the grammar's words, and windows of its text."""
+    tokenizer = text.train_tokenizer([grammar_text(200)], 500)
+    ids = torch.tensor(tokenizer(grammar_text(60))["input_ids"])
+    return tokenizer, ids[: len(ids) // 64 * 64].view(-1, 64)
+
+
+def test_cloze_is_1_for_what_knows_the_text_one_in_five_for_the_uniform_and_0_for_the_contrary(read_aloud):
+    tokenizer, windows = read_aloud
+
+    def knowing(ids):
+        return functional.one_hot(ids.roll(-1, dims=1), 500).float()
+
+    assert scores.cloze(knowing, windows, tokenizer).mean() == 1
+    assert scores.cloze(uniform(500), windows, tokenizer) == pytest.approx(0.2)
+    assert scores.cloze(lambda ids: -knowing(ids), windows, tokenizer).mean() == 0
+
+
+def test_a_blank_is_a_whole_word(read_aloud):
+    tokenizer, _ = read_aloud
+    vocabulary = tokenizer.get_vocab()
+    whole, after = scores.words(vocabulary)
+    assert whole[vocabulary["Ġthe"]] and not whole[vocabulary["Ġ"]] and not whole[vocabulary["s"]]
+    assert (
+        after[vocabulary["."]] and after[vocabulary["Ġthe"]] and after[vocabulary["Ċ"]] and not after[vocabulary["s"]]
+    )
+    with pytest.raises(ParameterError, match="the held-out text has blanks of 0 words; cloze needs 5, give more text"):
+        scores.cloze(uniform(500), torch.zeros(2, 64, dtype=torch.long), tokenizer)
+
+
+def test_an_interval_holds_its_mean():
+    found = scores.with_interval(cloze=np.array([0.2, 0.4, 0.3, 0.5]))
+    assert list(found) == ["cloze", "cloze_low", "cloze_high"]
+    assert found["cloze"] == pytest.approx(0.35)
+    assert found["cloze_low"] < 0.3 and found["cloze_high"] > 0.4
+
+
+# -- runs
+
+
+@pytest.fixture
+def small(monkeypatch, library, tmp_path):
+    """Two tiny models, one of them corrupted and short of text, and the arguments of their command."""
+    recipe = QualityRecipe(
+        "neox", width=16, blocks=2, heads=2, kv_heads=2, mlp_width=32, vocabulary=320, context=64, windows=2, steps=4,
+        checkpoints=(2, 4), warmup=1, precision="float32", held_out=("Held",),
+    )  # fmt: skip
+    models = {"one": recipe, "two": replace(recipe, corrupted=0.25, unique_tokens=2_000, seed=1)}
+    monkeypatch.setattr(quality, "GRID", models)
+    return models, [str(library), "--table", str(tmp_path / "table.csv"), "--run"], tmp_path
+
+
+def lasting(table):
+    """What does not depend on the clock, with the digits that a table keeps."""
+    return suite_table.read(table).drop(columns=["measure_seconds", "train_seconds"])
+
+
+def test_a_killed_run_ends_as_the_uninterrupted_one_and_what_is_in_the_table_is_not_trained_again(
+    small, monkeypatch, capsys
+):
+    _, arguments, folder = small
+    main(["quality", *arguments, str(folder / "whole")])
+    whole = lasting(folder / "table.csv")
+    assert whole[["model", "step"]].values.tolist() == [[m, s] for m in ("one", "two") for s in (0, 2, 4)]
+    assert (whole.predictions_sha256 == quality.predictions_sha256()).all()
+    assert whole.unique_tokens.tolist()[3:] == [2_000] * 3 and whole.corrupted.tolist() == [0] * 3 + [0.25] * 3
+    assert whole.notna().all(axis=None)
+    unlike = whole.objective_loss != whole.seen_loss
+    assert unlike.tolist() == [False] * 3 + [True] * 3
+    shared = [name for name in whole if name.startswith("shared_") and name.endswith("_neighbours")]
+    assert len(shared) == 9 and (whole[shared] != whole[[name.removeprefix("shared_") for name in shared]].values).all(
+        axis=None
+    )
+
+    (folder / "table.csv").rename(folder / "kept.csv")
+    steps, batch = [], text.batch
+
+    def interrupted(stream, step, *rest):
+        steps.append(step)
+        if len(steps) == 8:
+            raise KeyboardInterrupt
+        return batch(stream, step, *rest)
+
+    monkeypatch.setattr(text, "batch", interrupted)
+    with pytest.raises(SystemExit):
+        main(["quality", *arguments, str(folder / "run")])
+    main(["quality", *arguments, str(folder / "run")])
+    assert steps == [0, 1, 2, 3, 0, 1, 2, 3, 2, 3]
+    pd.testing.assert_frame_equal(lasting(folder / "table.csv"), whole)
+    assert "1 of 2 models were in" in capsys.readouterr().out
+    main(["quality", *arguments, str(folder / "third")])
+    assert len(steps) == 10 and not (folder / "third").exists()
+    assert "2 of 2 models were in" in capsys.readouterr().out
+
+
+def one_line(capsys, arguments):
+    with pytest.raises(SystemExit):
+        main(["quality", *arguments])
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_folder_of_another_recipe_a_doubled_row_and_a_missing_prediction_are_refused(small, monkeypatch, capsys):
+    models, arguments, folder = small
+    (folder / "run" / "one").mkdir(parents=True)
+    (folder / "run" / "one" / "recipe.json").write_text("{}")
+    assert "holds a run of another recipe" in one_line(capsys, [*arguments, str(folder / "run")])
+    suite_table.write(folder / "table.csv", [{"model": "one", "step": 2}], list(models))
+    with (folder / "table.csv").open("a") as table:
+        table.write("one,2\n")
+    said = one_line(capsys, [*arguments, str(folder / "new")])
+    assert said.endswith("holds two rows of one at step 2; remove the one that is not measured")
+    (folder / "table.csv").unlink()
+    monkeypatch.setattr(quality, "PREDICTIONS", folder / "none.toml")
+    said = one_line(capsys, [*arguments, str(folder / "new")])
+    assert "there are no predictions at" in said and "write them down before the first measurement" in said
+    assert "the model 'huge' is not in the experiment" in one_line(
+        capsys, [*arguments, str(folder / "new"), "--only", "huge"]
+    )
+
+
+# -- predictions and the table
+
+
+def digests_of_beginnings(path):
+    """Digests of a file up to the end of each line: where it is only appended to, those of all its versions."""
+    digest, found = hashlib.sha256(), set()
+    for line in path.read_bytes().splitlines(keepends=True):
+        digest.update(line)
+        found.add(digest.hexdigest())
+    return found
+
+
+def history(path):
+    """Times of the commits that brought a file, the oldest first; none where there is no history at hand."""
+    command = ["git", "log", "--diff-filter=A", "--format=%ct", "--", str(path)]
+    shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
+    if shallow.returncode or shallow.stdout.strip() == "true":
+        return []
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return sorted(map(int, said.stdout.split()))
+
+
+def test_every_row_was_measured_under_predictions_that_still_stand():
+    assert not TABLE.duplicated(["model", "step"]).any() and set(TABLE.get("model", [])) <= set(GRID)
+    assert set(TABLE.get("predictions_sha256", [])) <= digests_of_beginnings(quality.PREDICTIONS)
+    # Where the history is at hand, it says the same: the first prediction is older than the first row.
+    predicted, measured = history(quality.PREDICTIONS), history(FILE)
+    assert not measured or (predicted and predicted[0] < measured[0])
+    assert not FILE.exists() or FILE.stat().st_size < 1_500_000
+
+
+def test_a_rewritten_prediction_is_found_out_and_an_appended_one_is_not(tmp_path):
+    path = tmp_path / "predictions.toml"
+    path.write_text("a = 1\n")
+    before = quality.predictions_sha256(path)
+    path.write_text("a = 1\nb = 2\n")
+    assert before in digests_of_beginnings(path)
+    path.write_text("a = 3\nb = 2\n")
+    assert before not in digests_of_beginnings(path)
+
+
+def test_every_model_of_the_table_is_there_at_all_steps_and_as_its_recipe_says():
+    for name, rows in TABLE.groupby("model") if len(TABLE) else ():
+        recipe = GRID[name]
+        assert rows.step.tolist() == [0, *STEPS]
+        last = rows.iloc[-1]
+        assert [last[key] for key in ("corrupted", "learning_rate", "seed", "windows", "context")] == [
+            getattr(recipe, key) for key in ("corrupted", "learning_rate", "seed", "windows", "context")
+        ]
+        assert last.unique_tokens == recipe.unique_tokens or (not recipe.unique_tokens and last.unique_tokens > 12e6)
+        assert (rows.validation_low < rows.validation_loss).all() and (
+            rows.validation_loss < rows.validation_high
+        ).all()
+        assert last.validation_loss < 0.8 * rows.iloc[0].validation_loss
