@@ -28,7 +28,8 @@ def in_a_checkout(place: Path) -> str:
     """Say where something of data/ is that an installed package leaves out, in the middle of a message."""
     urls = dict(line.split(", ") for line in metadata("coupling_lib").get_all("Project-URL") or [])
     address = f" ({urls['Repository']})" if "Repository" in urls else ""
-    return f"a checkout of the project{address} has it in {(Path('data') / place.relative_to(DATA)).as_posix()}"
+    within = place.relative_to(DATA) if place.is_relative_to(DATA) else Path(place.name)
+    return f"a checkout of the project{address} has it in {(Path('data') / within).as_posix()}"
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import platform
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import coupling_lib as cl
@@ -37,7 +36,7 @@ def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
     measured, part = MEASURES[job["measure"]], f"{number}-of-{count}"
     how = {key: job[key] for key in ("precision", "untrained", "seed", "revision")}
     model = cl.load_model(job["model"], **how, memory=job["memory"] or None)
-    prompts = chosen_prompts(SimpleNamespace(prompts=job["prompts"], seed=job["seed"]))
+    prompts = chosen_prompts(job["prompts"], job["seed"])
     inputs = cl.inputs_for(model, prompts, seed=job["seed"])
     key = measurement_key(measured, model, job["settings"])
     if key["version"] != job["version"]:

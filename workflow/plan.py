@@ -14,7 +14,6 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ def estimate(plan: dict[str, Any]) -> pd.DataFrame:
     rate = plan["flops"] or measured_rate()
     rows = []
     for name, job in plan["jobs"].items():
-        prompts = chosen_prompts(SimpleNamespace(prompts=job["prompts"], seed=job["seed"]))
+        prompts = chosen_prompts(job["prompts"], job["seed"])
         kept, given = stored(plan, job), [prompt.text for prompt in prompts]
         job["shards"] = min(job["shards"], max(parts(given)) + 1)
         for number in range(1, job["shards"] + 1):

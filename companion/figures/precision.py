@@ -63,15 +63,7 @@ def take_pairs(ds: xr.Dataset) -> xr.Dataset:
 
 @of_one
 def take_coupling(ds: xr.Dataset, untrained: xr.Dataset | None = None) -> xr.Dataset:
-    """Select the mean coupling in every precision, its difference from the reference, and how alike their pairs are.
-
-    Args:
-        ds: what `measure_precision` made, alone or under a name.
-        untrained: what `measure_depth` made of the untrained network, for a line at its coupling; None for no line.
-
-    Returns:
-        means and differences with their intervals by precision; the null, and the untrained coupling, as attributes.
-    """
+    """Select the mean coupling in every precision, its difference from the reference, and how alike their pairs are."""
     coupling = pair_couplings(ds)
     each = coupling.mean(["block_1", "block_2"])
     own, change = interval(each), interval(each - each.isel(precision=0, drop=True))

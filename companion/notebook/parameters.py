@@ -2,7 +2,7 @@
 
 papermill injects whatever it is given: a name nobody declared is silently ignored, `-p seed false` arrives as a
 text, `-p k 1e1` as 10.0. The first code cell of every notebook therefore calls `check_parameters`, and
-`choices.check_against_model` as soon as the model's depth and width are known.
+`choices.chosen_blocks` or `choices.check_k` as soon as the model's depth and width are known.
 
 Declared names are checked wherever they were set. Only what somebody *gave* can be a mistyped parameter. papermill
 writes what it was given into a cell of its own, which begins with "# Parameters" and runs between the cell of the

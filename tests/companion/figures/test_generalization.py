@@ -237,7 +237,8 @@ def test_the_regulariser_s_figure_draws_every_run_once_and_states_the_difference
         assert mean == pytest.approx((RUNS.groupby("strength")[column].mean() * factor).to_numpy())
     said = [text.get_text() for text in loss.texts]
     row = CHANGES.set_index(["strength", "column"]).loc[0.3, "validation_loss"]
-    assert said[-1] == f"{row.difference:+.3f}\n[{row.low:+.3f},\n{row.high:+.3f}]"
+    wanted = f"{row.difference:+.3f}\n[{row.low:+.3f},\n{row.high:+.3f}]"
+    assert said[-1] == wanted.replace("-", "−")
 
 
 def test_the_regulariser_s_changes_carry_the_names_that_the_book_quotes():

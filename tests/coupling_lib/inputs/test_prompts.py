@@ -99,9 +99,9 @@ def test_wikitext_is_its_paragraphs_of_32_to_128_words_without_headings(folder):
 
 
 def test_a_notebook_finds_the_sets_through_the_environment_or_by_the_path_of_a_file(folder, monkeypatch):
-    by_path = chosen_prompts(SimpleNamespace(prompts=f"{folder / 'gsm8k.jsonl'}:2", seed=0))
+    by_path = chosen_prompts(f"{folder / 'gsm8k.jsonl'}:2", 0)
     monkeypatch.setenv("COUPLING_PROMPTS", str(folder))
-    assert chosen_prompts(SimpleNamespace(prompts="gsm8k:2", seed=0)) == by_path
+    assert chosen_prompts("gsm8k:2", 0) == by_path
     assert len(load_prompts("benchmarks")) == 18 and len(load_prompts("wikitext2")) == 2
     (folder / "mmlu.jsonl").unlink()
     with pytest.raises(ParameterError, match=r"holds no mmlu\.jsonl.*environment variable COUPLING_PROMPTS"):
@@ -265,7 +265,7 @@ def test_ratings_come_with_a_file_as_rating_or_as_a_difficulty_that_is_a_number(
         Prompt("b", "rated", "Four?", None, 0.5),
         Prompt("c", "rated", "Five?"),
     ]
-    assert len(chosen_questions(SimpleNamespace(questions=str(tmp_path / "rated.jsonl"), seed=0))) == 2
+    assert len(chosen_questions(str(tmp_path / "rated.jsonl"), 0)) == 2
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def checkpoints(tmp_path, monkeypatch):
     last = tiny.save_llama(root, seed=10)
     early = tiny.save_llama(root / "step10", seed=11, with_tokenizer=False)
     (root / "training.json").write_text(
-        json.dumps({"name": "nano-neox", "seed": 5, "steps": 100, "checkpoints": [10, 100]})
+        json.dumps({"name": "nano-neox", "seed": 5, "steps": 100, "checkpoints": [{"step": 10}, {"step": 100}]})
     )
     monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path)
     return {"step100": last, "step10": early, "step0": tiny.llama(5)}
@@ -165,7 +165,7 @@ def test_an_unknown_step_is_refused_with_those_that_exist(checkpoints):
 
 def test_an_embedded_model_that_is_not_installed_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path)
-    with pytest.raises(ModelUnavailableError, match="'nano-llama'.*install"):
+    with pytest.raises(ModelUnavailableError, match="'nano-llama'.*a checkout of the project has it in"):
         load_model("nano-llama")
 
 
