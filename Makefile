@@ -127,7 +127,7 @@ sweep-plan: $(READY) ## say what a sweep will take: make sweep-plan CONFIG=my.ya
 	@$(BIN)/python -m workflow.plan -- "$(CONFIG)"
 
 test-cluster: $(READY) $(SWEEP_READY) ## run a sweep through a SLURM cluster of one node, and kill parts of it
-	@COUPLING_CLUSTER=1 $(BIN)/python -m pytest -q -s tests/workflow/test_cluster.py
+	@$(BIN)/python -m pytest -q -s tests/workflow/cluster_trial.py
 
 notebooks: $(READY) ## execute the committed notebooks anew from their text twins
 	@$(BIN)/python workflow/refresh.py

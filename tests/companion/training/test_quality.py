@@ -267,9 +267,9 @@ def history(path):
 def test_every_row_was_measured_under_predictions_that_still_stand():
     assert not TABLE.duplicated(["model", "step"]).any() and set(TABLE.get("model", [])) <= set(GRID)
     assert set(TABLE.get("predictions_sha256", [])) <= digests_of_beginnings(quality.PREDICTIONS)
-    # Where the history is at hand, it says the same: the first prediction is older than the first row.
+    # Where the history is at hand, it says the same: the first prediction is no younger than the first row.
     predicted, measured = history(quality.PREDICTIONS), history(FILE)
-    assert not measured or (predicted and predicted[0] < measured[0])
+    assert not measured or (predicted and predicted[0] <= measured[0])
     assert not FILE.exists() or FILE.stat().st_size < 1_500_000
 
 

@@ -15,7 +15,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
 import yaml
 from slurm import Cluster, until
 
@@ -165,7 +164,6 @@ class Trial:
         print(f"{time.monotonic() - self.start:5.0f} s  {text}", flush=True)
 
 
-@pytest.mark.skipif("COUPLING_CLUSTER" not in os.environ, reason="takes minutes and SLURM: make test-cluster")
 def test_a_sweep_survives_the_loss_of_a_job_and_of_a_node(tmp_path):
     # Whoever ends the trial ends its cluster.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
