@@ -81,6 +81,7 @@ _SETTINGS = {
 }
 
 _CLIPPED = re.compile(rb'(?<=[#"])p[0-9a-f]{10}(?=[")])')
+_AREA, _NUMBER = re.compile(rb"<rect [^>]*/>"), re.compile(rb"\d+\.\d{5,}")
 
 _theme: ContextVar[Theme] = ContextVar("theme", default="light")
 
@@ -169,9 +170,11 @@ def save_svg(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     # `savefig` would draw everything once more, to solve the layout; the bytes are the same.
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
-    # A clipped area is named by a hash of its place, whose last bit depends on the order in which a layout was solved.
+    # The last bit of a clipped area's place depends on the order in which a layout was solved, and so does its name, a
+    # hash of the place.
     names: dict[bytes, bytes] = {}
-    return _CLIPPED.sub(lambda found: names.setdefault(found[0], b"p%d" % len(names)), buffer.getvalue())
+    named = _CLIPPED.sub(lambda found: names.setdefault(found[0], b"p%d" % len(names)), buffer.getvalue())
+    return _AREA.sub(lambda found: _NUMBER.sub(lambda number: b"%.4f" % float(number[0]), found[0]), named)
 
 
 def save_png(figure: Figure, dpi: int = 192) -> bytes:
