@@ -81,7 +81,7 @@ _SETTINGS = {
 }
 
 _CLIPPED = re.compile(rb'(?<=[#"])p[0-9a-f]{10}(?=[")])')
-_AREA, _NUMBER = re.compile(rb"<rect [^>]*/>"), re.compile(rb"\d+\.\d{5,}")
+_PLACED, _NUMBER = re.compile(rb"<(?:rect|use) [^>]*/>"), re.compile(rb"\d+\.\d{4,}")
 
 _theme: ContextVar[Theme] = ContextVar("theme", default="light")
 
@@ -171,10 +171,10 @@ def save_svg(figure: Figure) -> bytes:
     # `savefig` would draw everything once more, to solve the layout; the bytes are the same.
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
     # The last bit of a clipped area's place depends on the order in which a layout was solved, and so does its name, a
-    # hash of the place.
+    # hash of the place. A thousandth of a pixel is not seen, and a figure of many points is smaller without the rest.
     names: dict[bytes, bytes] = {}
     named = _CLIPPED.sub(lambda found: names.setdefault(found[0], b"p%d" % len(names)), buffer.getvalue())
-    return _AREA.sub(lambda found: _NUMBER.sub(lambda number: b"%.4f" % float(number[0]), found[0]), named)
+    return _PLACED.sub(lambda found: _NUMBER.sub(lambda number: b"%.3f" % float(number[0]), found[0]), named)
 
 
 def save_png(figure: Figure, dpi: int = 192) -> bytes:
