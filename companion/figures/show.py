@@ -25,7 +25,7 @@ from PIL import Image
 from companion.figures import style, take
 from coupling_lib import provenance as where_from
 
-LARGEST_SVG = 400_000
+LARGEST_SVG = 420_000
 """Bytes above which a drawing is shown as an image of pixels (two per CSS pixel) instead of SVG."""
 _PRINT_DPI, _PRINT_COLOURS, _PRINT_CSV = 150, 64, 20_000
 
