@@ -42,37 +42,19 @@ KINDS = {
 
 
 def kind_of(effect: str) -> str:
-    """Name the kind of a reading.
-
-    Args:
-        effect: what it rests on, as `data/claims.toml` names it.
-
-    Returns:
-        how the names of its cells begin.
-    """
+    """Name the kind of a reading."""
     (kind,) = (kind for pattern, kind in KINDS.items() if re.fullmatch(pattern, effect))
     return kind
 
 
 def misses(table: pd.DataFrame) -> pd.DataFrame:
-    """Take the cells of n from `FEW` on whose false alarms or coverage are not as they should be.
-
-    Args:
-        table: of the cells.
-
-    Returns:
-        their lines.
-    """
+    """Take the cells of n from `FEW` on whose false alarms or coverage are not as they should be."""
     wrong = (table["false_alarms"] > ALLOWED) | (table["coverage"] < WANTED)
     return table[wrong & (table["n"] >= FEW)]
 
 
 def calibration_page() -> str:
-    """Write the cells before and after, which readings they stand for, and what was judged anew.
-
-    Returns:
-        Markdown.
-    """
+    """Write the cells before and after, which readings they stand for, and what was judged anew."""
     table = pd.read_csv(TABLE).set_index("cell").loc[[cell.name for cell in CELLS]].reset_index()
     parts = ("false_alarms", "coverage", "power")
     head = [

@@ -20,14 +20,7 @@ ICON = re.compile(r'"?([\w-]+)"?:\[\d+,\d+,(\[[^\]]*\]),"[0-9a-f]+",(?:"[^"]*"|\
 
 
 def without_outputs(folder: Path) -> int:
-    """Empties the outputs of notebooks: a page shows them, and who downloads a notebook runs it.
-
-    Args:
-        folder: what holds the notebooks, at any depth.
-
-    Returns:
-        how many notebooks there are.
-    """
+    """Empties the outputs of notebooks: a page shows them, and who downloads a notebook runs it."""
     found = sorted(folder.rglob("*.ipynb"))
     for path in found:
         notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -39,12 +32,7 @@ def without_outputs(folder: Path) -> int:
 
 
 def one_bundle(mathjax: Path, kept: tuple[str, ...] = MATHJAX) -> None:
-    """Removes all files of MathJax but some.
-
-    Args:
-        mathjax: its folder.
-        kept: files and folders that stay, relative to it.
-    """
+    """Removes all files of MathJax but some."""
     places = [mathjax / name for name in kept]
     for path in sorted(mathjax.rglob("*"), reverse=True):
         if any(path == place or place in path.parents or path in place.parents for place in places):
@@ -53,14 +41,7 @@ def one_bundle(mathjax: Path, kept: tuple[str, ...] = MATHJAX) -> None:
 
 
 def used_icons(site: Path) -> int:
-    """Removes from the script of icons all that no page and no other script names.
-
-    Args:
-        site: the built book.
-
-    Returns:
-        how many icons stay.
-    """
+    """Removes from the script of icons all that no page and no other script names."""
     (script,) = site.rglob("fontawesome.js")
     naming = [path for kind in ("*.html", "*.js") for path in site.rglob(kind) if path != script]
     used = {name for path in naming for name in re.findall(r"\bfa-([a-z0-9-]+)", path.read_text(encoding="utf-8"))}
@@ -77,14 +58,7 @@ def used_icons(site: Path) -> int:
 
 
 def plain_code(site: Path) -> list[str]:
-    """Takes the marks off those words of code that have the colour of the text around them: half of all marks.
-
-    Args:
-        site: the built book.
-
-    Returns:
-        the classes of the marks.
-    """
+    """Takes the marks off those words of code that have the colour of the text around them: half of all marks."""
     (sheet,) = site.rglob("pygments.css")
     of_text, colours = [], {}
     for name, colour in COLOUR.findall(sheet.read_text(encoding="utf-8")):

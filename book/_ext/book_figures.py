@@ -164,14 +164,7 @@ class Rewrite(SphinxPostTransform):
 
 
 def alternative(found: re.Match[str]) -> str:
-    """Writes the alternative text of a figure: what its table shows, or what its caption describes if it is a drawing.
-
-    Args:
-        found: what `FIGURE` found.
-
-    Returns:
-        the text, escaped.
-    """
+    """Writes the alternative text of a figure: what its table shows, or of a drawing what its caption describes."""
     if found["origin"].startswith("a drawing"):
         return f"Drawing. {found['caption']}"
     table = pd.read_csv(io.StringIO(unquote(found["csv"])), comment="#")
@@ -179,27 +172,12 @@ def alternative(found: re.Match[str]) -> str:
 
 
 def pictures(images: str) -> dict[str, tuple[str, bytes]]:
-    """Takes the pictures out of a figure.
-
-    Args:
-        images: HTML of its images.
-
-    Returns:
-        the ending and the content of its file, for light and for dark pages.
-    """
+    """Takes the pictures out of a figure."""
     return {one[1]: (one[2].partition("+")[0], base64.b64decode(one[3])) for one in _IMAGE.finditer(images)}
 
 
 def named(kind: str, content: bytes) -> str:
-    """Names the file of a picture by its content, so that pages that show it share it.
-
-    Args:
-        kind: the ending of the name.
-        content: the file.
-
-    Returns:
-        the name.
-    """
+    """Names the file of a picture by its content, so that pages that show it share it."""
     return f"{hashlib.sha256(content).hexdigest()[:16]}.{kind}"
 
 
@@ -212,14 +190,7 @@ def _image(theme: str, kind: str, content: bytes, address: str, alt: str) -> str
 
 
 def numbers(env: Any) -> dict[tuple[str, str], Numbered]:
-    """Gives the figures of the chapters.
-
-    Args:
-        env: what Sphinx knows of the pages.
-
-    Returns:
-        by their name and the page of the notebook that shows them.
-    """
+    """Gives the figures of the chapters."""
     if not hasattr(env, "book_figure_numbers"):
         env.book_figure_numbers = {}
     return env.book_figure_numbers
@@ -231,17 +202,7 @@ def numbering(
     markup: Callable[[str, str], str],
     borrowers: tuple[str, ...] = (),
 ) -> dict:
-    """Numbers figures in the order of the pages. The front page and others borrow figures of chapters where they can.
-
-    Args:
-        order: the pages, the front page first.
-        shown: for each page what it shows: name, notebook, anchor, and what `show` wrote if it is known.
-        markup: gives what `show` wrote of a name in a notebook.
-        borrowers: pages beside the front page on which a figure of a chapter keeps that chapter's number.
-
-    Returns:
-        each figure once, by name and notebook.
-    """
+    """Numbers figures in the order of the pages; the front page and others borrow those of chapters where they can."""
     borrowers = (order[0], *borrowers)
     later = {(name, home) for page in order if page not in borrowers for name, home, *_ in shown.get(page, ())}
     found: dict[tuple[str, str], Numbered] = {}
@@ -295,14 +256,7 @@ def _nothing(writer: Any, node: Any) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects the two passes over the pages and the numbering between them.
-
-    Args:
-        app: the Sphinx application.
-
-    Returns:
-        what Sphinx asks of an extension.
-    """
+    """Connects the two passes over the pages and the numbering between them."""
     app.add_enumerable_node(BookFigure, "figure", html=(_nothing, _nothing), latex=(_nothing, _nothing))
     app.add_transform(Hold)
     app.add_post_transform(Rewrite)
