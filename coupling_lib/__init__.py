@@ -26,6 +26,7 @@ _HOMES = {
     "jacobian.tracing": ("trace", "Trace"),
     "jacobian.operator": ("BlockJacobian",),
     "jacobian.derivatives": ("block_jacobians",),
+    "jacobian.lens": ("lens",),
     "svd.triplets": ("top_triplets", "SingularTriplets"),
     "svd.shared": ("shared",),
     "inputs.prompts": ("load_prompts", "Prompt"),
