@@ -40,6 +40,7 @@ _HOMES = {
     "measures.random_bases": ("null_of",),
     "measures.precision": ("measure_precision",),
     "measures.parts": ("shared_part",),
+    "measures.lens": ("measure_lens",),
     "measures.tokens": ("measure_tokens",),
     "measures.prompts": ("measure_prompts",),
     "measures.trajectories": ("measure_trajectories",),
