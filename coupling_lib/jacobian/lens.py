@@ -134,7 +134,7 @@ class Lens:
         """
         if norm not in ("applied", "linearised"):
             raise ParameterError(f"norm is {norm!r}; it must be 'applied' or 'linearised'")
-        head, states, last = self._head, self.states(), self.trace.hidden[-1, self.token]
+        head, states, last = self.head, self.states(), self.trace.hidden[-1, self.token]
         with torch.no_grad():
             if norm == "applied":
                 logits = head(states)
@@ -147,7 +147,7 @@ class Lens:
         return Readout(ids, values, tokens)
 
     @cached_property
-    def _head(self) -> nn.Module:
+    def head(self) -> nn.Module:
         """Find what makes logits of a last state, and compare it with the model's own logits."""
         hf, trace = self.trace.model.hf, self.trace
         unembedding = hf.get_output_embeddings()
