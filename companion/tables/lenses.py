@@ -43,7 +43,7 @@ _RIDGE = 0.1
 _STEP, _DIRECTIONS = 0.01, 4
 
 
-def other_texts(texts: Sequence[Any], count: int = 24) -> tuple[str, ...]:
+def other_texts(texts: Sequence[Any], count: int = 16) -> tuple[str, ...]:
     """Choose texts to fit lenses on: embedded prompts of all sets, none of them among those that are read."""
     read = {getattr(text, "text", text) for text in texts if not isinstance(text, Tensor)}
     left = [prompt.text for prompt in cl.load_prompts() if prompt.text not in read]
@@ -113,7 +113,7 @@ def _affine(states: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def lens_with_futures(traced: cl.Trace, batch: int = 16) -> Tensor:
-    """Average over tokens the derivative of the sum of their own and all later last states, (L + 1, d, d), by autograd."""
+    """Average over tokens the derivative of the sum of their own and all later last states, (L + 1, d, d)."""
     # This is what programs fit that call their result a Jacobian lens: for every coordinate of the last state a pass
     # backwards through the whole model, here `batch` of them side by side.
     seen: list[Tensor] = []
@@ -148,7 +148,7 @@ def lens_with_futures(traced: cl.Trace, batch: int = 16) -> Tensor:
 def intervened_slopes(lens: Lens, seed: int = 0) -> Tensor:
     """Compare changes of the logits with what the lens says of them, by depth: 1 where it is their derivative."""
     traced, token = lens.trace, lens.token
-    x, blocks, found = traced.hidden[:, token], traced.model.blocks.modules, []
+    x, blocks, head, found = traced.hidden[:, token], traced.model.blocks.modules, lens.head, []
     generator = torch.Generator().manual_seed(seed)
     for depth, block in enumerate(blocks):
         v = torch.randn(_DIRECTIONS, traced.d_model, generator=generator).to(x)
@@ -167,6 +167,6 @@ def intervened_slopes(lens: Lens, seed: int = 0) -> Tensor:
         finally:
             hook.remove()
         moved = (up - down) / (2 * _STEP)
-        said = torch.func.vmap(lambda u: torch.func.jvp(lens.head, (x[-1],), (u,))[1])(v @ lens[depth].T).double()
+        said = torch.func.vmap(lambda u: torch.func.jvp(head, (x[-1],), (u,))[1])(v @ lens[depth].T).double()
         found.append((moved * said).sum() / (said * said).sum())
     return torch.stack(found)

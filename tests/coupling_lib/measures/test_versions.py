@@ -112,9 +112,7 @@ def given(tmp_path_factory):
 @pytest.mark.parametrize("name", sorted(MEASURED))
 def test_numbers_of_a_measure_change_with_its_version_alone(name, given):
     kept, version = json.loads(KEPT.read_text(encoding="utf-8"))[name], MEASURED[name][0].version
-    assert kept["version"] == version, (
-        f"measure_{name} has another version: python -m tests.coupling_lib.measures.test_versions"
-    )
+    assert kept["version"] == version, f"measure_{name} has another version: run this file as a module"
     changed = changes(measured(name, given), kept["figures"])
     assert not changed, f"numbers of measure_{name} changed: raise its version ({', '.join(changed)})"
 
