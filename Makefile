@@ -22,8 +22,8 @@ TRAINED_HERE := nano-neox
 LANGUAGE_MODELS := smollm2-135m $(TRAINED_HERE)
 VISION_MODELS := nano-vit nano-vit-sd
 VISION_NOTEBOOKS := vision
-# What needs several steps of one training.
-STEP_NOTEBOOKS := emergence
+# What needs several steps of one training, or was measured of no other model yet.
+STEP_NOTEBOOKS := emergence lenses
 # What another model that was trained here answers otherwise.
 OTHER_MODEL := nano-llama
 OTHER_NOTEBOOKS := dynamics prompts

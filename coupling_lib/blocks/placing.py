@@ -61,12 +61,12 @@ def _divided(hf: PreTrainedModel) -> Plan:
 
 @dataclass(frozen=True)
 class Placing:
-    """Where the weights of a model go, and whether fresh ones are drawn one block at a time."""
+    """Where the weights of a model go, and how many blocks of fresh ones are drawn side by side."""
 
     device: torch.device
     division: Plan
     blocks: tuple[torch.device | str, ...] = ()  # the card of each, or "disk"; none where all is on `device`
-    by_block: bool = False
+    at_once: int = 1
 
     @property
     def on_disk(self) -> bool:
@@ -127,10 +127,12 @@ def choose(
     else:
         memory.check(need, precision, device, name, division.bytes(torch.bfloat16))
     main, *blocks = [devices[card] for card in cards] if cards else [device] + [DISK] * stays * len(division.blocks)
-    by_block = untrained and (bool(blocks) or need["float32"] > min(budget or need["float32"], _host()))
-    if by_block:
-        memory.check_drawn(4 * (division.outside + 2 * division.largest), _host(), name)
-    return Placing(main, division, tuple(blocks), by_block)
+    held = need[precision] if main.type == "cpu" and not blocks else 4 * division.outside
+    # A block that is drawn takes its float32 weights, and what they are stored as with what is needed for that.
+    room = (min(budget or _host(), _host()) - held) // (8 * division.largest) if untrained else 1
+    if untrained and (blocks or main.type != "cpu"):
+        memory.check_drawn(held + 8 * division.largest, _host(), name)
+    return Placing(main, division, tuple(blocks), max(1, min(room, torch.get_num_threads())))
 
 
 def share_out(sizes: Sequence[float], rooms: Sequence[float]) -> list[int] | None:

@@ -108,9 +108,9 @@ def load_model(
         precision: how the weights are stored: "float32", "bfloat16", "float16", "nf4", "fp4" or "int8". Jacobians
             are formed in float32 whatever it is.
         untrained: take the same configuration with freshly initialised weights; no weights are downloaded. The
-            weights are drawn in float32 on the CPU and then stored in `precision`, so one seed gives one model,
-            whether or not it fits into memory. An adapter starts as no change, and is left out.
-        seed: seed of that initialisation.
+            weights are drawn in float32 on the CPU, each block from a seed of its own, and then stored in `precision`,
+            so one seed gives one model, however it is placed. An adapter starts as no change, and is left out.
+        seed: seed of that initialisation; of an embedded model, the seed of its training gives its step 0.
         revision: branch, tag or commit of the hub ("step128" of a Pythia model), or training step of an
             embedded model ("step0", "step316"); of an adapter's folder, that of its base model.
         device: "cpu", "cuda", "cuda:1" ..., or "auto", which spreads whole blocks over all visible GPUs. By default
@@ -120,7 +120,7 @@ def load_model(
             model that needs more on all of them, counting the float32 copy of the block being measured, keeps its
             blocks in their files and one at a time is read; the numbers are the same bit for bit. Activations and
             Jacobians come on top. By default it is what is free, less room for these; where blocks stay on
-            disk then, one line says so. Untrained weights are drawn, and written, one block at a time.
+            disk then, one line says so.
 
     Returns:
         the model, with `requires_grad` off everywhere.
@@ -142,7 +142,7 @@ def load_model(
     origin = sources.locate(name, revision)
     config = architecture.read_config(origin.folder, origin.name)
     family = architecture.model_class(config, origin.name)
-    fresh = seed if untrained else origin.step0_seed
+    fresh = seed if untrained else origin.started_from if origin.revision == "step0" else None
     with quiet(), _explained(origin, precision):
         placing = places.choose(
             family,
@@ -162,7 +162,8 @@ def load_model(
             return _read(family, folder, arguments | more, placing.device)
 
         if fresh is not None:
-            hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read)
+            start = fresh == origin.started_from
+            hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read, start)
         else:
             hf = offload.load(partial(read, origin.folder), placing)
         if origin.adapter and not untrained:

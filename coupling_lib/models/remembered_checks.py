@@ -44,7 +44,7 @@ def check(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None)
 def _place(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None) -> Path | None:
     """Name the file for a model; None if its weights are not known by anything that lasts."""
     if seed is not None:
-        weights: Any = f"seed {seed}"
+        weights: Any = f"drawn by block from seed {seed}"
     elif origin.hub_id:
         weights = origin.source
     else:

@@ -21,7 +21,7 @@ class Source:
     source: str
     revision: str | None = None
     hub_id: str | None = None
-    step0_seed: int | None = None
+    started_from: int | None = None  # the seed from which a model that was trained here drew its first weights
     gguf: gguf_files.Gguf | None = None
     adapter: adapters.Adapter | None = None
 
@@ -171,11 +171,11 @@ def _local(folder: Path, name: str, source: str, revision: str | None) -> Source
         return Source(name, folder, folder, source)
     last = f"step{record['steps']}"
     if revision is None or revision == last:
-        return Source(name, folder, folder, source, last)
+        return Source(name, folder, folder, source, last, started_from=record["seed"])
     if revision == "step0":
-        return Source(name, folder, folder, source, revision, step0_seed=record["seed"])
+        return Source(name, folder, folder, source, revision, started_from=record["seed"])
     steps = [f"step{step}" for step in steps_of(folder)]
     if revision not in steps:
         said = f"{name!r} has no revision {revision!r}; choose one of {', '.join(steps)}"
         raise ModelUnavailableError(said + left_out(folder, revision))
-    return Source(name, folder / revision, folder, source, revision)
+    return Source(name, folder / revision, folder, source, revision, started_from=record["seed"])

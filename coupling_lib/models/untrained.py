@@ -1,33 +1,39 @@
-"""Untrained weights: drawn from a seed, all at once or one block at a time, the same numbers either way.
+"""Untrained weights, each block drawn from a seed of its own: the same numbers in any order and wherever they are kept.
 
-A model's constructor draws twice. Each layer fills its weights when it is made, all blocks before anything else
-happens; then `_init_weights` goes through the finished modules, in depth-first order, and draws most of them anew.
-Both use the one generator, so that a weight depends on all draws before it. To have no more than one block in memory,
-the constructor runs as it is, but for two things. A block that was just made gives its weights away. When
-`_init_weights` comes to it, it is made again from the state that the generator had then, its weights are drawn on top,
-and go to a file.
+The model is built without weights, by its own constructor. Then each block, and last what stands outside of them, gets
+its weights from the family's own `_init_weights`, the function with which transformers fills in what a checkpoint
+lacks. The random numbers come from a generator whose seed is made of the user's seed and the block's name. So blocks
+are drawn side by side, and no more than those at work are ever held in float32: each goes straight into what it is
+stored as, in memory or in a file.
+
+A model that was trained here began with other numbers: its constructor drew them one after another, from the seed of
+its training. They are drawn as they were then (`start`).
 """
 
 import copy
+import hashlib
 import json
+import math
 import os
 import platform
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
+from accelerate import init_empty_weights
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+from transformers.quantizers.auto import AutoHfQuantizer
 
 from coupling_lib.blocks import offload, weight_memory
 from coupling_lib.blocks.placing import Placing
@@ -36,6 +42,9 @@ from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 
 # Reads a model from a folder; further arguments are those of `from_pretrained`.
 Read = Callable[..., PreTrainedModel]
+# A block, or what is outside of all blocks: its modules in the order in which they get their weights, each with its
+# name and with the model that gives them (a composite one has several).
+Part = list[tuple[str, nn.Module, PreTrainedModel]]
 
 _PREFIX = f"coupling_lib-{platform.node()}-"
 
@@ -47,31 +56,224 @@ def initialise(
     placing: Placing,
     arguments: dict[str, Any],
     read: Read,
+    start: bool = False,
 ) -> PreTrainedModel:
-    """Draw fresh weights in float32 on the CPU, then store them as a loaded model's would be."""
-    if placing.by_block:
-        hf = _from_files(lambda folder: draw(family, config, seed, arguments["dtype"], folder), placing, read)
-        hf.config.dtype = torch.float32  # what it was drawn in, as where it is drawn at once: the store's key has it
+    """Draw fresh weights in float32 on the CPU, each stored at once as a loaded model's would be."""
+    dtype, device = arguments["dtype"], placing.device
+    if placing.blocks:
+        write = partial(draw, family, config, seed, dtype, at_once=placing.at_once, start=start)
+        hf = _from_files(write, placing, read)
+        hf.config.dtype = torch.float32  # what it was drawn in, as where it stays in memory: the store's key has it
         return hf
+    hf = stored = _started(family, config, seed) if start else _bare(family, config)
+    keep = partial(_narrow, dtype, device)
+    if quantisation := arguments.get("quantization_config"):
+        stored = _to_be_quantised(_bare(family, config), quantisation, device)
+        keep = partial(_quantise, stored, device)
+    _in_parts(hf, None if start else seed, keep, placing.at_once)
+    _keep_buffers(hf, stored, dtype, device)
+    stored.tie_weights()
+    if quantisation:
+        stored.hf_quantizer.postprocess_model(stored)
+    return stored
+
+
+def draw(
+    family: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    seed: int,
+    dtype: torch.dtype,
+    folder: Path,
+    at_once: int = 1,
+    start: bool = False,
+) -> None:
+    """Draw a model's weights into the files of a folder, with a few blocks in memory at a time."""
+    hf = _bare(family, config)
+    _check_disk(hf, dtype, folder)
+    files = _Files(folder, dtype, set(hf.all_tied_weights_keys))
+    _in_parts(_started(family, config, seed) if start else hf, None if start else seed, files.write, at_once)
+    files.finish()
+    config = copy.deepcopy(config)
+    config.architectures = [family.__name__]  # as `save_pretrained` notes it
+    config.save_pretrained(folder)
+
+
+def _started(family: type[PreTrainedModel], config: PreTrainedConfig, seed: int) -> PreTrainedModel:
+    """Draw a model as its training began: all of it, by its constructor."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        hf = family._from_config(config, dtype=torch.float32)
-    if "quantization_config" not in arguments:
-        return _stored(hf, arguments["dtype"], placing.device)
-    # Quantisation happens while weights are read, so they are written first.
-    drawn = [hf]
-    del hf
-    return _from_files(lambda folder: drawn.pop().save_pretrained(folder), placing, read)
+        return family._from_config(copy.deepcopy(config), dtype=torch.float32)
 
 
-def _stored(hf: PreTrainedModel, dtype: torch.dtype, place: torch.device) -> PreTrainedModel:
-    """Store a model's weights in a precision; what it computed for itself, as the rotary tables, stays as it is."""
-    # A model that is read from files keeps these in float32 whatever it is loaded in.
-    computed = [(m, name, m._buffers[name]) for m in hf.modules() for name in m._non_persistent_buffers_set]
-    hf = hf.to(dtype=dtype, device=place)
-    for module, name, value in computed:
-        module._buffers[name] = None if value is None else value.to(place)
+def _bare(family: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
+    """Build a model whose weights have shapes alone; what it computes for itself is there."""
+    with torch.random.fork_rng(devices=[]), no_init_weights(), init_empty_weights(include_buffers=False):
+        hf = family._from_config(copy.deepcopy(config), dtype=torch.float32)
+    hf.tie_weights()
     return hf
+
+
+def _in_parts(hf: PreTrainedModel, seed: int | None, keep: Callable[[Part], None], at_once: int) -> None:
+    """Draw each block and keep it, a few at once, and then what is outside; without a seed they are only kept."""
+    parts = _parts(hf)
+    outside = parts.pop("")
+
+    def one(name: str, part: Part) -> None:
+        if seed is not None:
+            _draw(part, _seed_of(seed, name))
+        keep(part)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(one, *zip(*parts.items(), strict=True)))
+    one("", outside)
+
+
+def _parts(hf: PreTrainedModel) -> dict[str, Part]:
+    """Divide a model into its blocks, by name, and what is outside of them, "", in the order of transformers."""
+    found = find_blocks(hf)
+    names = {block: f"{found.path}.{number}" for number, block in enumerate(found.modules)}
+    parts: dict[str, Part] = {name: [] for name in names.values()} | {"": []}
+    seen: set[nn.Module] = set()  # a layer that several blocks share is drawn with the first
+
+    def visit(path: str, module: nn.Module, owner: PreTrainedModel, part: str) -> None:
+        seen.add(module)
+        part = names.get(module, part)
+        for name, child in module.named_children():
+            if child not in seen:
+                here = f"{path}.{name}".removeprefix(".")
+                visit(here, child, child if isinstance(child, PreTrainedModel) else owner, part)
+        parts[part].append((path, module, owner))
+
+    visit("", hf, hf, "")
+    return parts
+
+
+def _seed_of(seed: int, name: str) -> int:
+    """Make a block's own seed, as unlike another block's or another seed's as chance makes them."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:4], "big")
+
+
+@torch.no_grad()
+def _draw(part: Part, seed: int) -> None:
+    """Give the modules of a part their weights."""
+    made: dict[Tensor, nn.Parameter] = {}  # one that two modules share stays one
+    for _, module, _ in part:
+        for name, weight in module._parameters.items():
+            if weight is not None and weight not in made:
+                made[weight] = nn.Parameter(torch.full_like(weight, math.nan, device="cpu"), weight.requires_grad)
+            if weight is not None:
+                module._parameters[name] = made[weight]
+    with _From(torch.Generator().manual_seed(seed)):
+        for _, module, owner in part:
+            owner._initialize_weights(module)
+    for path, module, owner in part:
+        for name, weight in module.named_parameters(recurse=False):
+            if weight.sum().isnan():
+                raise UnsupportedModelError(
+                    f"{type(owner).__name__} gives {path}.{name} no value where it is freshly initialised; measure it "
+                    "with trained weights"
+                )
+
+
+class _From(TorchDispatchMode):
+    """Take random numbers from a generator of one's own, and refuse to change weights that were given away."""
+
+    def __init__(self, generator: torch.Generator):
+        super().__init__()
+        self.generator = generator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func._schema.is_mutable and args and isinstance(args[0], Tensor) and args[0].is_meta:
+            # The change would be lost.
+            raise UnsupportedModelError("its weights are not drawn block after block; take a machine with more memory")
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            if not any(argument.name == "generator" for argument in func._schema.arguments):
+                func = func.overloadpacket.generator
+            kwargs["generator"] = self.generator
+        return func(*args, **kwargs)
+
+
+def _narrow(dtype: torch.dtype, device: torch.device, part: Part) -> None:
+    """Keep the weights of a part where they are, in the precision asked for."""
+    for _, module, _ in part:
+        for weight in module.parameters(recurse=False):
+            weight.data = weight.data.to(device, dtype)
+
+
+def _to_be_quantised(hf: PreTrainedModel, quantisation: Any, device: torch.device) -> PreTrainedModel:
+    """Put bitsandbytes' layers into a model without weights, as where its files are read."""
+    hf.hf_quantizer = AutoHfQuantizer.from_config(quantisation, pre_quantized=False)
+    hf.hf_quantizer.preprocess_model(model=hf, dtype=torch.float32, device_map={"": device})
+    return hf
+
+
+def _quantise(stored: PreTrainedModel, device: torch.device, part: Part) -> None:
+    """Move the weights of a part into the quantised model."""
+    convert, quantised = stored.hf_quantizer.get_quantize_ops().convert, stored.hf_quantizer.param_needs_quantization
+    for path, module, _ in part:
+        for name, weight in module.named_parameters(recurse=False):
+            full, value = f"{path}.{name}".removeprefix("."), weight.detach().to(device)
+            new = convert({full: value}, full_layer_name=full, model=stored)[full] if quantised(stored, full) else value
+            setattr(stored.get_submodule(path), name, new if quantised(stored, full) else nn.Parameter(value, False))
+    _give_away(part)
+
+
+def _give_away(part: Part) -> None:
+    """Forget the weights of a part, and keep their shapes."""
+    for _, module, _ in part:
+        for name, weight in module.named_parameters(recurse=False):
+            module._parameters[name] = nn.Parameter(torch.empty_like(weight, device="meta"), weight.requires_grad)
+
+
+def _keep_buffers(hf: PreTrainedModel, stored: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:
+    """Keep what is no weight; what a model computes for itself, as the rotary tables, stays as it is."""
+    # A model that is read from files keeps these in float32 whatever it is loaded in.
+    for path, module in hf.named_modules():
+        for name, value in module.named_buffers(recurse=False):
+            stays = name in module._non_persistent_buffers_set or not value.is_floating_point()
+            stored.get_submodule(path)._buffers[name] = value.to(device, value.dtype if stays else dtype)
+
+
+class _Files:
+    """The files of a model that is written bit by bit."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, tied: set[str]):
+        self.folder, self.dtype, self.tied = folder, dtype, tied
+        self.where: dict[str, str] = {}
+
+    def write(self, part: Part) -> None:
+        """Write a part, in the precision that it will be read in, and forget it."""
+        kept: dict[str, Tensor] = {}
+        for path, module, _ in part:
+            for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                full = f"{path}.{name}".removeprefix(".")
+                if full in self.tied or name in module._non_persistent_buffers_set:
+                    continue
+                value = value.detach().to(self.dtype if value.is_floating_point() else value.dtype).contiguous()
+                # A file holds no tensor twice: what is tied within a part is written for each of its names.
+                shared = any(value.data_ptr() == other.data_ptr() for other in kept.values())
+                kept[full] = value.clone() if shared else value
+        file = f"{part[-1][0] or 'outside'}.safetensors"
+        save_file(kept, self.folder / file, metadata={"format": "pt"})
+        self.where |= dict.fromkeys(kept, file)
+        _give_away(part)
+
+    def finish(self) -> None:
+        """Write which file holds which weight."""
+        index = {"metadata": {}, "weight_map": self.where}
+        (self.folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def _check_disk(skeleton: PreTrainedModel, dtype: torch.dtype, folder: Path) -> None:
+    """Refuse before anything is drawn where the files would fill the disk."""
+    size = sum(parameter.numel() for parameter in skeleton.parameters()) * dtype.itemsize
+    if size > (free := shutil.disk_usage(folder).free):
+        raise ModelUnavailableError(
+            f"untrained weights of {type(skeleton).__name__} take {weight_memory.gb(size)} of temporary files, and "
+            f"{weight_memory.gb(free)} are free in {folder.parent}; set the environment variable TMPDIR to a folder "
+            "with room"
+        )
 
 
 def _from_files(write: Callable[[Path], object], placing: Placing, read: Read) -> PreTrainedModel:
@@ -97,201 +299,3 @@ def _clear_up() -> None:
         process = left.name.removeprefix(_PREFIX).partition("-")[0]
         if process.isdecimal() and not psutil.pid_exists(int(process)):
             shutil.rmtree(left, ignore_errors=True)
-
-
-def draw(family: type[PreTrainedModel], config: PreTrainedConfig, seed: int, dtype: torch.dtype, folder: Path) -> None:
-    """Draw a model's weights and write them to files, with one block in memory at a time."""
-    skeleton = weight_memory.skeleton(family, config)
-    _check_disk(skeleton, dtype, folder)
-    config = copy.deepcopy(config)
-    config.architectures = [family.__name__]  # as `save_pretrained` notes it
-    files = _Files(folder, dtype)
-    drawn = _Drawn(family, config, files)
-    with torch.random.fork_rng(devices=[]), drawn.in_turn():
-        torch.manual_seed(seed)
-        hf = family._from_config(config, dtype=torch.float32)
-        drawn.finish()
-    tied = set(hf.all_tied_weights_keys)
-    files.write({name: x for name, x in hf.state_dict().items() if x.device.type != "meta" and name not in tied})
-    files.finish()
-    config.save_pretrained(folder)
-
-
-def _check_disk(skeleton: PreTrainedModel, dtype: torch.dtype, folder: Path) -> None:
-    """Refuse before anything is drawn where the files would fill the disk."""
-    size = sum(parameter.numel() for parameter in skeleton.parameters()) * dtype.itemsize
-    if size > (free := shutil.disk_usage(folder).free):
-        raise ModelUnavailableError(
-            f"untrained weights of {type(skeleton).__name__} take {weight_memory.gb(size)} of temporary files, and "
-            f"{weight_memory.gb(free)} are free in {folder.parent}; set the environment variable TMPDIR to a folder "
-            "with room"
-        )
-
-
-class _Files:
-    """The files of a model that is written bit by bit."""
-
-    def __init__(self, folder: Path, dtype: torch.dtype):
-        self.folder, self.dtype = folder, dtype
-        self.where: dict[str, str] = {}
-
-    def write(self, tensors: dict[str, Tensor]) -> None:
-        """Write some weights, in the precision that they will be read in."""
-        file = f"model-{len(set(self.where.values())) + 1:05d}.safetensors"
-        kept: dict[str, Tensor] = {}
-        for name, value in tensors.items():
-            value = value.detach().to(self.dtype if value.is_floating_point() else value.dtype).contiguous()
-            # A file holds no tensor twice: what is tied within a block is written for each of its names.
-            shared = any(value.data_ptr() == other.data_ptr() for other in kept.values())
-            kept[name] = value.clone() if shared else value
-        save_file(kept, self.folder / file, metadata={"format": "pt"})
-        self.where |= dict.fromkeys(kept, file)
-
-    def finish(self) -> None:
-        """Write which file holds which weight."""
-        index = {"metadata": {}, "weight_map": self.where}
-        (self.folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-
-
-@dataclass(eq=False)
-class _Block:
-    """One block: how to make it again, and where it stands."""
-
-    module: nn.Module
-    again: Callable[[nn.Module], None]
-    name: str
-    taken: bool = False
-    written: bool = False
-
-    def take(self) -> None:
-        """Make the block's weights again, as its constructor drew them, and leave the generator as it is."""
-        twin = type(self.module).__new__(type(self.module))
-        with torch.random.fork_rng(devices=[]):
-            self.again(twin)
-        for own, made in zip(self.module.modules(), twin.modules(), strict=True):
-            own._parameters.update(made._parameters)
-        self.taken = True
-
-    def give_away(self) -> None:
-        """Forget the weights, and keep their shapes."""
-        kept: dict[int, nn.Parameter] = {}
-        for part in self.module.modules():
-            for name, weight in part._parameters.items():
-                if weight is not None:
-                    shape = nn.Parameter(torch.empty_like(weight, device="meta"), weight.requires_grad)
-                    part._parameters[name] = kept.setdefault(id(weight), shape)
-
-
-class _Untouched(TorchDispatchMode):
-    """Refuse a change to weights that were given away: it would be lost, and the draws after it would be others."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        if func._schema.is_mutable and args and isinstance(args[0], Tensor) and args[0].device.type == "meta":
-            raise UnsupportedModelError("its weights are not drawn block after block; take a machine with more memory")
-        return func(*args, **(kwargs or {}))
-
-
-class _Drawn:
-    """What happens to the blocks of a model while its constructor runs."""
-
-    def __init__(self, family: type[PreTrainedModel], config: PreTrainedConfig, files: _Files):
-        self.files = files
-        self.kinds = {type(block) for block in find_blocks(weight_memory.skeleton(family, config)).modules}
-        self.names = _in_order_of_making(family, config, self.kinds)
-        self.owner: dict[nn.Module, _Block] = {}
-        self.blocks: list[_Block] = []
-        self.making = False
-
-    @contextmanager
-    def in_turn(self) -> Generator[None]:
-        """Have one block at a time in memory, inside the context."""
-        with ExitStack() as stack:
-            for kind in self.kinds:
-                stack.enter_context(_replaced(kind, "__init__", partial(self._make, kind.__init__)))
-            original = PreTrainedModel._initialize_weights
-            stack.enter_context(_replaced(PreTrainedModel, "_initialize_weights", partial(self._initialise, original)))
-            stack.enter_context(_Untouched())
-            yield
-
-    def finish(self) -> None:
-        """Write the blocks that draw all of their weights when they are made."""
-        for block in self.blocks:
-            if block.name and not block.written:
-                block.take()
-                self._write(block)
-
-    def _make(self, original: Callable[..., None], module: nn.Module, *args: Any, **kwargs: Any) -> None:
-        """Make a block, note how, and forget its weights."""
-        if self.making:
-            return original(module, *args, **kwargs)
-        state, self.making = torch.get_rng_state(), True
-        try:
-            original(module, *args, **kwargs)
-        finally:
-            self.making = False
-
-        def again(twin: nn.Module) -> None:
-            torch.set_rng_state(state)
-            self.making = True
-            try:
-                original(twin, *args, **kwargs)
-            finally:
-                self.making = False
-
-        block = _Block(module, again, self.names[len(self.blocks)])
-        self.blocks.append(block)
-        self.owner |= dict.fromkeys(module.modules(), block)
-        block.give_away()
-
-    def _initialise(
-        self, original: Callable[..., None], model: PreTrainedModel, module: nn.Module, *args: Any, **kwargs: Any
-    ) -> None:
-        """Draw a module's weights as transformers does; those of a block are there from its first part to its last."""
-        block = self.owner.get(module)
-        if block is None or getattr(module, "_is_hf_initialized", False):
-            return original(model, module, *args, **kwargs)
-        if not block.taken:
-            block.take()
-        original(model, module, *args, **kwargs)
-        if module is block.module:
-            self._write(block)
-
-    def _write(self, block: _Block) -> None:
-        if block.name:
-            self.files.write({f"{block.name}.{name}": value for name, value in block.module.state_dict().items()})
-        block.written = True
-        block.give_away()
-
-
-def _in_order_of_making(family: type[PreTrainedModel], config: PreTrainedConfig, kinds: set[type]) -> list[str]:
-    """Name the modules of some kinds in the order in which a constructor makes them; "" for one that is not kept."""
-    made: list[nn.Module] = []
-    depth = 0
-
-    def note(original: Callable[..., None], module: nn.Module, *args: Any, **kwargs: Any) -> None:
-        nonlocal depth
-        depth += 1
-        original(module, *args, **kwargs)
-        depth -= 1
-        if not depth:
-            made.append(module)
-
-    with ExitStack() as stack:
-        for kind in kinds:
-            stack.enter_context(_replaced(kind, "__init__", partial(note, kind.__init__)))
-        names = {module: name for name, module in weight_memory.skeleton(family, config).named_modules()}
-    return [names.get(module, "") for module in made]
-
-
-@contextmanager
-def _replaced(owner: type, name: str, function: Callable[..., Any]) -> Generator[None]:
-    """Put a function in the place of a method, inside the context."""
-    own = vars(owner).get(name)
-    setattr(owner, name, lambda *args, **kwargs: function(*args, **kwargs))
-    try:
-        yield
-    finally:
-        if own is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)

@@ -92,7 +92,8 @@ def _refuse_hooks(model: Model) -> None:
 
 def _files(model: Model) -> str:
     if model.seed is not None:
-        return f"drawn from seed {model.seed}"  # the files are temporary; with the configuration the seed says it all
+        # The files are temporary; with the configuration the seed says it all.
+        return f"drawn by block from seed {model.seed}"
     if model.source.rpartition("@")[0] and not model.source.startswith("embedded:"):
         return model.source  # a commit of the hub never changes
     if re.search(r"sha256 [0-9a-f]{12}\)$", model.source):

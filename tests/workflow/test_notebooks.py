@@ -31,6 +31,7 @@ SMALL = {
     "dynamics": {"prompts": 2, "k": 4},
     "nulls": {"prompts": 2, "k": 4},
     "perturbation": {"prompts": 2, "noise": "0.1,1", "draws": 2},
+    "lenses": {"prompts": 2},
     "precision": {"prompts": 2, "k": 4, "precisions": "bfloat16"},
     "prompts": {"prompts": 12, "questions": 3, "k": 4},
     "readings": {"prompts": 2, "k": 4},

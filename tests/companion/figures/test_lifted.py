@@ -27,6 +27,7 @@ import coupling_lib as cl
 from companion.figures import depth, emergence, show, take
 from companion.figures.generalization import READING
 from companion.tables import correlations, generalization, regularised, vit_grid
+from companion.tables.lenses import measure_readouts
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_curves
 from coupling_lib.measures.prompts import prompt_versions
@@ -75,6 +76,7 @@ MEASURES: dict[str, Callable[[str], Any]] = {
     "spectra": of_text(cl.measure_spectra, k=4, whole=(0, 2)),
     "dynamics": of_text(cl.measure_dynamics, k=4),
     "perturbation": of_text(cl.measure_perturbation, draws=2),
+    "lenses": of_text(measure_readouts, fitted_on=("It was the age of wisdom", "What is a whale? A whale is")),
     "trajectories": of_text(cl.measure_trajectories),
     "tokens": of_text(cl.measure_tokens, block=1, k=4),
     "prompts": prompts_of,
@@ -90,6 +92,7 @@ ONE: dict[str, Callable[[], Any]] = {
     "precision": lambda: cl.measure_precision("nano-neox", tiny.TEXT, ["bfloat16"], k=4),
     "vision_model.drop_path": lambda: of_image(measure_drop_path, k=4, draws=2)("trained"),
     "schematic": lambda: 1,  # a seed
+    "lenses.readout": lambda: cl.lens(cl.trace(network("trained"), tiny.TEXT[0])),
     "nulls.curves": lambda: null_curves(widths=(32, 64), ks=(4,), n_samples=2),
     "vision": vit_grid.read_grid,
     "paper_models": generalization.figure_1a,

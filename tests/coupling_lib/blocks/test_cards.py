@@ -78,7 +78,7 @@ def test_a_model_that_fits_on_one_card_lies_there_unless_it_shall_be_spread(monk
     machine = Machine(monkeypatch, 9, 9)
     first, second = machine.cards
     placing = machine.choose()
-    assert (placing.device, placing.blocks, placing.by_block) == (first, (), False)
+    assert (placing.device, placing.blocks) == (first, ())
     assert machine.choose(spread=True).blocks == (first, second, second)
     assert capsys.readouterr().out == ""
 
@@ -119,10 +119,15 @@ def test_what_the_cards_do_not_hold_together_goes_to_disk_or_is_refused(monkeypa
         assert "\n" not in str(error.value)
 
 
-def test_untrained_weights_for_several_cards_are_drawn_one_block_at_a_time(monkeypatch):
+def test_as_many_untrained_blocks_are_drawn_at_once_as_there_are_threads_and_room(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
     machine = Machine(monkeypatch, 9, 9)
-    assert machine.choose(spread=True, untrained=True).by_block
-    assert not machine.choose(untrained=True).by_block
+    outside, block = 4 * machine.division.outside, 8 * machine.division.largest
+    for spread in (False, True):
+        for blocks, most in ((1, 1), (3, 3), (9, 5)):
+            budget = outside + blocks * block
+            assert machine.choose(spread=spread, untrained=True, budget=max(budget, 1)).at_once == most
+    assert machine.choose().at_once == 1
 
 
 def test_auto_is_every_card_the_current_one_first_and_the_cpu_where_there_is_none(monkeypatch, folders):

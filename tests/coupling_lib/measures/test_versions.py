@@ -2,7 +2,7 @@
 
 `measures.common.measurement` states when to raise one. After that, write the numbers down anew:
 
-    python -m tests.measures.test_versions
+    python -m tests.coupling_lib.measures.test_versions
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ MEASURED = {
     "tokens": (cl.measure_tokens, "text", {"block": 1, "k": 4, "tokens": 3}),
     "trajectories": (cl.measure_trajectories, "text", {}),
     "spectra": (cl.measure_spectra, "text", {"k": 4, "whole": (1,)}),
+    "lens": (cl.measure_lens, "text", {"tokens": "all"}),
     "triplets": (measure_triplets, "text", {"k": 4}),
     "dynamics": (cl.measure_dynamics, "text", {"k": 4}),
     "perturbation": (cl.measure_perturbation, "text", {"draws": 2}),
@@ -111,7 +112,7 @@ def given(tmp_path_factory):
 @pytest.mark.parametrize("name", sorted(MEASURED))
 def test_numbers_of_a_measure_change_with_its_version_alone(name, given):
     kept, version = json.loads(KEPT.read_text(encoding="utf-8"))[name], MEASURED[name][0].version
-    assert kept["version"] == version, f"measure_{name} has another version: python -m tests.measures.test_versions"
+    assert kept["version"] == version, f"measure_{name} has another version: run this file as a module"
     changed = changes(measured(name, given), kept["figures"])
     assert not changed, f"numbers of measure_{name} changed: raise its version ({', '.join(changed)})"
 

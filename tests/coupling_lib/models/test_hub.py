@@ -15,6 +15,8 @@ from hub_server import REPO_ID, Hub
 from hub_users import ROOT, closed_port, last_line, run, sums, user
 from tiny_gguf import write
 
+from coupling_lib.models.load import load_model
+
 IMPORTS = "from coupling_lib.errors import ModelUnavailableError; from coupling_lib.models.load import load_model\n"
 LOAD = "from coupling_lib.models.load import load_model; model = load_model({arguments})"
 SHOW = """
@@ -108,9 +110,12 @@ def test_a_revision_is_downloaded_though_its_weights_are_in_several_files(severa
     assert (revision, source) == ("step128", f"{REPO_ID}@{hub.commit('step128')}")
 
 
-def test_untrained_downloads_no_weights(several):
+def test_untrained_downloads_no_weights(several, tmp_path):
     hub, found = several
-    assert found["untrained"][0] == pytest.approx(sums(6), rel=1e-12) and found["untrained"][3] == 6
+    tiny.save_llama(tmp_path)
+    local = load_model(tmp_path, untrained=True, seed=6).hf
+    wanted = {name: p.double().sum().item() for name, p in local.named_parameters()}
+    assert found["untrained"][0] == pytest.approx(wanted, rel=1e-12) and found["untrained"][3] == 6
     assert not [line for line in hub.requests if "un/trained" in line and "safetensors" in line]
 
 

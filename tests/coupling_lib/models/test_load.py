@@ -108,7 +108,7 @@ def test_untrained_weights_come_from_the_seed_alone(folders):
     first = load_model(folder, untrained=True, seed=3)
     torch.rand(5)
     again, other = load_model(folder, untrained=True, seed=3), load_model(folder, untrained=True, seed=4)
-    assert tiny.same_weights(first.hf, again.hf) and tiny.same_weights(first.hf, tiny.llama(3))
+    assert tiny.same_weights(first.hf, again.hf)
     assert not tiny.same_weights(first.hf, other.hf) and not tiny.same_weights(first.hf, saved)
     assert (first.seed, first.untrained, other.seed) == (3, True, 4)
 

@@ -1,0 +1,126 @@
+"""Lenses: what each depth says of the answer, how far from it that is, and what the futures of a token add."""
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.figure import Figure
+
+from companion.figures import parts, style, take
+from companion.figures.take import Measured, of_networks
+from coupling_lib.jacobian.lens import Lens
+from coupling_lib.metrics.summaries import cells, interval, with_ends
+
+_LOOKS = {
+    "logit lens": {"dashes": (4, 1.6)},
+    "own lens": {"linewidth": 2.6},
+    "mean lens": {"dashes": (1.2, 1.6)},
+    "lens with futures": {"dashes": (6, 1.6, 1.2, 1.6)},
+    "affine fit": {},
+    "no state": {"dashes": (4, 3), "linewidth": 1.2},
+}
+_SHOWN = ("logit lens", "own lens")
+
+
+@of_networks
+def take_divergence(both: xr.Dataset) -> xr.Dataset:
+    """Select the distance of every lens from the model's own answer, at every depth but the last: there it is 0."""
+    return interval(both.divergence.isel(depth=slice(None, -1)))
+
+
+def draw_divergence(divergence: xr.Dataset) -> Figure:
+    """Draw it against depth, one line per lens, a panel per network."""
+    figure, row = parts.panels(divergence.network.values, 3.9, sharey=True)
+    for axes, name in zip(row, divergence.network.values, strict=True):
+        for place, lens in enumerate(divergence.lens.values):
+            ink = style.colour(style.NULL) if lens == "no state" else style.family_style(_INKS[place])[0]
+            one = divergence.sel(network=name, lens=lens)
+            parts.band(axes, one, "depth", ink, 0.13, label=lens, **_LOOKS[lens])
+        parts.block_axis(axes, "depth $l$ (0 is the embedding)")
+        parts.log_axis(axes)
+    row[0].set_ylabel("KL from the model's answer (nats)")
+    parts.legend_under(figure, row[:1], columns=3)
+    return figure
+
+
+# Families whose colours are told apart, one for each lens.
+_INKS = ("Llama-3", "Pythia", "Llama-2", "Gemma", "Falcon", "GPT-2")
+
+
+@of_networks
+def take_futures(both: xr.Dataset) -> xr.DataArray:
+    """Select how far the lens with futures is from that of a token's own position, at every depth but the last."""
+    return both.futures_apart.isel(prompt=0, drop=True).isel(depth=slice(None, -1))
+
+
+def draw_futures(apart: xr.DataArray) -> Figure:
+    """Draw it against depth, one line per network."""
+    figure, axes, right = parts.one_panel(3.1)
+    for name, ink, one in parts.networks(apart):
+        axes.plot(one.depth, one, color=ink, label=name)
+    parts.block_axis(axes, "depth $l$ (0 is the embedding)")
+    parts.from_zero(axes)
+    axes.set_ylabel("distance, relative")
+    parts.legend_beside(right, [axes])
+    return figure
+
+
+def take_readout(lens: Lens, k: int = 3, every: int = 1) -> xr.Dataset:
+    """Read the strongest tokens of a text's token at every depth, as the state is and through its own lens."""
+    trace, head = lens.trace, lens.head
+    states = {"logit lens": trace.hidden[:, lens.token], "own lens": lens.states()}
+    depths = range(trace.n_blocks, -1, -every)
+    words, shares = [], []
+    for name in _SHOWN:
+        found = head(states[name][list(depths)]).softmax(dim=-1).detach().topk(k)
+        shares.append(found.values.cpu().numpy())
+        words.append([[trace.model.tokenizer.decode([token]) for token in ids] for ids in found.indices.tolist()])
+    dims = ("lens", "depth", "rank")
+    coords = {"lens": list(_SHOWN), "depth": list(depths), "rank": range(1, k + 1)}
+    data = {"token": (dims, np.array(words)), "probability": (dims, np.stack(shares))}
+    return xr.Dataset(data, coords, {"model": trace.model.name})
+
+
+def draw_readout(read: xr.Dataset) -> Figure:
+    """Write the tokens of every depth into a grid, the last depth on top, each shaded by its probability."""
+    figure, row = parts.panels(read.lens.values, 0.9 + 0.26 * read.sizes["depth"], sharey=True)
+    for axes, lens in zip(row, read.lens.values, strict=True):
+        one = read.sel(lens=lens)
+        axes.imshow(one.probability, cmap=style.ink(), vmin=0, vmax=2, aspect="auto", interpolation="none")
+        for y, words in enumerate(one.token.values):
+            for x, word in enumerate(words):
+                axes.text(x, y, style.short_name(repr(str(word))[1:-1], 11), ha="center", va="center", fontsize=8)
+        axes.set(xticks=range(read.sizes["rank"]), xticklabels=read["rank"].values, xlabel="rank")
+        axes.grid(False)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+    row[0].set_yticks(range(read.sizes["depth"]), read.depth.values)
+    row[0].set_ylabel("depth $l$")
+    return figure
+
+
+@of_networks
+def take_summary(both: xr.Dataset) -> pd.DataFrame:
+    """Condense the inner depths to the divergence of each lens with its interval, and how often it agrees."""
+    inner = both.isel(depth=slice(1, -1)).mean("depth")
+    table = interval(inner.divergence).rename(mean="divergence").drop_vars("method", errors="ignore")
+    columns = {name: table[name] for name in ("divergence", "low", "high")}
+    columns["agrees"] = inner.agrees.mean("prompt")
+    return xr.Dataset(columns).to_dataframe(dim_order=["network", "lens"])[list(columns)]
+
+
+def numbers_of(measured: Measured) -> dict[str, float | str]:
+    """Name the numbers that the book quotes, means over the inner depths, and how true interventions find the lens."""
+    both = take.side_by_side(measured)
+    found: dict[str, float | str] = {"prompts": both.sizes["prompt"], "fitted-on": int(both.attrs["fitted_on"])}
+    names = with_ends("{1}-{0}", "divergence") | {"agrees": "{1}-agrees-{0}"}
+    found |= {name.replace(" ", "-"): value for name, value in cells(take_summary(both), names).items()}
+    for name in both.network.values:
+        one = both.sel(network=name).isel(depth=slice(1, -1))
+        gain = interval((one.divergence.sel(lens="logit lens") - one.divergence.sel(lens="own lens")).mean("depth"))
+        found |= {f"gain-{name}{end}": float(gain[part]) for part, end in _ENDS.items()}
+        found[f"slope-worst-{name}"] = float(abs(both.slope.sel(network=name) - 1).max())
+        found[f"futures-{name}"] = float(one.futures_apart.isel(prompt=0).mean())
+    return found
+
+
+_ENDS = {"mean": "", "low": "-low", "high": "-high"}

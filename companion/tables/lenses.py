@@ -1,0 +1,172 @@
+r"""Lenses compared by what they read at each depth, and the derivative among them tested by interventions.
+
+A lens carries the state $x^l$ of depth $l$ into the last depth's coordinates, where the model's final norm and
+unembedding make a distribution $q$ over tokens of it. How far that is from the model's own answer $p$ is
+$\mathrm{KL}(p \Vert q)$. All but the first two are
+fitted on other texts than those that are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from sklearn.linear_model import Ridge
+from torch import Tensor, nn
+
+import coupling_lib as cl
+from coupling_lib.blocks.call import residual_stream
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.jacobian.lens import Lens
+from coupling_lib.measures import common
+
+LENSES = {
+    "logit lens": "the state as it is",
+    "own lens": "times the derivative of the last state at this very token",
+    "mean lens": "times that derivative averaged over tokens of other texts",
+    "lens with futures": "the same, with what a token does to all later ones added",
+    "affine fit": "times a matrix, and a constant, that predict the last state best on other texts",
+    "no state": "nothing but the mean last state of other texts: what a lens says without looking",
+}
+"""What is compared, and what each does to a state before it is read."""
+
+# An attention sink: the first position of a text holds a state unlike all others.
+_FIRST = 1
+# Share of the mean square of a coordinate that a ridge adds: few texts determine few directions.
+_RIDGE = 0.1
+# Size of an intervention, as a share of the state's length, and in how many directions it is made.
+_STEP, _DIRECTIONS = 0.01, 4
+
+
+def other_texts(texts: Sequence[Any], count: int = 16) -> tuple[str, ...]:
+    """Choose texts to fit lenses on: embedded prompts of all sets, none of them among those that are read."""
+    read = {getattr(text, "text", text) for text in texts if not isinstance(text, Tensor)}
+    left = [prompt.text for prompt in cl.load_prompts() if prompt.text not in read]
+    return tuple(left[at] for at in np.linspace(0, len(left) - 1, count).round().astype(int))
+
+
+@cl.measurement(version=1)
+def measure_readouts(model: cl.Model, prompts: common.Prompts, fitted_on: Sequence[str] = ()) -> xr.Dataset:
+    """Read every depth of each prompt's last token through all lenses, and test the token's own by interventions."""
+    given = prompt_inputs(prompts, model)
+    if isinstance(fitted_on, str) or len(fitted_on) < 2:
+        raise ParameterError("fitted_on holds fewer than two texts; give texts other than those that are read")
+    fits = _fitted(model, tuple(fitted_on))
+    each = (_of_one_prompt(traced, fits) for traced in common.traces(model, given))
+    coords = {"lens": list(LENSES), "depth": range(model.n_blocks + 1), "block": range(model.n_blocks)}
+    return common.over_prompts(model, given, each, coords, measure="readouts", fitted_on=len(fitted_on))
+
+
+def _of_one_prompt(traced: cl.Trace, fits: dict[str, tuple[Tensor, Tensor]]) -> common.Variables:
+    lens = cl.lens(traced)
+    lens.dense()
+    x = traced.hidden[:, -1]
+    states = {"logit lens": x, "own lens": lens.states()}
+    states |= {name: torch.einsum("lij,lj->li", A, x) + b for name, (A, b) in fits.items()}
+    logits = lens.head(torch.stack([states[name] for name in LENSES]))
+    own = logits[0, -1].log_softmax(dim=-1)
+    distance = (own.exp() * (own - logits.log_softmax(dim=-1))).sum(dim=-1)
+    return {
+        "divergence": (("lens", "depth"), distance),
+        "agrees": (("lens", "depth"), (logits.argmax(dim=-1) == own.argmax()).double()),
+        "slope": (("block",), intervened_slopes(lens)),
+        "futures_apart": (("depth",), _apart(fits["lens with futures"][0], fits["mean lens"][0])),
+    }
+
+
+def _apart(A: Tensor, B: Tensor) -> Tensor:
+    """Give the distance of matrices from others, relative to the length of these."""
+    return torch.linalg.matrix_norm(A - B) / torch.linalg.matrix_norm(B)
+
+
+@lru_cache(maxsize=1)
+def _fitted(model: cl.Model, texts: tuple[str, ...]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Fit the three lenses that are not a token's own: a matrix and a constant for every depth."""
+    states, own, futures = [], [], []
+    for text in texts:
+        traced = cl.trace(model, text)
+        tokens = range(_FIRST, traced.n_tokens)
+        states.append(traced.hidden[:, _FIRST:])
+        own.append(cl.measure_lens(model, [text], tokens=tokens).lens.values[0])
+        futures.append(lens_with_futures(traced))
+    nothing = states[0].new_zeros(model.n_blocks + 1, model.d_model)
+    found = {
+        "mean lens": (torch.from_numpy(np.mean(own, axis=0)).to(nothing), nothing),
+        "lens with futures": (torch.stack(futures).mean(dim=0), nothing),
+    }
+    together = torch.cat(states, dim=1)
+    constant = together[-1].mean(dim=0).expand_as(nothing)
+    return found | {"affine fit": _affine(together), "no state": (torch.zeros_like(found["mean lens"][0]), constant)}
+
+
+def _affine(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Fit the last state by that of each depth, with the ridge that few texts need."""
+    X = states.double().cpu().numpy()
+    fits = [Ridge(alpha=_RIDGE * len(x) * float(np.var(x, axis=0).mean())).fit(x, X[-1]) for x in X]
+    A, b = (np.stack([getattr(fit, name) for fit in fits]) for name in ("coef_", "intercept_"))
+    return torch.from_numpy(A).to(states), torch.from_numpy(b).to(states)
+
+
+def lens_with_futures(traced: cl.Trace, batch: int = 16) -> Tensor:
+    """Average over tokens the derivative of the sum of their own and all later last states, (L + 1, d, d)."""
+    # This is what programs fit that call their result a Jacobian lens: for every coordinate of the last state a pass
+    # backwards through the whole model, here `batch` of them side by side.
+    seen: list[Tensor] = []
+
+    def enter(block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        stream = (args[0] if args else kwargs["hidden_states"]).detach().clone().requires_grad_(True)
+        seen.append(stream)
+        return ((stream, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": stream})
+
+    def leave(block: nn.Module, args: tuple, output: Any) -> None:
+        seen.append(residual_stream(output, seen[0].shape))
+
+    blocks = traced.model.blocks.modules
+    hooks = [blocks[0].register_forward_pre_hook(enter, with_kwargs=True)]
+    hooks += [block.register_forward_hook(leave) for block in blocks]
+    try:
+        with torch.enable_grad():
+            traced.model.hf(**traced.inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found = torch.zeros(traced.n_blocks + 1, traced.d_model, traced.d_model, dtype=traced.dtype)
+    for rows in torch.arange(traced.d_model).split(batch):
+        cotangents = torch.zeros(len(rows), *seen[-1].shape, dtype=traced.dtype)
+        cotangents[torch.arange(len(rows)), :, _FIRST:, rows] = 1
+        grads = torch.autograd.grad(seen[-1], seen, cotangents, retain_graph=True, is_grads_batched=True)
+        found[:, rows] = torch.stack([grad[:, 0, _FIRST:].mean(dim=1) for grad in grads])
+    return found
+
+
+@torch.no_grad()
+def intervened_slopes(lens: Lens, seed: int = 0) -> Tensor:
+    """Compare changes of the logits with what the lens says of them, by depth: 1 where it is their derivative."""
+    traced, token = lens.trace, lens.token
+    x, blocks, head, found = traced.hidden[:, token], traced.model.blocks.modules, lens.head, []
+    generator = torch.Generator().manual_seed(seed)
+    for depth, block in enumerate(blocks):
+        v = torch.randn(_DIRECTIONS, traced.d_model, generator=generator).to(x)
+        v *= x[depth].norm() / v.norm(dim=-1, keepdim=True)
+        steps = torch.cat([_STEP * v, -_STEP * v])
+        inputs = {name: value.expand(len(steps), *value.shape[1:]) for name, value in traced.inputs.items()}
+
+        def enter(_: nn.Module, args: tuple, kwargs: dict[str, Any], steps: Tensor = steps) -> tuple[tuple, dict]:
+            stream = (args[0] if args else kwargs["hidden_states"]).clone()
+            stream[:, token] += steps.to(stream)
+            return ((stream, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": stream})
+
+        hook = block.register_forward_pre_hook(enter, with_kwargs=True)
+        try:
+            up, down = traced.model.hf(**inputs).logits[:, token].double().chunk(2)
+        finally:
+            hook.remove()
+        moved = (up - down) / (2 * _STEP)
+        said = torch.func.vmap(lambda u: torch.func.jvp(head, (x[-1],), (u,))[1])(v @ lens[depth].T).double()
+        found.append((moved * said).sum() / (said * said).sum())
+    return torch.stack(found)

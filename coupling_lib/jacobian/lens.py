@@ -1,0 +1,230 @@
+r"""The Jacobian lens of one token: what its state at each depth comes to in the last one, to first order.
+
+In a causal decoder nothing that leaves token $t$ comes back to it: later tokens read it, and it reads none of them. So
+the derivative of its last state by its state at depth $l$ is the product of the blocks' own maps at that token,
+
+$$\frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}),$$
+
+exactly, for L Jacobians and L - 1 products of matrices at all depths together. Other programs average
+$\partial x^L_{t'} / \partial x^l_t$ over all $t' \ge t$ and over prompts: another quantity, see the chapter on lenses.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coupling_lib.errors import ParameterError, UnsupportedModelError, check_whole
+from coupling_lib.jacobian.derivatives import block_jacobians
+from coupling_lib.jacobian.tracing import Trace
+from coupling_lib.svd.operators import real_factor
+
+# States of two passes over one causal model, of which one has a token less, differ by rounding alone.
+_CAUSAL = 1e-2
+# Logits of one state by two ways differ by rounding alone.
+_SAME_LOGITS = 1e-2
+
+
+class Readout(NamedTuple):
+    """The strongest tokens that a lens reads at each depth, from 0 to L."""
+
+    ids: Tensor
+    """Token ids, (L + 1, k)."""
+    logits: Tensor
+    """Their logits, (L + 1, k); before a cap on logits, which changes no order, where the model has one."""
+    tokens: list[list[str]] | None
+    """Their texts; None where there is no tokenizer."""
+
+
+class Lens:
+    """d x^L_t / d x^l_t for l = 0 .. L, shape (L + 1, d, d), formed only when used; `lens` makes it.
+
+        found = lens(trace)
+        found[8]                 # the matrix (d, d) of depth 8: after block 8, as blocks count from 1
+        found @ v                # of every depth with one v, (L + 1, d), in L products and without a matrix (d, d)
+        found.of(u)              # u^T times that of every depth, (L + 1, d): what raises u . x^L
+        found.readout(k=5)       # the k strongest tokens at each depth
+
+    Args:
+        trace: the trace at whose states the blocks are linearised.
+        token: t, from 0.
+    """
+
+    def __init__(self, trace: Trace, token: int):
+        self.trace, self.token = trace, token
+        self._blocks = [trace.jacobian(block, token) for block in range(trace.n_blocks)]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Give `(L + 1, d, d)`."""
+        return (self.trace.n_blocks + 1, self.trace.d_model, self.trace.d_model)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, depth: int | slice | Tensor) -> Tensor:
+        return self._dense[depth]
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self._dense.cpu().numpy(), dtype=dtype)
+
+    def dense(self) -> Tensor:
+        """Form the matrices of all depths, `(L + 1, d, d)`, once, and keep them; errors are those of `jacobian`."""
+        return self._dense
+
+    @cached_property
+    def _dense(self) -> Tensor:
+        trace, pair = self.trace, (self.token, self.token)
+        found = torch.empty(self.shape, dtype=trace.dtype, device=trace.device)
+        found[-1] = torch.eye(trace.d_model)
+        for block in reversed(range(trace.n_blocks)):
+            J = block_jacobians(trace, block, [pair])[0].to(found)
+            found[block] = torch.addmm(found[block + 1], found[block + 1], J)
+        return found
+
+    def __matmul__(self, v: Tensor | np.ndarray) -> Tensor:
+        """Multiply v, `(d,)`, with the matrix of every depth: what a change v at depth l comes to, `(L + 1, d)`."""
+        v = self._vector(v)
+        if "_dense" in self.__dict__:
+            return self._dense @ v
+        columns = v[:, None]
+        for J in self._blocks:
+            # One more depth begins behind each block.
+            columns = torch.cat([columns + (J @ columns).to(columns), v[:, None]], dim=1)
+        return columns.T
+
+    def of(self, direction: Tensor | np.ndarray) -> Tensor:
+        r"""Give the gradient of $u^\top x^L_t$ by $x^l_t$ at every depth, `(L + 1, d)`, in L products."""
+        u = self._vector(direction)
+        if "_dense" in self.__dict__:
+            return u @ self._dense
+        rows = [u]
+        for J in reversed(self._blocks):
+            rows.append(rows[-1] + (J.T @ rows[-1]).to(u))
+        return torch.stack(rows[::-1])
+
+    def states(self) -> Tensor:
+        """Give what the state of each depth comes to in the last one, the matrix times x^l_t, `(L + 1, d)`."""
+        x = self.trace.hidden[:, self.token]
+        if "_dense" in self.__dict__:
+            return torch.einsum("lij,lj->li", self._dense, x)
+        columns = x[:1].T
+        for J, state in zip(self._blocks, x[1:], strict=True):
+            columns = torch.cat([columns + (J @ columns).to(columns), state[:, None]], dim=1)
+        return columns.T
+
+    def readout(self, k: int = 5, norm: str = "applied") -> Readout:
+        """Read the strongest tokens of each depth: the state times the lens, through final norm and unembedding.
+
+        Args:
+            k: how many tokens.
+            norm: `"applied"` for the final norm of what the lens gives; `"linearised"` for the norm's own Jacobian at
+                the last state, with which the readout is the derivative of the logits along x^l.
+
+        Returns:
+            `ids`, `logits` and `tokens`, depths from 0 (the embedding) to L (the model's own answer).
+
+        Raises:
+            ParameterError: if `norm` is neither, or k is not from 1 to the size of the vocabulary.
+            UnsupportedModelError: if the model has no unembedding, or its logits come about in another way.
+        """
+        if norm not in ("applied", "linearised"):
+            raise ParameterError(f"norm is {norm!r}; it must be 'applied' or 'linearised'")
+        head, states, last = self.head, self.states(), self.trace.hidden[-1, self.token]
+        with torch.no_grad():
+            if norm == "applied":
+                logits = head(states)
+            else:
+                logits = torch.func.vmap(lambda v: torch.func.jvp(head, (last,), (v,))[1])(states)
+        check_whole("k", k, 1, logits.shape[-1], f"{self.trace.model.name} knows so many tokens")
+        values, ids = logits.topk(k)
+        tokenizer = self.trace.model.tokenizer
+        tokens = tokenizer and [[tokenizer.decode([token]) for token in depth] for depth in ids.tolist()]
+        return Readout(ids, values, tokens)
+
+    @cached_property
+    def head(self) -> nn.Module:
+        """Find what makes logits of a last state, and compare it with the model's own logits."""
+        hf, trace = self.trace.model.hf, self.trace
+        unembedding = hf.get_output_embeddings()
+        if unembedding is None:
+            raise UnsupportedModelError(f"{trace.model.name} has no unembedding; a readout needs a language model")
+        weight, bias = unembedding.weight.to(trace.device, trace.dtype), getattr(unembedding, "bias", None)
+        linear = nn.Linear(trace.d_model, len(weight), bias=bias is not None, device="meta")
+        linear.weight = nn.Parameter(weight, requires_grad=False)
+        if bias is not None:
+            linear.bias = nn.Parameter(bias.to(weight), requires_grad=False)
+        head = nn.Sequential(trace.final_norm, linear)
+        with torch.no_grad():
+            wanted = hf(**trace.inputs).logits[0, self.token].to(weight)
+            found = head(trace.hidden[-1, self.token])
+        # Some families scale their logits, and some cap them, which bends the largest and leaves their order.
+        scale = float((wanted @ found) / (found @ found))
+        order = torch.corrcoef(torch.stack([wanted.argsort().argsort(), found.argsort().argsort()]).double())[0, 1]
+        if not (scale > 0 and order > 1 - _SAME_LOGITS):
+            raise UnsupportedModelError(
+                f"the logits of {trace.model.name} are not its unembedding of its final norm (ranks agree to "
+                f"{float(order):.3f}); use the lens itself, `dense()` or `@`"
+            )
+        capped = float((scale * found - wanted).norm() / wanted.norm()) > _SAME_LOGITS
+        linear.weight.data = weight if capped else weight * scale
+        return head
+
+    def _vector(self, v: Tensor | np.ndarray) -> Tensor:
+        v = real_factor(v, self.trace.d_model)
+        if v.ndim != 1:
+            raise ParameterError(f"the vector has shape {tuple(v.shape)}; ({self.trace.d_model},) is expected")
+        return v.to(self.trace.device, self.trace.dtype)
+
+
+def lens(trace: Trace, token: int = -1) -> Lens:
+    r"""Give the Jacobian lens of one token: the derivative of its last state by its state at every depth.
+
+    $$\frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}), \qquad l = 0 \dots L,$$
+
+    before the final norm. It is exact because a causal model lets nothing that leaves t come back to it; the J are the
+    residual Jacobians of the paper's section 2.
+
+    Args:
+        trace: a trace of a causal model.
+        token: the position t; -1 is the last.
+
+    Returns:
+        an operator (L + 1, d, d), outputs before inputs; see `Lens` for its products and readouts. Entries are the
+        model's own units of state by state. The matrix of depth L is the identity.
+
+    Raises:
+        ParameterError: if the token does not exist.
+        UnsupportedModelError: if the model is bidirectional, in which paths through other tokens come back.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> found = cl.lens(cl.trace(cl.load_model("nano-neox"), "It was a dark and stormy night"))
+        >>> found.shape, found.readout(k=1).ids.shape
+        ((13, 96, 96), torch.Size([13, 1]))
+    """
+    position = trace.position(token)
+    if (away := _looking_ahead(trace)) > _CAUSAL:
+        raise UnsupportedModelError(
+            f"{trace.model.name} is bidirectional: without its last token the states of the others change by "
+            f"{away:.0%}, so that what leaves a token comes back through others; a lens is for causal decoders"
+        )
+    return Lens(trace, position)
+
+
+def _looking_ahead(trace: Trace) -> float:
+    """Measure how far the states of all tokens but the last change when that one is left out."""
+    ids = trace.inputs.get("input_ids")
+    if ids is None:
+        return 1.0  # the patches of an image see each other
+    if trace.n_tokens == 1:
+        return 0.0
+    with torch.no_grad():
+        shorter = trace.model.hf(input_ids=ids[:, :-1], output_hidden_states=True).hidden_states
+        whole = trace.model.hf(input_ids=ids, output_hidden_states=True).hidden_states
+    pairs = [(a[0].float(), b[0, :-1].float()) for a, b in zip(shorter, whole, strict=True)]
+    return max(float((a - b).norm() / b.norm()) for a, b in pairs)

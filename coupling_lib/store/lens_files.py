@@ -1,0 +1,80 @@
+"""Jacobian lenses in files, with the keys that other programs use: `J`, `n_prompts`, `source_layers`, `d_model`.
+
+There, layer l is the state behind block l, blocks counted from 0: depth l + 1 here. The embedding, depth 0, and the
+last depth, whose matrix is the identity, have no place in such a file. This library writes safetensors. Files of
+others (`.pt`) are read as tensors alone, so that nothing in them can run.
+"""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from coupling_lib import paths
+from coupling_lib.errors import ParameterError
+
+
+class LensFile(NamedTuple):
+    """A lens that was read from a file."""
+
+    J: dict[int, Tensor]
+    """Matrices (d, d) in float32 by depth, as depths count here: 1 is behind the first block."""
+    n_prompts: int
+    d_model: int
+
+
+def write_lens(file: str | Path, J: dict[int, Tensor], n_prompts: int) -> None:
+    """Write the matrices of some depths, from 1 to L - 1, as safetensors."""
+    file, widths = Path(file), {tuple(matrix.shape) for matrix in J.values()}
+    if file.suffix != ".safetensors":
+        raise ParameterError(f"the file {file.name!r} ends in {file.suffix!r}; a lens is written as .safetensors")
+    if len(widths) != 1 or len(set(next(iter(widths)))) != 1 or min(J) < 1:
+        raise ParameterError(
+            f"J has depths {sorted(J)} and shapes {sorted(widths)}; depths from 1 with one (d, d) are expected"
+        )
+    layers = sorted(depth - 1 for depth in J)
+    said = {"n_prompts": n_prompts, "source_layers": layers, "d_model": next(iter(widths))[0]}
+    tensors = {f"J.{layer}": J[layer + 1].detach().cpu().float().contiguous() for layer in layers}
+    with paths.written_beside(file) as partial:
+        save_file(tensors, partial, metadata={name: json.dumps(value) for name, value in said.items()})
+
+
+def read_lens(file: str | Path, width: int | None = None) -> LensFile:
+    """Read a lens from a file of this library or of another program, and refuse one of another width."""
+    file = Path(file)
+    try:
+        found = _safetensors(file) if file.suffix == ".safetensors" else _foreign(file)
+        J = {int(layer) + 1: torch.as_tensor(matrix).float() for layer, matrix in found["J"].items()}
+        read = LensFile(J, int(found["n_prompts"]), int(found["d_model"]))
+    except FileNotFoundError:
+        raise ParameterError(f"there is no file {str(file)!r}; check its path") from None
+    except pickle.UnpicklingError:
+        raise ParameterError(
+            f"{file.name!r} holds more than tensors, and code in it would run: it was not opened; ask for a file of "
+            "tensors alone"
+        ) from None
+    except (SafetensorError, OSError, RuntimeError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ParameterError(
+            f"{file.name!r} is no Jacobian lens ({type(error).__name__}); a file with J, n_prompts, source_layers and "
+            "d_model is expected"
+        ) from None
+    shapes = {tuple(matrix.shape) for matrix in read.J.values()}
+    wanted = read.d_model if width is None else width
+    if shapes != {(wanted, wanted)}:
+        raise ParameterError(f"the lens in {file.name!r} has shapes {sorted(shapes)}; ({wanted}, {wanted}) is expected")
+    return read
+
+
+def _safetensors(file: Path) -> dict[str, Any]:
+    with safe_open(file, framework="pt") as stored:
+        said = {name: json.loads(value) for name, value in (stored.metadata() or {}).items()}
+        return said | {"J": {layer: stored.get_tensor(f"J.{layer}") for layer in said["source_layers"]}}
+
+
+def _foreign(file: Path) -> dict[str, Any]:
+    return torch.load(file, map_location="cpu", weights_only=True)

@@ -1,0 +1,86 @@
+"""Lenses against whole-model autograd and against each other where they are known."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+from reference import relative_error
+
+import coupling_lib as cl
+from companion.tables import lenses
+from coupling_lib.errors import ParameterError
+
+FITTED_ON = ("It was the age of wisdom, it was the age of foolishness", "What is a whale? A whale is")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return cl.wrap_model(tiny.llama(seed=1), tiny.tokenizer())
+
+
+@pytest.fixture(scope="module")
+def read(model):
+    return lenses.measure_readouts(model, tiny.TEXT, fitted_on=FITTED_ON)
+
+
+def test_futures_are_those_of_whole_model_autograd(model):
+    traced = cl.trace(model, "It was the best")
+    found, blocks = lenses.lens_with_futures(traced), model.blocks.modules
+
+    def last(x, first):
+        stream, hf = x[None], model.hf
+        positions = torch.arange(stream.shape[1])[None]
+        rotary = hf.model.rotary_emb(stream, positions)
+        mask = torch.full((stream.shape[1],) * 2, float("-inf")).triu(1)[None, None]
+        for block in blocks[first:]:
+            out = block(stream, attention_mask=mask, position_embeddings=rotary, position_ids=positions)
+            stream = out[0] if isinstance(out, tuple) else out
+        return stream[0, 1:].sum(dim=0)  # over all tokens but the first: those before t do not depend on it
+
+    for depth in (0, 2):
+        x = traced.hidden[depth].clone()
+        whole = torch.autograd.functional.jacobian(lambda x, depth=depth: last(x, depth), x)
+        assert relative_error(found[depth], whole[:, 1:].mean(dim=1)) < 1e-4
+    assert torch.equal(found[-1], torch.eye(32))
+
+
+def test_the_future_of_a_last_token_is_itself(model):
+    traced = cl.trace(model, torch.tensor([[5, 9]]))
+    assert relative_error(lenses.lens_with_futures(traced), cl.lens(traced).dense()) < 1e-4
+
+
+def test_at_the_last_depth_state_and_own_lens_are_the_answer(read):
+    own = read.sel(lens=["logit lens", "own lens"]).isel(depth=-1)
+    assert abs(own.divergence).max() < 1e-5 and (own.agrees == 1).all()
+    assert (read.divergence.isel(depth=0) > 1e-4).all()
+
+
+def test_without_a_state_every_depth_says_the_same(read):
+    blind = read.divergence.sel(lens="no state")
+    assert float((blind.max("depth") - blind.min("depth")).max()) == 0
+
+
+def test_interventions_find_the_derivative(read, model):
+    assert abs(read.slope - 1).max() < 1e-3
+    wrong = cl.lens(cl.trace(model, tiny.TEXT[0]))
+    wrong.dense().mul_(1.1)
+    torch.testing.assert_close(lenses.intervened_slopes(wrong), torch.full((3,), 1 / 1.1).double(), rtol=2e-3, atol=0)
+
+
+def test_an_affine_map_is_found():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 8, generator=generator)
+    A, b = torch.randn(8, 8, generator=generator), torch.randn(8, generator=generator)
+    found, constant = lenses._affine(torch.stack([x, x @ A.T + b]))
+    assert relative_error(found[0] @ x[0] + constant[0], A @ x[0] + b) < 0.15
+    assert found.shape == (2, 8, 8) and constant.shape == (2, 8)
+
+
+def test_lenses_are_fitted_on_other_texts(model):
+    texts = [prompt.text for prompt in cl.load_prompts()][::7]
+    found = lenses.other_texts(texts, count=10)
+    assert len(set(found)) == 10 and not set(found) & set(texts)
+    for given in ("one text", ("one text",)):
+        with pytest.raises(ParameterError, match="fitted_on holds fewer than two texts"):
+            lenses.measure_readouts(model, texts[:1], fitted_on=given)

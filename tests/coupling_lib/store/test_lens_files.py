@@ -1,0 +1,75 @@
+"""Lenses written and read back, those of other programs among them, and files that are none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from coupling_lib.errors import ParameterError
+from coupling_lib.store.lens_files import read_lens, write_lens
+
+J = {depth: torch.randn(4, 4, generator=torch.Generator().manual_seed(depth)) for depth in (1, 2, 5)}
+
+
+def theirs(**changes) -> dict:
+    """What others save, layers counted from 0."""
+    layers = {depth - 1: matrix.half() for depth, matrix in J.items()}
+    return {"J": layers, "n_prompts": 100, "source_layers": sorted(layers), "d_model": 4} | changes
+
+
+def test_a_lens_comes_back_as_it_was_written(tmp_path):
+    write_lens(tmp_path / "lens.safetensors", J, n_prompts=16)
+    found = read_lens(tmp_path / "lens.safetensors", width=4)
+    assert (found.n_prompts, found.d_model, list(found.J)) == (16, 4, [1, 2, 5])
+    assert all(torch.equal(found.J[depth], J[depth]) for depth in J)
+
+
+def test_a_file_of_another_program_is_read_one_depth_further(tmp_path):
+    torch.save(theirs(), tmp_path / "lens.pt")
+    found = read_lens(tmp_path / "lens.pt")
+    assert found.n_prompts == 100 and sorted(found.J) == [1, 2, 5]
+    assert all(torch.equal(found.J[depth], J[depth].half().float()) for depth in J)
+
+
+class Harmful:
+    """What runs when a pickle of it is opened."""
+
+    def __reduce__(self):
+        return (print, ("this ran",))
+
+
+def test_code_in_a_file_never_runs(tmp_path, capsys):
+    torch.save(theirs(n_prompts=Harmful()), tmp_path / "lens.pt")
+    with pytest.raises(ParameterError, match=r"'lens\.pt' holds more than tensors, and code in it would run"):
+        read_lens(tmp_path / "lens.pt")
+    assert "this ran" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (theirs(d_model=5), r"has shapes \[\(4, 4\)\]; \(5, 5\) is expected"),
+        ({"J": {}}, r"is no Jacobian lens \(KeyError\)"),
+        (theirs(J=[1, 2]), r"is no Jacobian lens \(AttributeError\)"),
+        (theirs(J={}), r"has shapes \[\]"),
+    ],
+)
+def test_what_is_no_lens_is_refused(content, said, tmp_path):
+    torch.save(content, tmp_path / "lens.pt")
+    with pytest.raises(ParameterError, match=said):
+        read_lens(tmp_path / "lens.pt")
+
+
+def test_bad_files_and_matrices_are_one_line(tmp_path):
+    (tmp_path / "broken.safetensors").write_bytes(b"x" * 20)
+    write_lens(tmp_path / "good.safetensors", J, 1)
+    for call, said in (
+        (lambda: read_lens(tmp_path / "none.pt"), "there is no file"),
+        (lambda: read_lens(tmp_path / "broken.safetensors"), r"is no Jacobian lens \(SafetensorError\)"),
+        (lambda: read_lens(tmp_path / "good.safetensors", width=8), r"\(8, 8\) is expected"),
+        (lambda: write_lens(tmp_path / "lens.pt", J, 1), "is written as .safetensors"),
+        (lambda: write_lens(tmp_path / "a.safetensors", {0: J[1]}, 1), r"depths from 1 with one \(d, d\)"),
+        (lambda: write_lens(tmp_path / "a.safetensors", {1: J[1][:3]}, 1), r"depths from 1 with one \(d, d\)"),
+    ):
+        with pytest.raises(ParameterError, match=said):
+            call()
