@@ -19,6 +19,7 @@ from any_model import any_model_page
 from calibrated import calibration_page
 from chapters import CHAPTERS, run_part, verdicts_part
 from complete import executed, listed
+from experiments import experiments_page
 from idea import idea_neighbours, idea_toy, landing_page
 from library import API
 from markdown_table import plain, table
@@ -171,6 +172,7 @@ READ = {
     "any-model": any_model_page,
     "claims": claims_page,
     "calibration": calibration_page,
+    "experiments": experiments_page,
     "idea-toy": idea_toy,
     "models": models_page,
     "measured": measured_page,

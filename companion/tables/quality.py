@@ -1,0 +1,88 @@
+"""Models of one shape and unequal quality: the estimands that `data/predictions.toml` names, over models.
+
+Coupling is 1 minus a reading, the score minus the loss on authors of whom nothing was trained on. Every estimate is a
+correlation over models, with the error of leaving one out at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from coupling_lib import paths
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.inference import Effect
+from coupling_lib.metrics.statistics import correlation_over, partial_over
+
+EARLY = 29
+"""The step before coupling turns, 0.12 M tokens into the training."""
+
+
+def quality(file: Path | None = None) -> pd.DataFrame:
+    """Read the table of the experiment, a line for each model and step, and refuse one with a line twice."""
+    table = pd.read_csv(file or paths.DATA / "quality.csv", comment="#").copy()  # in one piece
+    if (twice := table[table.duplicated(["model", "step"])]).size:
+        seen = twice.iloc[0]
+        raise ParameterError(f"{seen['model']!r} stands twice at step {seen['step']} in the table; take one line out")
+    return table.assign(score=-table["validation_loss"])
+
+
+def finished(table: pd.DataFrame) -> pd.DataFrame:
+    """Take the models that were measured at every step."""
+    steps = table.groupby("model")["step"].transform("nunique")
+    return table[steps == table["step"].nunique()].reset_index(drop=True)
+
+
+def estimates(table: pd.DataFrame, readings: Sequence[str]) -> pd.DataFrame:
+    """Estimate what every question asks, by each reading: a line each, with the training step where it has one."""
+    found = []
+    for reading in readings:
+        own = table.assign(coupling=1 - table[reading])
+        for step, now in own[own["step"] > 0].groupby("step"):
+            found.append(("equal steps", reading, int(step), correlation_over(now["coupling"], now["score"])))
+        found += [(question, reading, step, effect) for question, step, effect in _asked_once(own)]
+    rows = [{"question": q, "reading": r, "step": s, **effect._asdict()} for q, r, s, effect in found]
+    return pd.DataFrame(rows)
+
+
+def _asked_once(table: pd.DataFrame) -> list[tuple[str, int, Effect]]:
+    last = int(table["step"].max())
+    early, end = (table[table["step"] == step] for step in (EARLY, last))
+    equal = at_equal_loss(table)
+    seeds = pd.get_dummies(end["seed"], drop_first=True, dtype=float).to_numpy()
+    return [
+        ("early", EARLY, correlation_over(early["coupling"], early["score"])),
+        ("end", last, correlation_over(end["coupling"], end["score"])),
+        ("equal training loss", -1, correlation_over(equal["coupling"], equal["score"])),
+        ("partial on training loss", last, partial_over(end["coupling"], end["score"], end["seen_loss"])),
+        ("within seeds", last, partial_over(end["coupling"], end["score"], seeds)),
+    ]
+
+
+def at_equal_loss(table: pd.DataFrame) -> pd.DataFrame:
+    """Take every model where its loss on what it was trained on first falls to the lowest that all of them reach."""
+    level = table.groupby("model")["seen_loss"].min().max()
+    rows = []
+    for model, part in table.groupby("model"):
+        part = part.sort_values("step")
+        loss = part["seen_loss"].to_numpy()
+        after = int(np.argmax(loss <= level))
+        # Between two checkpoints all that is measured is taken as linear in the loss.
+        share = 0.0 if after == 0 else float((loss[after - 1] - level) / (loss[after - 1] - loss[after]))
+        before = max(0, after - 1)
+        row = {"model": model, "loss": level}
+        for column in ("coupling", "score"):
+            a, b = part[column].iloc[[before, after]]
+            row[column] = a + share * (b - a)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def scatter_of_seeds(table: pd.DataFrame, reading: str) -> tuple[float, float]:
+    """Give the standard deviation of coupling at the end over the centre's seeds, and over all settings."""
+    end = table[table["step"] == table["step"].max()]
+    centre = end["model"].str.startswith("centre")
+    return float(end.loc[centre, reading].std()), float(end.loc[~centre, reading].std())
