@@ -42,7 +42,18 @@ from coupling_lib import paths
 from coupling_lib.errors import CouplingError, ParameterError
 
 TABLES = Path(__file__).resolve().parent / "sentences"
-RECORDS = ("claims", "verdicts-", "run-", "models", "machine", "versions", "measured", "reproduce", "explorer")
+RECORDS = (
+    "claims",
+    "experiments",
+    "verdicts-",
+    "run-",
+    "models",
+    "machine",
+    "versions",
+    "measured",
+    "reproduce",
+    "explorer",
+)
 """Parts that a program writes by a rule of its own, by how their names begin: records, commands, verdicts, samples."""
 REASONS = {
     "definition": "says what a word, a number or a mark in a figure means",
