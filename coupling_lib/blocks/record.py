@@ -115,7 +115,7 @@ def _seen(blocks: Blocks, count: int | None = None) -> Generator[_Seen]:
 
     def leave(_: nn.Module, __: tuple, ___: dict[str, Any], output: Any) -> None:
         seen.calls.append((*seen.entered.pop(), output))
-        if number + 1 == count:
+        if seen.calls[-1][0] + 1 == count:
             raise _EnoughError
 
     with ExitStack() as hooks, suppress(_EnoughError):
