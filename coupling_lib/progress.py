@@ -7,7 +7,7 @@ over in less than half a minute says nothing.
 import math
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 clock = time.monotonic
@@ -48,16 +48,17 @@ class Report:
         self.done, self.spent = self.done + 1, self.spent + clock() - self.start
         self._speak()
 
-    def block_begins(self) -> None:
-        """Note when the first block of a prompt begins."""
+    @contextmanager
+    def of_a_block(self, share: float) -> Generator[None]:
+        """Take the time of a block, or of such a share of what is done for it."""
         self.first = self.first if self.blocks else clock()
-
-    def block_ends(self, share: float) -> None:
-        """Note that a block is measured, or such a share of what is done for it."""
-        self.blocks += share
-        # A measure may take the blocks more than once.
-        if self.under_way and self.blocks < self.n_blocks + 0.5:
-            self._speak()
+        try:
+            yield
+        finally:
+            self.blocks += share
+            # A measure may take the blocks more than once.
+            if self.under_way and self.blocks < self.n_blocks + 0.5:
+                self._speak()
 
     def _speak(self) -> None:
         now = clock()
@@ -75,7 +76,7 @@ class Report:
             rate = f"{duration(each)} a prompt" if self.done else f"{block:.1f} s a block"
             kept = f", {self.n_prompts - self.to_do} of them in the store already" * (self.n_prompts > self.to_do)
             fewer = f"; 1 prompt takes about {duration(each)}" if self.to_do > 1 else ""
-            size = f"{self.n_blocks} blocks, {_prompts(self.n_prompts)}{kept}"
+            size = f"{self.n_blocks} blocks, {self.n_prompts} prompt{'s' * (self.n_prompts != 1)}{kept}"
             long = f"about {duration(whole)} in all ({rate}, measured on the first)"
             print(f"{self.name}: {size}; {long}; {self.needs()}{fewer}", flush=True)
         elif now - self.said < max(_APART, whole / 50) or self.done >= self.to_do:
@@ -92,17 +93,7 @@ class Report:
 _current: ContextVar[Report | None] = ContextVar("report", default=None)
 
 
-@contextmanager
-def block(share: float = 1.0) -> Generator[None]:
+def block(share: float = 1.0) -> AbstractContextManager[None]:
     """Tell whoever takes the time that a block is measured within, or such a share of what is done for it."""
-    if (report := _current.get()) is not None:
-        report.block_begins()
-    try:
-        yield
-    finally:
-        if report is not None:
-            report.block_ends(share)
-
-
-def _prompts(count: int) -> str:
-    return f"{count} prompt{'' if count == 1 else 's'}"
+    report = _current.get()
+    return nullcontext() if report is None else report.of_a_block(share)

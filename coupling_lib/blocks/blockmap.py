@@ -17,7 +17,7 @@ The route of each block is chosen at load, by what it calls, and then put to the
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -203,13 +203,9 @@ class _Replaced(TorchFunctionMode):
 
     def __init__(self, cache: DynamicCache):
         super().__init__()
-        self.states = [
-            states for layer in _with_states(cache) for states in (layer.conv_states, layer.recurrent_states)
-        ]
+        self.states = [kept for layer in _with_states(cache) for kept in (layer.conv_states, layer.recurrent_states)]
 
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func is Tensor.copy_:
             for states in self.states:
                 for name, state in states.items():

@@ -25,9 +25,7 @@ class Noting(TorchFunctionMode):
         self.running = running
         self.chosen: dict[int, list[Tensor]] = {}
 
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         found = func(*args, **(kwargs or {}))
         if func in _CHOOSE and (number := self.running()) is not None:
             self.chosen.setdefault(number, []).append(found[1].detach())
@@ -41,9 +39,7 @@ class Held(TorchFunctionMode):
         super().__init__()
         self.left = list(chosen)
 
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         if func not in _CHOOSE or not self.left:
             return func(*args, **kwargs)

@@ -101,7 +101,7 @@ def choose(
     width = getattr(config.get_text_config(), "hidden_size", 0)
     beside = copy if budget else copy + 4 * (len(division.blocks) * width**2 + division.largest)
     total, free = need[precision] + beside, budget or memory.available(device)
-    stays, cards = False, None
+    stays, cards, said = False, None, ""
     if len(devices) > 1 and (spread or total > free):
         outside = division.outside * arguments["dtype"].itemsize
         each = (need[precision] - outside) / sum(division.blocks)
@@ -109,23 +109,18 @@ def choose(
         cards = share_out([outside, *(each * size for size in division.blocks)], rooms)
     if cards is not None:
         if not spread:
-            print(
-                f"{name}: measuring it in {precision} needs {memory.gb(total)}, and one card may hold "
-                f"{memory.gb(free)}; its blocks are spread over {len(set(cards))} cards",
-                flush=True,
-            )
+            said = f"one card may hold {memory.gb(free)}; its blocks are spread over {len(set(cards))} cards"
     elif budget is not None and total > budget:
         memory.check_offloaded(total, on_disk, budget, precision, device, name)
         stays = True
     elif budget is None and on_disk is not None and on_disk < need[precision] + copy and on_disk <= free < total:
         stays = True
-        print(
-            f"{name}: measuring it in {precision} needs {memory.gb(total)}, and {memory.gb(free)} are free on "
-            f"{device}; its blocks stay on disk and are read one at a time, the rest takes {memory.gb(on_disk)}",
-            flush=True,
-        )
+        read = f"its blocks stay on disk and are read one at a time, the rest takes {memory.gb(on_disk)}"
+        said = f"{memory.gb(free)} are free on {device}; {read}"
     else:
         memory.check(need, precision, device, name, division.bytes(torch.bfloat16))
+    if said:
+        print(f"{name}: measuring it in {precision} needs {memory.gb(total)}, and {said}", flush=True)
     main, *blocks = [devices[card] for card in cards] if cards else [device] + [DISK] * stays * len(division.blocks)
     held = need[precision] if main.type == "cpu" and not blocks else 4 * division.outside
     # A block that is drawn takes its float32 weights, and what they are stored as with what is needed for that.

@@ -2,7 +2,7 @@
 
 Weights may be float32, bfloat16, float16, or quantised by bitsandbytes to 4 bits (nf4, fp4) or 8 (int8).
 Jacobians are always formed in float32 or wider, so a block whose weights are narrower is replaced, while
-it is measured, by a *dense copy*: the same block with its weights widened or dequantised (`quantised`). For
+it is measured, by a *dense copy*: the same block with its weights widened or dequantised (`few_bits`). For
 4-bit weights this is the very map that the quantised block evaluates. An int8 block also rounds its activations
 to 8 bits, a staircase whose true derivative is zero almost everywhere; what is measured is the map with
 the dequantised weights and unrounded activations, linearised at the states of the int8 model.
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
-from coupling_lib.blocks import offload, quantised
+from coupling_lib.blocks import few_bits, offload
 from coupling_lib.errors import ParameterError, needed, shown
 
 # bitsandbytes says at import that an optional faster 4-bit kernel is not installed; its own one is used then.
@@ -44,7 +44,7 @@ def loading_arguments(precision: str) -> dict[str, Any]:
 
 def is_quantised(module: nn.Module) -> bool:
     """Tell whether a module holds bitsandbytes weights."""
-    return any(isinstance(part, quantised.kinds()) for part in module.modules())
+    return any(isinstance(part, few_bits.kinds()) for part in module.modules())
 
 
 def arithmetic(hf: PreTrainedModel) -> torch.dtype:
@@ -60,7 +60,7 @@ def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None
         return block
     memo: dict[int, Any] = {}
     for module in block.modules():
-        if isinstance(module, quantised.kinds()):
+        if isinstance(module, few_bits.kinds()):
             memo[id(module)] = _dequantised(module, dtype)
         memo |= {id(module.__dict__[name]): None for name in _REPLACED if name in module.__dict__}
     duplicate = copy.deepcopy(block, memo)
@@ -76,7 +76,7 @@ def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None
 def _dequantised(layer: nn.Module, dtype: torch.dtype) -> nn.Linear:
     """Build the dense linear layer with the weights that a quantised layer stands for."""
     linear = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
-    linear.weight = nn.Parameter(quantised.weights(layer, dtype), requires_grad=False)
+    linear.weight = nn.Parameter(few_bits.weights(layer, dtype), requires_grad=False)
     if layer.bias is not None:
         linear.bias = nn.Parameter(layer.bias.detach().to(dtype), requires_grad=False)
     return linear

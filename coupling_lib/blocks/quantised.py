@@ -1,6 +1,6 @@
 """Layers of bitsandbytes, made to compute what their weights stand for.
 
-What weights of 4 and of 8 bits stand for is worked out in `four_bits` and `eight_bits`, from tables and scales alone.
+What weights of 4 and of 8 bits stand for is worked out in `few_bits`, from tables and scales alone.
 On the CPU a 4-bit layer runs by its table. A GPU's product with 4-bit weights, and any with int8, is bitsandbytes' own,
 after `prepare` compared one of every distinct shape with that arithmetic. A wrong product tells nothing by itself:
 hidden states and the Jacobians of replayed blocks are then wrong together.
@@ -12,14 +12,13 @@ bytes dequantise to garbage. `prepare` keeps it from repacking.
 
 import logging
 import math
-import sys
-from types import ModuleType
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import eight_bits, four_bits
+from coupling_lib.blocks import few_bits
+from coupling_lib.blocks.few_bits import is_4bit, kinds
 from coupling_lib.errors import UntrustworthyResultError
 
 # Kinds of device on which bitsandbytes' product with 4-bit weights is never used, right or wrong.
@@ -29,22 +28,16 @@ BY_THE_TABLE = ("cpu",)
 _MOST = 1e-3
 
 
-def kinds() -> tuple[type[nn.Module], ...]:
-    """Give bitsandbytes' layers of 4 and of 8 bits; none where nothing has loaded it, because its import is slow."""
-    bnb = sys.modules.get("bitsandbytes")
-    return (bnb.nn.Linear4bit, bnb.nn.Linear8bitLt) if bnb else ()
-
-
 def prepare(hf: PreTrainedModel, name: str) -> None:
     """Make a model's quantised layers compute what their weights stand for, or refuse it; called once, at load."""
     # Every int8 product logs that it casts its inputs, hundreds of lines a prompt; `precision` says it once.
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     trusted: dict[tuple, str | None] = {}
     for layer in [module for module in hf.modules() if isinstance(module, kinds())]:
-        four, device = _is_4bit(layer), layer.weight.device.type
+        four, device = is_4bit(layer), layer.weight.device.type
         if four:
             layer.support_avx512bf16_for_cpu = False
-            four_bits.take_over(layer, kinds()[0])
+            few_bits.take_over(layer)
         if device == "meta":  # accelerate reads the weights whenever the layer runs
             continue
         replaced = "forward" in layer.__dict__  # by nnsight or accelerate, which may hold on to the layer's own
@@ -55,24 +48,9 @@ def prepare(hf: PreTrainedModel, name: str) -> None:
             layer.trusted_on = trusted[key]
 
 
-def weights(layer: nn.Module, dtype: torch.dtype) -> torch.Tensor:
-    """Give the matrix that a quantised layer stands for."""
-    return _arithmetic(layer).weights(layer, dtype)
-
-
-def _is_4bit(layer: nn.Module) -> bool:
-    """Tell a layer of 4 bits from one of 8."""
-    return isinstance(layer, kinds()[:1])
-
-
-def _arithmetic(layer: nn.Module) -> ModuleType:
-    """Give the file that works out what a layer stands for."""
-    return four_bits if _is_4bit(layer) else eight_bits
-
-
 def _format(layer: nn.Module) -> tuple:
     """Give what, beside its shape, decides which kernel multiplies by a quantised layer."""
-    if not _is_4bit(layer):
+    if not is_4bit(layer):
         return (layer.state.threshold,)
     state = layer.weight.quant_state
     return (layer.compute_dtype, *(getattr(state, part, None) for part in ("quant_type", "blocksize", "nested")))
@@ -81,15 +59,15 @@ def _format(layer: nn.Module) -> tuple:
 def _trusted_on(layer: nn.Module, dtype: torch.dtype, name: str) -> str | None:
     """Give the kind of device on which a layer's own product is right; None where its table is used, or it has none."""
     device = layer.weight.device.type
-    for own in (device, None) if _is_4bit(layer) and device not in BY_THE_TABLE else (None,):
-        if _is_4bit(layer):
+    for own in (device, None) if is_4bit(layer) and device not in BY_THE_TABLE else (None,):
+        if is_4bit(layer):
             layer.trusted_on = own
         error, most = _error_of_product(layer, dtype)
         if error <= most:
             return own
         seen = (
             f"{name}: bitsandbytes' product with {layer.out_features} x {layer.in_features} weights of "
-            f"{4 if _is_4bit(layer) else 8} bits on {device} is {error:.1%} off what the weights stand for"
+            f"{4 if is_4bit(layer) else 8} bits on {device} is {error:.1%} off what the weights stand for"
         )
         if own is not None:
             print(f"{seen}; their table is used instead", flush=True)
@@ -108,7 +86,7 @@ def _error_of_product(layer: nn.Module, dtype: torch.dtype) -> tuple[float, floa
     x = x.to(layer.weight.device, dtype)
     errors = []
     for rows in (x, x[:1]):  # a single row takes kernels of its own
-        wanted = _arithmetic(layer).product(layer, rows).float()
+        wanted = few_bits.product(layer, rows).float()
         error = float((layer(rows).float() - wanted).norm() / wanted.norm().clamp(min=1e-30))
         errors.append(math.inf if math.isnan(error) else error)
     return max(errors), max(_MOST, 2 * torch.finfo(getattr(layer, "compute_dtype", None) or dtype).eps)

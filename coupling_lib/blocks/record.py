@@ -9,7 +9,7 @@ import inspect
 import warnings
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -101,9 +101,13 @@ class _Seen:
         return self.entered[-1][0] if self.entered else None
 
 
+class _EnoughError(Exception):
+    """What ends a pass after the last block that is looked at."""
+
+
 @contextmanager
-def _seen(blocks: Blocks) -> Generator[_Seen]:
-    """Look at every block from outside of all that stands on it, inside the context."""
+def _seen(blocks: Blocks, count: int | None = None) -> Generator[_Seen]:
+    """Look at every block from outside of all that stands on it, inside the context; end the pass after so many."""
     seen = _Seen()
 
     def enter(number: int, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -111,8 +115,10 @@ def _seen(blocks: Blocks) -> Generator[_Seen]:
 
     def leave(_: nn.Module, __: tuple, ___: dict[str, Any], output: Any) -> None:
         seen.calls.append((*seen.entered.pop(), output))
+        if seen.calls[-1][0] + 1 == count:
+            raise _EnoughError
 
-    with ExitStack() as hooks:
+    with ExitStack() as hooks, suppress(_EnoughError):
         for number, block in enumerate(blocks.modules):
             first = partial(enter, number)
             hooks.enter_context(block.register_forward_pre_hook(first, prepend=True, with_kwargs=True))
@@ -123,15 +129,8 @@ def _seen(blocks: Blocks) -> Generator[_Seen]:
 @torch.no_grad()
 def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
     """Run a model once, without nnsight, and give the call of every block, or of the first so many."""
-    with _explained(hf), recording() as keys_values, _seen(blocks) as seen, Noting(seen.running) as noting:
-        stop = blocks.modules[count - 1].register_forward_hook(_stop) if count else None
-        try:
-            hf(**_uncached(hf, inputs))
-        except _EnoughError:
-            pass
-        finally:
-            if stop is not None:
-                stop.remove()
+    with _explained(hf), recording() as keys_values, _seen(blocks, count) as seen, Noting(seen.running) as noting:
+        hf(**_uncached(hf, inputs))
     _refuse_again(hf, seen)
     ran = {number for number, *_ in seen.calls}
     if idle := [number for number in range(count or len(blocks)) if number not in ran]:
@@ -150,14 +149,6 @@ def _refuse_again(hf: PreTrainedModel, seen: _Seen) -> None:
             f"block {number + 1} of {family_of(hf)} is called {times} times in one pass; only blocks that are called "
             "once, in order, can be measured"
         )
-
-
-class _EnoughError(Exception):
-    """What ends a pass after the last block that is looked at."""
-
-
-def _stop(*_: Any) -> None:
-    raise _EnoughError
 
 
 @torch.no_grad()
@@ -225,7 +216,7 @@ def _explained(hf: PreTrainedModel) -> Generator[None]:
     """Say in one line what fails in a model on which others put hooks, and where these stand."""
     try:
         yield
-    except (CouplingError, _EnoughError):
+    except CouplingError:
         raise
     except Exception as error:
         if not standing(hf):

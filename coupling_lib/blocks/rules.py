@@ -89,10 +89,7 @@ def merging_gates(block: nn.Module) -> Generator[None]:
         return None if merged is None else (merged, *given[1:])
 
     # Entered after `picking_rows`, whose hooks come first and give the layers' outputs new nodes.
-    with hooked(block, _is_large, keep), ExitStack() as hooks:
-        for module in filter(_is_large, block.modules()):
-            if is_bare(module):
-                hooks.enter_context(module.register_forward_pre_hook(merge))
+    with hooked(block, _is_large, keep), hooked(block, _is_large, merge, before=True):
         yield
 
 
@@ -148,12 +145,15 @@ def _sources(h: Tensor, made: Mapping[Any, _Made]) -> list[_Made]:
 
 
 @contextmanager
-def hooked(block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable[..., Any]) -> Generator[None]:
-    """Let a hook stand after each module of a block that is chosen, and on which nothing of others stands."""
+def hooked(
+    block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable[..., Any], *, before: bool = False
+) -> Generator[None]:
+    """Let a hook stand after, or before, each module of a block that is chosen and carries nothing of others."""
     with ExitStack() as hooks:
         for module in filter(chosen, block.modules()):
             if is_bare(module):
-                hooks.enter_context(module.register_forward_hook(hook))
+                register = module.register_forward_pre_hook if before else module.register_forward_hook
+                hooks.enter_context(register(hook))
         yield
 
 

@@ -88,7 +88,8 @@ class _Probe:
                 _check_replay(self.calls[number], blocks.modules[number], number, self.family, other.output)
         looked: dict[int, Looked] = {}
         for members in self.kinds:
-            found = {number: self._look(number, members[0]) for number in _of_a_kind(members)}
+            few = sorted({members[0], members[len(members) // 2], members[-1]})
+            found = {number: self._look(number, members[0]) for number in few}
             if len(set(found.values())) == 1:
                 found = dict.fromkeys(members, next(iter(found.values())))
             # Those of a kind that is not of one mind, one by one.
@@ -206,11 +207,6 @@ def _described(name: str, part: nn.Module) -> tuple:
         if isinstance(value, str | int | float | tuple | type(None)) and not re.search(r"(idx|index|_id|number)$", key)
     )
     return name, type(part), shapes, settings
-
-
-def _of_a_kind(members: Sequence[int]) -> list[int]:
-    """Choose the blocks that stand for their kind: the first, the middle and the last."""
-    return sorted({members[0], members[len(members) // 2], members[-1]})
 
 
 def _check_finite(hf: PreTrainedModel, blocks: Blocks, calls: Mapping[int, BlockCall], name: str) -> None:

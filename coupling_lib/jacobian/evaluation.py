@@ -51,22 +51,13 @@ class Traced(Protocol):
         """Refuse a boundary that is unknown, or that this model's blocks do not have."""
 
 
-def evaluate(trace: Traced, block: int, pairs: Sequence[tuple[int, int]], boundary: str) -> tuple[Tensor, Tensor]:
-    """Evaluate a block with a graph: the varied states at $t_1$ and the read states at $t_2$, both `(T, d)`."""
-    _check_standing(trace, block)
-    return _evaluated(trace.block(block), trace, block, pairs, boundary, trace.dtype)
-
-
-def _evaluated(
-    module: nn.Module,
-    trace: Traced,
-    block: int,
-    pairs: Sequence[tuple[int, int]],
-    boundary: str,
-    dtype: torch.dtype,
+def evaluate(
+    trace: Traced, block: int, pairs: Sequence[tuple[int, int]], boundary: str, *, wide: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Evaluate a block by a copy of it in some number format."""
-    call = trace.calls[block]
+    """Evaluate a block with a graph, in float64 if `wide`: the states varied at $t_1$ and read at $t_2$, `(T, d)`."""
+    _check_standing(trace, block)
+    call, dtype = trace.calls[block], torch.float64 if wide else trace.dtype
+    module = precision.dense_copy(trace.model.blocks.modules[block], dtype) if wide else trace.block(block)
     start, end = torch.tensor(pairs, device=call.input.device).T
     one = pairs[0][0] == pairs[0][1]
     positions = start[:, None] if one else torch.stack([start, end], dim=1)
@@ -147,8 +138,7 @@ def refuse_rounding(
     # What has decayed below the rounding of the sums that it was made of differs wholly in wider numbers.
     if trace.dtype == torch.float64 or float(product.norm()) > _TINY * torch.finfo(trace.dtype).eps * float(u.norm()):
         return
-    wide = precision.dense_copy(trace.model.blocks.modules[block], torch.float64)
-    x, y = _evaluated(wide, trace, block, [pair], boundary, torch.float64)
+    x, y = evaluate(trace, block, [pair], boundary, wide=True)
     (wanted,) = torch.autograd.grad(y, x, u.to(y)[None], allow_unused=True, materialize_grads=True)
     if not float((wanted[0] - product.double()).norm()) <= 0.1 * float(wanted.norm()):
         raise zero_jacobian(trace, block, pair, f"rounding ({float(product.norm() / u.norm()):.0e} in {trace.dtype})")

@@ -3,7 +3,6 @@
 A processor without such units sums them no more narrowly and takes some sixty times as long for it.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,9 +20,7 @@ _PRODUCTS = (
 class RoundedProducts(TorchDispatchMode):
     """Within it, products of bfloat16 and float16 matrices are those of float32, rounded to what they would be."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         kinds = {part.dtype for part in args if isinstance(part, Tensor)} if func in _PRODUCTS else set()
         narrow = kinds & {torch.bfloat16, torch.float16}

@@ -19,6 +19,8 @@ from torch import Tensor
 from coupling_lib.errors import UntrustworthyResultError, check_whole
 
 BLOCK = 16
+# A basis may have so many columns beside twenty for each triplet.
+MORE_COLUMNS = 512
 # Passes of orthogonalisation after the first; one does unless a column lies in the basis.
 _PASSES = 5
 # Residuals that rounding lets the recurrence reach, relative to s_1.
@@ -40,17 +42,15 @@ class KrylovTriplets(NamedTuple):
     images: tuple[Tensor, Tensor] | None = None
 
 
-def golub_kahan(
-    operator: Any, k: int, tolerance: float = 1e-5, block: int = BLOCK, max_columns: int | None = None
-) -> KrylovTriplets:
+def golub_kahan(operator: Any, k: int, tolerance: float = 1e-5, block: int = BLOCK) -> KrylovTriplets:
     """Find the K largest singular triplets of an operator by block Golub-Kahan bidiagonalisation."""
     if operator.shape[0] < operator.shape[1]:
         # The right basis can then fill its space, which ends the recurrence exactly.
-        found = golub_kahan(operator.T, k, tolerance, block, max_columns)
+        found = golub_kahan(operator.T, k, tolerance, block)
         return found._replace(U=found.Vh.T, Vh=found.U.T, images=found.images[::-1])
     d = operator.shape[1]
     check_whole("k", k, 1, d, f"a {tuple(operator.shape)} operator has {d} singular values")
-    limit = min(d, max(k + block, 20 * k + 512 if max_columns is None else max_columns))
+    limit = min(d, max(k + block, 20 * k + MORE_COLUMNS))
     bases = _Bases(operator, min(block, limit), limit)
     next_check, earlier = min(2 * k + 3 * bases.width, limit), None
     while True:
@@ -63,7 +63,7 @@ def golub_kahan(
         if excess <= 1:
             found = bases.triplets(k)
             if block <= k and bool((found.S[: 1 - block] - found.S[block - 1 :] <= 10 * bound).any()):
-                return golub_kahan(operator, k, tolerance, 2 * block, max_columns)
+                return golub_kahan(operator, k, tolerance, 2 * block)
             return found
         if not math.isfinite(excess) or bases.full:
             raise UntrustworthyResultError(

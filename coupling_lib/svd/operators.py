@@ -1,4 +1,4 @@
-"""Linear operators across libraries: a `BlockJacobian` for scipy's solvers, others' operators for this library's."""
+"""What may stand in the place of a matrix: operators of other libraries, and the factors that they are given."""
 
 from typing import Any
 
@@ -12,35 +12,15 @@ from coupling_lib.errors import ParameterError, shown
 FEW_AT_ONCE = 3
 
 
-def as_linear_operator(J: Any, dtype: str = "float64") -> LinearOperator:
-    """Present a Jacobian to scipy as a `LinearOperator`: J v, J^T u, J V and J^T U over numpy arrays."""
-    if dtype not in ("float32", "float64"):
-        raise ParameterError(f"dtype is {dtype!r}; 'float64' or 'float32' is expected")
-    _check_operator("J", J)
-    J = as_torch_operator(J)
-
-    def product(operator: Any, factor: np.ndarray) -> np.ndarray:
-        columns = real_factor(factor, operator.shape[1]).to(getattr(torch, dtype))
-        columns = columns.to(operator) if isinstance(operator, torch.Tensor) else columns
-        return (operator @ columns).detach().cpu().to(getattr(torch, dtype)).numpy()
-
-    return LinearOperator(
-        shape=tuple(J.shape),
-        dtype=np.dtype(dtype),
-        matvec=lambda v: product(J, v.reshape(-1)),
-        rmatvec=lambda u: product(J.T, u.reshape(-1)),
-        matmat=lambda V: product(J, V),
-        rmatmat=lambda U: product(J.T, U),
-    )
-
-
 def as_torch_operator(operator: Any) -> Any:
     """Present any real linear operator to this library: `shape`, `@` and `.T @` over torch tensors."""
     if isinstance(operator, np.ndarray):
         return torch.from_numpy(operator)
     if isinstance(operator, LinearOperator) or type(operator).__module__.startswith("scipy.sparse"):
         return _FromNumpy(operator)
-    _check_operator("the operator", operator)
+    if len(getattr(operator, "shape", ())) != 2 or not hasattr(operator, "__matmul__") or not hasattr(operator, "T"):
+        kind = type(operator).__name__
+        raise ParameterError(f"the operator is a {kind}; a matrix or an object with `shape`, `@` and `.T` is expected")
     return operator
 
 
@@ -76,12 +56,6 @@ def by_products(k: int, n_blocks: int = 0, as_long: float = 1) -> float:
     # The strongest K triplets of a trained decoder's block take a Krylov basis of some 150 + 3 K columns. A basis of m
     # columns takes 2 m products, and the vectors of all blocks L K.
     return 2 * as_long * (150 + 3 * k) + n_blocks * k
-
-
-def _check_operator(name: str, J: Any) -> None:
-    if len(getattr(J, "shape", ())) != 2 or not hasattr(J, "__matmul__") or not hasattr(J, "T"):
-        kind = type(J).__name__
-        raise ParameterError(f"{name} is a {kind}; a matrix or an object with `shape`, `@` and `.T` is expected")
 
 
 class _FromNumpy:

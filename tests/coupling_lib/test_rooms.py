@@ -90,13 +90,8 @@ def test_every_file_is_short():
 
 
 def test_the_core_can_be_read_in_an_hour():
-    walk = (
-        (ROOT / "CONTRIBUTING.md")
-        .read_text(encoding="utf-8")
-        .partition("## The core in an hour")[2]
-        .partition("## ")[0]
-    )
-    files = re.findall(r"^\| `([\w/]+\.py)` \|", walk, re.MULTILINE)
+    _, _, walk = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The core in an hour")
+    files = re.findall(r"^\| `([\w/]+\.py)` \|", walk.partition("## ")[0], re.MULTILINE)
     assert len(files) == 13
     assert sum(len((ROOT / "coupling_lib" / file).read_text(encoding="utf-8").splitlines()) for file in files) <= 3000
 

@@ -207,9 +207,7 @@ def test_a_replay_is_compared_with_what_a_block_adds_to_each_token():
 
 def test_a_block_called_several_times_is_refused():
     hf = built(AutoModelForMaskedLM.from_config, "AlbertConfig", **STACK, inner_group_num=3, embedding_size=16)
-    with pytest.raises(
-        UnsupportedModelError, match="block 1 of AlbertForMaskedLM .* is called 3 times in one pass; only"
-    ):
+    with pytest.raises(UnsupportedModelError, match="block 1 of AlbertForMaskedLM .* is called 3 times in one pass"):
         cl.wrap_model(hf)
 
 
@@ -220,9 +218,7 @@ def test_a_block_that_is_called_more_often_in_another_run_is_refused():
 
     model = cl.wrap_model(tiny.llama())
     model.hf.model.layers[1].__class__ = Again
-    with pytest.raises(
-        UnsupportedModelError, match="block 2 of LlamaForCausalLM .* is called 2 times in one pass; only"
-    ):
+    with pytest.raises(UnsupportedModelError, match="block 2 of LlamaForCausalLM .* is called 2 times in one pass"):
         cl.trace(model, IDS)
 
 
@@ -236,9 +232,7 @@ def test_a_block_that_does_not_run_is_refused():
 def test_a_model_in_training_mode_is_refused_when_it_is_traced():
     model = cl.wrap_model(causal("OPTConfig", **STACK, ffn_dim=64, word_embed_proj_dim=32, layerdrop=0.5))
     model.hf.train()
-    with pytest.raises(
-        ParameterError, match=r"in training mode, in which a block has many answers; call model.hf.eval"
-    ):
+    with pytest.raises(ParameterError, match=r"in training mode, in which .* many answers; call model\.hf\.eval"):
         cl.trace(model, IDS)
 
 

@@ -110,40 +110,36 @@ def test_weights_stay_in_their_own_files_and_only_fused_experts_are_written_anew
 
 
 class Reading:
-    """What transformers and the library read of safetensors files, in the place of `safe_open`: bytes by tensor."""
+    """Stands in the place of `safe_open`, of a file and of a slice of one, and counts the bytes of each tensor read."""
 
-    def __init__(self, opened) -> None:
-        self.opened, self.bytes = opened, Counter()
+    def __init__(self, opened, read: Counter, name: str = "") -> None:
+        self.opened, self.read, self.name = opened, read, name
 
     def __call__(self, file, **options):
         assert options["backend"] == "pread"  # a mapped file counts towards a process's memory
-        return Reading._File(self, self.opened(file, **options))
+        return Reading(self.opened(file, **options), self.read)
 
-    class _File:
-        def __init__(self, reading, file, name="") -> None:
-            self.reading, self.file, self.name = reading, file, name
+    def __getattr__(self, name):
+        return getattr(self.opened, name)
 
-        def __getattr__(self, name):
-            return getattr(self.file, name)
+    def __enter__(self):
+        return Reading(self.opened.__enter__(), self.read)
 
-        def __enter__(self):
-            return Reading._File(self.reading, self.file.__enter__())
+    def __exit__(self, *error):
+        return self.opened.__exit__(*error)
 
-        def __exit__(self, *error):
-            return self.file.__exit__(*error)
+    def noted(self, name, tensor):
+        self.read[name] += tensor.nbytes
+        return tensor
 
-        def noted(self, name, tensor):
-            self.reading.bytes[name] += tensor.nbytes
-            return tensor
+    def get_tensor(self, name):
+        return self.noted(name, self.opened.get_tensor(name))
 
-        def get_tensor(self, name):
-            return self.noted(name, self.file.get_tensor(name))
+    def get_slice(self, name):
+        return Reading(self.opened.get_slice(name), self.read, name)
 
-        def get_slice(self, name):
-            return Reading._File(self.reading, self.file.get_slice(name), name)
-
-        def __getitem__(self, part):
-            return self.noted(self.name, self.file[part])
+    def __getitem__(self, part):
+        return self.noted(self.name, self.opened[part])
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
@@ -152,17 +148,17 @@ def test_what_stays_on_disk_is_not_read_while_the_rest_is_loaded(folders, stored
     sizes = {name: weight.nbytes for file in folder.glob("*.safetensors") for name, weight in load_file(file).items()}
     outside = {name: size for name, size in sizes.items() if ".layers." not in name}
     budget = least(folder, dtype)
-    reading = Reading(transformers.modeling_utils.safe_open)
+    reading = Reading(transformers.modeling_utils.safe_open, Counter())
     monkeypatch.setattr(transformers.modeling_utils, "safe_open", reading)
     monkeypatch.setattr(offload, "safe_open", reading)
     monkeypatch.setattr(remembered_checks, "check", lambda hf, *_: find_blocks(hf))
     model = load_model(folder, precision=stored, memory=budget)
-    assert model.offloaded and reading.bytes == outside and 0 < sum(outside.values()) < sum(sizes.values())
+    assert model.offloaded and reading.read == outside and 0 < sum(outside.values()) < sum(sizes.values())
     # The check reads the first block in the model, and each of the three once for itself.
     checks.validate(model.hf)
     times = {0: 3, 1: 1, 2: 1}
     inside = {name: size * times[int(name.split(".")[2])] for name, size in sizes.items() if name not in outside}
-    assert reading.bytes == outside | inside
+    assert reading.read == outside | inside
 
 
 def test_a_dense_copy_is_a_plain_block_of_its_own(folders):

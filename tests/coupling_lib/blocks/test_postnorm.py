@@ -14,7 +14,7 @@ from torch import nn
 
 import coupling_lib as cl
 from coupling_lib import provenance
-from coupling_lib.blocks import postnorm, precision
+from coupling_lib.blocks import postnorm
 from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.errors import ParameterError, PostNormWarning, UnsupportedModelError
@@ -117,9 +117,7 @@ def test_a_block_that_answers_nan_is_refused_in_one_line():
 
     block = Overflowing(4, 4).requires_grad_(False)
     x = torch.ones(1, 3, 4)
-    with pytest.raises(
-        UnsupportedModelError, match="an? Overflowing that is given its stream .* returns NaN or infinity"
-    ):
+    with pytest.raises(UnsupportedModelError, match="Overflowing that is given its stream .* returns NaN or infinity"):
         postnorm.is_post_norm(BlockCall(block, x, x, "hidden_states", {}), block)
 
 
@@ -139,13 +137,6 @@ def test_the_branch_is_the_sum_of_what_the_sub_layers_add(family, ends):
     formed = trace.jacobian(2, boundary="branch").dense()
     torch.testing.assert_close(lazy @ V, formed @ V)
     torch.testing.assert_close(lazy.T @ V, formed.T @ V)
-
-
-def test_narrow_weights_have_the_same_branch():
-    model = loaded(named("bert"))
-    narrow = cl.trace(loaded(named("bert"), torch.bfloat16), IDS).jacobian(0, boundary="branch").dense()
-    wide = cl.trace(model, IDS).jacobian(0, boundary="branch").dense()
-    assert narrow.dtype == torch.float32 and relative_error(narrow, wide) < 0.05
 
 
 def test_hooks_are_gone_after_a_branch_was_formed():
@@ -257,18 +248,10 @@ def test_pre_norm_models_are_measured_bit_for_bit_as_without_the_question(name, 
     assert post_norm == {} and asked.identical(unasked)
 
 
-def test_a_copy_of_wide_weights_is_the_block_itself_and_a_copy_of_a_copy_the_copy():
-    """What the two questions at load share."""
-    wide, narrow = (loaded(named("llama"), dtype).blocks.modules[0] for dtype in (torch.float32, torch.float16))
-    assert precision.dense_copy(wide, torch.float32) is wide
-    copy = precision.dense_copy(narrow, torch.float32)
-    assert copy is not narrow and precision.dense_copy(copy, torch.float32) is copy
-
-
 # -- however the weights are held
 
 
-@pytest.mark.parametrize("precision", ["nf4", "int8", "float16"])
+@pytest.mark.parametrize("precision", ["nf4", "int8", "float16", "bfloat16"])
 def test_blocks_in_few_bits_are_told_apart_and_measured_on_their_dense_copies(tmp_path, precision):
     tiny.save_bert(tmp_path)
     with pytest.warns(PostNormWarning):
@@ -282,7 +265,7 @@ def test_blocks_in_few_bits_are_told_apart_and_measured_on_their_dense_copies(tm
         h = copy.attention.output.LayerNorm(added := copy.attention.output.dense(copy.attention.self(x)[0]) + x)
         f = (added - x) + copy.output.dense(copy.intermediate(h))
         wanted = rows(f[0, -1], x)[:, -1]
-    assert relative_error(J, wanted) < 1e-5
+    assert J.dtype == torch.float32 and relative_error(J, wanted) < 1e-5
 
 
 def test_blocks_on_disk_are_told_apart_and_give_the_same_branch(tmp_path):

@@ -95,13 +95,20 @@ def test_the_pulled_cotangent_is_differentiable_by_the_cotangent():
     torch.testing.assert_close(torch.autograd.grad(g, u, v)[0], layer.weight @ v)
 
 
-def test_layers_of_other_kinds_and_hooks_are_left_alone():
-    class Adapted(nn.Linear):
-        """Computes something else."""
+class Adapted(nn.Linear):
+    """Computes something else."""
 
-    block = nn.Sequential(Adapted(3, 3), nn.Linear(3, 3), nn.LayerNorm(3))
-    with picking_rows(block):
-        assert [len(module._forward_hooks) for module in block] == [0, 1, 0]
+
+@pytest.mark.parametrize(
+    ("rule", "block", "hooks"),
+    [
+        (picking_rows, nn.Sequential(Adapted(3, 3), nn.Linear(3, 3), nn.LayerNorm(3)), [0, 1, 0]),
+        (linearised, nn.Sequential(nn.PReLU(), nn.SiLU()), [0, 1]),
+    ],
+)
+def test_a_rule_is_for_what_it_knows_and_modules_are_as_before_outside(rule, block, hooks):
+    with rule(block):
+        assert [len(module._forward_hooks) for module in block] == hooks
     assert not any(module._forward_hooks for module in block)
 
 
@@ -158,10 +165,3 @@ def test_an_activation_takes_one_product_per_cotangent():
         torch.autograd.grad(y, point, torch.ones(4))
     names = [event.name for event in profile.events()]
     assert names.count("aten::mul") == 1 and "aten::tanh_backward" not in names
-
-
-def test_modules_are_as_before_outside_and_parameters_are_left_alone():
-    block = nn.Sequential(nn.PReLU(), nn.SiLU())
-    with linearised(block):
-        assert [len(module._forward_hooks) for module in block] == [0, 1]
-    assert not block[1]._forward_hooks

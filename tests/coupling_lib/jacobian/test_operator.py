@@ -72,16 +72,6 @@ def test_pairs_of_both_kinds_are_refused_together():
         block_jacobians(traced(LLAMA), 1, [(1, 1), (1, 2)])
 
 
-def test_old_style_gelu_of_bloom_is_differentiated_untouched():
-    """Its autograd function has no rule for functorch, which fails loudly; batched gradients need none."""
-    trace = traced(named("bloom-alibi"))
-    call, block = trace.calls[1], trace.model.blocks.modules[1]
-    with pytest.raises(RuntimeError, match="setup_context"):
-        torch.func.vjp(lambda x: call.replay(block, x), call.input)
-    wanted = brute_force_jacobian(trace.model.hf, block, trace.inputs, 10, 10)
-    assert relative_error(trace.jacobian(1).dense(), wanted) < 1e-10
-
-
 @each_family()
 def test_products_both_ways_equal_the_dense_matrix(family):
     generator = torch.Generator().manual_seed(2)
@@ -135,32 +125,6 @@ def test_a_matrix_is_formed_where_products_do_not_tell_its_triplets_apart(monkey
     torch.testing.assert_close(found.S, torch.linalg.svdvals(J.dense())[:3], rtol=1e-9, atol=0)
 
 
-def test_products_are_adjoint():
-    J = traced(GPT2).jacobian(2)
-    generator = torch.Generator().manual_seed(3)
-    u, v = torch.randn(2, 32, generator=generator, dtype=torch.float64)
-    assert float(u @ (J @ v)) == pytest.approx(float((J.T @ u) @ v), rel=1e-10)
-
-
-def test_rows_are_outputs():
-    """A step along input j moves output i by J[i, j]: checked by finite differences."""
-    trace = traced(GPT2)
-    call, block = trace.calls[1], trace.model.blocks.modules[1]
-    step = torch.zeros_like(call.input)
-    step[0, -1, 3] = 1e-6
-    moved = (call.replay(block, call.input + step) - call.replay(block, call.input - step))[0, -1] / 2e-6
-    moved[3] -= 1
-    torch.testing.assert_close(trace.jacobian(1).dense()[:, 3], moved, rtol=1e-5, atol=1e-7)
-
-
-def test_identity_is_subtracted_only_where_the_tokens_agree():
-    trace = traced(GPT2)
-    call, block = trace.calls[1], trace.model.blocks.modules[1]
-    full = torch.autograd.functional.jacobian(lambda x: call.replay(block, x), call.input)[0, :, :, 0]
-    torch.testing.assert_close(trace.jacobian(1, 4, 4).dense() + torch.eye(32), full[4, :, 4], rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(trace.jacobian(1, 4, 6).dense(), full[6, :, 4], rtol=1e-9, atol=1e-12)
-
-
 def test_svd_of_a_jacobian_is_that_of_the_dense_matrix():
     J = traced(LLAMA).jacobian(0)
     triplets = J.svd(k=10)
@@ -190,9 +154,7 @@ def test_later_token_of_a_causal_model_is_refused_as_zero(use):
 
 def test_token_outside_a_sliding_window_is_refused_as_zero():
     for use in USES.values():
-        with pytest.raises(
-            UntrustworthyResultError, match=r"10 does not attend to position 0 in this block.*take one n"
-        ):
+        with pytest.raises(UntrustworthyResultError, match="10 does not attend to position 0 in this block.*take one"):
             use(traced(named("mistral-window")).jacobian(1, 0, 10))
 
 
@@ -208,20 +170,13 @@ def test_boundary_of_the_released_code_differs_at_the_last_block_only():
     assert relative_error(ours[2], wanted) > 0.1
 
 
-def test_a_replay_that_differs_from_the_model_is_refused():
+@pytest.mark.parametrize("factor", [1.5, torch.nan])
+def test_a_replay_that_differs_from_the_model_is_refused(factor):
     trace = tracing.trace(model := wrap_model(LLAMA.build(), name="llama"), example(model.hf))
     with torch.no_grad():
-        trace.model.blocks.modules[1].mlp.down_proj.weight.mul_(1.5)
+        trace.model.blocks.modules[1].mlp.down_proj.weight.mul_(factor)
     trace.jacobian(0).dense()
     with pytest.raises(UntrustworthyResultError, match="replayed on its own"):
-        trace.jacobian(1).dense()
-
-
-def test_a_jacobian_with_nan_is_refused():
-    trace = tracing.trace(model := wrap_model(LLAMA.build(), name="llama"), example(model.hf))
-    with torch.no_grad():
-        trace.model.blocks.modules[1].mlp.down_proj.weight[0, 0] = torch.nan
-    with pytest.raises(UntrustworthyResultError):
         trace.jacobian(1).dense()
 
 
@@ -253,11 +208,6 @@ def test_whole_numbers_of_numpy_count_blocks_and_tokens():
     J = traced(LLAMA).jacobian(block=np.int64(-1), token_in=np.int32(3), token_out=np.int64(-1))
     assert (J.block, J.token_in, J.token_out) == (2, 3, 10)
     assert [type(x) for x in (J.block, J.token_in, J.token_out)] == [int, int, int]
-
-
-def test_a_factor_of_the_wrong_length_is_refused():
-    with pytest.raises(ParameterError, match=r"\(31,\)"):
-        traced(LLAMA).jacobian(0) @ torch.zeros(31)
 
 
 @pytest.mark.parametrize("formed", [False, True], ids=["products", "formed"])

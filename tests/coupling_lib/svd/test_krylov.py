@@ -7,12 +7,13 @@ import pytest
 import torch
 from matrices import decaying, with_spectrum
 from scipy.sparse import csr_matrix
-from scipy.sparse.linalg import svds
+from scipy.sparse.linalg import aslinearoperator
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.svd import krylov
 from coupling_lib.svd.krylov import golub_kahan, top_eigenvectors
-from coupling_lib.svd.operators import as_linear_operator, as_torch_operator, fewer_products
+from coupling_lib.svd.operators import as_torch_operator, fewer_products
 from coupling_lib.svd.triplets import IllDefinedSubspaceWarning, top_triplets
 
 
@@ -35,12 +36,6 @@ class Counted:
     def __matmul__(self, V: torch.Tensor) -> torch.Tensor:
         self.counts.append(V.shape[1])
         return self.matrix @ V.to(self.matrix.dtype)
-
-
-@pytest.fixture(scope="module")
-def block_jacobian():
-    trace = cl.trace(cl.load_model("nano-neox"), "She looked at the sea and")
-    return trace.jacobian(block=8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -122,10 +117,11 @@ def test_k_above_the_rank_gives_orthonormal_vectors_and_zeros():
         torch.testing.assert_close(basis @ basis.T, torch.eye(30, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-def test_unconverged_basis_raises_with_the_residual_it_reached():
+def test_unconverged_basis_raises_with_the_residual_it_reached(monkeypatch):
+    monkeypatch.setattr(krylov, "MORE_COLUMNS", 64 - 20 * 20)
     J = with_spectrum(decaying(300, 0.1))
     with pytest.raises(UntrustworthyResultError, match=r"after 64 columns the largest residual of 20 .* \d\.\de-0\d"):
-        golub_kahan(J, 20, max_columns=64)
+        golub_kahan(J, 20)
 
 
 def test_zero_and_non_finite_operators_raise():
@@ -133,10 +129,7 @@ def test_zero_and_non_finite_operators_raise():
         golub_kahan(Counted(torch.zeros(40, 40)), 3)
     with pytest.raises(UntrustworthyResultError, match="NaN"):
         golub_kahan(Counted(torch.full((40, 40), torch.nan)), 3)
-    with pytest.raises(
-        ParameterError,
-        match="k is 41; a \\(40, 40\\) operator has 40 singular values",
-    ):
+    with pytest.raises(ParameterError, match=r"k is 41; a \(40, 40\) operator has 40 singular values"):
         golub_kahan(torch.eye(40), 41)
 
 
@@ -154,41 +147,17 @@ def test_two_calls_are_bit_equal():
     assert all(torch.equal(a, b) for a, b in zip(first[:3], second[:3], strict=True))
 
 
-def test_block_jacobian_is_decomposed_without_being_formed(block_jacobian):
-    found = top_triplets(block_jacobian, 10)
-    assert "_dense" not in block_jacobian.__dict__
-    wanted = top_triplets(type(block_jacobian).dense(block_jacobian), 10)
+def test_block_jacobian_is_decomposed_without_being_formed():
+    J = cl.trace(cl.load_model("nano-neox"), "She looked at the sea and").jacobian(block=8)
+    found = top_triplets(J, 10)
+    assert "_dense" not in J.__dict__
+    wanted = top_triplets(J.dense(), 10)
     torch.testing.assert_close(found.S, wanted.S, rtol=1e-5, atol=0)
     torch.testing.assert_close((found.U.T @ wanted.U).abs(), torch.eye(10), rtol=0, atol=1e-3)
     assert float(found.residual.max()) < 1e-5
 
 
-@pytest.mark.parametrize("solver", ["arpack", "lobpcg"])
-def test_solvers_of_scipy_run_on_a_block_jacobian(block_jacobian, solver):
-    start = np.random.default_rng(0).standard_normal(96)
-    operator = as_linear_operator(block_jacobian)
-    S = svds(operator, k=5, solver=solver, v0=start, tol=1e-3, maxiter=40, return_singular_vectors=False)
-    wanted = torch.linalg.svdvals(block_jacobian.dense().double())[:5].numpy()
-    np.testing.assert_allclose(np.sort(S)[::-1], wanted, rtol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_linear_operator_multiplies_as_the_matrix_does(dtype):
-    J = torch.randn(7, 5, generator=torch.Generator().manual_seed(3), dtype=getattr(torch, dtype))
-    operator, A = as_linear_operator(J, dtype), J.numpy()
-    v, u, V = np.arange(5.0, dtype=dtype), np.arange(7.0, dtype=dtype), np.ones((5, 2), dtype=dtype)
-    for found, wanted in [
-        (operator.matvec(v), A @ v),
-        (operator.rmatvec(u), A.T @ u),
-        (operator.matmat(V), A @ V),
-        (operator.rmatmat(A @ V), A.T @ (A @ V)),
-        (operator.T @ u, A.T @ u),
-    ]:
-        assert found.dtype == operator.dtype == np.dtype(dtype)
-        np.testing.assert_allclose(found, wanted, rtol=1e-5)
-
-
-@pytest.mark.parametrize("wrap", [csr_matrix, np.asarray, lambda A: as_linear_operator(torch.from_numpy(A))])
+@pytest.mark.parametrize("wrap", [csr_matrix, np.asarray, aslinearoperator])
 def test_operators_of_other_libraries_are_accepted(wrap):
     A = with_spectrum(decaying(60)).numpy()
     found = top_triplets(wrap(A), 4)
@@ -196,9 +165,7 @@ def test_operators_of_other_libraries_are_accepted(wrap):
     assert found.U.dtype == torch.float64
 
 
-@pytest.mark.parametrize(
-    "wrap", [csr_matrix, lambda A: as_linear_operator(torch.from_numpy(A))], ids=["sparse", "scipy"]
-)
+@pytest.mark.parametrize("wrap", [csr_matrix, aslinearoperator], ids=["sparse", "scipy"])
 def test_operators_of_other_libraries_multiply_arrays_and_refuse_what_is_no_factor(wrap):
     A = np.arange(6.0).reshape(2, 3)
     operator = as_torch_operator(wrap(A))
@@ -215,23 +182,9 @@ def test_operators_of_other_libraries_multiply_arrays_and_refuse_what_is_no_fact
             operator @ factor
 
 
-@pytest.mark.parametrize("wrap", [np.asarray, csr_matrix], ids=["array", "sparse"])
-def test_arrays_become_linear_operators_and_a_factor_with_nan_is_refused(wrap):
-    A = np.arange(6.0).reshape(2, 3)
-    operator = as_linear_operator(wrap(A))
-    np.testing.assert_allclose(operator.matmat(np.ones((3, 2))), A @ np.ones((3, 2)))
-    np.testing.assert_allclose(operator.rmatvec(np.ones(2)), A.T @ np.ones(2))
-    with pytest.raises(ParameterError, match="1 of 3 entries"):
-        operator.matvec(np.array([1.0, np.nan, 0.0]))
-
-
 def test_what_is_no_operator_is_refused():
     with pytest.raises(ParameterError, match="the operator is a str"):
         as_torch_operator("J")
-    with pytest.raises(ParameterError, match="J is a list"):
-        as_linear_operator([[1.0]])
-    with pytest.raises(ParameterError, match="dtype is 'float16'"):
-        as_linear_operator(torch.eye(2), "float16")
 
 
 def test_operator_with_a_flat_spectrum_warns():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.sparse.linalg import aslinearoperator
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.svd.operators import as_linear_operator
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 
 
@@ -50,9 +50,7 @@ def test_of_a_block_it_is_the_block_s_jacobian_without_its_trace(name):
 
 def test_a_multiple_of_the_identity_plus_rounding_has_no_shared_part():
     J = 0.3 * torch.eye(64) + 1e-8 * drawn(64, 64, dtype=torch.float32)
-    with pytest.raises(
-        UntrustworthyResultError, match="1 of 1 Jacobians are a multiple of the identity up to rounding"
-    ):
+    with pytest.raises(UntrustworthyResultError, match="1 of 1 Jacobians are a multiple of the identity up to r"):
         cl.shared(J).svd(k=2)
 
 
@@ -68,4 +66,4 @@ def test_what_is_no_square_matrix_is_refused(J, said):
 
 def test_an_operator_that_cannot_be_formed_is_refused():
     with pytest.raises(ParameterError, match="without `dense"):
-        cl.shared(as_linear_operator(torch.eye(3)))
+        cl.shared(aslinearoperator(np.eye(3)))

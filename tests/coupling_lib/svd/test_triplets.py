@@ -49,8 +49,10 @@ def test_triplets_satisfy_their_definition_even_with_an_outlier(ratio):
 
 
 @pytest.mark.parametrize("ratio", [7, 354, 7000])
-@pytest.mark.parametrize("d", [96, 400])
-def test_coupling_mismatch_is_that_of_a_float64_decomposition(d, ratio):
+@pytest.mark.parametrize(("d", "way"), [(96, "by squares"), (400, "by squares"), (300, "as wide ones")])
+def test_coupling_mismatch_is_that_of_a_float64_decomposition(request, d, way, ratio):
+    if way == "as wide ones":
+        request.getfixturevalue("wide_from_100")
     J = coupled_pair(d, ratio)
     full, ours = [torch.linalg.svd(matrix.double()) for matrix in J], [top_triplets(matrix, 50) for matrix in J]
     for k in (10, 30, 50):
@@ -58,14 +60,6 @@ def test_coupling_mismatch_is_that_of_a_float64_decomposition(d, ratio):
         assert 0.01 < wanted < 1
         assert mismatch(J[0], *ours, k) == pytest.approx(wanted, rel=1e-4)
         torch.testing.assert_close(ours[0].S[:k].double(), full[0].S[:k], rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("ratio", [7, 354, 7000])
-def test_coupling_mismatch_of_wide_matrices_is_that_of_a_float64_decomposition(wide_from_100, ratio):
-    J = coupled_pair(300, ratio)
-    full, ours = [torch.linalg.svd(matrix.double()) for matrix in J], [top_triplets(matrix, 50) for matrix in J]
-    for k in (10, 30, 50):
-        assert mismatch(J[0], *ours, k) == pytest.approx(mismatch(J[0], *full, k), rel=1e-4)
 
 
 def test_wide_matrices_take_the_krylov_route_and_small_ones_do_not(monkeypatch):

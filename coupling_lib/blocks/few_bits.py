@@ -1,14 +1,16 @@
-"""What weights of 4 bits stand for, worked out from their table and scales in plain torch.
+"""What weights of 4 and of 8 bits stand for, worked out from their tables and scales in plain torch.
 
 bitsandbytes stores two weights a byte, the first in the high bits. Each is an index into a table of 16 values (nf4 or
 fp4), and flat entry i of the matrix is `table[index] * absmax[i // blocksize]`. Nested scales are themselves stored in
-8 bits: `absmax[j] = code[index] * absmax2[j // blocksize2] + offset`.
+8 bits: `absmax[j] = code[index] * absmax2[j // blocksize2] + offset`. An int8 matrix has one scale a row, and its
+product rounds activations as well.
 
 None of bitsandbytes' kernels is used on the CPU. The one of its release 0.50.2 for processors with AVX-512 takes the
 scale at `row * (width // blocksize) + column // blocksize`, which is another entry's wherever the width is no multiple
 of the blocksize.
 """
 
+import sys
 from functools import cache
 from types import MethodType
 from typing import Any
@@ -19,8 +21,22 @@ from torch import nn
 from coupling_lib.errors import UntrustworthyResultError
 
 
+def kinds() -> tuple[type[nn.Module], ...]:
+    """Give bitsandbytes' layers of 4 and of 8 bits; none where nothing has loaded it, because its import is slow."""
+    bnb = sys.modules.get("bitsandbytes")
+    return (bnb.nn.Linear4bit, bnb.nn.Linear8bitLt) if bnb else ()
+
+
+def is_4bit(layer: nn.Module) -> bool:
+    """Tell a layer of 4 bits from one of 8."""
+    return isinstance(layer, kinds()[:1])
+
+
 def weights(layer: nn.Module, dtype: torch.dtype) -> torch.Tensor:
-    """Give the matrix that a layer of 4 bits stands for; it is formed in float32, or in float64 where that is asked."""
+    """Give the matrix that a layer stands for; of 4 bits in float32, or in float64 where that is asked."""
+    if not is_4bit(layer):
+        scale = layer.state.SCB if layer.state.SCB is not None else layer.weight.SCB
+        return layer.weight.data.to(dtype) * (scale.to(dtype) / 127).unsqueeze(1)
     state = layer.weight.quant_state
     if state is None:
         raise UntrustworthyResultError(
@@ -62,14 +78,29 @@ def _scale(values: torch.Tensor, scales: torch.Tensor, size: int) -> torch.Tenso
 
 
 def product(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Multiply by what a layer of 4 bits stands for, in the dtype in which the layer computes."""
+    """Multiply by what a layer stands for, in the dtype in which it computes; with 8 bits as it should."""
+    if not is_4bit(layer):
+        return _rounded_product(layer, x)
     dtype = layer.compute_dtype or x.dtype
     bias = None if layer.bias is None else layer.bias.to(dtype)
     return nn.functional.linear(x.to(dtype), weights(layer, dtype), bias).to(x.dtype)
 
 
-def take_over(layer: nn.Module, native: type[nn.Module]) -> None:
-    """Let a layer run by the table wherever its own product is not trusted, which at first is everywhere."""
+def _rounded_product(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Multiply rows as an int8 layer should: rounded to 8 bits a row, but for columns in which an outlier stands."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    x, half = x.to(wide), x.to(torch.float16).to(wide)
+    outliers = half.abs() >= (layer.state.threshold or torch.inf)
+    apart = outliers.any(dim=0)
+    largest = half.masked_fill(outliers, 0).abs().amax(dim=1, keepdim=True)
+    rounded = (half * (127 / largest)).round() * (largest / 127)
+    bias = None if layer.bias is None else layer.bias.to(wide)
+    return nn.functional.linear(torch.where(apart, x, rounded), weights(layer, wide), bias)
+
+
+def take_over(layer: nn.Module) -> None:
+    """Let a layer of 4 bits run by the table wherever its own product is not trusted, which at first is everywhere."""
+    native = kinds()[0]
     if type(layer).forward is native.forward:
         layer.__class__ = _by_the_table(type(layer))
         # accelerate, where it hooks a layer, keeps the method that was there before.
