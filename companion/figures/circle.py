@@ -31,12 +31,6 @@ def draw(axes: Axes, weights: np.ndarray, top: float, colour: str) -> None:
     parts.blank(axes)
 
 
-def legend(figure: Figure, samples: Mapping[str, float], top: float, title: str) -> None:
-    """Put sample edges of positive weight under the figure, and what a weight is."""
-    edges = [Line2D([], [], **_edge(w / top, style.colour("text")), label=n) for n, w in samples.items() if w > 0]
-    figure.legend(handles=edges, title=title, loc="outside lower center", ncols=len(edges))
-
-
 def circles(
     titles: Sequence[str], coupling: xr.DataArray, inks: Sequence[str], samples: Mapping[str, float], meaning: str,
     form: str = ".2f",
@@ -48,7 +42,9 @@ def circles(
     for axes, one, ink in zip(row, weights, inks, strict=True):
         draw(axes, one, top, ink)
     shares = {format(share * top, form): share * top for share in (0.25, 0.5, 1.0)}
-    legend(figure, {**samples, **shares}, top, meaning)
+    ink, kept = style.colour("text"), {name: weight for name, weight in {**samples, **shares}.items() if weight > 0}
+    edges = [Line2D([], [], **_edge(weight / top, ink), label=name) for name, weight in kept.items()]
+    figure.legend(handles=edges, title=meaning, loc="outside lower center", ncols=len(edges))
     return figure
 
 

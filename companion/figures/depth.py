@@ -47,7 +47,8 @@ def take_graph(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null
 def take_distribution(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> xr.Dataset:
     """Select each prompt's coupling: `all_pairs`, and by `distance` between blocks, with its interval over prompts."""
     all_pairs = 1 - pair_mismatches(both, variant, k).mean(PAIR.values())
-    curve = 1 - _by_distance(both, variant, k)
+    at = both.by_distance.sel(variant=variant, k=take.chosen_k(both, k), drop=True)
+    curve = 1 - at.isel(distance=slice(1, None)).astype(float)
     variables = {"all_pairs": all_pairs, "by_distance": curve, **interval(curve)}
     return xr.Dataset(variables, attrs=take.notes_on(both, variant, k, null))
 
@@ -203,12 +204,6 @@ def _draw_maps(row: Sequence[Axes], maps: Sequence[xr.DataArray], null: float, l
         parts.pair_axes([axes], one.block_vectors.values)
         axes.set_ylabel(axes.get_ylabel() if axes.get_subplotspec().is_first_col() else "")
     parts.maps(row, [one.transpose(*PAIR.values()) for one in maps], null, f"{label},  mean over prompts")
-
-
-def _by_distance(both: xr.Dataset, variant: str, k: K) -> xr.DataArray:
-    """Select each prompt's mismatch by the distance between blocks, from 1."""
-    at = both.by_distance.sel(variant=variant, k=take.chosen_k(both, k), drop=True)
-    return at.isel(distance=slice(1, None)).astype(float)
 
 
 def _from_one(values: xr.DataArray) -> xr.DataArray:

@@ -129,14 +129,13 @@ def draw_remainders(remainders: xr.Dataset) -> Figure:
 
 def draw_growth(growth: xr.Dataset, direction: int = 1) -> Figure:
     """Draw growth along a shared direction, measured and predicted, as factors."""
-    figure, row = parts.panels(growth.network.values, 4.3, sharey=True)
+    figure, row = parts.panels(growth.network.values, 4.3, sharey=True, y=f"growth along direction {direction}")
     for axes, (_, own, one) in zip(row, parts.networks(growth.sel(direction=direction)), strict=True):
         for kind, (label, line) in GROWTH.items():
             ink = style.colour(style.NULL) if kind == "null" else own
             parts.band(axes, np.exp(one.sel(kind=kind)), "level", ink, 0.13, linewidth=1.5, label=label, **line)
         axes.set_yscale("log")
         parts.block_axis(axes, "level $l$")
-    row[0].set_ylabel(f"growth along direction {direction}")
     parts.legend_under(figure, row[-1:], columns=2)
     return figure
 
@@ -144,7 +143,7 @@ def draw_growth(growth: xr.Dataset, direction: int = 1) -> Figure:
 def draw_directions(growth: xr.DataArray) -> Figure:
     """Draw, for every shared direction, its growth in the linearised network against the two predictions."""
     titles = {"singular": "Predicted from singular values", "along": "Predicted along the direction"}
-    figure, row = parts.panels([*titles.values()], 3.5, plain=True)
+    figure, row = parts.panels([*titles.values()], 3.5, plain=True, y="growth per block")
     for axes, kind in zip(row, titles, strict=True):
         shown = growth.sel(kind=[kind, "response"])
         for name, ink, one in parts.networks(shown):
@@ -152,14 +151,13 @@ def draw_directions(growth: xr.DataArray) -> Figure:
         ends = [shown.min() - 0.02, shown.max() + 0.02]
         axes.plot(ends, ends, color=style.colour("text"), linewidth=0.9, label="prediction is right")
         axes.set_xlabel("predicted growth per block")
-    row[0].set_ylabel("growth per block")
     parts.legend_under(figure, row)
     return figure
 
 
 def draw_left_right(cosines: xr.Dataset) -> Figure:
     """Draw the cosine of every left singular vector with its right one, with its sign."""
-    figure, row = parts.panels(cosines.network.values, 3.5, sharey=True)
+    figure, row = parts.panels(cosines.network.values, 3.5, sharey=True, y=r"$u_i^\top v_i$")
     spread = int(cosines.attrs["width"]) ** -0.5
     for axes, (_, ink, one) in zip(row, parts.networks(cosines), strict=True):
         blocks, values = xr.broadcast(one.block, one.cosine)
@@ -170,7 +168,6 @@ def draw_left_right(cosines: xr.Dataset) -> Figure:
         axes.axhspan(-spread, spread, label="random bases: two thirds of pairs", **null)
         axes.axhline(0, color=style.colour("text"), linewidth=0.7)
         parts.block_axis(axes)
-    row[0].set_ylabel(r"$u_i^\top v_i$")
     parts.legend_under(figure, row[-1:])
     return figure
 

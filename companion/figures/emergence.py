@@ -179,12 +179,11 @@ def draw_coupling(couplings: xr.Dataset) -> Figure:
 
 def draw_locality(locality: xr.Dataset) -> Figure:
     """Draw coupling against the distance between blocks at each step, and near and far pairs against training."""
-    figure, (left, right) = parts.panels(["", ""], 3.9, sharey=True)
+    figure, (left, right) = parts.panels(["", ""], 3.9, sharey=True, y=locality.label)
     for step, ink in zip(locality.step.values, parts.shades(locality.sizes["step"]), strict=True):
         parts.band(left, locality.sel(step=step), "distance", ink, 0.2, marker="o", markersize=3.5)
     left.axhline(locality.random_bases.mean(), **parts.null_look())
     parts.block_axis(left, "distance $|l-l'|$ between blocks")
-    left.set_ylabel(locality.label)
     far = locality[["far_mean", "far_low", "far_high"]].rename(far_mean="mean", far_low="low", far_high="high")
     near = {"neighbours": locality[["mean", "low", "high"]].sel(distance=1), "half the depth or more apart": far}
     for position, (name, one) in enumerate(near.items(), start=1):

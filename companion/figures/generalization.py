@@ -62,9 +62,8 @@ def take_sign(signs: pd.DataFrame, suite: pd.DataFrame, coupling: str = READING)
     return pd.concat([signs.assign(panel="left"), points.assign(panel="right")], ignore_index=True)
 
 
-def take_sizes(suite: pd.DataFrame, coupling: str = READING) -> pd.DataFrame:
-    """Select what `take_suite` does."""
-    return take_suite(suite, coupling)
+take_sizes = take_suite
+"""Sizes stand in the table of the suite."""
 
 
 def take_variants(last: pd.DataFrame, score: str = "negative_loss") -> pd.DataFrame:
@@ -101,7 +100,7 @@ def draw_paper(table: pd.DataFrame) -> Figure:
         "Width alone": ("width_curve", "score", r"$1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$"),
         "Beyond width": ("coupling_cleared", "score_cleared", r"$c$, cleared of $\log d$"),
     }
-    figure, row = parts.panels(list(shown), 4.1)
+    figure, row = parts.panels(list(shown), 4.1, y="mean of six benchmarks (%)")
     row[1].sharey(row[0])
     for axes, (title, (x, y, label)) in zip(row, shown.items(), strict=True):
         scatter.families(axes, table, x, y)
@@ -109,7 +108,6 @@ def draw_paper(table: pd.DataFrame) -> Figure:
         axes.set_xlabel(label)
         scatter.write(axes, f"$r = {r:.2f}$" if title == "Beyond width" else f"$R^2 = {r**2:.2f}$")
         axes.margins(y=0.12)
-    row[0].set_ylabel("mean of six benchmarks (%)")
     row[2].locator_params(axis="x", nbins=4)
     row[2].set_ylabel(r"the same, cleared of $\log d$")
     scatter.family_legend(figure, row, table, rows=2)

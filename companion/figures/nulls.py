@@ -205,13 +205,14 @@ def draw_parts(both: xr.Dataset) -> Figure:
 
 def draw_across_k(couplings: xr.Dataset) -> Figure:
     """Draw relative coupling against the number of singular vectors, with 95 % intervals over prompts."""
-    figure, row = parts.panels([_title(variant) for variant in REPORTED], 2.9, sharey=True)
+    figure, row = parts.panels(
+        [_title(variant) for variant in REPORTED], 2.9, sharey=True, y="coupling relative to random bases"
+    )
     for variant, axes in zip(REPORTED, row, strict=True):
         axes.title.set_fontsize(7.8)
         parts.bands(axes, couplings.sel(variant=variant), "k", marker="o", markersize=3.5)
         axes.axhline(0, **parts.null_look("random bases"))
         axes.set_xlabel("$K$")
-    row[0].set_ylabel("coupling relative to random bases")
     parts.legend_under(figure, row)
     return figure
 

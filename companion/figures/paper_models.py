@@ -72,7 +72,7 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
 def draw_measured(table: pd.DataFrame) -> Figure:
     """Draw the score of models against coupling as measured here; faint: the paper's values (figures 1a and 36)."""
     shown = {column: label for column, label in _MEASURED.items() if column in table}
-    figure, row = parts.panels([""] * len(shown), 3.9, sharey=True)
+    figure, row = parts.panels([""] * len(shown), 3.9, sharey=True, y=_SCORE)
     for axes, (column, label) in zip(row, shown.items(), strict=True):
         if column == "trace":
             faint = {"markerfacecolor": "none", "alpha": 0.6, "label": "digitised"}
@@ -80,7 +80,6 @@ def draw_measured(table: pd.DataFrame) -> Figure:
         _draw_measured(axes, table.dropna(subset=[column]), column)
         axes.set_xlabel(label if len(shown) < 3 else label.replace(", ", ",\n"))
         axes.margins(0.12)
-    row[0].set_ylabel(_SCORE)
     if any(axes.get_legend_handles_labels()[0] for axes in row):
         parts.legend_under(figure, row, columns=5)
     return figure
@@ -88,7 +87,7 @@ def draw_measured(table: pd.DataFrame) -> Figure:
 
 def draw_each_k(table: pd.DataFrame) -> Figure:
     """Draw score against coupling of the suite's models, a panel for each number of vectors (figure 36)."""
-    figure, row = parts.panels(list(KS.values()), 3.1, plain=True, sharey=True)
+    figure, row = parts.panels(list(KS.values()), 3.1, plain=True, sharey=True, y="minus validation loss")
     widths = sorted(table.width.unique())
     for axes, k in zip(row, KS, strict=True):
         shown = table[table.k == k]
@@ -100,7 +99,6 @@ def draw_each_k(table: pd.DataFrame) -> Figure:
         axes.set_xlabel("coupling relative to its null")
         axes.locator_params(axis="x", nbins=5)
         axes.margins(y=0.15)
-    row[0].set_ylabel("minus validation loss")
     parts.legend_under(figure, row[:1])
     return figure
 

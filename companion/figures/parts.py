@@ -19,8 +19,9 @@ from coupling_lib.metrics.summaries import quartiles
 
 
 def panels(
-    titles: Sequence[str], height: float, square: bool = False, plain: bool = False, named: bool = False, **grid: object
-) -> tuple[Figure, list[Axes]]:
+    titles: Sequence[str], height: float, square: bool = False, plain: bool = False, named: bool = False, y: str = "",
+    **grid: object,
+) -> tuple[Figure, list[Axes]]:  # fmt: skip
     """Make panels side by side; square: as high as wide, three in a row at most; plain: titles are quantities."""
     columns = min(len(titles), 3) if square else len(titles)
     if square:
@@ -33,6 +34,7 @@ def panels(
     for axes, title in zip(row, titles, strict=True):
         axes.set_title(title_of(title), **({"fontweight": "normal"} if plain else {}))
         axes.grid(not square, axis="y")
+    row[0].set_ylabel(y)
     return figure, row
 
 

@@ -21,6 +21,7 @@ CARRIERS = {
     "random": ("linearised, random bases", {"linewidth": 1.4, "dashes": (1.2, 1.6)}),
 }
 """What carries a perturbation, how figures name it, and a line of its own: two that coincide are both seen."""
+_COSINE = "cosine with the clean state"
 
 
 @of_networks
@@ -47,7 +48,7 @@ def take_error(both: xr.Dataset) -> xr.Dataset:
 
 def draw_depth(cosines: xr.Dataset) -> Figure:
     """Draw the cosine of perturbed with clean states against depth, one colour per noise level (figure 32)."""
-    figure, row = parts.panels(cosines.network.values, 4.2, sharey=True)
+    figure, row = parts.panels(cosines.network.values, 4.2, sharey=True, y=_COSINE)
     for axes, name in zip(row, cosines.network.values, strict=True):
         for noise, ink in zip(cosines.noise.values, parts.shades(cosines.sizes["noise"]), strict=True):
             for carrier, marker, label in (("network", "o", f"noise {noise:g}"), ("linear", "D", None)):
@@ -58,14 +59,13 @@ def draw_depth(cosines: xr.Dataset) -> Figure:
             label, look = CARRIERS[carrier]
             axes.plot([], [], color=style.colour("text"), label=label, **look)
         parts.block_axis(axes, "level $l$ (0 is the embedding)")
-    row[0].set_ylabel("cosine with the clean state")
     parts.legend_under(figure, row[:1], columns=max(3, cosines.sizes["noise"]))
     return figure
 
 
 def draw_ends(cosines: xr.Dataset) -> Figure:
     """Draw the cosine with the clean state against the noise level, after the first and after the last block."""
-    figure, row = parts.panels(cosines.network.values, 3.8, sharey=True)
+    figure, row = parts.panels(cosines.network.values, 3.8, sharey=True, y=_COSINE)
     for axes, (_, own, one) in zip(row, parts.networks(cosines), strict=True):
         for carrier, (title, line) in CARRIERS.items():
             ink = style.colour(style.NULL) if carrier == "random" else own
@@ -74,7 +74,6 @@ def draw_ends(cosines: xr.Dataset) -> Figure:
                 look["label"] = f"{block} block, {title}"
                 parts.band(axes, one.sel(carrier=carrier, block=block), "noise", ink, 0.13, **look)
         _noise_axis(axes, cosines)
-    row[0].set_ylabel("cosine with the clean state")
     parts.legend_under(figure, row[-1:], columns=3)
     return figure
 

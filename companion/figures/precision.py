@@ -28,6 +28,8 @@ QUANTITIES = {
 """Errors that are told apart by their source, with their labels."""
 
 _LOOKS = {"bfloat16": (0, "o"), "int8": (1, "s"), "nf4": (2, "D"), "fp4": (3, "^"), "float16": (4, "v")}
+_NARROW = {"precision": slice(1, None)}
+"""All precisions but the reference."""
 _SMALLEST = 1e-7
 """Errors are drawn from here on; below lies the rounding of float32 itself."""
 
@@ -35,7 +37,7 @@ _SMALLEST = 1e-7
 @of_one
 def take_values(ds: xr.Dataset) -> xr.Dataset:
     """Select the relative error of singular values from narrow weights, against rank and against depth: quartiles."""
-    errors = _narrow(_value_errors(ds))
+    errors = _value_errors(ds).isel(_NARROW)
     by_rank = quartiles(errors, ["prompt", "block"]).rename(rank="place")
     by_block = quartiles(errors, ["prompt", "rank"]).rename(block="place")
     found = joined({"rank": from_one(by_rank, "place"), "block": from_one(by_block, "place")}, "against")
@@ -45,9 +47,9 @@ def take_values(ds: xr.Dataset) -> xr.Dataset:
 @of_one
 def take_vectors(ds: xr.Dataset) -> xr.Dataset:
     """Select how far top singular spaces turn: principal angles by order, and the share of directions kept by block."""
-    angles = from_one(quartiles(_narrow(ds.angle.sel(source="weights")), ["side", "example", "block"]), "order")
+    angles = from_one(quartiles(ds.angle.sel(source="weights").isel(_NARROW), ["side", "example", "block"]), "order")
     chance = from_one(ds.random_angle, "order")
-    kept = from_one(_narrow(_kept(ds)).mean("example"), "block")
+    kept = from_one(_kept(ds).isel(_NARROW).mean("example"), "block")
     return angles.assign(random_angle=chance, kept=kept, random_kept=(np.cos(np.deg2rad(chance)) ** 2).mean("order"))
 
 
@@ -55,7 +57,7 @@ def take_vectors(ds: xr.Dataset) -> xr.Dataset:
 def take_pairs(ds: xr.Dataset) -> xr.Dataset:
     """Select the coupling of every ordered pair of different blocks, mean over prompts, beside the reference's."""
     pairs = pair_couplings(ds).mean("prompt").rename(block_1="block_jacobian", block_2="block_vectors")
-    coupling = from_one(_narrow(pairs), "block_jacobian", "block_vectors")
+    coupling = from_one(pairs.isel(_NARROW), "block_jacobian", "block_vectors")
     reference = xr.zeros_like(coupling) + pairs.isel(precision=0, drop=True).values
     notes = {"reference": _reference(ds), "null": _null(ds)}
     return xr.Dataset({"reference": reference, "coupling": coupling}, attrs=notes)
@@ -132,11 +134,11 @@ def draw_pairs(pairs: xr.Dataset) -> Figure:
     rows = -(-len(names) // columns)
     height = rows * (min(2.7, style.WIDTH / columns - 0.1) + 0.25) + 0.4
     figure = Figure(figsize=(style.WIDTH, height), layout="compressed")
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False, subplot_kw={"aspect": "equal"})
+    row = parts.in_rows(figure, len(names), columns, sharex=True, sharey=True, subplot_kw={"aspect": "equal"})
     ends = [float(end) for end in (pairs.to_array().min(), pairs.to_array().max())]
     room = 0.06 * (ends[1] - ends[0]) or 0.01
     grey = style.colour(style.NULL)
-    for axes, name in zip(grid.flat, names, strict=False):
+    for axes, name in zip(row, names, strict=True):
         for line in (axes.axhline, axes.axvline):
             line(1 - pairs.null, color=grey, linewidth=1, dashes=(4, 3))
         one = pairs.sel(precision=name)
@@ -146,10 +148,8 @@ def draw_pairs(pairs: xr.Dataset) -> Figure:
         axes.set(xlabel=f"coupling in {pairs.attrs['reference']}", ylabel=r"coupling $1-\tilde m$")
         axes.locator_params(nbins=4)
         axes.label_outer()
-    for axes in grid.flat[len(names) :]:
-        axes.remove()
     place = {"xytext": (-2, -2), "textcoords": "offset points", "ha": "right", "va": "top", "fontsize": 7}
-    grid[0, 0].annotate("random bases", (ends[1] + room, 1 - pairs.null), color=grey, **place)
+    row[0].annotate("random bases", (ends[1] + room, 1 - pairs.null), color=grey, **place)
     return figure
 
 
@@ -239,10 +239,6 @@ def _reference(ds: xr.Dataset) -> str:
 def _null(ds: xr.Dataset) -> Chance:
     """Give what random bases give with the reference's singular values."""
     return Chance(*(ds[name].isel(precision=0).item() for name in ("null", "null_error")))
-
-
-def _narrow(values: xr.DataArray) -> xr.DataArray:
-    return values.isel(precision=slice(1, None))
 
 
 def _value_errors(ds: xr.Dataset) -> xr.DataArray:

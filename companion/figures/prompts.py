@@ -86,14 +86,13 @@ def correlations(table: pd.DataFrame, network: str) -> dict[str, Effect | None]:
     alone = table[table["network"] == network]
     counted = alone[alone["steps"].notna()]
     within = alone[["tokens", "coupling"]] - alone.groupby("dataset")[["tokens", "coupling"]].transform("mean")
-    cases = [(counted, "steps", None), (counted, "steps", "tokens"), (alone, "tokens", None)]
-    cases += [(within.round(12), "tokens", None)]
-    names = [name for name in QUANTITIES if "rating" in alone or not name.startswith("rating")]
+    cases = {"steps": (counted, "steps", None), "steps at equal length": (counted, "steps", "tokens")}
     if "rating" in alone:
         rated = alone[alone["rating"].notna()]
-        cases[2:2] = [(rated, "rating", None), (rated, "rating", "tokens")]
-    found: dict[str, Effect | None] = dict.fromkeys(names)
-    for name, (frame, x, given) in zip(names, cases, strict=True):
+        cases |= {"rating": (rated, "rating", None), "rating at equal length": (rated, "rating", "tokens")}
+    cases |= {"length": (alone, "tokens", None), "length within sets": (within.round(12), "tokens", None)}
+    found: dict[str, Effect | None] = dict.fromkeys(cases)
+    for name, (frame, x, given) in cases.items():
         if len(frame) >= 4:  # fewer have no correlation
             try:
                 found[name] = correlation(frame[x], frame["coupling"], given=None if given is None else frame[given])

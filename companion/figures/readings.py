@@ -34,7 +34,7 @@ _BOUNDARIES = {
 def take_values(both: xr.Dataset, nulls: Networks | None = None) -> xr.Dataset:
     """Select the mean value of every variant at every K, and how far it lies from chance."""
     networks = take.by_name(both)
-    return tables.mean_readings(networks, _nulls(networks, nulls))
+    return tables.mean_readings(networks, take.of_each(networks, null_of, nulls))
 
 
 @of_networks
@@ -58,7 +58,7 @@ def take_choices(
     found = _by_boundary(measured)
     networks = found["block"]
     k = take.chosen_k(next(iter(networks.values())), k)
-    choices = tables.compare_choices(defaultdict(dict, found), _nulls(networks, nulls), k)
+    choices = tables.compare_choices(defaultdict(dict, found), take.of_each(networks, null_of, nulls), k)
     return take.kept(choices, take.records_of(networks))
 
 
@@ -71,7 +71,7 @@ def take_boundaries(
     networks = found["block"]
     k, name = take.chosen_k(next(iter(networks.values())), k), take.decisive(networks)
     by_block = tables.coupling_by_block(found, variant, k)
-    null = chance(_nulls({name: networks[name]}, nulls)[name].sel(variant=variant, k=k))
+    null = chance(take.of_each({name: networks[name]}, null_of, nulls)[name].sel(variant=variant, k=k))
     counted = by_block.assign_coords(block=by_block.block + 1).assign_attrs(null=null)
     return take.kept(counted, take.records_of(networks))
 
@@ -92,11 +92,6 @@ def _by_boundary(measured: Measured | Mapping[str, Measured]) -> dict[str, dict[
     if isinstance(measured, xr.Dataset) or not set(measured) <= set(_BOUNDARIES):
         measured = {"block": measured}
     return {boundary: take.by_name(networks) for boundary, networks in measured.items()}
-
-
-def _nulls(networks: Networks, given: Networks | None) -> Networks:
-    """Give every variant of random bases with each network's singular values."""
-    return {name: null_of(ds) for name, ds in networks.items()} if given is None else given
 
 
 def draw_values(means: xr.Dataset) -> Figure:
@@ -243,7 +238,7 @@ def numbers_of(
 ) -> dict[str, float]:
     """Name the numbers that prose may quote; chance is that of the last network, the trained one."""
     networks = _by_boundary(measured)["block"]
-    nulls, first = _nulls(networks, nulls), next(iter(networks.values()))
+    nulls, first = take.of_each(networks, null_of, nulls), next(iter(networks.values()))
     k, prompts = take.chosen_k(first, k), first.sizes["prompt"]
     means, agreement = take_values(networks, nulls), take_agreement(networks, k)
     choices = take_choices(measured, k, nulls)

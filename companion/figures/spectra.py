@@ -3,6 +3,8 @@
 Where `fits` and `nulls` are not given, they are what `spectra_fits` and `spectra_null` give of each network.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -11,6 +13,8 @@ from matplotlib.figure import Figure
 from companion.figures import parts, style, take
 from companion.figures.take import Measured, Networks, of_networks
 from companion.tables import effects
+from coupling_lib.measures.random_bases import spectra_null
+from coupling_lib.measures.spectra import spectra_fits
 from coupling_lib.metrics.summaries import cells, from_one, interval, joined, quartiles, with_ends
 
 FIRST = 10
@@ -21,6 +25,7 @@ _COLUMNS = {
     "R2": "r2-{}", "R2 low": "r2-{}-low", "R2 high": "r2-{}-high",
 }  # fmt: skip
 """Columns of the summary, and what the book calls their numbers."""
+_VALUE = r"singular value $\sigma_i(J_l)$"
 
 
 @of_networks
@@ -32,7 +37,7 @@ def take_top(both: xr.Dataset) -> xr.Dataset:
 @of_networks
 def take_inverse(both: xr.Dataset, fits: Measured | None = None) -> xr.Dataset:
     r"""Select $1/\sigma_1$ against depth with its interval, the line through it, and how well lines fit."""
-    fits = _fits(both, fits)
+    fits = _each(both, spectra_fits, fits)
     inverse = _from_one(interval(1 / both.singular_values.isel(rank=0)))
     lines = fits.intercept.mean("prompt") + fits.slope.mean("prompt") * inverse.block
     shown = lines.where(inverse.block > fits.attrs["first_block"])
@@ -52,7 +57,7 @@ def take_whole(both: xr.Dataset) -> xr.Dataset:
 @of_networks
 def take_alignment(both: xr.Dataset, nulls: Measured | None = None) -> xr.Dataset:
     """Select stable rank and agreement of left and right vectors against depth, beside random bases."""
-    nulls = _nulls(both, nulls)
+    nulls = _each(both, spectra_null, nulls)
     exchanged = 1 - nulls.exchanged_miscoupling.mean("sample")
     closed, none = xr.zeros_like(exchanged), xr.full_like(exchanged, np.nan)
     chance = {"stable rank": none, "alignment": closed + nulls.left_right_alignment, "exchanged coupling": exchanged}
@@ -65,7 +70,7 @@ def take_alignment(both: xr.Dataset, nulls: Measured | None = None) -> xr.Datase
 @of_networks
 def take_summary(both: xr.Dataset, fits: Measured | None = None, nulls: Measured | None = None) -> pd.DataFrame:
     """Tabulate spectra in a few numbers: means over blocks, then over prompts."""
-    fits, last, lines = _fits(both, fits), _nulls(both, nulls).isel(network=-1), {}
+    fits, last, lines = _each(both, spectra_fits, fits), _each(both, spectra_null, nulls).isel(network=-1), {}
     for name, _, one in parts.networks(both):
         rank, alignment, exchanged = (values.mean("block") for values in _agreement(one).values())
         aligned, r_squared = interval(alignment), interval(fits.r_squared.sel(network=name))
@@ -81,7 +86,7 @@ def numbers_of(
 ) -> dict[str, float | str]:
     """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
     both = take.side_by_side(networks)
-    fits, nulls = _fits(both, fits), _nulls(both, nulls)
+    fits, nulls = _each(both, spectra_fits, fits), _each(both, spectra_null, nulls)
     summary = take_summary(both, fits, nulls)
     chance = summary.loc["random bases"]
     found = cells(summary.drop(index="random bases"), _COLUMNS)
@@ -100,7 +105,7 @@ def numbers_of(
 def draw_top(values: xr.Dataset) -> Figure:
     """Draw the largest singular values of every block against depth (the paper's figures 33 and 34, right)."""
     networks, last = parts.networks(values), int(values["rank"].max())
-    figure, row = parts.panels(values.network.values, 3.9, sharey=True)
+    figure, row = parts.panels(values.network.values, 3.9, sharey=True, y=_VALUE)
     own = [ink for _, ink, _ in networks]
     other = next(ink for ink in (style.dataset_colour("other", i) for i in range(len(own) + 1)) if ink not in own)
     for axes, (name, ink, one) in zip(row, networks, strict=True):
@@ -112,7 +117,6 @@ def draw_top(values: xr.Dataset) -> Figure:
             parts.band(axes, one.sel(rank=rank), "block", other if rank > FIRST else ink, 0.12, **look)
         parts.block_axis(axes)
     parts.log_axis(row[0])
-    row[0].set_ylabel(r"singular value $\sigma_i(J_l)$")
     parts.legend_under(figure, row)
     return figure
 
@@ -120,7 +124,7 @@ def draw_top(values: xr.Dataset) -> Figure:
 def draw_inverse(inverse: xr.Dataset) -> Figure:
     r"""Draw $1/\sigma_1$ against depth with its least-squares line (the paper's figures 33 and 34, left)."""
     narrow = inverse.sizes["network"] > 2
-    figure, row = parts.panels(inverse.network.values, 4.0 if narrow else 3.7, sharey=True)
+    figure, row = parts.panels(inverse.network.values, 4.0 if narrow else 3.7, sharey=True, y=r"$1\,/\,\sigma_1(J_l)$")
     for axes, (name, ink, one) in zip(row, parts.networks(inverse), strict=True):
         axes.plot(one.block, one["mean"], "o", markersize=4, color=ink, label=f"{name}, mean over prompts")
         axes.vlines(one.block, one.low, one.high, color=ink, linewidth=1.2)
@@ -131,7 +135,6 @@ def draw_inverse(inverse: xr.Dataset) -> Figure:
         axes.text(0.5, 1.03, text, transform=axes.transAxes, ha="center", fontsize=8.5)
         axes.set_title(parts.title_of(name), pad=30 if narrow else 19)
         parts.block_axis(axes)
-    row[0].set_ylabel(r"$1\,/\,\sigma_1(J_l)$")
     row[0].set_ylim(bottom=0)
     parts.legend_under(figure, row, columns=2 if narrow else None)
     return figure
@@ -139,7 +142,7 @@ def draw_inverse(inverse: xr.Dataset) -> Figure:
 
 def draw_whole(spectra: xr.Dataset) -> Figure:
     """Draw all singular values of a few blocks, both axes logarithmic: a power law is a straight line."""
-    figure, row = parts.panels(spectra.network.values, 3.7, sharey=True)
+    figure, row = parts.panels(spectra.network.values, 3.7, sharey=True, y=_VALUE)
     for axes, name in zip(row, spectra.network.values, strict=True):
         for block, ink in zip(spectra.block.values, parts.shades(spectra.sizes["block"]), strict=True):
             one = spectra.sel(network=name, block=block)
@@ -147,7 +150,6 @@ def draw_whole(spectra: xr.Dataset) -> Figure:
         axes.set(xscale="log", yscale="log", xlabel="rank $i$")
         axes.legend(loc="lower left")
     row[0].set_ylim(0.5 * spectra["median"].quantile(0.02), 1.6 * spectra.high.max())
-    row[0].set_ylabel(r"singular value $\sigma_i(J_l)$")
     return figure
 
 
@@ -172,20 +174,9 @@ def draw_alignment(alignment: xr.Dataset) -> Figure:
     return figure
 
 
-def _fits(both: xr.Dataset, given: Measured | None) -> xr.Dataset:
-    """Set lines through the inverse of the largest singular value side by side."""
-    from coupling_lib.measures.spectra import spectra_fits  # drawing needs no torch, and this does
-
-    each = {name: spectra_fits(ds) for name, ds in take.by_name(both).items()} if given is None else given
-    return take.side_by_side(each)
-
-
-def _nulls(both: xr.Dataset, given: Measured | None) -> xr.Dataset:
-    """Set random bases side by side."""
-    from coupling_lib.measures.random_bases import spectra_null  # drawing needs no torch, and this does
-
-    each = {name: spectra_null(ds) for name, ds in take.by_name(both).items()} if given is None else given
-    return take.side_by_side(each)
+def _each(both: xr.Dataset, measure: Callable[[xr.Dataset], xr.Dataset], given: Measured | None) -> xr.Dataset:
+    """Set side by side what belongs to each network."""
+    return take.side_by_side(take.of_each(both, measure, given))
 
 
 def _exchanged_errors(nulls: xr.Dataset) -> xr.DataArray:

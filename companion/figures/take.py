@@ -61,6 +61,11 @@ def by_model(measured: Measured | Mapping[str, Networks]) -> dict[str, dict[str,
     return {name: by_name(one) for name, one in measured.items()}
 
 
+def of_each(measured: Measured, measure: Callable[[xr.Dataset], xr.Dataset], given: Measured | None) -> Any:
+    """Give what belongs to each network, such as its null, unless it is given."""
+    return {name: measure(ds) for name, ds in by_name(measured).items()} if given is None else given
+
+
 def the_only(measured: Measured) -> xr.Dataset:
     """Give the one measurement of a figure that shows one."""
     if isinstance(measured, xr.Dataset):
@@ -88,40 +93,32 @@ def kept(found: Any, records: Iterable[Mapping[str, Any]]) -> Any:
     return found
 
 
-def of_networks(select: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function select from networks side by side, whatever it is handed."""
-    return _handed(select, side_by_side)
+def _handed(prepare: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a function select from whatever it is handed, once that is prepared; what it selects keeps the records."""
+
+    def let(select: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(select)
+        def taking(measured: Any, *chosen: Any, **named: Any) -> Any:
+            return kept(select(prepare(measured), *chosen, **named), records_of(measured))
+
+        return taking
+
+    return let
 
 
-def of_models(select: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function select from several models' networks by name, whatever it is handed."""
-    return _handed(select, by_model)
-
-
-def of_one(select: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function select from a single measurement, named or not."""
-    return _handed(select, the_only)
+of_networks, of_models, of_one = map(_handed, (side_by_side, by_model, the_only))
+"""Let a function select from networks side by side, from several models' networks by name, from one measurement."""
 
 
 def of_each_model(select: Callable[..., Any]) -> Callable[..., Any]:
     """Let a function select the same of every model, in order of size; of a single model, without its name."""
 
     @wraps(select)
-    def of_each(models: dict[str, Networks], *chosen: Any, **named: Any) -> Any:
+    def of_them(models: dict[str, Networks], *chosen: Any, **named: Any) -> Any:
         found = {name: select(side_by_side(models[name]), *chosen, **named) for name in by_size(models)}
         return found if len(found) > 1 else found.popitem()[1]
 
-    return of_models(of_each)
-
-
-def _handed(select: Callable[..., Any], prepare: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Prepare what a function is handed, and keep the records of its measurements with what it selects."""
-
-    @wraps(select)
-    def taking(measured: Any, *chosen: Any, **named: Any) -> Any:
-        return kept(select(prepare(measured), *chosen, **named), records_of(measured))
-
-    return taking
+    return of_models(of_them)
 
 
 def chosen_k(ds: xr.Dataset, k: K) -> int:

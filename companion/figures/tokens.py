@@ -140,7 +140,7 @@ def draw_grid(grid: xr.Dataset) -> Figure:
 def draw_summary(summary: xr.Dataset) -> Figure:
     """Draw mean coupling over pairs of different tokens, for every kind of comparison, beside random bases."""
     blocks = list(dict.fromkeys(summary.blocks.values))
-    figure, row = parts.panels([name.capitalize() for name in blocks], 3.2)
+    figure, row = parts.panels([name.capitalize() for name in blocks], 3.2, y=summary.label)
     error = f"random bases ± {style.one_digit(float(summary.random_bases_error.max()))}"
     width = 0.8 / summary.sizes["network"]
     for axes, name in zip(row, blocks, strict=True):
@@ -159,7 +159,6 @@ def draw_summary(summary: xr.Dataset) -> Figure:
             axes.plot(ends, [chance.random_bases] * 2, **parts.null_look("" if place else error))
         axes.set_xticks(range(here.sizes["comparison"]), here.kind.values)
         axes.set_ylim(bottom=min(0, 1.05 * float(here.coupling.min())))
-    row[0].set_ylabel(summary.label)
     parts.legend_under(figure, row)
     return figure
 

@@ -31,9 +31,8 @@ def take_accuracy(
     return _labelled(chosen.merge(fits, on="drop_path", how="left"), reading)
 
 
-def take_accuracy_rates(grid: pd.DataFrame, reading: Reading = CLASS) -> pd.DataFrame:
-    """Select models of one seed at all rates of stochastic depth, each with the line fitted to its rate."""
-    return take_accuracy(grid, reading)
+take_accuracy_rates = take_accuracy
+"""A panel per rate shows what one panel of all rates does."""
 
 
 def take_rates(grid: pd.DataFrame, reading: Reading = CLASS) -> pd.DataFrame:
@@ -58,7 +57,7 @@ def draw_accuracy(models: pd.DataFrame) -> Figure:
         if np.isfinite(fit.slope):
             label += f":  {_fit_text(fit)}" + (f",  paper {fit.paper:.2f}" if np.isfinite(fit.paper) else "")
         _draw_models(axes, part, ink, style.marker(position), label)
-    axes.set(xlabel=_label(models), ylabel=_ACCURACY)
+    axes.set(xlabel=models.attrs["of_token"], ylabel=_ACCURACY)
     axes.grid()
     parts.legend_beside(right, [axes])
     return figure
@@ -67,7 +66,9 @@ def draw_accuracy(models: pd.DataFrame) -> Figure:
 def draw_accuracy_rates(models: pd.DataFrame) -> Figure:
     """Draw test accuracy against coupling, a panel per rate of stochastic depth (figure 11)."""
     groups = list(models.groupby("drop_path"))
-    figure, panels = _rows_of_four([f"rate {rate:g}" for rate, _ in groups], _label(models), _ACCURACY, sharex=True)
+    figure, panels = _rows_of_four(
+        [f"rate {rate:g}" for rate, _ in groups], models.attrs["of_token"], _ACCURACY, sharex=True
+    )
     for axes, (_, part) in zip(panels, groups, strict=True):
         _draw_models(axes, part, style.colour(style.TRAINED), "o", "one model per weight decay")
         if np.isfinite(part.iloc[0].slope):
@@ -81,7 +82,7 @@ def draw_accuracy_rates(models: pd.DataFrame) -> Figure:
 def draw_rates(models: pd.DataFrame) -> Figure:
     """Draw coupling against the rate of stochastic depth at one weight decay (figure 6b)."""
     groups = list(models.groupby("token", sort=False))
-    figure, row = parts.panels([_NAMES[token] for token, _ in groups], 3.4, sharey=True)
+    figure, row = parts.panels([_NAMES[token] for token, _ in groups], 3.4, sharey=True, y=models.attrs["label"])
     ink = style.colour(style.TRAINED)
     for axes, (_, part) in zip(row, groups, strict=True):
         mean = part.drop_duplicates("drop_path")
@@ -90,7 +91,6 @@ def draw_rates(models: pd.DataFrame) -> Figure:
         axes.plot(part.drop_path, part.coupling, "o", color=ink, markersize=2.5, alpha=0.6, label="one seed")
         _draw_references(axes, mean)
         axes.set(xlabel="rate of stochastic depth", ylim=(0, None))
-    row[0].set_ylabel(models.attrs["label"])
     parts.legend_under(figure, row)
     return figure
 
@@ -99,7 +99,7 @@ def draw_decays(models: pd.DataFrame) -> Figure:
     """Draw coupling against the rate of stochastic depth, a panel per weight decay (figure 10)."""
     groups = list(models.groupby("weight_decay"))
     titles = [f"weight decay {decay:g}" for decay, _ in groups]
-    figure, panels = _rows_of_four(titles, "rate of stochastic depth", _label(models))
+    figure, panels = _rows_of_four(titles, "rate of stochastic depth", models.attrs["of_token"])
     ink = style.colour(style.TRAINED)
     for axes, (_, part) in zip(panels, groups, strict=True):
         part = part.sort_values("drop_path")
@@ -112,12 +112,9 @@ def draw_decays(models: pd.DataFrame) -> Figure:
 
 
 def _labelled(models: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    models.attrs = {"label": coupling_label(reading.variant, reading.k), "token": reading.token}
+    label = coupling_label(reading.variant, reading.k)
+    models.attrs = {"label": label, "of_token": f"{label}, {_NAMES[reading.token]}"}
     return models
-
-
-def _label(models: pd.DataFrame) -> str:
-    return f"{models.attrs['label']}, {_NAMES[models.attrs['token']]}"
 
 
 def _fit_text(fit: pd.Series) -> str:

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from matplotlib.colors import to_hex
 
-from companion.figures import depth, style
+from companion.figures import depth, style, take
 from companion.figures.labels import MISMATCHES
 from companion.figures.show import frame
 from coupling_lib.errors import ParameterError
@@ -13,8 +13,45 @@ from coupling_lib.measures.random_bases import Chance
 from coupling_lib.metrics.inference import mean_interval
 from coupling_lib.metrics.summaries import side_by_side
 from coupling_lib.metrics.variants import VARIANTS
+from tests.companion.figures import made
+from tests.companion.figures.made import make_depth
 
 NAME, NULL = "normalized_miscoupling", Chance(0.95, 9e-6)
+
+
+def networks(n):
+    return made.networks(n, lambda place: make_depth((0.06, 0.4, 0.2)[place], seed=place + 1))
+
+
+STATES = take.by_name(networks(2))
+
+
+def models(n):
+    """Several models, each before and after training."""
+    return depth.take_models({f"model {i}": STATES for i in range(n)}, NAME, 4, NULL)
+
+
+def models_matrices(n):
+    """Matrices of several models, of which one lacks a block."""
+    names = ["nano-llama", *(f"organisation/model {i}" for i in range(n + 3))]
+    found = {name: {"trained": make_depth(0.4, seed=i)} for i, name in enumerate(names)}
+    found["nano-llama"]["trained"] = found["nano-llama"]["trained"].isel(block_1=slice(3), block_2=slice(3))
+    return depth.take_matrices_of(found, [0, 2, 3], 4)
+
+
+CASES = {
+    "draw_matrices of models": (depth.draw_matrices, models_matrices),
+    "draw_graph beyond": (
+        depth.draw_graph, lambda n: depth.take_graph(networks(n), NAME, 4, NULL), {"beyond": True},
+    ),
+    "draw_models in rows": (depth.draw_models, lambda n: models(n + 4)),
+}  # fmt: skip
+
+
+@pytest.fixture
+def datasets():
+    """An untrained model, about as coupled as chance, and a trained one."""
+    return STATES
 
 
 @pytest.fixture
@@ -63,11 +100,6 @@ def test_distribution_has_a_line_per_prompt_and_distance_one_for_all_pairs_and_a
     assert ((taken.low < taken["mean"]) & (taken["mean"] < taken.high)).all()
 
 
-def test_a_single_prompt_has_no_interval(both):
-    taken = depth.take_distribution(both.isel(prompt=[0]), NAME, 3, NULL)
-    assert np.isnan(taken.low).all() and np.isnan(taken.high).all() and np.isfinite(taken["mean"]).all()
-
-
 def test_matrices_are_relative_to_the_jacobians_largest_singular_value_and_have_no_sign(both, datasets):
     taken = depth.take_matrices(both, blocks=[1, 3], k=3)
     trained = taken.sel(network="trained")
@@ -106,20 +138,11 @@ def test_models_hold_every_pair_and_the_coupling_of_every_distance(datasets):
     assert far["mean"] == pytest.approx(1 - (values[:, 0, 5] + values[:, 5, 0]).mean() / 2)
 
 
-@pytest.mark.parametrize(
-    ("variant", "k", "message"),
-    [
-        ("miscoupling", 3, "variant is 'miscoupling'"),
-        ("no_such", 3, "variant is 'no_such'"),
-        (NAME, 5, "k is 5; measured were 3, 4"),
-    ],
-)
-def test_what_was_not_measured_or_has_no_coupling_is_refused(both, variant, k, message):
-    with pytest.raises(ParameterError, match=message):
-        depth.take_map(both, variant, k, NULL)
-
-
-def test_more_singular_vectors_than_measured_and_a_lone_block_are_refused(both):
+def test_what_was_not_measured_or_has_no_coupling_and_a_lone_block_are_refused(both):
+    with pytest.raises(ParameterError, match="variant is 'no_such'"):
+        depth.take_map(both, "no_such", 3, NULL)
+    with pytest.raises(ParameterError, match="k is 5; measured were 3, 4"):
+        depth.take_map(both, NAME, 5, NULL)
     with pytest.raises(ParameterError, match="k is 9; matrices were measured up to 4"):
         depth.take_matrices(both, [0], 9)
     with pytest.raises(ParameterError, match="1 block"):
@@ -133,7 +156,10 @@ def test_the_measurement_itself_is_left_as_it_was(both):
 
 def test_matrices_are_drawn_with_gaps_between_them(both):
     taken = depth.take_matrices(both, [0, 2, 3], 4)
-    image = depth.draw_matrices(taken).axes[1].images[0].get_array().filled(np.nan)
+    left, right = depth.draw_matrices(taken).axes[:2]
+    assert [label.get_text() for label in left.get_xticklabels()] == ["1", "3", "4"]
+    assert (left.get_ylabel(), left.get_title()) == ("block $l$  (Jacobian)", "Untrained")
+    image = right.images[0].get_array().filled(np.nan)
     assert image.shape == (3 * 5 - 1, 3 * 5 - 1)
     expected = taken.sel(network="trained", block_jacobian=3, block_vectors=4).transpose("row", "column")
     assert np.allclose(image[5:9, 10:14], expected)
@@ -145,13 +171,6 @@ def test_matrices_have_one_scale_that_ends_at_the_largest_entry_between_differen
     grids = [grid.transpose("block_jacobian", "block_vectors", ...).values for grid in taken]
     largest = max(grid[i, j].max() for grid in grids for i in range(3) for j in range(3) if i != j)
     assert {axes.images[0].get_clim() for axes in depth.draw_matrices(taken).axes[:2]} == {(0, largest)}
-
-
-def test_blocks_are_numbered_from_one(both):
-    axes = depth.draw_matrices(depth.take_matrices(both, [0, 2, 3], 4)).axes[0]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "3", "4"]
-    assert axes.get_ylabel() == "block $l$  (Jacobian)"
-    assert axes.get_title() == "Untrained"
 
 
 def test_matrices_of_models_stand_in_rows_in_order_of_size_and_blocks_that_one_lacks_are_blank(datasets):
@@ -177,6 +196,10 @@ def test_map_leaves_the_diagonal_out_of_image_and_scale(both, datasets):
     assert np.array_equal(np.ma.compressed(values), off[1])
     assert image.get_clim() == pytest.approx((np.min(off), max(np.max(off), 0.99)))
     assert figure.axes[0].images[0].get_clim() == image.get_clim()
+    assert to_hex(figure.axes[1].get_facecolor()) == style.colour("mask")
+    bar = figure.axes[-1]
+    assert bar.xaxis_inverted() and bar.texts[-1].get_text() == "random bases"
+    assert list(bar.lines[-1].get_xdata()) == [0.99, 0.99] and bar.get_xlabel().startswith("mis-coupling")
 
 
 def test_edges_are_proportional_to_coupling_on_one_scale_across_panels(both):
@@ -191,6 +214,10 @@ def test_edges_are_proportional_to_coupling_on_one_scale_across_panels(both):
     sample = figure.legends[0].get_lines()[0]
     assert sample.get_linewidth() == pytest.approx(2.8 * 0.05 / table.coupling.max())
     assert figure.legends[0].get_texts()[0].get_text() == "0.05 (random bases)"
+    # Nodes stand clockwise from the top and count from 1.
+    nodes = figure.axes[0].collections[0].get_offsets()
+    assert np.allclose(nodes[[0, 3]], [[0, 1], [0, -1]], atol=1e-12) and (nodes[1:3, 0] > 0).all()
+    assert [text.get_text() for text in figure.axes[0].texts] == list("123456")
 
 
 def test_beyond_chance_the_graph_draws_only_what_exceeds_it(both):
@@ -215,25 +242,21 @@ def test_distribution_shows_every_prompt_the_median_and_the_null(both):
 
 def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance(datasets):
     other = {name: one.isel(block_1=slice(4), block_2=slice(4), distance=slice(4)) for name, one in datasets.items()}
-    figure = depth.draw_models(depth.take_models({"first": datasets, "a folder/second": other}, NAME, 4, null=0.97))
+    figure = depth.draw_models(
+        depth.take_models({"nano-llama": datasets, "a folder/second": other}, NAME, 4, null=0.97)
+    )
     first, second, curves = figure.axes[:3]
-    assert [axes.get_title() for axes in (first, second)] == ["first", "second"]
+    assert [axes.get_title() for axes in (first, second)] == ["nano-llama", "second"]
     assert first.images[0].get_clim() == second.images[0].get_clim()
     assert second.images[0].get_array().shape == (4, 4)
     lines = {line.get_label(): line for line in curves.lines}
+    assert lines["nano-llama"].get_color() == style.family_style("nano-llama")[0]
     assert len(lines["second"].get_xdata()) == 3 and np.allclose(lines["random bases"].get_ydata(), 0.03)
     expected = 1 - datasets["trained"].by_distance.sel(variant=NAME, k=4).mean("prompt").values[1:]
-    assert np.allclose(lines["first"].get_ydata(), expected)
+    assert np.allclose(lines["nano-llama"].get_ydata(), expected)
     dotted = [line for line in curves.lines if line.get_linestyle() == ":" and len(line.get_xdata())]
     blank = 1 - datasets["untrained"].by_distance.sel(variant=NAME, k=4).mean("prompt").values[1:]
     assert np.allclose(dotted[0].get_ydata(), blank)
-
-
-def test_a_family_keeps_its_colour_among_models(datasets):
-    models = depth.take_models({"x": datasets, "nano-llama": datasets}, NAME, 4, null=0.95)
-    curves = depth.draw_models(models).axes[2]
-    line = next(line for line in curves.lines if line.get_label() == "nano-llama")
-    assert line.get_color() == style.family_style("nano-llama")[0]
 
 
 def test_trained_and_untrained_keep_their_colours_in_every_figure(both):

@@ -2,11 +2,40 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from companion.figures import dynamics
 from coupling_lib.metrics.inference import mean_interval
-from tests.companion.figures.cases_dynamics import networks
+from tests.companion.figures import made
 
+
+def make_dynamics(seed, count=5):
+    sizes = {"prompt": count, "block": 6, "level": 7, "start": 7, "direction": 3, "reading": 5, "rank": 4}
+    drawn = {
+        "carried_cosine": ("prompt start level", -1, 1),
+        "carried_norm_ratio": ("prompt start level", 0.05, 1),
+        "null_cosine": ("prompt level", -0.1, 0.1),
+        "null_norm_ratio": ("prompt level", 0.1, 1),
+        "null_cosine_error": ("prompt level", 0.003, 0.003),
+        "end_cosine": ("prompt reading", -1, 1),
+        "end_norm_ratio": ("prompt reading", 0.01, 1),
+        "linear_norm_ratio": ("prompt block", 1e-4, 0.1),
+        "contribution": ("prompt level", 0, 1),
+        "left_right_cosine": ("prompt block rank", -1, 1),
+    } | {f"growth_{kind}": ("prompt level direction", -3, 3) for kind in dynamics.GROWTH}
+    readings = ["embedding", "product", "released", "product with final norm", "affine"]
+    ds = made.made(seed, sizes, drawn, block=range(6), level=range(7), reading=readings).assign_attrs(width=24)
+    later = ds.level > xr.DataArray(range(7), dims="start")
+    carried = {name: ds[name].where(later) for name in ("carried_cosine", "carried_norm_ratio")}
+    return ds.assign(carried | {"contribution": ds.contribution / ds.contribution.sum("level")})
+
+
+def networks(n, make=make_dynamics):
+    """A single network has seen a single prompt."""
+    return made.networks(n, lambda seed: make(seed, 1 if n == 1 else 5))
+
+
+CASES = {"draw_carried lengths": (dynamics.draw_carried, lambda n: dynamics.take_carried(networks(n), "norm ratio"))}
 BOTH = networks(2)
 TRAINED = BOTH.sel(network="trained")
 

@@ -1,5 +1,10 @@
 """Figures of emergence: what is drawn is what was measured, and step 0 stands apart."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -9,15 +14,79 @@ from companion.figures import emergence, style
 from companion.figures.show import frame
 from companion.tables.effects import OtherRuns
 from coupling_lib.metrics.inference import mean_interval
-from tests.companion.figures.cases_emergence import NAME, K
-from tests.companion.figures.trajectory_cases import STEPS, make_emergence
+from tests.companion.figures.made import make_depth
+from tests.companion.figures.test_trajectories import make_trajectories
+
+NAME, K, STEPS = "normalized_miscoupling", 4, (0, 10, 100, 1000)
+
+
+def make_emergence(n_blocks: int = 6) -> xr.Dataset:
+    """Coupling that is most at the third step, a null of 0.05, a falling loss; trajectories may be of more blocks."""
+    parts = []
+    for seed, strength in enumerate((0.06, 0.06, 0.6, 0.3)):
+        paths = make_trajectories(seed, n_blocks)
+        names = ["norm", "line_shape_score", "expodistance", "window_line_shape_score", "window_expodistance"]
+        depth = make_depth(strength, seed).drop_vars(["matrix", "by_distance", "variant", "distance"])
+        parts.append(
+            depth.merge(paths[names]).assign(null=("k", [0.95 - 0.001 * seed] * 2), null_error=("k", [1e-5] * 2))
+        )
+    ds = xr.concat(parts, dim="step").assign_coords(step=list(STEPS))
+    # Nine tenths of the coupling are of shared directions.
+    shared = {"shared_normalized_miscoupling": 0.1 + 0.9 * ds[NAME], "shared_null": ds["null"]}
+    ds = ds.assign(shared | {"progress": ("step", [7.0, 6.0, 5.0, 4.0])})
+    return ds.assign_attrs(window=3, progress_label="validation loss (nats per token)")
+
+
+TAKE: dict[str, Callable[[xr.Dataset], xr.Dataset | xr.DataArray]] = {
+    "draw_coupling": partial(emergence.take_coupling, variant=NAME, k=K),
+    "draw_locality": partial(emergence.take_locality, variant=NAME, k=K),
+    "draw_graphs": partial(emergence.take_graphs, variant=NAME, k=K),
+    "draw_scores": emergence.take_scores,
+    "draw_profiles": emergence.take_profiles,
+}
+MEASURED = make_emergence()
+MEASUREMENTS = {
+    "": MEASURED,
+    "two steps": MEASURED.isel(step=[0, 3]),
+    "no step 0": MEASURED.isel(step=[1, 2, 3]),
+    "one prompt": MEASURED.isel(prompt=[0]),
+    "whole Jacobians alone": MEASURED.drop_vars(["shared_normalized_miscoupling", "shared_null"]),
+    "nothing known": MEASURED.assign(progress=MEASURED.progress * float("nan")).assign_attrs(progress_label=""),
+    "no score": MEASURED.assign(
+        {name: MEASURED[name] * float("nan") for name in ("expodistance", "window_expodistance")}
+    ),
+}
+
+
+def _make(name: str, case: str, n: int) -> xr.Dataset | xr.DataArray:
+    return TAKE[name](MEASUREMENTS[case])
+
+
+WIDE = make_emergence(n_blocks=7)
+MODELS = {"pythia-12b": MEASURED, "a/small-one": MEASURED.isel(step=[1, 3]), "pythia-70m": MEASURED.isel(prompt=[0])}
+
+
+def _models(n: int) -> dict[str, xr.Dataset]:
+    return emergence.take_models(dict(list(MODELS.items())[:n]), NAME, K)
+
+
+CASES = {
+    f"{name} {case}".rstrip(): (getattr(emergence, name), partial(_make, name, case))
+    for name in TAKE
+    for case in MEASUREMENTS
+    if case
+} | {
+    "draw_models": (emergence.draw_models, _models),
+    "draw_scores five windows": (emergence.draw_scores, lambda n: emergence.take_scores(WIDE, range(1, 6))),
+}
+
 
 OFF = ~np.eye(6, dtype=bool)
 
 
 @pytest.fixture(scope="module")
 def measured():
-    return make_emergence()
+    return MEASURED
 
 
 def test_coupling_is_the_mean_over_pairs_with_a_mean_interval_over_prompts(measured):

@@ -1,7 +1,7 @@
 """What is special: figures of many models, of one prompt, with gaps, marks and long names. `test_lifted` has the rest.
 
-Each module beside this one whose name begins with `cases_` has `CASES`: by the name of a `draw_...` function (and a
-word, where it has several) the function, what makes its data from a number of networks, and its options, if any.
+A test beside this one may have `CASES`: by the name of a `draw_...` function (and a word, where it has several) the
+function, what makes its data from a number of networks, which may change nothing, and its options, if any.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import tests.companion.figures
 from companion.figures import show
 from tests.companion.figures.drawn import assert_good_pictures
 
-ROOM = tests.companion.figures
+NAMES = [found.name for found in pkgutil.iter_modules(tests.companion.figures.__path__)]
+TESTS = {name: import_module(f"tests.companion.figures.{name}") for name in NAMES if name != "test_every_figure"}
 CASES = {
-    f"{found.name.removeprefix('cases_')}.{name}": case
-    for found in pkgutil.iter_modules(ROOM.__path__)
-    if found.name.startswith("cases_")
-    for name, case in getattr(import_module(f"{ROOM.__name__}.{found.name}"), "CASES", {}).items()
+    f"{name.removeprefix('test_')}.{case}": given
+    for name, test in TESTS.items()
+    for case, given in getattr(test, "CASES", {}).items()
 }
 
 

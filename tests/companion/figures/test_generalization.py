@@ -5,24 +5,83 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_hex
 
 from companion.figures import generalization as figures
-from companion.figures import generalization_numbers, style
+from companion.figures import generalization_numbers
 from companion.tables import correlations, generalization
 from companion.tables.generalization import SCORES
-from tests.companion.figures.cases_generalization import (
-    CHANGES,
-    LABELS,
-    RUNS,
-    VARIANTS,
-    make_board,
-    make_points,
-    make_shapes,
-    make_sign,
-    make_suite,
-    make_variants,
-)
+from companion.tables.regularised import difference_table, regularised
+from coupling_lib.metrics.statistics import width_curve
+
+VARIANTS = ("mismatch", "released_trace", "basis_vv")
+LABELS = {"one": ("coupling", "score"), "two": ("relative coupling", "minus loss")}
+
+
+def make_points(n: int = 8) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    width = np.array([768, 1024, 2048, 2560, 4096, 4096, 5120, 8192])[:n]
+    coupling = width_curve(width) + 0.003 * rng.standard_normal(n)
+    families = ["GPT-2", "Llama 2", "Llama 3", "Phi", "Gemma (v1)", "Nobody's", "Mistral", "Qwen"][:n]
+    return pd.DataFrame(
+        {
+            "model": [f"model-{i}" for i in range(n)], "family": families, "width": width, "coupling": coupling,
+            "score": 30 + 5 * rng.standard_normal(n), "how": "digitised",
+        }
+    )  # fmt: skip
+
+
+def make_suite() -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    rows = []
+    for number, (width, blocks) in enumerate([(32, 4), (32, 8), (64, 4), (64, 8), (96, 8)]):
+        for step in (32, 100, 600):
+            rows.append(
+                {
+                    "model": f"m{number}", "architecture": ("neox", "llama")[number % 2], "width": width,
+                    "blocks": blocks, "parameters": 1000 * width * blocks, "step": step, "tokens": 1024 * step,
+                    "final": step == 600, "validation_loss": (loss := 7 - np.log10(step) + 0.1 * rng.random()),
+                    "negative_loss": -loss, "accuracy": rng.random(), "coupling": rng.random(),
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def make_variants() -> pd.DataFrame:
+    rng = np.random.default_rng(2)
+    rows = [(name, k, *rng.uniform(-1, 1, 2)) for name in VARIANTS for k in ("5", "10", "tenth")]
+    table = pd.DataFrame(rows, columns=["variant", "k", "r", "r_relative"])
+    return table.assign(p_holm=[0.01, 0.2, 0.04, 0.05, 1, 0.001, 0.3, 0.02, 0.06])
+
+
+def make_board() -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    table = pd.DataFrame(20 + 60 * rng.random((7, 6)), columns=list(figures.TASKS))
+    table["average"] = table.mean(axis=1)
+    table.loc[2, "GSM8K"] = np.nan
+    table.loc[3, "ARC"] = np.nan
+    names = ["Llama 2", "Llama 2", "Phi", "Gemma (v1)", "Nobody's", "GPT-2", "Qwen"]
+    return table.assign(model=[f"b{i}" for i in range(7)], family=names, parameters_b=[7, 13, 2.7, 7, 1, 0.1, 0.5])
+
+
+def make_shapes() -> dict[str, tuple[list[float], np.ndarray]]:
+    x = np.linspace(0.2, 0.9, 9)
+    return {"one": (list(x), 3 * x - 1), "two": (list(x[::-1]), np.exp(2 * x[::-1]))}
+
+
+def make_sign() -> tuple[pd.DataFrame, pd.DataFrame]:
+    signs = pd.DataFrame({"step": [32, 600], "r": [0.8, -0.5], "low": [0.6, -0.7], "high": [0.9, -0.2], "models": 9})
+    table = pd.DataFrame(
+        {"model": "m", "step": [0, 32, 100, 600], "tokens": 1, "validation_loss": [7, 6, 5, 4], "c": [0, 0.3, 0.4, 0.1]}
+    )
+    return signs, table
+
+
+RUNS = regularised()
+CHANGES = difference_table(RUNS)
+CASES = {
+    "draw_suite": (figures.draw_suite, lambda n: figures.take_suite(make_suite(), "coupling"), {"marked": "m3"}),
+    "draw_leaderboard": (figures.draw_leaderboard, lambda n: figures.take_leaderboard(make_board()), {"marked": "b1"}),
+}
 
 
 def drawn_points(axes, marker: str | None = None) -> set[tuple[float, float]]:
@@ -54,13 +113,10 @@ def test_the_paper_s_points_stand_beside_the_curve_of_width_alone():
 
 
 def test_the_partial_regression_is_of_what_log_width_leaves_of_both():
-    points = make_points()
-    panel = {axes.get_title(): axes for axes in figures.draw_paper(figures.take_paper(points)).axes}["Beyond width"]
-    design = np.column_stack([np.ones(len(points)), np.log(points.width)])
-    left = [y - design @ np.linalg.lstsq(design, y, rcond=None)[0] for y in (points.coupling, points.score)]
-    found = np.array(sorted(drawn_points(panel)))
-    np.testing.assert_allclose(found, np.array(sorted(zip(*left, strict=True))), atol=1e-9)
-    assert f"$r = {np.corrcoef(*left)[0, 1]:.2f}$" in texts(panel)
+    table = figures.take_paper(make_points())
+    panel = {axes.get_title(): axes for axes in figures.draw_paper(table).axes}["Beyond width"]
+    assert drawn_points(panel) == points_of(table, "coupling_cleared", "score_cleared")
+    assert f"$r = {np.corrcoef(table.coupling_cleared, table.score_cleared)[0, 1]:.2f}$" in texts(panel)
 
 
 def test_the_sign_is_drawn_at_every_step_beside_all_checkpoints():
@@ -208,14 +264,6 @@ def test_the_leaderboard_draws_the_scores_there_are_and_rings_one_model():
     assert texts(panels["GSM8K and the rest"]) == [f"$R^2 = {r_squared:.2f}$"]
     found = generalization_numbers.of_tasks(board)
     assert found["gsm8k-models"] == 5 and found["gsm8k-r-squared"] == pytest.approx(r_squared)
-
-
-def test_the_text_of_a_figure_takes_the_ink_of_its_theme():
-    for theme in ("light", "dark"):
-        with style.theme(theme):
-            axes = figures.draw_shapes(figures.take_shapes(make_shapes()), LABELS).axes[0]
-            ink = style.colour("text")
-        assert to_hex(axes.lines[0].get_color()) == ink
 
 
 def test_models_measured_here_are_named_and_the_others_counted():

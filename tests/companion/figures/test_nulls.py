@@ -16,7 +16,12 @@ from coupling_lib.metrics.inference import mean_interval
 from coupling_lib.metrics.statistics import width_curve
 from coupling_lib.metrics.summaries import side_by_side
 from coupling_lib.metrics.variants import VARIANTS
-from tests.companion.figures.cases_nulls import POINTS
+
+POINTS = pd.DataFrame({"model": ["a", "b", "c"], "width": [64, 1024, 4096], "coupling": [0.6, 0.9, 0.95]})
+
+
+CASES = {"draw_figure_1a of digitised points alone": (nulls.draw_figure_1a, lambda n: nulls.take_figure_1a({}, POINTS))}
+
 
 TEXTS = ["It was the best of times", "What is the capital of France?", "it was the worst of times, it was"]
 K = 4

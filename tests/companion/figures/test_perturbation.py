@@ -5,8 +5,19 @@ import pytest
 
 from companion.figures import perturbation
 from coupling_lib.metrics.inference import mean_interval
-from tests.companion.figures.cases_dynamics import networks
-from tests.companion.figures.linear_cases import make_perturbation
+from tests.companion.figures import made
+from tests.companion.figures.test_dynamics import networks
+
+
+def make_perturbation(seed, count=5):
+    sizes = {"prompt": count, "carrier": 3, "noise": 2, "draw": 4, "level": 7}
+    drawn = {
+        "cosine": ("prompt carrier noise draw level", 0, 1),
+        "amplification": ("prompt carrier noise draw level", 1, 20),
+        "linear_error": ("prompt noise draw level", 0.01, 1),
+    }
+    return made.made(seed, sizes, drawn, carrier=["network", "linear", "random"], noise=[0.1, 1.0], level=range(7))
+
 
 BOTH = networks(2, make_perturbation)
 TRAINED = BOTH.sel(network="trained")
@@ -27,11 +38,6 @@ def test_first_and_last_are_the_ends_of_the_blocks_not_the_embedding():
     labels = [line.get_label() for line in axes.lines]
     drawn = axes.lines[labels.index("last block, network")].get_ydata()
     np.testing.assert_allclose(drawn, TRAINED.cosine.values[:, 0, :, :, 6].mean(axis=(0, 2)))
-
-
-def test_depth_marks_the_first_and_the_last_block():
-    axes = perturbation.draw_depth(perturbation.take_depth(BOTH)).axes[0]
-    assert axes.lines[0].get_markevery() == [1, 6] and list(axes.lines[0].get_xdata()) == list(range(7))
 
 
 def test_errors_are_those_after_the_last_block_and_amplification_that_of_the_smallest_noise():

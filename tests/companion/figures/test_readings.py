@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import tiny
@@ -15,11 +16,49 @@ from companion.figures import readings, style
 from companion.figures.show import frame
 from coupling_lib.metrics.variants import VARIANTS
 
-from .cases_readings import NETWORKS, make_agreement, make_by_block, make_choices, make_means
+NETWORKS = ["untrained", "trained"]
 
 
-def test_each_variant_has_a_panel_of_its_own_with_both_networks_and_their_nulls():
-    means = make_means()
+def make_agreement() -> xr.Dataset:
+    rng = np.random.default_rng(1)
+    values = np.corrcoef(rng.standard_normal((len(VARIANTS), 12)))
+    names = list(VARIANTS)
+    parts = {"mean": values, "low": values - 0.05, "high": values + 0.05}
+    coords = {"variant": names, "other": names}
+    return xr.Dataset({k: (("variant", "other"), v) for k, v in parts.items()}, coords, attrs={"k": 10})
+
+
+def make_choices(n: int = 2) -> pd.DataFrame:
+    rows = [
+        (point, reading, "released_norm", network, value + 0.1 * i, value, value + 0.2, 0.05 + 0.01 * i, 1e-5)
+        for point, reading, value in (
+            ("coupling", "−m", -0.9),
+            ("coupling", "1 − m", 0.1),
+            ("last block", "its own", 0.2),
+        )
+        for i, network in enumerate(NETWORKS[:n])
+    ]
+    columns = ["point", "reading", "variant", "network", "coupling", "low", "high", "null", "null_error"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Both boundaries of the last block of two small networks."""
+    networks = {name: cl.wrap_model(tiny.llama(seed), tiny.tokenizer()) for seed, name in enumerate(NETWORKS)}
+    return {
+        at: {name: cl.measure_depth(one, tiny.TEXT, ks=(4, 8), boundary=at) for name, one in networks.items()}
+        for at in ("block", "hidden_states")
+    }
+
+
+@pytest.fixture(scope="module")
+def nulls(measured):
+    return {name: cl.null_of(ds, n_samples=20) for name, ds in measured["block"].items()}
+
+
+def test_each_variant_has_a_panel_of_its_own_with_both_networks_and_their_nulls(measured, nulls):
+    means = readings.take_values(measured["block"], nulls)
     panels = [axes for axes in readings.draw_values(means).axes if axes.get_title(loc="left")]
     assert [axes.get_title(loc="left") for axes in panels] == list(VARIANTS)
     chosen = means.sel(variant="released_trace")
@@ -28,12 +67,12 @@ def test_each_variant_has_a_panel_of_its_own_with_both_networks_and_their_nulls(
         assert any(np.array_equal(line, wanted) for line in drawn)
 
 
-def test_beyond_chance_shows_shares_in_per_cent_with_intervals_and_the_other_ks_small():
-    means = make_means()
+def test_beyond_chance_shows_shares_in_per_cent_with_intervals_and_the_other_ks_small(measured, nulls):
+    means = readings.take_beyond_chance(measured["block"], 4, nulls)
     axes = readings.draw_beyond_chance(means).axes[0]
     trained = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 17][1]
-    np.testing.assert_allclose(trained.get_xdata(), 100 * means.share.sel(network="trained", k=10))
-    assert sum(line.get_marker() == "." for line in axes.lines) == 2 * 2
+    np.testing.assert_allclose(trained.get_xdata(), 100 * means.share.sel(network="trained", k=4))
+    assert sum(line.get_marker() == "." for line in axes.lines) == 2  # one other K of two networks
     assert [label.get_text() for label in axes.get_yticklabels()] == list(VARIANTS)
 
 
@@ -67,54 +106,12 @@ def test_choices_show_each_value_its_interval_its_chance_and_its_number():
     np.testing.assert_allclose(sorted(ticks), sorted(choices.null))
 
 
-def test_boundaries_are_told_apart_by_line_and_networks_by_colour():
-    by_block = make_by_block()
-    axes = readings.draw_boundaries(by_block).axes[0]
-    lines = {line.get_label(): line for line in axes.lines}
-    own, after = lines["trained, the block's own output"], lines["trained, after the final norm"]
-    np.testing.assert_allclose(own.get_ydata(), by_block["mean"].sel(network="trained", boundary="block"))
-    assert own.get_color() == after.get_color() == style.colour(style.TRAINED)
-    assert own.get_linestyle() != after.get_linestyle()
-    np.testing.assert_allclose(lines["random bases"].get_ydata(), 0.05)
-
-
 def test_a_number_is_shortened_without_losing_its_sign_or_showing_a_negative_zero():
     names = ["a", "b", "c", "d", "e", "f"]
     values = np.tile((1, 0.999, 0.256, -0.256, -0.001, -1), (6, 1))
     agreement = xr.Dataset({"mean": (("variant", "other"), values)}, {"variant": names, "other": names}, {"k": 4})
     texts = [text.get_text() for text in cells_of(readings.draw_agreement(agreement), 6)]
     assert texts == 6 * ["1", "1", ".26", "−.26", ".00", "−1"]
-
-
-@pytest.fixture(scope="module")
-def measured():
-    """Both boundaries of the last block of two small networks."""
-    networks = {name: cl.wrap_model(tiny.llama(seed), tiny.tokenizer()) for seed, name in enumerate(NETWORKS[:2])}
-    return {
-        at: {name: cl.measure_depth(one, tiny.TEXT, ks=(4, 8), boundary=at) for name, one in networks.items()}
-        for at in ("block", "hidden_states")
-    }
-
-
-@pytest.fixture(scope="module")
-def nulls(measured):
-    return {name: cl.null_of(ds, n_samples=20) for name, ds in measured["block"].items()}
-
-
-def pair_means(ds, variant, k):
-    """Each prompt's mean over pairs of different blocks, written out."""
-    values = ds[variant].sel(k=k).values
-    return np.array([np.mean([one[i, j] for i in range(3) for j in range(3) if i != j]) for one in values])
-
-
-def test_values_have_a_line_per_network_variant_and_k(measured, nulls):
-    networks = measured["block"]
-    table = frame(readings.take_values(networks, nulls)).set_index(["network", "variant", "k"])
-    assert len(table) == 2 * 17 * 2
-    row = table.loc["trained", "mismatch", 8]
-    wanted, chance = pair_means(networks["trained"], "mismatch", 8), nulls["trained"].sel(variant="mismatch", k=8).value
-    assert row["mean"] == pytest.approx(wanted.mean()) and row["null"] == pytest.approx(chance.mean().item())
-    assert row.share == pytest.approx(np.mean((row["null"] - wanted) / row["null"]), rel=1e-5)
 
 
 def test_agreement_is_that_of_the_trained_network_for_each_ordered_pair_of_variants(measured):
@@ -127,6 +124,13 @@ def test_agreement_is_that_of_the_trained_network_for_each_ordered_pair_of_varia
 
 def test_boundaries_count_blocks_from_one_and_stand_beside_the_trained_networks_null(measured, nulls):
     by_block = readings.take_boundaries(measured, k=4, nulls=nulls)
+    axes = readings.draw_boundaries(by_block).axes[0]
+    lines = {line.get_label(): line for line in axes.lines}
+    own, after = lines["trained, the block's own output"], lines["trained, after the final norm"]
+    np.testing.assert_allclose(own.get_ydata(), by_block["mean"].sel(network="trained", boundary="block"))
+    assert own.get_color() == after.get_color() == style.colour(style.TRAINED)
+    assert own.get_linestyle() != after.get_linestyle()
+    np.testing.assert_allclose(axes.lines[-1].get_ydata(), 1 - by_block.null)
     table = frame(by_block)
     assert sorted(set(table.block)) == [1, 2, 3]
     row = table[(table.boundary == "hidden_states") & (table.network == "trained") & (table.block == 3)]

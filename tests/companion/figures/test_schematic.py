@@ -6,7 +6,6 @@ import numpy as np
 from matplotlib.patches import FancyArrowPatch
 
 from companion.figures import schematic, style
-from companion.figures.show import frame
 
 
 def matrices():
@@ -42,11 +41,3 @@ def test_every_kind_of_coupling_compares_two_jacobians_that_run_upwards_and_neve
         assert measured != used
         for start, end, block in (measured, used):
             assert start <= end and block in (0, 1, 2)
-
-
-def test_table_holds_every_entry_of_every_matrix():
-    table, parts = frame(schematic.take_construction()), matrices()
-    # One line per row, its columns side by side.
-    entries = table.filter(regex=r"^entry_\d+$")
-    assert entries.notna().to_numpy().sum() == sum(matrix.size for matrix in parts.values())
-    assert table[(table.matrix == "J1") & (table.row == 2)].entry_3.item() == parts["J1"][1, 2]

@@ -6,7 +6,42 @@ import pytest
 from companion.figures import spectra, style, take
 from companion.figures.show import frame
 from coupling_lib.metrics.inference import mean_interval
-from tests.companion.figures.cases_spectra import both, fits, nulls
+from tests.companion.figures.made import made, networks
+
+
+def both(n=2, count=5):
+    sizes = {"prompt": count, "block": 6, "rank": 12, "whole": 2, "index": 24}
+    drawn = {
+        "singular_values": ("prompt block rank", 0.1, 2),
+        "spectrum": ("prompt whole index", 1e-3, 2),
+        "stable_rank": ("prompt block", 2, 9),
+        "left_right_alignment": ("prompt block", 0, 1),
+        "exchanged_miscoupling": ("prompt block", 0.5, 1),
+        "decay_exponent": ("prompt whole", 0, 1),
+    }
+
+    def make(seed):
+        ds = made(seed, sizes, drawn, block=range(6), whole=[0, 4])
+        falling = {name: (1 + seed) * -np.sort(-ds[name]) for name in ("singular_values", "spectrum")}
+        return ds.assign({name: (ds[name].dims, values) for name, values in falling.items()})
+
+    return networks(n, make)
+
+
+def fits(n=2, count=5):
+    drawn = dict.fromkeys(("slope", "intercept", "r_squared"), ("prompt", 0, 1))
+    return networks(n, lambda seed: made(seed, {"prompt": count}, drawn).assign_attrs(first_block=2))
+
+
+def nulls(n=2):
+    drawn = {"exchanged_miscoupling": ("sample block", 0.9, 1)}
+    sizes = {"prompt": 0, "sample": 7, "block": 6}
+    return networks(n, lambda seed: made(seed, sizes, drawn).drop_vars("prompt").assign(left_right_alignment=0.16))
+
+
+CASES = {
+    "draw_inverse of one prompt": (spectra.draw_inverse, lambda n: spectra.take_inverse(both(n, 1), fits(n, 1))),
+}
 
 
 def test_top_values_are_medians_per_rank_with_the_first_ten_in_the_networks_colour():

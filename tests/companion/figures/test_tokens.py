@@ -5,11 +5,71 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
+import xarray as xr
 
 from companion.figures import tokens
 from companion.figures.show import frame
 from coupling_lib.errors import ParameterError
-from tests.companion.figures.cases_tokens import FULL, NAME, NULLS, K, comparisons, make_tokens, networks
+from tests.companion.figures import made
+
+NAME = "normalized_miscoupling"
+K, FULL, TOKENS = 3, 4, 5
+TEXTS = [["What", " is", "$", "\n"], ["It", " was", " unbelievable", "", ""]]
+
+
+def make_tokens(strength: float, kind: str = "self", other: int = 3, seed: int = 0, texts: bool = True) -> xr.Dataset:
+    """A comparison of two prompts, the first of 4 tokens and the second of 3, filled up to 5."""
+    rng = np.random.default_rng(seed)
+    count = np.array([FULL, 3])
+    there = np.arange(TOKENS) < count[:, None]
+    pairs = there[:, :, None] & there[:, None, :]
+    values = np.where(pairs, 1 - strength + 0.02 * rng.standard_normal(pairs.shape), np.nan)
+    matrix = np.where(pairs[0][..., None, None], rng.standard_normal((TOKENS, TOKENS, K, K)), np.nan)
+    singular_values = np.sort(rng.uniform(1, 3, (2, TOKENS, K)))[..., ::-1]
+    words = np.array([[*TEXTS[0], ""], TEXTS[1]]) if texts else np.full((2, TOKENS), "")
+    both = ("prompt", "token_1")
+    return xr.Dataset(
+        {
+            NAME: (("prompt", "token_1", "token_2"), values),
+            "matrix": (("token_1", "token_2", "row", "column"), matrix),
+            "singular_values": ((*both, "rank"), np.where(there[..., None], singular_values, np.nan)),
+            "position": (both, np.where(there, np.arange(TOKENS) + 6, -1)),
+            "text": (both, words),
+            "fixed_text": (("prompt",), [" is" if texts else "", "It"]),
+            "fixed_position": (("prompt",), [-1 if kind == "self" else 1, 0]),
+        },
+        coords={"prompt": ["a", "b"]},
+        attrs={"kind": kind, "block": 2, "other": other, "k": K},
+    )
+
+
+def networks(n: int = 2, **changes) -> xr.Dataset:
+    """A comparison in several networks, the trained one more coupled than the others."""
+    strengths = (0.05, 0.3, 0.1)
+    return made.networks(n, lambda place: make_tokens(strengths[place], seed=place + 1, **changes))
+
+
+def comparisons(n: int = 2, pair_other: int = 3) -> dict[str, xr.Dataset]:
+    """Every kind of comparison, between two blocks and within one."""
+    return {f"{kind} 3-{o + 1}": networks(n, kind=kind, other=o) for o in (pair_other, 2) for kind in tokens.KIND_NAMES}
+
+
+NULL = {"value": ("jacobian", [0.94, 0.96]), "error": ("jacobian", [1e-5, 3e-5])}
+DRAWN = {"draws": (("sample", "jacobian"), np.linspace(0.9, 1.0, 102).reshape(51, 2))}
+NULLS = {name: xr.Dataset(NULL | DRAWN) for name in comparisons()}
+CHANCE = 0.95
+
+CASES = {
+    "draw_grid": (tokens.draw_grid, lambda n: tokens.take_grid(networks(n), NAME, CHANCE)),
+    "draw_grid of one block": (
+        tokens.draw_grid, lambda n: tokens.take_grid(networks(n, other=2, kind="input"), NAME, CHANCE),
+    ),
+    "draw_grid without tokenizer": (
+        tokens.draw_grid, lambda n: tokens.take_grid(networks(n, kind="output", texts=False), NAME, CHANCE),
+    ),
+    "draw_summary": (tokens.draw_summary, lambda n: tokens.take_summary(comparisons(n), NAME, NULLS)),
+    "draw_summary of one block": (tokens.draw_summary, lambda n: tokens.take_summary(comparisons(n, 2), NAME, NULLS)),
+}  # fmt: skip
 
 
 def pairs_of(ds, network, prompt, count):
@@ -50,6 +110,12 @@ def test_grids_show_matrices_relative_to_the_rows_jacobian_beside_their_mismatch
     assert grid.shape == (FULL * (K + 1) - 1,) * 2
     assert np.allclose(grid[4:7, 8:11], expected)
     assert np.allclose(map_, data[NAME].values[0, :FULL, :FULL])
+    table = frame(tokens.take_grid(both, NAME, 0.95))
+    entries = table[table["row"].notna()]
+    assert len(entries) == 2 * FULL * FULL * K and list(entries.columns[-2:]) == ["entry_2", "entry_3"]
+    chosen = table[(table.network == "trained") & (table.token_jacobian == 8) & (table.token_vectors == 9)]
+    assert chosen.mismatch.dropna().item() == pytest.approx(data[NAME].values[0, 1, 2])
+    assert chosen[chosen["row"] == 2].entry_1.item() == pytest.approx(expected[1, 0])
 
 
 @pytest.mark.parametrize(("other", "masked"), [(3, 0), (2, FULL)])
@@ -73,22 +139,6 @@ def test_coupling_of_a_prompt_is_the_mean_over_its_pairs_of_different_tokens():
         for prompt, count in enumerate((FULL, 3)):
             expected = np.mean(pairs_of(found[name], "trained", prompt, count))
             assert taken.sel(comparison=name)[prompt] == pytest.approx(expected)
-
-
-def test_tables_hold_what_the_figures_show():
-    both = networks()
-    table = frame(tokens.take_grid(both, NAME, 0.95))
-    entries = table[table["row"].notna()]
-    assert len(entries) == 2 * FULL * FULL * K and list(entries.columns[-2:]) == ["entry_2", "entry_3"]
-    data = both.sel(network="trained")
-    chosen = table[(table.network == "trained") & (table.token_jacobian == 8) & (table.token_vectors == 9)]
-    assert chosen.mismatch.dropna().item() == pytest.approx(data[NAME].values[0, 1, 2])
-    expected = abs(data.matrix.values[1, 2, 1, 0]) / data.singular_values.values[0, 1, 0]
-    assert chosen[chosen["row"] == 2].entry_1.item() == pytest.approx(expected)
-    summary = tokens.take_summary(comparisons(), NAME, NULLS)
-    assert len(frame(summary).coupling.dropna()) == 2 * 6 * 2
-    assert set(summary.kind.values) == {"self", "fixed input", "fixed output"}
-    assert set(summary.blocks.values) == {"blocks 3 and 4", "block 3"}
 
 
 def test_summary_holds_means_intervals_and_the_null_and_names_them_for_the_book():
@@ -117,6 +167,9 @@ def test_summary_draws_every_prompt_the_mean_and_the_spread_of_single_random_pai
     assert np.allclose(dots[3:], trained)
     shade = left.collections[-1].get_paths()[0].get_extents()
     assert (shade.y0, shade.y1) == pytest.approx((0.0025, 0.0975))
+    assert len(frame(summary).coupling.dropna()) == 2 * 6 * 2
+    assert set(summary.kind.values) == {"self", "fixed input", "fixed output"}
+    assert set(summary.blocks.values) == {"blocks 3 and 4", "block 3"}
     assert "random bases ± 0.00002" in left.get_legend_handles_labels()[1]
     null = summary.sel(comparison="self 3-4")
     found = [null.random_bases, null.random_bases_low, null.random_bases_high]

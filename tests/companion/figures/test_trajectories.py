@@ -7,8 +7,72 @@ from matplotlib.colors import to_hex
 from companion.figures import style, trajectories
 from companion.figures.show import frame
 from coupling_lib.metrics.summaries import side_by_side
-from tests.companion.figures.cases_trajectories import ENTROPIES, PATHS, both, models, states, unlike
 from tests.companion.figures.drawn import assert_text_inside
+from tests.companion.figures.made import made, names
+
+PATHS, ENTROPIES = ("path", "path_share", "path_token"), ("entropy", "entropy_normed")
+
+
+def make_trajectories(seed, n_blocks=6, width=3, n_prompts=5):
+    windows = n_blocks - width + 1
+    sizes = {"prompt": n_prompts, "level": n_blocks + 1, "block": n_blocks, "centre": windows}
+    sizes |= {"states": 4, "reading": 3, "position": 4, "component": 2}
+    drawn = (
+        dict.fromkeys(trajectories.SCORES, ("prompt", 0.5, 3))
+        | dict.fromkeys(("norm", *ENTROPIES), ("prompt level", 0.5, 3))
+        | dict.fromkeys(("window_line_shape_score", "window_expodistance"), ("prompt centre", 0.5, 3))
+        | {"step_length": ("prompt block", 0.5, 3), "readings": ("prompt states reading", 0.5, 3)}
+        | {"path": ("level position component", -2, 2)}
+    )
+    places = {"level": range(n_blocks + 1), "block": range(n_blocks), "centre": np.arange(windows) + width // 2}
+    conventions = ["default", "without embedding", "normed end", "both"]
+    ds = made(seed, sizes, drawn, **places, states=conventions, reading=list(trajectories.SCORES))
+    ds = ds.assign(path_share=("component", [0.5, 0.25]), path_token=("position", ["It", " was", " the", " best"]))
+    return ds.assign_attrs(window=width, entropy_missing="")
+
+
+def states(n=2, without=()):
+    return {name: make_trajectories(seed).drop_vars(without) for seed, name in enumerate(names(n), start=1)}
+
+
+def both(n=2, **how):
+    return side_by_side(**states(n, **how))
+
+
+def models(n, **changes):
+    """Several models, the second and third with long names."""
+    names = ["organisation/model", *(f"organisation/a-model-with-a-long-name-{i}" for i in range(n - 1))]
+    return {name: {state: ds.assign(**changes) for state, ds in states().items()} for name in names}
+
+
+def unlike(n):
+    """Models of which the first is deeper and gives no next token, and the last is the only one in the registry."""
+    found = models(n) | {"nano-llama": states()}
+    deep = {name: make_trajectories(i, n_blocks=12, width=5) for i, name in enumerate(("untrained", "trained"))}
+    bare = {name: ds.drop_vars(ENTROPIES).assign_attrs(entropy_missing="no head") for name, ds in deep.items()}
+    return found | {next(iter(found)): bare}
+
+
+def no_growth(n):
+    expodistance = make_trajectories(1).expodistance
+    return trajectories.take_scores(models(n, expodistance=expodistance * float("nan")))
+
+
+CASES = {
+    "draw_scores of many": (trajectories.draw_scores, lambda n: trajectories.take_scores(models(n + 4))),
+    "draw_scores without growth": (trajectories.draw_scores, no_growth),
+    "draw_profiles with a line": (trajectories.draw_profiles, lambda n: trajectories.take_profiles(both(n), turn=-1)),
+    "draw_profiles without entropy": (
+        trajectories.draw_profiles,
+        lambda n: trajectories.take_profiles(both(n, without=ENTROPIES)),
+    ),
+    "draw_profiles of one prompt": (
+        trajectories.draw_profiles,
+        lambda n: trajectories.take_profiles(both(n).isel(prompt=[0])),
+    ),
+    "draw_profiles of models": (trajectories.draw_profiles, lambda n: trajectories.take_profiles(unlike(n + 1), -1)),
+    "draw_paths of models": (trajectories.draw_paths, lambda n: trajectories.take_paths(unlike(n + 1))),
+}
 
 
 def scores():
@@ -47,12 +111,6 @@ def test_a_score_that_no_prompt_has_is_said_not_to_exist():
         "does not exist:\nno net growth"
     ]
     assert np.isnan(trajectories.take_summary(given).loc["model", "trained", "expodistance"]).all()
-
-
-def test_names_of_many_models_stand_upright_and_are_cut_where_they_are_long():
-    labels = trajectories.draw_scores(trajectories.take_scores(models(3))).axes[0].get_xticklabels()
-    assert [label.get_text() for label in labels] == ["model", "a-model-with-a-lo…", "a-model-with-a-lo…"]
-    assert {label.get_rotation() for label in labels} == {90}
 
 
 def test_the_reference_of_unrelated_steps_is_the_root_of_the_depth():

@@ -7,7 +7,7 @@ import scipy.stats
 from companion.tables import vit_grid
 from companion.tables.vit_grid import Reading
 from coupling_lib.errors import ParameterError
-from tests.companion.figures.cases_vision import GRID, RATES, STATED
+from tests.companion.figures.test_vision import GRID, RATES, STATED
 
 CLASS = Reading("class")
 
