@@ -42,9 +42,9 @@ POST_NORM = [
     (Family("mpnet", "MPNetConfig", BASE, model="MPNetModel"), ("attention.attn.o", "output.dense")),
     (Family("distilbert", "DistilBertConfig", DISTILBERT, model="DistilBertModel"), ("attention.out_lin", "ffn.lin2")),
     (Family("openai-gpt", "OpenAIGPTConfig", GPT, model="OpenAIGPTModel"), ("attn.c_proj", "mlp.c_proj")),
-    (Family("opt-350m", "OPTConfig", OPT_350M, narrow=True), ("self_attn.out_proj", "fc2")),
+    (Family("opt-350m", "OPTConfig", OPT_350M), ("self_attn.out_proj", "fc2")),
     # Its block does not end in a norm: what it adds to is its normalised input, so that it lets nothing through either.
-    (Family("bloom-after", "BloomConfig", BLOOM_AFTER, narrow=True), ("self_attention.dense", "mlp.dense_4h_to_h")),
+    (Family("bloom-after", "BloomConfig", BLOOM_AFTER), ("self_attention.dense", "mlp.dense_4h_to_h")),
 ]
 PRE_NORM = [
     Family("roberta-prelayernorm", "RobertaPreLayerNormConfig", BASE, model="RobertaPreLayerNormModel"),
