@@ -134,7 +134,8 @@ def test_the_branch_is_the_sum_of_what_the_sub_layers_add(family, ends):
         for pair in ((-1, -1), (5, 5), (4, 8)):
             wanted = brute_force_jacobian(model.hf, model.blocks.modules[block], {"input_ids": IDS}, *pair, ends)
             J = trace.jacobian(block, *pair, boundary="branch")
-            assert relative_error(J.dense(), wanted) < (1e-6 if family.narrow else 1e-10)
+            # OPT and BLOOM cast to float32 inside.
+            assert relative_error(J.dense(), wanted) < (1e-10 if family.model else 1e-6)
     lazy, V = trace.jacobian(2, boundary="branch"), torch.randn(32, 3, dtype=torch.float64)
     formed = trace.jacobian(2, boundary="branch").dense()
     torch.testing.assert_close(lazy @ V, formed @ V)
