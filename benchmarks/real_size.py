@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import os
 import subprocess
 import sys
@@ -141,8 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
     config = SHAPES[given.shape](**{"blocks": given.blocks} if given.blocks else {})
     parameters = {"precision": given.precision} | ({"memory": given.memory} if given.memory else {})
     result = run(config, parameters, given.threads, given.size, given.checkpoint)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    machine.write(given.out, result)
     print(
         f"{result['seconds'] / 60:.1f} min, {result['peak_own'] / 1e9:.1f} GB of memory at most, "
         f"{result['fraction_of_peak']:.0%} of the matrix peak; written to {given.out}"

@@ -32,7 +32,7 @@ from tqdm import tqdm
 from transformers import ViTForImageClassification
 
 from companion.tables.vit_grid import NAMED_RATES, SEEDED_DECAY
-from companion.training import run_files, vit
+from companion.training import vit
 from companion.training.vit import VitRecipe
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import images
@@ -43,7 +43,7 @@ from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.statistics import bootstrap_interval
 from coupling_lib.metrics.variants import VARIANTS, different_pairs
 from coupling_lib.models.load import wrap_model
-from coupling_lib.provenance import versions
+from coupling_lib.provenance import processor, versions
 from coupling_lib.svd.triplets import IllDefinedSubspaceWarning
 
 WEIGHT_DECAYS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2)
@@ -109,7 +109,7 @@ def measured_line(recipe: VitRecipe, data: LabelledImages, folder: Path, n_image
         "measuring_seconds": round(time.monotonic() - began, 1),
         "images": n_images,
         **values,
-        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else run_files.processor(),
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else processor(),
         "threads": torch.get_num_threads(),
         "versions": versions(),
     }
