@@ -17,10 +17,9 @@ from coupling_lib import paths
 
 def in_a_fork(module, *words, memory_kept=False):
     """What `child.record` gives, without a fresh Python for each record: here no figure counts."""
-    code = f"import runpy, sys; sys.argv = {[module, *map(str, words)]}; "
-    ended = forked.run(
-        f"{code}runpy.run_module('benchmarks.{module}', run_name='__main__')", os.environ, cwd=paths.ROOT
-    )
+    code = f"import runpy, sys; sys.argv = {[module, *map(str, words)]}\n"
+    code += f"runpy.run_module('benchmarks.{module}', run_name='__main__')"
+    ended = forked.run(code, os.environ, cwd=paths.ROOT)
     return json.loads(ended.stdout.splitlines()[-1])
 
 
@@ -67,7 +66,7 @@ def test_quick_run_repeats_the_case_with_memory_kept_and_the_page_sets_both_side
     assert row[6:] == [f"{case['ratio']['total']:.1f}×", f"{kept['ratio']['total']:.1f}×"]
 
 
-def test_a_child_that_keeps_memory_is_told_so_and_others_are_not(tmp_path, monkeypatch):
+def test_a_child_is_told_whether_it_keeps_memory_and_if_it_fails_gives_no_record(tmp_path, monkeypatch):
     package = tmp_path / "benchmarks"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -76,11 +75,9 @@ def test_a_child_that_keeps_memory_is_told_so_and_others_are_not(tmp_path, monke
     monkeypatch.setattr(child.paths, "ROOT", tmp_path)
     assert child.MEMORY_KEPT.items() <= child.record("environment", memory_kept=True).items()
     assert not child.MEMORY_KEPT.keys() & child.record("environment").keys()
-
-
-def test_a_child_that_fails_is_not_taken_for_a_record():
+    (package / "failing.py").write_text("print('{}')\nraise SystemExit(1)", encoding="utf-8")
     with pytest.raises(subprocess.CalledProcessError):
-        child.record("comparison", "no such shape", 16)
+        child.record("failing")
 
 
 def test_quick_run_names_the_machine_and_measures_memory_growth_and_the_embedded_model(run):
