@@ -9,7 +9,6 @@ added is the comparison of each block with the whole sequence: once a trace, and
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +63,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args(argv)
     record = {"machine": machine.facts(), "cases": run(rounds=given.rounds)}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    paths.write_text(given.out, json.dumps(record, indent=1) + "\n")
+    machine.write(given.out, record)
     for case in record["cases"]:
         print(f"{case['shape']}: check at load {case['seconds']['load']:.3f} s, hooks add {case['added']:.1%}")
 

@@ -16,21 +16,18 @@ class Goal(NamedTuple):
     read: Callable[[dict[str, Any]], float]
 
 
-def _case(run: dict[str, Any], **wanted: str | int) -> dict[str, Any]:
-    found = [case for case in run["cases"] if wanted.items() <= case.items()]
-    if not found:
-        raise LookupError(wanted)
-    return found[0]
+def _case(run: dict[str, Any], part: str = "cases", **wanted: str | int) -> dict[str, Any]:
+    found = [case for case in run[part] if wanted.items() <= case.items()]
+    return found[0]  # of none, a LookupError
 
 
 def _speed_up(shape: str, n: int) -> Callable[[dict[str, Any]], float]:
     return lambda run: _case(run, shape=shape, n=n)["ratio"]["total"]
 
 
-def _worst(fraction: str) -> Callable[[dict[str, Any]], float]:
-    return lambda run: min(
-        _case(run, shape=shape, n=n)[fraction] for shape in ("gpt2-small", "pythia-410m") for n in (16, 64, 128)
-    )
+def _worst(kind: str) -> Callable[[dict[str, Any]], float]:
+    cases = [{"shape": shape, "n": n} for shape in ("gpt2-small", "pythia-410m") for n in (16, 64, 128)]
+    return lambda run: min(_case(run, **case)[f"{kind}fraction_of_peak"] for case in cases)
 
 
 def _flatness(run: dict[str, Any]) -> float:
@@ -39,45 +36,25 @@ def _flatness(run: dict[str, Any]) -> float:
 
 
 def _memory(run: dict[str, Any]) -> float:
-    held = [m["peak"] for m in run["memory"] if (m["shape"], m["method"]) == ("pythia-410m", "ours")]
-    if not held:
-        raise LookupError("pythia-410m")
-    return held[0] / 1e6
+    return _case(run, "memory", shape="pythia-410m", method="ours")["peak"] / 1e6
 
 
 def _difference(whose: str) -> Callable[[dict[str, Any]], float]:
-    def read(run: dict[str, Any]) -> float:
-        found = [case["agreement"][whose] for case in run["cases"] if whose in case["agreement"]]
-        if not found:
-            raise LookupError(whose)
-        return max(found)
-
-    return read
+    return lambda run: sorted(case["agreement"][whose] for case in run["cases"] if whose in case["agreement"])[-1]
 
 
 def _unformed(ratio: str) -> Callable[[dict[str, Any]], float]:
     return lambda run: _case(run, shape="llama3-8b", k=10)[ratio]
 
 
+_LEAST = "(least of all cases)"
 GOALS = (
     Goal("speed-up, d = 768, L = 12, n = 16", 12, True, "×", _speed_up("gpt2-small", 16)),
     Goal("speed-up, d = 768, L = 12, n = 64", 55, True, "×", _speed_up("gpt2-small", 64)),
     Goal("speed-up, d = 768, L = 12, n = 128", 100, True, "×", _speed_up("gpt2-small", 128)),
     Goal("speed-up, d = 1024, L = 24, n = 128", 80, True, "×", _speed_up("pythia-410m", 128)),
-    Goal(
-        "Jacobians against all their products at the matrix peak (least of all cases)",
-        0.8,
-        True,
-        "",
-        _worst("complete_fraction_of_peak"),
-    ),
-    Goal(
-        "Jacobians, fraction of the matrix peak: products that are done alone (least of all cases)",
-        0.8,
-        True,
-        "",
-        _worst("fraction_of_peak"),
-    ),
+    Goal(f"Jacobians against all their products at the matrix peak {_LEAST}", 0.8, True, "", _worst("complete_")),
+    Goal(f"Jacobians, fraction of the matrix peak: products that are done alone {_LEAST}", 0.8, True, "", _worst("")),
     Goal("Jacobians, slowest over fastest of n = 16, 64, 128 (d = 768)", 1.15, False, "", _flatness),
     Goal("memory above the weights, d = 1024", 150, False, " MB", _memory),
     Goal("a prompt of the embedded model", 0.1, False, " s", lambda run: run["embedded_prompt"]["seconds"]),

@@ -9,7 +9,6 @@ what it writes says that no GPU was measured.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,6 @@ from benchmarks import machine, other_tables, released, stages
 from benchmarks.shapes import jacobian_flop, llama3_8b, model_from, prompt_ids, small_llama
 from benchmarks.split import double_jacobian, split_jacobian
 from coupling_lib.measures.common import depth_jacobians
-from coupling_lib.svd.triplets import top_triplets_stacked
 
 _BLOCKS = 3
 
@@ -86,30 +84,16 @@ def prompt(model: cl.Model, n_tokens: int, rounds: int) -> list[dict[str, Any]]:
 
 def _once(model: cl.Model, ids: Tensor, jacobians: Callable[[cl.Trace], Tensor]) -> tuple[stages.Measured, int | None]:
     """Measure a prompt with one arithmetic for the Jacobians; also give the peak memory above what was held before."""
-    device, seconds = model.device, {}
-    base = _reset(device)
-    seconds["capture"], traced = machine.timed(lambda: cl.trace(model, ids), device)
-    seconds["jacobians"], J = machine.timed(lambda: jacobians(traced), device)
-    seconds["svd"], found = machine.timed(lambda: top_triplets_stacked(J, max(released.KS)), device)
-    seconds["pairs"], values = machine.timed(
-        lambda: cl.measure_variants(J, found.U, found.S, found.Vh, released.KS, released.READINGS), device
-    )
-    memory = _taken(device, base)
+    on_gpu = model.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    base = torch.cuda.memory_allocated() if on_gpu else 0
+    seconds, J, values = stages.ours(model, ids, jacobians=jacobians)
+    memory = torch.cuda.max_memory_allocated() - base if on_gpu else None
     # Results wait on the CPU, so that the next run's memory is its own.
     kept = {name: value.cpu() for name, value in values.items()}
     return stages.Measured(seconds | {"total": sum(seconds.values())}, J.cpu(), kept), memory
-
-
-def _reset(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 0
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    return torch.cuda.memory_allocated()
-
-
-def _taken(device: torch.device, base: int) -> int | None:
-    return torch.cuda.max_memory_allocated() - base if device.type == "cuda" else None
 
 
 def released_prompt(model: cl.Model, n_tokens: int, n_blocks: int, stand_in: Tensor) -> dict[str, Any]:
@@ -179,8 +163,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="rounds per case; medians count")
     given = parser.parse_args(arguments)
     result = run(given.rounds, tuple(given.tokens) if given.tokens else None)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    machine.write(given.out, result)
     print(other_tables.gpu_tables(result))
     if not result["gpu_measured"]:
         print("No GPU was found: this was a rehearsal on the CPU at a small size; no GPU figure was measured.")

@@ -41,13 +41,9 @@ def growth(quick: bool = False, rounds: int = 3) -> list[dict[str, Any]]:
 
 
 def _curve(
-    variable: str,
-    stage: str,
-    fixed: str,
-    values: Iterable[int],
-    rounds: int,
+    variable: str, stage: str, fixed: str, values: Iterable[int], rounds: int,
     prepare: Callable[[int], Callable[[], object]],
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     points = []
     for value in values:
         work = prepare(value)

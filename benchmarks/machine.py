@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import gc
+import json
 import os
-import platform
 import shlex
 import sys
 import threading
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import psutil
 import torch
 
-from coupling_lib import provenance
+from coupling_lib import paths, provenance
 from coupling_lib.memory import give_back
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def facts() -> dict[str, Any]:
     program = Path(sys.argv[0])
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "cpu": _cpu_model(),
+        "cpu": provenance.processor(),
         "cores": psutil.cpu_count(logical=False) or os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
@@ -40,13 +40,10 @@ def facts() -> dict[str, Any]:
     }
 
 
-def _cpu_model() -> str:
-    listing = Path("/proc/cpuinfo")
-    if listing.exists():
-        for line in listing.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+def write(out: Path, record: Any) -> None:
+    """Write what was measured, whole or not at all."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    paths.write_text(out, json.dumps(record, indent=1) + "\n")
 
 
 def timed(work: Callable[[], T], device: torch.device | str = "cpu") -> tuple[float, T]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from benchmarks.goals import UNFORMED_GOALS, judged
@@ -30,15 +28,15 @@ def gpu_tables(run: dict[str, Any]) -> str:
         (str(p["n"]), f"{p['dtype']}, {p['attention']}", p["basis"], *(seconds(p["seconds"][s]) for s in STAGES))
         for p in run["released"]
     ]
-    columns = ("TFLOP/s", "of float32 peak", "memory above weights", "J off by", "values off by")
+    columns = "TFLOP/s | of float32 peak | memory above weights | J off by | values off by"
     peaks = ", ".join(f"{name} {rate / 1e12:.3g} TFLOP/s" for name, rate in run["matrix_peak"].items())
     model = run["model"]
     parts = [
         machine_line(run["machine"]),
         f"{model['shape']}, d = {model['d']}, L = {model['L']}, weights {model['weights']}; matrix peak {peaks}.\n",
-        table(("n", "arithmetic", *STAGE_NAMES, *columns), ours),
+        table(f"n | arithmetic | {STAGE_NAMES} | {columns}", ours),
         "The released method:\n",
-        table(("n", "dtype, attention", "basis", *STAGE_NAMES), theirs),
+        table(f"n | dtype, attention | basis | {STAGE_NAMES}", theirs),
     ]
     return "\n".join(parts)
 
@@ -60,14 +58,13 @@ def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def of_products(latest_unformed: Path) -> str:
+def of_products(unformed: dict[str, Any] | None) -> str:
     """Say of records without formed Jacobians what they lack, and what it takes, as far as that was measured."""
     said = (
         "These runs multiplied with Jacobians and did not form them. The notebook forms them, because the shared "
         "part of coupling needs their trace. `python -m benchmarks.real_size` makes the records anew."
     )
-    cases = json.loads(latest_unformed.read_text(encoding="utf-8"))["cases"] if latest_unformed.exists() else []
-    for case in cases:
+    for case in unformed["cases"] if unformed else ():
         if (case["d"], case["k"]) == (4096, 10):
             longer = 2 * case["L"] * (case["seconds"]["formed"] - case["seconds"]["products"]) / 60
             said += f" By the table below that takes {longer:.0f} minutes longer for both networks."
@@ -88,10 +85,7 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
         )
         for case in run["cases"]
     ]
-    head = (
-        *("model", "d", "K", "forming", "products", "of forming"),
-        *("less time by the rule", "basis", "values differ by"),
-    )
+    head = "model | d | K | forming | products | of forming | less time by the rule | basis | values differ by"
     said = (
         "Coupling across depth needs K singular triplets of each Jacobian and its products with the vectors of all "
         "blocks. Either every Jacobian is formed, or it is only multiplied with. The two layers of a gated MLP are "
@@ -117,7 +111,7 @@ def checks_table(run: dict[str, Any]) -> list[str]:
         )
         for case in run["cases"]
     ]
-    head = ("model", "d", "check at load", "Jacobians of a prompt", "with a hook on every block", "times as long")
+    head = "model | d | check at load | Jacobians of a prompt | with a hook on every block | times as long"
     said = (
         "Blocks are compared with plain autograd when a model is loaded. A block on which a hook stands is compared "
         "again: once a trace, and once for each pair of tokens.\n"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import os
 import subprocess
 import sys
@@ -37,11 +36,7 @@ SHAPES = {"llama3-8b": shapes.llama3_8b, "small": shapes.small_llama}
 
 
 def run(
-    config: PreTrainedConfig,
-    parameters: dict[str, str],
-    threads: int,
-    size: int = 4096,
-    checkpoint: Path | None = None,
+    config: PreTrainedConfig, parameters: dict[str, str], threads: int, size: int = 4096, checkpoint: Path | None = None
 ) -> dict[str, Any]:
     """Write a checkpoint and run the notebook on it."""
     torch.set_num_threads(threads)
@@ -55,16 +50,11 @@ def run(
         before = machine.matrix_rate(size)
         seconds, peaks, output = _papermill(Path(root), {"model": str(folder), "prompts": "1"} | parameters, threads)
         matrix_peak = max(before, machine.matrix_rate(size))
-    flop = _flop(config)
+    flop, model = _flop(config), {"d": config.hidden_size, "L": config.num_hidden_layers}
     about_it = [line.replace(str(folder), folder.name) for line in output.splitlines() if str(folder) in line]
     return {
         "machine": facts,
-        "model": {
-            "d": config.hidden_size,
-            "L": config.num_hidden_layers,
-            "weights": "random, bfloat16",
-            "bytes": written,
-        },
+        "model": model | {"weights": "random, bfloat16", "bytes": written},
         "parameters": parameters,
         "formed": inspect.signature(measure_depth).parameters["formed"].default,
         "seconds": seconds,
@@ -141,8 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
     config = SHAPES[given.shape](**{"blocks": given.blocks} if given.blocks else {})
     parameters = {"precision": given.precision} | ({"memory": given.memory} if given.memory else {})
     result = run(config, parameters, given.threads, given.size, given.checkpoint)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    machine.write(given.out, result)
     print(
         f"{result['seconds'] / 60:.1f} min, {result['peak_own'] / 1e9:.1f} GB of memory at most, "
         f"{result['fraction_of_peak']:.0%} of the matrix peak; written to {given.out}"

@@ -18,11 +18,7 @@ from benchmarks.other_tables import checks_table, gpu_tables, of_products, real_
 from benchmarks.tables import NB, STAGE_NAMES, STAGES, goals_table, machine_line, power, seconds, table
 from coupling_lib import paths
 
-LATEST = Path(__file__).parent / "latest.json"
-LATEST_GPU = Path(__file__).parent / "latest_gpu.json"
-LATEST_SIZE = Path(__file__).parent / "latest_real_size.json"
-LATEST_UNFORMED = Path(__file__).parent / "latest_unformed.json"
-LATEST_CHECKS = Path(__file__).parent / "latest_checks.json"
+HERE = Path(__file__).parent
 OUT = paths.RESULTS / "book" / "benchmarks.md"
 
 
@@ -75,43 +71,27 @@ def speed_page(run: dict[str, Any]) -> str:
     parts = [
         machine_line(run["machine"]),
         "### Whole prompt\n",
-        table(
-            ("model", "d", "L", "n", "released", "this library", "ratio", "released Jacobians", "values differ by"),
-            whole,
-        ),
+        table("model | d | L | n | released | this library | ratio | released Jacobians | values differ by", whole),
         *_memory_kept(cases),
         "### Each stage\n",
-        table(("model", "n", "method", *STAGE_NAMES), by_stage),
+        table(f"model | n | method | {STAGE_NAMES}", by_stage),
         "### Jacobians against the matrix peak\n",
         "The count is of the products that are done. Products with unit vectors are not: rows of the weights are taken "
         "in their place. The last two columns set the time beside that of all products at the peak.\n",
-        table(
-            ("model", "n", "GFLOP per block", "GFLOP/s", "peak GFLOP/s", "fraction", "GFLOP of all", "against all"),
-            peak,
-        ),
+        table("model | n | GFLOP per block | GFLOP/s | peak GFLOP/s | fraction | GFLOP of all | against all", peak),
         "### Roofline\n",
         "No method that forms the Jacobians is faster than their matrix products at the machine's peak. The ceiling is "
         "the released method's time over that of the products done here, as if states, SVD and pairs took no time. The "
         "released method pulls every cotangent back through the whole sequence. The last column says at which part of "
         "the peak its products ran.\n",
         table(
-            (
-                "model",
-                "n",
-                "Jacobians at the peak",
-                "Jacobians",
-                "SVD, pairs, states",
-                "ceiling",
-                "ratio",
-                "released, of the peak",
-            ),
+            "model | n | Jacobians at the peak | Jacobians | SVD, pairs, states | ceiling | ratio | "
+            "released, of the peak",
             [_roofline_row(case) for case in cases],
         ),
         *_memory(run["memory"]),
         "### Growth\n",
-        table(
-            ("stage", "grows with", "fixed", "measured", "exponent"), [_growth_row(curve) for curve in run["growth"]]
-        ),
+        table("stage | grows with | fixed | measured | exponent", [_growth_row(curve) for curve in run["growth"]]),
         _embedded(run["embedded_prompt"]),
         "### Against the goals\n",
         goals_table(judged(run)),
@@ -142,7 +122,7 @@ def _memory_kept(cases: list[dict[str, Any]]) -> list[str]:
         f"round in a process that keeps what is freed (`{' '.join(map('='.join, MEMORY_KEPT.items()))}`), the released "
         "method's Jacobians scaled from three blocks at most.\n"
     )
-    head = ("model", "n", "released", "… kept", "this library", "… kept", "ratio", "… kept")
+    head = "model | n | released | … kept | this library | … kept | ratio | … kept"
     return ["### Whole prompt, with memory kept\n", said, table(head, rows)]
 
 
@@ -169,7 +149,7 @@ def _memory(records: list[dict[str, Any]]) -> list[str]:
         (m["shape"], str(m["n"]), m["method"], *(f"{m[part] / 1e6:.0f}{NB}MB" for part in ("peak", "store", "trace")))
         for m in records
     ]
-    head = ("model", "n", "method", "peak above the weights", "of it kept Jacobians", "of it states, keys, values")
+    head = "model | n | method | peak above the weights | of it kept Jacobians | of it states, keys, values"
     held = (
         "Coupling of all pairs of blocks needs all Jacobians at the end. Until they are formed it needs the states, "
         "keys and values. The rest of the peak is work space, and memory that the allocator holds back.\n"
@@ -192,44 +172,33 @@ def _growth_row(curve: dict[str, Any]) -> tuple[str, ...]:
     return curve["stage"], curve["variable"], curve["fixed"], points, f"{curve['exponent']:.2f}"
 
 
-def page(
-    latest: Path = LATEST,
-    latest_gpu: Path = LATEST_GPU,
-    latest_size: Path = LATEST_SIZE,
-    latest_unformed: Path = LATEST_UNFORMED,
-    latest_checks: Path = LATEST_CHECKS,
-) -> str:
+def page(records: Path = HERE) -> str:
     """Write the page of the book from the latest runs, or say that there is none."""
-    parts = ["## Two cores\n", "Not measured yet. `make bench` measures and prints these tables.\n"]
-    if latest.exists():
-        parts[1] = speed_page(json.loads(latest.read_text(encoding="utf-8")))
-    parts += ["## At real size\n"]
-    if latest_size.exists():
-        runs = json.loads(latest_size.read_text(encoding="utf-8"))
-        head = ("model", "precision", "depth notebook, one prompt", "largest process", "forming would be")
+
+    def latest(name: str) -> Any:
+        file = records / f"latest{name}.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+    speed, runs, unformed, checks, gpu = map(latest, ("", "_real_size", "_unformed", "_checks", "_gpu"))
+    parts = ["## Two cores\n"]
+    parts.append(speed_page(speed) if speed else "Not measured yet. `make bench` measures and prints these tables.\n")
+    parts.append("## At real size\n")
+    if runs:
+        head = "model | precision | depth notebook, one prompt | largest process | forming would be"
         parts += [f"**{run['parameters']['precision']}.** {machine_line(run['machine'])}" for run in runs]
         parts += [table(head, [real_size_row(run) for run in runs])]
         parts.append("Pages of mapped files are resident while there is room; the system takes them back at need.\n")
-        parts += [of_products(latest_unformed)] if not all(run["formed"] for run in runs) else []
+        parts += [] if all(run["formed"] for run in runs) else [of_products(unformed)]
         ran = {run["parameters"]["precision"] for run in runs}
         for precision in (one for one in ("float32", "nf4") if one not in ran):
             command = f"`python -m benchmarks.real_size --precision {precision}`"
             parts.append(f"In {precision} it was not measured here; {command} does it.\n")
     else:
         parts.append("The record is still to be made, on a quiet machine: `python -m benchmarks.real_size`.\n")
-    if latest_unformed.exists():
-        parts += unformed_tables(json.loads(latest_unformed.read_text(encoding="utf-8")))
-    if latest_checks.exists():
-        parts += checks_table(json.loads(latest_checks.read_text(encoding="utf-8")))
-    parts += ["## GPU\n"]
-    run = json.loads(latest_gpu.read_text(encoding="utf-8")) if latest_gpu.exists() else None
-    if run and run["gpu_measured"]:
-        parts.append(gpu_tables(run))
-    else:
-        parts.append(
-            "The GPU figures are still to be measured, on a machine with a card: `python -m benchmarks.gpu`.\n"
-        )
-    return "\n".join(parts)
+    parts += unformed_tables(unformed) if unformed else []
+    parts += checks_table(checks) if checks else []
+    lacking = "The GPU figures are still to be measured, on a machine with a card: `python -m benchmarks.gpu`.\n"
+    return "\n".join([*parts, "## GPU\n", gpu_tables(gpu) if gpu and gpu["gpu_measured"] else lacking])
 
 
 if __name__ == "__main__":

@@ -43,76 +43,45 @@ def model_from(
 def gpt2(width: int = 768, blocks: int = 12, vocabulary: int = 50257, longest: int = 1024) -> GPT2Config:
     """Give a configuration like GPT-2's, by default that of its small size."""
     heads = width // (64 if width % 64 == 0 else 32)
-    return GPT2Config(
-        n_embd=width,
-        n_layer=blocks,
-        n_head=heads,
-        vocab_size=vocabulary,
-        n_positions=longest,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+    sizes = dict(n_embd=width, n_layer=blocks, n_head=heads, vocab_size=vocabulary, n_positions=longest)
+    return GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
 
 
 def _pythia_410m() -> GPTNeoXConfig:
-    return GPTNeoXConfig(
-        hidden_size=1024,
-        num_hidden_layers=24,
-        num_attention_heads=16,
-        intermediate_size=4096,
-        vocab_size=50304,
-        rotary_pct=0.25,
-        max_position_embeddings=2048,
-    )
+    heads = dict(num_attention_heads=16, rotary_pct=0.25, max_position_embeddings=2048)
+    return GPTNeoXConfig(hidden_size=1024, num_hidden_layers=24, intermediate_size=4096, vocab_size=50304, **heads)
+
+
+def _llama(width: int, inner: int, blocks: int, heads: int, shared: int, **more: float) -> LlamaConfig:
+    """Give the configuration of a Llama of which some heads share keys and values."""
+    heads = dict(num_attention_heads=heads, num_key_value_heads=shared)
+    return LlamaConfig(hidden_size=width, intermediate_size=inner, num_hidden_layers=blocks, **heads, **more)
 
 
 def llama3_8b(blocks: int = 32) -> LlamaConfig:
     """Give the configuration of Llama-3-8B."""
-    return LlamaConfig(
-        hidden_size=4096,
-        num_hidden_layers=blocks,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        intermediate_size=14336,
-        vocab_size=128256,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=8192,
-    )
+    more = dict(vocab_size=128256, rms_norm_eps=1e-5, max_position_embeddings=8192)
+    return _llama(4096, 14336, blocks, 32, 8, **more)
 
 
 def llama32_1b() -> LlamaConfig:
     """Give the configuration of Llama-3.2-1B's blocks."""
-    return LlamaConfig(
-        hidden_size=2048,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        intermediate_size=8192,
-    )
+    return _llama(2048, 8192, 16, 32, 8)
 
 
 def small_llama(blocks: int = 6) -> LlamaConfig:
     """Give a Llama small enough to rehearse the GPU benchmark on a CPU."""
-    return LlamaConfig(
-        hidden_size=256,
-        num_hidden_layers=blocks,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        intermediate_size=896,
-        vocab_size=1024,
-    )
+    return _llama(256, 896, blocks, 8, 2, vocab_size=1024)
 
 
-SHAPES = {
-    shape.name: shape
-    for shape in (
-        Shape("tiny", lambda: gpt2(width=96, blocks=4, vocabulary=256, longest=128)),
-        Shape("gpt2-small", gpt2),
-        Shape("pythia-410m", _pythia_410m),
-        Shape("nano-neox"),
-        Shape("nano-llama"),
-    )
+_CONFIGS = {
+    "tiny": lambda: gpt2(width=96, blocks=4, vocabulary=256, longest=128),
+    "gpt2-small": gpt2,
+    "pythia-410m": _pythia_410m,
+    "nano-neox": None,
+    "nano-llama": None,
 }
+SHAPES = {name: Shape(name, config) for name, config in _CONFIGS.items()}
 
 
 def prompt_ids(model: cl.Model, n_tokens: int, seed: int = 0) -> torch.Tensor:
@@ -132,6 +101,5 @@ def jacobian_flop(model: cl.Model, n_tokens: int) -> int:
 
 def complete_flop(model: cl.Model) -> int:
     """Count the operations of one Jacobian's matrix products with all of a block's weights, unit vectors or not."""
-    return (
-        2 * model.d_model * sum(weight.numel() for weight in model.blocks.modules[0].parameters() if weight.ndim == 2)
-    )
+    weights = sum(weight.numel() for weight in model.blocks.modules[0].parameters() if weight.ndim == 2)
+    return 2 * model.d_model * weights

@@ -9,7 +9,6 @@ Both methods take turns in one process, a fresh one for each model and length of
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     rounds = given.rounds or (1 if given.quick else 3)
     torch.manual_seed(0)
     result = run(names, tokens, rounds, given.blocks, given.quick)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    machine.write(given.out, result)
     print(report.speed_page(result))
     print(f"written to {given.out}")
 

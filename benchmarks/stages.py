@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -25,14 +26,17 @@ class Measured(NamedTuple):
     values: dict[str, Tensor]
 
 
-def ours(model: cl.Model, ids: Tensor, boundary: str = "block", ks: tuple[int, ...] = released.KS) -> Measured:
-    """Measure one prompt with this library."""
+def ours(
+    model: cl.Model, ids: Tensor, boundary: str = "block", jacobians: Callable[[cl.Trace], Tensor] | None = None
+) -> Measured:
+    """Measure one prompt with this library, its Jacobians in another way if one is given."""
     device, seconds = model.device, {}
     seconds["capture"], traced = timed(lambda: cl.trace(model, ids), device)
-    seconds["jacobians"], J = timed(lambda: depth_jacobians(traced, -1, boundary, forget=True), device)
-    seconds["svd"], found = timed(lambda: top_triplets_stacked(J, max(ks)), device)
+    jacobians = jacobians or (lambda traced: depth_jacobians(traced, -1, boundary, forget=True))
+    seconds["jacobians"], J = timed(lambda: jacobians(traced), device)
+    seconds["svd"], found = timed(lambda: top_triplets_stacked(J, max(released.KS)), device)
     seconds["pairs"], values = timed(
-        lambda: cl.measure_variants(J, found.U, found.S, found.Vh, ks, released.READINGS), device
+        lambda: cl.measure_variants(J, found.U, found.S, found.Vh, released.KS, released.READINGS), device
     )
     return Measured(seconds, J, values)
 

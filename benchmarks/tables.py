@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 STAGES = ("capture", "jacobians", "svd", "pairs", "total")
-STAGE_NAMES = ("states", "Jacobians", "SVD", "pairs", "total")
+STAGE_NAMES = "states | Jacobians | SVD | pairs | total"
 
 NB = "\N{NO-BREAK SPACE}"
 """Stands between a number and its unit, so that a narrow column keeps the two in one line."""
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Set a table in Markdown."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(head)
+def table(head: str, rows: Sequence[Sequence[str]]) -> str:
+    """Set a table in Markdown, its head with bars between the columns."""
+    columns = zip(*rows, strict=True) if rows else [()] * (head.count("|") + 1)
     align = ["---:" if all(_is_number(cell) for cell in column) else "---" for column in columns]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, align, *rows]) + "\n"
+    return "\n".join(f"| {' | '.join(row)} |" for row in [[head], align, *rows]) + "\n"
 
 
 def _is_number(cell: str) -> bool:
@@ -51,7 +51,7 @@ def machine_line(machine: dict[str, Any]) -> str:
 
 def goals_table(outcomes: list[tuple[Any, float, bool]]) -> str:
     """Set goals, each with what was measured and whether it was reached."""
-    return table(("figure", "goal", "measured", ""), [_goal_row(*outcome) for outcome in outcomes])
+    return table("figure | goal | measured | ", [_goal_row(*outcome) for outcome in outcomes])
 
 
 def _goal_row(goal: Any, figure: float, reached: bool) -> tuple[str, ...]:

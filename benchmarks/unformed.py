@@ -10,7 +10,6 @@ way forms every Jacobian with the two layers of a gate apart, one product each, 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from contextlib import nullcontext
 from pathlib import Path
@@ -116,10 +115,9 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     cases = [("small", 4)] if given.quick else [case for case in CASES if case[0] in given.shapes]
     result = {"machine": machine.facts(), "cases": []}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
     for case in cases:
         result["cases"] += run((case,), rounds=given.rounds)
-        given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        machine.write(given.out, result)
         said = "{shape}, K = {k}: products take {ratio:.2f} of the time of forming, {ratio_apart:.2f} with gates apart"
         print(said.format_map(result["cases"][-1]))
 

@@ -75,6 +75,13 @@ def versions() -> str:
     return ", ".join([*found, f"Python {platform.python_version()}"])
 
 
+def processor() -> str:
+    """Name the processor."""
+    info = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*: *(.*\S)", info.read_text() if info.exists() else "", re.MULTILINE)
+    return named[1] if named else platform.processor() or platform.machine()
+
+
 def command_line() -> str:
     """Give the command that runs this process, for repeating it."""
     program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"

@@ -44,10 +44,9 @@ def merge(plan: dict[str, Any], name: str) -> Path:
         raise CouplingError(f"{name}: prompt {again[0] + 1} of {count} is in several shards; measure them again")
     for record in files:
         _check(Path(plan["store"]), record, name)
-    present = {
-        key: job[key] for key in ("model", "revision", "precision", "untrained", "measure", "version", "settings")
-    }
-    written = {"job": name, **present, "prompts": len(files), "of": count, "stopped": stopped, "files": files}
+    kept = ("model", "revision", "precision", "untrained", "measure", "version", "settings")
+    written = {"job": name} | {key: job[key] for key in kept}
+    written |= {"prompts": len(files), "of": count, "stopped": stopped, "files": files}
     return write(root / "measured" / f"{name}.json", written)
 
 

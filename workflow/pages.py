@@ -56,11 +56,8 @@ def front(plan: dict[str, Any]) -> str:
 
 def _plain(text: str) -> str:
     """Show a text as it is, whatever it holds: no markup of its own, and no end of its cell."""
-    return re.sub(
-        r"([\\`*_{}\[\]()#+!|<>$~-])",
-        lambda found: f"&#{ord(found[1])};",
-        html.escape(text.replace("\n", " "), quote=False),
-    )
+    text = html.escape(text.replace("\n", " "), quote=False)
+    return re.sub(r"[\\`*_{}\[\]()#+!|<>$~-]", lambda found: f"&#{ord(found[0])};", text)
 
 
 def _run(plan: str) -> str:

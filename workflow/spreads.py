@@ -41,7 +41,7 @@ from notebooks.conftest import (
     kind,
     pairs,
     texts_of,
-)  # fmt: skip
+)
 from workflow.refresh import HERE, execute
 
 # What torch, MKL, oneDNN, OpenBLAS and numpy compute with, as on an older processor: each library chooses for itself,

@@ -104,13 +104,8 @@ def shape_table(
         gain = jackknifed(lambda kept, of=scores: float(np.diff(of(kept), axis=0).mean()), apart)
         row = {"points": name, "n": len(x), "linear": float(line.mean()), "exponential": float(bent.mean())}
         row |= {"wins": int((bent > line).sum()), "seeds": n_seeds, "gain": gain.value, "low": gain.low}
-        row |= {
-            "high": min(gain.high, 1 - row["linear"]),
-            "error": gain.error,
-            "skew": gain.skew,
-            "freedom": gain.freedom,
-        }
-        rows.append(row | {"groups": gain.n})
+        row |= {"high": min(gain.high, 1 - row["linear"]), "error": gain.error, "skew": gain.skew}
+        rows.append(row | {"freedom": gain.freedom, "groups": gain.n})
     return pd.DataFrame(rows)
 
 

@@ -101,9 +101,8 @@ def of_rest(trained: xr.Dataset, k: int) -> dict[str, Effect]:
 def of_decisive(both: xr.Dataset) -> dict[str, Effect]:
     """Change with training of the coupling that figure 1a may show, 1 - `released_trace` at K = 10 % of the width."""
     values = 1 - both["value"].sel(variant="released_trace", rule="0.1 d", pairs="different").astype(float)
-    return {
-        "decisive-trace-change": effect_of((values.sel(network="trained") - values.sel(network="untrained")).values)
-    }
+    change = values.sel(network="trained") - values.sel(network="untrained")
+    return {"decisive-trace-change": effect_of(change.values)}
 
 
 def of_emergence(measured: xr.Dataset, variant: str, k: int, others: OtherRuns) -> dict[str, Effect]:

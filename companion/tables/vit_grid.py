@@ -1,6 +1,6 @@
 """The grid of trained vision transformers as a table: `data/vit_grid.csv`, one line per model, read and fitted.
 
-Its columns are described in `companion.training.vit_grid`. *Coupling* is 1 minus a normalised mismatch, mean over
+Its columns are described in `data/tables.toml`. *Coupling* is 1 minus a normalised mismatch, mean over
 images and over pairs of different blocks. Models of one seed make the grid; further seeds repeat one row of it.
 """
 

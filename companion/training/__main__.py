@@ -24,6 +24,7 @@ from coupling_lib.errors import in_one_line
 from coupling_lib.inputs.labelled_images import LabelledImages, read_dataset
 
 RUNS, DATA = Path("runs"), Path("data")
+_FOLDER, _TABLE = "a folder of .txt files", "the table to merge rows into"
 
 
 def main(arguments: Sequence[str] | None = None, command: str = "") -> None:
@@ -45,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--threads", type=int, help="CPU threads (default: all)")
     on_text = argparse.ArgumentParser(add_help=False, parents=[run])
     on_text.add_argument("--data", default="", help="what the text is, for card or table (default: its name)")
-    what = "a text file or a folder of .txt files"
+    what = f"a text file or {_FOLDER}"
 
     command = commands.add_parser("language", parents=[on_text], help="train an embedded language model")
     command.set_defaults(act=_language)
@@ -53,24 +54,21 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("text", type=Path, help=what)
     command.add_argument("--ship", type=Path, help="folder to copy the checkpoints and the card to when done")
 
-    command = commands.add_parser("suite", parents=[on_text], help="train and measure the suite of language models")
-    command.set_defaults(act=_suite)
-    command.add_argument("text", type=Path, nargs="?", help=what)
-    command.add_argument("--table", type=Path, default=DATA / "suite.csv", help="the table to merge rows into")
-    command.add_argument("--only", nargs="+", metavar="NAME", help="names of models (default: all)")
+    for name, act, does, source in (
+        ("suite", _suite, "train and measure the suite of language models", what),
+        ("quality", _quality, "train and measure models of one shape", f"{_FOLDER} named AUTHOR_TITLE_YEAR.txt"),
+    ):
+        command = commands.add_parser(name, parents=[on_text], help=does)
+        command.set_defaults(act=act)
+        command.add_argument("text", type=Path, nargs="?", help=source)
+        command.add_argument("--table", type=Path, default=DATA / f"{name}.csv", help=_TABLE)
+        command.add_argument("--only", nargs="+", metavar="NAME", help="names of models (default: all)")
 
-    command = commands.add_parser("quality", parents=[on_text], help="train and measure models of one shape")
-    command.set_defaults(act=_quality)
-    command.add_argument("text", type=Path, nargs="?", help="a folder of .txt files named AUTHOR_TITLE_YEAR.txt")
-    command.add_argument("--table", type=Path, default=DATA / "quality.csv", help="the table to merge rows into")
-    command.add_argument("--only", nargs="+", metavar="NAME", help="names of models (default: all)")
-
-    command = commands.add_parser(
-        "regularised", parents=[on_text], help="train pairs, with the regulariser and without"
-    )
+    does = "train pairs, with the regulariser and without"
+    command = commands.add_parser("regularised", parents=[on_text], help=does)
     command.set_defaults(act=_regularised)
     command.add_argument("text", type=Path, help=what)
-    command.add_argument("--table", type=Path, default=DATA / "regulariser.csv", help="the table to merge rows into")
+    command.add_argument("--table", type=Path, default=DATA / "regulariser.csv", help=_TABLE)
 
     on_images = argparse.ArgumentParser(add_help=False, parents=[run])
     on_images.add_argument("recipe", choices=vit.RECIPES, help="the recipe, named after its data set")

@@ -173,13 +173,13 @@ def _scored(
         return hf(input_ids=ids, use_cache=False).logits
 
     held_out = validation_windows(corpus, recipe.context)
-    found = scores.with_interval(validation=scores.nats(predict, held_out).double().mean(dim=1).numpy())
-    del found["validation"]  # the suite's validation_loss
-    losses = {name: scores.nats(predict, ids).double().mean(dim=1).numpy() for name, ids in trained_on.items()}
+    windows = {"validation": held_out} | {f"{name}_loss": ids for name, ids in trained_on.items()}
+    losses = {name: scores.nats(predict, ids).double().mean(dim=1).numpy() for name, ids in windows.items()}
     right, gain = scores.induction(predict, recipe.vocabulary, recipe.context)
-    found |= scores.with_interval(**{f"{name}_loss": values for name, values in losses.items()})
     filled = scores.cloze(predict, held_out, corpus.tokenizer)
-    return found | scores.with_interval(cloze=filled, induction=right, induction_gain=gain)
+    found = scores.with_interval(**losses, cloze=filled, induction=right, induction_gain=gain)
+    del found["validation"]  # the suite's validation_loss
+    return found
 
 
 def predictions_sha256(path: Path | None = None) -> str:

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import platform
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -74,11 +73,3 @@ def read_log(path: Path, until: int) -> list[dict]:
 def write_log(path: Path, rows: list[dict]) -> None:
     """Write the whole log."""
     paths.write_text(path, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
-
-
-def processor() -> str:
-    """Name the processor."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -17,10 +17,9 @@ import xarray as xr
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from companion.training import run_files
 from companion.training.language import Recipe, validation_windows
 from companion.training.text import Corpus
-from coupling_lib import paths
+from coupling_lib import paths, provenance
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
@@ -116,7 +115,7 @@ def timed_row(
     row |= {"parameters": sum(parameter.numel() for parameter in model.hf.parameters())}
     row |= {"step": step, "tokens": step * recipe.windows * recipe.context}
     row |= held_out(model.hf, corpus, recipe.context) | measure(model, more)
-    where = {"cpu": run_files.processor(), "threads": torch.get_num_threads()}
+    where = {"cpu": provenance.processor(), "threads": torch.get_num_threads()}
     return row | where | {"measure_seconds": round(time.monotonic() - start, 2)}
 
 

@@ -1,10 +1,8 @@
 """Text to token windows: reading, splitting, byte-level BPE, and stateless batches.
 
-A causal language model needs three things from a corpus: a tokenizer, one long stream of training
-tokens, and a held-out stream that shares no text with it. Whole files are held out where there are
-several, so that no sentence of a validation novel is ever trained on; the tail is held out where there
-is one. Batches are a pure function of `(seed, step)`: a resumed run sees exactly the windows that an
-uninterrupted one would have seen.
+Whole files are held out where there are several, so that no sentence of a validation novel is ever trained on; the tail
+is held out where there is one. Batches are a pure function of `(seed, step)`: a resumed run sees exactly the windows
+that an uninterrupted one would have seen.
 
 Where there is no corpus, a seeded grammar writes one, the same on every machine, so that training on it can be repeated
 anywhere. Its sentences have a subject and a verb that agree in number across a clause that comes between them, and a

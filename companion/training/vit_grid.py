@@ -1,18 +1,8 @@
 """The grid of vision transformers: weight decay by stochastic depth, each model trained, measured and written down.
 
 One line per model goes into a table as soon as it is measured, and a model that has its line is not trained again.
-Of its columns:
-
-`model`: the run, named after `weight_decay`, `drop_path` (the rate of stochastic depth) and `seed`, which the grid
-varies. The settings that follow are common; `learning_rate` is the peak. Accuracies and losses: shares and nats, in
-evaluation mode and without augmentation. `seconds`, `measuring_seconds`: on a machine that does other work as well.
-`images`: number of held-out images whose measurements are averaged.
-`TOKEN.line_shape_score`, `TOKEN.expodistance`: the shape of a token's path, `class` (position 0) or `patch` (the last).
-`TOKEN.kK.VARIANT`: a variant of `metrics.variants.VARIANTS` (a distance; a coupling is 1 minus it) with K singular
-vectors, mean over images and over all ordered pairs of different blocks; `_all`: with the pairs of a block with itself;
-`_null`: for random orthogonal bases with the same singular values (`measures.random_bases.null_of`), in
-`data/vit_grid.csv` derived, not retrained, and without `miscoupling` (`data/tables.toml`).
-`_low`, `_high`: the 95 % bootstrap interval over images; `_untrained`: before training, on the same images.
+`data/tables.toml` says what its columns are; `seconds` and `measuring_seconds` are of a machine that does other work as
+well. The nulls of `data/vit_grid.csv` were derived afterwards, without training, and not for `miscoupling`.
 """
 
 import csv
@@ -32,7 +22,7 @@ from tqdm import tqdm
 from transformers import ViTForImageClassification
 
 from companion.tables.vit_grid import NAMED_RATES, SEEDED_DECAY
-from companion.training import run_files, vit
+from companion.training import vit
 from companion.training.vit import VitRecipe
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import images
@@ -43,7 +33,7 @@ from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.statistics import bootstrap_interval
 from coupling_lib.metrics.variants import VARIANTS, different_pairs
 from coupling_lib.models.load import wrap_model
-from coupling_lib.provenance import versions
+from coupling_lib.provenance import processor, versions
 from coupling_lib.svd.triplets import IllDefinedSubspaceWarning
 
 WEIGHT_DECAYS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2)
@@ -109,7 +99,7 @@ def measured_line(recipe: VitRecipe, data: LabelledImages, folder: Path, n_image
         "measuring_seconds": round(time.monotonic() - began, 1),
         "images": n_images,
         **values,
-        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else run_files.processor(),
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else processor(),
         "threads": torch.get_num_threads(),
         "versions": versions(),
     }

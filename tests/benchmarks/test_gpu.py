@@ -51,7 +51,7 @@ def test_split_copy_shares_the_weights_and_leaves_the_block_alone(model):
 
 def test_rehearsal_on_the_cpu_claims_no_gpu_figure(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    out = tmp_path / "gpu.json"
+    out = tmp_path / "latest_gpu.json"
     gpu.main(["--rounds", "1", "--out", str(out)])
     run = json.loads(out.read_text(encoding="utf-8"))
     assert run["gpu_measured"] is False
@@ -59,4 +59,4 @@ def test_rehearsal_on_the_cpu_claims_no_gpu_figure(tmp_path, capsys, monkeypatch
     assert all(p["metric_difference_from_float32"] < 1e-4 for p in run["prompts"])
     assert {p["dtype"] for p in run["released"]} == {"bfloat16", "float32"}
     assert "no GPU figure was measured" in capsys.readouterr().out
-    assert "GPU figures are still to be measured" in report.page(tmp_path / "none.json", out)
+    assert "GPU figures are still to be measured" in report.page(tmp_path)

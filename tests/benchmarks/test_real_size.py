@@ -25,16 +25,13 @@ def test_the_notebook_runs_on_a_checkpoint_that_was_written_for_it(tmp_path):
     assert record["flop"] == 2 * 3 * 2 * d * weights
 
 
-def test_a_notebook_that_fails_says_why(tmp_path):
+@pytest.mark.thorough
+def test_a_notebook_that_fails_says_why():
     with pytest.raises(RuntimeError, match="papermill ended with 1.*precision"):
         real_size.run(shapes.small_llama(blocks=2), {"precision": "none"}, 1, 64)
 
 
 def test_the_book_shows_the_record_or_the_command(tmp_path):
-    none = tmp_path / "none.json"
-    assert "still to be made, on a quiet machine: `python -m benchmarks.real_size`" in report.page(
-        none, none, none, none
-    )
     record = {
         "machine": machine.facts(),
         "model": {"d": 4096, "L": 32, "weights": "random, bfloat16", "bytes": 16_060_000_000},
@@ -42,18 +39,18 @@ def test_the_book_shows_the_record_or_the_command(tmp_path):
         "seconds": 750.0, "peak_resident": 9_870_000_000, "peak_own": 6_010_000_000,
         "flop": 4.35e13, "matrix_peak": 1.14e11, "fraction_of_peak": 0.513,
     }  # fmt: skip
-    (tmp_path / "size.json").write_text(json.dumps([record]), encoding="utf-8")
+    size = tmp_path / "latest_real_size.json"
+    size.write_text(json.dumps([record]), encoding="utf-8")
     memory = "6.0 GB of its own; 9.9 GB with mapped files"
     row = f"| d = 4096, L = 32, 16.1 GB on disk | nf4 | 12.5\xa0min | {memory} | 58 of 114 GFLOP/s |"
-    page = report.page(none, none, tmp_path / "size.json", none)
+    page = report.page(tmp_path)
     assert row in page
     missing = "In float32 it was not measured here; `python -m benchmarks.real_size --precision float32` does it."
     assert missing in page and "In nf4 it was" not in page and "did not form them" not in page
-    (tmp_path / "size.json").write_text(json.dumps([record, record | {"formed": False}]), encoding="utf-8")
-    assert "These runs multiplied with Jacobians" in report.page(none, none, tmp_path / "size.json", none)
+    size.write_text(json.dumps([record, record | {"formed": False}]), encoding="utf-8")
+    assert "These runs multiplied with Jacobians" in report.page(tmp_path)
     case = {"d": 4096, "k": 10, "L": 32, "seconds": {"formed": 7.5, "products": 3.75}}
-    (tmp_path / "unformed.json").write_text(json.dumps({"cases": [case]}), encoding="utf-8")
-    assert other_tables.of_products(tmp_path / "unformed.json").endswith("takes 4 minutes longer for both networks.\n")
+    assert other_tables.of_products({"cases": [case]}).endswith("takes 4 minutes longer for both networks.\n")
 
 
 def test_products_and_forming_are_compared_in_one_run(tmp_path):

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 
+import forked
 import pytest
 
 from benchmarks import child, report, shapes, speed, stages, tables
 from benchmarks.machine import MemoryPeak
+from coupling_lib import paths
+
+
+def in_a_fork(module, *words, memory_kept=False):
+    """What `child.record` gives, without a fresh Python for each record: here no figure counts."""
+    code = f"import runpy, sys; sys.argv = {[module, *map(str, words)]}\n"
+    code += f"runpy.run_module('benchmarks.{module}', run_name='__main__')"
+    ended = forked.run(code, os.environ, cwd=paths.ROOT)
+    return json.loads(ended.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("speed") / "new" / "speed.json"
-    speed.main(["--quick", "--out", str(out)])
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(child, "record", in_a_fork)
+        speed.main(["--quick", "--out", str(out)])
     return json.loads(out.read_text(encoding="utf-8"))
 
 
@@ -53,19 +66,18 @@ def test_quick_run_repeats_the_case_with_memory_kept_and_the_page_sets_both_side
     assert row[6:] == [f"{case['ratio']['total']:.1f}×", f"{kept['ratio']['total']:.1f}×"]
 
 
-def test_a_child_that_keeps_memory_is_told_so_and_others_are_not(tmp_path, monkeypatch):
+def test_a_child_is_told_whether_it_keeps_memory_and_if_it_fails_gives_no_record(tmp_path, monkeypatch):
     package = tmp_path / "benchmarks"
     package.mkdir()
+    (package / "__init__.py").touch()
     lines = ("import json, os", "print('said on the way')", "print(json.dumps(dict(os.environ)))")
     (package / "environment.py").write_text("\n".join(lines), encoding="utf-8")
     monkeypatch.setattr(child.paths, "ROOT", tmp_path)
     assert child.MEMORY_KEPT.items() <= child.record("environment", memory_kept=True).items()
     assert not child.MEMORY_KEPT.keys() & child.record("environment").keys()
-
-
-def test_a_child_that_fails_is_not_taken_for_a_record():
+    (package / "failing.py").write_text("print('{}')\nraise SystemExit(1)", encoding="utf-8")
     with pytest.raises(subprocess.CalledProcessError):
-        child.record("comparison", "no such shape", 16)
+        child.record("failing")
 
 
 def test_quick_run_names_the_machine_and_measures_memory_growth_and_the_embedded_model(run):
@@ -80,9 +92,8 @@ def test_quick_run_names_the_machine_and_measures_memory_growth_and_the_embedded
 
 
 def test_page_shows_the_latest_run_with_its_date_and_hardware(run, tmp_path):
-    latest = tmp_path / "latest.json"
-    latest.write_text(json.dumps(run), encoding="utf-8")
-    page = report.page(latest, tmp_path / "no_gpu.json")
+    (tmp_path / "latest.json").write_text(json.dumps(run), encoding="utf-8")
+    page = report.page(tmp_path)
     assert run["machine"]["date"] in page and run["machine"]["cpu"] in page
     assert re.search(r"\| tiny \| 96 \| 4 \|", page) and "Not measured yet" not in page
 
@@ -105,9 +116,10 @@ def test_a_duration_has_three_digits_and_stays_in_one_line(value, text):
 
 
 def test_page_without_a_run_says_so_and_names_the_command(tmp_path):
-    page = report.page(tmp_path / "none.json", tmp_path / "none_gpu.json")
+    page = report.page(tmp_path)
     assert "Not measured yet. `make bench`" in page
     assert "GPU figures are still to be measured" in page
+    assert "still to be made, on a quiet machine: `python -m benchmarks.real_size`" in page
 
 
 def test_memory_peak_sees_what_is_held_for_a_moment():
@@ -131,7 +143,7 @@ def test_llama_shape_is_that_of_llama_3_8b():
 
 def test_columns_of_numbers_stand_at_the_right_and_words_at_the_left():
     rows = [("a-1", tables.seconds(0.02), "-0.02", "at most 3", "1: 2 s, 4: 8 s"), ("b", "", "1e3", "not", "")]
-    assert tables.table(tuple("vwxyz"), rows).splitlines()[1] == "| --- | ---: | ---: | --- | --- |"
+    assert tables.table("v | w | x | y | z", rows).splitlines()[1] == "| --- | ---: | ---: | --- | --- |"
 
 
 def test_small_numbers_are_powers_of_ten_and_stay_in_their_line():

@@ -1,9 +1,9 @@
 """Tiny random configurations of every model family that is tested, as data.
 
 Each case is a configuration class and its arguments, three blocks deep and 32 wide, small enough for a
-float64 brute-force derivative. `narrow` marks families whose own code casts to float32 inside (norms,
-rotary tables, softmax), so that a float64 check of them is a float32 check there. `route` is the route that the
-library is expected to find by itself.
+float64 brute-force derivative. `wide` marks families that compute in float64 throughout where they are asked to; the
+own code of the others casts to float32 inside (norms, rotary tables, softmax), and so does their float64 check. `route`
+is the route that the library is expected to find by itself.
 """
 
 from __future__ import annotations
@@ -15,33 +15,45 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 import transformers
-from hybrids import HYBRIDS
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from coupling_lib.errors import PostNormWarning
 from coupling_lib.models.load import Model, wrap_model
 
-BASE = dict(
-    vocab_size=64,
-    hidden_size=32,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=64,
-    max_position_embeddings=64,
-    bos_token_id=0,
-    eos_token_id=0,
-    pad_token_id=0,
-)
-VISION = dict(
-    hidden_size=32,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=64,
-    image_size=16,
-    patch_size=4,
-    num_channels=3,
-)
+_SMALL = dict(vocab_size=64, hidden_size=32, num_hidden_layers=3)
+_IDS = dict(bos_token_id=0, eos_token_id=0)
+_HEADS = dict(num_attention_heads=4, intermediate_size=64)
+BASE = dict(_SMALL, **_HEADS, max_position_embeddings=64, **_IDS, pad_token_id=0)
+VISION = dict(_HEADS, hidden_size=32, num_hidden_layers=3, image_size=16, patch_size=4, num_channels=3)
 GQA = dict(BASE, num_key_value_heads=2, head_dim=8)
+_GPT2 = dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64)
+_EXPERTS = dict(num_experts=4, num_experts_per_tok=2)
+_LOCAL_EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2)
+_WINDOW = dict(GQA, sliding_window=4)
+_LATENT = dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8)
+_LATENT |= dict(n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=32)
+_LATENT |= dict(n_group=2, topk_group=1, first_k_dense_replace=1, num_key_value_heads=4)
+_SHARED_EXPERT = dict(moe_intermediate_size=32, shared_expert_intermediate_size=32)
+_FALCON = dict(_SMALL, num_attention_heads=4)
+_ALIBI = dict(multi_query=False, parallel_attn=False, alibi=True, bias=True)
+_MPT = dict(vocab_size=64, d_model=32, n_layers=3, n_heads=4, max_seq_len=64)
+_GPT_NEO = dict(vocab_size=64, hidden_size=32, num_layers=3, num_heads=4, max_position_embeddings=64, window_size=4)
+_GPT_NEO |= dict(attention_types=[[["global", "local"], 1], [["global"], 1]])
+# Families whose blocks carry a state: recurrences, short convolutions, and hybrids of them and attention.
+_PURE = dict(_SMALL, **_IDS, pad_token_id=0, state_size=8)
+_PURE_2 = dict(_PURE, num_heads=8, head_dim=8, n_groups=2, chunk_size=4)
+_MAMBA_2 = dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1, mamba_chunk_size=4)
+_MIXED, _MAMBAS = ["linear_attention", "full_attention", "linear_attention"], ["mamba", "attention", "mamba"]
+_LINEAR = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8)
+_JAMBA = dict(attn_layer_period=3, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1)
+_JAMBA |= dict(mamba_d_state=8, mamba_dt_rank=4)
+_CONVOLUTIONS = dict(block_ff_dim=64, conv_L_cache=3, layer_types=["conv", "full_attention", "conv"])
+_ZAMBA = dict(mamba_d_state=8, n_mamba_heads=8, mamba_ngroups=1, chunk_size=4, adapter_rank=8, num_mem_blocks=1)
+_NEMOTRON = dict(mamba_num_heads=8, mamba_head_dim=8, ssm_state_size=8, n_groups=1, chunk_size=4)
+_ZAMBA |= dict(layers_block_type=["mamba", "hybrid", "mamba"])
+_NEMOTRON |= dict(layers_block_type=_MAMBAS)
+_RECURRENT = dict(lru_width=32, attention_window_size=4, block_types=["recurrent", "recurrent", "attention"])
+_RWKV = dict(_SMALL, **_IDS, max_position_embeddings=64)
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,7 @@ class Family:
     name: str
     config: str
     arguments: dict = field(default_factory=dict)
-    narrow: bool = False
+    wide: bool = False
     bidirectional: bool = False
     model: str | None = None
     route: str = "attention"
@@ -75,177 +87,80 @@ class Family:
         return hf.eval().requires_grad_(False)
 
 
-def _layers(**others: object) -> dict:
-    return {**GQA, **others}
-
-
 FAMILIES = [
-    Family("llama", "LlamaConfig", GQA, narrow=True),
-    Family("qwen2", "Qwen2Config", GQA, narrow=True),
-    Family("qwen3", "Qwen3Config", GQA, narrow=True),
-    Family("phi3", "Phi3Config", GQA, narrow=True),
-    Family("gemma", "GemmaConfig", GQA, narrow=True),
-    Family("olmo", "OlmoConfig", GQA, narrow=True),
-    Family("cohere", "CohereConfig", GQA, narrow=True),
-    Family("granite", "GraniteConfig", GQA, narrow=True),
-    Family("glm4", "Glm4Config", GQA, narrow=True),
-    Family("smollm3", "SmolLM3Config", GQA, narrow=True),
-    Family("mistral-window", "MistralConfig", _layers(sliding_window=4), narrow=True),
-    Family("gemma2-window", "Gemma2Config", _layers(sliding_window=4), narrow=True),
-    Family("gemma3-window", "Gemma3TextConfig", _layers(sliding_window=4), narrow=True),
-    Family("cohere2-window", "Cohere2Config", _layers(sliding_window=4), narrow=True),
-    Family("phi", "PhiConfig", BASE, narrow=True),
-    Family("gpt-neox", "GPTNeoXConfig", BASE, narrow=True),
-    Family("gpt-neox-sequential", "GPTNeoXConfig", dict(BASE, use_parallel_residual=False), narrow=True),
-    Family("opt", "OPTConfig", dict(BASE, ffn_dim=64, word_embed_proj_dim=32), narrow=True),
-    Family("olmo2", "Olmo2Config", GQA, narrow=True),
-    Family("stablelm", "StableLmConfig", GQA, narrow=True),
-    Family("starcoder2", "Starcoder2Config", GQA, narrow=True),
-    Family("nemotron", "NemotronConfig", GQA, narrow=True),
-    Family("gpt2", "GPT2Config", dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64)),
-    Family("mixtral", "MixtralConfig", _layers(num_local_experts=4, num_experts_per_tok=2), narrow=True),
+    Family("llama", "LlamaConfig", GQA),
+    Family("qwen2", "Qwen2Config", GQA),
+    Family("qwen3", "Qwen3Config", GQA),
+    Family("phi3", "Phi3Config", GQA),
+    Family("gemma", "GemmaConfig", GQA),
+    Family("olmo", "OlmoConfig", GQA),
+    Family("cohere", "CohereConfig", GQA),
+    Family("granite", "GraniteConfig", GQA),
+    Family("glm4", "Glm4Config", GQA),
+    Family("smollm3", "SmolLM3Config", GQA),
+    Family("mistral-window", "MistralConfig", _WINDOW),
+    Family("gemma2-window", "Gemma2Config", _WINDOW),
+    Family("gemma3-window", "Gemma3TextConfig", _WINDOW),
+    Family("cohere2-window", "Cohere2Config", _WINDOW),
+    Family("phi", "PhiConfig", BASE),
+    Family("gpt-neox", "GPTNeoXConfig", BASE),
+    Family("gpt-neox-sequential", "GPTNeoXConfig", dict(BASE, use_parallel_residual=False)),
+    Family("opt", "OPTConfig", dict(BASE, ffn_dim=64, word_embed_proj_dim=32)),
+    Family("olmo2", "Olmo2Config", GQA),
+    Family("stablelm", "StableLmConfig", GQA),
+    Family("starcoder2", "Starcoder2Config", GQA),
+    Family("nemotron", "NemotronConfig", GQA),
+    Family("gpt2", "GPT2Config", _GPT2, wide=True),
+    Family("mixtral", "MixtralConfig", dict(GQA, **_LOCAL_EXPERTS)),
+    Family("qwen3-moe", "Qwen3MoeConfig", dict(GQA, **_EXPERTS, moe_intermediate_size=32, decoder_sparse_step=1)),
+    Family("gpt-oss", "GptOssConfig", dict(_WINDOW, **_LOCAL_EXPERTS)),
+    Family("deepseek-v3", "DeepseekV3Config", dict(BASE, **_LATENT)),
+    Family("falcon-7b", "FalconConfig", dict(_FALCON, multi_query=True, parallel_attn=True), route="cache"),
+    Family("falcon-new", "FalconConfig", dict(_FALCON, num_kv_heads=2, new_decoder_architecture=True), route="cache"),
+    Family("falcon-alibi", "FalconConfig", dict(_FALCON, **_ALIBI), route="cache"),
+    Family("mpt-alibi", "MptConfig", _MPT, route="cache"),
+    Family("bloom-alibi", "BloomConfig", dict(vocab_size=64, hidden_size=32, n_layer=3, n_head=4), route="cache"),
+    Family("gptj", "GPTJConfig", dict(_GPT2, rotary_dim=4), route="cache"),
+    Family("gpt-neo", "GPTNeoConfig", _GPT_NEO, route="cache"),
+    Family("bert", "BertConfig", BASE, wide=True, bidirectional=True, model="BertModel"),
+    Family("vit", "ViTConfig", VISION, bidirectional=True, model="ViTModel"),
+    Family("deit", "DeiTConfig", VISION, bidirectional=True, model="DeiTModel"),
+    Family("dinov2", "Dinov2Config", VISION, bidirectional=True, model="Dinov2Model"),
+    Family("roberta", "RobertaConfig", BASE, bidirectional=True, model="RobertaModel"),
+    Family("gpt-bigcode", "GPTBigCodeConfig", dict(_GPT2, **_IDS)),
+    Family("codegen", "CodeGenConfig", dict(_GPT2, **_IDS, rotary_dim=4), route="cache"),
+    Family("persimmon", "PersimmonConfig", BASE),
+    Family("olmo3-window", "Olmo3Config", _WINDOW),
+    Family("exaone4", "Exaone4Config", _WINDOW),
+    Family("ernie4.5", "Ernie4_5Config", GQA),
+    Family("helium", "HeliumConfig", GQA),
+    Family("qwen2-moe", "Qwen2MoeConfig", dict(GQA, **_EXPERTS, **_SHARED_EXPERT)),
+    Family("mamba", "MambaConfig", _PURE, route="state"),
+    Family("falcon-mamba", "FalconMambaConfig", _PURE, route="state"),
+    Family("mamba2", "Mamba2Config", _PURE_2, route="state"),
+    Family("mamba2-bounded", "Mamba2Config", dict(_PURE_2, time_step_limit=(0.5, 1.0)), route="sequence"),
     Family(
-        "qwen3-moe",
-        "Qwen3MoeConfig",
-        _layers(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1),
-        narrow=True,
+        "qwen3-next",
+        "Qwen3NextConfig",
+        dict(GQA, **_EXPERTS, **_SHARED_EXPERT, **_LINEAR, layer_types=_MIXED),
+        route="attention and state",
     ),
+    Family("olmo-hybrid", "OlmoHybridConfig", dict(GQA, layer_types=_MIXED), route="attention and state"),
+    Family("falcon-h1", "FalconH1Config", dict(GQA, **_MAMBA_2, mamba_d_ssm=64), route="state"),
     Family(
-        "gpt-oss", "GptOssConfig", _layers(num_local_experts=4, num_experts_per_tok=2, sliding_window=4), narrow=True
+        "granite-4-h",
+        "GraniteMoeHybridConfig",
+        dict(GQA, **_MAMBA_2, **_LOCAL_EXPERTS, shared_intermediate_size=64, layer_types=_MAMBAS),
+        route="attention and state",
     ),
-    Family(
-        "deepseek-v3",
-        "DeepseekV3Config",
-        dict(
-            BASE,
-            n_routed_experts=4,
-            num_experts_per_tok=2,
-            n_group=2,
-            topk_group=1,
-            moe_intermediate_size=32,
-            first_k_dense_replace=1,
-            kv_lora_rank=16,
-            q_lora_rank=16,
-            qk_rope_head_dim=8,
-            qk_nope_head_dim=8,
-            v_head_dim=8,
-            n_shared_experts=1,
-            num_key_value_heads=4,
-        ),
-        narrow=True,
-    ),
-    Family(
-        "falcon-7b",
-        "FalconConfig",
-        dict(
-            vocab_size=64,
-            hidden_size=32,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            multi_query=True,
-            parallel_attn=True,
-        ),
-        narrow=True,
-        route="cache",
-    ),
-    Family(
-        "falcon-new",
-        "FalconConfig",
-        dict(
-            vocab_size=64,
-            hidden_size=32,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            num_kv_heads=2,
-            new_decoder_architecture=True,
-        ),
-        narrow=True,
-        route="cache",
-    ),
-    Family(
-        "falcon-alibi",
-        "FalconConfig",
-        dict(
-            vocab_size=64,
-            hidden_size=32,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            multi_query=False,
-            parallel_attn=False,
-            alibi=True,
-            bias=True,
-        ),
-        narrow=True,
-        route="cache",
-    ),
-    Family(
-        "mpt-alibi",
-        "MptConfig",
-        dict(vocab_size=64, d_model=32, n_layers=3, n_heads=4, max_seq_len=64),
-        narrow=True,
-        route="cache",
-    ),
-    Family(
-        "bloom-alibi",
-        "BloomConfig",
-        dict(vocab_size=64, hidden_size=32, n_layer=3, n_head=4),
-        narrow=True,
-        route="cache",
-    ),
-    Family(
-        "gptj",
-        "GPTJConfig",
-        dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, rotary_dim=4),
-        narrow=True,
-        route="cache",
-    ),
-    Family(
-        "gpt-neo",
-        "GPTNeoConfig",
-        dict(
-            vocab_size=64,
-            hidden_size=32,
-            num_layers=3,
-            num_heads=4,
-            max_position_embeddings=64,
-            window_size=4,
-            attention_types=[[["global", "local"], 1], [["global"], 1]],
-        ),
-        narrow=True,
-        route="cache",
-    ),
-    Family("bert", "BertConfig", BASE, bidirectional=True, model="BertModel"),
-    Family("vit", "ViTConfig", VISION, bidirectional=True, narrow=True, model="ViTModel"),
-    Family("deit", "DeiTConfig", VISION, bidirectional=True, narrow=True, model="DeiTModel"),
-    Family("dinov2", "Dinov2Config", VISION, bidirectional=True, narrow=True, model="Dinov2Model"),
-    Family("roberta", "RobertaConfig", BASE, bidirectional=True, narrow=True, model="RobertaModel"),
-    Family(
-        "gpt-bigcode",
-        "GPTBigCodeConfig",
-        dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0),
-        narrow=True,
-    ),
-    Family(
-        "codegen",
-        "CodeGenConfig",
-        dict(
-            vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, rotary_dim=4, bos_token_id=0, eos_token_id=0
-        ),
-        narrow=True,
-        route="cache",
-    ),
-    Family("persimmon", "PersimmonConfig", BASE, narrow=True),
-    Family("olmo3-window", "Olmo3Config", _layers(sliding_window=4), narrow=True),
-    Family("exaone4", "Exaone4Config", _layers(sliding_window=4), narrow=True),
-    Family("ernie4.5", "Ernie4_5Config", GQA, narrow=True),
-    Family("helium", "HeliumConfig", GQA, narrow=True),
-    Family(
-        "qwen2-moe",
-        "Qwen2MoeConfig",
-        _layers(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32),
-        narrow=True,
-    ),
-    *(Family(name, config, given, narrow=True, route=route) for name, config, given, route in HYBRIDS),
+    Family("bamba", "BambaConfig", dict(GQA, **_MAMBA_2, attn_layer_indices=[1]), route="attention and state"),
+    Family("lfm2", "Lfm2Config", dict(GQA, **_CONVOLUTIONS), route="attention and state"),
+    Family("jamba", "JambaConfig", dict(GQA, **_EXPERTS, **_JAMBA), route="attention and state"),
+    Family("zamba2", "Zamba2Config", dict(GQA, **_ZAMBA), route="sequence"),
+    Family("nemotron-h", "NemotronHConfig", dict(GQA, **_NEMOTRON), route="attention and sequence"),
+    Family("recurrent-gemma", "RecurrentGemmaConfig", dict(GQA, **_RECURRENT), route="attention and sequence"),
+    # With a cache its weights are written to in place while they are differentiated, which autograd refuses.
+    Family("rwkv", "RwkvConfig", dict(_RWKV, context_length=64, use_cache=False), route="sequence"),
 ]
 
 # Eight that stand for all in `make test`: together they take every route, and every rule by which a block is found,

@@ -8,13 +8,14 @@ from transformers import PreTrainedModel
 
 
 def brute_force_jacobian(
-    hf: PreTrainedModel, block: nn.Module, inputs: dict, token_in: int, token_out: int, ends: tuple[str, ...] = ()
-) -> torch.Tensor:
+    hf: PreTrainedModel, block: nn.Module, inputs: dict, token_in: int, token_out: int, ends: tuple[str, ...] = (),
+    every: int = 1,
+) -> torch.Tensor:  # fmt: skip
     """Differentiate one block inside a whole forward pass of the model, row by row.
 
     Plain forward hooks put a leaf in the place of the block's input and read its output; nothing of the
-    library is used. Returns the residual Jacobian (identity subtracted where the tokens agree); or, where `ends`
-    names layers inside the block, the derivative of the sum of what these give.
+    library is used. Returns every row, or one of some, of the residual Jacobian (identity subtracted where the tokens
+    agree); or, where `ends` names layers inside the block, the derivative of the sum of what these give.
     """
     leaf, seen = [], []
 
@@ -37,8 +38,8 @@ def brute_force_jacobian(
     finally:
         for handle in handles:
             handle.remove()
-    J = rows(sum(seen)[0, token_out], leaf[0])[:, token_in]
-    return J - torch.eye(len(J), dtype=J.dtype) if token_in == token_out and not ends else J
+    J = rows(sum(seen)[0, token_out, ::every], leaf[0])[:, token_in]
+    return J - torch.eye(J.shape[1], dtype=J.dtype)[::every] if token_in == token_out and not ends else J
 
 
 def rows(y: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:

@@ -36,21 +36,12 @@ def stored_name(name: str) -> str:
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     """The order of rows in llama.cpp: the two halves of a head, which rotate together, alternate."""
     half = len(weight) // heads // 2
-    result = np.empty_like(weight)
-    for head in range(heads):
-        for i in range(half):
-            first = head * 2 * half
-            result[first + 2 * i] = weight[first + i]
-            result[first + 2 * i + 1] = weight[first + half + i]
-    return result
+    return weight[[2 * half * head + place for head in range(heads) for i in range(half) for place in (i, half + i)]]
 
 
 def restored(weight: np.ndarray, heads: int) -> np.ndarray:
     """The inverse of `interleaved`."""
-    order = interleaved(np.arange(len(weight))[:, None], heads)[:, 0]
-    result = np.empty_like(weight)
-    result[order] = weight
-    return result
+    return weight[np.argsort(interleaved(np.arange(len(weight)), heads))]
 
 
 def unpacked(data: np.ndarray, kind: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -71,11 +62,7 @@ def unpacked(data: np.ndarray, kind: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def write(
-    path: Path,
-    kind: str = "Q4_1",
-    architecture: str = "llama",
-    leave_out: tuple[str, ...] = (),
-    tokenizer: bool = True,
+    path: Path, kind: str = "Q4_1", architecture: str = "llama", leave_out: tuple[str, ...] = (), tokenizer: bool = True
 ) -> dict[str, np.ndarray]:
     """Write a random Llama, and give its dense weights as the format defines them."""
     model = tiny.llama(seed=3, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS)

@@ -91,31 +91,13 @@ def test_the_representatives_stand_in_the_table_as_they_are_found():
 
 
 def test_settings_are_shrunk_by_name_and_layers_of_every_kind_are_kept():
-    given = {
-        "hidden_size": 4096,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "layer_types": ["a", "a", "b", "a", "a", "b"],
-        "layers_with_experts": [0, 1, 2, 3, 4, 5],
-        "rms_norm_eps": 1e-6,
-        "eos_token_id": [7, 900],
-        "image_token_id": 901,
-        "vision_config": {"depth": 24, "patch_size": 14},
-        "id2label": {0: "cat"},
-    }
-    assert tiny_families.shrunk(given, {}) == {
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "layer_types": ["a", "a", "b"],
-        "layers_with_experts": [0, 1, 2],
-        "rms_norm_eps": 1e-6,
-        "eos_token_id": [7, 511],
-        "image_token_id": 510,
-        "vision_config": {"depth": 2, "patch_size": 8},
-    }
+    sizes = dict(hidden_size=4096, num_hidden_layers=6, num_attention_heads=32, num_key_value_heads=8)
+    layers = dict(layer_types=[*"aabaab"], layers_with_experts=[*range(6)], vision_config=dict(depth=24, patch_size=14))
+    others = dict(rms_norm_eps=1e-6, eos_token_id=[7, 900], image_token_id=901, id2label={0: "cat"})
+    sizes_left = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2)
+    layers_left = dict(layer_types=[*"aab"], layers_with_experts=[0, 1, 2], vision_config=dict(depth=2, patch_size=8))
+    others_left = dict(rms_norm_eps=1e-6, eos_token_id=[7, 511], image_token_id=510)
+    assert tiny_families.shrunk(sizes | layers | others, {}) == sizes_left | layers_left | others_left
 
 
 # -- runs
@@ -129,15 +111,8 @@ def three(monkeypatch, tmp_path) -> list[str]:
     def answers(wanted, jobs):
         for mapping, kind in wanted:
             asked.append(kind)
-            row = {
-                "mapping": mapping,
-                "type": kind,
-                "class": "C",
-                "outcome": "exact",
-                "route": "r",
-                "exact_to": "2e-07",
-            }
-            yield row | {"why": f"differs by 3e-0{len(asked)}"}
+            row = dict(mapping=mapping, type=kind, outcome="exact", route="r", exact_to="2e-07")
+            yield row | {"class": "C", "why": f"differs by 3e-0{len(asked)}"}
 
     monkeypatch.setattr(families, "TYPES", [("causal", "llama"), ("causal", "gpt2"), ("masked", "bert")])
     monkeypatch.setattr(families, "KEPT", tmp_path / "kept.jsonl")
@@ -151,11 +126,7 @@ def test_a_run_goes_on_where_it_was_and_writes_the_table_once_it_is_whole(three,
     assert three == ["gpt2"] and not families.TABLE.is_file()
     assert families.main([]) == 0
     assert three == ["gpt2", "llama", "bert"]
-    assert [(row["type"], row["exact_to"]) for row in committed()] == [
-        ("llama", "2e-07"),
-        ("gpt2", "2e-07"),
-        ("bert", "2e-07"),
-    ]
+    assert [(row["type"], row["exact_to"]) for row in committed()] == [(k, "2e-07") for k in ("llama", "gpt2", "bert")]
     assert families.main([]) == 0 and len(three) == 3
     assert capsys.readouterr().out.endswith("causal, exact: 2\nmasked, exact: 1\n")
 
@@ -190,9 +161,6 @@ def test_a_process_that_dies_or_hangs_stops_no_other(monkeypatch):
     monkeypatch.setattr(families, "tried", tried)
     monkeypatch.setattr(families, "SECONDS", 2)
     found = {row["type"]: row for row in families.run([("causal", kind) for kind in ("dies", "hangs", "lives")], 2)}
-    assert {kind: row["outcome"] for kind, row in found.items()} == {
-        "dies": "error",
-        "hangs": "not tried",
-        "lives": "exact",
-    }
+    outcomes = {kind: row["outcome"] for kind, row in found.items()}
+    assert outcomes == {"dies": "error", "hangs": "not tried", "lives": "exact"}
     assert found["dies"]["why"] == "the process ended without an answer" and found["hangs"]["why"] == "took too long"

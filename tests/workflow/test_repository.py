@@ -9,8 +9,6 @@ import sys
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
-import jupytext
-import nbformat
 import pytest
 import yaml
 from installed import APART, EXTRAS, LOCKED, PROJECT, lock, requirements
@@ -21,8 +19,6 @@ from coupling_lib.models.packages import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-
-each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 
 
 def tracked() -> list[Path]:
@@ -189,34 +185,9 @@ def test_help_lists_every_target_a_user_runs():
     shown = subprocess.run(
         ["make", "-C", str(ROOT), "--no-print-directory"], capture_output=True, check=True, text=True
     )
-    targets = [
-        "help",
-        "book",
-        "pdf",
-        "links",
-        "test",
-        "test-all",
-        "families",
-        "portable",
-        "spreads",
-        "lint",
-        "sweep",
-        "sweep-plan",
-        "test-cluster",
-        "notebooks",
-        "bench",
-        "calibration",
-        "faults",
-        "golden",
-        "suite",
-        "quality",
-        "regularised",
-        "vit-grid",
-        "audit",
-        "clean",
-        "lock",
-    ]
-    assert re.findall(r"^  make ([\w-]+)", shown.stdout, re.M) == targets
+    targets = "help book pdf links test test-all families portable spreads lint sweep sweep-plan test-cluster "
+    targets += "notebooks bench calibration faults golden suite quality regularised vit-grid audit clean lock"
+    assert re.findall(r"^  make ([\w-]+)", shown.stdout, re.M) == targets.split()
 
 
 # -- citation
@@ -228,69 +199,24 @@ def citation() -> dict:
 
 
 def test_citation_has_the_fields_that_the_format_asks_for_and_no_unknown_ones(citation):
-    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    asked = {"cff-version", "message", "title", "authors"}
     # The last three come with the first release.
     known = {"abstract", "type", "version", "license", "keywords", "preferred-citation"}
     known |= {"date-released", "doi", "repository-code"}
-    assert citation.keys() <= known | {"cff-version", "message", "title", "authors"}
-    assert citation["cff-version"] == "1.2.0"
-    assert citation["type"] == "software"
-    paper = citation["preferred-citation"]
-    assert {"type", "title", "authors"} <= paper.keys()
-    assert paper.keys() <= {
-        "type", "title", "authors", "year", "conference", "collection-title", "url", "identifiers",
-    }  # fmt: skip
+    assert asked <= citation.keys() <= asked | known
+    assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
+    paper, asked = citation["preferred-citation"], {"type", "title", "authors"}
+    assert asked <= paper.keys() <= asked | {"year", "conference", "collection-title", "url", "identifiers"}
     assert set(paper["conference"]) == {"name"}
 
 
-def test_citation_agrees_with_pyproject(citation):
-    project = PROJECT["project"]
-    assert citation["version"] == project["version"]
-    assert citation["license"] == project["license"]
-    assert citation["authors"] == project["authors"] == [{"name": "The Transformer Block Coupling companion authors"}]
-
-
-def test_citation_names_the_paper_s_authors_as_persons_in_order(citation):
-    paper = citation["preferred-citation"]
+def test_citation_agrees_with_pyproject_and_names_the_paper_s_authors_as_persons_in_order(citation):
+    project, paper = PROJECT["project"], citation["preferred-citation"]
+    assert {name: citation[name] for name in ("version", "license", "authors")}.items() <= project.items()
+    assert citation["authors"] == [{"name": "The Transformer Block Coupling companion authors"}]
     # Given and family names are easily swapped; these are the names as the paper prints them.
-    printed = [f"{author['given-names']} {author['family-names']}" for author in paper["authors"]]
-    assert printed == ["Murdock Aubry", "Haoming Meng", "Anton Sugolov", "Vardan Papyan"]
-    assert [author["family-names"] for author in paper["authors"]] == ["Aubry", "Meng", "Sugolov", "Papyan"]
+    printed = [(author["given-names"], author["family-names"]) for author in paper["authors"]]
+    assert printed == [("Murdock", "Aubry"), ("Haoming", "Meng"), ("Anton", "Sugolov"), ("Vardan", "Papyan")]
     assert paper["title"] == "Transformer Block Coupling and its Correlation with Generalization in LLMs"
     assert (paper["type"], paper["year"]) == ("conference-paper", 2025)
     assert "2407.07810" in paper["url"]
-
-
-# -- notebooks
-
-
-def test_the_depth_chapter_is_there():
-    assert "depth" in [path.stem for path in NOTEBOOKS]
-
-
-def test_every_text_twin_has_its_notebook():
-    texts = [
-        path for path in (ROOT / "notebooks").glob("*.py") if path.read_text(encoding="utf-8").startswith("# ---\n")
-    ]
-    assert {path.stem for path in texts} == {path.stem for path in NOTEBOOKS}
-
-
-@each_notebook
-def test_twin_is_what_jupytext_would_write(notebook):
-    twin = notebook.with_suffix(".py").read_text(encoding="utf-8")
-
-    def plain(text: str) -> str:  # the header names the version of jupytext that wrote it
-        return re.sub(r"^#       jupytext_version: .*\n", "", text, flags=re.MULTILINE)
-
-    assert plain(jupytext.writes(jupytext.read(notebook), fmt="py:percent")) == plain(twin)
-
-
-@each_notebook
-def test_notebook_has_one_cell_of_parameters_each_with_a_type_and_a_comment(notebook):
-    cells = nbformat.read(notebook, as_version=4).cells
-    (parameters,) = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
-    lines = [line for line in parameters.source.splitlines() if line.strip() and not line.startswith("#")]
-    # This is the form that `papermill --help-notebook` reads; a union of types would vanish from it.
-    form = re.compile(r"(\w+): (str|int|float|bool|list|dict)(\[.+\])? = .+  # \S.+")
-    assert [line for line in lines if not form.fullmatch(line)] == []
-    assert {"model"} <= {form.fullmatch(line)[1] for line in lines}

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import jupytext
 import numpy as np
 import pytest
+from bad_parameters import RIGHT
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -16,18 +17,6 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.paths import ROOT
 
 NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.py") if path.with_suffix(".ipynb").exists())
-
-RIGHT = {
-    "model": "nano-neox",
-    "precision": "float32",
-    "memory": "",
-    "revision": "",
-    "prompts": 12,
-    "k": 10,
-    "blocks": "",
-    "token": -1,
-    "seed": 0,
-}
 
 
 def sized(n_blocks, d_model=96, name="model"):

@@ -11,12 +11,9 @@ from coupling_lib.metrics.nulls import closed_form_null, gaussian_miscoupling
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.paths import DATA
 
-SUITE = pd.read_csv(DATA / "suite.csv", comment="#")
-GRID = pd.read_csv(DATA / "vit_grid.csv")
-TABLES = {
-    "suite": SUITE,
-    "regulariser": pd.read_csv(DATA / "regulariser.csv", comment="#"),
-}
+FILES = {"suite": "suite.csv", "regulariser": "regulariser.csv", "grid": "vit_grid.csv"}
+TABLES = {kind: pd.read_csv(DATA / file, comment="#") for kind, file in FILES.items()}
+each_table = pytest.mark.parametrize(("kind", "table"), TABLES.items())
 # Of each of these the null has the distribution of another one's: it is the same reading with the vectors exchanged.
 TWINS = {"released_norm_vju": "released_norm", "released_trace_vju": "released_trace"}
 MISMATCHES = (
@@ -40,7 +37,7 @@ def columns_at(kind: str, table: pd.DataFrame, variant: str) -> list[tuple[str, 
     ]
 
 
-@pytest.mark.parametrize(("kind", "table"), [*TABLES.items(), ("grid", GRID)])
+@each_table
 def test_the_main_reading_s_null_is_the_closed_form_whatever_the_row(kind, table):
     for name, ks in columns_at(kind, table, "normalized_miscoupling"):
         for k in np.unique(ks):
@@ -51,7 +48,7 @@ def test_the_main_reading_s_null_is_the_closed_form_whatever_the_row(kind, table
             assert values.max() < root and np.ptp(values) < 0.003 / k
 
 
-@pytest.mark.parametrize(("kind", "table"), [*TABLES.items(), ("grid", GRID)])
+@each_table
 def test_nulls_that_know_no_spectrum_depend_on_width_and_k_alone(kind, table):
     for variant in ("basis_uu", "basis_vv", "basis_uv", "basis_vu", "released_diag"):
         for name, ks in columns_at(kind, table, variant):
@@ -62,7 +59,7 @@ def test_nulls_that_know_no_spectrum_depend_on_width_and_k_alone(kind, table):
             assert 0 < root - table[name].iloc[0] < 0.02 * root, name
 
 
-@pytest.mark.parametrize(("kind", "table"), [*TABLES.items(), ("grid", GRID)])
+@each_table
 def test_readings_of_one_distribution_have_one_null_and_the_raw_one_has_none(kind, table):
     for name, twin in TWINS.items():
         for (one, _), (other, _) in zip(columns_at(kind, table, name), columns_at(kind, table, twin), strict=True):

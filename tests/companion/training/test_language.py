@@ -46,17 +46,8 @@ def test_validation_loss_falls_from_that_of_a_uniform_guess(run):
     assert log[-1]["tokens"] == 12 * 8 * 32
 
 
-def test_a_killed_and_resumed_run_ends_in_the_same_weights(run, source, tmp_path, monkeypatch):
-    steps_taken = []
-    batch = language.text.batch
-
-    def interrupted(stream, step, *rest):
-        steps_taken.append(step)
-        if len(steps_taken) == 7:
-            raise KeyboardInterrupt
-        return batch(stream, step, *rest)
-
-    monkeypatch.setattr(language.text, "batch", interrupted)
+def test_a_killed_and_resumed_run_ends_in_the_same_weights(run, source, tmp_path, killed_at):
+    steps_taken = killed_at(7, language.text, "batch", lambda stream, step, *_: step)
     with pytest.raises(KeyboardInterrupt):
         language.train(TINY, source, tmp_path / "run", every_seconds=0.0)
     language.train(TINY, source, tmp_path / "run", every_seconds=0.0)
@@ -65,11 +56,8 @@ def test_a_killed_and_resumed_run_ends_in_the_same_weights(run, source, tmp_path
         ours = load_file(tmp_path / f"run/step{step}/model.safetensors")
         theirs = load_file(run / f"step{step}/model.safetensors")
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+        assert {tensor.dtype for tensor in theirs.values()} == {torch.float16}
     assert [row["validation_loss"] for row in rows(tmp_path / "run")] == [row["validation_loss"] for row in rows(run)]
-
-
-def test_checkpoints_are_half_precision(run):
-    assert {tensor.dtype for tensor in load_file(run / "step12/model.safetensors").values()} == {torch.float16}
 
 
 def test_a_run_of_another_recipe_is_refused(run, source):

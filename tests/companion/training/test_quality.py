@@ -180,7 +180,7 @@ def lasting(table):
 
 
 def test_a_killed_run_ends_as_the_uninterrupted_one_and_what_is_in_the_table_is_not_trained_again(
-    small, monkeypatch, capsys
+    small, killed_at, capsys
 ):
     _, arguments, folder = small
     main(["quality", *arguments, str(folder / "whole")])
@@ -197,15 +197,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one_and_what_is_in_the_table_is_
     )
 
     (folder / "table.csv").rename(folder / "kept.csv")
-    steps, batch = [], text.batch
-
-    def interrupted(stream, step, *rest):
-        steps.append(step)
-        if len(steps) == 8:
-            raise KeyboardInterrupt
-        return batch(stream, step, *rest)
-
-    monkeypatch.setattr(text, "batch", interrupted)
+    steps = killed_at(8, text, "batch", lambda stream, step, *_: step)
     with pytest.raises(SystemExit):
         main(["quality", *arguments, str(folder / "run")])
     main(["quality", *arguments, str(folder / "run")])

@@ -127,17 +127,9 @@ def two_models(monkeypatch, tmp_path):
     return [str(source), "--run", str(tmp_path / "run"), "--table", str(tmp_path / "table.csv")], tmp_path
 
 
-def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, monkeypatch, capsys):
+def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, killed_at, capsys):
     arguments, folder = two_models
-    steps, batch = [], suite.text.batch
-
-    def interrupted(stream, step, *rest):
-        steps.append(step)
-        if len(steps) == 8:
-            raise KeyboardInterrupt
-        return batch(stream, step, *rest)
-
-    monkeypatch.setattr(suite.text, "batch", interrupted)
+    steps = killed_at(8, suite.text, "batch", lambda stream, step, *_: step)
     names = ["--only", "one", "two"]
     with pytest.raises(SystemExit) as ended:
         main(["suite", *arguments, *names])

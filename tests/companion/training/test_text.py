@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from companion.training import text
-from coupling_lib.errors import ParameterError
 
 BOOKS = {
     f"book{i}.txt": f"\ufeffChapter {i}.\r\n" + f"The {i} hounds of winter ran, naïve and loud. " * 60 for i in range(8)
@@ -23,14 +22,10 @@ def folder(tmp_path):
     return books
 
 
-def test_whole_files_are_held_out(folder):
+def test_whole_files_are_held_out_without_byte_order_marks_and_carriage_returns(folder):
     train, held = text.read_texts(folder, 0.25, seed=0)
     assert len(train) == 6 and len(held) == 2 and not set(train) & set(held)
     assert text.read_texts(folder, 0.25, seed=0)[1].keys() == held.keys()
-
-
-def test_byte_order_marks_and_carriage_returns_are_gone(folder):
-    train, held = text.read_texts(folder, 0.25, seed=0)
     assert not any("\ufeff" in part or "\r" in part for part in [*train.values(), *held.values()])
 
 
@@ -42,24 +37,15 @@ def test_a_single_file_loses_its_tail(tmp_path):
     assert len(next(iter(held.values()))) == 100
 
 
-def test_no_text_is_one_clear_line(tmp_path):
-    with pytest.raises(ParameterError, match="give a text file or a folder of .txt files"):
-        text.read_texts(tmp_path / "missing", 0.1, seed=0)
-
-
-def test_tokens_give_the_text_back_byte_for_byte(folder, tmp_path):
+def test_tokens_give_the_text_back_byte_for_byte_and_are_read_again_without_it(folder, tmp_path):
     corpus = text.prepare(folder, tmp_path / "cache", 300, 0.25, seed=0)
     _, held = text.read_texts(folder, 0.25, seed=0)
     decoded = corpus.tokenizer.decode(corpus.validation.tolist())
     assert decoded == "".join(part + text.END_OF_TEXT for part in held.values())
     assert corpus.validation_bytes == sum(len(part.encode()) for part in held.values())
     assert corpus.train.max() < 300 and corpus.held_out == tuple(held)
-
-
-def test_a_prepared_corpus_is_read_back_without_its_source(folder, tmp_path):
-    first = text.prepare(folder, tmp_path / "cache", 300, 0.25, seed=0)
     again = text.prepare(tmp_path / "gone", tmp_path / "cache", 300, 0.25, seed=0)
-    assert np.array_equal(first.train, again.train) and first.held_out == again.held_out
+    assert np.array_equal(corpus.train, again.train) and corpus.held_out == again.held_out
 
 
 def test_batches_depend_on_seed_and_step_alone():

@@ -14,14 +14,8 @@ from companion.training import vit
 from companion.training.cards import digest, ship_vision
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.labelled_images import read_dataset
 
 TINY = replace(vit.RECIPES["digits"], width=12, blocks=2, heads=2, patch=4, epochs=2, batch=128, drop_path=0.2)
-
-
-@pytest.fixture(scope="module")
-def data():
-    return read_dataset("digits")
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +41,8 @@ def test_training_lowers_the_loss_of_held_out_images(run, data):
     assert after[1] < before[1] - 0.01 and after[0] > 0.15
 
 
-def test_a_killed_and_resumed_run_ends_in_the_same_weights(run, data, tmp_path, monkeypatch):
-    steps, batch = [], vit.batch
-
-    def interrupted(recipe, data, step):
-        steps.append(step)
-        if len(steps) == 6:
-            raise KeyboardInterrupt
-        return batch(recipe, data, step)
-
-    monkeypatch.setattr(vit, "batch", interrupted)
+def test_a_killed_and_resumed_run_ends_in_the_same_weights(run, data, tmp_path, killed_at):
+    steps = killed_at(6, vit, "batch", lambda recipe, data, step: step)
     with pytest.raises(KeyboardInterrupt):
         vit.train(TINY, data, tmp_path, every_seconds=0.0)
     assert not (tmp_path / "model").exists()
@@ -90,7 +76,6 @@ def test_an_epoch_sees_no_image_twice(data):
 
 
 def test_the_learning_rate_warms_up_and_falls_by_a_cosine():
-    rates = [vit.learning_rate(TINY, step, 10) for step in range(20)]
     recipe = replace(TINY, warmup_epochs=1)
     peak = recipe.learning_rate * recipe.batch / 512
     rates = [vit.learning_rate(recipe, step, 10) for step in range(21)]

@@ -18,16 +18,10 @@ from companion.training.__main__ import main
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import images
-from coupling_lib.inputs.labelled_images import read_dataset
 from coupling_lib.metrics.variants import VARIANTS
 
 TINY = replace(vit.RECIPES["digits"], width=12, blocks=2, heads=2, patch=4, epochs=2, batch=256)
 RECIPES = vit_grid.grid((0.01, 0.1), (0.0, 0.5), TINY)
-
-
-@pytest.fixture(scope="module")
-def data():
-    return read_dataset("digits")
 
 
 @pytest.fixture(scope="module")
@@ -105,27 +99,19 @@ def test_untrained_values_are_those_of_the_seed_and_the_same_for_all_its_models(
     assert len({line["class.k5.normalized_miscoupling"] for line in table}) == len(table)
 
 
-def test_an_interrupted_grid_goes_on_where_it_was(made, data, tmp_path, monkeypatch):
-    table, train, trained = tmp_path / "grid.csv", vit.train, []
-
-    def counted(recipe, *rest):
-        trained.append(recipe.name)
-        if len(trained) == 3:
-            raise KeyboardInterrupt
-        return train(recipe, *rest)
-
-    monkeypatch.setattr(vit, "train", counted)
+def test_an_interrupted_grid_goes_on_where_it_was(made, data, tmp_path, killed_at):
+    table = tmp_path / "grid.csv"
+    trained = killed_at(3, vit, "train", lambda recipe, *_: recipe.name)
     with pytest.raises(KeyboardInterrupt):
         vit_grid.run_grid(RECIPES, data, tmp_path, table, n_images=2)
     with table.open("a") as file:
         file.write("wd0.1-sd0")  # killed in the middle of a line
     vit_grid.run_grid(RECIPES, data, tmp_path, table, n_images=2)
     assert trained == [recipe.name for recipe in [*RECIPES[:3], *RECIPES[2:]]]
-    ignored = {"seconds", "measuring_seconds"}
-    strip = [
-        [{k: v for k, v in line.items() if k not in ignored} for line in lines(t)] for t in (table, made / "grid.csv")
-    ]
-    assert strip[0] == strip[1]
+    found, wanted = (lines(each) for each in (table, made / "grid.csv"))
+    for line in (*found, *wanted):
+        del line["seconds"], line["measuring_seconds"]
+    assert found == wanted
 
 
 def test_a_table_of_other_settings_is_refused(made, data):

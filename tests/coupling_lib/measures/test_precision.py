@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -35,8 +37,11 @@ def measured(store):
         return measure_precision("nano-neox", PROMPTS, ["nf4", "bfloat16"], k=K, n_vectors=1)
 
 
+loaded = functools.cache(cl.load_model)
+
+
 def decomposed(name: str, prompt: str, block: int):
-    J = cl.trace(cl.load_model("nano-neox", precision=name), prompt).jacobian(block).dense().double().numpy()
+    J = cl.trace(loaded("nano-neox", precision=name), prompt).jacobian(block).dense().double().numpy()
     return np.linalg.svd(J)
 
 

@@ -99,7 +99,7 @@ def test_a_bidirectional_model_compares_tokens_on_both_sides():
 
 
 def test_a_sliding_window_bounds_the_tokens_that_a_change_reaches():
-    family = Family("window", "MistralConfig", dict(GQA, sliding_window=4), narrow=True)
+    family = Family("window", "MistralConfig", dict(GQA, sliding_window=4))
     model = wrap_model(family.build(), name="window")
     ds = cl.measure_tokens(model, example(model.hf), block=1, kind="input", fixed=2, k=K, tokens=5)
     assert ds.position.values[0].tolist() == [3, 4, 5, -1, -1]

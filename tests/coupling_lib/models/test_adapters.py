@@ -53,10 +53,10 @@ def replayed(trace: cl.Trace, block: torch.nn.Module) -> torch.Tensor:
     return rows(trace.calls[1].replay(block, stream)[0, 5], stream)[:, 3]
 
 
-def reference(hf: transformers.PreTrainedModel, token_in: int = 3, token_out: int = 5) -> torch.Tensor:
-    """The same in float64, of the block inside a whole forward pass."""
+def reference(hf: transformers.PreTrainedModel, token_in: int = 3, token_out: int = 5, every: int = 1) -> torch.Tensor:
+    """The same in float64, of the block inside a whole forward pass; every row, or one of some."""
     wide = copy.deepcopy(hf).double()
-    return brute_force_jacobian(wide, wide.model.layers[1], {"input_ids": IDS}, token_in, token_out)
+    return brute_force_jacobian(wide, wide.model.layers[1], {"input_ids": IDS}, token_in, token_out, every=every)
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def test_jacobians_are_those_of_the_adapted_model(width, method):
     bare = jacobian(cl.wrap_model(tiny.llama(hidden_size=width, intermediate_size=2 * width)))
     ours = cl.wrap_model(model)
     for token_in, token_out in ((3, 5), (4, 4)):
-        found = jacobian(ours, token_in, token_out)
-        assert relative_error(found, reference(ours.hf, token_in, token_out)) < 1e-5
+        found, every = jacobian(ours, token_in, token_out), width // 64
+        assert relative_error(found[::every], reference(ours.hf, token_in, token_out, every)) < 1e-5
     assert relative_error(bare, jacobian(ours)) > 0.05
 
 

@@ -208,6 +208,9 @@ def papermill(output, environment):
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
 
 
+# A download and its failures have their tests above; a notebook of one's own model, and the line of an error that
+# papermill ends in, have theirs in `tests/workflow/test_notebooks.py` and `tests/coupling_lib/test_bad_input.py`.
+@pytest.mark.thorough
 def test_the_notebook_runs_to_the_end_on_a_downloaded_model(tmp_path, revisions):
     with Hub(revisions) as hub:
         done = papermill(tmp_path / "out.ipynb", user(tmp_path / "home", hub.endpoint))
@@ -220,6 +223,7 @@ def test_the_notebook_runs_to_the_end_on_a_downloaded_model(tmp_path, revisions)
     assert sum("<svg" in html or "<img" in html for html in shown) >= 4
 
 
+@pytest.mark.thorough
 def test_the_notebook_without_a_network_ends_in_the_one_line(tmp_path):
     done = papermill(tmp_path / "out.ipynb", user(tmp_path / "home", closed_port()))
     assert done.returncode != 0
