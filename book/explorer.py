@@ -7,7 +7,6 @@ scale each. A *place* is a prompt and the position of a token in it.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 import xarray as xr
 from packing import in_bytes, in_sixteen_bits, packed, script
+from template import from_template
 
 import coupling_lib as cl
 from companion.figures import style
@@ -192,28 +192,12 @@ def look(models: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def table(label: str, values: np.ndarray) -> str:
-    """Sets the numbers of a map as HTML, for readers without script."""
-    blocks = range(1, len(values) + 1)
-    head = "".join(f'<th scope="col">{block}</th>' for block in blocks)
-    rows = "".join(
-        f'<tr><th scope="row">{block}</th>{"".join(f"<td>{value:.3f}</td>" for value in row)}</tr>'
-        for block, row in zip(blocks, values, strict=True)
-    )
-    caption = f"{label}. Rows: the block whose Jacobian it is. Columns: the block whose singular vectors are used."
-    return f"<table><caption>{caption}</caption><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
-
-
 def element(found: xr.Dataset, label: str) -> str:
     """Writes the element of the page that the script fills; until then, the map that is shown first as a table."""
     reading = next(iter(READINGS))
     values = found[reading].sel(k=K).mean("prompt").transpose("block_1", "block_2").values
-    inside = table(
-        f"{READINGS[reading]} of {html.escape(label)}, mean over {found.sizes['prompt']} prompts, K = {K}", values
-    )
-    told = "<p>The explorer needs JavaScript. Here are the numbers of its first map.</p>"
-    scrolled = f'<div class="cx-scroll" tabindex="0" role="region" aria-label="Numbers of the map">{inside}</div>'
-    return f'```{{raw}} html\n<div id="coupling-explorer" data-open>{told}{scrolled}</div>\n```\n'
+    given = {"reading": READINGS[reading], "label": label, "prompts": found.sizes["prompt"], "K": K}
+    return from_template("explorer.md.jinja", values=values.tolist(), **given)
 
 
 def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:

@@ -17,14 +17,19 @@ import links
 import markdown_docstrings
 import nbformat
 import pages
+import pandas as pd
 import pytest
 import yaml
 from browser import HTML, book_pages
 from links import built
+from matplotlib.figure import Figure
 
+from companion.figures.show import show
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.registry import entries
 from coupling_lib.paths import ROOT
+
+TABLE = pd.DataFrame({"block": [1, 2]})
 
 # -- generated parts
 
@@ -103,8 +108,8 @@ def test_the_page_of_a_model_has_the_first_figure_of_each_notebook_under_its_tit
     folder.mkdir()
     figures = []
     for name, model in (("suite", "another"), ("tokens-grid", "m"), ("tokens-pair", "m")):
-        shown = {"text/html": f'<span class="tbc-provenance">model {model} (revision)</span>'}
-        figures.append(nbformat.v4.new_output("display_data", shown, metadata={"scrapbook": {"name": name}}))
+        figure = show(lambda data: Figure(), TABLE, name=name, caption="A", provenance=f"model {model} (revision)")
+        figures.append(nbformat.v4.new_output("display_data", {"text/html": figure.data}))
     cells = [nbformat.v4.new_code_cell(outputs=figures)]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "tokens.ipynb")
     assert pages.model_page(folder, ["depth", "tokens"]).splitlines()[-5:] == [

@@ -201,13 +201,12 @@ def test_a_correlation_is_judged_on_its_own_scale_with_its_own_freedom(tmp_path)
     assert evidence.p["differs"] == pytest.approx(2 * scipy.stats.t.sf(math.atanh(0.6) / 0.2, 3.5))
 
 
-def test_every_verdict_has_a_shape_of_its_own_beside_its_word():
-    assert list(scorecard.SYMBOLS) == list(verdicts.VERDICTS)
-    assert len(set(scorecard.SYMBOLS.values())) == len(verdicts.VERDICTS)
-    line = scorecard.counts_line([{"decoder": None, "trained": "depends on the definition", "paper": "reproduced"}])
-    for name in verdicts.VERDICTS:
-        assert f'<symbol id="mark-{name.replace(" ", "-")}"' in line
-    assert 'href="#mark-depends-on-the-definition"></use></svg>depends on the definition</span>' in line
+def test_every_verdict_has_a_shape_of_its_own_beside_its_word(tmp_path):
+    page = scorecard.claims_page(tmp_path)
+    shapes = dict(re.findall(r'<symbol id="mark-([\w-]+)" viewBox="0 0 16 16">(.+?)</symbol>', page))
+    assert list(shapes) == [name.replace(" ", "-") for name in verdicts.VERDICTS]
+    assert len(set(shapes.values())) == len(verdicts.VERDICTS)
+    assert 'href="#mark-not-measured-here"></use></svg>not measured here</span>' in page
     css = (paths.ROOT / "book" / "_static" / "claims.css").read_text(encoding="utf-8")
     for name in set(verdicts.VERDICTS) - {"not measured here"}:  # which is muted as all text beside it
         slug = name.replace(" ", "-")

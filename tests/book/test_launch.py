@@ -21,7 +21,7 @@ ADDRESS = "https://github.com/someone/coupling"
 BOOK = paths.ROOT / "book"
 CONF = """
 import sys
-sys.path.insert(0, {ext!r})
+sys.path[:0] = [{book!r}, {ext!r}]
 extensions = ["myst_nb", "sphinx_thebe", "launch"]
 html_theme = "sphinx_book_theme"
 html_static_path = [{static!r}]
@@ -34,7 +34,7 @@ def built(folder, address: str):
     """A book of three pages, of the kinds that this one has, built with that address."""
     model = folder / "results" / "tiny"
     model.mkdir(parents=True)
-    (folder / "conf.py").write_text(CONF.format(ext=f"{BOOK}/_ext", static=f"{BOOK}/_static"))
+    (folder / "conf.py").write_text(CONF.format(book=str(BOOK), ext=f"{BOOK}/_ext", static=f"{BOOK}/_static"))
     (folder / "index.md").write_text("# Book\n\n```{toctree}\nresults/tiny/depth\nresults/tiny/index\n```\n")
     (model / "index.md").write_text("# Tiny\n")
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -12,10 +13,13 @@ from pathlib import Path
 import named_numbers
 import nbformat
 import page_text
+import pandas as pd
 import pytest
 import sentences
 from comparing import compares
+from matplotlib.figure import Figure
 
+from companion.figures.show import show
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
@@ -29,8 +33,9 @@ def notebook(results: Path, model: str, numbers: dict[str, float], csv: str = ""
         for name, value in numbers.items()
     ]
     if csv:
-        shown = f'<a download="depth-map.csv" href="data:text/csv;charset=utf-8,{csv}">Data (CSV)</a>'
-        outputs.append(nbformat.v4.new_output("display_data", {"text/html": shown}))
+        table = pd.read_csv(io.StringIO(csv))
+        shown = show(lambda data: Figure(), table, name="depth-map", caption="Pairs.", provenance="model a")
+        outputs.append(nbformat.v4.new_output("display_data", {"text/html": shown.data}))
     cells = [nbformat.v4.new_markdown_cell(text), nbformat.v4.new_code_cell("pass", outputs=outputs)]
     (results / model).mkdir(parents=True, exist_ok=True)
     nbformat.write(nbformat.v4.new_notebook(cells=cells), results / model / "depth.ipynb")
@@ -96,7 +101,7 @@ def test_a_notebooks_sentence_has_to_hold_for_every_model(tmp_path):
 
 
 def test_the_table_under_a_figure_is_a_condition_too(tmp_path):
-    rows = "%23%20figure%0Anetwork,block,coupling%0Atrained,1,0.1%0Atrained,2,0.3%0Auntrained,1,0.2%0A"
+    rows = "network,block,coupling\ntrained,1,0.1\ntrained,2,0.3\nuntrained,1,0.2\n"
     notebook(tmp_path, "a", {}, rows)
     table = """
 [[sentence]]
