@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import access
 import axe
 import measured
@@ -109,17 +111,7 @@ def test_from_page_to_page_by_keys_alone_with_the_focus_in_sight(tab):
     assert tab.wrong == []
 
 
-# A printer lays no grounds: what is written has to be seen on white.
-FAINT = """() => {
-  const part = c => (c /= 255) <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4;
-  const faint = new Set();
-  for (const e of document.querySelectorAll("article *")) {
-    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) || !e.checkVisibility()) continue;
-    const [r, g, b] = getComputedStyle(e).color.match(/[\\d.]+/g).map(Number).map(part);
-    if (1.05 / (.2126 * r + .7152 * g + .0722 * b + .05) < 4.5) faint.add(`${e.tagName}.${e.className}`);
-  }
-  return [...faint];
-}"""
+FAINT = Path(__file__).with_name("faint.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.browser
@@ -144,20 +136,7 @@ def test_a_dark_page_is_printed_dark_on_white_and_is_dark_again_afterwards(tab, 
     assert tab.evaluate("printed") == ["light", "dark"]
 
 
-WITHOUT_SCRIPT = """async () => {
-  const seen = e => e.checkVisibility({visibilityProperty: true}) && e.getBoundingClientRect().height > 0;
-  const images = [...document.querySelectorAll("figure.tbc-figure img.only-light")];
-  const drawn = await Promise.all(images.map(i => i.decode().then(() => i.naturalWidth > 0, () => false)));
-  const all = selector => [...document.querySelectorAll(selector)].filter(e => !e.closest("details, dialog"));
-  return {
-    title: seen(document.querySelector("article h1")),
-    words: document.querySelector("article").innerText.split(/\\s+/).length,
-    hidden: all("article h2, article p, article table")
-      .filter(e => e.textContent.trim() && !seen(e)).map(e => e.outerHTML.slice(0, 80)),
-    images: images.filter((image, n) => !(drawn[n] && (seen(image) || image.closest("details")))).length,
-    double: [...document.querySelectorAll("figure.tbc-figure img.only-dark")].filter(seen).length,
-  };
-}"""
+WITHOUT_SCRIPT = Path(__file__).with_name("without_script.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.browser
@@ -170,6 +149,30 @@ def test_without_script_pages_show_their_words_figures_and_tables(plain_tab, oth
         if shown.pop("words") <= 20 or shown != {"title": True, "hidden": [], "images": 0, "double": 0}:
             wrong[page.relative_to(HTML).as_posix()] = shown
     assert wrong == {}
+
+
+NEEDS = "p:visible:text('needs JavaScript')"
+INSTEAD = {
+    "explorer": {
+        "#coupling-explorer tbody tr": 30,
+        "p:visible:text('needs JavaScript')": 1,
+        ".cx-static figure:visible": 1,
+    },
+    "own-prompt": {
+        "#own-prompt-here tbody tr": 4,
+        "p:visible:text('needs JavaScript')": 1,
+        "pre:has-text('cl.measure_depth(')": 1,
+    },
+    "claims": {".claim:visible": 27, ".scorecard button": 0, ".scorecard-line:has(li:visible)": 3},
+}
+"""What stands without script for what one would make there."""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", INSTEAD)
+def test_without_script_numbers_stand_for_what_a_script_would_show(plain_tab, name):
+    plain_tab.goto((HTML / "book" / f"{name}.html").as_uri(), wait_until="load")
+    assert {selector: plain_tab.locator(f"article {selector}").count() for selector in INSTEAD[name]} == INSTEAD[name]
 
 
 # -- faults are found

@@ -15,21 +15,17 @@ import complete
 import library
 import links
 import markdown_docstrings
-import nbformat
 import pages
 import pandas as pd
 import pytest
 import yaml
 from browser import HTML, book_pages
+from executed import executed, figure
 from links import built
-from matplotlib.figure import Figure
 
-from companion.figures.show import show
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.registry import entries
 from coupling_lib.paths import ROOT
-
-TABLE = pd.DataFrame({"block": [1, 2]})
 
 # -- generated parts
 
@@ -104,15 +100,11 @@ def test_a_model_card_loses_its_metadata_and_sinks_two_levels_but_for_code(tmp_p
 
 
 def test_the_page_of_a_model_has_the_first_figure_of_each_notebook_under_its_title(tmp_path):
-    folder = tmp_path / "m"
-    folder.mkdir()
-    figures = []
-    for name, model in (("suite", "another"), ("tokens-grid", "m"), ("tokens-pair", "m")):
-        figure = show(lambda data: Figure(), TABLE, name=name, caption="A", provenance=f"model {model} (revision)")
-        figures.append(nbformat.v4.new_output("display_data", {"text/html": figure.data}))
-    cells = [nbformat.v4.new_code_cell(outputs=figures)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "tokens.ipynb")
-    assert pages.model_page(folder, ["depth", "tokens"]).splitlines()[-5:] == [
+    names = {"suite": "another", "tokens-grid": "m", "tokens-pair": "m"}
+    table = pd.DataFrame({"block": [1, 2]})
+    figures = [figure(name, table, f"model {model} (revision)") for name, model in names.items()]
+    executed(tmp_path / "m" / "tokens.ipynb", figures=figures)
+    assert pages.model_page(tmp_path / "m", ["depth", "tokens"]).splitlines()[-5:] == [
         *("## [Coupling across tokens](tokens.ipynb)", "", "```{glue} tokens-grid", ":doc: tokens.ipynb", "```"),
     ]
 
@@ -180,15 +172,15 @@ def test_every_figure_has_its_data_and_its_origin_beside_it():
         figures = re.findall(r'<figure class="tbc-figure"[^>]*>.*?</figure>', text, re.DOTALL)
         if page.stem in ("depth", "index") and not figures:
             yield "figures"
-        for figure in figures:
-            name = figure[:80]
-            if not re.search(r'<a [^>]*download="[\w-]+\.(csv|csv\.gz|nc)"', figure):
+        for markup in figures:
+            name = markup[:80]
+            if not re.search(r'<a [^>]*download="[\w-]+\.(csv|csv\.gz|nc)"', markup):
                 yield f"data: {name}"
-            if not re.search(r'class="tbc-provenance">[^<]{20,}<', figure):
+            if not re.search(r'class="tbc-provenance">[^<]{20,}<', markup):
                 yield f"origin: {name}"
-            described = re.findall(r'<img [^>]*class="only-(?:light|dark)"[^>]*alt="([^"]{10,})"', figure)
+            described = re.findall(r'<img [^>]*class="only-(?:light|dark)"[^>]*alt="([^"]{10,})"', markup)
             # What is seen, not the caption once more.
-            (caption,) = re.findall(r'class="tbc-caption">(?:<a [^>]*>[^<]*</a> )?(.*?)</div>', figure, re.DOTALL)
+            (caption,) = re.findall(r'class="tbc-caption">(?:<a [^>]*>[^<]*</a> )?(.*?)</div>', markup, re.DOTALL)
             if len(described) != 2 or caption in described:
                 yield f"description: {name}"
 

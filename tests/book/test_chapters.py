@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import chapters
 import claims
-import nbformat
 import pytest
 import verdicts
 import yaml
+from executed import executed
 from papermill.inspection import inspect_notebook
 
 import coupling_lib
@@ -109,9 +109,7 @@ def test_every_claim_is_in_a_chapter():
 
 
 def test_the_time_of_a_chapter_is_that_of_its_run_and_not_run_is_said(tmp_path):
-    ran = nbformat.v4.new_notebook(metadata={"papermill": {"duration": 61.0}})
-    (tmp_path / "smollm2-135m").mkdir()
-    nbformat.write(ran, tmp_path / "smollm2-135m" / "depth.ipynb")
+    executed(tmp_path / "smollm2-135m" / "depth.ipynb", seconds=61.0)
     part = chapters.run_part("depth", tmp_path)
     assert (
         "This chapter, for SmolLM2-135M-Instruct (Q4_1). **Time: 60 s** on" in part and "ship with the project" in part

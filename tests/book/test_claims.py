@@ -7,37 +7,16 @@ import re
 
 import claims
 import named_numbers
-import nbformat
 import pytest
 import scipy.stats
 import scorecard
 import verdicts
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from executed import executed
 
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
 CLAIMS = claims.read_claims()
-
-
-def executed(folder, name, numbers):
-    """A notebook as papermill leaves it: parameters, a heading, remembered numbers."""
-    outputs = [
-        new_output(
-            "display_data",
-            {"application/papermill.record/text/plain": repr(value)},
-            metadata={"scrapbook": {"name": key, "mime_prefix": "application/papermill.record/"}},
-        )
-        for key, value in numbers.items()
-    ]
-    cells = [
-        new_code_cell("prompts: int = 12  # how many", metadata={"tags": ["parameters"]}),
-        new_code_cell("prompts = 5", metadata={"tags": ["injected-parameters"]}),
-        new_markdown_cell("# Title\n\n## In numbers"),
-        new_code_cell("pass", outputs=outputs),
-    ]
-    folder.mkdir(parents=True, exist_ok=True)
-    nbformat.write(new_notebook(cells=cells), folder / f"{name}.ipynb")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +49,7 @@ PAPER = {"effect": "depth-paper", "claims": "above", "scope": "paper", "measured
 
 
 def remembering(folder, name, value, error=0.1, n=20, **more):
-    executed(folder, "depth", {name: value, f"{name}-error": error, f"{name}-n": n} | more)
+    executed(folder / "depth.ipynb", {name: value, f"{name}-error": error, f"{name}-n": n} | more)
 
 
 def decided(one, results, scope="here"):
@@ -181,7 +160,7 @@ def test_a_card_folds_its_numbers_and_links_the_section_that_measured_them(tmp_p
 
 
 def test_a_reading_of_one_prompt_has_no_verdict_and_says_so_in_one_line(tmp_path):
-    executed(tmp_path / "one", "depth", {"depth-local": 0.3, "depth-local-n": 1.0, "depth-local-skew": 0.0})
+    executed(tmp_path / "one" / "depth.ipynb", {"depth-local": 0.3, "depth-local-n": 1.0, "depth-local-skew": 0.0})
     one = claim(LOCAL | {"says": "neighbours are more"}) | {"models": ["one"]}
     verdict, found = decided(one, tmp_path)
     assert (verdict, found) == ("not measured here", [])
@@ -193,7 +172,7 @@ def test_a_reading_of_one_prompt_has_no_verdict_and_says_so_in_one_line(tmp_path
 
 def test_a_correlation_is_judged_on_its_own_scale_with_its_own_freedom(tmp_path):
     parts = {"": 0.6, "-error": 0.2, "-n": 9.0, "-skew": 0.0, "-freedom": 3.5}
-    executed(tmp_path / "one", "depth", {f"depth-local{part}": value for part, value in parts.items()})
+    executed(tmp_path / "one" / "depth.ipynb", {f"depth-local{part}": value for part, value in parts.items()})
     one = claim(LOCAL | {"unit": "correlation"}) | {"models": ["one"]}
     (found,) = claims.judge(one, tmp_path, "one", {"correlation": 0.1})
     evidence = found.evidence

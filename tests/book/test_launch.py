@@ -9,7 +9,6 @@ import subprocess
 import sys
 from html import unescape
 
-import launch
 import nbformat
 import pytest
 from installed import EXTRAS
@@ -107,15 +106,3 @@ def test_without_an_address_no_page_names_another_machine_and_notebooks_stay_as_
     assert "reader-comments" not in (out / "index.html").read_text(encoding="utf-8")
     copy = json.loads((out / "_sources" / "results" / "tiny" / "depth.ipynb").read_text(encoding="utf-8"))
     assert len(copy["cells"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("url", "leads"),
-    [
-        ("a/edit/main/results/nano-neox/depth.ipynb", "a/edit/main/notebooks/depth.py"),
-        ("a/edit/main/book/idea.md", "a/edit/main/book/idea.md"),
-        ("a/edit/main/results/nano-neox/index.md", None),
-    ],
-)
-def test_edits_lead_to_what_is_committed(url, leads):
-    assert launch.edited(url) == leads
