@@ -146,17 +146,14 @@ def _between(several: Sequence[Network]) -> np.ndarray:
     """Give the least and the greatest value of any network and part at each place, (reading, place, 2)."""
     ends = []
     for one in (part for network in several for part in network.parts.values()):
-        for at, ds in enumerate((one.whole, *one.places)):
+        for ds, null in zip((one.whole, *one.places), one.nulls, strict=True):
             pairs = ds[list(READINGS)].to_dataarray("reading").sel(k=K).mean("prompt")
-            pairs = (
-                pairs.where(pairs.block_1 != pairs.block_2).transpose("reading", ...).values.reshape(len(READINGS), -1)
-            )
-            both = np.concatenate([pairs, one.nulls[at]], axis=1)
-            ends.append((at, np.nanmin(both, axis=1), np.nanmax(both, axis=1)))
-    places = 1 + len(several[0].places)
-    low = [np.min([least for at, least, _ in ends if at == place], axis=0) for place in range(places)]
-    high = [np.max([most for at, _, most in ends if at == place], axis=0) for place in range(places)]
-    return np.stack([low, high], axis=-1).swapaxes(0, 1)
+            apart = pairs.where(pairs.block_1 != pairs.block_2).transpose("reading", ...).values
+            both = np.concatenate([apart.reshape(len(READINGS), -1), null], axis=1)
+            ends.append([np.nanmin(both, axis=1), np.nanmax(both, axis=1)])
+    # (part, place, end, reading)
+    ends = np.reshape(ends, (-1, 1 + len(several[0].places), 2, len(READINGS)))
+    return np.stack([ends[:, :, 0].min(axis=0), ends[:, :, 1].max(axis=0)], axis=-1).swapaxes(0, 1)
 
 
 def _arrays(several: Sequence[Network], kept: Sequence[int], between: np.ndarray) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from complete import executed, listed
 from idea import idea_neighbours, idea_toy, landing_page
 from library import API
 from markdown_table import plain, table
-from measured import measured_page, title
 from named_numbers import cells_of
 from paper_map import map_page
 from reproduce import machine_page, reproduce_page, spreads_page
@@ -108,6 +107,26 @@ def versions_page() -> str:
     rows += [(name, version(name)) for name in names]
     rows += [("machine", f"{platform.system()} {platform.machine()}")]
     return table(("", "version"), rows)
+
+
+def measured_page() -> str:
+    """Writes which notebook was run for which model, as the table of contents lists them."""
+    places = executed()
+    models = [place.parent.name for place in places if place.name == "index"]
+    notebooks = dict.fromkeys(place.name for place in places if place.parent.name in models and place.name != "index")
+    links = [f"[{model}](../results/{model}/index.md)" for model in models]
+    rows = []
+    for notebook in notebooks:
+        given = {place.parent.name for place in places if place.name == notebook}
+        cells = (f"[{notebook}](../results/{m}/{notebook}.ipynb)" if m in given else "–" for m in models)
+        rows.append((title(notebook), *cells))
+    return table(("notebook", *links), rows, align="lc")
+
+
+def title(notebook: str) -> str:
+    """Read a notebook's title from its text twin."""
+    twin = (paths.ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8")
+    return re.search(r"^# # (.+)$", twin, re.MULTILINE)[1]
 
 
 def model_page(folder: Path, order: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import verdicts
-from claims import PLACES, Judged, judge_all, read_margin_reasons, unjudged, verdict_at
+from claims import PLACES, Judged, judge_all, read_margins, unjudged, verdict_at
 from named_numbers import Numbers, cells_of, filled, paper_numbers
 from template import from_template
 
@@ -40,7 +40,7 @@ def claims_page(results: Path = paths.RESULTS) -> str:
         cards=cards,
         rules=RULES,
         hypotheses=sum(len(one.evidence.p) for _, several in everything for one in several),
-        margins=read_margin_reasons(),
+        margins=read_margins(),
     )
 
 

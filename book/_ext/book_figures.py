@@ -166,9 +166,7 @@ def _shape(content: bytes) -> str:
 
 def numbers(env: Any) -> dict[tuple[str, str], Numbered]:
     """Gives the figures of the chapters."""
-    if not hasattr(env, "book_figure_numbers"):
-        env.book_figure_numbers = {}
-    return env.book_figure_numbers
+    return getattr(env, "book_figure_numbers", {})
 
 
 def numbering(
@@ -215,9 +213,7 @@ def _reading_order(env: Any, page: str | None = None) -> Iterator[str]:
 
 
 def _all_shown(env: Any) -> dict[str, list[tuple[str, str, str, str]]]:
-    if not hasattr(env, "book_figures_shown"):
-        env.book_figures_shown = {}
-    return env.book_figures_shown
+    return vars(env).setdefault("book_figures_shown", {})
 
 
 def _holds_figure(node: Any) -> bool:

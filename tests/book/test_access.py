@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import access
 import axe
-import measured
+import pages
 import pytest
 import theme
-import yaml
 from browser import HTML, book_pages, pages_by_kind, show
-from complete import pages
+from complete import executed
 from docutils import nodes
 from docutils.utils import new_document
-
-from coupling_lib.paths import ROOT
 
 FRONT, NOTEBOOK = HTML / "book" / "index.html", HTML / "results" / "nano-neox" / "depth.html"
 
@@ -26,7 +22,7 @@ FRONT, NOTEBOOK = HTML / "book" / "index.html", HTML / "results" / "nano-neox" /
 def test_each_control_of_the_theme_gets_a_name_that_says_what_stands_on_it():
     folded = '<a class="current reference internal" href="#">R&amp;D <em>x</em></a><details open="open"><summary>'
     chevron = '<span class="toctree-toggle" role="presentation"></span></summary>'
-    assert access.accessible(folded + chevron) == (
+    assert theme.accessible(folded + chevron) == (
         folded.replace("<summary>", '<summary aria-label="Pages below R&amp;D x">') + chevron
     )
     page = (
@@ -35,14 +31,14 @@ def test_each_control_of_the_theme_gets_a_name_that_says_what_stands_on_it():
         '<i class="theme-switch fa-sun  fa-lg" data-mode="light" title="Light"></i><i class="other" title="Light"></i>'
         '<div role="list" class="citation-list"><div class="citation" role="doc-biblioentry">A</div></div>'
     )
-    named = access.accessible(page)
+    named = theme.accessible(page)
     assert named == (
         "<summary>Show</summary>"
         '<button class="btn search-button-field x" title="Search" data-a="b">Search</button>'
         '<i class="theme-switch fa-sun  fa-lg" data-mode="light"></i><i class="other" title="Light"></i>'
         '<div role="list" class="citation-list"><div class="citation" role="listitem">A</div></div>'
     )
-    assert access.accessible(named) == named
+    assert theme.accessible(named) == named
 
 
 def test_a_notebook_of_several_models_has_its_model_in_its_title():
@@ -58,9 +54,8 @@ def test_a_notebook_of_several_models_has_its_model_in_its_title():
 
 
 def test_what_was_measured_of_which_model_is_one_table():
-    head, _, *rows = measured.measured_page().splitlines()
-    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    places = [page for page in pages(toc) if page.startswith("results/")]
+    head, _, *rows = pages.measured_page().splitlines()
+    places = [f"results/{page}" for page in executed()]
     models = [page.split("/")[1] for page in places if page.endswith("/index")]
     assert [cell.split("]")[0].strip(" [") for cell in head.split("|")[2:-1]] == models
     linked = {part.split(".ipynb)")[0] for row in rows for part in row.split("(../")[1:]}

@@ -205,7 +205,7 @@ def test_every_claim_states_the_paper_its_rules_and_an_existing_section():
 
 def test_every_claim_about_no_effect_states_its_margin_and_every_margin_its_reason():
     assert all("margin" in test for claim in CLAIMS for test in claim["test"] if test["claims"] == "within")
-    assert all(entry["why"] and entry["value"] > 0 for entry in claims.read_margin_reasons().values())
+    assert all(entry["why"] and entry["value"] > 0 for entry in claims.read_margins().values())
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["claim"][:40])
