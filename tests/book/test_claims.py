@@ -35,13 +35,8 @@ def test_a_number_that_is_more_than_arithmetic_is_refused(number):
 
 
 def claim(*tests):
-    return {
-        "claim": "More is more",
-        "notebook": "depth",
-        "section": "In numbers",
-        "models": ["one", "two"],
-        "test": tests,
-    }
+    where = {"notebook": "depth", "section": "In numbers", "models": ["one", "two"]}
+    return {"claim": "More is more", **where, "test": tests}
 
 
 LOCAL = {"effect": "depth-local", "claims": "above", "measured": "local {depth-local:.2f}, {depth.prompts} prompts"}
