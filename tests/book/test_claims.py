@@ -212,7 +212,3 @@ def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
         kept = named_numbers.remembered(paths.ROOT / "notebooks" / f"{notebook}.ipynb")
         missing = {n for n in names if n.startswith(f"{notebook}-")} - set(kept)
         assert not missing
-
-
-def test_the_anchor_of_a_heading_is_the_one_the_book_makes():
-    assert scorecard.slug("Across prompts, and with distance") == "across-prompts-and-with-distance"

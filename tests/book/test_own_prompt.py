@@ -75,11 +75,3 @@ def test_the_command_runs_and_prints_the_map(capsys):
     code = parts_of({})["own-prompt-command"].removeprefix("```python\n").removesuffix("```\n")
     exec(code, {})
     assert len(capsys.readouterr().out.splitlines()) == 14
-
-
-def test_the_directions_of_chance_are_orthonormal_and_seeded():
-    left, right = own_prompt.frames(96)
-    for frame in (left, right):
-        np.testing.assert_allclose(frame.T @ frame, np.eye(own_prompt.K), atol=1e-12)
-    assert abs(left.T @ right).max() < 0.5
-    np.testing.assert_array_equal(own_prompt.frames(96)[0], left)

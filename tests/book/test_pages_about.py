@@ -209,13 +209,9 @@ def test_the_paper_is_a_scholarly_article_on_which_the_software_is_based():
 
 @pytest.mark.parametrize(
     ("given", "environment", "taken"),
-    [
-        ("", "", ""),
-        ("https://a.org/b", "", "https://a.org/b/"),
-        ("https://a.org/", "https://c.org/d/", "https://c.org/d/"),
-        ("", "/", ""),
-    ],
-)
+    [("", "", ""), ("https://a.org/b", "", "https://a.org/b/"),
+     ("https://a.org/", "https://c.org/d/", "https://c.org/d/"), ("", "/", "")],
+)  # fmt: skip
 def test_the_address_comes_from_the_environment_or_the_configuration_and_ends_in_one_slash(
     monkeypatch, given, environment, taken
 ):
@@ -226,7 +222,6 @@ def test_the_address_comes_from_the_environment_or_the_configuration_and_ends_in
 
 
 def made_up(tmp_path, address: str) -> SimpleNamespace:
-    (tmp_path / "_static").mkdir()
     return SimpleNamespace(
         config=SimpleNamespace(html_baseurl=address, html_title="Transformer Block Coupling", project="p"),
         builder=SimpleNamespace(name="html", get_target_uri=lambda page: f"{page}.html"),
@@ -235,27 +230,14 @@ def made_up(tmp_path, address: str) -> SimpleNamespace:
     )
 
 
-def test_with_an_address_the_site_gets_its_map_and_its_picture_is_as_large_as_shared_ones_are(tmp_path):
+def test_only_with_an_address_the_site_gets_its_map_and_its_picture_is_as_large_as_shared_ones_are(tmp_path):
+    head._finish(made_up(tmp_path, ""), None)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     head._finish(made_up(tmp_path, "https://example.org/book/"), None)
     places = [place.text for place in ET.parse(tmp_path / "sitemap.xml").iter() if place.tag.endswith("}loc")]
     assert places == ["https://example.org/book/book/idea.html", "https://example.org/book/book/index.html"]
     with Image.open(paths.ROOT / "book" / head.CARD) as card:
         assert card.size == (1200, 630)
-
-
-def test_without_an_address_nothing_is_made(tmp_path):
-    head._finish(made_up(tmp_path, ""), None)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-def test_the_icon_is_a_matrix_that_is_strongest_on_its_diagonal():
-    tree = ET.parse(BOOK / "_static" / "favicon.svg")
-    strength = {
-        (cell.get("y"), cell.get("x")): float(cell.get("opacity")) for cell in tree.iter() if cell.get("opacity")
-    }
-    assert len(strength) == 25
-    weakest = min(value for (row, column), value in strength.items() if row == column)
-    assert weakest > 2 * max(value for (row, column), value in strength.items() if row != column)
 
 
 # -- the container
