@@ -12,7 +12,6 @@ from markdown_table import table
 from template import from_template
 
 from coupling_lib import paths, provenance
-from coupling_lib.models.registry import entries
 
 STATES = ("faithful", "partly", "lost", "not drawn")
 """What a row of the map may say of an item; the page has the rule by which it does."""
@@ -121,10 +120,3 @@ def _joined(items: list[str]) -> str:
     kinds["table"] = [item[1:] for item in items if item.startswith("T")]
     named = {f"{kind}{'s' * (len(found) > 1)}": found for kind, found in kinds.items() if found}
     return " and of ".join(f"{kind} {', '.join(found)}" for kind, found in named.items())
-
-
-def unknown_models(row: Row) -> list[str]:
-    """Finds the models of a command that the registry does not have."""
-    given, known = parameters_of(row), {entry.alias for entry in entries()}
-    names = [given.get("model", ""), *given.get("others", "").split(",")]
-    return [name for name in names if name and name not in known]

@@ -12,8 +12,6 @@ from template import from_template
 
 MARKS = {"y": "yes", "ready": "ready for a public address", "p": "partly", "n": "no"}
 """What is said of this book."""
-OTHERS = {"y": "yes", "n": "no", "p": "partly", "?": "not verified", "-": "not the engine's to offer"}
-"""What is said of the others."""
 
 
 def features() -> dict[str, Any]:

@@ -187,14 +187,15 @@ def test_every_figure_has_its_data_and_its_origin_beside_it():
     assert on_pages(lambda page: list(lacking(page))) == {}
 
 
+def origins(page: Path) -> list[str]:
+    return re.findall(r'class="tbc-provenance">([^<]*)<', page.read_text(encoding="utf-8"))
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m"])
 def test_page_of_a_model_was_run_for_that_model(model):
-    text = (HTML / "results" / model / "depth.html").read_text(encoding="utf-8")
-    origins = re.findall(r'class="tbc-provenance">([^<]*)<', text)
-    assert origins
     # The schematic shows no model.
-    measured = [origin for origin in origins if origin.startswith("model ")]
+    measured = [origin for origin in origins(HTML / "results" / model / "depth.html") if origin.startswith("model ")]
     assert measured and [origin for origin in measured if f"model {model}" not in origin] == []
 
 
@@ -202,8 +203,7 @@ def test_page_of_a_model_was_run_for_that_model(model):
 @pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m", "nano-vit", "nano-vit-sd"])
 def test_page_that_collects_a_model_s_figures_shows_one_of_each_notebook(model):
     folder = HTML / "results" / model
-    text = (folder / "index.html").read_text(encoding="utf-8")
-    origins = re.findall(r'class="tbc-provenance">([^<]*)<', text)
     notebooks = [path for path in folder.glob("*.html") if path.name != "index.html"]
-    assert len(origins) == len(notebooks) >= 1
-    assert [origin for origin in origins if not origin.startswith(f"model {model} ")] == []
+    found = origins(folder / "index.html")
+    assert len(found) == len(notebooks) >= 1
+    assert [origin for origin in found if not origin.startswith(f"model {model} ")] == []

@@ -64,22 +64,14 @@ def test_a_chapter_says_what_was_found_before_anything_else_and_then_has_the_sam
 
 
 @each_chapter
-def test_a_chapter_shows_a_figure_under_what_was_measured_and_ends_in_its_commands(chapter):
+def test_a_chapter_shows_a_figure_under_what_was_measured_names_nothing_twice_and_ends_in_its_commands(chapter):
     parts = re.split(r"^## .+$", text_of(chapter), flags=re.MULTILINE)
     assert re.search(r"```\{glue\} [\w-]+\n:doc:", parts[2])
     assert parts[3].strip() and re.match(rf"\s*{SHARED.format('run', chapter)}", parts[4])
+    headings = re.findall(r"^#{2,3} (.+)$", text_of(chapter), re.MULTILINE)
+    assert len(headings) == len(set(headings)) >= 4
     # Commands stand in one place for all chapters.
     assert ".venv/bin" not in text_of(chapter)
-
-
-def anchors(text: str) -> list[str]:
-    return re.findall(r"^#{2,3} (.+)$", text, re.MULTILINE)
-
-
-@each_chapter
-def test_no_two_headings_of_a_chapter_are_the_same(chapter):
-    found = anchors(text_of(chapter))
-    assert len(found) == len(set(found)) >= 4
 
 
 # -- what is generated
