@@ -18,6 +18,7 @@ import markdown_docstrings
 import pages
 import pandas as pd
 import pytest
+import template
 import yaml
 from browser import HTML, book_pages
 from executed import executed, figure
@@ -71,6 +72,11 @@ def test_source_code_leads_back_to_the_name_under_which_it_is_documented():
         *("coupling_lib.trace", "coupling_lib.store.sweep.Shard.read", "coupling_lib.store.sweep.cut"),
         "coupling_lib.unknown",
     ]
+
+
+def test_a_template_that_is_not_given_what_it_asks_for_is_an_error():
+    with pytest.raises(NameError, match="a template asks for 'root', which it is not given"):
+        template.from_template("views.html.jinja", views=[("A", "l=1")])
 
 
 def test_every_model_of_the_registry_stands_once_in_the_tables():
