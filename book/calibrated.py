@@ -9,6 +9,8 @@ from pathlib import Path
 import pandas as pd
 from calibration import CELLS, TABLE
 from claims import read_claims
+from markdown_table import table
+from template import from_template
 
 REJUDGED = Path(__file__).with_name("rejudged.csv")
 """What readings said before the rule was mended and after, where that differs."""
@@ -47,51 +49,35 @@ def kind_of(effect: str) -> str:
     return kind
 
 
-def misses(table: pd.DataFrame) -> pd.DataFrame:
+def misses(cells: pd.DataFrame) -> pd.DataFrame:
     """Take the cells of n from `FEW` on whose false alarms or coverage are not as they should be."""
-    wrong = (table["false_alarms"] > ALLOWED) | (table["coverage"] < WANTED)
-    return table[wrong & (table["n"] >= FEW)]
+    wrong = (cells["false_alarms"] > ALLOWED) | (cells["coverage"] < WANTED)
+    return cells[wrong & (cells["n"] >= FEW)]
 
 
 def calibration_page() -> str:
     """Write the cells before and after, which readings they stand for, and what was judged anew."""
-    table = pd.read_csv(TABLE).set_index("cell").loc[[cell.name for cell in CELLS]].reset_index()
+    cells = pd.read_csv(TABLE).set_index("cell").loc[[cell.name for cell in CELLS]].reset_index()
     parts = ("false_alarms", "coverage", "power")
-    head = [
-        "reading",
-        "values",
-        "n",
-        *(f"{part.replace('_', ' ')}, {when}" for part in parts for when in ("before", "now")),
-    ]
+    columns = [f"{part.replace('_', ' ')}, {when}" for part in parts for when in ("before", "now")]
     rows = []
-    for cell, line in zip(CELLS, table.to_dict("records"), strict=True):
+    for cell, line in zip(CELLS, cells.to_dict("records"), strict=True):
         both = [_share(line[f"{when}{part}"]) for part in parts for when in ("before_", "")]
         rows.append([cell.reading, cell.shape, str(cell.n), *both])
-    many = int((table["n"] >= FEW).sum())
-    wrong = [[line.cell, _share(line.false_alarms), _share(line.coverage)] for line in misses(table).itertuples()]
-    goal, cells = f"at most {ALLOWED} false alarms and at least {WANTED} coverage", f"cells with n of {FEW} or more"
-    held = [f"Each of the {many} {cells} has {goal}.\n"]
-    if wrong:
-        fail = "misses" if len(wrong) == 1 else "miss"
-        held = [f"Of {many} {cells}, {len(wrong)} {fail} the goal of {goal}:\n"]
-        held.append(_table(["cell", "false alarms", "coverage"], wrong))
+    wrong = [[line.cell, _share(line.false_alarms), _share(line.coverage)] for line in misses(cells).itertuples()]
     counted = Counter(kind_of(test["effect"]) for claim in read_claims() for test in claim["test"])
     anew = pd.read_csv(REJUDGED)
-    return "\n".join([
-        "## Every cell, before and now\n",
-        *held,
-        _table(head, rows),
-        "## Which readings these are\n",
-        _table(["kind", "readings"], [[kind, str(n)] for kind, n in counted.most_common()]),
-        "## What was judged anew\n",
-        _table([*anew.columns], anew.astype(str).to_numpy().tolist()),
-    ])  # fmt: skip
+    return from_template(
+        "calibration.md.jinja",
+        many=int((cells["n"] >= FEW).sum()),
+        few=FEW,
+        goal=f"at most {ALLOWED} false alarms and at least {WANTED} coverage",
+        missing=wrong,
+        cells=table(["reading", "values", "n", *columns], rows),
+        kinds=table(["kind", "readings"], [[kind, str(n)] for kind, n in counted.most_common()]),
+        rejudged=table([*anew.columns], anew.astype(str).to_numpy().tolist()),
+    )
 
 
 def _share(value: float) -> str:
     return "" if pd.isna(value) else f"{value:.3f}"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import claims
 from complete import executed
 from reproduce import duration, spoken
+from template import from_template
 
 from coupling_lib import paths, provenance
 
@@ -55,34 +56,24 @@ def command_of(chapter: str, given: str) -> str:
 def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
     """Writes how a chapter is run: each command in a block of its own, with its time, and what it leads to."""
     made, models = CHAPTERS[chapter], models_of(chapter)
-    times = {model: spoken(duration(results / model / f"{chapter}.ipynb")) for model in models}
     first = models[0]
-    kept = " Its measurements ship with the project and are read; [Repeat it](reproduce.md) says how to make them anew."
-    lines = [
-        f"This chapter, for {NAMES.get(first, first)}. **Time: {times[first]}** on [this machine](environment.md)."
-        f"{kept if first in claims.DECODERS else ''}\n",
-        _block(command_of(chapter, "" if first == "suite" else f"model={first}")),
-    ]
-    for said, given in made.further.items():
-        long = "" if given.startswith("$ ") else " With `--log-output` it says how long it will take."
-        lines += [f"{said}. **Time: not run here.**{long}\n", _block(command_of(chapter, given))]
-    notebooks = [f"[{NAMES.get(m, m)}](../results/{m}/{chapter}.ipynb) ({times[m]})" for m in models]
-    measured = ", ".join(f"{{py:func}}`~{in_full(name)}`" for name in made.measured)
-    drawn = ", ".join(f"{{py:func}}`~companion.figures.{name}`" for name in made.drawn)
-    lines += [
-        f"- The notebook with all figures, as it ran: {', '.join(notebooks)}.",
-        f"- Measured by {measured}; the figures above are drawn by {drawn}.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _block(command: str) -> str:
-    return f"```bash\n{command}\n```\n"
+    return from_template(
+        "run.md.jinja",
+        chapter=chapter,
+        names={model: NAMES.get(model, model) for model in models},
+        times={model: spoken(duration(results / model / f"{chapter}.ipynb")) for model in models},
+        first=first,
+        shipped=first in claims.DECODERS,
+        command=command_of(chapter, "" if first == "suite" else f"model={first}"),
+        further=[(said, command_of(chapter, given), given.startswith("$ ")) for said, given in made.further.items()],
+        measured=", ".join(f"{{py:func}}`~{in_full(name)}`" for name in made.measured),
+        drawn=", ".join(f"{{py:func}}`~companion.figures.{name}`" for name in made.drawn),
+    )
 
 
 def verdicts_part(chapter: str, results: Path = paths.RESULTS) -> str:
     """Writes the verdicts on the claims that a chapter is about, in the words of the page of claims."""
-    lines = []
+    about: list[tuple[int, str, dict[str, list[str]]]] = []
     for number, (claim, found) in enumerate(claims.judge_all(results), start=1):
         if chapter not in (claim["notebook"], *claim.get("chapters", [])):
             continue
@@ -93,8 +84,5 @@ def verdicts_part(chapter: str, results: Path = paths.RESULTS) -> str:
             verdict = claims.verdict_at(claim, found, place)
             if verdict and ("paper" if place == "paper" else "here") in scopes:
                 places.setdefault(verdict, []).append(words)
-        said = "; ".join(f"**{verdict}** {' and '.join(where)}" for verdict, where in places.items())
-        lines.append(f"- Claim {number}, *{claim['claim']}*: {said}")
-    if not lines:
-        return "The paper claims nothing of this, so that there is no verdict.\n"
-    return "\n".join([*lines, "", "[All claims, and how a verdict is reached](claims.md)"]) + "\n"
+        about.append((number, claim["claim"], places))
+    return from_template("verdicts.md.jinja", about=about)

@@ -84,13 +84,8 @@ def read_claims() -> list[dict[str, Any]]:
     return _read()["claim"]
 
 
-def read_margins() -> dict[str, float]:
-    """Read the smallest effects that matter, by unit."""
-    return {name: float(entry["value"]) for name, entry in read_margin_reasons().items()}
-
-
-def read_margin_reasons() -> dict[str, dict[str, Any]]:
-    """Read the smallest effects that matter with the reason of each."""
+def read_margins() -> dict[str, dict[str, Any]]:
+    """Read the smallest effects that matter, by unit: the value, and why it matters."""
     return _read()["margin"]
 
 
@@ -120,7 +115,7 @@ def verdict_at(claim: Mapping[str, Any], found: list[Judged], place: str) -> str
 @functools.cache
 def judge_all(results: Path) -> list[tuple[dict[str, Any], list[Judged]]]:
     """Give each claim with its evidence, all probabilities corrected together."""
-    margins = read_margins()
+    margins = {unit: entry["value"] for unit, entry in read_margins().items()}
     found = [
         (claim, [one for model in claim["models"] for one in judge(claim, results, model, margins)])
         for claim in read_claims()

@@ -7,7 +7,6 @@ scale each. A *place* is a prompt and the position of a token in it.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 import xarray as xr
 from packing import in_bytes, in_sixteen_bits, packed, script
+from template import from_template
 
 import coupling_lib as cl
 from companion.figures import style
@@ -146,17 +146,14 @@ def _between(several: Sequence[Network]) -> np.ndarray:
     """Give the least and the greatest value of any network and part at each place, (reading, place, 2)."""
     ends = []
     for one in (part for network in several for part in network.parts.values()):
-        for at, ds in enumerate((one.whole, *one.places)):
+        for ds, null in zip((one.whole, *one.places), one.nulls, strict=True):
             pairs = ds[list(READINGS)].to_dataarray("reading").sel(k=K).mean("prompt")
-            pairs = (
-                pairs.where(pairs.block_1 != pairs.block_2).transpose("reading", ...).values.reshape(len(READINGS), -1)
-            )
-            both = np.concatenate([pairs, one.nulls[at]], axis=1)
-            ends.append((at, np.nanmin(both, axis=1), np.nanmax(both, axis=1)))
-    places = 1 + len(several[0].places)
-    low = [np.min([least for at, least, _ in ends if at == place], axis=0) for place in range(places)]
-    high = [np.max([most for at, _, most in ends if at == place], axis=0) for place in range(places)]
-    return np.stack([low, high], axis=-1).swapaxes(0, 1)
+            apart = pairs.where(pairs.block_1 != pairs.block_2).transpose("reading", ...).values
+            both = np.concatenate([apart.reshape(len(READINGS), -1), null], axis=1)
+            ends.append([np.nanmin(both, axis=1), np.nanmax(both, axis=1)])
+    # (part, place, end, reading)
+    ends = np.reshape(ends, (-1, 1 + len(several[0].places), 2, len(READINGS)))
+    return np.stack([ends[:, :, 0].min(axis=0), ends[:, :, 1].max(axis=0)], axis=-1).swapaxes(0, 1)
 
 
 def _arrays(several: Sequence[Network], kept: Sequence[int], between: np.ndarray) -> dict[str, Any]:
@@ -192,28 +189,12 @@ def look(models: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def table(label: str, values: np.ndarray) -> str:
-    """Sets the numbers of a map as HTML, for readers without script."""
-    blocks = range(1, len(values) + 1)
-    head = "".join(f'<th scope="col">{block}</th>' for block in blocks)
-    rows = "".join(
-        f'<tr><th scope="row">{block}</th>{"".join(f"<td>{value:.3f}</td>" for value in row)}</tr>'
-        for block, row in zip(blocks, values, strict=True)
-    )
-    caption = f"{label}. Rows: the block whose Jacobian it is. Columns: the block whose singular vectors are used."
-    return f"<table><caption>{caption}</caption><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
-
-
 def element(found: xr.Dataset, label: str) -> str:
     """Writes the element of the page that the script fills; until then, the map that is shown first as a table."""
     reading = next(iter(READINGS))
     values = found[reading].sel(k=K).mean("prompt").transpose("block_1", "block_2").values
-    inside = table(
-        f"{READINGS[reading]} of {html.escape(label)}, mean over {found.sizes['prompt']} prompts, K = {K}", values
-    )
-    told = "<p>The explorer needs JavaScript. Here are the numbers of its first map.</p>"
-    scrolled = f'<div class="cx-scroll" tabindex="0" role="region" aria-label="Numbers of the map">{inside}</div>'
-    return f'```{{raw}} html\n<div id="coupling-explorer" data-open>{told}{scrolled}</div>\n```\n'
+    given = {"reading": READINGS[reading], "label": label, "prompts": found.sizes["prompt"], "K": K}
+    return from_template("explorer.md.jinja", values=values.tolist(), **given)
 
 
 def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from named_numbers import paper_numbers, remembered, tables
 from coupling_lib import paths
 
 
-class Known(Mapping):
+class Known:
     """Numbers of a build by "MODEL/NAME", or by NAME for one model."""
 
     def __init__(self, results: Path, model: str) -> None:
@@ -35,12 +35,6 @@ class Known(Mapping):
             return self.results / model / f"{own}.md"
         return self.results / (model or self.model) / f"{own.replace('.', '-').split('-')[0]}.ipynb"
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
     def column(self, figure: str, name: str, **where: Any) -> np.ndarray:
         """Give a column of the table under a figure, of the rows that are asked for."""
         model, _, own = figure.rpartition("/")
@@ -56,7 +50,7 @@ class Known(Mapping):
 
     def margin(self, unit: str) -> float:
         """Give the smallest effect of a unit that matters."""
-        return read_margins()[unit]
+        return read_margins()[unit]["value"]
 
     def verdict(self, number: int, place: str) -> str | None:
         """Give the verdict on a claim in one place."""

@@ -7,39 +7,16 @@ import json
 import pkgutil
 from functools import partial
 
+from template import from_template
+
 import companion
 import coupling_lib
 
 # Rooms of the library and of the companion, each with a page of its own in `book/api`; the last holds every module
 # outside of a folder.
-ROOMS = (
-    "models",
-    "inputs",
-    "blocks",
-    "jacobian",
-    "svd",
-    "measures",
-    "store",
-    "metrics",
-    "figures",
-    "tables",
-    "training",
-    "notebook",
-    "ground",
+ROOMS = tuple(
+    "models inputs blocks jacobian svd measures store metrics figures tables training notebook ground".split()
 )
-
-# All modules stood on one page once: an address of then leads to where its name stands now.
-_MOVED = """(function () {
-  function follow() {
-    const asked = decodeURIComponent(location.hash.slice(1));
-    const hash = asked.replace(/coupling_lib\\.(figures|training)/, "companion.$1");
-    const of = /^(?:module-)?(?:coupling_lib|companion)\\.(\\w+)/.exec(hash);
-    if (!of || document.getElementById(hash)) return;
-    location.replace("api/" + (GROUND.includes(of[1]) ? "ground" : of[1]) + ".html#" + hash);
-  }
-  addEventListener("hashchange", follow);
-  addEventListener("DOMContentLoaded", follow);
-})();"""
 
 
 def calls_page() -> str:
@@ -51,7 +28,7 @@ def calls_page() -> str:
         kind = "class" if inspect.isclass(exported[name]) else "function"
         lines += _directive(f"auto{kind}:: coupling_lib.{name}", [":members:"] if kind == "class" else [])
     ground = json.dumps([module.rpartition(".")[2] for module in _modules("ground")])
-    return "\n".join([*lines, f"```{{raw}} html\n<script>{_MOVED.replace('GROUND', ground)}</script>\n```\n"])
+    return "\n".join([*lines, from_template("moved.html.jinja", ground=ground)])
 
 
 def api_page(room: str) -> str:

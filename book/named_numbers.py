@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import ast
 import functools
-import io
 import operator
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import nbformat
 import numpy as np
 import pandas as pd
 
+from companion.figures.shown import figures_in
 from companion.tables.generalization import paper_figures
 from coupling_lib.errors import ParameterError
 
@@ -36,7 +35,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rises": lambda values: bool(np.all(np.diff(values) > 0)),
     "falls": lambda values: bool(np.all(np.diff(values) < 0)),
 }  # fmt: skip
-_TABLE = re.compile(r'<a download="([\w-]+)\.csv" href="data:text/csv[^,]*,([^"]*)"')
 
 
 def cells_of(notebook: Path) -> list[nbformat.NotebookNode]:
@@ -75,7 +73,7 @@ def tables(page: Path) -> dict[str, pd.DataFrame]:
     else:
         outputs = [output.get("data", {}) for cell in cells_of(page) for output in cell.get("outputs", [])]
         shown = "".join("".join(data.get("text/html", "")) for data in outputs)
-    return {name: pd.read_csv(io.StringIO(unquote(text)), comment="#") for name, text in _TABLE.findall(shown)}
+    return {figure.name: figure.table for figure in figures_in(shown) if figure.csv}
 
 
 @functools.cache

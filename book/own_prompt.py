@@ -6,10 +6,10 @@ rounded to 8 bits with one scale a row; what the rounding changes is measured he
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import packing
 import torch
 import xarray as xr
+from template import from_template
 
 import coupling_lib as cl
 from coupling_lib.inputs.prompts import PARIS
@@ -30,7 +31,7 @@ from coupling_lib.models.load import Model
 MODEL, K = "nano-neox", explorer.K
 EXAMPLES = ("It was a dark and stormy night, and", PARIS, "Once")
 OUT = explorer.OUT / "own-prompt-data"
-GLOBAL = "ownPrompt"
+script = partial(packing.script, page="ownPrompt")
 
 
 def rounded(weights: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -118,43 +119,12 @@ def chosen_steps(coupling: Mapping[int, xr.DataArray]) -> dict[int, str]:
     return {first: "untrained", peak: f"step {peak:,}", last: f"step {last:,} (trained)"}
 
 
-def element(rows: Mapping[str, float], chance: float) -> str:
-    """Writes the element that the script fills; until then, the coupling of the first example as a table."""
-    body = "".join(
-        f'<tr><th scope="row">{html.escape(name)}</th><td>{value:.3f}</td></tr>'
-        for name, value in {**rows, "random directions": chance}.items()
-    )
-    caption = f"Coupling of “{html.escape(EXAMPLES[0])}”, mean over all pairs of blocks, K = {K}"
-    told = "<p>Typing a prompt needs JavaScript. Without it, the command at the end of the page does the same.</p>"
-    return (
-        f'```{{raw}} html\n<div id="own-prompt-here">{told}<table><caption>{caption}</caption>'
-        f"<tbody>{body}</tbody></table></div>\n```\n"
-    )
-
-
-def command(step: int) -> str:
-    """Writes how the library measures what the page shows first."""
-    return (
-        "```python\nimport coupling_lib as cl\n\n"
-        f'model = cl.load_model("{MODEL}", revision="step{step}")\n'
-        f'prompt = "{EXAMPLES[0]}"\nmeasured = cl.measure_depth(model, [prompt], ks=({K},), token=-1)\n'
-        "coupling = 1 - measured.normalized_miscoupling.squeeze()\n"
-        "print(coupling.to_pandas().round(2).to_string())\n```\n"
-    )
-
-
-def script(kind: str, name: str, content: Any) -> str:
-    """Writes a classic script that adds an entry to the page's global."""
-    return packing.script(kind, name, content, GLOBAL)
-
-
-def note(changes: Mapping[str, float]) -> str:
-    """Says what rounding the weights changes."""
-    most = max(changes.values())
-    return (
-        "The weights of this page are rounded to 8 bits, so that three steps fit. Over the embedded prompts this moves "
-        f"the mean coupling of a prompt by at most {most:.4f}.\n"
-    )
+def parts_of(rows: Mapping[str, float], chance: float, changes: Mapping[str, float], step: int) -> dict[str, str]:
+    """Writes the parts of the page: what stands without script, what rounding changes, the command for a step."""
+    given = {"model": MODEL, "prompt": EXAMPLES[0], "K": K, "step": step, "most": max(changes.values())}
+    given["rows"] = {**rows, "random directions": chance}
+    names = ("own-prompt", "own-prompt-rounding", "own-prompt-command")
+    return {name: from_template(f"{name}.md.jinja", **given) for name in names}
 
 
 def write(out: Path, n_prompts: int = 12) -> None:
@@ -186,10 +156,8 @@ def write(out: Path, n_prompts: int = 12) -> None:
         **shape,
     }
     (out / "model.js").write_text(script("models", MODEL, content), encoding="utf-8")
-    parts = out.parent.parent
-    (parts / "own-prompt.md").write_text(element(rows, chance), encoding="utf-8")
-    (parts / "own-prompt-rounding.md").write_text(note(changes), encoding="utf-8")
-    (parts / "own-prompt-command.md").write_text(command(list(steps)[1]), encoding="utf-8")
+    for name, part in parts_of(rows, chance, changes, list(steps)[1]).items():
+        (out.parent.parent / f"{name}.md").write_text(part, encoding="utf-8")
     print(f"   own prompt: {MODEL} at steps {', '.join(map(str, steps))}", flush=True)
 
 

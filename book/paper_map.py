@@ -9,21 +9,12 @@ from pathlib import Path
 
 from chapters import NAMES
 from markdown_table import table
+from template import from_template
 
 from coupling_lib import paths, provenance
-from coupling_lib.models.registry import entries
 
-STATES = {
-    "faithful": "all that our source names of the item is shown, against what it is set against there, with several "
-    "models side by side where it says so. Either the figure shows the paper's own values, or the command "
-    "below draws it for models and data of the paper. It does not matter which models this book could run. Where our "
-    "source leaves a choice open, or has lost it, the row names ours.",
-    "partly": "a part of that is missing, and the row says which.",
-    "lost": "our source does not say what the item shows: its caption is lost. The row says what we take it for, and "
-    "draws that. Nothing can be compared with the paper.",
-    "not drawn": "nothing here shows it, and the row says why.",
-}
-"""What a row of the map may say of an item, and the rule by which it does."""
+STATES = ("faithful", "partly", "lost", "not drawn")
+"""What a row of the map may say of an item; the page has the rule by which it does."""
 
 PAPERS_VALUES = ("generalization.draw_paper",)
 """Functions that draw values of the paper itself, whatever else their item may add by a command."""
@@ -78,34 +69,18 @@ def map_page() -> str:
     rows = read_map()
     numbers = {state: sum(len(items_of(row)) for row in rows if row["state"] == state) for state in STATES}
     faithful = [row for row in rows if row["state"] == "faithful"]
-    shown, instead = (
-        Counter(by_command(row) for row in faithful for _ in items_of(row)),
-        Counter(Path(row["page"]).parent.name for row in faithful if by_command(row) for _ in items_of(row)),
-    )
-    others = ", ".join(f"{count} for {NAMES.get(model, model)}" for model, count in instead.most_common())
-    lost = {kind: [row["item"] for row in rows if row["caption"] == kind] for kind in ("lost", "partly lost")}
-    return "\n".join(
-        [
-            f"Of {sum(numbers.values())} figures and tables, {shown[False]} stand in this book with the paper's own "
-            f"values. For {shown[True]} more there is a command that draws them as the paper describes them. None of "
-            "these commands was run here, because the models and data of the paper are not at hand. The pages of this "
-            f"book show those {shown[True]} for other models: {others}. {numbers['partly']} are drawn in part, and "
-            f"{numbers['not drawn']} not at all. Of the other {numbers['lost']} our source does not say what they "
-            "show.\n",
-            "## The rule\n",
-            "One rule gives every item its state. It is about the kind of figure, not about its outcome; the "
-            "[claims](claims.md) say what came out.\n",
-            *(f"- *{state}*: {rule}" for state, rule in STATES.items()),
-            f"\nThe captions or bodies of {_joined(lost['lost'])} are lost in our source, and a part of the caption of "
-            f"{_joined(lost['partly lost'])}. Of some of these the paper's text says what they show.\n",
-            "## Item by item\n",
-            _table(rows),
-            "## Commands\n",
-            "Each command draws its items for models or data of the paper. These have to be at hand and fit the "
-            "machine; for this book they were not at hand. A command without parameters takes the models and tables "
-            "that ship with the book.\n",
-            *(f"### {heading}\n\n```bash\n{commands}\n```\n" for heading, commands in _commands(rows).items()),
-        ]
+    shown = Counter(by_command(row) for row in faithful for _ in items_of(row))
+    instead = Counter(Path(row["page"]).parent.name for row in faithful if by_command(row) for _ in items_of(row))
+    lost = {kind: _joined([row["item"] for row in rows if row["caption"] == kind]) for kind in ("lost", "partly lost")}
+    return from_template(
+        "paper-figures.md.jinja",
+        numbers=numbers,
+        own=shown[False],
+        by_command=shown[True],
+        others=", ".join(f"{count} for {NAMES.get(model, model)}" for model, count in instead.most_common()),
+        lost=lost,
+        items=_table(rows),
+        commands=_commands(rows),
     )
 
 
@@ -145,10 +120,3 @@ def _joined(items: list[str]) -> str:
     kinds["table"] = [item[1:] for item in items if item.startswith("T")]
     named = {f"{kind}{'s' * (len(found) > 1)}": found for kind, found in kinds.items() if found}
     return " and of ".join(f"{kind} {', '.join(found)}" for kind, found in named.items())
-
-
-def unknown_models(row: Row) -> list[str]:
-    """Finds the models of a command that the registry does not have."""
-    given, known = parameters_of(row), {entry.alias for entry in entries()}
-    names = [given.get("model", ""), *given.get("others", "").split(",")]
-    return [name for name in names if name and name not in known]

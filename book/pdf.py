@@ -6,7 +6,6 @@ lead to the printed page instead of a file of this machine.
 
 from __future__ import annotations
 
-import html
 import shutil
 import sys
 import tempfile
@@ -23,28 +22,16 @@ from playwright.sync_api import Page, sync_playwright
 from pypdf import PdfReader, PdfWriter
 from pypdf.annotations import Link
 from pypdf.generic import ArrayObject, Fit, NameObject
+from template import from_template
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "_build" / "html"
 OUT = ROOT / "_build" / "transformer-block-coupling.pdf"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
-# What a sheet of paper has no use for: buttons, the way to the next page, marks beside headings, folded code.
-PAPER = """.bd-header-article, #jb-print-toc, .prev-next-footer, .headerlink, .bd-footer, .copybtn,
-.bd-sidebar-secondary, div.cell details.hide, div.cell.tag_hide-input > details { display: none !important; }
-.bd-article { padding-top: 0 !important; } body { font-size: 10.5pt; }"""
-READY = """async () => {
-  for (const image of document.images) image.loading = "eager";
-  await Promise.all([...document.images].map(image => image.decode().catch(() => null)));
-  if (window.MathJax && MathJax.startup) await MathJax.startup.promise;
-  while (document.querySelector("[aria-busy=true]")) await new Promise(done => setTimeout(done, 100));
-}"""
+TEMPLATES = Path(__file__).with_name("templates")
 MARGIN = {"top": "16mm", "bottom": "18mm", "left": "16mm", "right": "16mm"}
 NUMBER = '<div style="width: 100%; text-align: center; font: 9px sans-serif"><span class="pageNumber"></span></div>'
-LIST = """<!DOCTYPE html><html lang="en"><title>Contents</title><style>
-body {{ font: 11pt sans-serif; line-height: 1.5 }} a {{ color: inherit; text-decoration: none }}
-p {{ display: flex; gap: 1em; margin: 0 }} p a {{ flex: 1 }} h2 {{ font-size: 12pt; margin: 1em 0 0.2em }}
-</style><h1>{title}</h1>{lines}</html>"""
 
 
 @dataclass
@@ -77,23 +64,15 @@ def entries(toc: dict[str, Any], site: Path) -> list[Entry]:
 def printed(tab: Page, address: str, file: Path, **options: Any) -> PdfReader:
     """Print what lies at an address."""
     tab.goto(address, wait_until="load")
-    tab.add_style_tag(content=PAPER)
-    tab.evaluate(READY)
+    tab.add_style_tag(path=TEMPLATES / "paper.css")
+    tab.evaluate((TEMPLATES / "ready.js").read_text(encoding="utf-8"))
     tab.pdf(path=file, format="A4", margin=MARGIN, **options)
     return PdfReader(file)
 
 
 def contents(found: list[Entry], title: str, offset: int) -> str:
     """Write the table of contents; pages are numbered from the first of the PDF, `offset` of which are contents."""
-    lines, caption = [], ""
-    for entry in found:
-        if entry.caption != caption:
-            caption = entry.caption
-            lines.append(f"<h2>{html.escape(caption)}</h2>")
-        link = f'<a href="{entry.path.as_uri()}">{html.escape(entry.title)}</a>'
-        number = f"<span>{offset + entry.first + 1}</span>"
-        lines.append(f'<p style="padding-left: {1.2 * entry.depth}em">{link}{number}</p>')
-    return LIST.format(title=html.escape(title), lines="\n".join(lines))
+    return from_template("contents.html.jinja", title=title, entries=found, offset=offset)
 
 
 def destination(link: Any, named: dict[str, int], first: dict[Path, int], start: int) -> int | None:

@@ -10,23 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import verdicts
-from claims import PLACES, Judged, judge_all, read_margin_reasons, unjudged, verdict_at
+from claims import PLACES, Judged, judge_all, read_margins, unjudged, verdict_at
 from named_numbers import Numbers, cells_of, filled, paper_numbers
+from template import from_template
 
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
-
-SYMBOLS = {
-    verdicts.REPRODUCED: '<circle class="full" cx="8" cy="8" r="7.5"/><path class="cut" d="M4.5 8.3 7 11l4.7-5.7"/>',
-    verdicts.DEPENDS: '<path class="line" d="M8 1 15 8 8 15 1 8z"/><path class="full" d="M8 1v14L1 8z"/>',
-    verdicts.ON_CONDITION["training step"]: (
-        '<circle class="line" cx="8" cy="8" r="7"/><path class="line" d="M8 4v4.2l3 1.8"/>'
-    ),
-    verdicts.CONTRADICTED: '<path class="full" d="M1 1h14v14H1z"/><path class="cut" d="m5 5 6 6m0-6-6 6"/>',
-    verdicts.INCONCLUSIVE: '<circle class="line" cx="8" cy="8" r="7"/><path class="line" d="M4 9q2-3 4-1t4-1"/>',
-    verdicts.MISSING: '<circle class="line" cx="8" cy="8" r="6.8" stroke-dasharray="2.4 2.3"/>',
-}
-"""The shape of each verdict, so that colour is never alone: SVG in a square of 16."""
 
 RULES = "% The rules"
 """Line of the written text below which the claims end and the margins begin; `claims.md` includes the two apart."""
@@ -42,47 +31,17 @@ def claims_page(results: Path = paths.RESULTS) -> str:
         card(number, claim, found, verdict, _filled_paper(claim, paper), results)
         for number, ((claim, found), verdict) in enumerate(zip(everything, given, strict=True), start=1)
     ]
-    hypotheses = sum(len(one.evidence.p) for _, several in everything for one in several)
-    margins = [f"- {name}: {entry['value']:g}, {entry['why']}" for name, entry in read_margin_reasons().items()]
-    return "\n".join([
-        counts_line(given),
-        "## The claims\n",
-        *cards,
-        f"{RULES}\n",
-        f"{hypotheses} hypotheses are tried on this page, and their probabilities are corrected together.\n",
-        "### The smallest effects that matter\n",
-        "They were written down before the verdicts were computed:\n",
-        *margins,
-        "",
-    ])  # fmt: skip
-
-
-def mark(verdict: str) -> str:
-    """Write a verdict as a shape and its word."""
-    name = verdict.replace(" ", "-")
-    shape = f'<svg class="verdict-shape" viewBox="0 0 16 16" aria-hidden="true"><use href="#mark-{name}"></use></svg>'
-    return f'<span class="verdict verdict-{name}">{shape}{verdict}</span>'
-
-
-def counts_line(given: list[dict[str, str | None]]) -> str:
-    """Count the verdicts of each place; a script makes buttons of the counts, which choose the cards that are shown."""
-    symbols = "".join(
-        f'<symbol id="mark-{name.replace(" ", "-")}" viewBox="0 0 16 16">{shape}</symbol>'
-        for name, shape in SYMBOLS.items()
+    counts = {place: Counter(verdict[place] for verdict in given) for place in PLACES}
+    return from_template(
+        "claims.md.jinja",
+        places=PLACES,
+        # A script makes buttons of the counts, which choose the cards that are shown.
+        counted={at: {name: n[name] for name in verdicts.VERDICTS if n[name]} for at, n in counts.items()},
+        cards=cards,
+        rules=RULES,
+        hypotheses=sum(len(one.evidence.p) for _, several in everything for one in several),
+        margins=read_margins(),
     )
-    lines = [f'<svg width="0" height="0" style="position: absolute" aria-hidden="true">{symbols}</svg>']
-    lines += [f'<div class="scorecard" data-claims="{len(given)}">']
-    for place, words in PLACES.items():
-        counted = Counter(verdict[place] for verdict in given)
-        lines += [f'<div class="scorecard-line" role="group" aria-label="Verdicts {words}">']
-        lines += [f'<p class="scorecard-place">{words[0].upper()}{words[1:]}</p>', "<ul>"]
-        lines += [
-            f'<li data-place="{place}" data-verdict="{name}"><b>{counted[name]}</b> {mark(name)}</li>'
-            for name in verdicts.VERDICTS
-            if counted[name]
-        ]
-        lines += ["</ul>", "</div>"]
-    return "\n".join(["```{raw} html", *lines, "</div>", "```\n"])
 
 
 def card(
@@ -94,36 +53,18 @@ def card(
     results: Path,
 ) -> str:
     """Write one claim: what was found here beside what the paper reports, and the numbers behind it."""
-
-    def listed(places: list[str]) -> list[str]:
-        marks = [(place, given[place], PLACES[place] if place != "paper" else "") for place in places if given[place]]
-        items = [f'<li data-place="{place}" data-verdict="{name}">{mark(name)} {of}</li>' for place, name, of in marks]
-        return ['<ul class="claim-verdicts">', *items, "</ul>"]
-
     readings = len(found)
-    summary = f"{readings} reading{'s' * (readings != 1)} in numbers" if readings else "How it is measured"
-    asked = "; ".join(test["says"] for test in claim["test"])
-    return "\n".join([
-        f"(claim-{number})=",
-        f"### {number}. {claim['claim']}\n",
-        '<div class="claim">',
-        '<div class="claim-here">',
-        '<p class="claim-where">Here</p>',
-        *listed([place for place in PLACES if place != "paper"]),
-        "</div>",
-        '<div class="claim-paper">',
-        "<p class=\"claim-where\">In the paper's models</p>\n",
-        f"The paper reports: {reported}.\n",
-        *listed(["paper"]),
-        "</div>\n",
-        f"{_link(claim, results)}\n",
-        '<details class="claim-numbers">',
-        f'<summary>{summary}<span class="claim-of"> of claim {number}</span></summary>\n',
-        f"*What is asked:* {asked}.\n",
-        _measured(claim, found, results),
-        "</details>",
-        "</div>\n",
-    ])  # fmt: skip
+    return from_template(
+        "claim.md.jinja",
+        number=number,
+        claim=claim,
+        given=given,
+        reported=reported,
+        here=[(place, words) for place, words in PLACES.items() if place != "paper"],
+        link=_link(claim, results),
+        summary=f"{readings} reading{'s' * (readings != 1)} in numbers" if readings else "How it is measured",
+        measured=_measured(claim, found, results),
+    )
 
 
 def _measured(claim: Mapping[str, Any], found: list[Judged], results: Path) -> str:

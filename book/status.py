@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from markdown_table import table
+from template import from_template
 
 MARKS = {"y": "yes", "ready": "ready for a public address", "p": "partly", "n": "no"}
 """What is said of this book."""
-OTHERS = {"y": "yes", "n": "no", "p": "partly", "?": "not verified", "-": "not the engine's to offer"}
-"""What is said of the others."""
 
 
 def features() -> dict[str, Any]:
@@ -27,22 +26,13 @@ def status_page() -> str:
     counted = Counter(row["here"] for row in rows)
     counts = ", ".join(f"{counted[mark]} {words}" for mark, words in MARKS.items())
     head = ["", "feature", "this book", *(f'<span class="book-name">{name}</span>' for name in known["books"])]
-    lines = []
+    lines, lacking = [], {}
     for number, row in enumerate(rows, start=1):
-        here = row["shown"] if row["here"] in ("y", "ready") else "[why](#what-is-missing-and-why)"
+        here = row["shown"]
+        if row["here"] in ("p", "n"):
+            lacking[number], here = row, "[why](#what-is-missing-and-why)"
         lines.append((str(number), row["name"], f"**{row['here']}** {here}", *row["others"]))
-    lacking = [
-        f"{number}. {row['name']} ({MARKS[row['here']]}): {row['shown']}"
-        for number, row in enumerate(rows, start=1)
-        if row["here"] in ("p", "n")
-    ]
-    legend = [f"- {name}: {what}" for name, what in known["books"].items()]
-    return "\n".join([
-        f"Of {len(rows)} features: {counts}.\n",
-        table(head, lines, align="rllc").rstrip(),
-        *(["\n## What is missing, and why\n"] if lacking else []),
-        *(f"- Row {line}" for line in lacking),
-        "\n## The other books\n",
-        *legend,
-        "",
-    ])  # fmt: skip
+    shown = table(head, lines, align="rllc").rstrip()
+    return from_template(
+        "status.md.jinja", rows=rows, counts=counts, features=shown, lacking=lacking, marks=MARKS, **known
+    )

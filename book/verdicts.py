@@ -160,13 +160,13 @@ def across(outcomes: Sequence[str]) -> str:
     return outcomes[0] if len(set(outcomes)) == 1 else UNDECIDED
 
 
-def verdict(readings: Sequence[str], conditions: Sequence[str | None] | None = None) -> str:
+def verdict(readings: Sequence[str], conditions: Sequence[str | None]) -> str:
     """Join the outcomes of readings to a verdict; each may name the condition in which it differs from its sisters."""
     said = set(readings)
     if not said:
         return MISSING
     if {FOR, AGAINST} <= said:
-        named = zip(readings, conditions or [None] * len(readings), strict=True)
+        named = zip(readings, conditions, strict=True)
         differing = {condition for outcome, condition in named if outcome != UNDECIDED}
         return ON_CONDITION.get(differing.pop(), DEPENDS) if len(differing) == 1 else DEPENDS
     return {frozenset([FOR]): REPRODUCED, frozenset([AGAINST]): CONTRADICTED}.get(frozenset(said), INCONCLUSIVE)

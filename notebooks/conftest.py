@@ -21,6 +21,8 @@ import pytest
 from nbformat import NotebookNode
 from nbval.plugin import IPyNbCell, IPyNbFile
 
+from companion.figures.shown import FIGURE
+
 # The text twins are scripts, and measure when they are imported.
 collect_ignore_glob = ["*.py"]
 
@@ -36,7 +38,6 @@ NOTHING = 1e-6
 _REMEMBERED = "application/papermill.record/text/plain"
 _NUMBER = re.compile(r"((?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?!\w|\.\d))")
 _WHOLE = re.compile(r"-?\d+")
-_FIGURE = re.compile(r'<style>.*?</style><figure class="tbc-figure"[^>]*>.*</figure>', re.DOTALL)
 
 _collect, _compare = IPyNbFile.collect, IPyNbCell.compare_outputs
 
@@ -90,7 +91,7 @@ def rounded_up(spread: float) -> float:
 def texts_of(output: NotebookNode) -> dict[str, str]:
     """Find the texts of an output by their kinds, and take the pictures out of them, in place."""
     texts = _texts(output)
-    texts.update({kind: _FIGURE.sub("<figure>", text) for kind, text in texts.items() if isinstance(text, str)})
+    texts.update({kind: FIGURE.sub("<figure>", text) for kind, text in texts.items() if isinstance(text, str)})
     return texts
 
 

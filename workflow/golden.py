@@ -15,24 +15,21 @@ from __future__ import annotations
 
 import argparse
 import csv
-import html
 import io
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from urllib.parse import unquote
 
 import nbformat
 
+from companion.figures.shown import figures_in
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError, in_one_line
 
 # A number as it stands in prose: no part of a word (gpt2), a version (2.13.0) or a hash.
 _NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w]|\.\d)")
-_FIGURE = re.compile(r'<figure class="tbc-figure"[^>]*>.*?</figure>', re.DOTALL)
-_TABLE = re.compile(r'<a download="([^"]*)\.csv" href="data:text/csv;charset=utf-8,([^"]*)"')
 _VERDICT = re.compile(r'data-place="([^"]*)" data-verdict="([^"]*)"')
 # Versions of programs, the machine and its times: no numbers of the book.
 _OTHER_PAGES = ("versions.md", "machine.md", "reproduce.md")
@@ -128,13 +125,11 @@ def _printed(text: str, name: str) -> Iterator[Line]:
 
 def _figures(markup: str, name: str) -> Iterator[Line]:
     """Read the tables under figures, and the numbers in their captions."""
-    for figure in _FIGURE.findall(markup):
-        table = _TABLE.search(figure)
-        if table:
-            title = f"{name}/figure {html.unescape(table[1])}"
-            yield from _table(unquote(html.unescape(table[2])), title)
-            caption = html.unescape(re.sub(r"<[^>]*>", "", figure[figure.index("<figcaption>") : table.start()]))
-            yield from _numbers(caption, f"{title}/caption")
+    for figure in figures_in(markup):
+        if figure.csv:
+            title = f"{name}/figure {figure.name}"
+            yield from _table(figure.csv, title)
+            yield from _numbers(figure.caption, f"{title}/caption")
 
 
 def _table(text: str, name: str) -> Iterator[Line]:

@@ -7,19 +7,15 @@ seen, a link to the function that draws it, and its origin folded into one line.
 
 from __future__ import annotations
 
-import base64
 import gzip
 import hashlib
 import html
-import io
 import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
-import pandas as pd
 from docutils import nodes
 from drawing import light
 from myst_nb.ext.glue.crossref import read_glue_cache
@@ -29,6 +25,9 @@ from seen import seen
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.osutil import relative_uri
+from template import from_template
+
+from companion.figures.shown import Shown, figures_in
 
 CHAPTERS = "book/"
 WIDTH, VIEW_WIDTH, LEAST_TEXT = 720, 540, 10.0
@@ -37,14 +36,6 @@ LARGE = 30_000
 """Characters from which a figure's data stand in a file of their own."""
 # The explorer's page shows a chapter's figure on paper and where no script runs.
 _BORROWERS = ("book/explorer",)
-FIGURE = re.compile(
-    r'(?:<style>[^<]*</style>)?<figure class="tbc-figure"(?: data-drawn-by="(?P<drawn_by>[\w.]+)")?>(?P<images>.*?)'
-    r'<figcaption>(?P<caption>.*?) (?P<data><a download="(?P<name>[\w-]+)\.csv" '
-    r'href="data:text/csv[^,]*,(?P<csv>[^"]*)">.*?</a>)'
-    r'<span class="tbc-provenance">(?P<origin>[^<]*)</span></figcaption></figure>',
-    re.DOTALL,
-)
-_IMAGE = re.compile(r'<img class="only-(light|dark)" src="data:image/(svg\+xml|png);base64,([^"]+)"')
 _VIEW = re.compile(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 
 
@@ -74,7 +65,7 @@ class Hold(SphinxTransform):
         shown = _all_shown(self.env)[page] = []
         for node in list(self.document.findall(_holds_figure)):
             quoted = isinstance(node, PendingGlueReference)
-            name = node.key if quoted else FIGURE.search(node.astext())["name"]
+            name = node.key if quoted else next(figures_in(node.astext())).name
             home = node.refdoc if quoted else page
             anchor = f"fig-{name}"
             if anchor in self.document.ids:
@@ -95,37 +86,32 @@ class Rewrite(SphinxPostTransform):
     def run(self, **_: Any) -> None:
         """Rewrites every figure of a page."""
         page, taken = self.env.docname, set()
-        for raw in list(
-            self.document.findall(lambda node: isinstance(node, nodes.raw) and FIGURE.search(node.astext()))
-        ):
+        for raw in list(self.document.findall(_shows)):
+            (shown, *_), text = figures_in(raw.astext()), raw.astext()
             held = raw.parent if isinstance(raw.parent, BookFigure) else None
-            found = FIGURE.search(raw.astext())
             home = held["home"] if held else page
-            anchor = held["ids"][0] if held else f"fig-{found['name']}"
+            anchor = held["ids"][0] if held else f"fig-{shown.name}"
             if anchor in taken:
-                raise ValueError(f"{page} shows the figure {found['name']!r} twice; name one of them otherwise")
+                raise ValueError(f"{page} shows the figure {shown.name!r} twice; name one of them otherwise")
             taken.add(anchor)
-            text = raw.astext()
-            made = self._figure(found, anchor, home)
-            raw.replace_self(
-                nodes.raw("", text[: found.start()] + made + text[found.end() :], format="html", classes=raw["classes"])
-            )
+            made = text.replace(shown.markup, self._figure(shown, anchor, home), 1)
+            raw.replace_self(nodes.raw("", made, format="html", classes=raw["classes"]))
 
-    def _data(self, found: re.Match[str]) -> str:
+    def _data(self, shown: Shown) -> str:
         """Gives the link to a figure's data; large ones stand in one file for all pages that show the figure."""
-        if len(found["csv"]) < LARGE:
-            return found["data"]
-        content = gzip.compress(unquote(found["csv"]).encode(), mtime=0)
+        if len(shown.link) < LARGE:
+            return shown.link
+        content = gzip.compress(shown.csv.encode(), mtime=0)
         file = Path("_downloads", "figures", f"{hashlib.sha256(content).hexdigest()[:16]}.csv.gz")
         (Path(self.app.outdir) / file).parent.mkdir(parents=True, exist_ok=True)
         (Path(self.app.outdir) / file).write_bytes(content)
         address = relative_uri(self.app.builder.get_target_uri(self.env.docname), file.as_posix())
-        return f'<a download="{found["name"]}.csv.gz" href="{address}">Data (CSV, gzip)</a>'
+        return f'<a download="{shown.name}.csv.gz" href="{address}">Data (CSV, gzip)</a>'
 
-    def _figure(self, found: re.Match[str], anchor: str, home: str) -> str:
-        page, known = self.env.docname, numbers(self.env).get((found["name"], home))
+    def _figure(self, shown: Shown, anchor: str, home: str) -> str:
+        page, known = self.env.docname, numbers(self.env).get((shown.name, home))
         to = self.app.builder.get_relative_uri
-        links = [self._data(found)]
+        links = [self._data(shown)]
         label = ""
         if known:
             where = f"#{anchor}" if page == known.page else f"{to(page, known.page)}#{known.anchor}"
@@ -133,47 +119,38 @@ class Rewrite(SphinxPostTransform):
         else:
             links.append(f'<a href="#{anchor}">Link to this figure</a>')
         if home not in (page, "") and home in self.env.found_docs:
-            links.append(f'<a href="{to(page, home)}#fig-{found["name"]}">Notebook</a>')
-        name = found["drawn_by"]
-        entry = self.env.domains["py"].objects.get(name) if name else None
-        if entry:
-            short = name.removeprefix("companion.")
+            links.append(f'<a href="{to(page, home)}#fig-{shown.name}">Notebook</a>')
+        if entry := self.env.domains["py"].objects.get(shown.drawn_by):
+            short = shown.drawn_by.removeprefix("companion.")
             links.append(f'Drawn by <a href="{to(page, entry.docname)}#{entry.node_id}"><code>{short}</code></a>')
-        drawn = pictures(found["images"])
+        drawn = shown.pictures
         folder = Path(self.app.outdir) / "_images"
         folder.mkdir(parents=True, exist_ok=True)
         for kind, content in drawn.values():
             file = folder / named(kind, content)
             # A figure of a notebook stands in a chapter as well.
             file.exists() or file.write_bytes(light(content) if kind == "svg" else content)
-        address = relative_uri(self.app.builder.get_target_uri(page), "_images/")
-        alt = alternative(found)
-        images = "".join(_image(theme, *file, address, alt) for theme, file in drawn.items())
         drawing = drawn["light"][1].decode() if drawn["light"][0] == "svg" else ""
-        cut = written(windows(drawing), WIDTH / VIEW_WIDTH) if drawing else ""
-        cut = f' data-windows="{cut}"' if cut else ""
-        least = f"--least: {math.ceil(WIDTH * LEAST_TEXT / (smallest(drawing) * WIDTH / VIEW_WIDTH))}px"
-        return (
-            f'<figure class="tbc-figure" id="{anchor}" style="{least}"{cut}><div class="tbc-view">{images}</div>'
-            f'<div class="tbc-scrolls">The picture scrolls sideways.</div><figcaption>'
-            f'<div class="tbc-caption">{label}{found["caption"]}</div>'
-            f'<div class="tbc-links">{"".join(f"<span>{link}</span>" for link in links)}'
-            f'<details class="tbc-origin"><summary>Where it comes from</summary>'
-            f'<span class="tbc-provenance">{found["origin"]}</span></details></div></figcaption></figure>'
+        return from_template(
+            "figure.html.jinja",
+            anchor=anchor,
+            # The least width at which the smallest words are large enough.
+            least=math.ceil(WIDTH * LEAST_TEXT / (smallest(drawing) * WIDTH / VIEW_WIDTH)),
+            windows=written(windows(drawing), WIDTH / VIEW_WIDTH) if drawing else "",
+            images=[(theme, _shape(content), named(kind, content)) for theme, (kind, content) in drawn.items()],
+            address=relative_uri(self.app.builder.get_target_uri(page), "_images/"),
+            alternative=alternative(shown),
+            width=WIDTH,
+            label=label,
+            caption=html.escape(shown.caption),
+            links=links,
+            origin=html.escape(shown.origin),
         )
 
 
-def alternative(found: re.Match[str]) -> str:
+def alternative(shown: Shown) -> str:
     """Writes the alternative text of a figure: what its table shows, or of a drawing what its caption describes."""
-    if found["origin"].startswith("a drawing"):
-        return f"Drawing. {found['caption']}"
-    table = pd.read_csv(io.StringIO(unquote(found["csv"])), comment="#")
-    return html.escape(seen(table))
-
-
-def pictures(images: str) -> dict[str, tuple[str, bytes]]:
-    """Takes the pictures out of a figure."""
-    return {one[1]: (one[2].partition("+")[0], base64.b64decode(one[3])) for one in _IMAGE.finditer(images)}
+    return html.escape(f"Drawing. {shown.caption}" if shown.origin.startswith("a drawing") else seen(shown.table))
 
 
 def named(kind: str, content: bytes) -> str:
@@ -181,19 +158,15 @@ def named(kind: str, content: bytes) -> str:
     return f"{hashlib.sha256(content).hexdigest()[:16]}.{kind}"
 
 
-def _image(theme: str, kind: str, content: bytes, address: str, alt: str) -> str:
-    """Write an image of a page; a browser fetches it when it is looked at, and keeps its place free until then."""
+def _shape(content: bytes) -> str:
+    """Give the width of a drawing over its height, for a browser to keep its place free; nothing for pixels."""
     size = _VIEW.search(content[:2000])
-    shape = f' style="aspect-ratio: {size[1].decode()} / {size[2].decode()}"' if size else ""
-    source = f'{address}{named(kind, content)}" alt="{alt}" width="{WIDTH}"'
-    return f'<img class="only-{theme}" loading="lazy"{shape} src="{source}>'
+    return f"{size[1].decode()} / {size[2].decode()}" if size else ""
 
 
 def numbers(env: Any) -> dict[tuple[str, str], Numbered]:
     """Gives the figures of the chapters."""
-    if not hasattr(env, "book_figure_numbers"):
-        env.book_figure_numbers = {}
-    return env.book_figure_numbers
+    return getattr(env, "book_figure_numbers", {})
 
 
 def numbering(
@@ -210,7 +183,7 @@ def numbering(
         for name, home, anchor, text in shown.get(page, ()):
             if (name, home) not in found and not (page in borrowers and (name, home) in later):
                 text = text or markup(name, home)
-                if FIGURE.search(text):
+                if any(figures_in(text)):
                     found[name, home] = Numbered(len(found) + 1, page, anchor, text)
     return found
 
@@ -240,15 +213,17 @@ def _reading_order(env: Any, page: str | None = None) -> Iterator[str]:
 
 
 def _all_shown(env: Any) -> dict[str, list[tuple[str, str, str, str]]]:
-    if not hasattr(env, "book_figures_shown"):
-        env.book_figures_shown = {}
-    return env.book_figures_shown
+    return vars(env).setdefault("book_figures_shown", {})
 
 
 def _holds_figure(node: Any) -> bool:
     if isinstance(node, PendingGlueReference):
         return not node.inline and node.gtype != "text"
-    return isinstance(node, nodes.raw) and bool(FIGURE.search(node.astext()))
+    return _shows(node)
+
+
+def _shows(node: Any) -> bool:
+    return isinstance(node, nodes.raw) and any(figures_in(node.astext()))
 
 
 def _nothing(writer: Any, node: Any) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from template import from_template
+
 BRANCH = "launch"
 COLAB, BINDER = "https://colab.research.google.com", "https://mybinder.org"
 _GENERATED = re.compile(r"results/[\w-]+/index\.md")
@@ -25,20 +27,10 @@ _EXECUTED = re.compile(r"results/[\w-]+/([\w-]+)\.ipynb")
 
 def options(address: str) -> dict[str, Any]:
     """Give the theme's options for a repository."""
-    return {
-        "repository_url": address,
-        "repository_branch": BRANCH,
-        "path_to_docs": "",
-        "use_repository_button": True,
-        "use_issues_button": True,
-        "use_edit_page_button": True,
-        "launch_buttons": {
-            "colab_url": COLAB,
-            "binderhub_url": BINDER,
-            "notebook_interface": "jupyterlab",
-            "thebe": True,
-        },
-    }
+    buttons = dict.fromkeys(("use_repository_button", "use_issues_button", "use_edit_page_button"), True)
+    launched = {"colab_url": COLAB, "binderhub_url": BINDER, "notebook_interface": "jupyterlab", "thebe": True}
+    place = {"repository_url": address, "repository_branch": BRANCH, "path_to_docs": ""}
+    return {**place, **buttons, "launch_buttons": launched}
 
 
 def comments(address: str) -> str:
@@ -55,15 +47,7 @@ def edited(url: str) -> str | None:
 
 def with_install(notebook: dict[str, Any], address: str) -> dict[str, Any]:
     """Put a cell before all others that installs the project, with all that it ships, where Colab runs the notebook."""
-    lines = [
-        "# Colab does not have the library; anywhere else this cell does nothing.\n",
-        "import sys\n",
-        "\n",
-        'if "google.colab" in sys.modules:\n',
-        f"    !git clone --quiet --depth 1 {address} checkout\n",
-        "    %cd -q checkout\n",
-        '    %pip install --quiet --editable ".[notebooks,quantised,gguf]"\n',
-    ]
+    lines = from_template("install.py.jinja", address=address).splitlines(keepends=True)
     cell = {"cell_type": "code", "execution_count": None, "id": "install", "metadata": {}, "outputs": []}
     return {**notebook, "cells": [{**cell, "source": lines}, *notebook["cells"]]}
 

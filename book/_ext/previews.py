@@ -11,6 +11,8 @@ from typing import Any
 import book_figures
 from sphinx.util.osutil import relative_uri
 
+from companion.figures.shown import figures_in
+
 GLOSSARY = "book/glossary"
 _LINK = re.compile(
     r'<a class="reference internal" href="(?:[^"#]*#(?=term-|fig-)|[^"#]*bibliography\.html#(?=id))([^"]+)"'
@@ -54,9 +56,8 @@ def of_figures(env: Any, address: Callable[[str], str]) -> dict[str, dict[str, s
 @cache
 def _shown(markup: str) -> tuple[str, dict[str, str]]:
     """Give the caption of a figure and the files of its pictures, once for all pages."""
-    shown = book_figures.FIGURE.search(markup)
-    pictures = book_figures.pictures(shown["images"])
-    return html.unescape(shown["caption"]), {theme: book_figures.named(*one) for theme, one in pictures.items()}
+    shown = next(figures_in(markup))
+    return shown.caption, {theme: book_figures.named(*picture) for theme, picture in shown.pictures.items()}
 
 
 def _mark_page(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:

@@ -6,11 +6,11 @@ loaded before; on paper and without script the chapter's figure stands for it.
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from template import from_template
 
 
 def offered(lines: list[str], root: str) -> str:
@@ -18,17 +18,7 @@ def offered(lines: list[str], root: str) -> str:
     views = [[part.strip() for part in line.split("|")] for line in lines if line.strip()]
     if not views or any(len(view) != 2 or "=" not in view[1] for view in views):
         raise ValueError("the directive explorer takes lines such as: Blocks 3 and 4 | model=nano-neox&l=3&m=4")
-    first = html.escape(views[0][1])
-    page = f"{root}book/explorer.html"
-    item = '<li><a href="{}" data-view="{}">{}</a></li>'
-    links = "".join(item.format(page, html.escape(to), html.escape(said)) for said, to in views)
-    return (
-        f'<link rel="stylesheet" href="{root}_static/explorer/explorer.css">\n'
-        f'<div class="cx-play">\n<ul class="cx-views" aria-label="Views of the explorer">{links}</ul>\n'
-        f'<div id="coupling-explorer" data-view="{first}"></div>\n</div>\n'
-        f'<script src="{root}_static/address.js"></script>\n'
-        f'<script src="{root}_static/explorer/start.js"></script>\n'
-    )
+    return from_template("views.html.jinja", views=views, root=root)
 
 
 class Views(Directive):

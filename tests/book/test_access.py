@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import access
+from pathlib import Path
+
 import axe
-import measured
+import pages
 import pytest
 import theme
-import yaml
 from browser import HTML, book_pages, pages_by_kind, show
-from complete import pages
+from complete import executed
 from docutils import nodes
 from docutils.utils import new_document
-
-from coupling_lib.paths import ROOT
 
 FRONT, NOTEBOOK = HTML / "book" / "index.html", HTML / "results" / "nano-neox" / "depth.html"
 
@@ -24,7 +22,7 @@ FRONT, NOTEBOOK = HTML / "book" / "index.html", HTML / "results" / "nano-neox" /
 def test_each_control_of_the_theme_gets_a_name_that_says_what_stands_on_it():
     folded = '<a class="current reference internal" href="#">R&amp;D <em>x</em></a><details open="open"><summary>'
     chevron = '<span class="toctree-toggle" role="presentation"></span></summary>'
-    assert access.accessible(folded + chevron) == (
+    assert theme.accessible(folded + chevron) == (
         folded.replace("<summary>", '<summary aria-label="Pages below R&amp;D x">') + chevron
     )
     page = (
@@ -33,14 +31,14 @@ def test_each_control_of_the_theme_gets_a_name_that_says_what_stands_on_it():
         '<i class="theme-switch fa-sun  fa-lg" data-mode="light" title="Light"></i><i class="other" title="Light"></i>'
         '<div role="list" class="citation-list"><div class="citation" role="doc-biblioentry">A</div></div>'
     )
-    named = access.accessible(page)
+    named = theme.accessible(page)
     assert named == (
         "<summary>Show</summary>"
         '<button class="btn search-button-field x" title="Search" data-a="b">Search</button>'
         '<i class="theme-switch fa-sun  fa-lg" data-mode="light"></i><i class="other" title="Light"></i>'
         '<div role="list" class="citation-list"><div class="citation" role="listitem">A</div></div>'
     )
-    assert access.accessible(named) == named
+    assert theme.accessible(named) == named
 
 
 def test_a_notebook_of_several_models_has_its_model_in_its_title():
@@ -56,9 +54,8 @@ def test_a_notebook_of_several_models_has_its_model_in_its_title():
 
 
 def test_what_was_measured_of_which_model_is_one_table():
-    head, _, *rows = measured.measured_page().splitlines()
-    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    places = [page for page in pages(toc) if page.startswith("results/")]
+    head, _, *rows = pages.measured_page().splitlines()
+    places = [f"results/{page}" for page in executed()]
     models = [page.split("/")[1] for page in places if page.endswith("/index")]
     assert [cell.split("]")[0].strip(" [") for cell in head.split("|")[2:-1]] == models
     linked = {part.split(".ipynb)")[0] for row in rows for part in row.split("(../")[1:]}
@@ -109,17 +106,7 @@ def test_from_page_to_page_by_keys_alone_with_the_focus_in_sight(tab):
     assert tab.wrong == []
 
 
-# A printer lays no grounds: what is written has to be seen on white.
-FAINT = """() => {
-  const part = c => (c /= 255) <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4;
-  const faint = new Set();
-  for (const e of document.querySelectorAll("article *")) {
-    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) || !e.checkVisibility()) continue;
-    const [r, g, b] = getComputedStyle(e).color.match(/[\\d.]+/g).map(Number).map(part);
-    if (1.05 / (.2126 * r + .7152 * g + .0722 * b + .05) < 4.5) faint.add(`${e.tagName}.${e.className}`);
-  }
-  return [...faint];
-}"""
+FAINT = Path(__file__).with_name("faint.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.browser
@@ -144,20 +131,7 @@ def test_a_dark_page_is_printed_dark_on_white_and_is_dark_again_afterwards(tab, 
     assert tab.evaluate("printed") == ["light", "dark"]
 
 
-WITHOUT_SCRIPT = """async () => {
-  const seen = e => e.checkVisibility({visibilityProperty: true}) && e.getBoundingClientRect().height > 0;
-  const images = [...document.querySelectorAll("figure.tbc-figure img.only-light")];
-  const drawn = await Promise.all(images.map(i => i.decode().then(() => i.naturalWidth > 0, () => false)));
-  const all = selector => [...document.querySelectorAll(selector)].filter(e => !e.closest("details, dialog"));
-  return {
-    title: seen(document.querySelector("article h1")),
-    words: document.querySelector("article").innerText.split(/\\s+/).length,
-    hidden: all("article h2, article p, article table")
-      .filter(e => e.textContent.trim() && !seen(e)).map(e => e.outerHTML.slice(0, 80)),
-    images: images.filter((image, n) => !(drawn[n] && (seen(image) || image.closest("details")))).length,
-    double: [...document.querySelectorAll("figure.tbc-figure img.only-dark")].filter(seen).length,
-  };
-}"""
+WITHOUT_SCRIPT = Path(__file__).with_name("without_script.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.browser
@@ -170,6 +144,30 @@ def test_without_script_pages_show_their_words_figures_and_tables(plain_tab, oth
         if shown.pop("words") <= 20 or shown != {"title": True, "hidden": [], "images": 0, "double": 0}:
             wrong[page.relative_to(HTML).as_posix()] = shown
     assert wrong == {}
+
+
+NEEDS = "p:visible:text('needs JavaScript')"
+INSTEAD = {
+    "explorer": {
+        "#coupling-explorer tbody tr": 30,
+        "p:visible:text('needs JavaScript')": 1,
+        ".cx-static figure:visible": 1,
+    },
+    "own-prompt": {
+        "#own-prompt-here tbody tr": 4,
+        "p:visible:text('needs JavaScript')": 1,
+        "pre:has-text('cl.measure_depth(')": 1,
+    },
+    "claims": {".claim:visible": 27, ".scorecard button": 0, ".scorecard-line:has(li:visible)": 3},
+}
+"""What stands without script for what one would make there."""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", INSTEAD)
+def test_without_script_numbers_stand_for_what_a_script_would_show(plain_tab, name):
+    plain_tab.goto((HTML / "book" / f"{name}.html").as_uri(), wait_until="load")
+    assert {selector: plain_tab.locator(f"article {selector}").count() for selector in INSTEAD[name]} == INSTEAD[name]
 
 
 # -- faults are found

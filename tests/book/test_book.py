@@ -15,11 +15,13 @@ import complete
 import library
 import links
 import markdown_docstrings
-import nbformat
 import pages
+import pandas as pd
 import pytest
+import template
 import yaml
 from browser import HTML, book_pages
+from executed import executed, figure
 from links import built
 
 from coupling_lib.metrics.variants import VARIANTS
@@ -72,6 +74,11 @@ def test_source_code_leads_back_to_the_name_under_which_it_is_documented():
     ]
 
 
+def test_a_template_that_is_not_given_what_it_asks_for_is_an_error():
+    with pytest.raises(NameError, match="a template asks for 'root', which it is not given"):
+        template.from_template("views.html.jinja", views=[("A", "l=1")])
+
+
 def test_every_model_of_the_registry_stands_once_in_the_tables():
     aliases = re.findall(r"^\| `([^`]+)` \| (?:\[|in this)", pages.models_page(), re.MULTILINE)
     assert sorted(aliases) == sorted(entry.alias for entry in entries())
@@ -99,15 +106,11 @@ def test_a_model_card_loses_its_metadata_and_sinks_two_levels_but_for_code(tmp_p
 
 
 def test_the_page_of_a_model_has_the_first_figure_of_each_notebook_under_its_title(tmp_path):
-    folder = tmp_path / "m"
-    folder.mkdir()
-    figures = []
-    for name, model in (("suite", "another"), ("tokens-grid", "m"), ("tokens-pair", "m")):
-        shown = {"text/html": f'<span class="tbc-provenance">model {model} (revision)</span>'}
-        figures.append(nbformat.v4.new_output("display_data", shown, metadata={"scrapbook": {"name": name}}))
-    cells = [nbformat.v4.new_code_cell(outputs=figures)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "tokens.ipynb")
-    assert pages.model_page(folder, ["depth", "tokens"]).splitlines()[-5:] == [
+    names = {"suite": "another", "tokens-grid": "m", "tokens-pair": "m"}
+    table = pd.DataFrame({"block": [1, 2]})
+    figures = [figure(name, table, f"model {model} (revision)") for name, model in names.items()]
+    executed(tmp_path / "m" / "tokens.ipynb", figures=figures)
+    assert pages.model_page(tmp_path / "m", ["depth", "tokens"]).splitlines()[-5:] == [
         *("## [Coupling across tokens](tokens.ipynb)", "", "```{glue} tokens-grid", ":doc: tokens.ipynb", "```"),
     ]
 
@@ -175,29 +178,30 @@ def test_every_figure_has_its_data_and_its_origin_beside_it():
         figures = re.findall(r'<figure class="tbc-figure"[^>]*>.*?</figure>', text, re.DOTALL)
         if page.stem in ("depth", "index") and not figures:
             yield "figures"
-        for figure in figures:
-            name = figure[:80]
-            if not re.search(r'<a [^>]*download="[\w-]+\.(csv|csv\.gz|nc)"', figure):
+        for markup in figures:
+            name = markup[:80]
+            if not re.search(r'<a [^>]*download="[\w-]+\.(csv|csv\.gz|nc)"', markup):
                 yield f"data: {name}"
-            if not re.search(r'class="tbc-provenance">[^<]{20,}<', figure):
+            if not re.search(r'class="tbc-provenance">[^<]{20,}<', markup):
                 yield f"origin: {name}"
-            described = re.findall(r'<img [^>]*class="only-(?:light|dark)"[^>]*alt="([^"]{10,})"', figure)
+            described = re.findall(r'<img [^>]*class="only-(?:light|dark)"[^>]*alt="([^"]{10,})"', markup)
             # What is seen, not the caption once more.
-            (caption,) = re.findall(r'class="tbc-caption">(?:<a [^>]*>[^<]*</a> )?(.*?)</div>', figure, re.DOTALL)
+            (caption,) = re.findall(r'class="tbc-caption">(?:<a [^>]*>[^<]*</a> )?(.*?)</div>', markup, re.DOTALL)
             if len(described) != 2 or caption in described:
                 yield f"description: {name}"
 
     assert on_pages(lambda page: list(lacking(page))) == {}
 
 
+def origins(page: Path) -> list[str]:
+    return re.findall(r'class="tbc-provenance">([^<]*)<', page.read_text(encoding="utf-8"))
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m"])
 def test_page_of_a_model_was_run_for_that_model(model):
-    text = (HTML / "results" / model / "depth.html").read_text(encoding="utf-8")
-    origins = re.findall(r'class="tbc-provenance">([^<]*)<', text)
-    assert origins
     # The schematic shows no model.
-    measured = [origin for origin in origins if origin.startswith("model ")]
+    measured = [origin for origin in origins(HTML / "results" / model / "depth.html") if origin.startswith("model ")]
     assert measured and [origin for origin in measured if f"model {model}" not in origin] == []
 
 
@@ -205,8 +209,7 @@ def test_page_of_a_model_was_run_for_that_model(model):
 @pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m", "nano-vit", "nano-vit-sd"])
 def test_page_that_collects_a_model_s_figures_shows_one_of_each_notebook(model):
     folder = HTML / "results" / model
-    text = (folder / "index.html").read_text(encoding="utf-8")
-    origins = re.findall(r'class="tbc-provenance">([^<]*)<', text)
     notebooks = [path for path in folder.glob("*.html") if path.name != "index.html"]
-    assert len(origins) == len(notebooks) >= 1
-    assert [origin for origin in origins if not origin.startswith(f"model {model} ")] == []
+    found = origins(folder / "index.html")
+    assert len(found) == len(notebooks) >= 1
+    assert [origin for origin in found if not origin.startswith(f"model {model} ")] == []

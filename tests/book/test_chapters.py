@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import chapters
 import claims
-import nbformat
 import pytest
 import verdicts
 import yaml
+from executed import executed
 from papermill.inspection import inspect_notebook
 
 import coupling_lib
@@ -64,22 +64,14 @@ def test_a_chapter_says_what_was_found_before_anything_else_and_then_has_the_sam
 
 
 @each_chapter
-def test_a_chapter_shows_a_figure_under_what_was_measured_and_ends_in_its_commands(chapter):
+def test_a_chapter_shows_a_figure_under_what_was_measured_names_nothing_twice_and_ends_in_its_commands(chapter):
     parts = re.split(r"^## .+$", text_of(chapter), flags=re.MULTILINE)
     assert re.search(r"```\{glue\} [\w-]+\n:doc:", parts[2])
     assert parts[3].strip() and re.match(rf"\s*{SHARED.format('run', chapter)}", parts[4])
+    headings = re.findall(r"^#{2,3} (.+)$", text_of(chapter), re.MULTILINE)
+    assert len(headings) == len(set(headings)) >= 4
     # Commands stand in one place for all chapters.
     assert ".venv/bin" not in text_of(chapter)
-
-
-def anchors(text: str) -> list[str]:
-    return re.findall(r"^#{2,3} (.+)$", text, re.MULTILINE)
-
-
-@each_chapter
-def test_no_two_headings_of_a_chapter_are_the_same(chapter):
-    found = anchors(text_of(chapter))
-    assert len(found) == len(set(found)) >= 4
 
 
 # -- what is generated
@@ -109,9 +101,7 @@ def test_every_claim_is_in_a_chapter():
 
 
 def test_the_time_of_a_chapter_is_that_of_its_run_and_not_run_is_said(tmp_path):
-    ran = nbformat.v4.new_notebook(metadata={"papermill": {"duration": 61.0}})
-    (tmp_path / "smollm2-135m").mkdir()
-    nbformat.write(ran, tmp_path / "smollm2-135m" / "depth.ipynb")
+    executed(tmp_path / "smollm2-135m" / "depth.ipynb", seconds=61.0)
     part = chapters.run_part("depth", tmp_path)
     assert (
         "This chapter, for SmolLM2-135M-Instruct (Q4_1). **Time: 60 s** on" in part and "ship with the project" in part

@@ -7,37 +7,16 @@ import re
 
 import claims
 import named_numbers
-import nbformat
 import pytest
 import scipy.stats
 import scorecard
 import verdicts
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from executed import executed
 
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
 CLAIMS = claims.read_claims()
-
-
-def executed(folder, name, numbers):
-    """A notebook as papermill leaves it: parameters, a heading, remembered numbers."""
-    outputs = [
-        new_output(
-            "display_data",
-            {"application/papermill.record/text/plain": repr(value)},
-            metadata={"scrapbook": {"name": key, "mime_prefix": "application/papermill.record/"}},
-        )
-        for key, value in numbers.items()
-    ]
-    cells = [
-        new_code_cell("prompts: int = 12  # how many", metadata={"tags": ["parameters"]}),
-        new_code_cell("prompts = 5", metadata={"tags": ["injected-parameters"]}),
-        new_markdown_cell("# Title\n\n## In numbers"),
-        new_code_cell("pass", outputs=outputs),
-    ]
-    folder.mkdir(parents=True, exist_ok=True)
-    nbformat.write(new_notebook(cells=cells), folder / f"{name}.ipynb")
 
 
 @pytest.mark.parametrize(
@@ -56,13 +35,8 @@ def test_a_number_that_is_more_than_arithmetic_is_refused(number):
 
 
 def claim(*tests):
-    return {
-        "claim": "More is more",
-        "notebook": "depth",
-        "section": "In numbers",
-        "models": ["one", "two"],
-        "test": tests,
-    }
+    where = {"notebook": "depth", "section": "In numbers", "models": ["one", "two"]}
+    return {"claim": "More is more", **where, "test": tests}
 
 
 LOCAL = {"effect": "depth-local", "claims": "above", "measured": "local {depth-local:.2f}, {depth.prompts} prompts"}
@@ -70,7 +44,7 @@ PAPER = {"effect": "depth-paper", "claims": "above", "scope": "paper", "measured
 
 
 def remembering(folder, name, value, error=0.1, n=20, **more):
-    executed(folder, "depth", {name: value, f"{name}-error": error, f"{name}-n": n} | more)
+    executed(folder / "depth.ipynb", {name: value, f"{name}-error": error, f"{name}-n": n} | more)
 
 
 def decided(one, results, scope="here"):
@@ -181,7 +155,7 @@ def test_a_card_folds_its_numbers_and_links_the_section_that_measured_them(tmp_p
 
 
 def test_a_reading_of_one_prompt_has_no_verdict_and_says_so_in_one_line(tmp_path):
-    executed(tmp_path / "one", "depth", {"depth-local": 0.3, "depth-local-n": 1.0, "depth-local-skew": 0.0})
+    executed(tmp_path / "one" / "depth.ipynb", {"depth-local": 0.3, "depth-local-n": 1.0, "depth-local-skew": 0.0})
     one = claim(LOCAL | {"says": "neighbours are more"}) | {"models": ["one"]}
     verdict, found = decided(one, tmp_path)
     assert (verdict, found) == ("not measured here", [])
@@ -193,7 +167,7 @@ def test_a_reading_of_one_prompt_has_no_verdict_and_says_so_in_one_line(tmp_path
 
 def test_a_correlation_is_judged_on_its_own_scale_with_its_own_freedom(tmp_path):
     parts = {"": 0.6, "-error": 0.2, "-n": 9.0, "-skew": 0.0, "-freedom": 3.5}
-    executed(tmp_path / "one", "depth", {f"depth-local{part}": value for part, value in parts.items()})
+    executed(tmp_path / "one" / "depth.ipynb", {f"depth-local{part}": value for part, value in parts.items()})
     one = claim(LOCAL | {"unit": "correlation"}) | {"models": ["one"]}
     (found,) = claims.judge(one, tmp_path, "one", {"correlation": 0.1})
     evidence = found.evidence
@@ -201,13 +175,12 @@ def test_a_correlation_is_judged_on_its_own_scale_with_its_own_freedom(tmp_path)
     assert evidence.p["differs"] == pytest.approx(2 * scipy.stats.t.sf(math.atanh(0.6) / 0.2, 3.5))
 
 
-def test_every_verdict_has_a_shape_of_its_own_beside_its_word():
-    assert list(scorecard.SYMBOLS) == list(verdicts.VERDICTS)
-    assert len(set(scorecard.SYMBOLS.values())) == len(verdicts.VERDICTS)
-    line = scorecard.counts_line([{"decoder": None, "trained": "depends on the definition", "paper": "reproduced"}])
-    for name in verdicts.VERDICTS:
-        assert f'<symbol id="mark-{name.replace(" ", "-")}"' in line
-    assert 'href="#mark-depends-on-the-definition"></use></svg>depends on the definition</span>' in line
+def test_every_verdict_has_a_shape_of_its_own_beside_its_word(tmp_path):
+    page = scorecard.claims_page(tmp_path)
+    shapes = dict(re.findall(r'<symbol id="mark-([\w-]+)" viewBox="0 0 16 16">(.+?)</symbol>', page))
+    assert list(shapes) == [name.replace(" ", "-") for name in verdicts.VERDICTS]
+    assert len(set(shapes.values())) == len(verdicts.VERDICTS)
+    assert 'href="#mark-not-measured-here"></use></svg>not measured here</span>' in page
     css = (paths.ROOT / "book" / "_static" / "claims.css").read_text(encoding="utf-8")
     for name in set(verdicts.VERDICTS) - {"not measured here"}:  # which is muted as all text beside it
         slug = name.replace(" ", "-")
@@ -227,7 +200,7 @@ def test_every_claim_states_the_paper_its_rules_and_an_existing_section():
 
 def test_every_claim_about_no_effect_states_its_margin_and_every_margin_its_reason():
     assert all("margin" in test for claim in CLAIMS for test in claim["test"] if test["claims"] == "within")
-    assert all(entry["why"] and entry["value"] > 0 for entry in claims.read_margin_reasons().values())
+    assert all(entry["why"] and entry["value"] > 0 for entry in claims.read_margins().values())
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["claim"][:40])
@@ -239,7 +212,3 @@ def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
         kept = named_numbers.remembered(paths.ROOT / "notebooks" / f"{notebook}.ipynb")
         missing = {n for n in names if n.startswith(f"{notebook}-")} - set(kept)
         assert not missing
-
-
-def test_the_anchor_of_a_heading_is_the_one_the_book_makes():
-    assert scorecard.slug("Across prompts, and with distance") == "across-prompts-and-with-distance"

@@ -50,5 +50,3 @@ def test_code_of_the_built_book_leads_to_the_library():
     links = re.findall(r'class="cell-link" href="([^"#]+)#([^"]+)"', page.read_text(encoding="utf-8"))
     assert ("../../book/api.html", "coupling_lib.sweep") in links
     assert ("../../book/api/figures.html", "companion.figures.depth.draw_map") in links
-    for file, anchor in links:
-        assert f'id="{anchor}"' in (page.parent / file).read_text(encoding="utf-8"), anchor

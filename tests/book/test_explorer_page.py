@@ -6,8 +6,9 @@ import re
 
 import explorer
 import numpy as np
+import phone
 import pytest
-from browser import DESKTOP, HTML, address, requested
+from browser import DESKTOP, HTML, NARROW, address, requested
 
 import coupling_lib as cl
 
@@ -192,22 +193,8 @@ def test_colours_follow_the_theme(tab):
 
 @pytest.mark.parametrize("model", explorer.MODELS)
 def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(tab, model):
-    opened(tab, f"model={model}&l=5&m=6", {"width": 360, "height": 800})
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
-    nameless = """controls => controls.filter(c => c.checkVisibility()
-      && !(c.getAttribute("aria-label") || c.labels?.[0]?.textContent || c.textContent).trim()).length"""
-    assert tab.locator(".cx button, .cx input, .cx select").evaluate_all(nameless) == 0
-    low = "controls => controls.filter(c => c.checkVisibility() && c.getBoundingClientRect().height < 36).length"
-    assert tab.locator(".cx button, .cx input, .cx select").evaluate_all(low) == 0
-    repeated = "[...document.querySelectorAll('[id]')].map(e => e.id).filter((id, at, all) => all.indexOf(id) < at)"
-    assert [name for name in tab.evaluate(repeated) if name.startswith("cx-")] == []
-
-
-def test_without_script_the_map_is_a_table(plain_tab):
-    plain_tab.goto(PAGE.as_uri(), wait_until="load")
-    assert plain_tab.locator("#coupling-explorer tbody tr").count() == 30
-    assert plain_tab.get_by_text("needs JavaScript").is_visible()
-    assert plain_tab.locator(".cx-static figure").is_visible()
+    opened(tab, f"model={model}&l=5&m=6", NARROW)
+    assert phone.uncomfortable(tab) == []
 
 
 def test_the_data_of_a_model_keep_within_three_megabytes():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import book_figures
 import idea
 import numpy as np
 import pytest
 import xarray as xr
 
 import coupling_lib as cl
+from companion.figures.shown import figures_in
 
 
 def test_the_toy_shows_the_matrices_that_arithmetic_gives():
@@ -69,5 +69,6 @@ def test_both_pictures_say_their_couplings(networks):
 
 def test_the_front_page_shows_the_trained_model_first(networks, monkeypatch):
     monkeypatch.setattr(idea, "_before_and_after", lambda: networks)
-    for kind, picture in book_figures.pictures(idea.landing_page()).values():
+    (figure,) = figures_in(idea.landing_page())
+    for kind, picture in figure.pictures.values():
         assert kind == "svg" and picture.index(b"<!-- Trained -->") < picture.index(b"<!-- Untrained -->")

@@ -56,22 +56,22 @@ def test_the_first_step_the_most_coupled_and_the_last_are_chosen():
     assert own_prompt.chosen_steps(arrays) == {0: "untrained", 1000: "step 1,000", 10000: "step 10,000 (trained)"}
 
 
+def parts_of(rows: dict[str, float]) -> dict[str, str]:
+    return own_prompt.parts_of(rows, 0.0516, {"untrained": 0.00011, "step 100": 0.00076}, 100)
+
+
+def test_what_rounding_changes_is_said():
+    assert "by at most 0.0008." in parts_of({})["own-prompt-rounding"]
+
+
 def test_what_stands_without_script_holds_the_values_and_names_the_command():
-    part = own_prompt.element({"untrained": 0.0514, "a < b": 0.4567}, 0.0516)
+    part = parts_of({"untrained": 0.0514, "a < b": 0.4567})["own-prompt"]
     assert part.startswith('```{raw} html\n<div id="own-prompt-here">') and "needs JavaScript" in part
     rows = re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', part)
     assert rows == [("untrained", "0.051"), ("a &lt; b", "0.457"), ("random directions", "0.052")]
 
 
 def test_the_command_runs_and_prints_the_map(capsys):
-    code = own_prompt.command(100).removeprefix("```python\n").removesuffix("```\n")
+    code = parts_of({})["own-prompt-command"].removeprefix("```python\n").removesuffix("```\n")
     exec(code, {})
     assert len(capsys.readouterr().out.splitlines()) == 14
-
-
-def test_the_directions_of_chance_are_orthonormal_and_seeded():
-    left, right = own_prompt.frames(96)
-    for frame in (left, right):
-        np.testing.assert_allclose(frame.T @ frame, np.eye(own_prompt.K), atol=1e-12)
-    assert abs(left.T @ right).max() < 0.5
-    np.testing.assert_array_equal(own_prompt.frames(96)[0], left)

@@ -10,9 +10,10 @@ from urllib.parse import quote, unquote, urlencode, urlparse
 
 import numpy as np
 import own_prompt
+import phone
 import pytest
 import torch
-from browser import DESKTOP, HTML, address, requested
+from browser import DESKTOP, HTML, NARROW, address, requested
 from playwright.sync_api import Browser, Page
 from test_own_prompt import small
 
@@ -28,25 +29,7 @@ ODD = "Zürich – naïve café’s 1234 \n\n  don't   we'll 日本 🙂 <|endof
 PROMPTS = (own_prompt.EXAMPLES[0], "A", LONG, ODD)
 
 CONFIG = "Object.values(ownPrompt.models)[0]"
-# What the page computes, by the same functions, for one prompt.
-RUN = """async ([step, text, token]) => {
-  const config = Object.values(ownPrompt.models)[0];
-  await new Promise(done => ownPrompt.weights?.[step] ? done() : Object.assign(document.head.appendChild(
-    document.createElement("script")), {src: `../_static/own-prompt-data/${step}.js`, onload: done}));
-  const ids = ownPrompt.tokenizer(config.tokenizer).encode(text), t = token < 0 ? ids.length + token : token;
-  const model = await ownPrompt.makeModel(config, ownPrompt.weights[step]), calls = [];
-  let X = model.embedded(ids);
-  for (let l = 0; l < config.blocks; l++) { calls.push(model.run(l, X, ids.length)); X = calls[l].out; }
-  const jacobians = calls.map((call, l) => model.jacobian(l, call, t));
-  const found = jacobians.map(J => ownPrompt.topTriplets(J, config.width, config.k));
-  const pairs = jacobians.map(J => ownPrompt.coupled(J, found, config.width, config.k));
-  const {logits} = model.next(X.subarray(t * config.width, (t + 1) * config.width));
-  return {
-    ids, logits: [...logits], jacobian: [...jacobians[3]], singular: found.map(one => [...one.S]),
-    residual: Math.max(...found.map(one => one.residual)), miscoupling: pairs.map(row => row.values),
-    matrix: [...pairs[3].matrices[5]],
-  };
-}"""
+RUN = Path(__file__).with_name("own_prompt.js").read_text(encoding="utf-8")
 
 
 def opened(tab: Page, size: dict[str, int] = DESKTOP, **view: str) -> None:
@@ -250,21 +233,8 @@ def test_a_newer_prompt_wins_over_one_that_is_still_computed(tab):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(tab, scheme):
     tab.emulate_media(color_scheme=scheme)
-    opened(tab, {"width": 360, "height": 800})
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
-    controls = tab.locator(".cx button, .cx input, .cx textarea")
-    nameless = """controls => controls.filter(c => c.checkVisibility()
-      && !(c.getAttribute("aria-label") || c.labels?.[0]?.textContent || c.textContent).trim()).length"""
-    assert controls.evaluate_all(nameless) == 0
-    low = "controls => controls.filter(c => c.checkVisibility() && c.getBoundingClientRect().height < 36).length"
-    assert controls.evaluate_all(low) == 0
-
-
-def test_without_script_the_coupling_of_each_step_is_a_table_with_the_command_below(plain_tab):
-    page = plain_tab
-    page.goto(PAGE.as_uri(), wait_until="load")
-    assert page.locator("#own-prompt-here tbody tr").count() == 4 and page.get_by_text("needs JavaScript").is_visible()
-    assert "cl.measure_depth(" in page.locator("article").inner_text()
+    opened(tab, NARROW)
+    assert phone.uncomfortable(tab) == []
 
 
 def test_the_data_in_the_page_are_those_the_checkpoints_give(page):

@@ -11,12 +11,15 @@ from types import SimpleNamespace
 import cited
 import claims
 import head
-import nbformat
 import previews
 import pytest
 import reproduce
 import yaml
+from docutils import nodes
+from docutils.utils import new_document
+from executed import executed
 from PIL import Image
+from sphinx import addnodes
 
 from coupling_lib import paths
 
@@ -77,17 +80,10 @@ def test_times_are_said_no_more_exactly_than_they_repeat(seconds, written):
     assert reproduce.spoken(seconds) == written
 
 
-def executed(results, name: str, seconds: float):
-    path = results / f"{name}.ipynb"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    notebook = nbformat.v4.new_notebook(metadata={"papermill": {"duration": seconds}})
-    nbformat.write(notebook, path)
-
-
 def test_every_claim_has_one_command_with_its_time_and_its_tolerance(tmp_path):
     for name in ("smollm2-135m/depth", "nano-neox/depth"):
-        executed(tmp_path, name, 90.0)
-    executed(tmp_path, "suite/generalization", 50.0)
+        executed(tmp_path / f"{name}.ipynb", seconds=90.0)
+    executed(tmp_path / "suite" / "generalization.ipynb", seconds=50.0)
     known = claims.read_claims()
     of_depth = next(c for c in known if c["notebook"] == "depth" and claims.notebooks_of(c) == {"depth"})
     assert reproduce.repeated(of_depth, tmp_path) == (
@@ -142,30 +138,20 @@ def test_no_page_links_a_term_twice():
         assert len(targets) == len(set(targets)), page.name
 
 
-class Node:
-    """As much of a node of a page that Sphinx has read as the extensions look at."""
-
-    def __init__(self, tagname: str, *children: Node | str, ids: tuple[str, ...] = ()) -> None:
-        self.tagname, self.children, self.ids, self.parent = tagname, list(children), ids, None
-        for child in children:
-            if isinstance(child, Node):
-                child.parent = self
-
-    def __getitem__(self, name: str) -> tuple[str, ...]:
-        return {"ids": self.ids}[name]
-
-    def findall(self, wanted) -> list[Node]:
-        below = [node for child in self.children if isinstance(child, Node) for node in child.findall(wanted)]
-        return [self, *below] if wanted(self) else below
-
-    def astext(self) -> str:
-        return "".join(child if isinstance(child, str) else child.astext() for child in self.children)
+def document(*children: nodes.Node) -> nodes.document:
+    made = new_document("page")
+    made += children
+    return made
 
 
-def glossary() -> Node:
-    definition = Node("definition", Node("paragraph", "By chance\nalone."), Node("paragraph", "More."))
-    item = Node("definition_list_item", Node("term", "null", ids=("term-null",)), definition)
-    return Node("document", Node("glossary", Node("definition_list", item)))
+def paragraph(*parts: nodes.Node | str) -> nodes.paragraph:
+    return nodes.paragraph("", "", *(nodes.Text(part) if isinstance(part, str) else part for part in parts))
+
+
+def glossary() -> nodes.document:
+    definition = nodes.definition("", paragraph("By chance\nalone."), paragraph("More."))
+    item = nodes.definition_list_item("", nodes.term("", "null", ids=["term-null"]), definition)
+    return document(addnodes.glossary("", nodes.definition_list("", item)))
 
 
 def test_links_carry_what_is_behind_them_and_others_nothing():
@@ -189,17 +175,14 @@ def test_links_carry_what_is_behind_them_and_others_nothing():
 # -- the head of a page
 
 
-def page_of(*paragraphs: Node) -> Node:
-    return Node("document", Node("section", *paragraphs))
-
-
 def test_the_description_is_the_first_plain_paragraph_cut_between_words():
-    mathematics = Node("paragraph", "a paragraph that is long enough and has ", Node("math", "J"), " in its middle")
-    short, plain = Node("paragraph", "Too short."), Node("paragraph", "word " * 60)
-    cell = Node("entry", Node("paragraph", "a long cell of a table, which is no description of a page"))
-    text = head.description(page_of(mathematics, cell, short, plain), "otherwise")
+    mathematics = paragraph("a paragraph that is long enough and has ", nodes.math("", "J"), " in its middle")
+    short, plain = paragraph("Too short."), paragraph("word " * 60)
+    cell = nodes.entry("", paragraph("a long cell of a table, which is no description of a page"))
+    text = head.description(document(nodes.section("", mathematics, cell, short, plain)), "otherwise")
     assert text.startswith("word word") and text.endswith("word …") and len(text) <= 202
-    assert head.description(page_of(short), "otherwise") == "otherwise" == head.description(None, "otherwise")
+    assert head.description(document(paragraph("Too short.")), "otherwise") == "otherwise"
+    assert head.description(None, "otherwise") == "otherwise"
 
 
 def test_without_an_address_a_head_names_no_address_and_with_one_its_page_and_its_picture():
@@ -226,13 +209,9 @@ def test_the_paper_is_a_scholarly_article_on_which_the_software_is_based():
 
 @pytest.mark.parametrize(
     ("given", "environment", "taken"),
-    [
-        ("", "", ""),
-        ("https://a.org/b", "", "https://a.org/b/"),
-        ("https://a.org/", "https://c.org/d/", "https://c.org/d/"),
-        ("", "/", ""),
-    ],
-)
+    [("", "", ""), ("https://a.org/b", "", "https://a.org/b/"),
+     ("https://a.org/", "https://c.org/d/", "https://c.org/d/"), ("", "/", "")],
+)  # fmt: skip
 def test_the_address_comes_from_the_environment_or_the_configuration_and_ends_in_one_slash(
     monkeypatch, given, environment, taken
 ):
@@ -243,7 +222,6 @@ def test_the_address_comes_from_the_environment_or_the_configuration_and_ends_in
 
 
 def made_up(tmp_path, address: str) -> SimpleNamespace:
-    (tmp_path / "_static").mkdir()
     return SimpleNamespace(
         config=SimpleNamespace(html_baseurl=address, html_title="Transformer Block Coupling", project="p"),
         builder=SimpleNamespace(name="html", get_target_uri=lambda page: f"{page}.html"),
@@ -252,27 +230,14 @@ def made_up(tmp_path, address: str) -> SimpleNamespace:
     )
 
 
-def test_with_an_address_the_site_gets_its_map_and_its_picture_is_as_large_as_shared_ones_are(tmp_path):
+def test_only_with_an_address_the_site_gets_its_map_and_its_picture_is_as_large_as_shared_ones_are(tmp_path):
+    head._finish(made_up(tmp_path, ""), None)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     head._finish(made_up(tmp_path, "https://example.org/book/"), None)
     places = [place.text for place in ET.parse(tmp_path / "sitemap.xml").iter() if place.tag.endswith("}loc")]
     assert places == ["https://example.org/book/book/idea.html", "https://example.org/book/book/index.html"]
     with Image.open(paths.ROOT / "book" / head.CARD) as card:
         assert card.size == (1200, 630)
-
-
-def test_without_an_address_nothing_is_made(tmp_path):
-    head._finish(made_up(tmp_path, ""), None)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-def test_the_icon_is_a_matrix_that_is_strongest_on_its_diagonal():
-    tree = ET.parse(BOOK / "_static" / "favicon.svg")
-    strength = {
-        (cell.get("y"), cell.get("x")): float(cell.get("opacity")) for cell in tree.iter() if cell.get("opacity")
-    }
-    assert len(strength) == 25
-    weakest = min(value for (row, column), value in strength.items() if row == column)
-    assert weakest > 2 * max(value for (row, column), value in strength.items() if row != column)
 
 
 # -- the container

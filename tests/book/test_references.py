@@ -104,16 +104,8 @@ def wrong_paths(prose: str, beside: Path) -> set[str]:
     folders = "|".join(FOLDERS)
     named = re.findall(rf"(?<![\w./<*-])(?:{folders})/[\w./*<{{$-]*", prose)
     named += re.findall(rf"(?<![\w./<*>:-])(?:\w+/)*[\w-]+\.(?:{'|'.join(ENDINGS)})\b(?![\w/(])", prose)
-    places = (
-        ROOT,
-        ROOT / "coupling_lib",
-        ROOT / "companion",
-        ROOT / "book",
-        ROOT / "data",
-        ROOT / "notebooks",
-        ROOT / "benchmarks",
-        beside,
-    )
+    folders = ("", "coupling_lib", "companion", "book", "data", "notebooks", "benchmarks")
+    places = [*(ROOT / folder for folder in folders), beside]
     plain = {name.rstrip(".") for name in named if not re.search(r"[*<{$]|\b[A-Z]{4,}\b", name)} - MADE
     lasting = {name for name in plain if name.split("/")[0] not in MADE_FOLDERS}
     # A page of the book may be named without its ending, as in its table of contents; some are made.
@@ -128,14 +120,10 @@ def test_modules_and_files_that_are_named_exist(path):
 
 
 def test_a_name_that_leads_nowhere_is_found():
-    prose = (
-        "`coupling_lib.metrics.coupling.mismatch`, `metrics.coupling.mismatch`, `torch.vmap`, `trace.route`, `cl.sweep`"
-    )
-    assert wrong_names(prose) == set()
-    prose = (
-        "`metrics.readings`, coupling_lib.meassures.depth, `cl.measure_deth`, `measures.depth.nothing`, `forgotten.x`"
-    )
-    assert wrong_names(prose) == {
+    right = "coupling_lib.metrics.coupling.mismatch metrics.coupling.mismatch torch.vmap trace.route cl.sweep"
+    assert wrong_names(" ".join(f"`{name}`" for name in right.split())) == set()
+    wrong = "coupling_lib.meassures.depth `metrics.readings` `cl.measure_deth` `measures.depth.nothing` `forgotten.x`"
+    assert wrong_names(wrong) == {
         "metrics.readings", "coupling_lib.meassures.depth", "coupling_lib.measure_deth", "measures.depth.nothing",
         "forgotten.x",
     }  # fmt: skip

@@ -12,28 +12,21 @@ from pathlib import Path
 import named_numbers
 import nbformat
 import page_text
+import pandas as pd
 import pytest
 import sentences
 from comparing import compares
+from executed import executed, figure
 
+from companion.figures.show import BookFigure
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
 BOOK = paths.ROOT / "book"
 
 
-def notebook(results: Path, model: str, numbers: dict[str, float], csv: str = "", text: str = "") -> None:
-    kind = "application/papermill.record/text/plain"
-    outputs = [
-        nbformat.v4.new_output("display_data", {kind: repr(value)}, metadata={"scrapbook": {"name": name}})
-        for name, value in numbers.items()
-    ]
-    if csv:
-        shown = f'<a download="depth-map.csv" href="data:text/csv;charset=utf-8,{csv}">Data (CSV)</a>'
-        outputs.append(nbformat.v4.new_output("display_data", {"text/html": shown}))
-    cells = [nbformat.v4.new_markdown_cell(text), nbformat.v4.new_code_cell("pass", outputs=outputs)]
-    (results / model).mkdir(parents=True, exist_ok=True)
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), results / model / "depth.ipynb")
+def notebook(results: Path, model: str, numbers: dict[str, float], *figures: BookFigure) -> None:
+    executed(results / model / "depth.ipynb", numbers, figures)
 
 
 def checked(tmp_path: Path, said: str, table: str, **shown: tuple[str, ...]) -> list[str]:
@@ -96,8 +89,8 @@ def test_a_notebooks_sentence_has_to_hold_for_every_model(tmp_path):
 
 
 def test_the_table_under_a_figure_is_a_condition_too(tmp_path):
-    rows = "%23%20figure%0Anetwork,block,coupling%0Atrained,1,0.1%0Atrained,2,0.3%0Auntrained,1,0.2%0A"
-    notebook(tmp_path, "a", {}, rows)
+    rows = {"network": ["trained", "trained", "untrained"], "block": [1, 2, 1], "coupling": [0.1, 0.3, 0.2]}
+    notebook(tmp_path, "a", {}, figure("depth-map", pd.DataFrame(rows)))
     table = """
 [[sentence]]
 says = "Coupling rises."

@@ -10,16 +10,8 @@ from coupling_lib import paths
 
 
 def test_notebooks_to_download_keep_their_cells_and_lose_their_outputs(tmp_path):
-    cells = [
-        {"cell_type": "markdown", "source": ["# Tiefe → depth"], "metadata": {}},
-        {
-            "cell_type": "code",
-            "source": ["1 + 1"],
-            "outputs": [{"data": 2}],
-            "execution_count": 3,
-            "metadata": {"a": 1},
-        },
-    ]
+    code = {"cell_type": "code", "source": ["1 + 1"], "outputs": [{"data": 2}], "execution_count": 3}
+    cells = [{"cell_type": "markdown", "source": ["# Tiefe → depth"]}, {**code, "metadata": {"a": 1}}]
     path = tmp_path / "results" / "depth.ipynb"
     path.parent.mkdir()
     path.write_text(json.dumps({"cells": cells, "metadata": {"k": 1}, "nbformat": 4, "nbformat_minor": 5}))
@@ -30,15 +22,8 @@ def test_notebooks_to_download_keep_their_cells_and_lose_their_outputs(tmp_path)
 
 
 def test_one_bundle_of_mathjax_stays_with_what_it_loads(tmp_path):
-    names = (
-        "tex-chtml.js",
-        "tex-svg.js",
-        "output/chtml/fonts/a.woff",
-        "output/svg/b.js",
-        "input/tex/e/c.js",
-        "sre/d.js",
-    )
-    for name in names:
+    names = "tex-chtml.js tex-svg.js output/chtml/fonts/a.woff output/svg/b.js input/tex/e/c.js sre/d.js"
+    for name in names.split():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     slim.one_bundle(tmp_path)

@@ -11,7 +11,6 @@ import pytest
 import status
 import yaml
 from browser import HTML
-from links import built
 
 from coupling_lib import paths
 
@@ -29,7 +28,8 @@ def targets(text: str) -> tuple[list[str], list[str]]:
 def test_there_are_forty_three_features_each_with_a_letter_for_every_book():
     assert len(ROWS) == 43 == len({row["name"] for row in ROWS})
     assert {len(row["others"]) for row in ROWS} == {len(KNOWN["books"])} == {12}
-    assert set("".join(row["others"] for row in ROWS)) <= set(status.OTHERS)
+    assert {"Distill", "transformer-circuits.pub", "circuit-tracer"} <= set(KNOWN["books"])
+    assert set("".join(row["others"] for row in ROWS)) <= set("ynp?-")
     assert {row["here"] for row in ROWS} <= set(status.MARKS)
 
 
@@ -63,36 +63,29 @@ def test_nothing_is_missing_without_a_heading_over_nothing(monkeypatch):
     assert "What is missing" not in status.status_page()
 
 
-def test_the_best_of_the_field_stand_in_the_table():
-    assert {"Distill", "transformer-circuits.pub", "circuit-tracer"} <= set(KNOWN["books"])
-
-
 @pytest.mark.browser
 def test_every_yes_of_the_built_page_leads_to_a_file_of_the_built_book():
-    page = HTML / "book" / "status.html"
-    text = page.read_text(encoding="utf-8")
+    text = (HTML / "book" / "status.html").read_text(encoding="utf-8")
     cells = re.findall(r"<td[^>]*><p><strong>(y|ready)</strong>(.*?)</td>", text, re.DOTALL)
     assert len(cells) == sum(row["here"] in ("y", "ready") for row in ROWS)
-    for _, cell in cells:
-        links = re.findall(r'href="([^"#]+)(?:#([^"]*))?"', cell)
-        assert links
-        for address, anchor in links:
-            target = (page.parent / Path(address)).resolve()
-            assert target.is_file() and (not anchor or anchor in built(target).anchors)
+    # That links lead to files which are there holds for every page (`test_book`).
+    assert all(re.search(r'href="[^"#]+', cell) for _, cell in cells)
+
+
+SETTINGS = yaml.safe_load((paths.ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
+REDIRECTS = SETTINGS["redirects"]
 
 
 def test_every_redirect_leads_to_a_page_and_hides_none():
-    settings = yaml.safe_load((paths.ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
-    assert settings["redirects"]
-    for old, new in settings["redirects"].items():
+    assert REDIRECTS
+    for old, new in REDIRECTS.items():
         assert old not in LISTED and (Path(old).parent / new).with_suffix("").as_posix() in LISTED
-    template = (paths.ROOT / settings["redirect_html_template_file"]).read_text(encoding="utf-8")
+    template = (paths.ROOT / SETTINGS["redirect_html_template_file"]).read_text(encoding="utf-8")
     assert template.count("${to_uri}") == 2 and "<title>" in template and 'lang="en"' in template
 
 
 @pytest.mark.browser
 def test_every_redirect_is_built():
-    settings = yaml.safe_load((paths.ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
-    for old, new in settings["redirects"].items():
+    for old, new in REDIRECTS.items():
         stub = HTML / f"{old}.html"
         assert f'href="{new}"' in stub.read_text(encoding="utf-8") and (stub.parent / new).is_file()

@@ -110,28 +110,19 @@ def test_the_detectable_effect_is_found_four_times_out_of_five():
     assert found.mean() == pytest.approx(0.8, abs=0.03)
 
 
-@pytest.mark.parametrize(
-    ("readings", "verdict"),
-    [
-        ([FOR, FOR], "reproduced"),
-        ([AGAINST], "contradicted"),
-        ([FOR, AGAINST, UNDECIDED], "depends on the definition"),
-        ([FOR, UNDECIDED], "inconclusive"),
-        ([AGAINST, UNDECIDED], "inconclusive"),
-        ([UNDECIDED], "inconclusive"),
-        ([], "not measured here"),
-    ],
-)
-def test_readings_of_several_definitions_make_one_of_five_verdicts(readings, verdict):
-    assert verdicts.verdict(readings) == verdict and verdict in verdicts.VERDICTS
-
-
 STEP = "training step"
 
 
 @pytest.mark.parametrize(
     ("readings", "verdict"),
     [
+        ([(FOR, None), (FOR, None)], "reproduced"),
+        ([(AGAINST, None)], "contradicted"),
+        ([(FOR, None), (AGAINST, None), (UNDECIDED, None)], "depends on the definition"),
+        ([(FOR, None), (UNDECIDED, None)], "inconclusive"),
+        ([(AGAINST, None), (UNDECIDED, None)], "inconclusive"),
+        ([(UNDECIDED, None)], "inconclusive"),
+        ([], "not measured here"),
         ([(FOR, STEP), (FOR, STEP), (AGAINST, STEP)], "depends on the training step"),
         ([(FOR, STEP), (AGAINST, STEP), (UNDECIDED, STEP)], "depends on the training step"),
         # An undecided reading of another definition takes no part in the split.
@@ -145,8 +136,9 @@ STEP = "training step"
         ([(FOR, STEP), (UNDECIDED, STEP)], "inconclusive"),
     ],
 )
-def test_a_split_among_readings_of_one_definition_is_its_condition_s(readings, verdict):
-    assert verdicts.verdict(*zip(*readings, strict=True)) == verdict and verdict in verdicts.VERDICTS
+def test_readings_make_one_of_six_verdicts_and_a_split_within_one_definition_is_its_condition_s(readings, verdict):
+    outcomes, conditions = zip(*readings, strict=True) if readings else ((), ())
+    assert verdicts.verdict(outcomes, conditions) == verdict and verdict in verdicts.VERDICTS
 
 
 def test_models_that_differ_decide_nothing():

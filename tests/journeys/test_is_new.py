@@ -81,24 +81,25 @@ def test_7_what_can_be_set_is_printed_by_the_command_of_that_page(tab, tmp_path)
     assert re.search(r"^\s+k: int .*number of singular vectors", said, re.MULTILINE) and reader.clicks <= 1
 
 
-def test_8_on_a_phone_the_menu_leads_to_a_chapter_that_fits(tab):
+def on_a_phone(tab, page: str, saying: str) -> None:
+    """A reader who has come to a page by the menu of a phone, and finds that it fits."""
     reader = Reader(tab, PHONE)
     reader.press(tab.locator("button.primary-toggle:visible").first)
-    reader.follow("depth.html", saying="depth")
+    reader.follow(page, saying)
     assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert reader.clicks <= 2
+
+
+def test_8_on_a_phone_the_menu_leads_to_a_chapter_that_fits(tab):
+    on_a_phone(tab, "depth.html", saying="depth")
     assert tab.locator("article h1").first.is_visible()
     tab.locator("figure.tbc-figure img:visible").first.scroll_into_view_if_needed()
     assert tab.locator("figure.tbc-figure").first.bounding_box()["width"] <= PHONE["width"]
-    assert reader.clicks <= 2
 
 
 def test_9_on_a_phone_the_claims_fit(tab):
-    reader = Reader(tab, PHONE)
-    reader.press(tab.locator("button.primary-toggle:visible").first)
-    reader.follow("claims.html", saying="claims|what holds")
-    assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    on_a_phone(tab, "claims.html", saying="claims|what holds")
     assert tab.locator("article :text('contradicted'):visible").count() >= 1
-    assert reader.clicks <= 2
 
 
 def test_10_dark_stays_dark_from_page_to_page(tab):

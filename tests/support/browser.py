@@ -15,6 +15,7 @@ from coupling_lib.paths import ROOT
 
 HTML = ROOT / "_build" / "html"
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+NARROW = {"width": 360, "height": 800}
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 # Chromium reports what it does for itself, apart from the page, unless it is told not to.
 _QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]

@@ -17,6 +17,24 @@ _DRAWN = """scheme => [...document.querySelectorAll("figure.tbc-figure[id]:not(.
 ])"""
 
 
+# Controls of the explorer and of its kin that have no name or are too low for a finger, and names given twice.
+_UNCOMFORTABLE = """() => {
+  const controls = [...document.querySelectorAll(".cx :is(button, input, select, textarea)")];
+  const nameless = c => !(c.getAttribute("aria-label") || c.labels?.[0]?.textContent || c.textContent).trim();
+  const wrong = c => nameless(c) || c.getBoundingClientRect().height < 36;
+  const ids = [...document.querySelectorAll("[id^=cx-]")].map(e => e.id);
+  const wide = document.documentElement.scrollWidth > innerWidth ? ["scrolls sideways"] : [];
+  if (!controls.length) wide.push("no controls");
+  return [...wide, ...controls.filter(c => c.checkVisibility() && wrong(c)).map(c => c.outerHTML.slice(0, 80)),
+    ...ids.filter((id, at) => ids.indexOf(id) < at)];
+}"""
+
+
+def uncomfortable(tab: Page) -> list[str]:
+    """Say what of a page of controls does not suit a phone."""
+    return tab.evaluate(_UNCOMFORTABLE)
+
+
 def faults(tab: Page, page: Path, scheme: str) -> dict[str, str]:
     """Figures that are not shown, scroll sideways or are not cut into panels, and those with words below ten pixels."""
     found = {}

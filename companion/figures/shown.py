@@ -1,0 +1,51 @@
+"""Reads back what `show` writes: the figures of an executed notebook or of a page, with their tables, from HTML."""
+
+import base64
+import html
+import io
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import pandas as pd
+
+FIGURE = re.compile(
+    r'(?:<style>[^<]*</style>)?<figure class="tbc-figure"(?: data-drawn-by="(?P<drawn_by>[^"]*)")?>(?P<images>.*?)'
+    r'<figcaption>(?P<caption>[^<]*?) (?P<link><a download="(?P<name>[^"]*)\.csv" href="data:text/csv[^,]*,'
+    r'(?P<csv>[^"]*)">[^<]*</a>|\(data: [^)]*\))<span class="tbc-provenance">(?P<origin>[^<]*)</span></figcaption>'
+    r"</figure>",
+    re.DOTALL,
+)
+_IMAGE = re.compile(r'<img class="only-(light|dark)" src="data:image/(svg\+xml|png);base64,([^"]+)"')
+
+
+class Shown(NamedTuple):
+    """A figure as it was shown. One that was made for print has neither name nor table where the table is long."""
+
+    markup: str
+    name: str
+    caption: str
+    origin: str
+    drawn_by: str
+    link: str
+    csv: str
+    images: str
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Read the table under the figure."""
+        return pd.read_csv(io.StringIO(self.csv), comment="#")
+
+    @property
+    def pictures(self) -> dict[str, tuple[str, bytes]]:
+        """Give kind (svg or png) and content of the picture in each theme."""
+        found = _IMAGE.finditer(self.images)
+        return {one[1]: (one[2].partition("+")[0], base64.b64decode(one[3])) for one in found}
+
+
+def figures_in(markup: str) -> Iterator[Shown]:
+    """Find the figures of a text, one after the other."""
+    for found in FIGURE.finditer(markup):
+        texts = {name: html.unescape(found[name] or "") for name in ("name", "caption", "origin", "drawn_by")}
+        yield Shown(found[0], **texts, link=found["link"], csv=unquote(found["csv"] or ""), images=found["images"])

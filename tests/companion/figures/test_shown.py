@@ -1,0 +1,40 @@
+"""What `show` writes is read back whole."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from companion.figures.show import show
+from companion.figures.shown import figures_in
+
+TABLE = pd.DataFrame({"block": [1, 2], "coupling": [0.25, 0.5]})
+
+
+def draw_demo(data: pd.DataFrame) -> Figure:
+    figure = Figure(figsize=(1, 1))
+    figure.subplots().plot(data.block, data.coupling)
+    return figure
+
+
+def shown() -> str:
+    return show(draw_demo, TABLE, name="demo", caption='A & "B" < C', provenance="model a · seed 0").data
+
+
+def test_all_of_what_show_writes_is_found_again():
+    one, other = figures_in(f"<p>before</p>{shown()}\n{shown()}after")
+    assert one == other and one.markup == shown()
+    assert (one.name, one.caption, one.origin) == ("demo", 'A & "B" < C', "model a · seed 0")
+    assert one.drawn_by == f"{__name__}.draw_demo"
+    pd.testing.assert_frame_equal(one.table, TABLE)
+    assert one.csv.startswith("# figure demo\n# model a\n# seed 0\n") and one.link.endswith(">Data (CSV)</a>")
+    assert {theme: kind for theme, (kind, _) in one.pictures.items()} == {"light": "svg", "dark": "svg"}
+    light, dark = (picture for _, picture in one.pictures.values())
+    assert light.startswith(b"<?xml") and light != dark
+
+
+def test_a_figure_for_print_whose_table_is_long_has_its_caption_and_no_table(monkeypatch):
+    monkeypatch.setenv("COUPLING_FIGURES", "print")
+    long = pd.DataFrame({"block": range(9000)})
+    (one,) = figures_in(show(lambda data: Figure(), long, name="demo", caption="A", provenance="model a").data)
+    assert (one.caption, one.csv, list(one.pictures)) == ("A", "", ["light"])
