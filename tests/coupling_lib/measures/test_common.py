@@ -136,7 +136,7 @@ def test_jacobians_of_spent_traces_are_the_same_and_their_memory_is_free(model):
         (measure_decisive, {"ks": (4,)}),
         (cl.measure_dynamics, {"k": 4}),
         (cl.measure_perturbation, {"noise": (0.1,)}),
-        (cl.measure_tokens, {"block": 1, "kind": "output", "k": 4, "tokens": 2}),
+        (cl.measure_tokens, {"block": 1, "k": 4, "tokens": 2}),
     ],
 )
 def test_every_measure_gives_for_several_prompts_what_it_gives_for_each_alone(model, measure, settings):
