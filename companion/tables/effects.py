@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from coupling_lib.measures.common import between_blocks
 from coupling_lib.measures.parts import SHARED, shared_parts
 from coupling_lib.metrics.inference import Effect, effect_of, widened
 from coupling_lib.metrics.nulls import diagonal_share_variance
 from coupling_lib.metrics.statistics import correlation, correlation_over
+from coupling_lib.metrics.summaries import pair_couplings
 
 Networks = Mapping[str, xr.Dataset]
 """Measurements under "untrained" and "trained", of the same prompts."""
@@ -60,7 +60,7 @@ def null_spread(k: int, pairs: int) -> float:
 
 def couplings(ds: xr.Dataset, variant: str, k: int) -> np.ndarray:
     """Give each prompt's coupling, 1 - m, mean over pairs of different blocks."""
-    return 1 - between_blocks(ds[variant].sel(k=k)).values.astype(float)
+    return pair_couplings(ds, variant, k).mean(("block_1", "block_2")).values
 
 
 def of_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
@@ -189,7 +189,7 @@ def of_perturbation(trained: xr.Dataset, noise: float) -> dict[str, Effect]:
 
 def of_precision(measured: xr.Dataset) -> dict[str, Effect]:
     """Coupling in each precision minus that in float32, prompt by prompt."""
-    coupling = 1 - between_blocks(measured["normalized_miscoupling"])
+    coupling = pair_couplings(measured).mean(("block_1", "block_2"))
     of_each = {name: coupling.sel(precision=name).values.astype(float) for name in measured["precision"].values}
     base = of_each.pop("float32")
     return {f"change-{name}": effect_of(values - base) for name, values in of_each.items()}

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 import torch
 from tqdm import tqdm
 from transformers import ViTForImageClassification
@@ -30,7 +31,7 @@ from coupling_lib.inputs.labelled_images import LabelledImages
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import measure_trajectories
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.inference import finite
 from coupling_lib.metrics.variants import VARIANTS, different_pairs
 from coupling_lib.models.load import wrap_model
 from coupling_lib.provenance import processor, versions
@@ -139,8 +140,14 @@ def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_image
 
 def _with_interval(column: str, values: np.ndarray) -> dict[str, float]:
     """Average values of images, with an interval over images."""
-    mean, low, high = map(float, bootstrap_interval(values, n_resamples=500))
-    return {column: mean, f"{column}_low": low, f"{column}_high": high}
+    values = finite(values, column)
+    if len(values) < 2:
+        raise ParameterError(f"{column} is known of {len(values)} image; an interval over images needs at least two")
+    rng = np.random.default_rng(0)
+    # The percentile method stays defined where all values agree: the interval is then that single point.
+    found = scipy.stats.bootstrap((values,), np.mean, n_resamples=500, batch=500, method="percentile", rng=rng)
+    low, high = map(float, found.confidence_interval)
+    return {column: float(values.mean()), f"{column}_low": low, f"{column}_high": high}
 
 
 def _settings(recipe: VitRecipe, data: LabelledImages) -> dict:

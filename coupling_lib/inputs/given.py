@@ -11,6 +11,9 @@ from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.prompts import unreadable
 from coupling_lib.models.load import Model
 
+Prompts = str | torch.Tensor | Iterable[Any]
+"""What a measure is given: texts, tensors of `input_ids` or `pixel_values`, or `Prompt` objects; or a single one."""
+
 
 class UpToWidth(tuple[int, ...]):
     """Numbers of singular vectors that a measure takes by default: those that a model's Jacobians have."""
@@ -20,7 +23,19 @@ class UpToWidth(tuple[int, ...]):
         return tuple(k for k in self if k <= model.d_model) or tuple(self)
 
 
-def prompt_inputs(prompts: str | torch.Tensor | Iterable[Any], *models: Any) -> list[str | torch.Tensor]:
+class Text(str):
+    """A text that was checked; it keeps what a tokenizer makes of it, which key, trace and length all ask for."""
+
+    _made: tuple[Any, int, list[int]] = (None, 0, [])
+
+    def ids(self, tokenizer: Any) -> list[int]:
+        """Give its tokens, made once. Tokens that were added to the tokenizer since make them anew."""
+        if self._made[:2] != (tokenizer, len(tokenizer)):
+            self._made = (tokenizer, len(tokenizer), tokenizer(str(self), verbose=False)["input_ids"])
+        return self._made[2]
+
+
+def prompt_inputs(prompts: Prompts, *models: Any) -> list[Text | torch.Tensor]:
     """Bring prompts into a list of texts or tensors, and refuse what is none, or a model that was not loaded."""
     for model in models:
         check_model(model)
@@ -30,17 +45,20 @@ def prompt_inputs(prompts: str | torch.Tensor | Iterable[Any], *models: Any) -> 
     given = [getattr(prompt, "text", prompt) for prompt in ([prompts] if single else prompts)]
     if not given:
         raise ParameterError("prompts is empty; give at least one text or tensor of input_ids")
-    for number, prompt in enumerate(given, start=1):
-        if not isinstance(prompt, str | torch.Tensor):
-            raise ParameterError(
-                f"prompt {number} of {len(given)} is {shown(prompt)} ({type(prompt).__name__}); "
-                "give texts, tensors or `Prompt` objects"
-            )
-        if isinstance(prompt, str) and not prompt.strip():
-            raise ParameterError(f"prompt {number} of {len(given)} is an empty text; write one, or leave it out")
-        if isinstance(prompt, str) and (why := unreadable(prompt)):
-            raise ParameterError(f"prompt {number} of {len(given)} {why}; take it out of the text")
-    return given
+    return [_checked(prompt, f"prompt {number} of {len(given)}") for number, prompt in enumerate(given, start=1)]
+
+
+def _checked(prompt: Any, place: str) -> Text | torch.Tensor:
+    if isinstance(prompt, Text | torch.Tensor):
+        return prompt
+    if not isinstance(prompt, str):
+        said = f"{place} is {shown(prompt)} ({type(prompt).__name__}); give texts, tensors or `Prompt` objects"
+        raise ParameterError(said)
+    if not prompt.strip():
+        raise ParameterError(f"{place} is an empty text; write one, or leave it out")
+    if why := unreadable(prompt):
+        raise ParameterError(f"{place} {why}; take it out of the text")
+    return Text(prompt)
 
 
 def check_model(model: Any) -> None:
@@ -105,7 +123,7 @@ def _shortened(model: Model, given: list[str | torch.Tensor], longest: int | Non
     for number, prompt in enumerate(given):
         # A token is at least a byte of the text, so that most texts need not be counted; special tokens come on top.
         if isinstance(prompt, str) and len(prompt.encode()) + 8 > min(limits):
-            ids = model.tokenizer(prompt, verbose=False)["input_ids"]
+            ids = prompt.ids(model.tokenizer)
             if len(ids) > min(limits):
                 fitting[number], cut = torch.tensor([ids[: min(limits)]]), cut + 1
     if cut:

@@ -263,10 +263,10 @@ def _inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
     hf, wanted = model.hf, model.hf.main_input_name
     pixels, given = wanted == "pixel_values", getattr(given, "text", given)
     if isinstance(given, str):
-        prompt_inputs(given)
+        (text,) = prompt_inputs(given)
         if model.tokenizer is None:
             raise ParameterError(f"{model.name} has no tokenizer and was given a text; give {wanted} as a tensor")
-        given = torch.tensor([model.tokenizer(given)["input_ids"]], dtype=torch.long)
+        given = torch.tensor([text.ids(model.tokenizer)], dtype=torch.long)
     if not isinstance(given, Tensor):
         raise ParameterError(f"the input is a {type(given).__name__}; give a text, a `Prompt` or a tensor of {wanted}")
     whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)

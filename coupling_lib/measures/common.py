@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from coupling_lib import progress
 from coupling_lib.errors import ParameterError, check_whole, shown
-from coupling_lib.inputs.given import UpToWidth, inputs_for, prompt_name
+from coupling_lib.inputs.given import Prompts, UpToWidth, inputs_for, prompt_inputs, prompt_name
 from coupling_lib.jacobian.derivatives import form
 from coupling_lib.jacobian.tracing import Trace, trace
 from coupling_lib.memory import give_back
@@ -22,9 +22,6 @@ from coupling_lib.provenance import prompts_hash, provenance
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
 
 Measure = TypeVar("Measure", bound=Callable[..., Any])
-
-Prompts = str | torch.Tensor | Iterable[Any]
-"""What a measure is given: texts, tensors of `input_ids` or `pixel_values`, or `Prompt` objects; or a single one."""
 
 Variables = dict[str, Any]
 """Variables of one prompt by name: dimensions with a tensor or a list, or a single number or text."""
@@ -137,18 +134,13 @@ def coupled(
     return found, measure_variants(J, found.U, found.S, found.Vh, ks, names or names_at(ks))
 
 
-def between_blocks(values: xr.DataArray) -> xr.DataArray:
-    """Average over ordered pairs of different blocks."""
-    return values.where(values["block_1"] != values["block_2"]).mean(("block_1", "block_2"))
-
-
 def networks(
-    measured: Callable[[Model, list], xr.Dataset], names: Sequence[str], prompts: Iterable[Any], seed: int, **first: Any
+    measured: Callable[[Model, list], xr.Dataset], names: Sequence[str], prompts: Prompts, seed: int, **first: Any
 ) -> dict[str, dict[str, xr.Dataset]]:
     """Measure models one after the other, each "untrained" and "trained"; only the first is of a given revision."""
     if isinstance(names, str) or not (names := list(names)):
         raise ParameterError(f"names is {names!r}; give a list of models, such as ['nano-neox']")
-    prompts = prompts if isinstance(prompts, str | torch.Tensor) else list(prompts)
+    prompts = prompt_inputs(prompts)
     found: dict[str, dict[str, xr.Dataset]] = {}
     for name in names:
         found[name] = {}

@@ -19,7 +19,7 @@ from coupling_lib.measures import common
 from coupling_lib.measures.parts import VARIANTS_OF_PARTS, prefixed
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.spectrum import frobenius_estimate, probes
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.metrics.summaries import apart, interval, pair_couplings
 from coupling_lib.metrics.variants import VARIANTS, chosen_variants, locality, measure_variants, names_at
 from coupling_lib.models.load import Model
 from coupling_lib.store.sweep import sweep
@@ -32,7 +32,7 @@ _SHARE_OF_PAIRS = 0.3
 
 def coupling_of_blocks(ds: xr.Dataset) -> xr.DataArray:
     """Average each prompt's coupling over ordered pairs of different blocks, at the largest K."""
-    return 1 - common.between_blocks(ds["normalized_miscoupling"].isel(k=-1))
+    return pair_couplings(ds.isel(k=-1)).mean(("block_1", "block_2"))
 
 
 @common.measurement(version=3)
@@ -171,7 +171,8 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
     if ds.sizes["block_1"] < 2:
         raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
     neighbours = ds["by_distance"].sel(variant=variant, distance=1, drop=True)
-    both = 1 - xr.concat([common.between_blocks(ds[variant]), neighbours], dim="pairs")
+    pairs = apart(ds[variant]).mean(("block_1", "block_2"))
+    both = 1 - xr.concat([pairs, neighbours], dim="pairs")
     both = both.transpose("prompt", "pairs", "k").assign_coords(pairs=["all pairs", "neighbours"])
     summary = interval(both, gaps=False)
     return summary.assign_attrs(ds.attrs | {"variant": variant})

@@ -12,7 +12,7 @@ from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
 from coupling_lib.models.load import Model
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets, top_triplets_stacked
 
-READINGS = ("embedding", "product", "released", "product with final norm", "affine")
+LINEARISATIONS = ("embedding", "product", "released", "product with final norm", "affine")
 """Rival answers to what a linearised network makes of the embedding; see `measure_dynamics`."""
 
 # Entries of random states held at once.
@@ -25,7 +25,7 @@ def measure_dynamics(
 ) -> xr.Dataset:
     r"""Measure how far products of I + J_l carry one token's state (paper, section 6.1 and appendix A.5).
 
-    All Jacobians are taken at the states that the network visits. Rival readings of "the linearised network":
+    All Jacobians are taken at the states that the network visits. Rival meanings of "the linearised network":
 
     - `embedding`: $x^0$ itself against $x^L$, no block at all;
     - `product`: $\prod_{l=1}^{L} (I + J_l)\,x^0$ against $x^L$ (paper, equation 20);
@@ -75,7 +75,7 @@ def measure_dynamics(
         _of_one_prompt(traced, J, token, k, n_samples, common.generator_for(prompt, seed))
         for (traced, J), prompt in zip(common.traced_jacobians(model, given, token), given, strict=True)
     )
-    coords = {"block": range(model.n_blocks), "level": levels, "start": levels, "reading": list(READINGS)}
+    coords = {"block": range(model.n_blocks), "level": levels, "start": levels, "reading": list(LINEARISATIONS)}
     details = {"measure": "dynamics", "k": k, "token": token, "bases_seed": seed}
     return common.over_prompts(model, given, each, coords, **details)
 
@@ -115,7 +115,7 @@ def _random(
 
 
 def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> common.Variables:
-    """Compare each reading's last state with the true one."""
+    """Compare the last state of each linearisation with the true one."""
     position, last = traced.position(token), traced.n_blocks - 1
     with torch.no_grad():
         normed = traced.final_norm(x[-1][None])[0].to(x)
@@ -124,7 +124,7 @@ def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> common
     for level, matrix in enumerate(J):
         before, remainder = product, x[level + 1] - x[level] - matrix @ x[level]
         product, affine = product + matrix @ product, affine + matrix @ affine + remainder
-    # In the order of `READINGS`.
+    # In the order of `LINEARISATIONS`.
     computed = torch.stack([x[0], product, before, before + with_norm @ before, affine])
     found = dynamics.agreement(computed, torch.stack([x[-1], x[-1], normed, normed, x[-1]]))
     return {f"end_{name}": (("reading",), value) for name, value in found._asdict().items()}

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
 import xarray as xr
 from tqdm import tqdm
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import inputs_for
+from coupling_lib.inputs.given import Prompts, inputs_for, prompt_inputs
 from coupling_lib.measures.common import several_k
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.parts import shared_parts
@@ -28,7 +26,7 @@ _OF_ONE_PROMPT = ("matrix", "shared_matrix")
 
 def measure_emergence(
     name: str | Path,
-    prompts: str | torch.Tensor | Iterable[Any],
+    prompts: Prompts,
     steps: Sequence[int] | None = None,
     precision: str = "float32",
     ks: Sequence[int] = (10,),
@@ -69,7 +67,7 @@ def measure_emergence(
         >>> dict(ds.normalized_miscoupling.sizes)
         {'step': 2, 'prompt': 1, 'k': 1, 'block_1': 12, 'block_2': 12}
     """
-    given = prompts if isinstance(prompts, str | torch.Tensor) else list(prompts)
+    given = prompt_inputs(prompts)
     if isinstance(steps, Iterable) and not isinstance(steps, str):
         steps = ",".join(map(str, steps))
     chosen = choose_steps(name, "" if steps is None else steps)

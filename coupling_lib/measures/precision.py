@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from coupling_lib import paths
 from coupling_lib.blocks.precision import PRECISIONS, is_quantised
 from coupling_lib.errors import (
     CouplingError,
@@ -31,8 +32,9 @@ from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import chance, null_of
 from coupling_lib.metrics.subspaces import principal_angles, random_angles
 from coupling_lib.models.load import Model, load_model
-from coupling_lib.store.sweep import sweep
-from coupling_lib.store.whole import find_whole, keep_whole, whole_key
+from coupling_lib.store.files import digest
+from coupling_lib.store.key import prompt_key
+from coupling_lib.store.sweep import Shelf, sweep
 
 REFERENCE = "float32"
 """The precision, and the arithmetic, that all others are compared with."""
@@ -147,8 +149,11 @@ def measure_precision(
     inputs = inputs_for(model, prompts, seed=seed)
     settings, examples = {"k": k, "token": token}, inputs[:n_vectors]
     chosen = settings | {"precisions": list(precisions), "n_vectors": n_vectors, "seed": seed}
-    key = whole_key(measure_precision, model, inputs, chosen)
-    if (kept := find_whole(key)) is not None:
+    # It takes several forms of one model and is kept as a whole, since no single one of them gives it.
+    shelf = Shelf(paths.RESULTS)
+    if (key := shelf.key(measure_precision, model, chosen)) is not None:
+        key["prompt"] = digest({"prompts": [prompt_key(model, prompt) for prompt in inputs]})
+    if (kept := shelf.find(key)) is not None:
         return kept
     reference = _measured(model, inputs, examples, settings)
     found, left_out = [reference], []
@@ -169,7 +174,9 @@ def measure_precision(
     ds["random_angle"] = ("order", angles.mean(dim=0).numpy())
     ds["random_angle_error"] = ("order", (angles.std(dim=0) / len(angles) ** 0.5).numpy())
     named = {"precision": ", ".join(ds["precision"].values), "left_out": "\n".join(left_out)}
-    return keep_whole(key, ds.assign_attrs({"measure": "precision", "k": k, "n_vectors": len(examples)} | named))
+    ds = ds.assign_attrs({"measure": "precision", "k": k, "n_vectors": len(examples)} | named)
+    shelf.keep(key, ds)
+    return ds
 
 
 def _measured(model: Model, inputs: Sequence[Any], examples: Sequence[Any], settings: dict[str, int]) -> dict[str, Any]:

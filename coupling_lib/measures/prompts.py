@@ -126,10 +126,11 @@ def readable(model: Model, prompts: Iterable[Any]) -> list[str | torch.Tensor]:
     ]
 
 
-def _length(model: Model, text: str | torch.Tensor) -> int:
-    if isinstance(text, torch.Tensor):
-        return text.shape[1]
-    return len(_word_ids(model, text) if model.tokenizer is None else model.tokenizer(text)["input_ids"])
+def _length(model: Model, prompt: str | torch.Tensor) -> int:
+    (given,) = prompt_inputs(prompt)
+    if isinstance(given, torch.Tensor):
+        return given.shape[1]
+    return len(_word_ids(model, given) if model.tokenizer is None else given.ids(model.tokenizer))
 
 
 def _word_ids(model: Model, text: str) -> list[int]:

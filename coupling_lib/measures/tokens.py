@@ -90,11 +90,11 @@ def measure_tokens(
     check_whole("tokens", tokens, 2, why="a comparison takes 2 at least")
 
     def each() -> Iterator[xr.Dataset]:
-        for number, traced in enumerate(common.traces(model, given)):
+        for traced in common.traces(model, given):
             default = 1 if kind == "input" else -1
             anchor = None if kind == "self" else traced.position(default if fixed is None else fixed)
             chosen = _chosen_tokens(traced, {block, other}, kind, anchor, tokens)
-            ds = common.plain(_of_one_prompt(traced, block, other, kind, anchor, chosen, k, first=number == 0))
+            ds = common.plain(_of_one_prompt(traced, block, other, kind, anchor, chosen, k))
             filling: dict[str, Any] = {name: np.nan for name in ds.data_vars} | {"position": -1, "text": ""}
             missing = (0, tokens - len(chosen))
             yield ds.pad({"token_1": missing, "token_2": missing}, constant_values=filling)
@@ -122,14 +122,14 @@ def token_reports(comparisons: Mapping[str, Mapping[str, Any]]) -> tuple[list[st
 
 
 def _of_one_prompt(
-    traced: Trace, block: int, other: int, kind: str, anchor: int | None, chosen: list[int], k: int, first: bool
+    traced: Trace, block: int, other: int, kind: str, anchor: int | None, chosen: list[int], k: int
 ) -> common.Variables:
     n, names = len(chosen), traced.tokens or [""] * traced.n_tokens
     pairs = [{"self": (token, token), "input": (anchor, token), "output": (token, anchor)}[kind] for token in chosen]
     J = torch.cat([block_jacobians(traced, index, pairs) for index in dict.fromkeys((block, other))])
     # Rows are the Jacobians of block l, columns the vectors of block l': the last n, which are the first if l' = l.
-    whole = _of_jacobians(J, n, k, None, first) | {"isotropic": (("token_1",), isotropic_part(J[:n]))}
-    rest = _of_jacobians(without_isotropic(J), n, k, VARIANTS_OF_PARTS, first)
+    whole = _of_jacobians(J, n, k, None) | {"isotropic": (("token_1",), isotropic_part(J[:n]))}
+    rest = _of_jacobians(without_isotropic(J), n, k, VARIANTS_OF_PARTS)
     return (whole | prefixed(rest)) | {
         "position": (("token_1",), np.array(chosen)),
         "text": (("token_1",), np.array([names[token] for token in chosen])),
@@ -138,19 +138,17 @@ def _of_one_prompt(
     }
 
 
-def _of_jacobians(J: torch.Tensor, n: int, k: int, names: Sequence[str] | None, first: bool) -> common.Variables:
+def _of_jacobians(J: torch.Tensor, n: int, k: int, names: Sequence[str] | None) -> common.Variables:
     """Measure the first n Jacobians against the vectors of the last n."""
     found, values = common.coupled(J, [k], names)
     variables: common.Variables = {name: (("token_1", "token_2"), v[0, :n, -n:]) for name, v in values.items()}
-    variables |= {
+    A = coupling_matrices(J[:n], found.U[-n:], found.Vh[-n:])
+    return variables | {
         "singular_values": (("token_1", "rank"), found.S[:n]),
         "frobenius_norm": (("token_1",), torch.linalg.matrix_norm(J[:n])),
         "residual": ((), found.residual.max()),
+        "matrix": (("token_1", "token_2", "row", "column"), A),
     }
-    if first:
-        A = coupling_matrices(J[:n], found.U[-n:], found.Vh[-n:])
-        variables["matrix"] = (("token_1", "token_2", "row", "column"), A)
-    return variables
 
 
 def _chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | None, tokens: int) -> list[int]:

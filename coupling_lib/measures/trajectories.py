@@ -21,12 +21,12 @@ from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.metrics import trajectory
-from coupling_lib.metrics.trajectory import READINGS, STATES, measure_readings, principal_paths, score_or_nan
+from coupling_lib.metrics.trajectory import FORMULAS, STATES, principal_paths, score_all, score_or_nan
 from coupling_lib.models.load import Model
 from coupling_lib.store.sweep import sweep
 
 SCORES = ("line_shape_score", "expodistance", "equidistance")
-"""The three numbers that sum up a trajectory, in their default reading."""
+"""The three numbers that sum up a trajectory, on the states that the network visits."""
 
 COMPONENTS = 2
 
@@ -82,7 +82,7 @@ def measure_trajectories(model: Model, prompts: common.Prompts, token: int = -1,
 
     levels, centres = range(n_blocks + 1), [start + width // 2 for start in range(n_blocks - width + 1)]
     coords = {"level": levels, "block": range(n_blocks), "centre": centres}
-    coords |= {"states": list(STATES), "reading": list(READINGS)}
+    coords |= {"states": list(STATES), "reading": list(FORMULAS)}
     details = {"measure": "trajectories", "token": token, "window": width}
     ds = common.over_prompts(model, given, each(), coords, ["path", "path_share", "path_token"], **details)
     return ds.assign_attrs(entropy_missing=missing)
@@ -114,12 +114,12 @@ def _scores(traced: Trace, token: int, width: int) -> common.Variables:
     x = states.cpu()
     windows = trajectory.block_windows(x, width)
     variables: common.Variables = {
-        "readings": (("states", "reading"), measure_readings(x, normed)),
+        "readings": (("states", "reading"), score_all(x, normed)),
         "norm": ("level", trajectory.norms(x)),
         "step_length": ("block", trajectory.step_lengths(x)),
     }
     for name in SCORES:
-        score = READINGS[name]
+        score = FORMULAS[name]
         variables[name] = score_or_nan(score, x)
         variables[f"window_{name}"] = ("centre", [score_or_nan(score, part) for part in windows])
     return variables

@@ -20,7 +20,6 @@ from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.variants import chosen_variants, different_pairs
 from coupling_lib.models.drop_path import depth_rates, draw_gates, fixed_gates
 from coupling_lib.models.load import Model
-from coupling_lib.provenance import prompts_hash
 from coupling_lib.store.sweep import sweep
 
 RELATIONS = ("class", "patch", "class to patch", "patch to class", "patch a to b", "patch b to a")
@@ -113,7 +112,6 @@ def measure_drop_path(
     given, modules = prompt_inputs(prompts, model), model.blocks.modules
     common.check_k(model, k)
     check_whole("draws", draws, 1)
-    check_whole("seed", seed, 0)
     depth_rates(rate, len(modules))
     chosen_variants([variant])
 
@@ -122,8 +120,7 @@ def measure_drop_path(
         return float(different_pairs(values).mean())
 
     def of_one_prompt(image: torch.Tensor) -> common.Variables:
-        generator = torch.Generator().manual_seed((seed + int(prompts_hash([image]), 16)) % 2**63)
-        off, on = measured(image), []
+        generator, off, on = common.generator_for(image, seed), measured(image), []
         for _ in range(draws):
             with fixed_gates(modules, draw_gates(rate, len(modules), generator)):
                 on.append(measured(image))

@@ -7,7 +7,7 @@ import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.inference import Effect, Interval, Statistic, finite, jackknifed
+from coupling_lib.metrics.inference import Effect, Statistic, finite, jackknifed
 
 
 class LinearFit(NamedTuple):
@@ -27,24 +27,6 @@ class PartialCorrelation(NamedTuple):
 
     r: float  #: Pearson correlation of the residuals, -1 to 1.
     p_value: float  #: Two-sided p-value of r = 0 (t test with n - 2 - q degrees of freedom).
-
-
-def bootstrap_interval(
-    values: ArrayLike, level: float = 0.95, n_resamples: int = 2000, seed: int = 0, axis: int = 0
-) -> Interval:
-    """Percentile bootstrap interval of a mean."""
-    # The percentile method stays defined where all values agree, as on the diagonal of a mismatch: the interval is
-    # then that single point.
-    values = finite(values, "values")
-    if values.ndim == 0 or values.shape[axis] < 2:
-        raise ParameterError(f"values have shape {values.shape!r}; an interval over axis {axis} needs at least two")
-    if not 0 < level < 1:
-        raise ParameterError(f"level is {level!r}; expected a number between 0 and 1, for example 0.95")
-    # SciPy holds a whole batch of resamples at once: about 32 MB, whatever the number of block pairs.
-    drawing = {"n_resamples": n_resamples, "batch": max(1, 2**22 // values.size), "rng": np.random.default_rng(seed)}
-    taking = {"axis": axis, "confidence_level": level, "method": "percentile", "vectorized": True}
-    low, high = scipy.stats.bootstrap((values,), np.mean, **drawing, **taking).confidence_interval
-    return Interval(values.mean(axis=axis), np.asarray(low), np.asarray(high))
 
 
 def pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:

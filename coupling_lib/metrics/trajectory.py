@@ -4,9 +4,8 @@ A trajectory is the sequence of states $x^0, x^1, \dots, x^L$ of one token: $x^0
 leaves block $l$. Every function takes `x` (L+1, d) or (L+1, n, d), depth first and width last, and gives one value
 per token.
 
-**Rival readings.** The paper's formulas leave open which states a trajectory is made of, and its words do not always
-say what its formulas do. `STATES` names the choices of states, `READINGS` the choices of formula, and
-`measure_readings` gives every combination.
+The paper's formulas leave open which states a trajectory is made of, and its words do not always say what its formulas
+do. `STATES` names the choices of states, `FORMULAS` the choices of formula, and `score_all` gives every combination.
 """
 
 from collections.abc import Callable
@@ -223,7 +222,7 @@ STATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 r"""Which states make the trajectory, from $x^0 .. x^L$ and the last state after the final norm, with which Hugging
 Face's `hidden_states`, and so the released code, end."""
 
-READINGS: dict[str, Callable[[Tensor], Tensor]] = {
+FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "line_shape_score": line_shape_score,
     "expodistance": expodistance,
     "expodistance_sample": partial(expodistance, correction=1),
@@ -249,11 +248,11 @@ def score_or_nan(score: Callable[[Tensor], Tensor], x: Tensor) -> float:
         return float("nan")
 
 
-def measure_readings(x: Tensor, normed: Tensor | None) -> Tensor:
-    """Score one trajectory in every reading."""
+def score_all(x: Tensor, normed: Tensor | None) -> Tensor:
+    """Score one trajectory by every formula on every choice of states."""
     rows = []
     for name, choose in STATES.items():
         known = normed is not None or name in ("default", "without embedding")
         path = choose(x, x[-1] if normed is None else normed)
-        rows.append([score_or_nan(score, path) if known else float("nan") for score in READINGS.values()])
+        rows.append([score_or_nan(score, path) if known else float("nan") for score in FORMULAS.values()])
     return torch.tensor(rows, dtype=torch.float64)

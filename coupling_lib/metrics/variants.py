@@ -33,7 +33,7 @@ from coupling_lib.metrics.coupling import (
 # Entries of the largest intermediate product: 32 MB in float32. Blocks are taken in groups that stay below it.
 _MAX_ENTRIES = 2**23
 
-Reading = Callable[..., Tensor]
+Formula = Callable[..., Tensor]
 _Array = TypeVar("_Array", Tensor, np.ndarray)
 
 
@@ -63,7 +63,7 @@ class Variant(NamedTuple):
     source: str  #: Where it stands: "paper text", "project page", "released code", "pre-release code" or "old code".
     formula: str  #: In LaTeX; subscript 1 is the Jacobian's block, 2 the vectors' block, all cut to the top K.
     needs: tuple[str, ...]  #: Fields of `PairProducts` that it is read off.
-    value: Reading  #: Singular values and those products (L1, L2, K, K) to values (L1, L2).
+    value: Formula  #: Singular values and those products (L1, L2, K, K) to values (L1, L2).
     absolute: bool = True  #: Whether the entries' absolute values are taken; a signed variant sees the diagonal's sign.
 
 
@@ -103,7 +103,12 @@ def _sizes(A: Tensor) -> tuple[Tensor, int]:
 
 
 def _both(
-    names: str, source: str, matrix: str, *needs: str, absolute: bool = True, formed: Reading = lambda s, M: M
+    names: str,
+    source: str,
+    matrix: str,
+    *needs: str,
+    absolute: bool = True,
+    formed: Formula = lambda s, M: M,
 ) -> list[Variant]:
     """The distance of a product from the singular values in two normalisations: Frobenius norm and trace."""
 

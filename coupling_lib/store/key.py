@@ -21,7 +21,7 @@ import torch
 
 from coupling_lib.blocks.standing import standing
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.inputs.given import UpToWidth
+from coupling_lib.inputs.given import UpToWidth, prompt_inputs
 from coupling_lib.models import adapters, sources
 from coupling_lib.models.load import Model
 from coupling_lib.provenance import which_model
@@ -54,8 +54,9 @@ def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping
 
 def prompt_key(model: Model, given: str | torch.Tensor) -> str:
     """Hash a prompt: its text with the token ids that the model's tokenizer makes of it, or the tensor."""
+    (given,) = prompt_inputs(given)
     if isinstance(given, str):
-        ids = model.tokenizer(given)["input_ids"] if model.tokenizer is not None else []
+        ids = given.ids(model.tokenizer) if model.tokenizer is not None else []
         content = json.dumps([given, ids]).encode()
     else:
         # Token ids mean the same in every width of integer.

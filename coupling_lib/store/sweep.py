@@ -7,7 +7,7 @@ shards of a set, measured into one store on as many machines as there are, are m
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from tqdm import tqdm
 from coupling_lib import paths
 from coupling_lib.blocks.weight_memory import gb
 from coupling_lib.errors import ParameterError, shown
-from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.inputs.given import Prompts, Text, prompt_inputs
 from coupling_lib.models.load import Model
 from coupling_lib.progress import Report
 from coupling_lib.provenance import command_line, prompts_hash
@@ -29,8 +29,8 @@ from coupling_lib.store.files import find, place, roots
 from coupling_lib.store.key import measurement_key, prompt_key
 from coupling_lib.store.shards import in_shard, parts
 
-Prompts = str | torch.Tensor | Iterable[Any]
 Measure = Callable[..., xr.Dataset]
+Key = dict[str, Any] | None
 
 
 def sweep(
@@ -114,21 +114,26 @@ def stream(
     given = [prompt for _, prompt in chosen]
     if not callable(measure):
         raise ParameterError(f"measure is {shown(measure)}; pass a function, such as cl.measure_depth")
-    shelf = _Shelf(_root(store), measure, model, settings)
+    shelf = Shelf(_root(store))
+    described = shelf.key(measure, model, settings)
+
+    def key(prompt: Text | torch.Tensor) -> Key:
+        return described and described | {"prompt": prompt_key(model, prompt)}
+
     # What a measure holds beside the weights is its own to say, see `measures.common.measurement`.
     held = getattr(measure, "jacobian_bytes", lambda *_: 0)
     needs = partial(_needs, model, partial(held, model, settings))
-    report = Report(model.name, model.n_blocks, len(given), partial(shelf.missing, given), needs)
+    report = Report(model.name, model.n_blocks, len(given), lambda: sum(not shelf.holds(key(x)) for x in given), needs)
     silent = None if len(given) > 1 else True
     for number, prompt in tqdm(chosen, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False):
-        first = number == 0
-        ds = shelf.find(prompt, complete=first)
+        first, its_key = number == 0, key(prompt)
+        ds = shelf.find(its_key, complete=first)
         if ds is None:
             # The embedded models take seconds; what a notebook shows of them is compared word for word.
             with nullcontext() if model.source.startswith("embedded:") else report.of_a_prompt():
                 ds = measure(model, [prompt], **settings)
             ds = ds if first else _without_shared(ds)
-            shelf.keep(prompt, ds, complete=first)
+            shelf.keep(its_key, ds, complete=first)
         yield ds
 
 
@@ -143,47 +148,42 @@ def _root(store: str | Path | None) -> Path:
     return Path(store)
 
 
-class _Shelf:
-    """The place of one measurement in the store, for any prompt; trouble with the disk is told once and passed over."""
+class Shelf:
+    """A store of measurements by their keys; trouble with the disk is told once, and passed over."""
 
-    def __init__(self, root: Path, measure: Callable[..., Any], model: Model, settings: dict[str, Any]) -> None:
-        self.root, self.model, self.told = root, model, False
-        self.key: dict[str, Any] | None = None
+    def __init__(self, root: Path) -> None:
+        self.root, self.told = root, False
+
+    def key(self, measure: Measure, model: Model, settings: dict[str, Any]) -> Key:
+        """Describe a measurement but for its prompt; None where it cannot be kept."""
         try:
-            self.key = measurement_key(measure, model, settings)
+            return measurement_key(measure, model, settings)
         except TypeError:
-            pass  # an argument that the measure does not have: calling it says so
+            return None  # an argument that the measure does not have: calling it says so
         except ParameterError as error:
-            self._tell(error)
+            return self._tell(error)
 
-    def find(self, prompt: str | torch.Tensor, complete: bool) -> xr.Dataset | None:
-        if self.key is None:
-            return None
+    def find(self, key: Key, complete: bool = True) -> xr.Dataset | None:
+        """Read what is kept, or no more of it than depends on the prompt."""
         try:
-            found = find(self.root, self._of(prompt))
+            found = key and find(self.root, key)
         except OSError as error:
-            self._tell(error)
-            return None
+            return self._tell(error)
         if found is None or (complete and not found[1]):
             return None
         return found[0] if complete else _without_shared(found[0])
 
-    def missing(self, given: Sequence[Any]) -> int:
-        """Count the prompts that are not in the store, by the names of its files."""
-        if self.key is None:
-            return len(given)
-        return sum(not any(place(root, self._of(x)).exists() for root in roots(self.root)) for x in given)
+    def holds(self, key: Key) -> bool:
+        """Tell by the names of files alone."""
+        return key is not None and any(place(root, key).exists() for root in roots(self.root))
 
-    def keep(self, prompt: str | torch.Tensor, ds: xr.Dataset, complete: bool) -> None:
-        if self.key is None:
-            return
+    def keep(self, key: Key, ds: xr.Dataset, complete: bool = True) -> None:
+        """Keep a measurement, where it has a key."""
         try:
-            write(self.root, self._of(prompt), ds, complete)
+            if key is not None:
+                write(self.root, key, ds, complete)
         except (OSError, ParameterError) as error:
             self._tell(error)
-
-    def _of(self, prompt: str | torch.Tensor) -> dict[str, Any]:
-        return {**(self.key or {}), "prompt": prompt_key(self.model, prompt)}
 
     def _tell(self, error: Exception) -> None:
         reason = getattr(error, "strerror", None) or error

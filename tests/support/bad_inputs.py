@@ -219,6 +219,9 @@ LIBRARY = [
     moved(r"noise is \[nan\]; it must be relative noise levels above 0", noise=(np.nan,)),
     moved(r"noise is \[inf\]; it must be relative noise levels", noise=(np.inf,)),
     moved("noise is '0.1'; it must be relative noise levels", noise="0.1"),
+    moved(r"noise is \[0.1, 0.0\]; it must be relative noise levels", noise=(0.1, 0.0)),
+    moved(r"noise is \[\]; it must be relative noise levels", noise=()),
+    moved("draws is 0; it must be a whole number from 1", draws=0),
     moved("draws is 1.5; it must be a whole number from 1", draws=1.5),
     moved("seed is -1; it must be a whole number from 0", seed=-1),
     Bad(

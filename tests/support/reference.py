@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -56,3 +57,14 @@ def dense_asymmetry(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     """The mean of c(A B') and c(A' B), from the matrices themselves: what the regulariser's probes estimate."""
     products = (A @ B.mT, A.mT @ B)
     return torch.stack([(N - N.mT).square().sum() / (4 * N.square().sum()) for N in products]).mean()
+
+
+def coupling(J: np.ndarray, other: np.ndarray, k: int) -> np.ndarray:
+    """The coupling matrix of a Jacobian with the k strongest singular vectors of another one."""
+    U, _, Vt = np.linalg.svd(other)
+    return U[:, :k].T @ J @ Vt[:k].T
+
+
+def miscoupling(A: np.ndarray) -> float:
+    """What lies beside the diagonal, as a share."""
+    return float(np.linalg.norm(A - np.diag(np.diag(A))) / np.linalg.norm(A))

@@ -32,13 +32,13 @@ MEASURE = """
 import json
 from importlib.metadata import version
 import coupling_lib as cl
-from coupling_lib.metrics.statistics import bootstrap_interval
+from coupling_lib.metrics.inference import mean_interval
 
 model, texts = cl.load_model("nano-neox", device="cpu"), [p.text for p in cl.load_prompts("embedded", 1)]
 depth, paths = cl.measure_depth(model, texts, ks=(3, 10)), cl.measure_trajectories(model, texts)
 shown = {name: depth[name].values.tolist() for name in ("normalized_miscoupling", "mismatch", "singular_values")}
 shown |= {name: paths[name].values.tolist() for name in ("line_shape_score", "norm")}
-shown["interval"] = [float(value) for value in bootstrap_interval([1.0, 2.0, 4.0])]
+shown["interval"] = [float(value) for value in mean_interval([1.0, 2.0, 4.0])]
 print(json.dumps({"file": cl.__file__, "versions": {name: version(name) for name in NAMES}, "values": shown}))
 """.replace("NAMES", repr(LIGHT))
 

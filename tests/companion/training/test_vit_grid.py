@@ -16,7 +16,7 @@ from companion.tables import vit_grid as table_of
 from companion.training import vit, vit_grid
 from companion.training.__main__ import main
 from coupling_lib import paths
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.inputs import images
 from coupling_lib.metrics.variants import VARIANTS
 
@@ -127,3 +127,17 @@ def test_the_projects_table_holds_the_papers_grid():
     assert all(float(line["test_accuracy"]) > 0.8 for line in table)
     torch_versions = {line["versions"] for line in table}
     assert len(torch_versions) == 1 and torch.__version__.split("+")[0] in torch_versions.pop()
+
+
+def test_the_interval_over_images_is_that_of_resampling_written_out():
+    values = np.random.default_rng(1).exponential(size=30)
+    draws = np.random.default_rng(0).integers(0, 30, size=(500, 30))
+    low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5])
+    found = vit_grid._with_interval("c", values)
+    assert found == pytest.approx({"c": values.mean(), "c_low": low, "c_high": high}, abs=0.05)
+    assert found == vit_grid._with_interval("c", values)
+    assert set(vit_grid._with_interval("c", np.full(6, 0.25)).values()) == {0.25}
+    with pytest.raises(ParameterError, match="c is known of 1 image; .* at least two"):
+        vit_grid._with_interval("c", np.ones(1))
+    with pytest.raises(UntrustworthyResultError, match="1 NaN or infinite of 2"):
+        vit_grid._with_interval("c", np.array([1.0, np.nan]))

@@ -48,13 +48,6 @@ def test_a_model_without_one_gets_as_many_seeded_random_inputs():
     assert [x.shape for x in images] == [(1, 3, 16, 16)] * 3
 
 
-@pytest.mark.parametrize("name", ["vit", "bert", "falcon-alibi"])
-def test_depth_is_measured_on_models_without_a_tokenizer(name):
-    model = wrapped(name)
-    ds = cl.measure_depth(model, inputs_for(model, ["one", "two"]), ks=(4,))
-    assert dict(ds.mismatch.sizes) == {"prompt": 2, "k": 1, "block_1": 3, "block_2": 3}
-
-
 def test_a_text_longer_than_the_model_reads_is_cut_to_its_first_tokens_with_a_warning(tmp_path):
     tiny.save_llama(tmp_path)
     model = cl.load_model(tmp_path)
@@ -104,6 +97,18 @@ def model(tmp_path_factory):
     return cl.load_model(path)
 
 
+def test_a_text_is_tokenised_once_for_its_key_its_trace_and_its_length(model, tmp_path, monkeypatch):
+    kind, asked = type(model.tokenizer), []
+    made = kind.__call__
+    monkeypatch.setattr(kind, "__call__", lambda self, text, **how: asked.append(text) or made(self, text, **how))
+    given = inputs_for(model, ["It was the best of times"], longest=20)
+    ds = cl.sweep(cl.measure_trajectories, model, given, store=tmp_path)
+    assert len(asked) == 1 and ds.prompt.values.tolist() == given
+    before = given[0].ids(model.tokenizer)
+    monkeypatch.setattr(kind, "__len__", lambda self: 0)  # as after tokens were added
+    assert given[0].ids(model.tokenizer) == before and len(asked) == 2
+
+
 def test_jacobians_of_spent_traces_are_the_same_and_their_memory_is_free(model):
     wanted = [J for _, J in common.traced_jacobians(model, ["one", "It was the best of times"], -1)]
     found = common.jacobians_by_prompt(model, ["one", "It was the best of times"], -1)
@@ -131,6 +136,7 @@ def test_jacobians_of_spent_traces_are_the_same_and_their_memory_is_free(model):
         (measure_decisive, {"ks": (4,)}),
         (cl.measure_dynamics, {"k": 4}),
         (cl.measure_perturbation, {"noise": (0.1,)}),
+        (cl.measure_tokens, {"block": 1, "k": 4, "tokens": 2}),
     ],
 )
 def test_every_measure_gives_for_several_prompts_what_it_gives_for_each_alone(model, measure, settings):
@@ -139,6 +145,8 @@ def test_every_measure_gives_for_several_prompts_what_it_gives_for_each_alone(mo
     for number, text in enumerate(texts):
         alone = measure(model, [text], **settings)
         shared = [name for name, variable in alone.data_vars.items() if "prompt" not in variable.dims]
+        if number == 0:
+            xr.testing.assert_equal(together[shared], alone[shared])
         xr.testing.assert_allclose(
             together.isel(prompt=[number]).drop_vars(shared), alone.drop_vars(shared), rtol=1e-3, atol=1e-4
         )

@@ -10,7 +10,6 @@ import pytest
 import scipy.stats
 import tiny
 import torch
-import xarray as xr
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
@@ -123,15 +122,6 @@ def test_matrix_is_the_coupling_matrix_of_the_first_prompt(model):
     assert float(ds.normalized_miscoupling.sel(block_1=7, block_2=3, k=10)[0]) == pytest.approx(wanted, rel=1e-4)
 
 
-def test_a_block_is_perfectly_coupled_with_itself(model):
-    ds = cl.measure_depth(model, [PARIS], ks=(10, 50))
-    for name in ("normalized_miscoupling", "mismatch", "released_trace"):
-        own = np.diagonal(ds[name].isel(prompt=0).values, axis1=1, axis2=2)
-        assert np.abs(own).max() < 1e-4
-        others = ds[name].isel(prompt=0).values[:, ~np.eye(12, dtype=bool)]
-        assert others.min() > 1e-3
-
-
 def test_trained_blocks_couple_more_than_untrained_ones_and_than_chance():
     """The paper's first claim, on the embedded model."""
     prompts = [PARIS, "It was the best of times, it was the worst of", "The old man walked slowly down the"]
@@ -143,14 +133,6 @@ def test_trained_blocks_couple_more_than_untrained_ones_and_than_chance():
         null[untrained] = 1 - drawn_null(ds, "normalized_miscoupling").values
     assert coupling[False].mean() > 1.5 * null[False].mean()
     assert coupling[True].mean() == pytest.approx(null[True].mean(), abs=0.01)
-
-
-def test_null_is_the_same_for_the_same_seed_and_lies_at_the_closed_form(model):
-    ds = cl.measure_depth(model, [PARIS], ks=(10, 30))
-    null = drawn_null(ds, "normalized_miscoupling", n_samples=20, seed=5)
-    assert dict(null.sizes) == {"sample": 20, "k": 2, "block_1": 12}
-    xr.testing.assert_equal(null, drawn_null(ds, "normalized_miscoupling", n_samples=20, seed=5))
-    np.testing.assert_allclose(null.mean(("sample", "block_1")), np.sqrt(1 - 1 / ds.k.values), rtol=0.01)
 
 
 def test_by_distance_is_the_mean_over_pairs_equally_far_apart(model):
@@ -224,8 +206,3 @@ def test_products_give_what_formed_jacobians_do(model, boundary):
     np.testing.assert_allclose(products.frobenius_estimate, formed.frobenius_norm, rtol=0.05)
     chances = [cl.null_of(ds, "normalized_miscoupling") for ds in (formed, products)]
     assert float(abs(chances[0].value - chances[1].value).max()) < 1e-3
-
-
-def test_jacobians_are_formed_unless_products_are_asked_for(model):
-    assert "frobenius_norm" in cl.measure_depth(model, [PARIS], ks=(3, 4))
-    assert "frobenius_estimate" in cl.measure_depth(model, [PARIS], ks=(3, 4), formed=False)

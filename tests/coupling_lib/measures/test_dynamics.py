@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import xarray as xr
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
@@ -99,11 +98,9 @@ def test_left_right_cosines_and_growth_are_those_of_lapack(model, ds):
     assert float(ds.growth_singular[0, -1, 0]) == pytest.approx(singular, rel=1e-4)
 
 
-def test_random_bases_lose_the_direction_and_a_prompt_gives_the_same_numbers_alone(model, ds):
+def test_random_bases_lose_the_direction_and_depend_on_the_seed(model, ds):
     assert abs(float(ds.null_cosine.isel(level=-1).mean())) < 0.1
     np.testing.assert_allclose(ds.null_cosine.isel(level=0), 1, rtol=1e-5)
-    alone = cl.measure_dynamics(model, PROMPTS[1:], k=6)
-    xr.testing.assert_allclose(alone.isel(prompt=0), ds.isel(prompt=1), rtol=1e-3, atol=1e-4)
     other = cl.measure_dynamics(model, PROMPTS[1:], k=6, seed=1)
     assert not np.allclose(other.null_cosine[0, 1:], ds.null_cosine[1, 1:])
 

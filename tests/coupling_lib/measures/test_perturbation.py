@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import xarray as xr
 from tiny import save_bert, save_llama, save_vit
 
 import coupling_lib as cl
@@ -101,11 +100,9 @@ def test_noise_has_the_length_that_is_asked_for_whatever_carries_it(ds):
     assert float(start.sel(noise=1.0).mean()) == pytest.approx(0.5**0.5, abs=0.1)
 
 
-def test_dimensions_are_named_and_a_prompt_gives_the_same_numbers_alone(model, ds):
+def test_dimensions_are_named_and_another_seed_gives_other_numbers(model, ds):
     assert dict(ds.cosine.sizes) == {"prompt": 2, "carrier": 3, "noise": 3, "draw": 3, "level": 13}
     assert float(ds.earlier_moved.max()) < 1e-5
-    alone = cl.measure_perturbation(model, PROMPTS[1:], noise=(1e-3, 0.1, 1.0), draws=3)
-    xr.testing.assert_allclose(alone.isel(prompt=0), ds.isel(prompt=1), rtol=1e-3, atol=1e-4)
     other = cl.measure_perturbation(model, PROMPTS[1:], noise=(1e-3, 0.1, 1.0), draws=3, seed=1)
     assert not np.allclose(other.cosine[0], ds.cosine[1])
 
@@ -117,17 +114,3 @@ def test_other_tokens_move_where_attention_looks_both_ways(save, causal, tmp_pat
     found = cl.measure_perturbation(model, cl.inputs_for(model, ["It was"]), noise=(0.5,), draws=1)
     assert (float(found.earlier_moved[0]) < 1e-5) == causal
     assert dict(found.cosine.sizes) == {"prompt": 1, "carrier": 3, "noise": 1, "draw": 1, "level": 4}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(noise=(0.1, 0.0)), r"noise is \[0.1, 0.0\]; it must be relative noise levels above 0"),
-        (dict(noise=()), "noise is "),
-        (dict(draws=0), "draws is 0"),
-        (dict(token=40), "token is 40"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_in_one_line(model, arguments, message):
-    with pytest.raises(ParameterError, match=message):
-        cl.measure_perturbation(model, PROMPTS, **arguments)

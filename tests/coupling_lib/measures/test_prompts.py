@@ -10,7 +10,7 @@ from families import named
 import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt, load_prompts
+from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt
 from coupling_lib.measures.prompts import added_tokens, control_sentence, measure_prompts, prompt_versions, readable
 from coupling_lib.models.load import wrap_model
 
@@ -94,32 +94,6 @@ def test_bare_texts_and_token_ids_are_measured_too_and_are_their_own_names(neox)
 def test_token_ids_need_no_tokenizer(falcon):
     ds = measure_prompts(falcon, [torch.tensor([[5, 9, 2]]), "one two"], ks=(4,))
     assert ds.id.values.tolist() == ["ids [5, 9, 2]", "one two"] and ds.n_tokens.values.tolist() == [3, 2]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (None, "prompts is None; give a list of texts"),
-        ([], "prompts is empty"),
-        ([3], "prompt 1 of 1 is 3"),
-        ([torch.zeros(1, 3)], r"the input has shape \(1, 3\) and dtype torch.float32; input_ids is \(1, n\)"),
-        ({"a": "b"}, "prompts is {'a': 'b'}; give a list of texts"),
-    ],
-)
-def test_what_is_no_prompt_is_refused_in_one_line(neox, given, message):
-    with pytest.raises(ParameterError, match=message):
-        measure_prompts(neox, given, ks=(5,))
-
-
-def test_a_number_in_place_of_several_is_refused_in_one_line(neox):
-    with pytest.raises(ParameterError, match=r"ks is 5; it must be whole numbers from 1 to 96, such as \(10,\)"):
-        measure_prompts(neox, [RIVER], ks=5)
-
-
-def test_embedded_questions_have_counted_steps():
-    questions = [prompt for prompt in load_prompts() if prompt.steps is not None]
-    assert {prompt.dataset for prompt in questions} == {"gsm8k-style"}
-    assert len(questions) >= 20 and len({prompt.steps for prompt in questions}) >= 3
 
 
 def test_a_model_that_reads_images_is_refused_in_one_line():

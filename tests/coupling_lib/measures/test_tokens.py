@@ -7,7 +7,7 @@ import pytest
 import torch
 import xarray as xr
 from families import GQA, Family, named
-from reference import brute_force_jacobian
+from reference import brute_force_jacobian, coupling, miscoupling
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
@@ -53,12 +53,9 @@ def test_every_pair_of_tokens_equals_brute_force_in_float64(name, kind):
         s = np.linalg.svd(J, compute_uv=False)
         np.testing.assert_allclose(ds.singular_values[0, i], s[:K], rtol=1e-5)
         for j, other in enumerate(second):
-            U, _, Vt = np.linalg.svd(other)
-            A = U[:, :K].T @ J @ Vt[:K].T
+            A = coupling(J, other, K)
             np.testing.assert_allclose(np.abs(ds.matrix[i, j]), np.abs(A), atol=1e-4 * scale)
-            off = A - np.diag(np.diag(A))
-            wanted = np.linalg.norm(off) / np.linalg.norm(A)
-            assert float(ds.normalized_miscoupling[0, i, j]) == pytest.approx(wanted, abs=1e-5)
+            assert float(ds.normalized_miscoupling[0, i, j]) == pytest.approx(miscoupling(A), abs=1e-5)
             wanted = np.linalg.norm(A - np.diag(s[:K])) / np.linalg.norm(s[:K])
             assert float(ds.mismatch[0, i, j]) == pytest.approx(wanted, rel=1e-4)
 
@@ -110,26 +107,14 @@ def neox():
     return cl.load_model("nano-neox")
 
 
-def test_prompts_of_different_length_are_filled_up_and_survive_netcdf(neox, tmp_path):
+def test_prompts_of_different_length_are_filled_up(neox):
     ds = cl.measure_tokens(neox, [PARIS, "It was the best"], block=8, other=9, tokens=12)
     assert dict(ds.mismatch.sizes) == {"prompt": 2, "token_1": 12, "token_2": 12}
     assert PARIS.endswith("".join(ds.text.values[0])) and "".join(ds.text.values[1]) == "It was the best"
     short = int((ds.position[1] >= 0).sum())
     assert np.isfinite(ds.mismatch[1, :short, :short]).all() and np.isnan(ds.mismatch[1, short:]).all()
     assert float(ds.residual.max()) < 1e-5
-    ds.to_netcdf(tmp_path / "tokens.nc")
-    with xr.open_dataset(tmp_path / "tokens.nc") as back:
-        xr.testing.assert_allclose(back, ds)
-        assert (back.attrs["kind"], back.attrs["block"], back.attrs["other"]) == ("self", 8, 9)
-
-
-def test_many_prompts_give_what_each_gives_alone(neox):
-    texts = [PARIS, "It was the best of times"]
-    together = cl.measure_tokens(neox, texts, block=5, kind="output", tokens=4)
-    apart = [cl.measure_tokens(neox, text, block=5, kind="output", tokens=4) for text in texts]
-    for number, alone in enumerate(apart):
-        np.testing.assert_allclose(together.mismatch[number], alone.mismatch[0], rtol=1e-5)
-    np.testing.assert_array_equal(together.matrix, apart[0].matrix)
+    assert (ds.attrs["kind"], ds.attrs["block"], ds.attrs["other"]) == ("self", 8, 9)
 
 
 def test_a_token_is_perfectly_coupled_with_itself_within_one_block(neox):

@@ -82,40 +82,10 @@ def test_a_list_of_operators_is_applied_once_each(jacobians):
     assert calls == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("normalized", [False, True])
-def test_miscoupling_of_a_jacobian_with_itself_is_zero(jacobians, normalized):
-    for J in jacobians:
-        assert miscoupling(coupling_matrix(J, torch.linalg.svd(J), k=8), normalized=normalized) < 1e-13
-
-
 def test_miscoupling_counts_the_off_diagonal_entries_alone():
     A = torch.tensor([[2.0, 3.0], [-4.0, 20.0]], dtype=torch.float64)
     assert miscoupling(A).item() == pytest.approx(5.0, abs=1e-14)
     assert miscoupling(A, normalized=True).item() == pytest.approx(5 / (4 + 9 + 16 + 400) ** 0.5, abs=1e-14)
-
-
-def test_normalized_miscoupling_does_not_change_with_the_scale_of_the_jacobian(jacobians):
-    svd2 = torch.linalg.svd(jacobians[1])
-    one = miscoupling(coupling_matrix(jacobians[0], svd2, k=8), normalized=True)
-    scaled = miscoupling(coupling_matrix(-1e3 * jacobians[0], svd2, k=8), normalized=True)
-    torch.testing.assert_close(scaled, one, **TIGHT)
-
-
-@pytest.mark.parametrize(
-    "measure",
-    [
-        lambda A, s: miscoupling(A),
-        lambda A, s: miscoupling(A, normalized=True),
-        mismatch,
-        lambda A, s: mismatch(A, s, absolute=True, norm="trace"),
-    ],
-)
-def test_joint_signs_of_singular_vectors_change_nothing(jacobians, measure):
-    svd1, svd2 = torch.linalg.svd(jacobians[0]), torch.linalg.svd(jacobians[1])
-    signs = torch.tensor([1.0, -1.0] * 12, dtype=torch.float64)
-    flipped = SimpleNamespace(U=svd2.U * signs, S=svd2.S, Vh=signs[:, None] * svd2.Vh)
-    plain = measure(coupling_matrix(jacobians[0], svd2, k=9), svd1.S[:9])
-    torch.testing.assert_close(measure(coupling_matrix(jacobians[0], flipped, k=9), svd1.S[:9]), plain, **TIGHT)
 
 
 def test_mismatch_divides_by_the_norm_it_names():
@@ -126,13 +96,6 @@ def test_mismatch_divides_by_the_norm_it_names():
     assert mismatch(A, s1, norm=1).item() == pytest.approx(35 / 7)
     assert mismatch(A, s1, norm=3).item() == pytest.approx(35 / 91 ** (1 / 3))
     assert mismatch(A, s1, norm=float("inf")).item() == pytest.approx(35 / 4)
-
-
-def test_absolute_mismatch_forgives_a_sign_that_the_signed_one_counts():
-    s1 = torch.tensor([3.0, 4.0])
-    A = torch.diag(-s1)
-    assert mismatch(A, s1, absolute=True).item() == 0
-    assert mismatch(A, s1).item() == pytest.approx(2)
 
 
 def test_batches_of_matrices_are_measured_one_by_one(jacobians):

@@ -77,12 +77,6 @@ def test_flat_spectra_follow_the_rule_of_thumb(d, k):
     assert closed_form_null("normalized_miscoupling", S, d, k).item() == pytest.approx(math.sqrt(1 - 1 / k))
 
 
-def test_the_signed_mismatch_has_no_absolute_value_term():
-    S = torch.ones(100, dtype=torch.float64)
-    assert closed_form_null("mismatch", S, 100, 25).item() == pytest.approx(math.sqrt(1.25), rel=1e-12)
-    assert closed_form_null("mismatch_trace", S, 100, 25).item() == pytest.approx(math.sqrt(1.25) / 5, rel=1e-12)
-
-
 def test_closed_forms_are_batched_over_spectra():
     S = torch.stack(list(SPECTRA.values()))
     for name in VARIANTS:

@@ -1,60 +1,24 @@
 import numpy as np
 import pytest
+import scipy.stats
+import torch
+from sklearn.linear_model import LinearRegression
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.metrics.nulls import closed_form_null
 from coupling_lib.metrics.statistics import (
-    bootstrap_interval,
+    beyond_width,
+    correlation,
+    correlation_over,
+    fit_with_interval,
     linear_fit,
     partial_correlation,
+    partial_over,
     pearson,
+    squared,
     turning_point,
+    width_curve,
 )
-
-
-def test_bootstrap_interval_of_a_normal_sample_agrees_with_the_t_interval():
-    values = np.random.default_rng(0).normal(5, 2, size=400)
-    interval = bootstrap_interval(values, n_resamples=4000)
-    half = 1.966 * values.std(ddof=1) / 20
-    assert interval.mean == pytest.approx(values.mean())
-    assert interval.low == pytest.approx(values.mean() - half, abs=0.03)
-    assert interval.high == pytest.approx(values.mean() + half, abs=0.03)
-
-
-def test_bootstrap_interval_equals_resampling_written_out():
-    values = np.random.default_rng(1).exponential(size=30)
-    draws = np.random.default_rng(0).integers(0, 30, size=(2000, 30))
-    low, high = np.percentile(values[draws].mean(axis=1), [5, 95])
-    interval = bootstrap_interval(values, level=0.9)
-    assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.02)
-
-
-def test_the_same_seed_gives_the_same_interval_and_a_higher_level_a_wider_one():
-    values = np.random.default_rng(2).normal(size=(20, 3, 4))
-    one, same, wide = (bootstrap_interval(values, level=level) for level in (0.8, 0.8, 0.99))
-    assert np.array_equal(one.low, same.low) and np.array_equal(one.high, same.high)
-    assert one.mean.shape == one.low.shape == (3, 4)
-    assert (wide.low < one.low).all() and (wide.high > one.high).all()
-
-
-def test_any_axis_may_be_resampled():
-    values = np.random.default_rng(3).normal(size=(5, 40))
-    interval = bootstrap_interval(values, axis=1)
-    np.testing.assert_allclose(interval.mean, values.mean(axis=1))
-    assert ((interval.low < interval.mean) & (interval.mean < interval.high)).all()
-
-
-def test_values_that_all_agree_have_an_interval_of_one_point():
-    interval = bootstrap_interval(np.full((6, 2), 0.25))
-    assert interval.low.tolist() == interval.mean.tolist() == interval.high.tolist() == [0.25, 0.25]
-
-
-def test_one_value_or_nan_or_an_odd_level_gives_no_interval():
-    with pytest.raises(ParameterError, match="at least two"):
-        bootstrap_interval([3.0])
-    with pytest.raises(ParameterError, match="between 0 and 1"):
-        bootstrap_interval([1.0, 2.0], level=95)
-    with pytest.raises(UntrustworthyResultError, match="1 NaN or infinite of 2"):
-        bootstrap_interval([1.0, float("nan")])
 
 
 def test_linear_fit_equals_the_normal_equations():
@@ -62,16 +26,9 @@ def test_linear_fit_equals_the_normal_equations():
     x, y = rng.normal(size=25), rng.normal(size=25)
     slope, intercept = np.polyfit(x, y, 1)
     residual = y - slope * x - intercept
-    fit = linear_fit(x, y)
-    assert (fit.slope, fit.intercept) == pytest.approx((slope, intercept))
-    assert fit.r_squared == pytest.approx(1 - residual.var() / y.var())
-    assert 0 < fit.p_value < 1
-
-
-def test_linear_fit_finds_a_planted_line_significant():
-    x = np.arange(20.0)
-    fit = linear_fit(x, 3 * x - 7 + np.random.default_rng(5).normal(size=20))
-    assert fit.slope == pytest.approx(3, abs=0.15) and fit.p_value < 1e-10
+    fit, wanted = fit_with_interval(x, y), scipy.stats.linregress(x, y)
+    assert (fit.slope, fit.intercept, fit.p_value, fit.n) == pytest.approx((slope, intercept, wanted.pvalue, 25))
+    assert fit.r_squared == pytest.approx(1 - residual.var() / y.var()) and fit.low < fit.r_squared < fit.high
 
 
 def test_linear_fit_refuses_what_is_no_line():
@@ -129,3 +86,158 @@ def test_correlation_is_that_of_numpy_and_nan_where_there_is_none(n):
     assert np.isnan(
         [pearson(np.full(n, 0.1), y), pearson(x, np.full(n, 3)), pearson(x, np.append(y[1:], np.nan))]
     ).all()
+
+
+def test_an_exact_line_is_sure():
+    fit = fit_with_interval([0, 1, 2, 3, 4], [5, 3, 1, -1, -3])
+    assert (fit.low, fit.high) == pytest.approx((1.0, 1.0)) and fit.slope == pytest.approx(-2)
+
+
+@pytest.mark.parametrize("n", [8, 32])
+def test_the_interval_covers(n):
+    rng = np.random.default_rng(3)
+    r, covered = 0.6, []
+    for _ in range(300):
+        x = rng.normal(size=n)
+        fit = fit_with_interval(x, r * x + np.sqrt(1 - r**2) * rng.normal(size=n))
+        covered.append(fit.low <= r**2 <= fit.high)
+    assert 0.93 <= np.mean(covered) <= 1.0
+
+
+def test_few_points_without_relation_have_an_interval_from_0():
+    fit = fit_with_interval([0, 1, 2, 3, 4, 5], [1, -1, 0, 0, -1, 1.1])
+    assert fit.low == 0 and fit.high > 0.3
+
+
+def test_values_that_never_vary_have_no_interval():
+    fit = fit_with_interval(np.arange(12.0), np.ones(12))
+    assert fit.slope == 0 and np.isnan([fit.low, fit.high]).all()
+
+
+def test_three_points_have_a_line_and_no_interval():
+    fit = fit_with_interval([0, 1, 2], [0, 1, 1])
+    assert (fit.r_squared, fit.n) == (pytest.approx(0.75), 3) and np.isnan([fit.low, fit.high]).all()
+
+
+@pytest.mark.parametrize("d", [96, 768, 1600, 4096])
+def test_the_curve_is_one_minus_the_inverse_root_of_a_tenth_of_the_width_rounded_down(d):
+    assert width_curve(d) == pytest.approx(1 - 1 / int(0.1 * d) ** 0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("d", [768, 2048, 4096])
+def test_the_curve_is_close_to_the_released_trace_without_coupling_for_a_flat_spectrum(d):
+    null = closed_form_null("released_trace", torch.ones(d, dtype=torch.float64), d, int(0.1 * d)).item()
+    assert width_curve(d) == pytest.approx(1 - null, abs=0.003)
+
+
+def test_what_is_left_beyond_width_is_one_on_the_curve_and_less_with_coupling():
+    d = np.array([500, 1000, 4000])
+    np.testing.assert_allclose(beyond_width(width_curve(d), d), 1)
+    assert (beyond_width(width_curve(d) + 0.01, d) < 1).all()
+
+
+def test_a_width_below_ten_still_has_one_vector():
+    assert width_curve(5) == 0
+
+
+@pytest.fixture
+def sample():
+    """Steps and lengths as integers with ties, and a coupling that depends on both."""
+    rng = np.random.default_rng(3)
+    steps = rng.integers(2, 7, 40)
+    length = 10 * steps + rng.integers(0, 30, 40)
+    return steps, length, 0.02 * steps - 0.001 * length + 0.02 * rng.standard_normal(40)
+
+
+def test_coefficient_is_scipys_and_its_interval_that_of_a_loop_on_fishers_scale(sample):
+    steps, _, coupling = sample
+    found = correlation(steps, coupling)
+    z = np.arctanh(scipy.stats.spearmanr(steps, coupling).statistic)
+    kept = [np.arange(40) != row for row in range(40)]
+    left = np.arctanh([scipy.stats.spearmanr(steps[rows], coupling[rows]).statistic for rows in kept])
+    error = max(np.sqrt(39 / 40 * np.sum((left - z) ** 2)), 1 / np.sqrt(39))
+    assert (np.arctanh(found.value), found.error, found.n) == pytest.approx((z, error, 40))
+    half = scipy.stats.t.ppf(0.975, found.freedom) * error
+    assert (found.low, found.high) == pytest.approx((np.tanh(z - half), np.tanh(z + half)))
+
+
+def test_partial_correlation_is_that_of_the_residuals(sample):
+    variables = [scipy.stats.rankdata(v) for v in sample]
+    given = variables[1][:, None]
+    left = [v - LinearRegression().fit(given, v).predict(given) for v in (variables[0], variables[2])]
+    found = correlation(sample[0], sample[2], given=sample[1])
+    assert found.value == pytest.approx(scipy.stats.pearsonr(*left).statistic, abs=1e-12)
+    assert found.low < found.value < found.high
+    assert abs(found.value - correlation(sample[0], sample[2]).value) > 1e-3
+
+
+def test_partial_correlation_over_families_is_that_of_the_residuals_without_each(sample):
+    x, z, y = (np.asarray(values, dtype=float) for values in sample)
+    families = np.arange(40) % 7
+    found = partial_over(x, y, z, families)
+
+    def r(rows):
+        a, b = (v[rows] - np.polyval(np.polyfit(z[rows], v[rows], 1), z[rows]) for v in (x, y))
+        return np.arctanh(np.corrcoef(a, b)[0, 1])
+
+    whole, left = r(np.arange(40)), np.array([r(families != family) for family in range(7)])
+    error = max(np.sqrt(6 / 7 * np.sum((left - whole) ** 2)), 1 / np.sqrt(38))
+    assert (np.arctanh(found.value), found.error, found.n) == pytest.approx((whole, error, 7))
+
+
+@pytest.mark.parametrize("shape", ["normal", "exponential"])
+def test_the_interval_holds_the_truth_as_often_as_it_says_and_the_bootstraps_does_not(shape):
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(300):
+        x, noise = getattr(rng, shape)(size=(2, 10))
+        found = correlation_over(x, 0.7 * x + 0.51**0.5 * noise)
+        held += found.low <= 0.7 <= found.high
+    assert held / 300 > 0.93  # the percentile bootstrap: .88
+
+
+def test_whole_groups_decide_where_their_rows_are_alike():
+    rng = np.random.default_rng(1)
+    groups, wrong = np.repeat(np.arange(8), 8), {"groups": 0, "rows": 0}
+    for _ in range(200):
+        x, y = 0.9 * rng.normal(size=(2, 8))[:, groups] + 0.45 * rng.normal(size=(2, 64))
+        for name, found in (("groups", correlation_over(x, y, groups)), ("rows", correlation_over(x, y))):
+            wrong[name] += not found.low <= 0 <= found.high
+    assert wrong["groups"] / 200 < 0.1 and wrong["rows"] / 200 > 0.4
+
+
+def test_a_group_without_which_nothing_varies_is_all_that_there_is():
+    found = correlation([0, 0, 0, 1], [1.0, 2.0, 3.0, 5.0])
+    assert np.isfinite(found).all() and found.low < 0 < found.value < found.high
+    assert correlation_over([0, 0, 0, 1, 0], [1, 1, 1, 2, 1]).low < 0
+
+
+def test_r_squared_has_the_interval_of_its_correlation_squared():
+    rng = np.random.default_rng(2)
+    x, noise = rng.normal(size=(2, 12))
+    r = correlation_over(x, 2 * x + noise)
+    assert squared(r)[:3] == pytest.approx((r.value**2, r.low**2, r.high**2))
+    turned, none = correlation_over(x, -2 * x + noise), correlation_over(x, noise)
+    assert squared(turned)[:3] == pytest.approx((turned.value**2, turned.high**2, turned.low**2))
+    assert squared(none).low == 0 and squared(none).high == max(none.low**2, none.high**2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(x=[1, 2, 3], y=[1, 2, 3]), "at least 4"),
+        (dict(x=[1, 2, 3, 4], y=[1, 2, 3]), "one length"),
+        (dict(x=[5, 5, 5, 5], y=[1, 2, 3, 4]), "x is constant"),
+        (dict(x=[1, 2, 3, 4], y=[1, np.nan, 3, 4]), "y is constant or not finite"),
+        (dict(x=[1, 2, 3, 4], y=[1, 3, 2, 4], given=[2, 4, 6, 8]), "predicts x or y exactly"),
+    ],
+)
+def test_what_has_no_correlation_is_refused(arguments, message):
+    with pytest.raises(ParameterError, match=message):
+        correlation(**arguments)
+
+
+@pytest.mark.parametrize("over", [correlation_over, lambda x, y: partial_over(x, y, x)])
+def test_a_correlation_over_fewer_than_four_values_is_refused(over):
+    with pytest.raises(ParameterError, match="at least 4"):
+        over([1.0, 2.0, 3.0], [1.0, 2.0, 4.0])

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -6,12 +7,17 @@ import torch
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.trajectory import (
+    FORMULAS,
+    STATES,
     block_windows,
     equidistance,
     expodistance,
     line_shape_score,
     logit_entropy,
     norms,
+    principal_paths,
+    score_all,
+    score_or_nan,
     step_lengths,
     window_width,
 )
@@ -24,17 +30,6 @@ def x():
 
 def path(*points):
     return torch.tensor(points, dtype=torch.float64)
-
-
-def test_a_straight_line_scores_one_whatever_its_spacing():
-    direction = torch.randn(16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    x = torch.tensor([0.0, 0.1, 5.0, 6.0, 100.0]).double()[:, None] * direction + 3
-    assert line_shape_score(x).item() == pytest.approx(1, abs=1e-12)
-
-
-def test_orthogonal_steps_score_the_root_of_their_number():
-    x = torch.cat([torch.zeros(1, 9), torch.eye(9).cumsum(0) * 4]).double()
-    assert line_shape_score(x).item() == pytest.approx(3, abs=1e-12)
 
 
 def test_line_shape_score_equals_the_recursion_of_the_paper(x):
@@ -52,13 +47,6 @@ def test_one_token_alone_scores_what_it_scores_among_others(x):
         torch.testing.assert_close(score(x[:, 2]), score(x)[..., 2], rtol=1e-13, atol=0)
 
 
-def test_a_part_of_a_path_takes_its_own_number_of_steps_as_numerator(x):
-    part = x[4:9]
-    directions = (part[1:] - part[:-1]) / torch.linalg.vector_norm(part[1:] - part[:-1], dim=-1, keepdim=True)
-    expected = 4 / torch.linalg.vector_norm(directions.sum(0), dim=-1)
-    torch.testing.assert_close(line_shape_score(part), expected, rtol=1e-13, atol=0)
-
-
 def test_block_windows_are_every_run_of_neighbouring_blocks_and_score_one_where_straight(x):
     windows = block_windows(x[:, 0], width=5)
     assert windows.shape == (8, 6, 16)
@@ -66,11 +54,6 @@ def test_block_windows_are_every_run_of_neighbouring_blocks_and_score_one_where_
         assert torch.equal(windows[start], x[start : start + 6, 0])
     straight = torch.arange(13.0).double()[:, None] ** 2 * torch.ones(3).double()
     assert [line_shape_score(part).item() for part in block_windows(straight, 11)] == pytest.approx([1, 1])
-
-
-def test_a_window_of_all_blocks_scores_what_the_whole_path_scores(x):
-    (whole,) = block_windows(x[:, 3], width=12)
-    torch.testing.assert_close(line_shape_score(whole), line_shape_score(x)[3], rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("width", [0, 13])
@@ -93,75 +76,37 @@ def test_a_window_that_is_even_too_short_or_too_long_is_refused(wanted):
         window_width(12, wanted)
 
 
-def test_sample_variance_is_larger_by_n_over_n_minus_one(x):
-    torch.testing.assert_close(expodistance(x, correction=1), expodistance(x) * 12 / 11, rtol=1e-12, atol=0)
-    torch.testing.assert_close(equidistance(x, correction=1) ** 2, equidistance(x) ** 2 * 12 / 11, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("score", [expodistance, equidistance])
-def test_a_single_step_has_no_sample_variance(score):
-    with pytest.raises(UntrustworthyResultError, match="a path of 1 step has no sample variance"):
-        score(path([1.0], [3.0]), correction=1)
-    assert score(path([1.0], [3.0])).item() == 0
-
-
-def test_exponential_growth_has_no_expodistance_and_linear_growth_has_some():
-    depth = torch.arange(1.0, 9.0, dtype=torch.float64)[:, None]
-    assert expodistance((0.3 * depth).exp()).item() == pytest.approx(0, abs=1e-13)
-    alpha = np.log(np.arange(2, 9) / np.arange(1, 8))
-    population_variance = ((alpha - alpha.mean()) ** 2).sum() / 7
-    assert expodistance(depth).item() == pytest.approx(population_variance / alpha.mean() ** 2, rel=1e-12)
-
-
-def test_expodistance_sees_norms_and_not_directions(x):
-    rotation = torch.linalg.qr(torch.randn(16, 16, generator=torch.Generator().manual_seed(2)).double()).Q
-    torch.testing.assert_close(expodistance(100 * x @ rotation), expodistance(x), rtol=1e-8, atol=0)
-
-
-def test_equidistance_is_the_coefficient_of_variation_of_the_steps(x):
-    lengths = np.linalg.norm(np.diff(x.numpy(), axis=0), axis=-1)
-    np.testing.assert_allclose(equidistance(x), lengths.std(axis=0) / lengths.mean(axis=0), rtol=1e-12)
-    assert equidistance(path([0.0, 0.0], [3.0, 4.0], [3.0, 9.0])).item() == 0
-
-
 def test_norms_and_step_lengths_are_euclidean():
     x = path([3.0, 4.0], [0.0, 0.0], [5.0, 12.0])
     assert norms(x).tolist() == [5, 0, 13]
     assert step_lengths(x).tolist() == [5, 13]
 
 
-def test_a_step_of_length_zero_has_no_direction():
-    with pytest.raises(UntrustworthyResultError, match="step 2 of a trajectory has length 0"):
-        line_shape_score(path([0.0], [1.0], [1.0], [2.0]))
+@pytest.mark.parametrize(
+    ("score", "states", "message"),
+    [
+        (line_shape_score, [[0.0], [1.0], [1.0], [2.0]], "step 2 of a trajectory has length 0"),
+        (line_shape_score, [[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(0.75)], [0.0, 0.0]], "cancel"),
+        (equidistance, [[1.0, 1.0]] * 4, "mean step length is 0"),
+        (expodistance, [[1.0, 1.0]] * 4, "ends where it began"),
+        (expodistance, [[0.1], [0.7], [0.3], [-0.1]], "ends where it began"),
+        (expodistance, [[0.0], [1.0], [2.0]], "all zero"),
+        (partial(expodistance, correction=1), [[1.0], [3.0]], "a path of 1 step has no sample variance"),
+        (partial(equidistance, correction=1), [[1.0], [3.0]], "a path of 1 step has no sample variance"),
+    ],
+)
+def test_a_path_without_a_score_is_refused_with_the_reason(score, states, message):
+    with pytest.raises(UntrustworthyResultError, match=message):
+        score(path(*states))
 
 
-def test_a_path_that_returns_to_its_start_has_no_line_shape_score():
-    triangle = path([0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(0.75)], [0.0, 0.0])
-    with pytest.raises(UntrustworthyResultError, match="cancel"):
-        line_shape_score(triangle)
-
-
-def test_a_trajectory_that_stands_still_is_refused():
-    still = torch.ones(4, 3)
-    with pytest.raises(UntrustworthyResultError, match="mean step length is 0"):
-        equidistance(still)
-    with pytest.raises(UntrustworthyResultError, match="ends where it began"):
-        expodistance(still)
-
-
-def test_a_norm_that_returns_to_its_start_has_no_expodistance():
-    with pytest.raises(UntrustworthyResultError, match="ends where it began"):
-        expodistance(path([0.1], [0.7], [0.3], [-0.1]))
-
-
-def test_a_zero_state_has_no_logarithm_of_growth():
-    with pytest.raises(UntrustworthyResultError, match="all zero"):
-        expodistance(path([0.0], [1.0], [2.0]))
+def test_a_single_step_has_a_population_variance_of_nothing():
+    assert expodistance(path([1.0], [3.0])).item() == equidistance(path([1.0], [3.0])).item() == 0
 
 
 def test_nan_states_are_refused(x):
     x[3, 1, 4] = float("nan")
-    for score in (line_shape_score, expodistance, equidistance, norms, step_lengths):
+    for score in (line_shape_score, expodistance, equidistance, norms, step_lengths, principal_paths):
         with pytest.raises(UntrustworthyResultError, match="NaN"):
             score(x)
 
@@ -183,3 +128,92 @@ def test_half_precision_states_are_scored_in_float32():
     x = torch.tensor([[100.0], [300.0], [900.0]], dtype=torch.float16).expand(3, 64)  # squares overflow in float16
     assert norms(x).dtype == torch.float32
     assert norms(x).tolist() == [800, 2400, 7200]
+
+
+@pytest.fixture
+def alone(x):
+    return x[:8, 0].clone()
+
+
+def by_hand(states: np.ndarray) -> list[float]:
+    steps = np.diff(states, axis=0)
+    lengths = np.sqrt((steps**2).sum(1))
+    alpha = np.diff(np.log(np.sqrt((states**2).sum(1))))
+    n = len(steps)
+    variance, spread = ((alpha - alpha.mean()) ** 2).sum(), ((lengths - lengths.mean()) ** 2).sum()
+    return [
+        n / np.sqrt(((steps / lengths[:, None]).sum(0) ** 2).sum()),
+        variance / n / alpha.mean() ** 2,
+        variance / (n - 1) / alpha.mean() ** 2,
+        math.sqrt(variance / n) / abs(alpha.mean()),
+        math.sqrt(spread / n) / lengths.mean(),
+        math.sqrt(spread / (n - 1)) / lengths.mean(),
+        spread / n / lengths.mean() ** 2,
+    ]
+
+
+def test_every_score_is_its_formula_on_its_states(alone):
+    normed = alone[-1] / alone[-1].norm()
+    found = score_all(alone, normed)
+    assert found.shape == (len(STATES), len(FORMULAS))
+    a, end = alone.numpy(), normed.numpy()[None]
+    paths = {
+        "default": a,
+        "without embedding": a[1:],
+        "normed end": np.concatenate([a[:-1], end]),
+        "both": np.concatenate([a[1:-1], end]),
+    }
+    assert list(paths) == list(STATES)
+    np.testing.assert_allclose(found.numpy(), [by_hand(path) for path in paths.values()], rtol=1e-10)
+
+
+def test_scores_that_need_an_unknown_norm_are_missing_and_only_those(alone):
+    missing = score_all(alone, None).isnan().all(dim=1)
+    assert dict(zip(STATES, missing.tolist(), strict=True)) == {
+        "default": False, "without embedding": False, "normed end": True, "both": True,
+    }  # fmt: skip
+    assert score_all(alone, None)[:2].isfinite().all()
+
+
+def test_a_score_that_does_not_exist_is_nan_and_a_state_that_is_nan_is_refused(alone):
+    assert math.isnan(score_or_nan(expodistance, torch.tensor([[0.1], [0.7], [-0.1]])))
+    assert math.isnan(score_or_nan(line_shape_score, torch.ones(3, 2)))
+    assert math.isnan(score_or_nan(line_shape_score, torch.ones(1, 2)))
+    assert score_or_nan(line_shape_score, alone) == pytest.approx(float(line_shape_score(alone)))
+    alone[2, 3] = math.nan
+    with pytest.raises(UntrustworthyResultError, match="NaN"):
+        score_or_nan(expodistance, alone)
+
+
+def test_a_model_of_two_blocks_has_scores_without_embedding_but_no_sample_variance_of_one_step(alone):
+    found = score_all(alone[:3], None)[list(STATES).index("without embedding")]
+    missing = [name for name, value in zip(FORMULAS, found.tolist(), strict=True) if math.isnan(value)]
+    assert missing == ["expodistance_sample", "equidistance_sample"]
+
+
+def test_coordinates_are_projections_on_the_eigenvectors_of_the_last_states_covariance(x):
+    found = principal_paths(x, 3)
+    last = x[-1].numpy()
+    centred = last - last.mean(0)
+    values, vectors = np.linalg.eigh(centred.T @ centred)
+    axes = vectors[:, ::-1][:, :3]
+    expected = (x.numpy() - last.mean(0)) @ axes
+    np.testing.assert_allclose(np.abs(found.coordinates.numpy()), np.abs(expected), atol=1e-10)
+    np.testing.assert_allclose(found.share.numpy(), values[::-1][:3] / values.sum(), rtol=1e-10)
+
+
+def test_components_depend_on_the_last_states_alone(x):
+    changed = x.clone()
+    changed[1:4] *= 7
+    torch.testing.assert_close(principal_paths(changed).coordinates[[0, -1]], principal_paths(x).coordinates[[0, -1]])
+
+
+def test_the_last_token_ends_on_the_positive_side_whatever_the_sign_of_the_states(x):
+    for states in (x, -x):
+        assert (principal_paths(states, 4).coordinates[-1, -1] > 0).all()
+
+
+@pytest.mark.parametrize("shape", [(5, 2, 12), (5, 9, 1), (9, 12)])
+def test_too_few_tokens_or_dimensions_are_refused(shape):
+    with pytest.raises(ParameterError, match="2 principal components need"):
+        principal_paths(torch.ones(shape))

@@ -5,37 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 
-import numpy as np
 import pytest
 import xarray as xr
+from counted import Counted
 
 import coupling_lib as cl
 from coupling_lib import store
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_inputs, prompt_name
-from coupling_lib.provenance import provenance
 from coupling_lib.store import shards
 from coupling_lib.store.sweep import stream
 
 TEXTS = [f"It was the {word} of times" for word in ("best", "worst", "first", "last", "age", "season", "epoch")]
-
-
-class Counted:
-    """A measure that writes down what it was called with: the value of a text is its number in a list."""
-
-    __name__ = "measure_counted"
-
-    def __init__(self, values=()) -> None:
-        self.seen: list[str] = []
-        self.values = dict(values)
-
-    def __call__(self, model, prompts, scale: float = 1.0) -> xr.Dataset:
-        texts = prompt_inputs(prompts)
-        self.seen += map(prompt_name, texts)
-        values = [[scale * self.values.get(prompt_name(x), len(prompt_name(x))), np.nan] for x in texts]
-        ds = xr.Dataset({"value": (("prompt", "part"), values), "shared": ("place", [1, 2])})
-        ds = ds.assign_coords(prompt=[prompt_name(x) for x in texts])
-        return ds.assign_attrs(provenance(model, texts, measure="counted"))
 
 
 def netcdf(ds: xr.Dataset) -> bytes:
@@ -71,20 +51,6 @@ def test_merged_shards_are_the_bytes_of_a_plain_run(model, tmp_path, name, measu
         merged = cl.sweep(measure, model, texts, store=store_of, **settings)
         assert netcdf(merged) == netcdf(whole) and merged.prompt.values.tolist() == texts
         assert files_of(store_of) == before and len(before) == 22
-
-
-def test_a_sweep_that_goes_on_gives_the_bytes_of_an_undisturbed_run(tmp_path):
-    neox, texts = cl.load_model("nano-neox"), [prompt.text for prompt in cl.load_prompts(n=20)]
-
-    def swept() -> bytes:
-        return netcdf(cl.sweep(cl.measure_depth, neox, texts, ks=(2,), store=tmp_path))
-
-    whole, kept = swept(), store.listing(root=tmp_path).set_index("prompt").path
-    for number in (0, 3, 4, 15, 17):
-        os.remove(kept[texts[number]])
-    left = files_of(tmp_path)
-    assert len(left) == 15 and swept() == whole
-    assert files_of(tmp_path).items() >= left.items()
 
 
 def test_a_shard_measures_its_own_prompts_and_each_prompt_belongs_to_one(model, tmp_path):

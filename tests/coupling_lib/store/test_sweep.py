@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import signal
 import subprocess
 import sys
-import textwrap
-import time
 import warnings
 
 import pytest
@@ -17,33 +12,17 @@ import tiny
 import torch
 import transformers
 import xarray as xr
+from counted import Counted
 
 import coupling_lib as cl
 from coupling_lib import store
 from coupling_lib.blocks import placing
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.inputs.prompts import Prompt
-from coupling_lib.provenance import provenance
 from coupling_lib.store.sweep import stream
 
 TEXTS = ["It was the best of times", "it was the worst of times, it was", "What is the capital of France?"]
-
-
-class Counted:
-    """A measure that writes down what it was called with."""
-
-    __name__ = "measure_counted"
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def __call__(self, model, prompts, scale: float = 1.0) -> xr.Dataset:
-        given = prompt_inputs(prompts)
-        self.seen += map(prompt_name, given)
-        values = xr.DataArray([scale * len(prompt_name(x)) for x in given], dims="prompt")
-        ds = xr.Dataset({"length": values, "shared": ("place", [1, 2])}, {"prompt": [prompt_name(x) for x in given]})
-        return ds.assign_attrs(provenance(model, given, measure="counted"))
 
 
 def assert_same(swept: xr.Dataset, direct: xr.Dataset, values=xr.testing.assert_equal, **tolerances: float) -> None:
@@ -102,9 +81,9 @@ def test_what_no_prompt_changes_is_kept_with_the_first_and_found_for_any_other_f
     ds = cl.sweep(counted, model, TEXTS[1:], store=tmp_path)
     assert ds.shared.values.tolist() == [1, 2] and counted.seen == [*TEXTS, TEXTS[1]]
     assert [sorted(part.data_vars) for part in stream(counted, model, TEXTS, store=tmp_path)] == [
-        ["length", "shared"],
-        ["length"],
-        ["length"],
+        ["gap", "length", "shared"],
+        ["gap", "length"],
+        ["gap", "length"],
     ]
     assert len(counted.seen) == 4
 
@@ -177,22 +156,11 @@ def test_what_ships_with_the_project_is_read_unless_another_store_is_named(model
     assert measure.seen == [*TEXTS, TEXTS[0]]
 
 
-def test_where_nothing_can_be_written_one_warning_is_given_and_nothing_is_lost(model, tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
+def test_where_nothing_can_be_written_one_warning_is_given_and_nothing_is_lost(model, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    for root, reason in (
-        (tmp_path / "file" / "below", "File exists|Not a directory"),
-        (tmp_path, "No space left on device"),
-    ):
-        if root == tmp_path:
-            monkeypatch.setattr(os, "fsync", full)
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            assert_same(cl.sweep(Counted(), model, TEXTS, store=root), Counted()(model, TEXTS))
-        assert [warning.category for warning in told] == [store.StoreWarning]
-        assert re.search(f"not kept in .*({reason}); measuring goes on", str(told[0].message))
+    with pytest.warns(store.StoreWarning, match="File exists|Not a directory.*; measuring goes on") as told:
+        assert_same(cl.sweep(Counted(), model, TEXTS, store=tmp_path / "file" / "below"), Counted()(model, TEXTS))
+    assert len(told) == 1
 
 
 def test_a_setting_or_a_result_that_cannot_be_kept_is_measured_all_the_same(model, tmp_path):
@@ -215,80 +183,32 @@ def test_an_argument_that_the_measure_does_not_take_is_refused_as_by_the_measure
 
 
 PROGRAM = """
-    import sys, time
-    import coupling_lib as cl
-    from coupling_lib.measures.common import measurement
-    from coupling_lib.measures.trajectories import measure_trajectories
+import sys, time
+import coupling_lib as cl
 
-    @measurement(version=1)
-    def measure_slowly(model, prompts):
-        with open(sys.argv[3], "a") as log:
-            print(prompts[0], file=log)
-        time.sleep(float(sys.argv[4]))
-        return measure_trajectories(model, prompts)
+def measure_slowly(model, prompts):
+    time.sleep(0.02)
+    return cl.measure_trajectories(model, prompts)
 
-    model = cl.load_model(sys.argv[1])
-    print("ready", flush=True)
-    ds = cl.sweep(measure_slowly, model, [f"prompt {i}" for i in range(8)], store=sys.argv[2])
-    print(ds.line_shape_score.values.tolist())
+measure_slowly.version = 1
+ds = cl.sweep(measure_slowly, cl.load_model(sys.argv[1]), [f"prompt {i}" for i in range(8)], store=sys.argv[2])
+print(ds.line_shape_score.values.tolist())
 """
 
 
-def started(tmp_path, folder, name: str, pause: float) -> subprocess.Popen:
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
-    arguments = [sys.executable, program, folder, tmp_path / "results", tmp_path / name, str(pause)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
-def finished(process: subprocess.Popen) -> list[float]:
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == 0 and err == "", err  # nor a progress bar in a log
-    return json.loads(out.splitlines()[-1])
-
-
-def test_a_run_that_is_killed_repeats_nothing_that_was_finished(folder, model, tmp_path):
-    process = started(tmp_path, folder, "first", pause=0.2)
-    while len(store.listing(root=tmp_path / "results")) < 3:
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    done = set(store.listing(root=tmp_path / "results").prompt)
-    assert 3 <= len(done) < 8
-    before = {path: os.stat(path).st_mtime_ns for path in store.listing(root=tmp_path / "results").path}
-    scores = finished(started(tmp_path, folder, "second", pause=0))
-    prompts = [f"prompt {i}" for i in range(8)]
-    assert (tmp_path / "second").read_text().split("\n")[:-1] == [p for p in prompts if p not in done]
-    assert {path: os.stat(path).st_mtime_ns for path in before} == before
-    assert scores == cl.measure_trajectories(model, prompts).line_shape_score.values.tolist()
-
-
-def test_a_run_that_is_interrupted_loses_no_more_than_the_prompt_in_hand(model, tmp_path):
-    counted = Counted()
-
-    def measure_until_stopped(model, prompts) -> xr.Dataset:
-        if len(counted.seen) == 2:
-            counted.seen.append("stopped")
-            raise KeyboardInterrupt
-        return counted(model, prompts)
-
-    with pytest.raises(KeyboardInterrupt):
-        cl.sweep(measure_until_stopped, model, TEXTS, store=tmp_path)
-    assert set(store.listing(root=tmp_path).prompt) == set(TEXTS[:2])
-    cl.sweep(measure_until_stopped, model, TEXTS, store=tmp_path)
-    assert counted.seen == [*TEXTS[:2], "stopped", TEXTS[2]]
-
-
-def test_two_processes_measure_the_same_at_once_without_harm(folder, tmp_path):
-    both = [started(tmp_path, folder, name, pause=0.02) for name in ("one", "two")]
-    first, second = map(finished, both)
-    assert first == second and len(store.listing(root=tmp_path / "results")) == 8
+def test_two_processes_measure_the_same_at_once_without_harm(folder, model, tmp_path):
+    command, environment = [sys.executable, "-c", PROGRAM, folder, tmp_path], os.environ | {"OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]
+    told = [process.communicate(timeout=600) for process in both]
+    scores = cl.measure_trajectories(model, [f"prompt {i}" for i in range(8)]).line_shape_score.values.tolist()
+    # On a slow machine a line of progress comes before; a bar never stands in a log.
+    assert [(out.splitlines()[-1], err) for out, err in told] == [(str(scores), "")] * 2
     with warnings.catch_warnings(action="error"):
-        joined = store.join(root=tmp_path / "results")  # in the order in which the last writer came by
-    assert joined.sortby("prompt").line_shape_score.values.tolist() == first
-    assert not [p for p in (tmp_path / "results").rglob("*") if p.suffix in (".partial", ".damaged")]
+        joined = store.join(root=tmp_path)  # in the order in which the last writer came by
+    assert joined.sortby("prompt").line_shape_score.values.tolist() == scores
+    assert len(store.listing(root=tmp_path)) == 8
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".partial", ".damaged")]
 
 
 def test_a_prompt_that_is_refused_costs_none_of_those_before_it(model, tmp_path):

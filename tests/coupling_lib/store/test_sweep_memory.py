@@ -7,10 +7,8 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
 import tiny
 
-import coupling_lib as cl
 from coupling_lib.paths import ROOT
 
 # What two hundred long prompts leave behind on the way is several times as much.
@@ -67,11 +65,3 @@ def test_memory_does_not_grow_with_the_number_of_prompts(tmp_path):
     assert run.returncode == 0, run.stderr
     # On a slow machine lines of progress come before.
     assert run.stdout.splitlines()[-1].startswith("kept ")
-
-
-def test_the_longest_prompt_is_a_parameter(tmp_path):
-    tiny.save_llama(tmp_path)
-    model = cl.load_model(tmp_path)
-    with pytest.warns(UserWarning, match="1 of 2 prompts are longer than 4 tokens"):
-        given = cl.inputs_for(model, ["one", tiny.TEXT[0]], longest=4)
-    assert given[0] == "one" and cl.trace(model, given[1]).n_tokens == 4
