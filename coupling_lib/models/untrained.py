@@ -39,6 +39,7 @@ from coupling_lib.blocks import offload, weight_memory
 from coupling_lib.blocks.placing import Placing
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
+from coupling_lib.memory import give_back
 
 # Reads a model from a folder; further arguments are those of `from_pretrained`.
 Read = Callable[..., PreTrainedModel]
@@ -121,7 +122,9 @@ def _in_parts(hf: PreTrainedModel, seed: int | None, keep: Callable[[Part], None
     def one(name: str, part: Part) -> None:
         if seed is not None:
             _draw(part, _seed_of(seed, name))
+        drawn = sum(weight.nbytes for _, module, _ in part for weight in module.parameters(recurse=False))
         keep(part)
+        give_back(drawn)
 
     with ThreadPoolExecutor(at_once) as pool:
         list(pool.map(one, *zip(*parts.items(), strict=True)))
