@@ -41,18 +41,7 @@ class Readout(NamedTuple):
 
 
 class Lens:
-    """d x^L_t / d x^l_t for l = 0 .. L, shape (L + 1, d, d), formed only when used; `lens` makes it.
-
-        found = lens(trace)
-        found[8]                 # the matrix (d, d) of depth 8: after block 8, as blocks count from 1
-        found @ v                # of every depth with one v, (L + 1, d), in L products and without a matrix (d, d)
-        found.of(u)              # u^T times that of every depth, (L + 1, d): what raises u . x^L
-        found.readout(k=5)       # the k strongest tokens at each depth
-
-    Args:
-        trace: the trace at whose states the blocks are linearised.
-        token: t, from 0.
-    """
+    """d x^L_t / d x^l_t of one token for l = 0 .. L, formed only when used; `lens` makes it and says what it gives."""
 
     def __init__(self, trace: Trace, token: int):
         self.trace, self.token = trace, token
@@ -118,20 +107,7 @@ class Lens:
         return columns.T
 
     def readout(self, k: int = 5, norm: str = "applied") -> Readout:
-        """Read the strongest tokens of each depth: the state times the lens, through final norm and unembedding.
-
-        Args:
-            k: how many tokens.
-            norm: `"applied"` for the final norm of what the lens gives; `"linearised"` for the norm's own Jacobian at
-                the last state, with which the readout is the derivative of the logits along x^l.
-
-        Returns:
-            `ids`, `logits` and `tokens`, depths from 0 (the embedding) to L (the model's own answer).
-
-        Raises:
-            ParameterError: if `norm` is neither, or k is not from 1 to the size of the vocabulary.
-            UnsupportedModelError: if the model has no unembedding, or its logits come about in another way.
-        """
+        """Read the k strongest tokens of each depth: the state times the lens, through final norm and unembedding."""
         if norm not in ("applied", "linearised"):
             raise ParameterError(f"norm is {norm!r}; it must be 'applied' or 'linearised'")
         head, states, last = self.head, self.states(), self.trace.hidden[-1, self.token]
@@ -194,12 +170,19 @@ def lens(trace: Trace, token: int = -1) -> Lens:
         token: the position t; -1 is the last.
 
     Returns:
-        an operator (L + 1, d, d), outputs before inputs; see `Lens` for its products and readouts. Entries are the
-        model's own units of state by state. The matrix of depth L is the identity.
+        an operator (L + 1, d, d), outputs before inputs, in units of state by state; that of depth L is the identity.
+
+        - `found[8]` is the matrix (d, d) behind block 8, and `found.dense()` those of all depths;
+        - `found @ v`, (L + 1, d): what a change v at each depth comes to, in L products and without a matrix (d, d);
+        - `found.of(u)`, (L + 1, d): the gradient of u . x^L at each depth, in L products;
+        - `found.states()`, (L + 1, d): what the state of each depth comes to;
+        - `found.readout(k, norm)`: `ids`, `logits` and `tokens`, (L + 1, k), that this state makes strongest; with the
+          final norm "applied" to it, or "linearised" at the last state, which gives derivatives of the logits.
 
     Raises:
         ParameterError: if the token does not exist.
-        UnsupportedModelError: if the model is bidirectional, in which paths through other tokens come back.
+        UnsupportedModelError: if the model is bidirectional, in which paths through other tokens come back; and a
+            readout, if its logits are not its unembedding of its final norm.
 
     Example:
         >>> import coupling_lib as cl

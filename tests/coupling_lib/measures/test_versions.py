@@ -25,6 +25,7 @@ import torch
 import xarray as xr
 
 import coupling_lib as cl
+from companion.tables.lenses import measure_readouts
 from coupling_lib import paths, store
 from coupling_lib.measures import nulls
 from coupling_lib.measures.common import measurement
@@ -41,6 +42,7 @@ MEASURED = {
     "tokens": (cl.measure_tokens, "text", {"block": 1, "k": 4, "tokens": 3}),
     "trajectories": (cl.measure_trajectories, "text", {}),
     "spectra": (cl.measure_spectra, "text", {"k": 4, "whole": (1,)}),
+    "readouts": (measure_readouts, "text", {"fitted_on": ("It was the age of wisdom", "What is a whale? A whale is")}),
     "lens": (cl.measure_lens, "text", {"tokens": "all"}),
     "triplets": (measure_triplets, "text", {"k": 4}),
     "dynamics": (cl.measure_dynamics, "text", {"k": 4}),
@@ -150,8 +152,9 @@ def test_every_measure_of_one_model_and_its_prompts_has_a_version():
     arguments = {name: list(inspect.signature(part).parameters)[:2] for name, part in functions.items()}
     # These two hand their prompts on to the measures above.
     ours = {name for name, first in arguments.items() if first == ["model", "prompts"]}
-    assert ours - {"measure_prompts", "measure_network"} == {f"measure_{name}" for name in MEASURED}
-    assert all(isinstance(functions[f"measure_{name}"].version, int) for name in MEASURED)
+    kept = {name for name, (measure, *_) in MEASURED.items() if measure.__module__.startswith("coupling_lib.")}
+    assert ours - {"measure_prompts", "measure_network"} == {f"measure_{name}" for name in kept}
+    assert all(isinstance(measure.version, int) for measure, *_ in MEASURED.values())
 
 
 def test_a_measure_of_several_numbers_of_vectors_calls_them_ks_and_one_of_a_single_number_k():
