@@ -32,7 +32,7 @@ from companion.figures.shown import Shown, figures_in
 CHAPTERS = "book/"
 WIDTH, VIEW_WIDTH, LEAST_TEXT = 720, 540, 10.0
 """Width of a figure in CSS pixels and in the units of its SVG; the least height of its text on a phone, in pixels."""
-LARGE = 30_000
+LARGE = 10_000
 """Characters from which a figure's data stand in a file of their own."""
 # The explorer's page shows a chapter's figure on paper and where no script runs.
 _BORROWERS = ("book/explorer",)
