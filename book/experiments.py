@@ -44,7 +44,7 @@ def _written(experiment: dict[str, Any], rows: pd.DataFrame) -> str:
             f"{plain(experiment['design'][0].upper() + experiment['design'][1:])}.\n",
             f"**{have} of {n} models are measured.** The questions are answered {plain(experiment['judged'])}. "
             f"The score: {plain(experiment['score'])}.\n",
-            table(head, lines, align="lllrl"),
+            table(head, lines, align="llrll"),
             f"What was seen before: {plain(experiment['seen_before'])} The table is `{experiment['table']}`; "
             f"`{experiment['command']}` makes it anew.\n",
         ]
