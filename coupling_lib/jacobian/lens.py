@@ -172,11 +172,11 @@ def lens(trace: Trace, token: int = -1) -> Lens:
     Returns:
         an operator (L + 1, d, d), outputs before inputs, in units of state by state; that of depth L is the identity.
 
-        - `found[8]` is the matrix (d, d) behind block 8, and `found.dense()` those of all depths;
-        - `found @ v`, (L + 1, d): what a change v at each depth comes to, in L products and without a matrix (d, d);
-        - `found.of(u)`, (L + 1, d): the gradient of u . x^L at each depth, in L products;
-        - `found.states()`, (L + 1, d): what the state of each depth comes to;
-        - `found.readout(k, norm)`: `ids`, `logits` and `tokens`, (L + 1, k), that this state makes strongest; with the
+        - `[8]`: the matrix (d, d) behind block 8; `dense()`: those of all depths;
+        - `@ v`, (L + 1, d): what a change v at each depth comes to, in L products and without a matrix (d, d);
+        - `of(u)`, (L + 1, d): the gradient of u . x^L at each depth, in L products;
+        - `states()`, (L + 1, d): what the state of each depth comes to;
+        - `readout(k, norm)`: `ids`, `logits` and `tokens`, (L + 1, k), that this state makes strongest; with the
           final norm "applied" to it, or "linearised" at the last state, which gives derivatives of the logits.
 
     Raises:

@@ -77,7 +77,8 @@ def test_a_pickle_under_the_name_of_safe_weights_is_refused_and_not_run(tmp_path
 # (tests/coupling_lib/inputs/test_labelled_images.py).
 ONE_READER = {
     ("coupling_lib/inputs/labelled_images.py", "import of pickle"),
-    # Lenses of other programs, as tensors alone; what else they hold is refused unopened (store/test_lens_files.py).
+    # Lenses of other programs, as tensors alone; what else they hold is refused unopened
+    # (tests/coupling_lib/store/test_lens_files.py).
     ("coupling_lib/store/lens_files.py", "import of pickle"),
     ("coupling_lib/store/lens_files.py", "torch.load"),
 }
