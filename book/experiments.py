@@ -7,12 +7,10 @@ from typing import Any
 import pandas as pd
 from markdown_table import plain, table
 from power import experiments
-from verdicts import Evidence, correct
+from verdicts import Evidence
 
 from companion.tables import quality
-
-WORDS = {"above": "more coupling, higher score", "below": "more coupling, lower score", "neither": "neither shown"}
-"""What the signs of a question say."""
+from coupling_lib.metrics.inference import Effect
 
 
 def experiments_page() -> str:
@@ -52,33 +50,19 @@ def _written(experiment: dict[str, Any], rows: pd.DataFrame) -> str:
 
 
 def outcomes(experiment: dict[str, Any], measured: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """Judge every question by every reading, corrected together: what came out, and what was to be concluded."""
+    """Judge every question by every reading, at the level that was written down: what came out, and what it says."""
     asked = {question["name"]: question for question in experiment["question"]}
     found = quality.estimates(measured, experiment["readings"])
-    evidence = [
-        Evidence(
-            row.value,
-            row.error,
-            row.n,
-            asked[row.question]["claims"],
-            margin=asked[row.question]["margin"],
-            limit=1.0,
-            fisher=True,
-            freedom=row.freedom,
-        )
-        for row in found.itertuples()
-    ]
-    correct(evidence)
-    sign = [side(one) for one in evidence]
-    told = found.assign(side=sign, p=[one.corrected["differs"] for one in evidence])
+    sides, ps = [], []
+    for row in found.to_dict("records"):
+        question = asked[row["question"]]
+        effect = Effect(*(row[name] for name in Effect._fields))
+        evidence = Evidence.of(effect, question["claims"], margin=question["margin"], limit=1.0, fisher=True)
+        ps.append(evidence.p["differs"])
+        sure, above = ps[-1] < question["level"], evidence.difference > 0
+        sides.append(("above" if above else "below") if sure else "neither")
+    told = found.assign(side=sides, p=ps)
     return {name: _answer(asked[name], part) for name, part in told.groupby("question")}
-
-
-def side(evidence: Evidence) -> str:
-    """Tell on which side of 0 an effect is shown to lie, if on either."""
-    if evidence.corrected["differs"] >= 0.05:
-        return "neither"
-    return "above" if evidence.difference > 0 else "below"
 
 
 def _answer(question: dict[str, Any], part: pd.DataFrame) -> tuple[str, str]:

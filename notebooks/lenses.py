@@ -34,7 +34,7 @@ import coupling_lib as cl
 from companion.figures import lenses
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from companion.tables.lenses import measure_readouts, other_texts
+from companion.tables.lenses import measure_readouts, other_texts, words_of
 from coupling_lib import provenance
 
 p = parameters.check_parameters(
@@ -54,7 +54,7 @@ loaded = cl.load_model(model, precision=precision, memory=memory or None, revisi
 texts = cl.inputs_for(loaded, choices.chosen_prompts(prompts, seed), seed=seed)
 fitted_on = other_texts(texts)
 trained = cl.sweep(measure_readouts, loaded, texts, fitted_on=fitted_on)
-lens = cl.lens(cl.trace(loaded, texts[0]))
+words = words_of(cl.lens(cl.trace(loaded, texts[0])))
 
 # %% [markdown]
 # ## One text, every depth
@@ -64,7 +64,7 @@ lens = cl.lens(cl.trace(loaded, texts[0]))
 # %%
 show(
     lenses.draw_readout,
-    lenses.take_readout(lens),
+    lenses.take_readout(words),
     name="lenses-readout",
     caption="The three strongest tokens at every depth, the model's own answer on top: read from the state as it is "
     "(logit lens), and from the state times the derivative of the last one by it (own lens). Shades: probability.",
@@ -75,7 +75,7 @@ show(
 # memory.
 
 # %%
-del loaded, lens
+del loaded
 loaded = cl.load_model(
     model, precision=precision, memory=memory or None, revision=revision or None, untrained=True, seed=seed
 )

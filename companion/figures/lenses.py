@@ -1,13 +1,11 @@
 """Lenses: what each depth says of the answer, how far from it that is, and what the futures of a token add."""
 
-import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
 from companion.figures import parts, style, take
-from companion.figures.take import Measured, of_networks
-from coupling_lib.jacobian.lens import Lens
+from companion.figures.take import Measured, of_networks, of_one
 from coupling_lib.metrics.summaries import cells, interval, with_ends
 
 _LOOKS = {
@@ -18,7 +16,6 @@ _LOOKS = {
     "affine fit": {},
     "no state": {"dashes": (4, 3), "linewidth": 1.2},
 }
-_SHOWN = ("logit lens", "own lens")
 
 
 @of_networks
@@ -32,7 +29,7 @@ def draw_divergence(divergence: xr.Dataset) -> Figure:
     figure, row = parts.panels(divergence.network.values, 3.9, sharey=True)
     for axes, name in zip(row, divergence.network.values, strict=True):
         for place, lens in enumerate(divergence.lens.values):
-            ink = style.colour(style.NULL) if lens == "no state" else style.family_style(_INKS[place])[0]
+            ink = style.colour(style.NULL) if lens == "no state" else style.dataset_colour(lens, place)
             one = divergence.sel(network=name, lens=lens)
             parts.band(axes, one, "depth", ink, 0.13, label=lens, **_LOOKS[lens])
         parts.block_axis(axes, "depth $l$ (0 is the embedding)")
@@ -40,10 +37,6 @@ def draw_divergence(divergence: xr.Dataset) -> Figure:
     row[0].set_ylabel("KL from the model's answer (nats)")
     parts.legend_under(figure, row[:1], columns=3)
     return figure
-
-
-# Families whose colours are told apart, one for each lens.
-_INKS = ("Llama-3", "Pythia", "Llama-2", "Gemma", "Falcon", "GPT-2")
 
 
 @of_networks
@@ -64,20 +57,10 @@ def draw_futures(apart: xr.DataArray) -> Figure:
     return figure
 
 
-def take_readout(lens: Lens, k: int = 3, every: int = 1) -> xr.Dataset:
-    """Read the strongest tokens of a text's token at every depth, as the state is and through its own lens."""
-    trace, head = lens.trace, lens.head
-    states = {"logit lens": trace.hidden[:, lens.token], "own lens": lens.states()}
-    depths = range(trace.n_blocks, -1, -every)
-    words, shares = [], []
-    for name in _SHOWN:
-        found = head(states[name][list(depths)]).softmax(dim=-1).detach().topk(k)
-        shares.append(found.values.cpu().numpy())
-        words.append([[trace.model.tokenizer.decode([token]) for token in ids] for ids in found.indices.tolist()])
-    dims = ("lens", "depth", "rank")
-    coords = {"lens": list(_SHOWN), "depth": list(depths), "rank": range(1, k + 1)}
-    data = {"token": (dims, np.array(words)), "probability": (dims, np.stack(shares))}
-    return xr.Dataset(data, coords, {"model": trace.model.name})
+@of_one
+def take_readout(words: xr.Dataset) -> xr.Dataset:
+    """Select what every depth says of one text, the last depth first."""
+    return words.isel(depth=slice(None, None, -1))
 
 
 def draw_readout(read: xr.Dataset) -> Figure:
@@ -117,10 +100,7 @@ def numbers_of(measured: Measured) -> dict[str, float | str]:
     for name in both.network.values:
         one = both.sel(network=name).isel(depth=slice(1, -1))
         gain = interval((one.divergence.sel(lens="logit lens") - one.divergence.sel(lens="own lens")).mean("depth"))
-        found |= {f"gain-{name}{end}": float(gain[part]) for part, end in _ENDS.items()}
+        found |= {label: float(gain[part]) for part, label in with_ends(f"gain-{name}").items()}
         found[f"slope-worst-{name}"] = float(abs(both.slope.sel(network=name) - 1).max())
         found[f"futures-{name}"] = float(one.futures_apart.isel(prompt=0).mean())
     return found
-
-
-_ENDS = {"mean": "", "low": "-low", "high": "-high"}

@@ -2,13 +2,13 @@ r"""Lenses compared by what they read at each depth, and the derivative among th
 
 A lens carries the state $x^l$ of depth $l$ into the last depth's coordinates, where the model's final norm and
 unembedding make a distribution $q$ over tokens of it. How far that is from the model's own answer $p$ is
-$\mathrm{KL}(p \Vert q)$. All but the first two are
-fitted on other texts than those that are read.
+$\mathrm{KL}(p \Vert q)$. All but the first two are fitted on other texts than those that are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 import xarray as xr
 from sklearn.linear_model import Ridge
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 import coupling_lib as cl
 from coupling_lib.blocks.call import residual_stream
@@ -79,6 +80,20 @@ def _of_one_prompt(traced: cl.Trace, fits: dict[str, tuple[Tensor, Tensor]]) -> 
     }
 
 
+def words_of(lens: Lens, k: int = 3) -> xr.Dataset:
+    """Read the k strongest tokens of one text at every depth, from the state as it is and through its own lens."""
+    trace, words, shares = lens.trace, [], []
+    states = {"logit lens": trace.hidden[:, lens.token], "own lens": lens.states()}
+    for state in states.values():
+        found = lens.head(state).softmax(dim=-1).detach().topk(k)
+        shares.append(found.values.cpu().numpy())
+        words.append([[trace.model.tokenizer.decode([token]) for token in ids] for ids in found.indices.tolist()])
+    dims = ("lens", "depth", "rank")
+    coords = {"lens": list(states), "depth": range(trace.n_blocks + 1), "rank": range(1, k + 1)}
+    data = {"token": (dims, np.array(words)), "probability": (dims, np.stack(shares))}
+    return xr.Dataset(data, coords, {"model": trace.model.name})
+
+
 def _apart(A: Tensor, B: Tensor) -> Tensor:
     """Give the distance of matrices from others, relative to the length of these."""
     return torch.linalg.matrix_norm(A - B) / torch.linalg.matrix_norm(B)
@@ -118,23 +133,19 @@ def lens_with_futures(traced: cl.Trace, batch: int = 16) -> Tensor:
     # backwards through the whole model, here `batch` of them side by side.
     seen: list[Tensor] = []
 
-    def enter(block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        stream = (args[0] if args else kwargs["hidden_states"]).detach().clone().requires_grad_(True)
-        seen.append(stream)
-        return ((stream, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": stream})
+    def begin(stream: Tensor) -> Tensor:
+        seen.append(stream.detach().clone().requires_grad_(True))
+        return seen[-1]
 
     def leave(block: nn.Module, args: tuple, output: Any) -> None:
         seen.append(residual_stream(output, seen[0].shape))
 
     blocks = traced.model.blocks.modules
-    hooks = [blocks[0].register_forward_pre_hook(enter, with_kwargs=True)]
-    hooks += [block.register_forward_hook(leave) for block in blocks]
-    try:
-        with torch.enable_grad():
-            traced.model.hf(**traced.inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.enable_grad():
+        hooks.enter_context(_begun_with(blocks[0], begin))
+        for block in blocks:
+            hooks.enter_context(block.register_forward_hook(leave))
+        traced.model.hf(**traced.inputs)
     found = torch.zeros(traced.n_blocks + 1, traced.d_model, traced.d_model, dtype=traced.dtype)
     for rows in torch.arange(traced.d_model).split(batch):
         cotangents = torch.zeros(len(rows), *seen[-1].shape, dtype=traced.dtype)
@@ -142,6 +153,17 @@ def lens_with_futures(traced: cl.Trace, batch: int = 16) -> Tensor:
         grads = torch.autograd.grad(seen[-1], seen, cotangents, retain_graph=True, is_grads_batched=True)
         found[:, rows] = torch.stack([grad[:, 0, _FIRST:].mean(dim=1) for grad in grads])
     return found
+
+
+def _begun_with(block: nn.Module, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    """Let a block begin with its stream changed, as long as the hook stands."""
+
+    def enter(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        if args:
+            return (change(args[0]), *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": change(kwargs["hidden_states"])}
+
+    return block.register_forward_pre_hook(enter, with_kwargs=True)
 
 
 @torch.no_grad()
@@ -156,16 +178,13 @@ def intervened_slopes(lens: Lens, seed: int = 0) -> Tensor:
         steps = torch.cat([_STEP * v, -_STEP * v])
         inputs = {name: value.expand(len(steps), *value.shape[1:]) for name, value in traced.inputs.items()}
 
-        def enter(_: nn.Module, args: tuple, kwargs: dict[str, Any], steps: Tensor = steps) -> tuple[tuple, dict]:
-            stream = (args[0] if args else kwargs["hidden_states"]).clone()
+        def stepped(stream: Tensor, steps: Tensor = steps) -> Tensor:
+            stream = stream.clone()
             stream[:, token] += steps.to(stream)
-            return ((stream, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": stream})
+            return stream
 
-        hook = block.register_forward_pre_hook(enter, with_kwargs=True)
-        try:
+        with _begun_with(block, stepped):
             up, down = traced.model.hf(**inputs).logits[:, token].double().chunk(2)
-        finally:
-            hook.remove()
         moved = (up - down) / (2 * _STEP)
         said = torch.func.vmap(lambda u: torch.func.jvp(head, (x[-1],), (u,))[1])(v @ lens[depth].T).double()
         found.append((moved * said).sum() / (said * said).sum())

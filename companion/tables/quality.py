@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from companion.tables.generalization import suite
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.inference import Effect
@@ -23,11 +24,11 @@ EARLY = 29
 
 def quality(file: Path | None = None) -> pd.DataFrame:
     """Read the table of the experiment, a line for each model and step, and refuse one with a line twice."""
-    table = pd.read_csv(file or paths.DATA / "quality.csv", comment="#").copy()  # in one piece
+    table = suite(file or paths.DATA / "quality.csv", untrained=True)
     if (twice := table[table.duplicated(["model", "step"])]).size:
         seen = twice.iloc[0]
         raise ParameterError(f"{seen['model']!r} stands twice at step {seen['step']} in the table; take one line out")
-    return table.assign(score=-table["validation_loss"])
+    return table.assign(score=table["negative_loss"])
 
 
 def finished(table: pd.DataFrame) -> pd.DataFrame:

@@ -11,13 +11,15 @@ $\partial x^L_{t'} / \partial x^l_t$ over all $t' \ge t$ and over prompts: anoth
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from coupling_lib.blocks import precision
 from coupling_lib.errors import ParameterError, UnsupportedModelError, check_whole
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace
@@ -123,21 +125,15 @@ class Lens:
         return Readout(ids, values, tokens)
 
     @cached_property
-    def head(self) -> nn.Module:
+    def head(self) -> Callable[[Tensor], Tensor]:
         """Find what makes logits of a last state, and compare it with the model's own logits."""
         hf, trace = self.trace.model.hf, self.trace
-        unembedding = hf.get_output_embeddings()
-        if unembedding is None:
+        if (unembedding := hf.get_output_embeddings()) is None:
             raise UnsupportedModelError(f"{trace.model.name} has no unembedding; a readout needs a language model")
-        weight, bias = unembedding.weight.to(trace.device, trace.dtype), getattr(unembedding, "bias", None)
-        linear = nn.Linear(trace.d_model, len(weight), bias=bias is not None, device="meta")
-        linear.weight = nn.Parameter(weight, requires_grad=False)
-        if bias is not None:
-            linear.bias = nn.Parameter(bias.to(weight), requires_grad=False)
-        head = nn.Sequential(trace.final_norm, linear)
+        norm, linear = trace.final_norm, precision.dense_copy(unembedding, trace.dtype, trace.device)
         with torch.no_grad():
-            wanted = hf(**trace.inputs).logits[0, self.token].to(weight)
-            found = head(trace.hidden[-1, self.token])
+            found = linear(norm(trace.hidden[-1, self.token]))
+            wanted = hf(**trace.inputs).logits[0, self.token].to(found)
         # Some families scale their logits, and some cap them, which bends the largest and leaves their order.
         scale = float((wanted @ found) / (found @ found))
         order = torch.corrcoef(torch.stack([wanted.argsort().argsort(), found.argsort().argsort()]).double())[0, 1]
@@ -147,8 +143,7 @@ class Lens:
                 f"{float(order):.3f}); use the lens itself, `dense()` or `@`"
             )
         capped = float((scale * found - wanted).norm() / wanted.norm()) > _SAME_LOGITS
-        linear.weight.data = weight if capped else weight * scale
-        return head
+        return lambda state: linear(norm(state)) * (1.0 if capped else scale)
 
     def _vector(self, v: Tensor | np.ndarray) -> Tensor:
         v = real_factor(v, self.trace.d_model)

@@ -44,7 +44,8 @@ def check(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None)
 def _place(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None) -> Path | None:
     """Name the file for a model; None if its weights are not known by anything that lasts."""
     if seed is not None:
-        weights: Any = f"drawn by block from seed {seed}"
+        way = "as its training began" if seed == origin.started_from else "by block"
+        weights: Any = f"drawn {way} from seed {seed}"
     elif origin.hub_id:
         weights = origin.source
     else:

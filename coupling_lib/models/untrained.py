@@ -217,8 +217,11 @@ def _quantise(stored: PreTrainedModel, device: torch.device, part: Part) -> None
     for path, module, _ in part:
         for name, weight in module.named_parameters(recurse=False):
             full, value = f"{path}.{name}".removeprefix("."), weight.detach().to(device)
-            new = convert({full: value}, full_layer_name=full, model=stored)[full] if quantised(stored, full) else value
-            setattr(stored.get_submodule(path), name, new if quantised(stored, full) else nn.Parameter(value, False))
+            if quantised(stored, full):
+                new = convert({full: value}, full_layer_name=full, model=stored)[full]
+            else:
+                new = nn.Parameter(value, requires_grad=False)
+            setattr(stored.get_submodule(path), name, new)
     _give_away(part)
 
 

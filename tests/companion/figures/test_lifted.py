@@ -27,7 +27,7 @@ import coupling_lib as cl
 from companion.figures import depth, emergence, show, take
 from companion.figures.generalization import READING
 from companion.tables import correlations, generalization, regularised, vit_grid
-from companion.tables.lenses import measure_readouts
+from companion.tables.lenses import measure_readouts, words_of
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_curves
 from coupling_lib.measures.prompts import prompt_versions
@@ -92,7 +92,7 @@ ONE: dict[str, Callable[[], Any]] = {
     "precision": lambda: cl.measure_precision("nano-neox", tiny.TEXT, ["bfloat16"], k=4),
     "vision_model.drop_path": lambda: of_image(measure_drop_path, k=4, draws=2)("trained"),
     "schematic": lambda: 1,  # a seed
-    "lenses.readout": lambda: cl.lens(cl.trace(network("trained"), tiny.TEXT[0])),
+    "lenses.readout": lambda: words_of(cl.lens(cl.trace(network("trained"), tiny.TEXT[0]))),
     "nulls.curves": lambda: null_curves(widths=(32, 64), ks=(4,), n_samples=2),
     "vision": vit_grid.read_grid,
     "paper_models": generalization.figure_1a,

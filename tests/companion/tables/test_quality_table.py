@@ -68,8 +68,9 @@ def test_a_model_that_reaches_the_level_at_once_is_taken_there():
 
 
 def test_a_line_that_stands_twice_is_refused(tmp_path):
-    table = made_up(0.0, 0.0)[["model", "step", "validation_loss", "seen_loss", "seed", READING]]
-    pd.concat([table, table.iloc[[7]]]).to_csv(tmp_path / "quality.csv", index=False)
+    table = pd.read_csv(paths.DATA / "quality.csv", comment="#")
+    again = table[(table["model"] == "centre-seed1") & (table["step"] == 29)]
+    pd.concat([table, again]).to_csv(tmp_path / "quality.csv", index=False)
     with pytest.raises(ParameterError, match="'centre-seed1' stands twice at step 29"):
         quality.quality(tmp_path / "quality.csv")
 
