@@ -50,9 +50,9 @@ def test_a_page_opens_without_an_error_draws_its_scheme_sets_its_mathematics_fit
 FAULTY = """<!DOCTYPE html><html data-theme="light">
 <style>article {{ width: 3000px }} .grey {{ background: grey }}</style>
 <article><h1>A</h1><p class="math">x</p><mjx-merror>y</mjx-merror><img src="data:image/png;base64,AAAA">
-<figure class="tbc-figure"><img class="only-light" style="display: none" src="{picture}"><img class="only-dark"
-src="{picture}"></figure><div class="grey"><figure class="tbc-figure"><img class="only-light" style="filter: blur(1px)"
-src="{picture}"><figcaption>B</figcaption></figure></div></article></html>"""
+<img src="missing.png"><figure class="tbc-figure"><img class="only-light" style="display: none" src="{picture}">
+<img class="only-dark" src="{picture}"></figure><div class="grey"><figure class="tbc-figure"><img class="only-light"
+style="filter: blur(1px)" src="{picture}"><figcaption>B</figcaption></figure></div></article></html>"""
 PICTURE = "data:image/svg+xml,<svg xmlns=%27http://www.w3.org/2000/svg%27 width=%279%27 height=%279%27/>"
 
 
@@ -61,7 +61,9 @@ def test_every_fault_of_a_page_is_seen(tab, tmp_path):
     tab.set_viewport_size(PHONE)
     show(tab, tmp_path / "page.html")
     shown = tab.evaluate(SHOWN, "light")
-    assert shown.pop("broken") == ["data:image/png;base64,AAAA"] and shown.pop("width") > 3000
+    missing = (tmp_path / "missing.png").as_uri()
+    assert f"failed: {missing}" in tab.wrong
+    assert shown.pop("broken") == ["data:image/png;base64,AAAA", missing] and shown.pop("width") > 3000
     assert shown.pop("figures") == [
         "its picture is hidden", "the other scheme's picture is shown", "no caption",
         "a ground behind the picture", "a filter over the picture",

@@ -20,6 +20,8 @@ _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 # Chromium reports what it does for itself, apart from the page, unless it is told not to.
 _QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 _LOCAL = ("file:", "data:", "blob:")
+# What the browser says of a picture that was still being read when its page was left.
+_LEFT_BEHIND = "net::ERR_ABORTED"
 
 
 def book_pages() -> list[Path]:
@@ -54,7 +56,7 @@ def watched(browser: Browser) -> Page:
     page.wrong = []
     page.on("console", lambda m: page.wrong.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: page.wrong.append(str(error)))
-    page.on("requestfailed", lambda request: page.wrong.append(f"failed: {request.url}"))
+    page.on("requestfailed", lambda r: page.wrong.append(f"failed: {r.url}") if r.failure != _LEFT_BEHIND else None)
     page.on("request", lambda r: page.wrong.append(f"left: {r.url}") if not r.url.startswith(_LOCAL) else None)
     return page
 
