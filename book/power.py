@@ -1,8 +1,8 @@
-"""What an experiment can find: the smallest correlation that its n shows four times out of five.
+"""What an experiment can find: the smallest effect that its n shows four times out of five.
 
     python book/power.py [--draws 1000]
 
-Data of known correlation pass through the functions and the rule that judge the experiment (as in `calibration`), at
+Data of known effect pass through the functions and the rule that judge the experiment (as in `calibration`), at
 sizes that close in on the one that is found so often: of normal values, and of skewed ones, where the rule is slower to
 believe. The program prints both for every question of `data/predictions.toml`, beside what was written down there.
 """
@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import argparse
 import tomllib
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from calibration import LEVEL, related
+from calibration import SHAPES as DRAWN
 from verdicts import Evidence
 
+from coupling_lib.metrics.inference import Effect, effect_of
 from coupling_lib.metrics.statistics import correlation_over, partial_over
 
 PREDICTIONS = Path(__file__).parents[1] / "data" / "predictions.toml"
@@ -28,23 +29,48 @@ SHAPES = {"normal": "smallest", "skewed": "smallest_skewed"}
 _HALVINGS = 7
 
 
-def found(size: float, n: int, given: int, shape: str, draws: int, level: float) -> float:
-    """Give the share of draws of which the rule says that the correlation differs from 0, in its own direction."""
-    rng, sure = np.random.default_rng([n, given, round(1 / level)]), 0
+class Design(NamedTuple):
+    """What decides how much a question can see."""
+
+    n: int
+    given: int
+    level: float = LEVEL
+    statistic: str = "correlation"
+
+    @classmethod
+    def of(cls, experiment: dict[str, Any], question: dict[str, Any]) -> Design:
+        """Take it from what was written down."""
+        n, statistic = question.get("n", experiment["n"]), question.get("statistic", "correlation")
+        return cls(n, question["given"], question["level"], statistic)
+
+    def effect(self, rng: np.random.Generator, shape: str, size: float) -> Effect:
+        """Draw data of an effect's size, of a mean in standard deviations, and estimate it."""
+        if self.statistic != "correlation":
+            values = DRAWN[shape](rng, self.n)
+            centre = np.median(DRAWN[shape](np.random.default_rng(0), 100_000)) if self.statistic == "median" else 0.0
+            return effect_of(values - centre + size, self.statistic)
+        x, y = related(shape, np.arange(self.n))(rng, size)
+        if self.given:
+            return partial_over(x, y, rng.normal(size=(self.n, self.given)))
+        return correlation_over(x, y)
+
+
+def found(size: float, design: Design, shape: str, draws: int) -> float:
+    """Give the share of draws of which the rule says that the effect differs from 0, in its own direction."""
+    rng, sure = np.random.default_rng([design.n, design.given, round(1 / design.level)]), 0
     for _ in range(draws):
-        x, y = related(shape, np.arange(n))(rng, size)
-        over = partial(partial_over, given=rng.normal(size=(n, given))) if given else correlation_over
-        evidence = Evidence.of(over(x, y), "above", fisher=True)
-        sure += evidence.p["differs"] < level and evidence.difference > 0
+        effect = design.effect(rng, shape, size)
+        evidence = Evidence.of(effect, "above", fisher=design.statistic == "correlation")
+        sure += evidence.p["differs"] < design.level and evidence.difference > 0
     return sure / draws
 
 
-def smallest(n: int, given: int, shape: str, draws: int, level: float = LEVEL) -> float:
-    """Give the smallest correlation, `given` variables held fixed, that n independent models show so often."""
+def smallest(design: Design, shape: str, draws: int) -> float:
+    """Give the smallest effect that is found so often; of a mean in standard deviations."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        enough = found(middle, n, given, shape, draws, level) >= POWER
+        enough = found(middle, design, shape, draws) >= POWER
         low, high = (low, middle) if enough else (middle, high)
     return high
 
@@ -62,10 +88,10 @@ def main(arguments: list[str] | None = None) -> None:
     for name, experiment in experiments().items():
         for question in experiment["question"]:
             for shape, column in SHAPES.items():
-                kind = experiment["n"], question["given"], shape, draws, question["level"]
+                kind = Design.of(experiment, question), shape, draws
                 known[kind] = known[kind] if kind in known else smallest(*kind)
-                said = f"{known[kind]:.2f}, written down {question[column]}"
-                print(f"{name}, {question['name']}, {shape}: {said}", flush=True)
+                size = known[kind] * question.get("spread", 1.0)
+                print(f"{name}, {question['name']}, {shape}: {size:.2g}, written down {question[column]}", flush=True)
 
 
 if __name__ == "__main__":

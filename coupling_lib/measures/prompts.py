@@ -20,7 +20,8 @@ from coupling_lib.store.sweep import sweep
 ALONE, INSTRUCTED, CONTROL = "alone", "step by step", "control sentence"
 """The versions of a prompt: as it is, with the instruction, with another sentence of the same length."""
 
-_SUFFIXES = {"+cot": INSTRUCTED, "+control": CONTROL}
+SUFFIXES = {"+cot": INSTRUCTED, "+control": CONTROL}
+"""What the id of a prompt ends in, and which version that is."""
 
 # Sentences that state something and ask for nothing, of different lengths, so that one fits any tokenizer.
 _CONTROLS = (
@@ -88,11 +89,11 @@ def measure_prompts(model: Model, prompts: common.Prompts, ks: Sequence[int] = (
     asked = _described(model, prompts)
     prompts, given = list(asked), readable(model, asked.values())
     ds = sweep(measure_depth, model, given, ks=tuple(common.several_k(model, ks)), token=token)
-    suffixes = [next((suffix for suffix in _SUFFIXES if prompt.id.endswith(suffix)), "") for prompt in prompts]
+    suffixes = [next((suffix for suffix in SUFFIXES if prompt.id.endswith(suffix)), "") for prompt in prompts]
     notes = {
         "id": [prompt.id for prompt in prompts],
         "question": [prompt.id.removesuffix(suffix) for prompt, suffix in zip(prompts, suffixes, strict=True)],
-        "version": [_SUFFIXES.get(suffix, ALONE) for suffix in suffixes],
+        "version": [SUFFIXES.get(suffix, ALONE) for suffix in suffixes],
         "dataset": [prompt.dataset for prompt in prompts],
         "steps": [float("nan") if prompt.steps is None else float(prompt.steps) for prompt in prompts],
         "rating": [float("nan") if prompt.rating is None else prompt.rating for prompt in prompts],

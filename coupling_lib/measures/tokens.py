@@ -93,7 +93,7 @@ def measure_tokens(
         for traced in common.traces(model, given):
             default = 1 if kind == "input" else -1
             anchor = None if kind == "self" else traced.position(default if fixed is None else fixed)
-            chosen = _chosen_tokens(traced, {block, other}, kind, anchor, tokens)
+            chosen = chosen_tokens(traced, {block, other}, kind, anchor, tokens)
             ds = common.plain(_of_one_prompt(traced, block, other, kind, anchor, chosen, k))
             filling: dict[str, Any] = {name: np.nan for name in ds.data_vars} | {"position": -1, "text": ""}
             missing = (0, tokens - len(chosen))
@@ -151,7 +151,7 @@ def _of_jacobians(J: torch.Tensor, n: int, k: int, names: Sequence[str] | None) 
     }
 
 
-def _chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | None, tokens: int) -> list[int]:
+def chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | None, tokens: int) -> list[int]:
     """Take the last tokens that qualify in all blocks."""
     found = torch.ones(traced.n_tokens, dtype=torch.bool)
     if fixed is not None:

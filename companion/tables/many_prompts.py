@@ -1,0 +1,195 @@
+"""Coupling over many prompts, `data/many_prompts.csv`: a line for each prompt, model and network.
+
+    python -m companion.tables.many_prompts MODEL --folder PROMPTS --novels NOVELS --table data/many_prompts.csv
+
+A run that was stopped goes on where it was. Coupling is measured at the last token, of the trained network; what
+trajectories and tokens do is measured of the untrained one as well, on fewer prompts.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from companion.tables import texts
+from companion.training import suite_table
+from companion.training.quality import predictions_sha256
+from coupling_lib import paths, provenance
+from coupling_lib.errors import ParameterError, in_one_line
+from coupling_lib.inputs.prompts import Prompt, load_prompts
+from coupling_lib.jacobian.derivatives import block_jacobians
+from coupling_lib.jacobian.tracing import trace
+from coupling_lib.measures import common
+from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.parts import shared_part
+from coupling_lib.measures.prompts import ALONE, SUFFIXES, prompt_versions
+from coupling_lib.measures.tokens import KINDS, chosen_tokens
+from coupling_lib.measures.trajectories import SCORES, measure_trajectories
+from coupling_lib.metrics.summaries import pair_couplings
+from coupling_lib.models.load import Model, load_model
+from coupling_lib.svd.shared import without_isotropic
+
+TABLE = paths.DATA / "many_prompts.csv"
+VARIANT, K = "normalized_miscoupling", 10
+TOKENS = 3
+"""Positions of a prompt that are compared with each other, in every pair of blocks."""
+PASSAGES = 100
+"""Passages of each source."""
+WITH_TOKENS = 16
+"""Embedded prompts whose tokens are compared."""
+KEY = ["model", "network", "id", "version"]
+_AT_ONCE = 20
+_HEADER = f"""\
+Coupling of single prompts (python -m companion.tables.many_prompts), one row per model, network and prompt, in float32.
+set: of the prompt (companion.tables.texts); version: alone, or with a sentence behind it; steps: reasoning steps of a
+problem's solution; tokens: its length for this model's tokenizer, what is added to it included.
+{VARIANT}_k{K}: at the last token, mean over pairs of different blocks (1 minus it is coupling); shared_: of the
+Jacobians without their isotropic part; _neighbours: over adjacent blocks.
+self, input, output: coupling, 1 - {VARIANT} at K = {K}, of the Jacobians of different tokens of one prompt, mean over
+all pairs of different blocks and of the last {TOKENS} tokens (the paper's self-coupling, and context coupling with
+the second token as input or the last as output); shared_: without the isotropic part.
+SCORE_STATES: line-shape score, expodistance and equidistance over the states (metrics.trajectory) of the last token.
+predictions_sha256: of data/predictions.toml as it was when the row was measured."""
+
+
+class Asked(NamedTuple):
+    """A prompt to be measured: what is noted of it, what the model reads, and what is measured beside coupling."""
+
+    notes: dict[str, Any]
+    given: str | torch.Tensor
+    trajectories: bool = False
+    tokens: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Tell it from the model's other prompts."""
+        return str(self.notes["id"]), str(self.notes["version"])
+
+
+def asked_of(model: Model, folder: Path | None, novels: Path | None) -> list[Asked]:
+    """List all prompts, sets taking turns, so that any beginning of the list is a smaller experiment."""
+    of_sets = [texts.chosen_set(name, folder) for name in texts.SETS if folder or name not in texts.BENCHMARKS]
+    with_tokens = {prompt.id for prompt in load_prompts(n=WITH_TOKENS)}
+    listed = [[_noted(prompt, with_tokens) for prompt in prompts] for prompts in of_sets]
+    if folder is not None:
+        questions = texts.chosen_set(texts.QUESTIONS, folder)
+        versions = [prompt for prompt in prompt_versions(model, questions) if prompt.id.endswith(tuple(SUFFIXES))]
+        listed += [[_noted(prompt, with_tokens) for prompt in versions]]
+        lengths = [len(model.tokenizer(prompt.text)["input_ids"]) for prompt in questions[:PASSAGES]]
+        for source in texts.PASSAGES:
+            if source == "novels" and novels is None:
+                continue
+            cut = texts.passages(model, lengths, source, folder, novels or Path())
+            notes = {"set": source, "version": ALONE, "steps": np.nan}
+            listed.append([Asked(notes | {"id": name}, ids, source == "wikitext2") for name, ids in cut.items()])
+    return [one for turn in zip_longest(*listed) for one in turn if one is not None]
+
+
+def _noted(prompt: Prompt, with_tokens: Iterable[str]) -> Asked:
+    added = next((suffix for suffix in SUFFIXES if prompt.id.endswith(suffix)), "")
+    notes = {
+        "set": texts.EMBEDDED if prompt.dataset.endswith("-style") else prompt.dataset,
+        "id": prompt.id.removesuffix(added),
+        "version": SUFFIXES.get(added, ALONE),
+        "steps": np.nan if prompt.steps is None else prompt.steps,
+    }
+    embedded = notes["set"] == texts.EMBEDDED
+    return Asked(notes, prompt.text, embedded, embedded and prompt.id in with_tokens)
+
+
+def row(model: Model, network: str, asked: Asked) -> dict[str, Any]:
+    """Measure one prompt."""
+    found: dict[str, Any] = {"model": model.name, "network": network, **asked.notes}
+    given = [asked.given]
+    found["tokens"] = trace(model, asked.given).n_tokens
+    if network == "trained":
+        depth = measure_depth(model, given, ks=(K,))
+        for prefix, ds in (("", depth), ("shared_", shared_part(depth))):
+            column = f"{prefix}{VARIANT}_k{K}"
+            found[column] = 1 - float(pair_couplings(ds, VARIANT, K).mean())
+            found[f"{column}_neighbours"] = float(ds["by_distance"].sel(variant=VARIANT, k=K, distance=1).mean())
+    if asked.tokens:
+        found |= token_couplings(model, asked.given)
+    if asked.trajectories:
+        readings = measure_trajectories(model, given)["readings"].isel(prompt=0)
+        for states in readings["states"].values:
+            for score in SCORES:
+                found[f"{score}_{str(states).replace(' ', '_')}"] = float(readings.sel(states=states, reading=score))
+    return found
+
+
+def token_couplings(model: Model, given: str | torch.Tensor) -> dict[str, float]:
+    """Give coupling across the last tokens of a prompt, mean over all pairs of different blocks and tokens."""
+    traced, found = trace(model, given), {}
+    for kind in KINDS:
+        anchor = {"self": None, "input": 1, "output": traced.n_tokens - 1}[kind]
+        chosen = chosen_tokens(traced, range(model.n_blocks), kind, anchor, TOKENS)
+        pairs = [{"self": (at, at), "input": (anchor, at), "output": (at, anchor)}[kind] for at in chosen]
+        J = torch.cat([block_jacobians(traced, block, pairs) for block in range(model.n_blocks)])
+        block = np.repeat(np.arange(model.n_blocks), len(chosen))
+        place = np.tile(np.arange(len(chosen)), model.n_blocks)
+        counted = (block[:, None] != block) & (place[:, None] != place)
+        for prefix in ("", "shared_"):
+            _, values = common.coupled(without_isotropic(J) if prefix else J, [K], [VARIANT])
+            found[f"{prefix}{kind}"] = 1 - float(values[VARIANT][0].numpy()[counted].mean())
+    return found
+
+
+def many_prompts(file: Path | None = None) -> pd.DataFrame:
+    """Read the table, and refuse one with a line twice."""
+    table = suite_table.read(file or TABLE)
+    if not table.empty and (twice := table[table.duplicated(KEY)]).size:
+        seen = twice.iloc[0]
+        raise ParameterError(f"{seen['id']!r} stands twice for {seen['model']!r} in the table; take one line out")
+    return table
+
+
+def measure(model_name: str, folder: Path | None, novels: Path | None, file: Path) -> None:
+    """Measure all prompts of one model that the table has not, and keep the table up to date."""
+    for network in ("trained", "untrained"):
+        model = load_model(model_name, untrained=network == "untrained")
+        listed = [one for one in asked_of(model, folder, novels) if network == "trained" or one.trajectories]
+        table = many_prompts(file)
+        have = set()
+        if not table.empty:
+            own = table[(table["model"] == model.name) & (table["network"] == network)]
+            have = set(zip(own["id"], own["version"], strict=True))
+        missing = [one for one in listed if one.key not in have]
+        print(f"{model.name}, {network}: {len(listed) - len(missing)} of {len(listed)} prompts were measured before")
+        rows = (row(model, network, one) for one in missing)
+        while taken := list(islice(rows, _AT_ONCE)):
+            write(file, taken)
+            print(f"{model.name}, {network}: {taken[-1]['id']}", flush=True)
+
+
+def write(file: Path, rows: list[dict[str, Any]]) -> None:
+    """Add rows to the table, each with what was predicted before it was measured."""
+    stamp = {"predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
+    table = pd.concat([suite_table.read(file), pd.DataFrame([one | stamp for one in rows])], ignore_index=True)
+    table = table.drop_duplicates(KEY, keep="last").sort_values(["model", "network", "set", "id", "version"])
+    last = list(stamp)
+    table = table[[column for column in table if column not in last] + last]
+    head = "".join(f"# {line}\n" for line in _HEADER.splitlines())
+    paths.write_text(file, head + table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="alias of data/models.csv, Hugging Face id, or a local folder")
+    parser.add_argument("--folder", type=Path, help="holds gsm8k.jsonl and its sisters, and wikitext2/test.txt")
+    parser.add_argument("--novels", type=Path, help="a folder of .txt files")
+    parser.add_argument("--table", type=Path, default=TABLE, help="where the rows go")
+    given = parser.parse_args()
+    if status := in_one_line(lambda: measure(given.model, given.folder, given.novels, given.table) or 0, "interrupted"):
+        sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()
