@@ -2,27 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pandas as pd
 from markdown_table import plain, table
 from power import experiments
 from verdicts import Evidence
 
-from companion.tables import quality
+from companion.tables import prompt_effects, quality
 from coupling_lib.metrics.inference import Effect
+from coupling_lib.models import registry
+
+
+class Kind(NamedTuple):
+    """How one experiment's table is read: its rows, those that count, and the estimates of what is asked."""
+
+    rows: Callable[[], pd.DataFrame]
+    finished: Callable[[pd.DataFrame], pd.DataFrame]
+    estimates: Callable[[pd.DataFrame, dict[str, Any]], pd.DataFrame]
+    at_once: bool
+    """Whether nothing is judged before every model is there."""
+
+
+def _of_quality(rows: pd.DataFrame, experiment: dict[str, Any]) -> pd.DataFrame:
+    found = quality.estimates(rows, experiment["readings"])
+    return found.assign(label=["" if step < 0 else f"step {step}" for step in found["step"]])
+
+
+def _of_prompts(rows: pd.DataFrame, _: dict[str, Any]) -> pd.DataFrame:
+    found = prompt_effects.estimates(rows, {name: registry.lookup(name).blocks for name in rows["model"].unique()})
+    return found.assign(label=found["model"] + ", " + found["reading"])
+
+
+KINDS = {
+    "quality": Kind(quality.quality, quality.finished, _of_quality, at_once=True),
+    "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
+}
+"""Every experiment of `data/predictions.toml`."""
 
 
 def experiments_page() -> str:
     """Write every experiment: its design, and prediction and outcome of each question side by side."""
-    return "\n".join(_written(experiment, quality.quality()) for experiment in experiments().values())
+    return "\n".join(_written(experiment, name, KINDS[name].rows()) for name, experiment in experiments().items())
 
 
-def _written(experiment: dict[str, Any], rows: pd.DataFrame) -> str:
-    """Write one experiment; until all of its models are measured nothing of it is judged."""
-    measured, n = quality.finished(rows), experiment["n"]
-    have = measured["model"].nunique()
-    judged = outcomes(experiment, measured) if have >= n else {}
+def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> str:
+    """Write one experiment; what is not measured in full is not judged."""
+    kind = KINDS[name]
+    measured = kind.finished(rows)
+    have, wanted = measured["model"].nunique(), len(experiment.get("models", ())) or experiment["n"]
+    judged = outcomes(experiment, name, measured) if have >= (wanted if kind.at_once else 1) else {}
     lines = []
     for question in experiment["question"]:
         found = judged.get(question["name"])
@@ -30,18 +60,19 @@ def _written(experiment: dict[str, Any], rows: pd.DataFrame) -> str:
             (
                 f"**{plain(question['name'])}**: {plain(question['estimand'])}",
                 plain(question["expected"]),
-                f"{question['smallest']:.2f}",
+                f"{question['smallest']:.2g} ({question['unit']})",
                 "not judged yet" if found is None else found[0],
                 "" if found is None else plain(found[1]),
             )
         )
-    head = ("question and estimand", "expected", "smallest r that is seen ", "outcome", "what it says")
+    head = ("question and estimand", "expected", "smallest that is seen", "outcome", "what it says")
+    score = f" The score: {plain(experiment['score'])}." if "score" in experiment else ""
     return "\n".join(
         [
             f"## {experiment['title']}\n",
             f"{plain(experiment['design'][0].upper() + experiment['design'][1:])}.\n",
-            f"**{have} of {n} models are measured.** The questions are answered {plain(experiment['judged'])}. "
-            f"The score: {plain(experiment['score'])}.\n",
+            f"**{have} of {wanted} models are measured.** The questions are answered {plain(experiment['judged'])}."
+            f"{score}\n",
             table(head, lines, align="llrll"),
             f"What was seen before: {plain(experiment['seen_before'])} The table is `{experiment['table']}`; "
             f"`{experiment['command']}` makes it anew.\n",
@@ -49,31 +80,34 @@ def _written(experiment: dict[str, Any], rows: pd.DataFrame) -> str:
     )
 
 
-def outcomes(experiment: dict[str, Any], measured: pd.DataFrame) -> dict[str, tuple[str, str]]:
+def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """Judge every question by every reading, at the level that was written down: what came out, and what it says."""
     asked = {question["name"]: question for question in experiment["question"]}
-    found = quality.estimates(measured, experiment["readings"])
+    found = KINDS[name].estimates(measured, experiment)
+    found = found[found["question"].isin(list(asked))].reset_index(drop=True)
     sides, ps = [], []
     for row in found.to_dict("records"):
         question = asked[row["question"]]
-        effect = Effect(*(row[name] for name in Effect._fields))
-        evidence = Evidence.of(effect, question["claims"], margin=question["margin"], limit=1.0, fisher=True)
+        effect, related = Effect(*(row[field] for field in Effect._fields)), question["unit"] == "correlation"
+        more = {"limit": 1.0, "fisher": True} if related else {}
+        evidence = Evidence.of(effect, question["claims"], margin=question["margin"], **more)
         ps.append(evidence.p["differs"])
         sure, above = ps[-1] < question["level"], evidence.difference > 0
         sides.append(("above" if above else "below") if sure else "neither")
     told = found.assign(side=sides, p=ps)
-    return {name: _answer(asked[name], part) for name, part in told.groupby("question")}
+    return {one: _answer(asked[one], part, KINDS[name].at_once) for one, part in told.groupby("question")}
 
 
-def _answer(question: dict[str, Any], part: pd.DataFrame) -> tuple[str, str]:
+def _answer(question: dict[str, Any], part: pd.DataFrame, at_once: bool) -> tuple[str, str]:
     """Write one question's numbers, and the conclusion that its outcome was to have if all readings agree."""
+    n = 4 if question["unit"] == "coupling" else 2
     cells = [
-        f"{'' if row.step < 0 else f'step {row.step}: '}r = {row.value:.2f} ({row.low:.2f} to {row.high:.2f}), "
+        f"{f'{row.label}: ' if row.label else ''}{row.value:.{n}f} ({row.low:.{n}f} to {row.high:.{n}f}), "
         f"p = {row.p:.2g}, {row.side}"
         for row in part.itertuples()
     ]
     sides = set(part["side"])
-    conclusion = (
-        question[f"if_{sides.pop()}"] if len(sides) == 1 else "Readings or steps disagree. " + question["if_neither"]
-    )
-    return "<br>".join(cells), conclusion
+    if len(sides) == 1:
+        return "<br>".join(cells), question[f"if_{sides.pop()}"]
+    between = "Readings or steps disagree. " + question["if_neither"] if at_once else "Models or readings disagree."
+    return "<br>".join(cells), between

@@ -33,9 +33,11 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 
 # %% tags=["hide-input"]
 import coupling_lib as cl
+from companion.figures import many_prompts as by_set
 from companion.figures import prompts as by_prompt
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
+from companion.tables import prompt_effects
 from coupling_lib import provenance
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.prompts import prompt_versions
@@ -150,6 +152,38 @@ show(
 )
 
 # %% [markdown]
+# ## Over many prompts
+#
+# The questions above are few. `data/many_prompts.csv` holds 200 prompts of each of six sets, and more, of the models
+# that ship with the project, each measured as above; `python -m companion.tables.many_prompts MODEL --folder PROMPTS`
+# measures another model. Passages of novels, articles, programs and random tokens are, one by one, as long as GSM8K's
+# questions.
+
+# %%
+many = prompt_effects.chosen(model, precision, revision, token)
+show(
+    by_set.draw_sources,
+    None if many is None else by_set.take_sources(many),
+    name="prompts-sources",
+    caption="Coupling of single prompts at their last token (one minus normalised mis-coupling, mean over pairs of "
+    "blocks), by set; bars: 95 % intervals of the mean. Shared part: without what a Jacobian does to every direction "
+    "alike. Dashed: random directions.",
+)
+
+# %% [markdown]
+# Word problems of our own have as many sentences and as many numbers each, of which 1 to 8 matter to the answer: there
+# difficulty varies and length hardly does.
+
+# %%
+show(
+    by_set.draw_questions,
+    None if many is None else by_set.take_questions(many),
+    name="prompts-many",
+    caption="Left: coupling on word problems by the reasoning steps that they ask for. Right: what a sentence behind a "
+    "question of GSM8K changes. Dots: prompts. Bars: 95 % intervals of the mean.",
+)
+
+# %% [markdown]
 # ## In numbers
 #
 # The table gives the mean coupling over the questions in each version.
@@ -160,3 +194,5 @@ print(summary[["alone", "step by step", "control sentence"]].to_string(float_for
 
 # %% tags=["hide-input"]
 remember("prompts", by_prompt.numbers_of(networks, null=null))
+if many is not None:
+    remember("prompts", prompt_effects.numbers(many, trained.attrs["n_blocks"]))

@@ -18,10 +18,11 @@ import pandas as pd
 import torch
 
 from companion.tables import texts
+from companion.tables.prompt_effects import KEY, TABLE, K, many_prompts
 from companion.training import suite_table
 from companion.training.quality import predictions_sha256
 from coupling_lib import paths, provenance
-from coupling_lib.errors import ParameterError, in_one_line
+from coupling_lib.errors import in_one_line
 from coupling_lib.inputs.prompts import Prompt, load_prompts
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import trace
@@ -35,19 +36,18 @@ from coupling_lib.metrics.summaries import pair_couplings
 from coupling_lib.models.load import Model, load_model
 from coupling_lib.svd.shared import without_isotropic
 
-TABLE = paths.DATA / "many_prompts.csv"
-VARIANT, K = "normalized_miscoupling", 10
+VARIANT = "normalized_miscoupling"
 TOKENS = 3
 """Positions of a prompt that are compared with each other, in every pair of blocks."""
 PASSAGES = 100
 """Passages of each source."""
 WITH_TOKENS = 16
 """Embedded prompts whose tokens are compared."""
-KEY = ["model", "network", "id", "version"]
 _AT_ONCE = 20
 _HEADER = f"""\
 Coupling of single prompts (python -m companion.tables.many_prompts), one row per model, network and prompt, in float32.
-set: of the prompt (companion.tables.texts); version: alone, or with a sentence behind it; steps: reasoning steps of a
+A prompt longer than the model reads is left out. set: of the prompt (companion.tables.texts); version: alone, or with
+a sentence behind it; steps: reasoning steps of a
 problem's solution; tokens: its length for this model's tokenizer, what is added to it included.
 {VARIANT}_k{K}: at the last token, mean over pairs of different blocks (1 minus it is coupling); shared_: of the
 Jacobians without their isotropic part; _neighbours: over adjacent blocks.
@@ -88,7 +88,14 @@ def asked_of(model: Model, folder: Path | None, novels: Path | None) -> list[Ask
             cut = texts.passages(model, lengths, source, folder, novels or Path())
             notes = {"set": source, "version": ALONE, "steps": np.nan}
             listed.append([Asked(notes | {"id": name}, ids, source == "wikitext2") for name, ids in cut.items()])
-    return [one for turn in zip_longest(*listed) for one in turn if one is not None]
+    longest = getattr(model.hf.config, "max_position_embeddings", np.inf)
+    return [one for turn in zip_longest(*listed) for one in turn if one is not None and length(model, one) <= longest]
+
+
+def length(model: Model, asked: Asked) -> int:
+    """Count the tokens of what a model is to read."""
+    given = asked.given
+    return given.shape[1] if isinstance(given, torch.Tensor) else len(model.tokenizer(given)["input_ids"])
 
 
 def _noted(prompt: Prompt, with_tokens: Iterable[str]) -> Asked:
@@ -107,7 +114,7 @@ def row(model: Model, network: str, asked: Asked) -> dict[str, Any]:
     """Measure one prompt."""
     found: dict[str, Any] = {"model": model.name, "network": network, **asked.notes}
     given = [asked.given]
-    found["tokens"] = trace(model, asked.given).n_tokens
+    found["tokens"] = length(model, asked)
     if network == "trained":
         depth = measure_depth(model, given, ks=(K,))
         for prefix, ds in (("", depth), ("shared_", shared_part(depth))):
@@ -139,15 +146,6 @@ def token_couplings(model: Model, given: str | torch.Tensor) -> dict[str, float]
             _, values = common.coupled(without_isotropic(J) if prefix else J, [K], [VARIANT])
             found[f"{prefix}{kind}"] = 1 - float(values[VARIANT][0].numpy()[counted].mean())
     return found
-
-
-def many_prompts(file: Path | None = None) -> pd.DataFrame:
-    """Read the table, and refuse one with a line twice."""
-    table = suite_table.read(file or TABLE)
-    if not table.empty and (twice := table[table.duplicated(KEY)]).size:
-        seen = twice.iloc[0]
-        raise ParameterError(f"{seen['id']!r} stands twice for {seen['model']!r} in the table; take one line out")
-    return table
 
 
 def measure(model_name: str, folder: Path | None, novels: Path | None, file: Path) -> None:

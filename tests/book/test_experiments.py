@@ -13,13 +13,13 @@ EXPERIMENT = experiments()["quality"] | {"readings": [READING]}
 
 
 def test_nothing_is_judged_before_all_models_are_measured():
-    text = _written(EXPERIMENT, made_up(0.9, -0.9, n=25))
+    text = _written(EXPERIMENT, "quality", made_up(0.9, -0.9, n=25))
     assert "**25 of 26 models are measured.**" in text
-    assert text.count("not judged yet") == len(EXPERIMENT["question"]) and "r = " not in text
+    assert text.count("not judged yet") == len(EXPERIMENT["question"]) and "p = " not in text
 
 
 def test_each_question_gets_the_conclusion_that_was_written_down_for_its_outcome():
-    found = outcomes(EXPERIMENT, made_up(0.9, -0.9))
+    found = outcomes(EXPERIMENT, "quality", made_up(0.9, -0.9))
     asked = {question["name"]: question for question in EXPERIMENT["question"]}
     assert set(found) == set(asked)
     assert found["early"][1] == asked["early"]["if_above"] and ", above" in found["early"][0]
@@ -29,11 +29,11 @@ def test_each_question_gets_the_conclusion_that_was_written_down_for_its_outcome
 
 
 def test_where_nothing_is_related_nothing_is_shown():
-    shown = [outcomes(EXPERIMENT, made_up(0.0, 0.0, seed=seed))["end"][0] for seed in range(20)]
+    shown = [outcomes(EXPERIMENT, "quality", made_up(0.0, 0.0, seed=seed))["end"][0] for seed in range(20)]
     assert np.mean(["neither" in text for text in shown]) >= 0.9
 
 
-@pytest.mark.parametrize("word", ["question and estimand", "expected", "smallest r that is seen", "outcome"])
+@pytest.mark.parametrize("word", ["question and estimand", "expected", "smallest that is seen", "outcome"])
 def test_a_judged_experiment_shows_prediction_and_outcome_in_one_line(word):
-    text = _written(EXPERIMENT, made_up(0.9, -0.9))
+    text = _written(EXPERIMENT, "quality", made_up(0.9, -0.9))
     assert word in text and "not judged yet" not in text and "26 of 26" in text

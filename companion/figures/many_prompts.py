@@ -1,0 +1,93 @@
+"""Coupling over many prompts: by where the words come from, by what a problem asks, and by what is added to it."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from companion.figures import parts, style
+from companion.figures.labels import coupling_label
+from companion.figures.take import VARIANT
+from companion.tables import prompt_effects as effects
+from companion.tables.texts import PROBLEMS, QUESTIONS
+from coupling_lib.metrics.inference import effect_of
+from coupling_lib.metrics.nulls import gaussian_miscoupling
+
+_INKS = {"whole": style.TRAINED, "shared part": style.SHARED}
+_ADDED = {"step by step": "“step by step”", "control sentence": "control sentence"}
+
+
+def take_sources(rows: pd.DataFrame) -> pd.DataFrame:
+    """Select every prompt to which nothing was added: its set, and its coupling as a whole and of the shared part."""
+    parts_of = [effects.couplings(rows, part).assign(part=part) for part in effects.READINGS]
+    taken = pd.concat(parts_of, ignore_index=True)
+    return _kept(taken.loc[taken["version"] == "alone", ["set", "part", "tokens", "coupling"]], rows)
+
+
+def take_questions(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Select problems by reasoning steps, and what a sentence behind a question changes, both of the whole."""
+    own = effects.couplings(rows, "whole")
+    problems = own.loc[own["set"] == PROBLEMS, ["steps", "tokens", "coupling"]]
+    asked = own[own["set"] == QUESTIONS].pivot(index="id", columns="version", values="coupling").dropna()
+    changes = asked[list(_ADDED)].sub(asked["alone"], axis=0).melt(var_name="added", value_name="change")
+    return {"problems": _kept(problems, rows), "added": _kept(changes, rows)}
+
+
+def _kept(taken: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Keep with what was taken where it comes from."""
+    taken = taken.reset_index(drop=True)
+    taken.attrs["origin"] = f"{rows['model'].iloc[0]} · data/many_prompts.csv · python -m companion.tables.many_prompts"
+    return taken
+
+
+def draw_sources(taken: pd.DataFrame) -> Figure:
+    """Draw each set's prompts, the mean of them and its interval, sets in the order of their means."""
+    order = taken[taken["part"] == "whole"].groupby("set")["coupling"].mean().sort_values().index
+    titles, height = [part.capitalize() for part in _INKS], 0.26 * len(order) + 1.2
+    figure, row = parts.panels(titles, height, named=True, sharex=True, sharey=True)
+    null = gaussian_miscoupling(effects.K)
+    for axes, (part, ink) in zip(row, _INKS.items(), strict=True):
+        for place, name in enumerate(order):
+            values = taken.loc[(taken["set"] == name) & (taken["part"] == part), "coupling"].to_numpy()
+            _row(axes, place, values, style.colour(ink))
+        axes.axvline(1 - null, **parts.null_look(style.null_label(null)))
+        axes.set_yticks(range(len(order)), order)
+        axes.set_xlabel(coupling_label(VARIANT, effects.K))
+    parts.legend_under(figure, row[:1])
+    return figure
+
+
+def draw_questions(taken: dict[str, pd.DataFrame]) -> Figure:
+    """Draw coupling on problems by their reasoning steps, and what a sentence behind a question changes."""
+    problems, added = taken["problems"], taken["added"]
+    figure, (left, right) = parts.panels(["Reasoning steps", "A sentence behind the question"], 3.3, plain=True)
+    ink = style.colour(style.TRAINED)
+    for steps, of_step in problems.groupby("steps"):
+        _column(left, float(steps), of_step["coupling"].to_numpy(), ink)
+    parts.block_axis(left, "reasoning steps, as many sentences")
+    left.set_ylabel(coupling_label(VARIANT, effects.K))
+    for place, name in enumerate(_ADDED):
+        values = added.loc[added["added"] == name, "change"].to_numpy()
+        _column(right, place, values, style.dataset_colour(name, 1 + place))
+    right.axhline(0, color=style.colour("text"), linewidth=0.7)
+    right.set_xticks(range(len(_ADDED)), list(_ADDED.values()))
+    right.set_xlim(-0.5, len(_ADDED) - 0.2)
+    right.set_ylabel("change of coupling")
+    return figure
+
+
+def _row(axes: Axes, place: float, values: np.ndarray, ink: str) -> None:
+    """Draw a set's prompts along a row, and the interval of their mean."""
+    around, found = np.random.default_rng(0).uniform(-0.3, 0.3, len(values)), effect_of(values)
+    axes.scatter(values, place + around, s=5, color=ink, alpha=0.25, linewidths=0)
+    axes.plot([found.low, found.high], [place, place], color=ink, linewidth=3, solid_capstyle="butt")
+    axes.plot(found.value, place, "o", color=ink, markersize=4)
+
+
+def _column(axes: Axes, place: float, values: np.ndarray, ink: str) -> None:
+    """Draw prompts above a place, and the interval of their mean beside them."""
+    around, found = np.random.default_rng(0).uniform(-0.16, 0.16, len(values)), effect_of(values)
+    axes.scatter(place + around, values, s=7, color=ink, alpha=0.35, linewidths=0)
+    beside = place + 0.28
+    axes.plot([beside, beside], [found.low, found.high], color=ink, linewidth=3, solid_capstyle="butt")
+    axes.plot(beside, found.value, "o", color=ink, markersize=4)

@@ -1,0 +1,165 @@
+"""What `data/many_prompts.csv` says: the estimands of the experiment on many prompts, and where coupling comes from.
+
+Coupling is 1 minus a reading, mean over pairs of different blocks at the last token.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from companion.tables import effects
+from companion.tables.texts import EMBEDDED, PASSAGES, PROBLEMS, QUESTIONS
+from companion.training import suite_table
+from coupling_lib import paths
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs.prompts import BENCHMARKS
+from coupling_lib.metrics.inference import Effect, effect_of, widened
+from coupling_lib.metrics.nulls import gaussian_miscoupling
+from coupling_lib.metrics.statistics import correlation
+
+TABLE = paths.DATA / "many_prompts.csv"
+KEY = ["model", "network", "id", "version"]
+READINGS = {"whole": "normalized_miscoupling_k10", "shared part": "shared_normalized_miscoupling_k10"}
+"""Columns of the table by the part of the Jacobians that they are about."""
+K = 10
+SCORES = {"straighter": "line_shape_score", "exponential": "expodistance", "even": "equidistance"}
+"""Questions about trajectories, and the score that each is about."""
+ACROSS = {"self-coupling": "self", "context coupling, fixed input": "input", "context coupling, fixed output": "output"}
+"""Questions about coupling across tokens, and the column of each."""
+HALF_WIDTH = 0.005
+"""How well a mean is to be known, for the number of prompts that it takes: the margin of coupling."""
+
+
+def many_prompts(file: Path | None = None) -> pd.DataFrame:
+    """Read the table, and refuse one with a line twice."""
+    table = suite_table.read(file or TABLE)
+    if not table.empty and (twice := table[table.duplicated(KEY)]).size:
+        seen = twice.iloc[0]
+        raise ParameterError(f"{seen['id']!r} stands twice for {seen['model']!r} in the table; take one line out")
+    return table
+
+
+def finished(table: pd.DataFrame) -> pd.DataFrame:
+    """Take the models of which all sets were measured, and the untrained network as well."""
+    wanted = {*BENCHMARKS, PROBLEMS, EMBEDDED, *PASSAGES}
+    whole = [
+        name
+        for name, rows in table.groupby("model")
+        if set(rows["set"]) >= wanted and set(rows["network"]) == {"trained", "untrained"}
+    ]
+    return table[table["model"].isin(whole)].reset_index(drop=True)
+
+
+def couplings(rows: pd.DataFrame, part: str) -> pd.DataFrame:
+    """Give a model's trained rows with the coupling of one part of its Jacobians."""
+    trained = rows[rows["network"] == "trained"]
+    return trained.assign(coupling=1 - trained[READINGS[part]]).dropna(subset="coupling")
+
+
+def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
+    """Estimate what every question asks of one model, by question and reading."""
+    found: dict[tuple[str, str], Effect] = {}
+    both = rows[rows["version"] == "alone"].set_index(["network", "id"])
+    for part in READINGS:
+        own = couplings(rows, part)
+        found |= {(question, part): effect for question, effect in _of_coupling(own).items()}
+        random = 1 - gaussian_miscoupling(K)
+        spread = effects.null_spread(K, blocks * (blocks - 1) // 2)
+        for question, column in ACROSS.items():
+            across = both[f"{'' if part == 'whole' else 'shared_'}{column}"].dropna().unstack("network").dropna()
+            if len(across) > 1:
+                found[question, part] = widened(effect_of(across["trained"].to_numpy() - random), spread, np.inf)
+                change = effect_of((across["trained"] - across["untrained"]).to_numpy())
+                found[f"{question}, emerged", part] = widened(change, 2**0.5 * spread, np.inf)
+    for question, score in SCORES.items():
+        for states in effects.CONVENTIONS:
+            values = both[f"{score}_{states.replace(' ', '_')}"].dropna().unstack("network").dropna()
+            if len(values) > 1:
+                found[question, states] = effect_of((values["trained"] - values["untrained"]).to_numpy(), "median")
+    return found
+
+
+def _of_coupling(own: pd.DataFrame) -> dict[str, Effect]:
+    alone = own[own["version"] == "alone"]
+    counted = alone[alone["set"] == PROBLEMS]
+    natural = alone[alone["set"].isin([*BENCHMARKS, EMBEDDED])]
+    within = natural[["tokens", "coupling"]] - natural.groupby("set")[["tokens", "coupling"]].transform("mean")
+    versions = own[own["set"] == QUESTIONS].pivot(index="id", columns="version", values="coupling").dropna()
+    told, random = (alone.loc[alone["set"] == name, "coupling"].to_numpy() for name in ("novels", "random tokens"))
+    instructed = versions["step by step"]
+    return {
+        "difficulty": correlation(counted["steps"], counted["coupling"], given=counted["tokens"]),
+        "length within sets": correlation(within["tokens"].round(12), within["coupling"].round(12)),
+        "length over all": correlation(natural["tokens"], natural["coupling"]),
+        "instruction": effect_of((instructed - versions["alone"]).to_numpy()),
+        "instruction over control": effect_of((instructed - versions["control sentence"]).to_numpy()),
+        "control": effect_of((versions["control sentence"] - versions["alone"]).to_numpy()),
+        "meaning": effect_of(told - random),
+    }
+
+
+def estimates(table: pd.DataFrame, blocks: Mapping[str, int]) -> pd.DataFrame:
+    """Estimate what every question asks, of each model by each reading: a line each."""
+    rows = [
+        {"question": question, "model": model, "reading": reading, **effect._asdict()}
+        for model, own in table.groupby("model", sort=False)
+        for (question, reading), effect in of_model(own, blocks[str(model)]).items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def by_set(rows: pd.DataFrame) -> pd.DataFrame:
+    """Condense a model's coupling to a line for each set and part: mean, its interval, spread over prompts."""
+    lines = []
+    for part in READINGS:
+        own = couplings(rows, part)
+        for name, of_set in own[own["version"] == "alone"].groupby("set"):
+            effect, values = effect_of(of_set["coupling"].to_numpy()), of_set["coupling"]
+            needed = int(np.ceil((1.96 * values.std() / HALF_WIDTH) ** 2))
+            lines.append({"set": name, "part": part, **effect._asdict(), "spread": values.std(), "needed": needed})
+    return pd.DataFrame(lines)
+
+
+def variances(table: pd.DataFrame, part: str = "whole") -> dict[str, float]:
+    """Split the variance of coupling: standard deviations between sources, between models, and between prompts."""
+    # Sources are of one length, prompt by prompt, and so balanced: each spread between means is freed of what the
+    # prompts behind the means add to it.
+    own = couplings(table, part)
+    own = own[own["set"].isin([*PASSAGES, QUESTIONS]) & (own["version"] == "alone")]
+    cells = own.groupby(["model", "set"])["coupling"].agg(["mean", "var", "count"])
+    noise = float((cells["var"] / cells["count"]).mean())
+    means = cells["mean"].unstack("set")
+    between_sources = float(means.var(axis=1).mean()) - noise
+    between_models = float(means.var(axis=0).mean()) - noise
+    found = {"sources": between_sources, "models": between_models, "prompts": float(cells["var"].mean())}
+    return {name: max(0.0, variance) ** 0.5 for name, variance in found.items()}
+
+
+def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
+    """Name the numbers of one model that the book quotes: effects, and the means of all sets."""
+    called = {
+        (question.replace(",", "").replace(" ", "-"), reading): effect
+        for (question, reading), effect in of_model(rows, blocks).items()
+    }
+    words = {"whole": "", "shared part": "shared-"} | {name: f"{word}-" for name, word in effects.CONVENTIONS.items()}
+    found = {f"many-{words[reading]}{question}": effect for (question, reading), effect in called.items()}
+    table = by_set(rows)
+    for row in table.to_dict("records"):
+        name = f"many-{words[row['part']]}{row['set'].replace(' ', '-')}"
+        found[name] = effects.effect_in(row, value="value")
+    sizes = table[table["part"] == "whole"].set_index("set")
+    spread = {f"many-needed-{name.replace(' ', '-')}": float(n) for name, n in sizes["needed"].items()}
+    return effects.numbers(found, "") | spread
+
+
+def chosen(
+    model: str, precision: str = "float32", revision: str = "", token: int = -1, table: pd.DataFrame | None = None
+) -> pd.DataFrame | None:
+    """Take the rows of a model as it was measured; None where nobody measured it so."""
+    table = many_prompts() if table is None else table
+    if table.empty or (precision, revision, token) != ("float32", "", -1):
+        return None
+    rows = table[table["model"] == model]
+    return None if rows.empty else rows.reset_index(drop=True)

@@ -1,0 +1,133 @@
+"""The experiment on many prompts: its estimands find what made-up tables were made with, and its rows are measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import coupling_lib as cl
+from companion.tables import many_prompts, prompt_effects, texts
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.nulls import gaussian_miscoupling
+
+RANDOM = 1 - gaussian_miscoupling(10)
+SETS = (*texts.SETS, *texts.PASSAGES)
+
+
+def made_up(
+    instruction: float = 0.02, control: float = 0.01, steps: float = 0.0, meaning: float = 0.03
+) -> pd.DataFrame:
+    """A model whose coupling changes by known amounts, prompts scattering by 0.01."""
+    rng, rows = np.random.default_rng(0), []
+
+    def add(name: str, at: int, coupling: float, version: str = "alone", **more: float) -> None:
+        noise, untrained = rng.normal(0, 0.01), name in ("embedded", "wikitext2")
+        row = {"model": "m", "network": "trained", "set": name, "id": f"{name}-{at}", "version": version}
+        row |= {"tokens": 40 + at % 20, "steps": np.nan} | more
+        values = {f"{score}_{states}": 2.0 + noise for score in prompt_effects.SCORES.values() for states in STATES}
+        for part, lower in (("", 0.0), ("shared_", 0.04)):
+            row[f"{part}normalized_miscoupling_k10"] = 1 - (coupling + noise - lower)
+            if name == "embedded":
+                row |= {f"{part}{kind}": RANDOM + 0.03 + noise for kind in ("self", "input", "output")}
+        rows.append(row | (values if untrained else {}))
+        if untrained:
+            before = {key: value + 1.0 for key, value in values.items()}
+            across = {key: RANDOM for key in row if key.split("_")[-1] in ("self", "input", "output")}
+            rows.append({**row, **before, **across, "network": "untrained"})
+
+    for at in range(200):
+        add("problems", at, 0.16 + steps * (at % 8), steps=1 + at % 8)
+        for version, change in (("alone", 0.0), ("step by step", instruction), ("control sentence", control)):
+            add("gsm8k", at, 0.15 + change, version)
+        for name in SETS:
+            if name not in ("problems", "gsm8k"):
+                add(name, at, 0.15 + meaning * (name == "novels"))
+    return pd.DataFrame(rows)
+
+
+STATES = ("default", "without_embedding", "normed_end", "both")
+
+
+def test_what_a_table_was_made_with_is_found():
+    found = prompt_effects.of_model(made_up(), blocks=30)
+    for part in prompt_effects.READINGS:
+        assert found["instruction", part].value == pytest.approx(0.02, abs=0.003)
+        assert found["instruction over control", part].value == pytest.approx(0.01, abs=0.003)
+        assert found["meaning", part].value == pytest.approx(0.03, abs=0.004)
+        assert found["difficulty", part].low < 0 < found["difficulty", part].high
+        assert found["length within sets", part].n == 200 * len(texts.SETS) - 200
+        assert found["self-coupling", part].value == pytest.approx(0.03, abs=0.003)
+        assert found["self-coupling, emerged", part].value == pytest.approx(0.03, abs=0.003)
+    assert found["straighter", "default"].value == pytest.approx(-1.0) and found["straighter", "default"].n == 400
+
+
+def test_the_null_of_few_blocks_is_less_sure():
+    few, many = (prompt_effects.of_model(made_up(), blocks)["self-coupling", "whole"].error for blocks in (3, 30))
+    assert few > 5 * many
+
+
+def test_steps_that_raise_coupling_are_seen_at_equal_length():
+    found = prompt_effects.of_model(made_up(steps=0.003), blocks=30)["difficulty", "whole"]
+    assert found.low > 0.2 and found.n == 200
+
+
+def test_sets_models_and_prompts_get_their_own_share_of_the_spread():
+    table = pd.concat([made_up(), made_up().assign(model="n")])
+    same = prompt_effects.variances(table)
+    assert same["models"] < 0.003 and same["prompts"] == pytest.approx(0.01, abs=0.001)
+    assert same["sources"] == pytest.approx(0.03 / 5**0.5, abs=0.002)
+    column = prompt_effects.READINGS["whole"]
+    other = table.assign(**{column: table[column] - 0.05 * (table["model"] == "n")})
+    assert prompt_effects.variances(other)["models"] == pytest.approx(0.05 / 2**0.5, abs=0.003)
+
+
+def test_a_model_counts_once_all_of_its_sets_are_there():
+    table = made_up()
+    assert len(prompt_effects.finished(table)) == len(table)
+    assert prompt_effects.finished(table[table["set"] != "code"]).empty
+    assert prompt_effects.finished(table[table["network"] == "trained"]).empty
+
+
+def test_a_doubled_row_is_refused_by_its_name(tmp_path):
+    table = made_up()
+    pd.concat([table, table.iloc[:1]]).to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.raises(ParameterError, match="'problems-0' stands twice for 'm' in the table"):
+        prompt_effects.many_prompts(tmp_path / "twice.csv")
+
+
+def test_problems_have_as_many_sentences_whatever_their_steps():
+    made = texts.problems()
+    assert len({prompt.text for prompt in made}) == 200 and {prompt.steps for prompt in made} == set(range(1, 9))
+    assert {prompt.text.count(".") + prompt.text.count("?") for prompt in made} == {texts.MOST_STEPS + 2}
+    assert all(prompt.text.count(" Then ") == prompt.steps for prompt in made)
+    assert texts.problems() == made
+
+
+def test_passages_are_as_long_as_the_questions(tmp_path):
+    model = cl.load_model("nano-neox")
+    (tmp_path / "wikitext2").mkdir()
+    (tmp_path / "wikitext2" / "test.txt").write_text("A whale is a large animal of the sea. " * 1000)
+    for source in ("wikitext2", "code", "random tokens"):
+        cut = texts.passages(model, [5, 17, 30], source, tmp_path, tmp_path)
+        assert [ids.shape for ids in cut.values()] == [(1, 5), (1, 17), (1, 30)]
+        again = texts.passages(model, [5, 17, 30], source, tmp_path, tmp_path)
+        assert all(torch.equal(one, other) for one, other in zip(cut.values(), again.values(), strict=True))
+    with pytest.raises(ParameterError, match=r"holds no \*.txt, of which novels are read; name another folder"):
+        texts.passages(model, [5], "novels", tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
+def test_two_prompts_of_each_model_are_measured_anew(name):
+    rows = prompt_effects.chosen(name)
+    model = cl.load_model(name)
+    listed = many_prompts.asked_of(model, None, None)
+    for asked in (
+        next(one for one in listed if one.tokens),
+        next(one for one in listed if one.notes["set"] == "problems"),
+    ):
+        stored = rows[(rows["id"] == asked.notes["id"]) & (rows["network"] == "trained")].iloc[0]
+        for column, value in many_prompts.row(model, "trained", asked).items():
+            if isinstance(value, float) and np.isfinite(value):
+                assert value == pytest.approx(stored[column], rel=2e-3, abs=2e-4), column
