@@ -119,8 +119,8 @@ def idea_neighbours() -> str:
     )
 
 
-def landing_page() -> str:
-    """Write the picture of the front page: the directions that blocks of a public decoder share."""
+def shared_directions() -> str:
+    """Write the picture of the directions that blocks of a public decoder share, for the front page."""
     networks = _before_and_after()
     shared = shared_parts(_READING, **networks)
     return _raw(

@@ -19,7 +19,8 @@ from calibrated import calibration_page
 from chapters import CHAPTERS, run_part, verdicts_part
 from complete import executed, listed
 from experiments import experiments_page
-from idea import idea_neighbours, idea_toy, landing_page
+from idea import idea_neighbours, idea_toy, shared_directions
+from landing import answer_part, verdicts_strip
 from library import API
 from markdown_table import plain, table
 from named_numbers import cells_of
@@ -166,7 +167,7 @@ MEASURED = {
     "postnorm": postnorm_page,
     "homogeneous": homogeneous_page,
     "families": families_page,
-    "landing": landing_page,
+    "landing": shared_directions,
     "idea-neighbours": idea_neighbours,
 }
 READ = {
@@ -175,6 +176,8 @@ READ = {
     "calibration": calibration_page,
     "experiments": experiments_page,
     "idea-toy": idea_toy,
+    "landing-answer": answer_part,
+    "landing-verdicts": verdicts_strip,
     "models": models_page,
     "measured": measured_page,
     "paper-figures": map_page,

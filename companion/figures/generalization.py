@@ -62,6 +62,15 @@ def take_sign(signs: pd.DataFrame, suite: pd.DataFrame, coupling: str = READING)
     return pd.concat([signs.assign(panel="left"), points.assign(panel="right")], ignore_index=True)
 
 
+def take_moments(suite: pd.DataFrame, coupling: str = READING) -> pd.DataFrame:
+    """Select the models of one budget at each step that they share: coupling, loss, and their correlation then."""
+    signs = correlations.sign_along_training(suite, "negative_loss", coupling).set_index("step")
+    chosen = correlations.equal_tokens(correlations.last_checkpoints(suite))["model"]
+    rows = suite[suite["model"].isin(chosen) & suite["step"].isin(signs.index)]
+    table = rows[["model", "step", "validation_loss", coupling]].reset_index(drop=True)
+    return table.assign(**{name: table["step"].map(signs[name]) for name in ("r", "low", "high")})
+
+
 take_sizes = take_suite
 """Sizes stand in the table of the suite."""
 
@@ -162,6 +171,24 @@ def draw_sign(table: pd.DataFrame) -> Figure:
     right.invert_xaxis()
     right.set(xlabel="validation loss (better to the right)", ylabel=COUPLING)
     parts.legend_under(figure, [right])
+    return figure
+
+
+def draw_moments(table: pd.DataFrame) -> Figure:
+    """Draw the same models at each step of training, the others behind them, with a line through them and its r."""
+    coupling, steps = table.columns[3], sorted(table["step"].unique())
+    figure, row = parts.panels([f"Step {step}" for step in steps], 2.9, sharex=True, sharey=True)
+    for axes, step in zip(row, steps, strict=True):
+        now, later = table[table["step"] == step], table[table["step"] != step]
+        parts.points(axes, later[coupling], later["validation_loss"], style.colour("faint"), markersize=2.5)
+        parts.points(axes, now[coupling], now["validation_loss"], style.colour(style.TRAINED), markersize=4)
+        ends = np.array([now[coupling].min(), now[coupling].max()])
+        line = np.polyval(np.polyfit(now[coupling], now["validation_loss"], 1), ends)
+        axes.plot(ends, line, color=style.colour("text"), linewidth=1.4)
+        axes.text(0.97, 0.03, f"$r = {now['r'].iloc[0]:+.2f}$", ha="right", va="bottom", transform=axes.transAxes)
+        axes.set_xlabel("coupling")
+    row[0].set_ylabel("validation loss (better up)")
+    row[0].invert_yaxis()
     return figure
 
 

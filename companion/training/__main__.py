@@ -3,6 +3,7 @@
     python -m companion.training language nano-neox TEXT --run runs/nano-neox --ship data/checkpoints
     python -m companion.training suite TEXT --run runs/suite --table data/suite.csv
     python -m companion.training quality TEXT --run runs/quality --table data/quality.csv
+    python -m companion.training width TEXT --run runs/width --table data/width.csv
     python -m companion.training regularised TEXT --run runs/regularised --table data/regulariser.csv
     python -m companion.training vit one digits --weight-decay 0.04 --drop-path 0.1 --run runs/vit
     python -m companion.training vit grid digits --run runs/vit --table data/vit_grid.csv
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from companion.training import cards, language, quality, regularised, suite, vit, vit_grid
+from companion.training import cards, language, quality, regularised, suite, vit, vit_grid, width
 from coupling_lib.errors import in_one_line
 from coupling_lib.inputs.labelled_images import LabelledImages, read_dataset
 
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, act, does, source in (
         ("suite", _suite, "train and measure the suite of language models", what),
         ("quality", _quality, "train and measure models of one shape", f"{_FOLDER} named AUTHOR_TITLE_YEAR.txt"),
+        ("width", _width, "train and measure models of five widths", f"{_FOLDER} named AUTHOR_TITLE_YEAR.txt"),
     ):
         command = commands.add_parser(name, parents=[on_text], help=does)
         command.set_defaults(act=act)
@@ -104,6 +106,11 @@ def _suite(given: argparse.Namespace) -> None:
 def _quality(given: argparse.Namespace) -> None:
     names = given.only or list(quality.GRID)
     quality.run_quality(names, given.text, given.run or RUNS / "quality", given.table, given.data)
+
+
+def _width(given: argparse.Namespace) -> None:
+    names, grid = given.only or list(width.GRID), width.GRID
+    quality.run_quality(names, given.text, given.run or RUNS / "width", given.table, given.data, grid, width.HEADER)
 
 
 def _regularised(given: argparse.Namespace) -> None:

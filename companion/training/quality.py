@@ -12,7 +12,7 @@ that file is only ever appended to.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -190,18 +190,21 @@ def predictions_sha256(path: Path | None = None) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def run_quality(names: Sequence[str], source: Path | None, run: Path, table: Path, text_name: str = "") -> None:
-    """Train and measure the models that are not in the table yet."""
-    if unknown := [name for name in names if name not in GRID]:
-        raise ParameterError(f"the model {unknown[0]!r} is not in the experiment; choose from {', '.join(GRID)}")
+def run_quality(
+    names: Sequence[str], source: Path | None, run: Path, table: Path, text_name: str = "",
+    grid: Mapping[str, QualityRecipe] = GRID, header: str = HEADER,
+) -> None:  # fmt: skip
+    """Train and measure the models of an experiment that are not in its table yet."""
+    if unknown := [name for name in names if name not in grid]:
+        raise ParameterError(f"the model {unknown[0]!r} is not in the experiment; choose from {', '.join(grid)}")
     predictions_sha256()
-    done = finished(table)
-    missing = {name: GRID[name] for name in names if name not in done}
-    suite.run_all(missing, train_one, source, run, table, list(GRID), text_name, HEADER)
+    done = finished(table, grid)
+    missing = {name: grid[name] for name in names if name not in done}
+    suite.run_all(missing, train_one, source, run, table, list(grid), text_name, header)
     print(f"{len(names) - len(missing)} of {len(names)} models were in {table} before")
 
 
-def finished(table: Path) -> set[str]:
+def finished(table: Path, grid: Mapping[str, QualityRecipe] = GRID) -> set[str]:
     """Tell which models a table has at all their steps; one with a row twice is refused."""
     rows = suite_table.read(table)
     if rows.empty:
@@ -210,7 +213,7 @@ def finished(table: Path) -> set[str]:
         name, step = rows.loc[twice, ["model", "step"]].iloc[0]
         raise ParameterError(f"{table} holds two rows of {name} at step {step}; remove the one that is not measured")
     steps = rows.groupby("model")["step"].agg(set)
-    return {name for name, found in steps.items() if name in GRID and found >= {0, *GRID[name].checkpoints}}
+    return {name for name, found in steps.items() if name in grid and found >= {0, *grid[name].checkpoints}}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,33 @@
+"""Width at fixed quality: models of one recipe and five widths, to be looked at where their loss is the same.
+
+    python -m companion.training.width TEXT --run runs/width --table data/width.csv
+
+In the paper's figure 1a the number of singular vectors grows with the width, a tenth of it, and so does the coupling of
+random directions. If coupling follows the width among models that are equally good, the figure shows width.
+"""
+
+from dataclasses import replace
+from importlib import import_module
+
+from companion.training import quality
+
+WIDTHS = (48, 64, 96, 128, 192)
+SEEDS = (0, 1)
+STEPS = quality.STEPS[:8]
+"""Training stops at 3.8 M tokens: the widest model takes nine times as long as the centre for each."""
+_HEAD = 16
+
+GRID = {
+    f"w{width}-seed{seed}": replace(
+        quality.CENTRE, width=width, heads=width // _HEAD, kv_heads=width // _HEAD, mlp_width=4 * width, seed=seed,
+        steps=STEPS[-1], checkpoints=STEPS,
+    )
+    for seed in SEEDS
+    for width in WIDTHS
+}  # fmt: skip
+"""Recipes of the experiment by name, in the order of training."""
+
+HEADER = quality.HEADER.replace("Quality at fixed size", "Width at fixed quality").replace(".quality)", ".width)")
+
+if __name__ == "__main__":
+    import_module("companion.training.__main__").main(command="width")
