@@ -10,7 +10,7 @@ from markdown_table import plain, table
 from power import experiments
 from verdicts import Evidence
 
-from companion.tables import prompt_effects, quality
+from companion.tables import prompt_effects, quality, width
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.models import registry
 
@@ -35,8 +35,13 @@ def _of_prompts(rows: pd.DataFrame, _: dict[str, Any]) -> pd.DataFrame:
     return found.assign(label=found["model"] + ", " + found["reading"])
 
 
+def _of_width(rows: pd.DataFrame, experiment: dict[str, Any]) -> pd.DataFrame:
+    return width.estimates(rows, experiment).assign(label="")
+
+
 KINDS = {
     "quality": Kind(quality.quality, quality.finished, _of_quality, at_once=True),
+    "width": Kind(width.width, quality.finished, _of_width, at_once=True),
     "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
 }
 """Every experiment of `data/predictions.toml`."""

@@ -27,7 +27,7 @@ from named_numbers import cells_of
 from paper_map import map_page
 from reproduce import machine_page, reproduce_page, spreads_page
 from routes import families_page
-from scale import scale_page
+from scale import one_prompt_page, scale_page
 from scorecard import claims_page
 from status import status_page
 from structure import homogeneous_page, postnorm_page
@@ -182,6 +182,7 @@ READ = {
     "measured": measured_page,
     "paper-figures": map_page,
     "scale": scale_page,
+    "one-prompt": one_prompt_page,
     "variants": variants_page,
     **API,
     "versions": versions_page,

@@ -61,6 +61,25 @@ def scale_page() -> str:
     return f"The rate is {measured_rate() / 1e9:.0f} GFLOP/s.\n\n{table(head, rows, align='lr')}"
 
 
+SHAPES = ((12, 768), (24, 1024), (24, 2048), (32, 4096), (40, 5120), (80, 8192))
+"""Depths and widths of the table for one prompt: GPT-2's, GPT-2 medium's, Pythia 1.4B's, and Llama's four sizes."""
+
+
+def one_prompt_page() -> str:
+    """Set the table of what one prompt takes, by depth and width."""
+    rows = []
+    for blocks, width in SHAPES:
+        weights = 12 * width**2 * blocks
+        work = 2 * width * weights
+        seconds = work / measured_rate()
+        time = f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.{0 if seconds > 600 else 1}f} min"
+        block = 4 * weights / blocks
+        memory = (f"{(held * weights + block) / 1e9:.1f}" for held in (_IN_4_BITS, _PUBLISHED, 4))
+        rows.append((str(blocks), f"{width:,}", f"{work / 1e12:,.1f}", time, *memory))
+    head = ("blocks", "width", "TFLOP", "two cores", "GB in 4 bits", "GB in bfloat16", "GB in float32")
+    return table(head, rows, align="r" * len(head))
+
+
 def _cells(each: Cost) -> tuple[str, ...]:
     work = (f"{amount / 1e15:,.1f}" for amount in (each.formed, each.products))
     hours = f"{each.hours:,.0f}" if each.hours >= 10 else f"{each.hours:.1f}"

@@ -63,13 +63,13 @@ def _asked_once(table: pd.DataFrame) -> list[tuple[str, int, Effect]]:
     ]
 
 
-def at_equal_loss(table: pd.DataFrame) -> pd.DataFrame:
-    """Take every model where its loss on what it was trained on first falls to the lowest that all of them reach."""
-    level = table.groupby("model")["seen_loss"].min().max()
+def at_equal_loss(table: pd.DataFrame, by: str = "seen_loss") -> pd.DataFrame:
+    """Take every model where its loss, by default on what it was trained on, falls to the lowest that all reach."""
+    level = table.groupby("model")[by].min().max()
     rows = []
     for model, part in table.groupby("model"):
         part = part.sort_values("step")
-        loss = part["seen_loss"].to_numpy()
+        loss = part[by].to_numpy()
         after = int(np.argmax(loss <= level))
         # Between two checkpoints all that is measured is taken as linear in the loss.
         share = 0.0 if after == 0 else float((loss[after - 1] - level) / (loss[after - 1] - loss[after]))

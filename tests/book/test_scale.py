@@ -33,3 +33,13 @@ def test_the_table_has_the_38_models_of_figure_1a_and_their_sum():
     for column in (4, 5, 7):
         numbers = [float(row[column].replace(",", "")) for row in rows]
         assert float(total.split("|")[column].replace(",", "")) == pytest.approx(sum(numbers), rel=2e-2)
+
+
+def test_one_prompt_takes_what_is_counted_by_hand():
+    rows = [line.split("|")[1:-1] for line in scale.one_prompt_page().splitlines() if line.startswith("| 32 ")]
+    (cells,) = [[cell.strip() for cell in row] for row in rows]
+    weights = 12 * 4096**2 * 32
+    assert float(cells[2]) == pytest.approx(2 * 4096 * weights / 1e12, rel=1e-2)
+    assert cells[3] == f"{2 * 4096 * weights / scale.measured_rate() / 60:.1f} min"
+    held = [(share * weights + 4 * weights / 32) / 1e9 for share in (4.5 / 8, 2, 4)]
+    assert [float(cell) for cell in cells[4:]] == pytest.approx(held, abs=0.06)

@@ -1,0 +1,54 @@
+"""Width at fixed quality: what goes with width among equally good models is told from what goes with quality."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from power import experiments
+
+from companion.tables import width
+from companion.training import width as recipes
+from coupling_lib.metrics.statistics import width_curve
+
+EXPERIMENT = experiments()["width"]
+K10 = "normalized_miscoupling_k10"
+
+
+def made_up(noise: float = 0.005) -> pd.DataFrame:
+    """Models whose coupling of figure 1a is the curve of random directions, and at fixed K a matter of loss alone."""
+    rng, rows = np.random.default_rng(0), []
+    for name, recipe in recipes.GRID.items():
+        for step in (0, 16, 100, 920):
+            # Wider models are better at equal steps.
+            loss = 7 - 0.3 * np.log1p(step) - 0.003 * recipe.width * (step > 0)
+            curve = float(width_curve(recipe.width))
+            row = {"model": name, "step": step, "width": recipe.width, "validation_loss": loss}
+            row[width.FIGURE_1A] = 1 - curve - rng.normal(0, noise)
+            row |= {K10: 1 - 0.05 * loss + rng.normal(0, noise), f"shared_{K10}": 0.8 + rng.normal(0, noise)}
+            rows.append(row)
+    return pd.DataFrame(rows).assign(score=lambda table: -table["validation_loss"])
+
+
+def test_the_curve_of_width_is_found_and_a_matter_of_loss_is_not_taken_for_one():
+    found = width.estimates(made_up(), EXPERIMENT).set_index("reading")
+    assert found.loc[width.FIGURE_1A, "low"] > 0.8 and (found["n"] == 10).all()
+    assert width.slope(made_up()) == pytest.approx(1.0, abs=0.1)
+    for reading in (K10, f"shared_{K10}"):
+        assert found.loc[reading, "low"] < 0 < found.loc[reading, "high"]
+
+
+def test_all_models_are_taken_at_one_loss():
+    table = made_up(noise=0.0)
+    found = width.equally_good(table, K10)
+    assert found["loss"].nunique() == 1 and len(found) == 10
+    assert found["coupling"].to_numpy() == pytest.approx(0.05 * found["loss"].iloc[0], abs=1e-9)
+
+
+def test_the_recipes_differ_in_width_and_seed_alone():
+    assert len(recipes.GRID) == 10 and {recipe.width for recipe in recipes.GRID.values()} == set(recipes.WIDTHS)
+    assert all(
+        recipe.width % recipe.heads == 0 and recipe.mlp_width == 4 * recipe.width for recipe in recipes.GRID.values()
+    )
+    kept = {(recipe.blocks, recipe.steps, recipe.learning_rate, recipe.corrupted) for recipe in recipes.GRID.values()}
+    assert kept == {(8, 920, 2e-3, 0.0)}
