@@ -3,7 +3,8 @@
     python -m companion.tables.many_prompts MODEL --folder PROMPTS --novels NOVELS --table data/many_prompts.csv
 
 A run that was stopped goes on where it was. Coupling is measured at the last token, of the trained network; what
-trajectories and tokens do is measured of the untrained one as well, on fewer prompts.
+trajectories and tokens do is measured of the untrained one as well, and coupling with weights in 4 bits, on fewer
+prompts.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import pandas as pd
 import torch
 
 from companion.tables import texts
-from companion.tables.prompt_effects import KEY, TABLE, K, many_prompts
+from companion.tables.prompt_effects import IN_4_BITS, KEY, TABLE, K, many_prompts
 from companion.training import suite_table
 from companion.training.quality import predictions_sha256
 from coupling_lib import paths, provenance
@@ -110,17 +111,23 @@ def _noted(prompt: Prompt, with_tokens: Iterable[str]) -> Asked:
     return Asked(notes, prompt.text, embedded, embedded and prompt.id in with_tokens)
 
 
+def _is_embedded(asked: Asked) -> bool:
+    return asked.notes["set"] == texts.EMBEDDED
+
+
 def row(model: Model, network: str, asked: Asked) -> dict[str, Any]:
     """Measure one prompt."""
     found: dict[str, Any] = {"model": model.name, "network": network, **asked.notes}
     given = [asked.given]
     found["tokens"] = length(model, asked)
-    if network == "trained":
+    if network != "untrained":
         depth = measure_depth(model, given, ks=(K,))
         for prefix, ds in (("", depth), ("shared_", shared_part(depth))):
             column = f"{prefix}{VARIANT}_k{K}"
             found[column] = 1 - float(pair_couplings(ds, VARIANT, K).mean())
             found[f"{column}_neighbours"] = float(ds["by_distance"].sel(variant=VARIANT, k=K, distance=1).mean())
+    if network == IN_4_BITS:
+        return found
     if asked.tokens:
         found |= token_couplings(model, asked.given)
     if asked.trajectories:
@@ -150,9 +157,11 @@ def token_couplings(model: Model, given: str | torch.Tensor) -> dict[str, float]
 
 def measure(model_name: str, folder: Path | None, novels: Path | None, file: Path) -> None:
     """Measure all prompts of one model that the table has not, and keep the table up to date."""
-    for network in ("trained", "untrained"):
-        model = load_model(model_name, untrained=network == "untrained")
-        listed = [one for one in asked_of(model, folder, novels) if network == "trained" or one.trajectories]
+    for network in ("trained", "untrained", IN_4_BITS):
+        precision = IN_4_BITS if network == IN_4_BITS else "float32"
+        model = load_model(model_name, untrained=network == "untrained", precision=precision)
+        counted = {"trained": lambda one: True, "untrained": lambda one: one.trajectories, IN_4_BITS: _is_embedded}
+        listed = list(filter(counted[network], asked_of(model, folder, novels)))
         table = many_prompts(file)
         have = set()
         if not table.empty:

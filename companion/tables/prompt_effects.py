@@ -24,6 +24,8 @@ KEY = ["model", "network", "id", "version"]
 READINGS = {"whole": "normalized_miscoupling_k10", "shared part": "shared_normalized_miscoupling_k10"}
 """Columns of the table by the part of the Jacobians that they are about."""
 K = 10
+IN_4_BITS = "nf4"
+"""The network whose weights are in 4 bits."""
 SCORES = {"straighter": "line_shape_score", "exponential": "expodistance", "even": "equidistance"}
 """Questions about trajectories, and the score that each is about."""
 ACROSS = {"self-coupling": "self", "context coupling, fixed input": "input", "context coupling, fixed output": "output"}
@@ -47,14 +49,14 @@ def finished(table: pd.DataFrame) -> pd.DataFrame:
     whole = [
         name
         for name, rows in table.groupby("model")
-        if set(rows["set"]) >= wanted and set(rows["network"]) == {"trained", "untrained"}
+        if set(rows["set"]) >= wanted and set(rows["network"]) == {"trained", "untrained", IN_4_BITS}
     ]
     return table[table["model"].isin(whole)].reset_index(drop=True)
 
 
-def couplings(rows: pd.DataFrame, part: str) -> pd.DataFrame:
-    """Give a model's trained rows with the coupling of one part of its Jacobians."""
-    trained = rows[rows["network"] == "trained"]
+def couplings(rows: pd.DataFrame, part: str, network: str = "trained") -> pd.DataFrame:
+    """Give a model's rows of one network with the coupling of one part of its Jacobians."""
+    trained = rows[rows["network"] == network]
     return trained.assign(coupling=1 - trained[READINGS[part]]).dropna(subset="coupling")
 
 
@@ -65,6 +67,10 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
     for part in READINGS:
         own = couplings(rows, part)
         found |= {(question, part): effect for question, effect in _of_coupling(own).items()}
+        few, all_bits = (couplings(rows, part, network).set_index("id") for network in (IN_4_BITS, "trained"))
+        if len(few) > 1:
+            bits = few["coupling"] - all_bits.loc[all_bits["set"] == EMBEDDED, "coupling"]
+            found["four bits", part] = effect_of(bits.dropna().to_numpy())
         random = 1 - gaussian_miscoupling(K)
         spread = effects.null_spread(K, blocks * (blocks - 1) // 2)
         for question, column in ACROSS.items():

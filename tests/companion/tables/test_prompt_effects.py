@@ -32,6 +32,9 @@ def made_up(
             if name == "embedded":
                 row |= {f"{part}{kind}": RANDOM + 0.03 + noise for kind in ("self", "input", "output")}
         rows.append(row | (values if untrained else {}))
+        if name == "embedded":
+            columns = [key for key in row if "miscoupling" in key]
+            rows.append({**row, **{key: row[key] + 0.005 for key in columns}, "network": "nf4"})
         if untrained:
             before = {key: value + 1.0 for key, value in values.items()}
             across = {key: RANDOM for key in row if key.split("_")[-1] in ("self", "input", "output")}
@@ -60,6 +63,7 @@ def test_what_a_table_was_made_with_is_found():
         assert found["length within sets", part].n == 200 * len(texts.SETS) - 200
         assert found["self-coupling", part].value == pytest.approx(0.03, abs=0.003)
         assert found["self-coupling, emerged", part].value == pytest.approx(0.03, abs=0.003)
+        assert found["four bits", part].value == pytest.approx(-0.005) and found["four bits", part].n == 200
     assert found["straighter", "default"].value == pytest.approx(-1.0) and found["straighter", "default"].n == 400
 
 
