@@ -44,6 +44,7 @@ from coupling_lib.errors import CouplingError, ParameterError
 TABLES = Path(__file__).resolve().parent / "sentences"
 RECORDS = (
     "claims",
+    "landing-verdicts",
     "experiments",
     "verdicts-",
     "run-",

@@ -43,10 +43,8 @@ from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.prompts import prompt_versions
 from coupling_lib.measures.random_bases import chance
 
-p = parameters.check_parameters(
-    globals(),
-    declared=("model", "precision", "memory", "revision", "prompts", "questions", "k", "token", "others", "seed"),
-)
+_more = ("prompts", "questions", "k", "token", "others", "seed")
+p = parameters.check_parameters(globals(), declared=("model", "precision", "memory", "revision", *_more))
 command = made_by(provenance.papermill_command("prompts", vars(p)))
 
 # %% [markdown]

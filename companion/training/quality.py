@@ -192,9 +192,10 @@ def predictions_sha256(path: Path | None = None) -> str:
 
 def run_quality(
     names: Sequence[str], source: Path | None, run: Path, table: Path, text_name: str = "",
-    grid: Mapping[str, QualityRecipe] = GRID, header: str = HEADER,
+    grid: Mapping[str, QualityRecipe] | None = None, header: str = HEADER,
 ) -> None:  # fmt: skip
-    """Train and measure the models of an experiment that are not in its table yet."""
+    """Train and measure the models of an experiment, by default this one, that are not in its table yet."""
+    grid = GRID if grid is None else grid
     if unknown := [name for name in names if name not in grid]:
         raise ParameterError(f"the model {unknown[0]!r} is not in the experiment; choose from {', '.join(grid)}")
     predictions_sha256()
@@ -204,7 +205,7 @@ def run_quality(
     print(f"{len(names) - len(missing)} of {len(names)} models were in {table} before")
 
 
-def finished(table: Path, grid: Mapping[str, QualityRecipe] = GRID) -> set[str]:
+def finished(table: Path, grid: Mapping[str, QualityRecipe]) -> set[str]:
     """Tell which models a table has at all their steps; one with a row twice is refused."""
     rows = suite_table.read(table)
     if rows.empty:
