@@ -163,9 +163,9 @@ show(
     by_set.draw_sources,
     None if many is None else by_set.take_sources(many),
     name="prompts-sources",
-    caption="Coupling of single prompts at their last token (one minus normalised mis-coupling, mean over pairs of "
-    "blocks), by set; bars: 95 % intervals of the mean. Shared part: without what a Jacobian does to every direction "
-    "alike. Dashed: random directions.",
+    caption="Coupling at the last token (one minus normalised mis-coupling, mean over pairs of blocks), by set: mean "
+    "over prompts with its 95 % interval, pale one standard deviation of prompts. Shared part: without what a Jacobian "
+    "does to every direction alike. Dashed: random directions.",
 )
 
 # %% [markdown]

@@ -18,10 +18,8 @@ _ADDED = {"step by step": "“step by step”", "control sentence": "control sen
 
 
 def take_sources(rows: pd.DataFrame) -> pd.DataFrame:
-    """Select every prompt to which nothing was added: its set, and its coupling as a whole and of the shared part."""
-    parts_of = [effects.couplings(rows, part).assign(part=part) for part in effects.READINGS]
-    taken = pd.concat(parts_of, ignore_index=True)
-    return _kept(taken.loc[taken["version"] == "alone", ["set", "part", "tokens", "coupling"]], rows)
+    """Select each set's mean coupling with its interval, and how prompts scatter, whole and of the shared part."""
+    return _kept(effects.by_set(rows)[["set", "part", "value", "low", "high", "spread", "n"]], rows)
 
 
 def take_questions(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -41,17 +39,18 @@ def _kept(taken: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_sources(taken: pd.DataFrame) -> Figure:
-    """Draw each set's prompts, the mean of them and its interval, sets in the order of their means."""
-    order = taken[taken["part"] == "whole"].groupby("set")["coupling"].mean().sort_values().index
+    """Draw each set's mean, its interval and the scatter of its prompts, sets in the order of their means."""
+    order = list(taken[taken["part"] == "whole"].sort_values("value", ascending=False)["set"])
     titles, height = [part.capitalize() for part in _INKS], 0.26 * len(order) + 1.2
     figure, row = parts.panels(titles, height, named=True, sharex=True, sharey=True)
-    null = gaussian_miscoupling(effects.K)
+    null, places = gaussian_miscoupling(effects.K), np.arange(len(order))
     for axes, (part, ink) in zip(row, _INKS.items(), strict=True):
-        for place, name in enumerate(order):
-            values = taken.loc[(taken["set"] == name) & (taken["part"] == part), "coupling"].to_numpy()
-            _row(axes, place, values, style.colour(ink))
+        found = taken[taken["part"] == part].set_index("set").loc[order]
+        scatter = [found["value"] - found["spread"], found["value"] + found["spread"]]
+        axes.hlines(places, *scatter, color=style.colour(ink), linewidth=6, alpha=0.2)
+        parts.dots(axes, places, found["value"], [found["low"], found["high"]], style.colour(ink))
         axes.axvline(1 - null, **parts.null_look(style.null_label(null)))
-        axes.set_yticks(range(len(order)), order)
+        parts.rows_axis(axes, order)
         axes.set_xlabel(coupling_label(VARIANT, effects.K))
     parts.legend_under(figure, row[:1])
     return figure
@@ -74,14 +73,6 @@ def draw_questions(taken: dict[str, pd.DataFrame]) -> Figure:
     right.set_xlim(-0.5, len(_ADDED) - 0.2)
     right.set_ylabel("change of coupling")
     return figure
-
-
-def _row(axes: Axes, place: float, values: np.ndarray, ink: str) -> None:
-    """Draw a set's prompts along a row, and the interval of their mean."""
-    around, found = np.random.default_rng(0).uniform(-0.3, 0.3, len(values)), effect_of(values)
-    axes.scatter(values, place + around, s=5, color=ink, alpha=0.25, linewidths=0)
-    axes.plot([found.low, found.high], [place, place], color=ink, linewidth=3, solid_capstyle="butt")
-    axes.plot(found.value, place, "o", color=ink, markersize=4)
 
 
 def _column(axes: Axes, place: float, values: np.ndarray, ink: str) -> None:

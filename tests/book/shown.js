@@ -20,8 +20,8 @@ async scheme => {
       "a filter over the picture": style(image).filter !== "none",
     };
   };
-  // The explorer hides the figure that stands in for it on paper and without a script.
-  const figures = [...document.querySelectorAll("figure.tbc-figure")].filter(f => !f.closest(".cx-static"));
+  // The explorer, and what moves on the front page, hide the figure that stands in on paper and without a script.
+  const figures = [...document.querySelectorAll("figure.tbc-figure")].filter(f => !f.closest(".cx-static") && !f.hidden);
   const named = problems => Object.keys(problems).filter(name => problems[name]);
   return {
     theme: document.documentElement.dataset.theme,

@@ -63,7 +63,8 @@ def test_every_fault_of_a_page_is_seen(tab, tmp_path):
     shown = tab.evaluate(SHOWN, "light")
     missing = (tmp_path / "missing.png").as_uri()
     assert f"failed: {missing}" in tab.wrong
-    assert shown.pop("broken") == ["data:image/png;base64,AAAA", missing] and shown.pop("width") > 3000
+    first, second = shown.pop("broken")
+    assert first == "data:image/png;base64,AAAA" and missing.startswith(second) and shown.pop("width") > 3000
     assert shown.pop("figures") == [
         "its picture is hidden", "the other scheme's picture is shown", "no caption",
         "a ground behind the picture", "a filter over the picture",

@@ -216,7 +216,10 @@ def test_the_built_book_has_no_false_sentence_and_says_how_many_are_bound():
 def test_one_turned_number_of_the_built_book_stops_its_build(tmp_path):
     for model in ("smollm2-135m", "nano-neox"):
         (tmp_path / model).mkdir()
-        shutil.copy(paths.ROOT / "results" / model / "precision.ipynb", tmp_path / model)
+        for name in ("precision", "prompts"):
+            shutil.copy(paths.ROOT / "results" / model / f"{name}.ipynb", tmp_path / model)
+    (tmp_path / "nano-llama").mkdir()
+    shutil.copy(paths.ROOT / "results" / "nano-llama" / "prompts.ipynb", tmp_path / "nano-llama")
     page = next(page for page in sentences.pages_of(tmp_path) if page.name == "precision")
     assert sentences.check([page], tmp_path)[0] == []
     file = tmp_path / "nano-neox" / "precision.ipynb"
