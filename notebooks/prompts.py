@@ -178,7 +178,7 @@ show(
     None if many is None else by_set.take_questions(many),
     name="prompts-many",
     caption="Left: coupling on word problems by the reasoning steps that they ask for. Right: what a sentence behind a "
-    "question of GSM8K changes. Dots: prompts. Bars: 95 % intervals of the mean.",
+    "question of GSM8K changes. Means with 95 % intervals, pale one standard deviation of prompts.",
 )
 
 # %% [markdown]

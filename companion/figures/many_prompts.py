@@ -76,9 +76,8 @@ def draw_questions(taken: dict[str, pd.DataFrame]) -> Figure:
 
 
 def _column(axes: Axes, place: float, values: np.ndarray, ink: str) -> None:
-    """Draw prompts above a place, and the interval of their mean beside them."""
-    around, found = np.random.default_rng(0).uniform(-0.16, 0.16, len(values)), effect_of(values)
-    axes.scatter(place + around, values, s=7, color=ink, alpha=0.35, linewidths=0)
-    beside = place + 0.28
-    axes.plot([beside, beside], [found.low, found.high], color=ink, linewidth=3, solid_capstyle="butt")
-    axes.plot(beside, found.value, "o", color=ink, markersize=4)
+    """Draw the mean of prompts above a place, its interval, and how the prompts scatter."""
+    found, scatter = effect_of(values), values.std(ddof=1)
+    axes.vlines(place, found.value - scatter, found.value + scatter, color=ink, linewidth=8, alpha=0.2)
+    axes.vlines(place, found.low, found.high, color=ink, linewidth=2.0, alpha=0.6)
+    parts.points(axes, [place], [found.value], ink)
