@@ -183,12 +183,11 @@ def draw_moments(table: pd.DataFrame) -> Figure:
         parts.points(axes, later[coupling], later["validation_loss"], style.colour("faint"), markersize=2.5)
         parts.points(axes, now[coupling], now["validation_loss"], style.colour(style.TRAINED), markersize=4)
         ends = np.array([now[coupling].min(), now[coupling].max()])
-        line = np.polyval(np.polyfit(now[coupling], now["validation_loss"], 1), ends)
-        axes.plot(ends, line, color=style.colour("text"), linewidth=1.4)
+        line = np.polyfit(now[coupling], now["validation_loss"], 1)
+        axes.plot(ends, np.polyval(line, ends), color=style.colour("text"), linewidth=1.4)
         axes.text(0.97, 0.03, f"$r = {now['r'].iloc[0]:+.2f}$", ha="right", va="bottom", transform=axes.transAxes)
         axes.set_xlabel("coupling")
-    row[0].set_ylabel("validation loss (better up)")
-    row[0].invert_yaxis()
+    row[0].set(ylabel="validation loss (better up)", ylim=row[0].get_ylim()[::-1])
     return figure
 
 

@@ -8,6 +8,7 @@ prompts.
 """
 
 import argparse
+import hashlib
 import sys
 from collections.abc import Iterable
 from itertools import islice, zip_longest
@@ -20,8 +21,6 @@ import torch
 
 from companion.tables import texts
 from companion.tables.prompt_effects import IN_4_BITS, KEY, TABLE, K, many_prompts
-from companion.training import suite_table
-from companion.training.quality import predictions_sha256
 from coupling_lib import paths, provenance
 from coupling_lib.errors import in_one_line
 from coupling_lib.inputs.prompts import Prompt, load_prompts
@@ -177,8 +176,9 @@ def measure(model_name: str, folder: Path | None, novels: Path | None, file: Pat
 
 def write(file: Path, rows: list[dict[str, Any]]) -> None:
     """Add rows to the table, each with what was predicted before it was measured."""
-    stamp = {"predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
-    table = pd.concat([suite_table.read(file), pd.DataFrame([one | stamp for one in rows])], ignore_index=True)
+    predicted = (paths.DATA / "predictions.toml").read_bytes()
+    stamp = {"predictions_sha256": hashlib.sha256(predicted).hexdigest(), "cpu": provenance.processor()}
+    table = pd.concat([many_prompts(file), pd.DataFrame([one | stamp for one in rows])], ignore_index=True)
     table = table.drop_duplicates(KEY, keep="last").sort_values(["model", "network", "set", "id", "version"])
     last = list(stamp)
     table = table[[column for column in table if column not in last] + last]

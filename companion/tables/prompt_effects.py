@@ -11,7 +11,6 @@ import pandas as pd
 
 from companion.tables import effects
 from companion.tables.texts import EMBEDDED, PASSAGES, PROBLEMS, QUESTIONS
-from companion.training import suite_table
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import BENCHMARKS
@@ -36,7 +35,8 @@ HALF_WIDTH = 0.005
 
 def many_prompts(file: Path | None = None) -> pd.DataFrame:
     """Read the table, and refuse one with a line twice."""
-    table = suite_table.read(file or TABLE)
+    file = file or TABLE
+    table = pd.read_csv(file, comment="#") if file.exists() else pd.DataFrame()
     if not table.empty and (twice := table[table.duplicated(KEY)]).size:
         seen = twice.iloc[0]
         raise ParameterError(f"{seen['id']!r} stands twice for {seen['model']!r} in the table; take one line out")

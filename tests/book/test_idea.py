@@ -69,6 +69,6 @@ def test_both_pictures_say_their_couplings(networks):
 
 def test_the_front_page_shows_the_trained_model_first(networks, monkeypatch):
     monkeypatch.setattr(idea, "_before_and_after", lambda: networks)
-    (figure,) = figures_in(idea.landing_page())
+    (figure,) = figures_in(idea.shared_directions())
     for kind, picture in figure.pictures.values():
         assert kind == "svg" and picture.index(b"<!-- Trained -->") < picture.index(b"<!-- Untrained -->")

@@ -188,7 +188,7 @@ def test_every_coupling_or_null_that_a_page_shows_belongs_to_a_quantity():
         r"precision-(difference|change|lost).*",
         r"perturbation-.*", r"trajectories-change.*",
         r"vision-(rank|accuracy|within|steeper|r-squared|model-epochs|drop-path-on|patch).*",
-        r"prompts-(control|step-by-step-over|length|steps).*", r"spectra-.*", r"dynamics-.*", r"readings-agreement.*",
+        r"prompts-(many|control|step-by-step-over|length|steps).*", r"spectra-.*", r"dynamics-.*", r"readings-agreement.*",
         r"readings-(?!normalized_miscoupling)[a-z_]+-(trained|untrained|random-bases).*", r".*prompts",
     )  # fmt: skip
     names = {shown.name for shown in shown_numbers()}
