@@ -189,7 +189,8 @@ def test_every_coupling_or_null_that_a_page_shows_belongs_to_a_quantity():
         r"perturbation-.*", r"trajectories-change.*",
         r"vision-(rank|accuracy|within|steeper|r-squared|model-epochs|drop-path-on|patch).*",
         r"prompts-(many|control|step-by-step-over|length|steps).*", r"spectra-.*", r"dynamics-.*",
-        r"readings-agreement.*", r"readings-(?!normalized_miscoupling)[a-z_]+-(trained|untrained|random-bases).*", r".*prompts",
+        r"readings-agreement.*", r".*prompts",
+        r"readings-(?!normalized_miscoupling)[a-z_]+-(trained|untrained|random-bases).*",
     )  # fmt: skip
     names = {shown.name for shown in shown_numbers()}
     wanted = {n for n in names if re.search(r"coupl|null|random-bases|relative|beyond|expodistance|line-shape", n)}
