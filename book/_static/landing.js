@@ -43,7 +43,7 @@
     element("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, svg, value.toFixed(1));
   }
   element("text", { x: (LEFT + W - RIGHT) / 2, y: H - 8, "text-anchor": "middle" }, svg, "coupling (0: random directions, 1: perfect)");
-  element("text", { x: 14, y: (H - BOTTOM) / 2, "text-anchor": "middle", transform: `rotate(-90 14 ${(H - BOTTOM) / 2})` }, svg, "loss, better models up");
+  element("text", { x: 14, y: (H - BOTTOM) / 2, "text-anchor": "middle", class: "upright", transform: `rotate(-90 14 ${(H - BOTTOM) / 2})` }, svg, "loss, better models up");
   const ghosts = loss.flat().map(() => element("circle", { r: 2.5, class: "ghost" }, svg));
   const dots = loss[0].map(() => element("circle", { r: 5, class: "model" }, svg));
   const fit = element("line", { class: "fit" }, svg);
@@ -60,7 +60,7 @@
   slider.value = steps.length - 1;
   figure.prepend(controls, said);
   const caption = document.createElement("figcaption");
-  caption.textContent = `Each dot is one of ${loss[0].length} small models that were trained alike but for size and settings, at the same step. The line is the best straight fit; pale dots are the other steps. `;
+  caption.textContent = `Each dot is one of ${loss[0].length} small models that were trained alike but for size and settings, at the same step. Better models stand higher. The line is the best straight fit; pale dots are the other steps. `;
   for (const link of still.querySelectorAll("figcaption a, figcaption details")) caption.append(link, " ");
   figure.append(caption);
 

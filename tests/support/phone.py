@@ -8,7 +8,9 @@ import panels
 from playwright.sync_api import Page
 
 # Of each figure: whether it is cut into panels and scrolls sideways, the pictures that are seen, and how wide each is.
-_DRAWN = """scheme => [...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *):not([hidden])")].map(figure => [
+_DRAWN = """scheme => [
+  ...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *):not([hidden])")
+].map(figure => [
   figure.id, "windows" in figure.dataset,
   [...figure.querySelectorAll(".tbc-view, .tbc-panel")]
     .some(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1),
