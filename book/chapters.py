@@ -75,7 +75,7 @@ def verdicts_part(chapter: str, results: Path = paths.RESULTS) -> str:
     """Writes the verdicts on the claims that a chapter is about, in the words of the page of claims."""
     about: list[tuple[int, str, dict[str, list[str]]]] = []
     for number, (claim, found) in enumerate(claims.judge_all(results), start=1):
-        if chapter not in (claim["notebook"], *claim.get("chapters", [])):
+        if chapter not in claim.get("chapters", [claim["notebook"]]):
             continue
         places: dict[str, list[str]] = {}
         for place, words in claims.PLACES.items():

@@ -35,13 +35,9 @@ def _of_prompts(rows: pd.DataFrame, _: dict[str, Any]) -> pd.DataFrame:
     return found.assign(label=found["model"] + ", " + found["reading"])
 
 
-def _of_width(rows: pd.DataFrame, experiment: dict[str, Any]) -> pd.DataFrame:
-    return width.estimates(rows, experiment).assign(label="")
-
-
 KINDS = {
     "quality": Kind(quality.quality, quality.finished, _of_quality, at_once=True),
-    "width": Kind(width.width, quality.finished, _of_width, at_once=True),
+    "width": Kind(width.width, quality.finished, width.estimates, at_once=True),
     "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
 }
 """Every experiment of `data/predictions.toml`."""
@@ -60,17 +56,14 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> str:
     judged = outcomes(experiment, name, measured) if have >= (wanted if kind.at_once else 1) else {}
     lines = []
     for question in experiment["question"]:
-        found = judged.get(question["name"])
-        lines.append(
-            (
-                f"**{plain(question['name'])}**: {plain(question['estimand'])}",
-                plain(question["expected"]),
-                f"{question['smallest']:.2g} ({question['unit']})",
-                "not judged yet" if found is None else found[0],
-                "" if found is None else plain(found[1]),
-            )
+        cells, conclusion = judged.get(question["name"], ("not judged yet", ""))
+        asked = (
+            f"**{plain(question['name'])}**: {plain(question['estimand'])}",
+            f"expected: {plain(question['expected'])}",
+            f"smallest that is seen: {question['smallest']:.2g} ({question['unit']})",
         )
-    head = ("question and estimand", "expected", "smallest that is seen", "outcome", "what it says")
+        lines.append(("<br>".join(asked), f"{cells}<br>**{plain(conclusion)}**" if conclusion else cells))
+    head = ("question and estimand", "outcome, and what it says")
     score = f" The score: {plain(experiment['score'])}." if "score" in experiment else ""
     return "\n".join(
         [
@@ -78,7 +71,7 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> str:
             f"{plain(experiment['design'][0].upper() + experiment['design'][1:])}.\n",
             f"**{have} of {wanted} models are measured.** The questions are answered {plain(experiment['judged'])}."
             f"{score}\n",
-            table(head, lines, align="llrll"),
+            table(head, lines, align="ll"),
             f"What was seen before: {plain(experiment['seen_before'])} The table is `{experiment['table']}`; "
             f"`{experiment['command']}` makes it anew.\n",
         ]

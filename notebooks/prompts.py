@@ -193,4 +193,4 @@ print(summary[["alone", "step by step", "control sentence"]].to_string(float_for
 # %% tags=["hide-input"]
 remember("prompts", by_prompt.numbers_of(networks, null=null))
 if many is not None:
-    remember("prompts", prompt_effects.numbers(many, trained.attrs["n_blocks"]))
+    remember("prompts", prompt_effects.numbers(many, trained.attrs["n_blocks"]) | prompt_effects.spreads())

@@ -80,8 +80,7 @@
     const sure = low > 0 ? "the more coupled model is the better one" : high < 0 ? "the more coupled model is the worse one" : "no relation is shown";
     said.innerHTML = `<span>Step <b>${steps[at]}</b>:</span> <span>r = <b>${signed(value)}</b> (${signed(low)} to ${signed(high)}),</span> <span>${sure}</span>`;
     cancelAnimationFrame(frame);
-    const still = !animate || !from || matchMedia("(prefers-reduced-motion: reduce)").matches;
-    if (still) return draw(wanted);
+    if (!animate || !from || matchMedia("(prefers-reduced-motion: reduce)").matches) return draw(wanted);
     const between = (a, b, share) => a.map((value, i) => value + share * (b[i] - value));
     (function tick(time) {
       const share = Math.min(1, Math.max(0, (time - start) / 450)), eased = share * (2 - share);

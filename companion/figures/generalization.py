@@ -15,7 +15,7 @@ from companion.tables import correlations
 from companion.tables.generalization import SCORES
 from companion.tables.regression import predicted
 from companion.tables.regularised import difference_table
-from coupling_lib.metrics.statistics import beyond_width, cleared, width_curve
+from coupling_lib.metrics.statistics import beyond_width, cleared, linear_fit, width_curve
 
 REST = ["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]
 TASKS = (*REST, "GSM8K")
@@ -183,8 +183,8 @@ def draw_moments(table: pd.DataFrame) -> Figure:
         parts.points(axes, later[coupling], later["validation_loss"], style.colour("faint"), markersize=2.5)
         parts.points(axes, now[coupling], now["validation_loss"], style.colour(style.TRAINED), markersize=4)
         ends = np.array([now[coupling].min(), now[coupling].max()])
-        line = np.polyfit(now[coupling], now["validation_loss"], 1)
-        axes.plot(ends, np.polyval(line, ends), color=style.colour("text"), linewidth=1.4)
+        fit = linear_fit(now[coupling], now["validation_loss"])
+        axes.plot(ends, fit.intercept + fit.slope * ends, color=style.colour("text"), linewidth=1.4)
         axes.text(0.97, 0.03, f"$r = {now['r'].iloc[0]:+.2f}$", ha="right", va="bottom", transform=axes.transAxes)
         axes.set_xlabel("coupling")
     row[0].set(ylabel="validation loss (better up)", ylim=row[0].get_ylim()[::-1])

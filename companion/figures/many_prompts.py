@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from companion.figures import parts, style
@@ -10,7 +9,6 @@ from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT
 from companion.tables import prompt_effects as effects
 from companion.tables.texts import PROBLEMS, QUESTIONS
-from coupling_lib.metrics.inference import effect_of
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 
 _INKS = {"whole": style.TRAINED, "shared part": style.SHARED}
@@ -22,18 +20,19 @@ def take_sources(rows: pd.DataFrame) -> pd.DataFrame:
     return _kept(effects.by_set(rows)[["set", "part", "value", "low", "high", "spread", "n"]], rows)
 
 
-def take_questions(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Select problems by reasoning steps, and what a sentence behind a question changes, both of the whole."""
+def take_questions(rows: pd.DataFrame) -> pd.DataFrame:
+    """Select coupling on problems by their reasoning steps, and what a sentence behind a question changes."""
     own = effects.couplings(rows, "whole")
-    problems = own.loc[own["set"] == PROBLEMS, ["steps", "tokens", "coupling"]]
     asked = own[own["set"] == QUESTIONS].pivot(index="id", columns="version", values="coupling").dropna()
-    changes = asked[list(_ADDED)].sub(asked["alone"], axis=0).melt(var_name="added", value_name="change")
-    return {"problems": _kept(problems, rows), "added": _kept(changes, rows)}
+    of_steps = own[own["set"] == PROBLEMS].groupby("steps")["coupling"]
+    found = [("steps", f"{steps:.0f}", values) for steps, values in of_steps]
+    found += [("added", name, asked[name] - asked["alone"]) for name in _ADDED]
+    lines = [{"panel": panel, "of": of, **effects.condensed(values)} for panel, of, values in found]
+    return _kept(pd.DataFrame(lines), rows)
 
 
 def _kept(taken: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """Keep with what was taken where it comes from."""
-    taken = taken.reset_index(drop=True)
     taken.attrs["origin"] = f"{rows['model'].iloc[0]} · data/many_prompts.csv · python -m companion.tables.many_prompts"
     return taken
 
@@ -56,28 +55,20 @@ def draw_sources(taken: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_questions(taken: dict[str, pd.DataFrame]) -> Figure:
+def draw_questions(taken: pd.DataFrame) -> Figure:
     """Draw coupling on problems by their reasoning steps, and what a sentence behind a question changes."""
-    problems, added = taken["problems"], taken["added"]
-    figure, (left, right) = parts.panels(["Reasoning steps", "A sentence behind the question"], 3.3, plain=True)
-    ink = style.colour(style.TRAINED)
-    for steps, of_step in problems.groupby("steps"):
-        _column(left, float(steps), of_step["coupling"].to_numpy(), ink)
-    parts.block_axis(left, "reasoning steps, as many sentences")
-    left.set_ylabel(coupling_label(VARIANT, effects.K))
-    for place, name in enumerate(_ADDED):
-        values = added.loc[added["added"] == name, "change"].to_numpy()
-        _column(right, place, values, style.dataset_colour(name, 1 + place))
-    right.axhline(0, color=style.colour("text"), linewidth=0.7)
-    right.set_xticks(range(len(_ADDED)), list(_ADDED.values()))
-    right.set_xlim(-0.5, len(_ADDED) - 0.2)
-    right.set_ylabel("change of coupling")
+    titles = {"steps": "Reasoning steps", "added": "A sentence behind the question"}
+    figure, row = parts.panels(list(titles.values()), 3.3, plain=True)
+    for axes, panel in zip(row, titles, strict=True):
+        found = taken[taken["panel"] == panel]
+        for place, one in enumerate(found.itertuples()):
+            ink = style.colour(style.TRAINED) if panel == "steps" else style.dataset_colour(one.of, 1 + place)
+            axes.vlines(place, one.value - one.spread, one.value + one.spread, color=ink, linewidth=8, alpha=0.2)
+            axes.vlines(place, one.low, one.high, color=ink, linewidth=2.0, alpha=0.6)
+            parts.points(axes, [place], [one.value], ink)
+        axes.set_xticks(range(len(found)), [_ADDED.get(of, of) for of in found["of"]])
+        axes.set_xlim(-0.5, len(found) - 0.5)
+    row[0].set(xlabel="reasoning steps, as many sentences", ylabel=coupling_label(VARIANT, effects.K))
+    row[1].axhline(0, color=style.colour("text"), linewidth=0.7)
+    row[1].set_ylabel("change of coupling")
     return figure
-
-
-def _column(axes: Axes, place: float, values: np.ndarray, ink: str) -> None:
-    """Draw the mean of prompts above a place, its interval, and how the prompts scatter."""
-    found, scatter = effect_of(values), values.std(ddof=1)
-    axes.vlines(place, found.value - scatter, found.value + scatter, color=ink, linewidth=8, alpha=0.2)
-    axes.vlines(place, found.low, found.high, color=ink, linewidth=2.0, alpha=0.6)
-    parts.points(axes, [place], [found.value], ink)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from companion.tables.files import read_table
 from coupling_lib import paths, store
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import prompt_name
@@ -64,7 +65,7 @@ def suite(file: Path | None = None, untrained: bool = False) -> pd.DataFrame:
     file = file or paths.DATA / "suite.csv"
     if not file.is_file():
         raise ParameterError(f"{str(file)!r} does not exist; train the suite with: make suite")
-    table = pd.read_csv(file, comment="#")
+    table = read_table(file)
     table = table[(table["text"] == "given") & (untrained | (table["step"] > 0))].reset_index(drop=True)
     added = {
         "negative_loss": -table["validation_loss"],

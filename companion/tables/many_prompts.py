@@ -11,7 +11,7 @@ import argparse
 import hashlib
 import sys
 from collections.abc import Iterable
-from itertools import islice, zip_longest
+from itertools import islice, product, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,8 @@ import pandas as pd
 import torch
 
 from companion.tables import texts
-from companion.tables.prompt_effects import IN_4_BITS, KEY, TABLE, K, many_prompts
+from companion.tables.files import write_table
+from companion.tables.prompt_effects import IN_4_BITS, KEY, READINGS, TABLE, K, many_prompts
 from coupling_lib import paths, provenance
 from coupling_lib.errors import in_one_line
 from coupling_lib.inputs.prompts import Prompt, load_prompts
@@ -45,26 +46,27 @@ WITH_TOKENS = 16
 """Embedded prompts whose tokens are compared."""
 _AT_ONCE = 20
 _HEADER = f"""\
-Coupling of single prompts (python -m companion.tables.many_prompts), one row per model, network and prompt, in float32.
-A prompt longer than the model reads is left out. set: of the prompt (companion.tables.texts); version: alone, or with
-a sentence behind it; steps: reasoning steps of a
+Coupling of single prompts (python -m companion.tables.many_prompts), one row per model, network and prompt; in float32,
+or with weights in nf4. A prompt longer than the model reads is left out.
+set: of the prompt (companion.tables.texts); version: alone, or with a sentence behind it; steps: reasoning steps of a
 problem's solution; tokens: its length for this model's tokenizer, what is added to it included.
-{VARIANT}_k{K}: at the last token, mean over pairs of different blocks (1 minus it is coupling); shared_: of the
-Jacobians without their isotropic part; _neighbours: over adjacent blocks.
-self, input, output: coupling, 1 - {VARIANT} at K = {K}, of the Jacobians of different tokens of one prompt, mean over
-all pairs of different blocks and of the last {TOKENS} tokens (the paper's self-coupling, and context coupling with
-the second token as input or the last as output); shared_: without the isotropic part.
+normalized_miscoupling_k{K}: at the last token, mean over pairs of different blocks (1 minus it is coupling); shared_:
+of the Jacobians without their isotropic part; _neighbours: over adjacent blocks.
+self, input, output: coupling, 1 - normalized_miscoupling at K = {K}, of the Jacobians of different tokens of a prompt,
+mean over all pairs of different blocks and of the last {TOKENS} tokens (the paper's self-coupling, and context coupling
+with the second token as input or the last as output); shared_: without the isotropic part.
 SCORE_STATES: line-shape score, expodistance and equidistance over the states (metrics.trajectory) of the last token.
 predictions_sha256: of data/predictions.toml as it was when the row was measured."""
 
 
 class Asked(NamedTuple):
-    """A prompt to be measured: what is noted of it, what the model reads, and what is measured beside coupling."""
+    """A prompt to be measured: what is noted of it, what the model reads, and what is measured of it."""
 
     notes: dict[str, Any]
     given: str | torch.Tensor
     trajectories: bool = False
     tokens: bool = False
+    coupling: bool = True
 
     @property
     def key(self) -> tuple[str, str]:
@@ -110,30 +112,30 @@ def _noted(prompt: Prompt, with_tokens: Iterable[str]) -> Asked:
     return Asked(notes, prompt.text, embedded, embedded and prompt.id in with_tokens)
 
 
-def _is_embedded(asked: Asked) -> bool:
-    return asked.notes["set"] == texts.EMBEDDED
+def _of_network(network: str, listed: Iterable[Asked]) -> list[Asked]:
+    """Choose what is measured of a network: all of the trained one, a part of the others."""
+    if network == "untrained":
+        return [one._replace(coupling=False) for one in listed if one.trajectories]
+    if network == IN_4_BITS:
+        of_set = [one for one in listed if one.notes["set"] == texts.EMBEDDED]
+        return [one._replace(trajectories=False, tokens=False) for one in of_set]
+    return list(listed)
 
 
 def row(model: Model, network: str, asked: Asked) -> dict[str, Any]:
     """Measure one prompt."""
-    found: dict[str, Any] = {"model": model.name, "network": network, **asked.notes}
-    given = [asked.given]
-    found["tokens"] = length(model, asked)
-    if network != "untrained":
-        depth = measure_depth(model, given, ks=(K,))
-        for prefix, ds in (("", depth), ("shared_", shared_part(depth))):
-            column = f"{prefix}{VARIANT}_k{K}"
+    found = {"model": model.name, "network": network, **asked.notes, "tokens": length(model, asked)}
+    if asked.coupling:
+        depth = measure_depth(model, [asked.given], ks=(K,))
+        for column, ds in zip(READINGS.values(), (depth, shared_part(depth)), strict=True):
             found[column] = 1 - float(pair_couplings(ds, VARIANT, K).mean())
             found[f"{column}_neighbours"] = float(ds["by_distance"].sel(variant=VARIANT, k=K, distance=1).mean())
-    if network == IN_4_BITS:
-        return found
     if asked.tokens:
         found |= token_couplings(model, asked.given)
     if asked.trajectories:
-        readings = measure_trajectories(model, given)["readings"].isel(prompt=0)
-        for states in readings["states"].values:
-            for score in SCORES:
-                found[f"{score}_{str(states).replace(' ', '_')}"] = float(readings.sel(states=states, reading=score))
+        readings = measure_trajectories(model, [asked.given])["readings"].isel(prompt=0)
+        for states, score in product(readings["states"].values, SCORES):
+            found[f"{score}_{str(states).replace(' ', '_')}"] = float(readings.sel(states=states, reading=score))
     return found
 
 
@@ -159,8 +161,7 @@ def measure(model_name: str, folder: Path | None, novels: Path | None, file: Pat
     for network in ("trained", "untrained", IN_4_BITS):
         precision = IN_4_BITS if network == IN_4_BITS else "float32"
         model = load_model(model_name, untrained=network == "untrained", precision=precision)
-        counted = {"trained": lambda one: True, "untrained": lambda one: one.trajectories, IN_4_BITS: _is_embedded}
-        listed = list(filter(counted[network], asked_of(model, folder, novels)))
+        listed = _of_network(network, asked_of(model, folder, novels))
         table = many_prompts(file)
         have = set()
         if not table.empty:
@@ -181,9 +182,7 @@ def write(file: Path, rows: list[dict[str, Any]]) -> None:
     table = pd.concat([many_prompts(file), pd.DataFrame([one | stamp for one in rows])], ignore_index=True)
     table = table.drop_duplicates(KEY, keep="last").sort_values(["model", "network", "set", "id", "version"])
     last = list(stamp)
-    table = table[[column for column in table if column not in last] + last]
-    head = "".join(f"# {line}\n" for line in _HEADER.splitlines())
-    paths.write_text(file, head + table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    write_table(file, table[[column for column in table if column not in last] + last], _HEADER)
 
 
 def main() -> None:

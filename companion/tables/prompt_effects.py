@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 
 from companion.tables import effects
+from companion.tables.files import read_table
 from companion.tables.texts import EMBEDDED, PASSAGES, PROBLEMS, QUESTIONS
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import BENCHMARKS
 from coupling_lib.metrics.inference import Effect, effect_of, widened
 from coupling_lib.metrics.nulls import gaussian_miscoupling
-from coupling_lib.metrics.statistics import correlation
+from coupling_lib.metrics.statistics import correlation, linear_fit
 
 TABLE = paths.DATA / "many_prompts.csv"
 KEY = ["model", "network", "id", "version"]
@@ -29,14 +30,20 @@ SCORES = {"straighter": "line_shape_score", "exponential": "expodistance", "even
 """Questions about trajectories, and the score that each is about."""
 ACROSS = {"self-coupling": "self", "context coupling, fixed input": "input", "context coupling, fixed output": "output"}
 """Questions about coupling across tokens, and the column of each."""
+_WANTED = pd.Series(
+    {("trained", name): 200 for name in (*BENCHMARKS, PROBLEMS)}
+    | {("trained", name): 100 for name in PASSAGES}
+    | {(network, EMBEDDED): 120 for network in ("trained", "untrained", IN_4_BITS)}
+    | {("untrained", "wikitext2"): 100}
+)
+"""How many prompts of each set are measured, by network."""
 HALF_WIDTH = 0.005
 """How well a mean is to be known, for the number of prompts that it takes: the margin of coupling."""
 
 
 def many_prompts(file: Path | None = None) -> pd.DataFrame:
     """Read the table, and refuse one with a line twice."""
-    file = file or TABLE
-    table = pd.read_csv(file, comment="#") if file.exists() else pd.DataFrame()
+    table = read_table(file or TABLE)
     if not table.empty and (twice := table[table.duplicated(KEY)]).size:
         seen = twice.iloc[0]
         raise ParameterError(f"{seen['id']!r} stands twice for {seen['model']!r} in the table; take one line out")
@@ -44,14 +51,15 @@ def many_prompts(file: Path | None = None) -> pd.DataFrame:
 
 
 def finished(table: pd.DataFrame) -> pd.DataFrame:
-    """Take the models of which all sets were measured, and the untrained network as well."""
-    wanted = {*BENCHMARKS, PROBLEMS, EMBEDDED, *PASSAGES}
-    whole = [
-        name
-        for name, rows in table.groupby("model")
-        if set(rows["set"]) >= wanted and set(rows["network"]) == {"trained", "untrained", IN_4_BITS}
-    ]
+    """Take the models of which all prompts were measured, and all networks."""
+    # One in a hundred may be longer than a model reads.
+    whole = [name for name, rows in table.groupby("model") if (_counts(rows) >= 0.99 * _WANTED).all()]
     return table[table["model"].isin(whole)].reset_index(drop=True)
+
+
+def _counts(rows: pd.DataFrame) -> pd.Series:
+    alone = rows[rows["version"] == "alone"]
+    return alone.groupby(["network", "set"]).size().reindex(_WANTED.index, fill_value=0)
 
 
 def couplings(rows: pd.DataFrame, part: str, network: str = "trained") -> pd.DataFrame:
@@ -93,7 +101,9 @@ def _of_coupling(own: pd.DataFrame) -> dict[str, Effect]:
     natural = alone[alone["set"].isin([*BENCHMARKS, EMBEDDED])]
     within = natural[["tokens", "coupling"]] - natural.groupby("set")[["tokens", "coupling"]].transform("mean")
     versions = own[own["set"] == QUESTIONS].pivot(index="id", columns="version", values="coupling").dropna()
-    told, random = (alone.loc[alone["set"] == name, "coupling"].to_numpy() for name in ("novels", "random tokens"))
+    # The number that ends a passage's name is that of the question it is as long as.
+    passages = alone[alone["set"].isin(["novels", "random tokens"])]
+    paired = passages.assign(pair=passages["id"].str.rpartition("-")[2]).pivot(index="pair", columns="set")["coupling"]
     instructed = versions["step by step"]
     return {
         "difficulty": correlation(counted["steps"], counted["coupling"], given=counted["tokens"]),
@@ -102,7 +112,7 @@ def _of_coupling(own: pd.DataFrame) -> dict[str, Effect]:
         "instruction": effect_of((instructed - versions["alone"]).to_numpy()),
         "instruction over control": effect_of((instructed - versions["control sentence"]).to_numpy()),
         "control": effect_of((versions["control sentence"] - versions["alone"]).to_numpy()),
-        "meaning": effect_of(told - random),
+        "meaning": effect_of((paired["novels"] - paired["random tokens"]).dropna().to_numpy()),
     }
 
 
@@ -116,15 +126,19 @@ def estimates(table: pd.DataFrame, blocks: Mapping[str, int]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def condensed(values: pd.Series) -> dict[str, float]:
+    """Condense one value per prompt to mean, interval, spread, and how many prompts make the mean sure."""
+    needed = int(np.ceil((1.96 * values.std() / HALF_WIDTH) ** 2))
+    return {**effect_of(values.to_numpy())._asdict(), "spread": values.std(), "needed": needed}
+
+
 def by_set(rows: pd.DataFrame) -> pd.DataFrame:
-    """Condense a model's coupling to a line for each set and part: mean, its interval, spread over prompts."""
+    """Condense a model's coupling to a line for each set and part."""
     lines = []
     for part in READINGS:
         own = couplings(rows, part)
-        for name, of_set in own[own["version"] == "alone"].groupby("set"):
-            effect, values = effect_of(of_set["coupling"].to_numpy()), of_set["coupling"]
-            needed = int(np.ceil((1.96 * values.std() / HALF_WIDTH) ** 2))
-            lines.append({"set": name, "part": part, **effect._asdict(), "spread": values.std(), "needed": needed})
+        for name, values in own[own["version"] == "alone"].groupby("set")["coupling"]:
+            lines.append({"set": name, "part": part, **condensed(values)})
     return pd.DataFrame(lines)
 
 
@@ -143,6 +157,12 @@ def variances(table: pd.DataFrame, part: str = "whole") -> dict[str, float]:
     return {name: max(0.0, variance) ** 0.5 for name, variance in found.items()}
 
 
+def spreads(table: pd.DataFrame | None = None) -> dict[str, float]:
+    """Name the standard deviations of `variances` as the book quotes them."""
+    found = variances(many_prompts() if table is None else table)
+    return {f"many-spread-{name}": value for name, value in found.items()}
+
+
 def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
     """Name the numbers of one model that the book quotes: effects, and the means of all sets."""
     called = {
@@ -156,8 +176,11 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
         name = f"many-{words[row['part']]}{row['set'].replace(' ', '-')}"
         found[name] = effects.effect_in(row, value="value")
     sizes = table[table["part"] == "whole"].set_index("set")
-    spread = {f"many-needed-{name.replace(' ', '-')}": float(n) for name, n in sizes["needed"].items()}
-    return effects.numbers(found, "") | spread
+    more = {f"many-needed-{name.replace(' ', '-')}": float(n) for name, n in sizes["needed"].items()}
+    problems = couplings(rows, "whole").query("set == @PROBLEMS")
+    slope = linear_fit(problems["steps"], problems["coupling"]).slope
+    more["many-difficulty-range"] = slope * float(np.ptp(problems["steps"]))
+    return effects.numbers(found, "") | more
 
 
 def chosen(

@@ -28,7 +28,7 @@ def quality(file: Path | None = None) -> pd.DataFrame:
     if (twice := table[table.duplicated(["model", "step"])]).size:
         seen = twice.iloc[0]
         raise ParameterError(f"{seen['model']!r} stands twice at step {seen['step']} in the table; take one line out")
-    return table.assign(score=table["negative_loss"]).copy()
+    return table.assign(score=table["negative_loss"])
 
 
 def finished(table: pd.DataFrame) -> pd.DataFrame:

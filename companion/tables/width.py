@@ -10,7 +10,7 @@ import pandas as pd
 
 from companion.tables import quality
 from coupling_lib import paths
-from coupling_lib.metrics.statistics import correlation_over, linear_fit, width_curve
+from coupling_lib.metrics.statistics import correlation_over, width_curve
 
 FIGURE_1A = "released_trace_ktenth"
 """The reading that the paper's figure 1a may show: its number of vectors grows with the width."""
@@ -35,11 +35,5 @@ def estimates(table: pd.DataFrame, experiment: Mapping[str, Any]) -> pd.DataFram
         found = equally_good(table, question["reading"])
         beside = found["random"] if question["reading"] == FIGURE_1A else np.log(found["width"])
         effect = correlation_over(found["coupling"], beside)
-        rows.append({"question": question["name"], "reading": question["reading"], **effect._asdict()})
+        rows.append({"question": question["name"], "reading": question["reading"], "label": "", **effect._asdict()})
     return pd.DataFrame(rows)
-
-
-def slope(table: pd.DataFrame) -> float:
-    """Give by how much the coupling of figure 1a rises where that of random directions rises by 1."""
-    found = equally_good(table, FIGURE_1A)
-    return float(linear_fit(found["random"], found["coupling"]).slope)

@@ -23,6 +23,7 @@ import torch
 import xarray as xr
 from transformers import PreTrainedModel
 
+from companion.tables.files import read_table
 from companion.training import scores, suite, suite_table, text
 from companion.training.language import validation_windows
 from coupling_lib.errors import ParameterError
@@ -207,7 +208,7 @@ def run_quality(
 
 def finished(table: Path, grid: Mapping[str, QualityRecipe]) -> set[str]:
     """Tell which models a table has at all their steps; one with a row twice is refused."""
-    rows = suite_table.read(table)
+    rows = read_table(table)
     if rows.empty:
         return set()
     if (twice := rows.duplicated(["model", "step"])).any():

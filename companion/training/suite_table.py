@@ -17,9 +17,10 @@ import xarray as xr
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from companion.tables.files import read_table, write_table
 from companion.training.language import Recipe, validation_windows
 from companion.training.text import Corpus
-from coupling_lib import paths, provenance
+from coupling_lib import provenance
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
@@ -119,19 +120,11 @@ def timed_row(
     return row | where | {"measure_seconds": round(time.monotonic() - start, 2)}
 
 
-def read(path: Path) -> pd.DataFrame:
-    """Read a table."""
-    # The copy joins what pandas reads column by column; a table of so many columns is slow, and warned of, without it.
-    return pd.read_csv(path, comment="#").copy() if Path(path).exists() else pd.DataFrame()
-
-
 def write(path: Path, rows: list[dict], order: list[str], header: str = HEADER) -> None:
     """Merge rows into a table; a row takes the place of an earlier one of the same model and step."""
-    table = pd.concat([read(path), pd.DataFrame(rows)], ignore_index=True)
+    table = pd.concat([read_table(path), pd.DataFrame(rows)], ignore_index=True)
     table = table.drop_duplicates(["model", "step"], keep="last")
     table = table.sort_values(
         ["model", "step"], key=lambda column: pd.Categorical(column, order) if column.name == "model" else column
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = "".join(f"# {line}\n" for line in header.splitlines())
-    paths.write_text(path, head + table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    write_table(path, table, header)

@@ -75,6 +75,8 @@ def test_the_null_of_few_blocks_is_less_sure():
 def test_steps_that_raise_coupling_are_seen_at_equal_length():
     found = prompt_effects.of_model(made_up(steps=0.003), blocks=30)["difficulty", "whole"]
     assert found.low > 0.2 and found.n == 200
+    numbers = prompt_effects.numbers(made_up(steps=0.003), blocks=30)
+    assert numbers["many-difficulty-range"] == pytest.approx(7 * 0.003, abs=0.004)
 
 
 def test_sets_models_and_prompts_get_their_own_share_of_the_spread():
@@ -87,8 +89,9 @@ def test_sets_models_and_prompts_get_their_own_share_of_the_spread():
     assert prompt_effects.variances(other)["models"] == pytest.approx(0.05 / 2**0.5, abs=0.003)
 
 
-def test_a_model_counts_once_all_of_its_sets_are_there():
+def test_a_model_counts_once_all_of_its_prompts_are_there():
     table = made_up()
+    assert prompt_effects.finished(table[~table["id"].isin([f"mmlu-{at}" for at in range(3)])]).empty
     assert len(prompt_effects.finished(table)) == len(table)
     assert prompt_effects.finished(table[table["set"] != "code"]).empty
     assert prompt_effects.finished(table[table["network"] == "trained"]).empty
@@ -122,7 +125,7 @@ def test_passages_are_as_long_as_the_questions(tmp_path):
         texts.passages(model, [5], "novels", tmp_path, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
+@pytest.mark.parametrize("name", ["nano-neox", "nano-llama", pytest.param("smollm2-135m", marks=pytest.mark.thorough)])
 def test_two_prompts_of_each_model_are_measured_anew(name):
     rows = prompt_effects.chosen(name)
     model = cl.load_model(name)

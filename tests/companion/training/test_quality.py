@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from companion.tables.files import read_table
 from companion.training import quality, scores, suite_table, text
 from companion.training.__main__ import main
 from companion.training.quality import GRID, SEEDS, STEPS, QualityRecipe, corrupt, limited
@@ -21,7 +22,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.paths import DATA, ROOT
 
 FILE = DATA / "quality.csv"
-TABLE = suite_table.read(FILE)
+TABLE = read_table(FILE)
 PREDICTED = tomllib.loads(quality.PREDICTIONS.read_text(encoding="utf-8"))["experiment"]["quality"]
 
 
@@ -176,7 +177,7 @@ def small(monkeypatch, library, tmp_path):
 
 def lasting(table):
     """What does not depend on the clock, with the digits that a table keeps."""
-    return suite_table.read(table).drop(columns=["measure_seconds", "train_seconds"])
+    return read_table(table).drop(columns=["measure_seconds", "train_seconds"])
 
 
 def test_a_killed_run_ends_as_the_uninterrupted_one_and_what_is_in_the_table_is_not_trained_again(
@@ -258,7 +259,9 @@ def history(path):
 
 def test_every_row_was_measured_under_predictions_that_still_stand():
     assert not TABLE.duplicated(["model", "step"]).any() and set(TABLE.get("model", [])) <= set(GRID)
-    assert set(TABLE.get("predictions_sha256", [])) <= digests_of_beginnings(quality.PREDICTIONS)
+    for name in ("quality", "width", "many_prompts"):
+        digests = read_table(DATA / f"{name}.csv")["predictions_sha256"]
+        assert set(digests) <= digests_of_beginnings(quality.PREDICTIONS), name
     # Where the history is at hand, it says the same: the first prediction is no younger than the first row.
     predicted, measured = history(quality.PREDICTIONS), history(FILE)
     assert not measured or (predicted and predicted[0] <= measured[0])

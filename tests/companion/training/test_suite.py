@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import coupling_lib as cl
+from companion.tables.files import read_table
 from companion.training import suite, suite_table
 from companion.training.__main__ import main
 from companion.training.suite import BASE, SHIPPED, SUITE, TINY, build
@@ -17,7 +18,7 @@ from companion.training.text import grammar_text
 from coupling_lib.errors import ParameterError
 from coupling_lib.paths import CHECKPOINTS, DATA
 
-TABLE = suite_table.read(DATA / "suite.csv").set_index(["model", "step"])
+TABLE = read_table(DATA / "suite.csv").set_index(["model", "step"])
 TRAINED = [name for name in SUITE if name.startswith("tiny-")]
 SCORES = ["line_shape_score", "equidistance"]
 COUPLING = [f"{variant}_k{k}{part}" for variant in cl.VARIANTS for k in suite_table.KS for part in ("", "_all")]
@@ -46,7 +47,7 @@ def repeated(tmp_path_factory):
     threads = torch.get_num_threads()
     main(["suite", *where, "--only", *TRAINED])
     torch.set_num_threads(threads)
-    return suite_table.read(folder / "table.csv").set_index(["model", "step"])
+    return read_table(folder / "table.csv").set_index(["model", "step"])
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -134,10 +135,10 @@ def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, killed
     with pytest.raises(SystemExit) as ended:
         main(["suite", *arguments, *names])
     assert ended.value.code == 130
-    assert set(suite_table.read(folder / "table.csv").model) == {"one"}
+    assert set(read_table(folder / "table.csv").model) == {"one"}
     main(["suite", *arguments, *names])
     assert steps == [0, 1, 2, 3, 0, 1, 2, 3, 2, 3]  # killed in the second model's last step, resumed at its checkpoint
-    table = suite_table.read(folder / "table.csv")
+    table = read_table(folder / "table.csv")
     assert table[["model", "step"]].values.tolist() == [[m, s] for m in ("one", "two") for s in (0, 2, 4)]
     assert set(table.text_name) == {"own.txt"}
     said = capsys.readouterr()
@@ -155,7 +156,7 @@ def test_rows_take_the_place_of_earlier_ones(tmp_path):
     path = tmp_path / "table.csv"
     suite_table.write(path, [{"model": "b", "step": 0, "x": 1.0}, {"model": "b", "step": 9, "x": 2.0}], ["a", "b"])
     suite_table.write(path, [{"model": "b", "step": 9, "x": 3.0}, {"model": "a", "step": 0, "x": 4.0}], ["a", "b"])
-    assert suite_table.read(path).values.tolist() == [["a", 0, 4.0], ["b", 0, 1.0], ["b", 9, 3.0]]
+    assert read_table(path).values.tolist() == [["a", 0, 4.0], ["b", 0, 1.0], ["b", 9, 3.0]]
     assert path.read_text().startswith("# Models of the suite")
 
 

@@ -1,0 +1,20 @@
+"""Tables of measurements as files: comment lines at the head say what the columns mean."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from coupling_lib import paths
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a table; an empty one where there is no file."""
+    # The copy joins what pandas reads column by column; a table of so many columns is slow, and warned of, without it.
+    return pd.read_csv(path, comment="#").copy() if Path(path).exists() else pd.DataFrame()
+
+
+def write_table(path: Path, table: pd.DataFrame, header: str) -> None:
+    """Write a table whole or not at all, below its header."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = "".join(f"# {line}\n" for line in header.splitlines())
+    paths.write_text(path, head + table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
