@@ -143,7 +143,7 @@
         if (at === 0 || one.paired) pair.show(one.v, one.data, colours, !shown.some(s => s.map.speaks()), scales, second ? ` of ${name}` : "");
       });
       numbers.update();
-      origin.textContent = [now, second].filter(Boolean).map(one => one.data.provenance).join("\n");
+      origin.textContent = [...new Set([now, second].filter(Boolean).map(one => one.data.provenance))].join("\n");
       el.dataset.ready = `${data.name} ${data.blocks}`;
     }
 
