@@ -6,7 +6,7 @@
 (() => {
   "use strict";
   const cx = window.couplingExplorer, {make, mean} = cx;
-  const {tokenizer, makeModel, topTriplets, coupled, gallery, lines} = window.ownPrompt;
+  const {tokenizer, makeModel, topTriplets, coupled, gallery, follow} = window.ownPrompt;
 
   const READING = "normalized_miscoupling", CALM = 500, SLICE = 40, LIKELY = 4;
   const visible = text => text.replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "�";
@@ -93,7 +93,7 @@
   function render({model, el}) {
     const config = model.get("config"), look = model.get("look"), tokens = tokenizer(config.tokenizer);
     const networks = new Map(), unpackedFrames = cx.bytes(config.frames).then(found => new Float32Array(found));
-    const follow = lines(document.querySelector(".own-prompt-command")), passes = {}, before = {l: 5, m: 6};
+    const passes = {}, before = {l: 5, m: 6};
     let asked = 0, data = null, shown = "", count = 1, found = {of: "", steps: {}}, waiting = 0, pairSaid = "";
 
     const change = part => {
