@@ -96,15 +96,19 @@
     const passes = {}, before = {l: 5, m: 6};
     let asked = 0, data = null, shown = "", count = 1, found = {of: "", steps: {}}, waiting = 0, pairSaid = "";
 
+    // What has been typed and waits goes along.
     const change = part => {
-      for (const [key, value] of Object.entries(part)) model.set(key, value);
+      const typed = waiting ? {prompt: field.value, token: ""} : {};
+      clearTimeout(waiting);
+      waiting = 0;
+      for (const [key, value] of Object.entries({...typed, ...part})) model.set(key, value);
       model.save_changes();
     };
 
     const field = make("textarea", {id: "own-prompt-text", rows: 3, spellcheck: false, autocomplete: "off",
       oninput() {
         clearTimeout(waiting);
-        waiting = setTimeout(() => change({prompt: field.value, token: ""}), CALM);
+        waiting = setTimeout(() => change({}), CALM);
       }});
     const button = (text, part) => make("button", {type: "button", onclick: () => change(part)}, text);
     const offered = gallery(config, text => change({prompt: text, token: ""}));
