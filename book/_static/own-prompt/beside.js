@@ -26,22 +26,21 @@
     };
   }
 
-  // The lines of code on the page that measure the same: their texts, and the token.
-  function lines(box) {
-    const texts = [...(box?.querySelectorAll(".s2, .s1") ?? [])];
-    const span = value => texts.find(node => value.test(node.textContent));
-    const step = span(/^"step\d+"$/), prompt = texts.at(-1);
-    const token = [...(box?.querySelectorAll(".o") ?? [])].find(node => node.textContent === "=-");
-    if (!step || !prompt || step === prompt || !token) return () => {};
-    const position = token.nextSibling;
-    return view => {
-      step.textContent = JSON.stringify(view.step);
-      // A text of JSON is one of Python.
-      prompt.textContent = JSON.stringify(view.prompt);
-      token.textContent = view.token === "" ? "=-" : "=";
-      position.textContent = view.token === "" ? "1" : view.token;
-    };
+  // Puts into the lines of code on the page what is shown: the step, the prompt, and the token.
+  function follow({step, prompt, token}) {
+    // They stand below the page's scripts.
+    if (document.readyState === "loading") {
+      document.addEventListener("DOMContentLoaded", () => follow({step, prompt, token}), {once: true});
+      return;
+    }
+    const texts = [...document.querySelectorAll(".own-prompt-command .s2")];
+    const sign = [...document.querySelectorAll(".own-prompt-command .o")].find(node => node.textContent.startsWith("=")
+      && node.previousSibling.textContent.endsWith("token"));
+    // A text of JSON is one of Python.
+    texts.slice(-2).forEach((node, at) => { node.textContent = JSON.stringify([step, prompt][at]); });
+    sign.textContent = token === "" ? "=-" : "=";
+    sign.nextSibling.textContent = token === "" ? "1" : token;
   }
 
-  Object.assign((window.ownPrompt ??= {}), {gallery, lines});
+  Object.assign((window.ownPrompt ??= {}), {gallery, follow});
 })();

@@ -6,7 +6,7 @@
 (() => {
   "use strict";
   const cx = window.couplingExplorer, {make, mean} = cx;
-  const {tokenizer, makeModel, topTriplets, coupled, gallery, lines} = window.ownPrompt;
+  const {tokenizer, makeModel, topTriplets, coupled, gallery, follow} = window.ownPrompt;
 
   const READING = "normalized_miscoupling", CALM = 500, SLICE = 40, LIKELY = 4;
   const visible = text => text.replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "�";
@@ -93,18 +93,22 @@
   function render({model, el}) {
     const config = model.get("config"), look = model.get("look"), tokens = tokenizer(config.tokenizer);
     const networks = new Map(), unpackedFrames = cx.bytes(config.frames).then(found => new Float32Array(found));
-    const follow = lines(document.querySelector(".own-prompt-command")), passes = {}, before = {l: 5, m: 6};
+    const passes = {}, before = {l: 5, m: 6};
     let asked = 0, data = null, shown = "", count = 1, found = {of: "", steps: {}}, waiting = 0, pairSaid = "";
 
+    // What has been typed and waits goes along.
     const change = part => {
-      for (const [key, value] of Object.entries(part)) model.set(key, value);
+      const typed = waiting ? {prompt: field.value, token: ""} : {};
+      clearTimeout(waiting);
+      waiting = 0;
+      for (const [key, value] of Object.entries({...typed, ...part})) model.set(key, value);
       model.save_changes();
     };
 
     const field = make("textarea", {id: "own-prompt-text", rows: 3, spellcheck: false, autocomplete: "off",
       oninput() {
         clearTimeout(waiting);
-        waiting = setTimeout(() => change({prompt: field.value, token: ""}), CALM);
+        waiting = setTimeout(() => change({}), CALM);
       }});
     const button = (text, part) => make("button", {type: "button", onclick: () => change(part)}, text);
     const offered = gallery(config, text => change({prompt: text, token: ""}));
