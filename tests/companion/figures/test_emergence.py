@@ -108,7 +108,7 @@ def test_coupling_figure_shows_that_table_its_null_and_progress_beside_it(measur
     np.testing.assert_allclose(drawn["random bases"].get_ydata(), table.random_bases)
     assert drawn["untrained (step 0)"].get_ydata() == [table["mean"][0]]
     assert drawn["untrained (step 0)"].get_color() == style.colour(style.UNTRAINED)
-    np.testing.assert_allclose(right.lines[0].get_ydata(), table.progress)
+    np.testing.assert_allclose(right.lines[-1].get_ydata(), table.progress)
     assert right.get_title() == "validation loss (nats per token)"
 
 
