@@ -10,7 +10,7 @@ from markdown_table import plain, table
 from power import experiments
 from verdicts import Evidence
 
-from companion.tables import prompt_effects, quality, width
+from companion.tables import prompt_effects, quality, regularised, width
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.models import registry
 
@@ -23,6 +23,8 @@ class Kind(NamedTuple):
     estimates: Callable[[pd.DataFrame, dict[str, Any]], pd.DataFrame]
     at_once: bool
     """Whether nothing is judged before every model is there."""
+    unit: str = "model"
+    """The column whose values are independent of each other."""
 
 
 def _of_quality(rows: pd.DataFrame, experiment: dict[str, Any]) -> pd.DataFrame:
@@ -39,8 +41,12 @@ KINDS = {
     "quality": Kind(quality.quality, quality.finished, _of_quality, at_once=True),
     "width": Kind(width.width, quality.finished, width.estimates, at_once=True),
     "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
+    "cause": Kind(regularised.regularised, regularised.finished, regularised.estimates, at_once=True, unit="seed"),
 }
 """Every experiment of `data/predictions.toml`."""
+
+_DIGITS = {"coupling": 4, "nats": 4, "nats per coupling": 3}
+"""Digits behind the point, by unit; 2 of others."""
 
 
 def experiments_page() -> str:
@@ -52,7 +58,7 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> str:
     """Write one experiment; what is not measured in full is not judged."""
     kind = KINDS[name]
     measured = kind.finished(rows)
-    have, wanted = measured["model"].nunique(), len(experiment.get("models", ())) or experiment["n"]
+    have, wanted = measured[kind.unit].nunique(), len(experiment.get("models", ())) or experiment["n"]
     judged = outcomes(experiment, name, measured) if have >= (wanted if kind.at_once else 1) else {}
     lines = []
     for question in experiment["question"]:
@@ -69,7 +75,7 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> str:
         [
             f"## {experiment['title']}\n",
             f"{plain(experiment['design'][0].upper() + experiment['design'][1:])}.\n",
-            f"**{have} of {wanted} models are measured.** The questions are answered {plain(experiment['judged'])}."
+            f"**{have} of {wanted} {kind.unit}s are measured.** The questions are answered {plain(experiment['judged'])}."
             f"{score}\n",
             table(head, lines, align="ll"),
             f"What was seen before: {plain(experiment['seen_before'])} The table is `{experiment['table']}`; "
@@ -98,7 +104,7 @@ def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> d
 
 def _answer(question: dict[str, Any], part: pd.DataFrame, at_once: bool) -> tuple[str, str]:
     """Write one question's numbers, and the conclusion that its outcome was to have if all readings agree."""
-    n = 4 if question["unit"] == "coupling" else 2
+    n = _DIGITS.get(question["unit"], 2)
     cells = [
         f"{f'{row.label}: ' if row.label else ''}{row.value:.{n}f} ({row.low:.{n}f} to {row.high:.{n}f}), "
         f"p = {row.p:.2g}, {row.side}"

@@ -109,7 +109,7 @@ ONE: dict[str, Callable[[], Any]] = {
     "generalization.variants": lambda: correlations.equal_tokens(last()),
     "generalization.rivals": lambda: last(),
     "generalization.leaderboard": generalization.leaderboard,
-    "generalization.regularised": regularised.regularised,
+    "regularised": regularised.regularised,
 }
 """What is one source by nature: a model over training or in several precisions, a simulation, a table of models."""
 
