@@ -75,8 +75,8 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> str:
         [
             f"## {experiment['title']}\n",
             f"{plain(experiment['design'][0].upper() + experiment['design'][1:])}.\n",
-            f"**{have} of {wanted} {kind.unit}s are measured.** The questions are answered {plain(experiment['judged'])}."
-            f"{score}\n",
+            f"**{have} of {wanted} {kind.unit}s are measured.** "
+            f"The questions are answered {plain(experiment['judged'])}.{score}\n",
             table(head, lines, align="ll"),
             f"What was seen before: {plain(experiment['seen_before'])} The table is `{experiment['table']}`; "
             f"`{experiment['command']}` makes it anew.\n",
