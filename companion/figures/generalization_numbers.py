@@ -130,9 +130,7 @@ def of_runs(runs: pd.DataFrame) -> dict[str, float]:
     for row in difference_table(runs).to_dict("records"):
         stem = f"regularised-{row['arm']}-from{row['begin']}-{row['column'].removeprefix('validation_')}"
         found |= numbers({stem: effect_in(row, value="value")}, "")
-    return found | numbers(
-        {f"regularised-{re.sub('[ ,]+', '-', name)}": each for name, each in asked(runs).items()}, ""
-    )
+    return found | numbers({re.sub(r"[ ,]+", "-", name): each for name, each in asked(runs).items()}, "regularised")
 
 
 def _named(stem: str, row: Mapping[str, float], columns: Iterable[str]) -> dict[str, float]:

@@ -39,7 +39,7 @@ def finished(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def changes(runs: pd.DataFrame, against: str = "without") -> pd.DataFrame:
-    """Give each run's difference to its twin: what is done to it, from when, its seed, and the change of each quantity."""
+    """Give each run's difference to its twin, quantity by quantity."""
     twins = runs[runs["arm"] == against].set_index(["seed", "begin"])[list(QUANTITIES)]
     if against == "without":  # which nothing is done to from any step
         twins = pd.concat({begin: twins.droplevel("begin") for begin in runs["begin"].unique()}, names=["begin"])
