@@ -10,7 +10,7 @@ from markdown_table import plain, table
 from power import experiments
 from verdicts import Evidence
 
-from companion.tables import prompt_effects, quality, regularised, width
+from companion.tables import phases, prompt_effects, quality, regularised, width
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.models import registry
 
@@ -42,10 +42,11 @@ KINDS = {
     "width": Kind(width.width, quality.finished, width.estimates, at_once=True),
     "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
     "cause": Kind(regularised.regularised, regularised.finished, regularised.estimates, at_once=True, unit="seed"),
+    "phases": Kind(phases.phases, phases.finished, phases.estimates, at_once=True),
 }
 """Every experiment of `data/predictions.toml`."""
 
-_DIGITS = {"coupling": 4, "nats": 4, "nats per coupling": 3}
+_DIGITS = {"coupling": 4, "nats": 4, "nats per coupling": 3, "share": 3}
 """Digits behind the point, by unit; 2 of others."""
 
 
