@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from companion.tables.files import read_table
+from companion.tables.files import read_table, without_repeats
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.inference import Effect, effect_of
@@ -21,10 +21,7 @@ _READINGS = {"coupling": "normalized_miscoupling_k10", "shared": "shared_normali
 
 def regularised(file: Path | None = None) -> pd.DataFrame:
     """Read the runs, after training, a line each with its arm and the step from which on it is regularised."""
-    table = read_table(file or paths.DATA / "regulariser.csv")
-    if (twice := table[table.duplicated(["model", "step"])]).size:
-        seen = twice.iloc[0]
-        raise ParameterError(f"{seen['model']!r} stands twice at step {seen['step']} in the table; take one line out")
+    table = without_repeats(read_table(file or paths.DATA / "regulariser.csv"), ["model", "step"])
     last = table[table["step"] == table["steps"]]
     arms = last["model"].str.split("-").str[0].rename("arm")
     readings = pd.DataFrame({name: 1 - last[column] for name, column in _READINGS.items()})
