@@ -66,5 +66,5 @@ def test_an_unfinished_seed_is_left_out_and_one_pair_is_too_few(tmp_path):
         regularised.difference_table(RUNS[RUNS["seed"] == 2])
     twice = pd.read_csv(regularised.paths.DATA / "regulariser.csv", comment="#", low_memory=False)
     pd.concat([twice, twice.tail(1)]).to_csv(tmp_path / "twice.csv", index=False)
-    with pytest.raises(ParameterError, match="two rows of model '.*', step 600; remove"):
+    with pytest.raises(ParameterError, match="two rows of model .*, step 600; remove"):
         regularised.regularised(tmp_path / "twice.csv")
