@@ -91,12 +91,14 @@ def _table(rows: list[Row]) -> str:
         names, page = listed(row, "figures"), row["page"]
         target = f"../{page}.ipynb" if row["notebook"] else f"../{page}.md"
         places = [f"[{name}]({target})" for name in names or [Path(page).name]] if page else []
+        folder = Path(page).parent.name
+        where = ", ".join(places) + (f", of {NAMES.get(folder, folder)}" if page and by_command(row) else "")
         drawn = [f"{{py:func}}`{name} <{in_full(name)}>`" for name in listed(row, "functions")]
         note = f": {row['note']}" if row["note"] else ""
         # Entries of the index, by which the search of the book finds an item: of a number alone it makes nothing.
         items = ", ".join(f"{{index}}`{item} <!{named(item)}>`" for item in items_of(row))
         how = ", by a command not run here" if row["state"] == "faithful" and by_command(row) else ""
-        lines.append((items, row["shows"], ", ".join(places), ", ".join(drawn), f"*{row['state']}*{how}{note}"))
+        lines.append((items, row["shows"], where, ", ".join(drawn), f"*{row['state']}*{how}{note}"))
     return table(("item", "what it shows", "drawn here", "by", "state"), lines)
 
 

@@ -161,8 +161,7 @@ def draw_coupling(couplings: xr.Dataset) -> Figure:
         names = ("mean", "low", "high")
         shared = couplings[[f"shared_{name}" for name in names]].rename({f"shared_{name}": name for name in names})
         _draw_steps(axes, shared, style.colour(style.SHARED), "coupling of the shared part")
-    error = style.one_digit(couplings.random_bases_error.max().item())
-    axes.plot(places, couplings.random_bases, **parts.null_look(f"random bases ± {error}"))
+    axes.plot(places, couplings.random_bases, **parts.null_look("random bases"))
     axes.set_ylabel(couplings.label)
     parts.from_zero(axes)
     row, known = [axes], couplings.progress.notnull().values

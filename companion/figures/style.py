@@ -103,9 +103,9 @@ def colour(role: str) -> str:
 
 
 def null_label(null: float) -> str:
-    """Label of a null line, with the coupling that it stands for and its standard error where that is known."""
+    """Label of a null line, with the coupling that it stands for where that is known to more digits than it shows."""
     error = getattr(null, "error", None)
-    return "random bases" if error is None else f"random bases {1 - null:.4f} ± {one_digit(error)}"
+    return "random bases" if error is None or error > 5e-4 else f"random bases {1 - null:.3f}"
 
 
 def one_digit(error: float) -> str:

@@ -141,7 +141,6 @@ def draw_summary(summary: xr.Dataset) -> Figure:
     """Draw mean coupling over pairs of different tokens, for every kind of comparison, beside random bases."""
     blocks = list(dict.fromkeys(summary.blocks.values))
     figure, row = parts.panels([name.capitalize() for name in blocks], 3.2, y=summary.label)
-    error = f"random bases ± {style.one_digit(float(summary.random_bases_error.max()))}"
     width = 0.8 / summary.sizes["network"]
     for axes, name in zip(row, blocks, strict=True):
         here = summary.isel(comparison=np.flatnonzero(summary.blocks == name))
@@ -156,7 +155,7 @@ def draw_summary(summary: xr.Dataset) -> Figure:
             chance, ends = here.isel(comparison=place), [place - 0.45, place + 0.45]
             look = {"color": style.colour(style.NULL), "alpha": 0.15, "linewidth": 0}
             axes.fill_between(ends, chance.random_bases_low, chance.random_bases_high, **look)
-            axes.plot(ends, [chance.random_bases] * 2, **parts.null_look("" if place else error))
+            axes.plot(ends, [chance.random_bases] * 2, **parts.null_look("" if place else "random bases"))
         axes.set_xticks(range(here.sizes["comparison"]), here.kind.values)
         axes.set_ylim(bottom=min(0, 1.05 * float(here.coupling.min())))
     parts.legend_under(figure, row)

@@ -34,7 +34,7 @@ def take_relations(both: xr.Dataset, variant: str = VARIANT, nulls: xr.Dataset |
     nulls = null_of(networks[take.decisive(networks)], variant) if nulls is None else nulls
     coupling = pair_couplings(both, variant).mean(["block_1", "block_2"])
     chance = nulls.mean([dim for dim in nulls.dims if dim != "relation"])
-    attributes = {"label": coupling_label(variant, k), "largest_error": nulls["error"].max().item()}
+    attributes = {"label": coupling_label(variant, k)}
     found = xr.Dataset({"coupling": coupling, **interval(coupling)}, attrs=attributes)
     return found.assign(random_bases=1 - chance["value"], random_bases_error=chance["error"])
 
@@ -87,8 +87,7 @@ def draw_relations(relations: xr.Dataset) -> Figure:
     axes.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, None))
     axes.set(xlabel=r"token, or $t_1\to t_2$", ylabel=relations.label)
     handles = [Line2D([], [], color=ink, marker="o", markersize=4, label=name) for name, ink, _ in networks]
-    label = f"random bases ± {style.one_digit(relations.largest_error)}"
-    handles.append(Line2D([], [], **parts.null_look(label)))
+    handles.append(Line2D([], [], **parts.null_look("random bases")))
     right.legend(handles=handles, loc="center left")
     return figure
 

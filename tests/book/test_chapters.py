@@ -20,7 +20,6 @@ from coupling_lib import paths
 BOOK = paths.ROOT / "book"
 SECTIONS = ["What the paper reports", "What was measured here", "Doubts", "Run it"]
 PARTS = ["The idea", "Evidence", "Doubts", "Your model", "Machinery"]
-SHARED = r"```{{include}} ../results/book/{}-{}.md\n```"
 
 each_chapter = pytest.mark.parametrize("chapter", list(chapters.CHAPTERS))
 
@@ -49,25 +48,34 @@ def test_every_notebook_has_its_chapter():
 # -- the shape of a chapter
 
 
+FIRST_SCREEN = re.compile(
+    r"# [^\n]+\?\n\n"
+    r":::\{admonition\} (?P<answer>[^\n]+)\n:class: finding\n\n(?P<said>.+?)\n:::\n\n"
+    r"```\{glue\} [\w-]+\n:doc: [^\n]+\n```\n\n"
+    r"```\{include\} \.\./results/book/verdicts-(?P<chapter>\w+)\.md\n```\n\n"
+    r"## What the paper reports\n",
+    re.DOTALL,
+)
+
+
 @each_chapter
-def test_a_chapter_says_what_was_found_before_anything_else_and_then_has_the_same_sections(chapter):
+def test_a_chapter_begins_with_question_answer_figure_and_verdicts_and_then_has_the_same_sections(chapter):
     text = text_of(chapter)
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == SECTIONS
-    title, box, *_ = re.split(r"\n\n(?=:::|## )", text)
-    assert title.startswith("# ") and "\n" not in title
-    said = re.match(r":::\{admonition\} (.+)\n:class: finding\n\n(.+?)\n\n```\{include\}", box, re.DOTALL)
-    assert said and 20 < len(said[1]) < 120
-    assert box.rstrip().endswith(":::") and re.search(SHARED.format("verdicts", chapter), box)
-    # Sentences, with what is filled in taken for one word: two to five, and none of its numbers typed.
-    plain = re.sub(r"\{glue:text\}`[^`]+`", "NUMBER", said[2])
-    assert 2 <= len(re.findall(r"[.:](?:\s|$)", plain)) <= 7 and plain.count("NUMBER") >= 3
+    first = FIRST_SCREEN.match(text)
+    assert first and first["chapter"] == chapter and 20 < len(first["answer"]) < 120
+    # Two to five sentences, with what is filled in taken for one word; three numbers at most, none of them typed.
+    plain = re.sub(r"\{glue:text\}`[^`]+`", "NUMBER", first["said"])
+    assert 2 <= len(re.findall(r"[.:](?:\s|$)", plain)) <= 6 and 1 <= plain.count("NUMBER") <= 3
+    # The number that an interval is of stands below, beside it.
+    assert not re.search(r"-(low|high)[:`]", first["said"])
 
 
 @each_chapter
-def test_a_chapter_shows_a_figure_under_what_was_measured_names_nothing_twice_and_ends_in_its_commands(chapter):
+def test_a_chapter_s_numbers_stand_under_what_was_measured_nothing_has_one_name_twice_and_its_commands_end_it(chapter):
     parts = re.split(r"^## .+$", text_of(chapter), flags=re.MULTILINE)
-    assert re.search(r"```\{glue\} [\w-]+\n:doc:", parts[2])
-    assert parts[3].strip() and re.match(rf"\s*{SHARED.format('run', chapter)}", parts[4])
+    assert re.search(r"^\| --- |```\{glue\} ", parts[2], re.MULTILINE)
+    assert parts[3].strip() and re.match(rf"\s*```\{{include\}} \.\./results/book/run-{chapter}\.md\n```", parts[4])
     headings = re.findall(r"^#{2,3} (.+)$", text_of(chapter), re.MULTILINE)
     assert len(headings) == len(set(headings)) >= 4
     # Commands stand in one place for all chapters.

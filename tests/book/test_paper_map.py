@@ -155,7 +155,7 @@ def test_the_page_has_a_row_for_each_item_and_each_command_once():
     assert f"{before} --table cifar10.csv\n.venv/bin/papermill notebooks/vision.ipynb out.ipynb -p table" in page
     assert ".venv/bin/papermill notebooks/depth.ipynb out.ipynb -p model llama3-8b -p precision nf4" in page
     assert "{py:func}`depth.draw_matrices <companion.figures.depth.draw_matrices>`" in page
-    assert "[depth-matrices](../results/smollm2-135m/depth.ipynb)" in page
+    assert "[depth-matrices](../results/smollm2-135m/depth.ipynb), of SmolLM2-135M-Instruct (Q4_1) |" in page
     drawn = sum(len(paper_map.items_of(row)) for row in ROWS)
     own = sum(
         len(paper_map.items_of(row)) for row in ROWS if row["state"] == "faithful" and not paper_map.by_command(row)

@@ -25,8 +25,8 @@ def targets(text: str) -> tuple[list[str], list[str]]:
     return re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text), re.findall(r"\{download\}`[^<`]+<([^>]+)>`", text)
 
 
-def test_there_are_forty_three_features_each_with_a_letter_for_every_book():
-    assert len(ROWS) == 43 == len({row["name"] for row in ROWS})
+def test_there_are_forty_four_features_each_with_a_letter_for_every_book():
+    assert len(ROWS) == 44 == len({row["name"] for row in ROWS})
     assert {len(row["others"]) for row in ROWS} == {len(KNOWN["books"])} == {12}
     assert {"Distill", "transformer-circuits.pub", "circuit-tracer"} <= set(KNOWN["books"])
     assert set("".join(row["others"] for row in ROWS)) <= set("ynp?-")
@@ -48,9 +48,9 @@ def test_a_yes_leads_to_what_is_there_and_anything_else_says_why(row):
 def test_the_page_counts_its_rows_and_explains_what_is_missing():
     page = status.status_page()
     rows = re.findall(r"^\| (\d+) \| (.+?) \| \*\*(\w+)\*\*", page, re.MULTILINE)
-    assert [int(number) for number, *_ in rows] == list(range(1, 44))
+    assert [int(number) for number, *_ in rows] == list(range(1, 45))
     counts = {words: int(n) for n, words in re.findall(r"(\d+) (yes|ready|partly|no)\b", page.splitlines()[0])}
-    assert sum(counts.values()) == 43 and counts["yes"] == sum(mark == "y" for *_, mark in rows)
+    assert sum(counts.values()) == 44 and counts["yes"] == sum(mark == "y" for *_, mark in rows)
     explained = re.findall(r"^- Row (\d+)\. ", page, re.MULTILINE)
     assert explained == [number for number, _, mark in rows if mark in ("p", "n")]
     # A heading stands over something, and a link to it is there if it is.

@@ -105,7 +105,7 @@ def test_coupling_figure_shows_that_table_its_null_and_progress_on_the_second_ax
     left, right = figure.axes
     drawn = {line.get_label(): line for line in left.lines}
     np.testing.assert_allclose(drawn["coupling"].get_ydata(), table["mean"][1:])  # step 0 is joined by dots
-    np.testing.assert_allclose(drawn["random bases ± 0.00001"].get_ydata(), table.random_bases)
+    np.testing.assert_allclose(drawn["random bases"].get_ydata(), table.random_bases)
     assert drawn["untrained (step 0)"].get_ydata() == [table["mean"][0]]
     assert drawn["untrained (step 0)"].get_color() == style.colour(style.UNTRAINED)
     np.testing.assert_allclose(right.lines[0].get_ydata(), table.progress)
