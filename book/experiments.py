@@ -51,12 +51,13 @@ _DIGITS = {"coupling": 4, "nats": 4, "nats per coupling": 3, "share": 3}
 
 
 def experiments_page() -> str:
-    """Write every experiment: its design, and prediction and outcome of each question side by side."""
-    return "\n".join(_written(experiment, name, KINDS[name].rows()) for name, experiment in experiments().items())
+    """Write how far all experiments are; then of each its design, and prediction and outcome of every question."""
+    written = [_written(experiment, name, KINDS[name].rows()) for name, experiment in experiments().items()]
+    return "\n".join([*(state for state, _ in written), "\n% Each of them\n", *(text for _, text in written)])
 
 
-def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> str:
-    """Write one experiment; what is not measured in full is not judged."""
+def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple[str, str]:
+    """Write how far one experiment is, and all of it; what is not measured in full is not judged."""
     kind = KINDS[name]
     measured = kind.finished(rows)
     have, wanted = measured[kind.unit].nunique(), len(experiment.get("models", ())) or experiment["n"]
@@ -72,7 +73,9 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> str:
         lines.append(("<br>".join(asked), f"{cells}<br>**{plain(conclusion)}**" if conclusion else cells))
     head = ("question and estimand", "outcome, and what it says")
     score = f" The score: {plain(experiment['score'])}." if "score" in experiment else ""
-    return "\n".join(
+    answered = f"{len(judged)} of {len(lines)} questions are answered" if judged else "no question is answered yet"
+    state = f"- **{experiment['title']}**: {have} of {wanted} models are measured, and {answered}."
+    return state, "\n".join(
         [
             f"## {experiment['title']}\n",
             f"{plain(experiment['design'][0].upper() + experiment['design'][1:])}.\n",
@@ -107,7 +110,7 @@ def _answer(question: dict[str, Any], part: pd.DataFrame, at_once: bool) -> tupl
     """Write one question's numbers, and the conclusion that its outcome was to have if all readings agree."""
     n = _DIGITS.get(question["unit"], 2)
     cells = [
-        f"{f'{row.label}: ' if row.label else ''}{row.value:.{n}f} ({row.low:.{n}f} to {row.high:.{n}f}), "
+        f"{f'{row.label}: ' if row.label else ''}{row.value:z.{n}f} ({row.low:z.{n}f} to {row.high:z.{n}f}), "
         f"p = {row.p:.2g}, {row.side}"
         for row in part.itertuples()
     ]

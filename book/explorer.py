@@ -1,8 +1,9 @@
 """Writes what the explorer shows: a script of data per model, the book's colours, and a table where no script runs.
 
 Browsers refuse to fetch files for a page that was opened from the disk. So the data are classic scripts that set a
-global, with arrays in base64, packed by gzip: values of pairs in 16 bits, one scale per reading; |A| in bytes, a
-scale each. A *place* is a prompt and the position of a token in it.
+global, with arrays in base64, packed by gzip: values as whole numbers of a step, |A| in 31 levels with a scale each.
+Matrices, by far the most, lie in files per network and part, which are read when they are shown. A *place* is a prompt
+and the position of a token in it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from packing import in_bytes, in_sixteen_bits, packed, script
+from packing import in_levels, in_sixteen_bits, packed, script
 from template import from_template
 
 import coupling_lib as cl
 from companion.figures import style
 from coupling_lib import paths, provenance
 from coupling_lib.measures.random_bases import root_mean_square_spectra
+from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.metrics.subspaces import random_frames
 from coupling_lib.models import checkpoints, registry
 
@@ -38,6 +40,8 @@ READINGS = {
 ROLES = ("page", "text", "faint", "mask", style.TRAINED, style.UNTRAINED, style.NULL)
 STOPS = 64
 """Colours that stand for the map of colours, evenly spaced."""
+STEP = 0.0002
+"""To what a value of a pair is rounded; three digits are shown."""
 TOKENS = 8
 """Positions in the first prompt that are shown, evenly spaced; of the other prompts, the last alone."""
 
@@ -121,7 +125,7 @@ def null_matrices(places: Sequence[xr.Dataset], seed: int = 0) -> np.ndarray:
 
 
 def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], part: str = "whole") -> dict[str, Any]:
-    """Collects values for JSON; arrays have the order network, place, block l, block l', row, column."""
+    """Collects values for JSON, but for matrices; arrays have the order network, place, block l, block l'."""
     several = list(found.values())
     kept = [number for number, place in enumerate(several[0].places) if "matrix" in place]
     tokenizer = cl.load_model(name, **next(iter(found)).loading).tokenizer
@@ -137,7 +141,7 @@ def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], par
         "prompts": prompts,
         "kept": kept,
         "part": {"name": part, "label": PARTS[part]},
-        **_arrays([one.parts[part] for one in several], kept, _between(several)),
+        **_arrays([one.parts[part] for one in several], _between(several)),
         "provenance": provenance.line(*(one.whole.attrs for one in several), command="make book"),
     }
 
@@ -156,30 +160,37 @@ def _between(several: Sequence[Network]) -> np.ndarray:
     return np.stack([ends[:, :, 0].min(axis=0), ends[:, :, 1].max(axis=0)], axis=-1).swapaxes(0, 1)
 
 
-def _arrays(several: Sequence[Network], kept: Sequence[int], between: np.ndarray) -> dict[str, Any]:
+def _arrays(several: Sequence[Network], between: np.ndarray) -> dict[str, Any]:
     """Collect the arrays of one part of all networks."""
 
-    def stacked(variable: str, *order: str, chosen: Sequence[int] | None = None) -> np.ndarray:
-        numbers = range(len(several[0].places)) if chosen is None else chosen
-        return np.stack([[one.places[n][variable].transpose(*order).values for n in numbers] for one in several])
+    def stacked(variable: str, *order: str) -> np.ndarray:
+        return np.stack([[place[variable].transpose(*order).values for place in one.places] for one in several])
 
     nulls, readings = np.stack([one.nulls for one in several]), {}
     for at, (reading, label) in enumerate(READINGS.items()):
         pairs = stacked(reading, "prompt", "k", "block_1", "block_2")
         arrays = {"chance": packed(nulls[:, :, at], "<f4"), "between": packed(between[at], "<f4")}
-        readings[reading] = {"label": label, "pairs": in_sixteen_bits(pairs), **arrays}
-    random = np.stack([null_matrices([one.places[n] for n in kept]) for one in several])
-    return {
-        "readings": readings,
-        "singularValues": packed(stacked("singular_values", "prompt", "block_1", "rank")[..., :K], "<f4"),
-        "matrices": in_bytes(stacked("matrix", "block_1", "block_2", "row", "column", chosen=kept)),
-        "nulls": in_bytes(random),
-    }
+        readings[reading] = {"label": label, "pairs": in_sixteen_bits(pairs, STEP), **arrays}
+    spectra = stacked("singular_values", "prompt", "block_1", "rank")[..., :K]
+    return {"readings": readings, "singularValues": in_sixteen_bits(spectra)}
+
+
+def matrices_of(network: Network, earlier: bool = False) -> dict[str, Any]:
+    """Collects matrices of one network and part: at the last tokens of prompts, or at `earlier` ones of the first."""
+    # Arrays have the order place, block l, block l', row, column.
+    first = len(network.places) - network.whole.sizes["prompt"]
+    places = network.places[:first] if earlier else network.places[first:]
+    kept = [place for place in places if "matrix" in place]
+    measured = np.stack([place["matrix"].transpose("block_1", "block_2", "row", "column").values for place in kept])
+    return {"matrices": in_levels(measured), "nulls": in_levels(null_matrices(kept))}
 
 
 def look(models: Mapping[str, str]) -> dict[str, Any]:
     """Gives the models, and the book's colours in both themes: roles, two data sets, `ink` from no coupling to most."""
-    found: dict[str, Any] = {"models": list(models.items()), "parts": list(PARTS.items())}
+    found: dict[str, Any] = {"models": list(models.items()), "parts": list(PARTS.items()), "readings": READINGS}
+    found["states"] = {name: [(state.name, state.label) for state in states_of(name)] for name in models}
+    # What random directions give the first reading, for a file of the reader's own: K decides it.
+    found["chance"] = [round(gaussian_miscoupling(k), 5) for k in range(1, 101)]
     for theme in ("light", "dark"):
         with style.theme(theme):
             one: dict[str, Any] = {role: style.colour(role) for role in ROLES}
@@ -207,8 +218,12 @@ def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
         found = {state: measured(name, state, texts) for state in states_of(name)}
         for part in PARTS:
             file = name if part == "whole" else f"{name}-{part}"
-            content = script("data", file, data_of(name, found, texts, part))
-            (folder / f"{file}.js").write_text(content, encoding="utf-8")
+            content: dict[str, tuple[str, Any]] = {file: ("data", data_of(name, found, texts, part))}
+            for state, one in found.items():
+                content[f"{file}-{state.name}"] = "matrices", matrices_of(one.parts[part])
+                content[f"{file}-{state.name}-earlier"] = "matrices", matrices_of(one.parts[part], earlier=True)
+            for written, (kind, values) in content.items():
+                (folder / f"{written}.js").write_text(script(kind, written, values), encoding="utf-8")
         if number == 0:
             part = element(list(found.values())[-1].whole, label)
             out.with_suffix(".md").write_text(part, encoding="utf-8")

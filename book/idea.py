@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 import coupling_lib
@@ -23,6 +24,7 @@ CASES = ("the same directions", "two of them turned", "unrelated directions")
 # A view from above and from the side, so that no axis of the toy hides another.
 _VIEW = np.array([[-0.72, 0.69, 0.0], [-0.29, -0.31, 0.9]])
 _READING, _K = "normalized_miscoupling", 10
+_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.5, 1)
 
 
 def take_toy(seed: int = 3, turn: float = 30.0) -> xr.Dataset:
@@ -62,7 +64,7 @@ def draw_toy(toy: xr.Dataset) -> Figure:
         _arrows(above, one.vectors.values, SECOND, style.dataset_colour("", 1), 1.4)
         above.set(xlim=(-2.7, 2.7), ylim=(-1.3, 1.9), aspect="equal")
         parts.blank(above)
-        _matrix_panel(below, np.abs(one.A.values), max(FIRST), numbers=True)
+        _matrix_panel(below, np.abs(one.A.values), max(FIRST))
         below.set_xlabel(f"coupling {float(one.coupling):.2f}", fontsize=10)
     for axes, colour, name in zip(rows[0][:2], (0, 1), ("first block", "second block"), strict=True):
         ink = style.dataset_colour("", colour)
@@ -75,15 +77,16 @@ def draw_toy(toy: xr.Dataset) -> Figure:
 def draw_neighbours(pair: xr.DataArray) -> Figure:
     """Draw |A| of one pair of blocks in each network on one scale, with the coupling that it amounts to."""
     figure, row = parts.panels(list(pair.network.values), 1.15, square=True)
-    # The strongest responses alone would leave the rest of the diagonal in the dark.
-    top = float(pair.quantile(0.97))
+    # On a linear scale the strongest responses would leave the rest of the diagonal in the dark.
+    scale = PowerNorm(0.5, vmin=0, vmax=float(pair.max()))
     for axes, network in zip(row, pair.network.values, strict=True):
         one = pair.sel(network=network)
-        image = _matrix_panel(axes, one.values, top)
+        image = axes.imshow(one.values, cmap=style.ink(), norm=scale, interpolation="none")
+        axes.set(xticks=[], yticks=[])
         axes.set_xlabel(f"coupling {float(one.coupling):.2f}", fontsize=10)
     first, second = int(pair.block_jacobian), int(pair.block_vectors)
     label = rf"$|A|\;/\;\sigma_1$: Jacobian of block {first}, singular vectors of block {second}, $K={_K}$"
-    parts.colour_bar(row, image, label, extend="max")
+    parts.colour_bar(row, image, label, ticks=[tick for tick in _TICKS if tick <= scale.vmax], format="%g")
     return figure
 
 
@@ -113,7 +116,7 @@ def idea_neighbours() -> str:
             name="idea-neighbours",
             caption=f"The coupling matrix of blocks {first} and {second} of SmolLM2-135M-Instruct (Q4_1) at the last "
             "token of one prompt, before and after training: of all neighbours, the two that are coupled most. The "
-            "scale ends below the largest entries.",
+            "scale is that of a root, so that small entries are seen beside large ones.",
             provenance=_origin(networks),
         )
     )
@@ -166,16 +169,15 @@ def _arrows(axes: Axes, vectors: np.ndarray, lengths: tuple[float, ...], ink: st
         axes.annotate("", end, (0, 0), arrowprops=look)
 
 
-def _matrix_panel(axes: Axes, values: np.ndarray, top: float, numbers: bool = False) -> object:
-    """Draw a matrix without axes, by request with its numbers inside."""
-    image = axes.imshow(values, cmap=style.ink(), vmin=0, vmax=top, interpolation="none")
+def _matrix_panel(axes: Axes, values: np.ndarray, top: float) -> None:
+    """Draw a matrix without axes, with its numbers inside."""
+    axes.imshow(values, cmap=style.ink(), vmin=0, vmax=top, interpolation="none")
     axes.set(xticks=[], yticks=[])
-    for place in np.ndindex(values.shape) if numbers else ():
+    for place in np.ndindex(values.shape):
         share = values[place] / top
         # The map runs from the page's colour to the strongest contrast with it.
         ink = style.colour("page") if share > 0.45 else style.colour("text")
         axes.text(place[1], place[0], f"{values[place]:.1f}", ha="center", va="center", color=ink, fontsize=10)
-    return image
 
 
 def _raw(figure: object) -> str:

@@ -131,7 +131,8 @@ def filled(text: str, numbers: Numbers) -> str | None:
         if name not in numbers:
             return None
         value = numbers[name]
-        parts[at] = format(value, form) if form else _plain(value)
+        # What is rounded to 0 has no sign.
+        parts[at] = re.sub(r"^-(0\.?0*%?)$", r"\1", format(value, form)) if form else _plain(value)
     return "".join(parts).replace("{{", "{").replace("}}", "}")
 
 

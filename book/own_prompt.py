@@ -21,7 +21,6 @@ import xarray as xr
 from template import from_template
 
 import coupling_lib as cl
-from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures.depth import coupling_of_blocks
 from coupling_lib.metrics import nulls
 from coupling_lib.metrics.subspaces import random_frames
@@ -29,7 +28,9 @@ from coupling_lib.models import checkpoints
 from coupling_lib.models.load import Model
 
 MODEL, K = "nano-neox", explorer.K
-EXAMPLES = ("It was a dark and stormy night, and", PARIS, "Once")
+START = "It was a dark and stormy night, and"
+GALLERY = 8
+"""Prompts that are offered."""
 OUT = explorer.OUT / "own-prompt-data"
 script = partial(packing.script, page="ownPrompt")
 
@@ -107,6 +108,31 @@ def lowest(datasets: Iterable[xr.Dataset]) -> float:
     return math.floor(10 * least) / 10
 
 
+def gallery(found: xr.Dataset) -> dict[int, float]:
+    """Chooses prompts whose maps differ the most, by number, each with the distance for which it was chosen."""
+    # The first map lies farthest from the mean of all, each further one farthest from all before it. A distance is the
+    # root mean square over pairs of different blocks.
+    pairs = found["normalized_miscoupling"].isel(k=-1).transpose("prompt", "block_1", "block_2").values
+    maps = pairs[:, ~np.eye(pairs.shape[-1], dtype=bool)]
+    nearest, chosen = np.sqrt(((maps - maps.mean(axis=0)) ** 2).mean(axis=1)), {}
+    while len(chosen) < min(GALLERY, len(maps)):
+        farthest = int(nearest.argmax())
+        away = np.sqrt(((maps - maps[farthest]) ** 2).mean(axis=1))
+        nearest, chosen = np.minimum(nearest, away) if chosen else away, chosen | {farthest: float(nearest[farthest])}
+        nearest[farthest] = -1
+    return chosen
+
+
+def offered(found: xr.Dataset, texts: list[Any], least: float) -> list[dict[str, Any]]:
+    """Gives the prompts of the gallery with their maps, as shares of the colours from no ink to most."""
+    each = []
+    for number in gallery(found):
+        values = found["normalized_miscoupling"].isel(k=-1, prompt=number).transpose("block_1", "block_2").values
+        shares = np.clip((1 - values) / (1 - least), 0, 1)
+        each.append({"text": texts[number].text, "map": packing.packed(np.rint(255 * shares), "u1")})
+    return each
+
+
 def frames(width: int, seed: int = 0) -> np.ndarray:
     """Draws the directions of the matrix that has none in common: left and right vectors `(2, width, K)`."""
     return random_frames(2, width, K, torch.Generator().manual_seed(seed)).numpy()
@@ -119,15 +145,17 @@ def chosen_steps(coupling: Mapping[int, xr.DataArray]) -> dict[int, str]:
     return {first: "untrained", peak: f"step {peak:,}", last: f"step {last:,} (trained)"}
 
 
-def parts_of(rows: Mapping[str, float], chance: float, changes: Mapping[str, float], step: int) -> dict[str, str]:
-    """Writes the parts of the page: what stands without script, what rounding changes, the command for a step."""
-    given = {"model": MODEL, "prompt": EXAMPLES[0], "K": K, "step": step, "most": max(changes.values())}
-    given["rows"] = {**rows, "random directions": chance}
-    names = ("own-prompt", "own-prompt-rounding", "own-prompt-command")
+def parts_of(
+    rows: Mapping[str, float], chance: float, changes: Mapping[str, float], step: int, apart: float, prompts: int
+) -> dict[str, str]:
+    """Writes the parts of the page: without script, what rounding changes, a step's command, the gallery's rule."""
+    given = {"model": MODEL, "prompt": START, "K": K, "step": step, "most": max(changes.values())}
+    given |= {"rows": {**rows, "random directions": chance}, "apart": apart, "prompts": prompts, "gallery": GALLERY}
+    names = ("own-prompt", "own-prompt-rounding", "own-prompt-command", "own-prompt-gallery")
     return {name: from_template(f"{name}.md.jinja", **given) for name in names}
 
 
-def write(out: Path, n_prompts: int = 12) -> None:
+def write(out: Path, n_prompts: int = 12, n_gallery: int = 48) -> None:
     """Writes the scripts and the parts of the page."""
     out.mkdir(parents=True, exist_ok=True)
     texts = cl.load_prompts(n=n_prompts)
@@ -142,21 +170,26 @@ def write(out: Path, n_prompts: int = 12) -> None:
         shown = as_in_the_page(model)
         after = coupling_of_blocks(cl.measure_depth(shown, texts, ks=(K,)))
         changes[label] = float(abs(after - coupling[step].values).max())
-        rows[label] = float(coupling_of_blocks(cl.measure_depth(shown, [EXAMPLES[0]], ks=(K,))).mean())
-    chance = 1 - nulls.gaussian_miscoupling(K)
+        rows[label] = float(coupling_of_blocks(cl.measure_depth(shown, [START], ks=(K,))).mean())
+    chance, least = 1 - nulls.gaussian_miscoupling(K), lowest(datasets.values())
+    # Where training has ended, prompts differ the most.
+    last, every = max(steps), cl.load_prompts(n=n_gallery)
+    many = cl.sweep(cl.measure_depth, cl.load_model(MODEL, revision=f"step{last}"), every, ks=(K,))
     content = {
         "label": MODEL,
         "steps": [{"name": f"step{step}", "label": label} for step, label in steps.items()],
-        "examples": EXAMPLES,
+        "start": START,
+        "gallery": offered(many, every, least),
         "k": K,
         "chance": chance,
-        "lowest": lowest(datasets.values()),
+        "lowest": least,
         "frames": packing.packed(frames(shape["width"]), "<f4"),
         "tokenizer": tokenizer,
         **shape,
     }
     (out / "model.js").write_text(script("models", MODEL, content), encoding="utf-8")
-    for name, part in parts_of(rows, chance, changes, list(steps)[1]).items():
+    apart = list(gallery(many).values())[-1]
+    for name, part in parts_of(rows, chance, changes, last, apart, len(every)).items():
         (out.parent.parent / f"{name}.md").write_text(part, encoding="utf-8")
     print(f"   own prompt: {MODEL} at steps {', '.join(map(str, steps))}", flush=True)
 

@@ -15,18 +15,18 @@ def packed(values: np.ndarray, dtype: str) -> str:
     return base64.b64encode(gzip.compress(np.ascontiguousarray(values, dtype=dtype).tobytes(), mtime=0)).decode()
 
 
-def in_bytes(matrices: np.ndarray) -> dict[str, str]:
-    """Rounds |A| (..., K, K) to bytes: an entry is its byte times the matrix's `scale`, 1/127 of the largest."""
-    # Signs are not shown, and finer steps would not be seen: both would only make the data larger.
-    scale = np.abs(matrices).max(axis=(-2, -1)).astype("<f4") / np.float32(127)
-    steps = np.rint(np.abs(matrices) / np.where(scale > 0, scale, 1)[..., None, None])
-    return {"scale": packed(scale, "<f4"), "entries": packed(steps, "u1")}
+def in_levels(matrices: np.ndarray, levels: int = 31) -> dict[str, Any]:
+    """Rounds |A| (..., K, K): an entry is its level times the matrix's `scale`, 1/31 of the largest."""
+    # Signs are not shown, and finer levels would not be seen: both would only make the data larger.
+    scale = np.abs(matrices).max(axis=(-2, -1)) / levels
+    entries = np.rint(np.abs(matrices) / np.where(scale > 0, scale, 1)[..., None, None])
+    return {"scale": in_sixteen_bits(scale), "entries": packed(entries, "u1")}
 
 
-def in_sixteen_bits(values: np.ndarray) -> dict[str, Any]:
-    """Rounds values to 16 bits on one scale: a value is `low` plus its number times `step`."""
+def in_sixteen_bits(values: np.ndarray, step: float | None = None) -> dict[str, Any]:
+    """Rounds values to 16 bits: a value is `low` plus its number times `step`, by default the finest."""
     low = float(values.min())
-    step = (float(values.max()) - low) / 65535 or 1.0
+    step = step or (float(values.max()) - low) / 65535 or 1.0
     return {"low": low, "step": step, "numbers": packed(np.rint((values - low) / step), "<u2")}
 
 

@@ -115,7 +115,8 @@ class Rewrite(SphinxPostTransform):
         label = ""
         if known:
             where = f"#{anchor}" if page == known.page else f"{to(page, known.page)}#{known.anchor}"
-            label = f'<a class="tbc-number" href="{where}">Figure {known.number}.</a> '
+            chapter = "" if page == known.page else f", in {self.env.titles[known.page].astext().split(':')[0]}"
+            label = f'<a class="tbc-number" href="{where}">Figure {known.number}{html.escape(chapter)}.</a> '
         else:
             links.append(f'<a href="#{anchor}">Link to this figure</a>')
         if home not in (page, "") and home in self.env.found_docs:

@@ -20,17 +20,32 @@
 
   /* Of the keys, those that are empty stay out of the address, but for some; `given` is what else a view asks for. */
   function makeModel(keys, given, evenEmpty = []) {
-    const heard = [];
+    const heard = [], inAddress = () => parsed(keys, location.hash.slice(1));
+    let told = Object.keys(inAddress()).length > 0;
     const model = {
       state: {},
       get: key => given()[key] ?? model.state[key],
       set: (key, value) => { model.state[key] = value; },
-      on: (_, tell) => heard.push(tell),
-      tell: () => heard.forEach(tell => tell()),
-      inAddress: () => parsed(keys, location.hash.slice(1)),
-      save_changes() {
+      on: (event, tell) => heard.push([event, tell]),
+      tell: (event = "change") => heard.forEach(([name, tell]) => name === event && tell()),
+      inAddress,
+      // Asks for something; the address holds it once it is shown, which `settle` is told.
+      change(part) {
+        Object.assign(model.state, part);
+        told = true;
+        model.tell();
+      },
+      settle(part) {
+        Object.assign(model.state, part);
+        if (told) model.write();
+        model.tell("settled");
+      },
+      write() {
         const said = keys.filter(key => (model.state[key] ?? "") !== "" || evenEmpty.includes(key));
         history.replaceState(null, "", `#${new URLSearchParams(said.map(key => [key, model.state[key]]))}`);
+      },
+      save_changes() {
+        model.write();
         model.tell();
       },
     };

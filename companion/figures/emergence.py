@@ -151,7 +151,9 @@ def _table(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
 
 def draw_coupling(couplings: xr.Dataset) -> Figure:
     """Draw mean coupling against training, with chance, and how good the model was (the paper's figure 1b)."""
-    figure, axes, right = parts.one_panel(3.2)
+    known = couplings.progress.notnull().values
+    quantities = [couplings.label, couplings.progress_label][: 1 + known.any()]
+    figure, (axes, *beside) = parts.panels(quantities, 3.4, plain=True)
     places = _draw_steps(axes, couplings, style.colour(style.TRAINED), "coupling")
     if couplings.step[0] == 0:
         untrained = couplings["mean"].values[0]
@@ -162,17 +164,12 @@ def draw_coupling(couplings: xr.Dataset) -> Figure:
         shared = couplings[[f"shared_{name}" for name in names]].rename({f"shared_{name}": name for name in names})
         _draw_steps(axes, shared, style.colour(style.SHARED), "coupling of the shared part")
     axes.plot(places, couplings.random_bases, **parts.null_look("random bases"))
-    axes.set_ylabel(couplings.label)
     parts.from_zero(axes)
-    row, known = [axes], couplings.progress.notnull().values
-    if known.any():
-        ink, label = style.dataset_colour("progress", 0), f"{_word(couplings.progress_label)} (right)"
-        row.append(second := axes.twinx())
-        second.spines["right"].set_visible(True)
-        second.plot(places[known], couplings.progress[known], "s-", color=ink, markersize=3.5, lw=1.1, label=label)
-        second.set_ylabel(couplings.progress_label, color=ink)
-        second.tick_params(axis="y", colors=ink)
-    parts.legend_beside(right, row)
+    for second in beside:
+        parts.step_axis(second, couplings.step.values)
+        ink = style.dataset_colour("progress", 0)
+        second.plot(places[known], couplings.progress[known], "s-", color=ink, markersize=3.5, lw=1.1)
+    parts.legend_under(figure, [axes])
     return figure
 
 

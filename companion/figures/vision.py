@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from companion.figures import parts, style
 from companion.figures.labels import coupling_label
@@ -75,6 +76,7 @@ def draw_accuracy_rates(models: pd.DataFrame) -> Figure:
             where = {"transform": axes.transAxes, "ha": "center", "va": "bottom", "fontsize": 8}
             axes.text(0.5, 1.02, _fit_text(part.iloc[0]), **where)
             axes.set_title(axes.get_title(), pad=16)
+    panels[0].xaxis.set_major_locator(MaxNLocator(2))
     parts.legend_under(figure, panels)
     return figure
 

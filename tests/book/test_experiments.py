@@ -13,7 +13,8 @@ EXPERIMENT = experiments()["quality"] | {"readings": [READING]}
 
 
 def test_nothing_is_judged_before_all_models_are_measured():
-    text = _written(EXPERIMENT, "quality", made_up(0.9, -0.9, n=25))
+    state, text = _written(EXPERIMENT, "quality", made_up(0.9, -0.9, n=25))
+    assert state.endswith(": 25 of 26 models are measured, and no question is answered yet.")
     assert "**25 of 26 models are measured.**" in text
     assert text.count("not judged yet") == len(EXPERIMENT["question"]) and "p = " not in text
 
@@ -35,5 +36,6 @@ def test_where_nothing_is_related_nothing_is_shown():
 
 @pytest.mark.parametrize("word", ["question and estimand", "expected", "smallest that is seen", "outcome"])
 def test_a_judged_experiment_shows_prediction_and_outcome_in_one_line(word):
-    text = _written(EXPERIMENT, "quality", made_up(0.9, -0.9))
+    state, text = _written(EXPERIMENT, "quality", made_up(0.9, -0.9))
+    assert state.endswith(": 26 of 26 models are measured, and 6 of 6 questions are answered.")
     assert word in text and "not judged yet" not in text and "26 of 26" in text

@@ -17,6 +17,7 @@ import views
 
 import coupling_lib as cl
 from companion.figures import style
+from coupling_lib.metrics import nulls
 from coupling_lib.paths import ROOT
 
 NEOX = "nano-neox"
@@ -27,28 +28,35 @@ def array(text: str, dtype: str, *shape: int) -> np.ndarray:
     return np.frombuffer(gzip.decompress(base64.b64decode(text)), dtype).reshape(shape)
 
 
-def decoded(data: dict) -> SimpleNamespace:
-    """Give a model's data as arrays, and what they may be off by."""
+def numbers(packed: dict, *shape: int) -> np.ndarray:
+    return packed["low"] + packed["step"] * array(packed["numbers"], "<u2", *shape)
+
+
+def decoded(part: tuple[dict, list[dict]]) -> SimpleNamespace:
+    """Give a model's data as arrays, and what matrices may be off by."""
+    data, matrices = part
     states, n, k = len(data["states"]), data["blocks"], data["k"]
     places, kept = sum(len(prompt["tokens"]) for prompt in data["prompts"]), len(data["kept"])
-    maps, off, chance = {}, {}, {}
+    maps, chance = {}, {}
     for name, reading in data["readings"].items():
-        pairs = reading["pairs"]
-        maps[name] = pairs["low"] + pairs["step"] * array(pairs["numbers"], "<u2", states, places, n, n)
-        off[name] = pairs["step"] / 2
+        maps[name] = numbers(reading["pairs"], states, places, n, n)
         chance[name] = array(reading["chance"], "<f4", states, places + 1, n)
-    scale = array(data["matrices"]["scale"], "<f4", states, kept, n, n)[..., None, None]
-    null_scale = array(data["nulls"]["scale"], "<f4", states, kept, n)[..., None, None]
-    return SimpleNamespace(
-        maps=maps,
-        off=off,
-        chance=chance,
-        values=array(data["singularValues"], "<f4", states, places, n, k),
-        matrices=scale * array(data["matrices"]["entries"], "u1", states, kept, n, n, k, k),
-        matrices_off=scale / 2,
-        nulls=null_scale * array(data["nulls"]["entries"], "u1", states, kept, n, k, k),
-        nulls_off=null_scale / 2,
-    )
+    read = SimpleNamespace(maps=maps, chance=chance, values=numbers(data["singularValues"], states, places, n, k))
+    last = len(data["prompts"])
+    for kind, shape in (("matrices", (n, n)), ("nulls", (n,))):
+        scale, entries, finest = [], [], 0.0
+        # The earlier tokens of the first prompt come first, as places do.
+        for earlier, at_last in matrices:
+            one = [(earlier[kind], kept - last), (at_last[kind], last)]
+            scale.append(np.concatenate([numbers(found["scale"], count, *shape) for found, count in one]))
+            entries.append(np.concatenate([array(found["entries"], "u1", count, *shape, k, k) for found, count in one]))
+            finest = max(finest, *(found["scale"]["step"] for found, _ in one))
+        each = np.stack(scale)[..., None, None]
+        assert np.max(entries) == 31
+        setattr(read, kind, each * np.stack(entries))
+        # The scale is rounded as well, and an entry is up to 31 of it.
+        setattr(read, f"{kind}_off", each / 2 + 31 / 2 * finest)
+    return read
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +65,21 @@ def small(tmp_path_factory):
     texts, states = cl.load_prompts(n=2), [explorer.states_of(NEOX)[at] for at in (0, -1)]
     store = tmp_path_factory.mktemp("matrices")
     found = {state: explorer.measured(NEOX, state, texts, store) for state in states}
-    data, shared = (
-        packing.read(packing.script("data", NEOX, explorer.data_of(NEOX, found, texts, part)))
+
+    def written(content):
+        return packing.read(packing.script("data", NEOX, content))
+
+    whole, shared = (
+        (
+            written(explorer.data_of(NEOX, found, texts, part)),
+            [
+                [written(explorer.matrices_of(one.parts[part], earlier)) for earlier in (True, False)]
+                for one in found.values()
+            ],
+        )
         for part in explorer.PARTS
     )
-    return SimpleNamespace(texts=texts, states=states, found=list(found.values()), data=data, shared=shared)
+    return SimpleNamespace(texts=texts, states=states, found=list(found.values()), whole=whole, shared=shared)
 
 
 def test_a_model_with_steps_has_them_all_and_another_is_untrained_or_trained():
@@ -74,7 +92,7 @@ def test_a_model_with_steps_has_them_all_and_another_is_untrained_or_trained():
 
 @pytest.mark.parametrize("part", explorer.PARTS)
 def test_the_data_are_the_library_s_numbers_to_the_step_of_their_rounding(small, part):
-    got = decoded(small.data if part == "whole" else small.shared)
+    got = decoded(small.whole if part == "whole" else small.shared)
     for state, network in enumerate(one.parts[part] for one in small.found):
         for number, ds in enumerate([network.whole, *network.places]):
             for reading in explorer.READINGS:
@@ -82,9 +100,9 @@ def test_the_data_are_the_library_s_numbers_to_the_step_of_their_rounding(small,
                 np.testing.assert_allclose(got.chance[reading][state, number], null, rtol=0, atol=6e-7)
         for place, ds in enumerate(network.places):
             for reading in explorer.READINGS:
-                values, most = ds[reading].sel(k=explorer.K).values[0], got.off[reading] * 1.001 + 1e-7
+                values, most = ds[reading].sel(k=explorer.K).values[0], explorer.STEP / 2 + 1e-7
                 np.testing.assert_allclose(got.maps[reading][state, place], values, rtol=0, atol=most)
-            np.testing.assert_array_equal(got.values[state, place], ds["singular_values"].values[0])
+            np.testing.assert_allclose(got.values[state, place], ds["singular_values"].values[0], rtol=0, atol=1e-3)
             near = abs(got.matrices[state, place] - abs(ds["matrix"].values))
             assert (near <= got.matrices_off[state, place] * 1.001).all()
         drawn = abs(explorer.null_matrices(network.places))
@@ -92,19 +110,19 @@ def test_the_data_are_the_library_s_numbers_to_the_step_of_their_rounding(small,
 
 
 def test_the_last_place_of_a_prompt_is_what_depth_measures_and_no_other_is(small):
-    got, last = decoded(small.data).maps["normalized_miscoupling"], [7, 8]
+    got, last = decoded(small.whole).maps["normalized_miscoupling"], [7, 8]
     for state, network in enumerate(small.found):
         whole = network.whole["normalized_miscoupling"].sel(k=explorer.K).values
-        np.testing.assert_allclose(got[state, last], whole, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(got[state, last], whole, rtol=0, atol=explorer.STEP)
     assert abs(got[-1, 0] - got[-1, 7]).max() > 0.1
     # The rounded matrices give these values again.
-    values = cl.miscoupling(torch.tensor(decoded(small.data).matrices), normalized=True).numpy()
-    np.testing.assert_allclose(values, got, rtol=0, atol=0.01)
+    values = cl.miscoupling(torch.tensor(decoded(small.whole).matrices), normalized=True).numpy()
+    np.testing.assert_allclose(values, got, rtol=0, atol=0.03)
 
 
 def test_every_place_has_its_own_matrices_as_its_own_trace_gives_them(small):
-    model, found, place = cl.load_model(NEOX), decoded(small.data), 0
-    for text, written in zip(small.texts, small.data["prompts"], strict=True):
+    model, found, place = cl.load_model(NEOX), decoded(small.whole), 0
+    for text, written in zip(small.texts, small.whole[0]["prompts"], strict=True):
         trace = cl.trace(model, text.text)
         assert written["pieces"] == trace.tokens and written["tokens"][-1] == len(trace.tokens) - 1
         for token in written["tokens"]:
@@ -113,7 +131,7 @@ def test_every_place_has_its_own_matrices_as_its_own_trace_gives_them(small):
             near = np.abs(found.matrices[-1, place, 2, 5] - A.abs().numpy())
             assert near.max() <= float(found.matrices_off[-1, place, 2, 5].max()) + 1e-4
             place += 1
-    assert place == len(small.data["kept"]) == 9
+    assert place == len(small.whole[0]["kept"]) == 9
 
 
 def test_the_shared_part_is_that_of_jacobians_without_what_they_do_to_every_direction_alike(small):
@@ -124,11 +142,11 @@ def test_the_shared_part_is_that_of_jacobians_without_what_they_do_to_every_dire
     A = (U[:, : explorer.K].T @ mine.double() @ Vh[: explorer.K].T).abs().numpy()
     near = np.abs(found.matrices[-1, 7, 2, 5] - A)
     assert near.max() <= float(found.matrices_off[-1, 7, 2, 5].max()) + 1e-4
-    whole = decoded(small.data)
+    whole = decoded(small.whole)
     assert abs(found.maps["normalized_miscoupling"] - whole.maps["normalized_miscoupling"]).max() > 0.005
     # One scale of colours holds both.
-    assert small.data["readings"]["mismatch"]["between"] == small.shared["readings"]["mismatch"]["between"]
-    low, high = array(small.data["readings"]["normalized_miscoupling"]["between"], "<f4", 10, 2)[8]
+    assert small.whole[0]["readings"]["mismatch"]["between"] == small.shared[0]["readings"]["mismatch"]["between"]
+    low, high = array(small.whole[0]["readings"]["normalized_miscoupling"]["between"], "<f4", 10, 2)[8]
     both = np.stack([one.maps["normalized_miscoupling"][:, 7] for one in (found, whole)])
     apart = both[..., ~np.eye(12, dtype=bool)]
     assert low == pytest.approx(apart.min(), abs=1e-4) and high >= apart.max() - 1e-4
@@ -162,7 +180,7 @@ def test_random_matrices_have_the_singular_values_of_their_block_and_no_coupling
 
 
 def test_a_matrix_of_zeros_and_equal_values_stay_what_they_are():
-    assert not array(packing.in_bytes(np.zeros((2, 3, 3)))["entries"], "u1", 2, 3, 3).any()
+    assert not array(packing.in_levels(np.zeros((2, 3, 3)))["entries"], "u1", 2, 3, 3).any()
     same = packing.in_sixteen_bits(np.full((2, 2), 0.25))
     assert same["low"] == 0.25 and not array(same["numbers"], "<u2", 4).any()
 
@@ -175,7 +193,9 @@ def test_a_script_can_be_read_and_cannot_end_the_element_it_may_stand_in():
 
 def test_the_colours_are_the_book_s():
     look = explorer.look({NEOX: "Nano & co"})
-    assert look["models"] == [(NEOX, "Nano & co")]
+    assert look["models"] == [(NEOX, "Nano & co")] and look["readings"] == explorer.READINGS
+    assert [name for name, _ in look["states"][NEOX]] == [state.name for state in explorer.states_of(NEOX)]
+    assert look["chance"][9] == pytest.approx(nulls.gaussian_miscoupling(10), abs=1e-5) and len(look["chance"]) == 100
     for theme in ("light", "dark"):
         with style.theme(theme):
             assert look[theme][style.TRAINED] == style.colour(style.TRAINED)
@@ -198,7 +218,13 @@ def test_all_files_are_written(tmp_path, monkeypatch, small):
     monkeypatch.setattr(explorer, "MATRICES", tmp_path / "matrices")
     explorer.write(tmp_path / "explorer", {NEOX: "nano-neox"}, n_prompts=1)
     folder = tmp_path / "explorer" / "explorer-data"
-    assert sorted(path.name for path in folder.iterdir()) == ["look.js", "nano-neox-shared.js", "nano-neox.js"]
+    states = [state.name for state in small.states]
+    wanted = [
+        part + state
+        for part in ("", "-shared")
+        for state in ("", *(f"-{name}{end}" for name in states for end in ("", "-earlier")))
+    ]
+    assert {path.name for path in folder.iterdir()} == {"look.js", *(f"{NEOX}{end}.js" for end in wanted)}
     look = packing.read((folder / "look.js").read_text(encoding="utf-8"))
     assert look["models"] == [[NEOX, "nano-neox"]] and look["light"] == explorer.look({})["light"]
     assert [p["name"] for p in packing.read((folder / "nano-neox.js").read_text(encoding="utf-8"))["prompts"]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlparse
 
 import explorer
 import numpy as np
@@ -29,7 +31,17 @@ def opened(tab, view: str = "", size: dict[str, int] = DESKTOP, page=PAGE) -> No
 
 def shown(tab) -> list[float]:
     """Give the numbers beside the map: the pair's value and that of random directions, in both directions."""
-    return [float(text) for text in tab.locator(".cx-told td").all_text_contents() if text]
+    return [float(text) for text in tab.locator(".cx-told:visible td").all_text_contents() if text]
+
+
+def said(tab) -> str:
+    """Give the line that says what of the choice is not there."""
+    return tab.locator(".cx-notice").text_content()
+
+
+def choice(tab) -> dict[str, str]:
+    """Give what the address holds."""
+    return dict(parse_qsl(address(tab).partition("#")[2]))
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +74,11 @@ def test_the_table_of_a_matrix_holds_the_library_s_entries(tab, measured):
     tab.locator(".cx-pair .cx-scroll td").nth(1).wait_for()
     entries = [float(text) for text in tab.locator(".cx-pair .cx-scroll td").all_text_contents() if text]
     A = np.abs(measured["matrix"].values[4, 5])
-    np.testing.assert_allclose(np.reshape(entries, A.shape), A, atol=A.max() / 127 / 2 + 6e-4)
+    np.testing.assert_allclose(np.reshape(entries, A.shape), A, atol=A.max() / 31 / 2 + 6e-3)
     values = [
         float(text) for text in tab.locator(".cx-squares figure").evaluate_all("f => f.map(x => x.dataset.share)")
     ]
-    assert values[0] == pytest.approx(100 * (np.diag(A) ** 2).sum() / (A**2).sum(), abs=1.5)
+    assert values[0] == pytest.approx(100 * (np.diag(A) ** 2).sum() / (A**2).sum(), abs=3)
     assert values[0] > values[1]
 
 
@@ -163,17 +175,13 @@ def test_a_pointer_chooses_a_pair_and_buttons_go_on_from_it(tab):
     tab.get_by_label("Block l: next").click()
     tab.get_by_label("swap the two blocks").click()
     assert address(tab).endswith("l=9&m=4")
+    assert said(tab) == ""
     tab.get_by_label("Block l′", exact=True).fill("99")
     tab.keyboard.press("Enter")
-    assert address(tab).endswith("l=9&m=12") and tab.wrong == []
-
-
-@pytest.mark.parametrize("view", ["", "model=nothing&l=-3&m=x&prompt=y&state=z&reading=w", "l=99&m=1e9"])
-def test_an_address_without_sense_shows_a_pair_all_the_same(tab, view):
-    opened(tab, view)
-    assert tab.get_by_label("Model").locator("option").all_text_contents() == list(explorer.MODELS.values())
-    assert tab.locator("#coupling-explorer").get_attribute("data-ready") == "smollm2-135m 30"
-    assert tab.locator('[aria-selected="true"]').count() == 1 and tab.wrong == []
+    assert address(tab).endswith("l=9&m=4") and tab.get_by_label("Block l′", exact=True).input_value() == "4"
+    assert said(tab) == "nano-neox has no block 99 (it has 12). Shown instead: blocks 9 and 4."
+    tab.get_by_label("Block l: next").click()
+    assert said(tab) == "" and address(tab).endswith("l=10&m=4") and tab.wrong == []
 
 
 def test_matrices_that_were_not_kept_are_not_shown(tab):
@@ -197,10 +205,20 @@ def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(
     assert phone.uncomfortable(tab) == []
 
 
-def test_the_data_of_a_model_keep_within_three_megabytes():
+def test_the_data_keep_within_seven_megabytes_and_the_page_that_opens_within_three_and_a_half(tab):
     sizes = {path.stem: path.stat().st_size for path in (HTML / "_static" / "explorer-data").glob("*.js")}
-    shared = {f"{model}-shared" for model in explorer.MODELS}
-    assert set(sizes) == {"look", *explorer.MODELS, *shared} and max(sizes.values()) < 3_000_000
+    wanted = {"look"}
+    for model in explorer.MODELS:
+        for file in (model, f"{model}-shared"):
+            states = [f"{file}-{state.name}" for state in explorer.states_of(model)]
+            wanted |= {file, *states, *(f"{state}-earlier" for state in states)}
+    assert set(sizes) == wanted and sum(sizes.values()) < 7_000_000
+    for asked in ("", f"model={NEOX}"):
+        with requested(tab) as addresses:
+            opened(tab, asked)
+            tab.wait_for_load_state("networkidle")
+        files = {unquote(urlparse(one).path) for one in addresses if one.startswith("file:")}
+        assert sum(Path(file).stat().st_size for file in files) < 3_500_000
 
 
 def test_the_part_is_chosen_and_its_own_file_is_loaded_for_it(tab):

@@ -10,6 +10,7 @@ import numpy as np
 import own_prompt
 import pytest
 import torch
+import xarray as xr
 
 import coupling_lib as cl
 
@@ -57,11 +58,27 @@ def test_the_first_step_the_most_coupled_and_the_last_are_chosen():
 
 
 def parts_of(rows: dict[str, float]) -> dict[str, str]:
-    return own_prompt.parts_of(rows, 0.0516, {"untrained": 0.00011, "step 100": 0.00076}, 100)
+    return own_prompt.parts_of(rows, 0.0516, {"untrained": 0.00011, "step 100": 0.00076}, 100, 0.0654, 48)
 
 
 def test_what_rounding_changes_is_said():
     assert "by at most 0.0008." in parts_of({})["own-prompt-rounding"]
+
+
+def test_the_prompts_that_are_offered_are_those_whose_maps_lie_farthest_from_each_other():
+    # On a line: the mean is 2.8; 10 lies farthest from it, 0 from 10, 4 from both, 2 from all three.
+    at = np.array([0, 0, 1, 2, 2, 10, 4, 3.4])
+    maps = np.broadcast_to(at[:, None, None, None], (8, 1, 3, 3)) * (1 - np.eye(3))
+    ds = xr.Dataset({"normalized_miscoupling": (("prompt", "k", "block_1", "block_2"), maps)})
+    assert [at[number] for number in own_prompt.gallery(ds)][:4] == [10, 0, 4, 2]
+    distances = list(own_prompt.gallery(ds).values())
+    assert distances[1:4] == [10, 4, 2] and len(distances) == own_prompt.GALLERY
+
+
+def test_the_rule_of_the_gallery_is_said():
+    rule = parts_of({})["own-prompt-gallery"]
+    assert rule.startswith("The 8 prompts are chosen among 48 of the embedded ones by their maps at step 100, so that")
+    assert "no two of the 8 are nearer than 0.065." in rule
 
 
 def test_what_stands_without_script_holds_the_values_and_names_the_command():

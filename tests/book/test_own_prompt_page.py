@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import torch
 from browser import DESKTOP, HTML, NARROW, address, requested
 from playwright.sync_api import Browser, Page
-from test_own_prompt import small
+from test_own_prompt import small, unpacked
 
 import coupling_lib as cl
 from coupling_lib.metrics import nulls
@@ -26,7 +27,7 @@ PAGE = HTML / "book" / "own-prompt.html"
 DATA = HTML / "_static" / "own-prompt-data"
 LONG = " ".join(["She looked at the old house by the sea, and did not speak."] * 8)
 ODD = "Zürich – naïve café’s 1234 \n\n  don't   we'll 日本 🙂 <|endoftext|> end\t\u00a0x\ufeff\u0085y  "
-PROMPTS = (own_prompt.EXAMPLES[0], "A", LONG, ODD)
+PROMPTS = (own_prompt.START, "A", LONG, ODD)
 
 CONFIG = "Object.values(ownPrompt.models)[0]"
 RUN = Path(__file__).with_name("own_prompt.js").read_text(encoding="utf-8")
@@ -44,15 +45,19 @@ def ready(tab: Page, value: str) -> None:
     tab.locator(f'#own-prompt-here[data-ready="{value}"]:not([aria-busy])').wait_for()
 
 
+def filled(tab: Page, value: str) -> None:
+    """Wait until every step has its bar."""
+    tab.locator(f'#own-prompt-here[data-filled="{value}"]:not([aria-busy])').wait_for()
+
+
 def steps() -> list[str]:
     return sorted((path.stem for path in DATA.glob("step*.js")), key=lambda name: int(name.removeprefix("step")))
 
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, cl.Model]:
-    """The library's models with the weights of the page, in float64: its first step and its most coupled one."""
-    first, peak, _ = steps()
-    return {name: own_prompt.as_in_the_page(cl.load_model(own_prompt.MODEL, revision=name)) for name in (first, peak)}
+    """The library's models with the weights of the page, in float64."""
+    return {name: own_prompt.as_in_the_page(cl.load_model(own_prompt.MODEL, revision=name)) for name in steps()}
 
 
 @pytest.fixture(scope="module")
@@ -110,26 +115,26 @@ def test_singular_vectors_that_are_not_found_are_an_error_and_not_a_result(page,
     assert found == "the singular vectors of a Jacobian were not found"
 
 
-def test_what_is_shown_is_what_was_computed_and_each_step_adds_its_bar(tab, models):
+def test_the_page_opens_with_every_step_filled_and_what_is_shown_is_what_was_computed(tab, models):
     opened(tab)
-    first, peak, _ = steps()
-    ready(tab, f"{peak} 10 11")
+    _, peak, last = steps()
+    ready(tab, f"{last} 10 11")
+    filled(tab, "10 11")
     buttons = tab.locator(".cx-toggle button")
-    buttons.nth(0).click()
-    ready(tab, f"{first} 10 11")
     shown = tab.locator(".cx-bar-value").all_text_contents()
     wanted = []
     for model in models.values():
         ds = cl.measure_depth(model, [PROMPTS[0]], ks=(own_prompt.K,))
         wanted.append(f"{float(own_prompt.coupling_of_blocks(ds).mean()):.3f}")
     chance = f"{1 - nulls.gaussian_miscoupling(own_prompt.K):.3f}"
-    assert shown == [*wanted, "choose it", chance]
+    assert shown == [*wanted, chance]
     assert tab.locator(".cx-said").text_content() == (
-        f"Coupling of all pairs of blocks {wanted[0]}, of random directions {chance}."
+        f"Coupling of all pairs of blocks {wanted[2]}, of random directions {chance}."
     )
-    values = ds["normalized_miscoupling"].isel(prompt=0, k=0).values
     buttons.nth(1).click()
     ready(tab, f"{peak} 10 11")
+    ds = cl.measure_depth(models[peak], [PROMPTS[0]], ks=(own_prompt.K,))
+    values = ds["normalized_miscoupling"].isel(prompt=0, k=0).values
     labels = tab.locator("[role=gridcell]").evaluate_all("cells => cells.map(c => c.getAttribute('aria-label'))")
     assert [float(label.rpartition(" ")[2]) for label in labels] == pytest.approx(values.ravel(), abs=6e-4)
     assert f"step={peak}" in address(tab) and tab.wrong == []
@@ -142,15 +147,15 @@ def test_everything_can_be_done_by_keys(tab):
     tab.keyboard.press("ControlOrMeta+A")
     tab.keyboard.type("The sea was calm.")
     count = len(small().tokenizer("The sea was calm.")["input_ids"])
-    ready(tab, f"{peak} {count - 1} {count}")
+    ready(tab, f"{last} {count - 1} {count}")
     assert "prompt=The+sea+was+calm." in address(tab)
     tab.get_by_label("Token: ").focus()
     tab.keyboard.press("Home")
-    ready(tab, f"{peak} 0 {count}")
-    assert "token=0" in address(tab) and tab.locator(".cx-tokens mark").text_content() == "The"
-    tab.locator(".cx-toggle button").nth(2).focus()
-    tab.keyboard.press("Enter")
     ready(tab, f"{last} 0 {count}")
+    assert "token=0" in address(tab) and tab.locator(".cx-tokens mark").text_content() == "The"
+    tab.locator(".cx-toggle button").nth(1).focus()
+    tab.keyboard.press("Enter")
+    ready(tab, f"{peak} 0 {count}")
     tab.locator('[role=gridcell][tabindex="0"]').focus()
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("ArrowRight")
@@ -206,9 +211,7 @@ def test_half_a_character_is_refused_before_it_is_measured(tab):
 def test_the_page_with_all_its_steps_stays_below_eight_megabytes_and_no_request_leaves(tab):
     with requested(tab) as addresses:
         opened(tab)
-        for number, name in enumerate(steps()):
-            tab.locator(".cx-toggle button").nth(number).click()
-            ready(tab, f"{name} 10 11")
+        filled(tab, "10 11")
     asked = {url.partition("#")[0] for url in addresses}
     files = {url for url in asked if url.startswith("file:")}
     size = sum(Path(unquote(urlparse(url).path)).stat().st_size for url in files)
@@ -225,9 +228,47 @@ def test_a_newer_prompt_wins_over_one_that_is_still_computed(tab):
     tab.wait_for_function("document.querySelector('#own-prompt-here[aria-busy]')")
     field.fill("Once")
     count = len(small().tokenizer("Once")["input_ids"])
-    ready(tab, f"{steps()[1]} {count - 1} {count}")
+    ready(tab, f"{steps()[2]} {count - 1} {count}")
     tab.wait_for_timeout(500)
     assert tab.locator("#own-prompt-here").get_attribute("data-ready").endswith(f" {count}") and tab.wrong == []
+
+
+def test_the_gallery_offers_prompts_with_their_maps_and_the_library_s_lines_follow_what_is_typed(tab):
+    opened(tab)
+    config, code = tab.evaluate(CONFIG), tab.locator(".own-prompt-command pre")
+    assert f'prompt = "{own_prompt.START}"' in code.inner_text() and 'revision="step10000"' in code.inner_text()
+    buttons = tab.locator(".cx-gallery button")
+    texts = [one["text"] for one in config["gallery"]]
+    assert buttons.all_text_contents() == texts and len(set(texts)) == own_prompt.GALLERY
+    buttons.nth(3).click()
+    count = len(small().tokenizer(texts[3])["input_ids"])
+    ready(tab, f"{steps()[2]} {count - 1} {count}")
+    assert [one.get_attribute("aria-pressed") for one in buttons.all()].index("true") == 3
+    # The small map is the map that is then shown, but for the rounding of weights and colours.
+    labels = tab.locator("[role=gridcell]").evaluate_all("cells => cells.map(c => c.getAttribute('aria-label'))")
+    values = np.array([float(label.rpartition(" ")[2]) for label in labels])
+    shares = unpacked(config["gallery"][3]["map"], "u1") / 255
+    apart = ~np.eye(12, dtype=bool).ravel()
+    np.testing.assert_allclose((1 - shares * (1 - config["lowest"]))[apart], values[apart], atol=0.02)
+    tab.get_by_label("Prompt", exact=True).fill('Say "no"\nand \\ é 🙂')
+    tab.locator(".cx-toggle button").nth(0).click()
+    count = len(small().tokenizer('Say "no"\nand \\ é 🙂')["input_ids"])
+    ready(tab, f"{steps()[0]} {count - 1} {count}")
+    tab.get_by_label("Token: ").focus()
+    tab.keyboard.press("Home")
+    ready(tab, f"{steps()[0]} 0 {count}")
+    given: dict = {}
+    tree = ast.parse(code.inner_text())
+    exec(next(line for line in map(ast.unparse, tree.body) if line.startswith("prompt =")), given)
+    assert given["prompt"] == 'Say "no"\nand \\ é 🙂'
+    assert "revision='step0'" in ast.unparse(tree) and "token=0)" in ast.unparse(tree) and tab.wrong == []
+
+
+def test_a_step_or_a_block_that_is_not_there_is_said_and_the_address_holds_what_is_shown(tab):
+    opened(tab, step="step5", l="99", m="2")
+    line = "nano-neox has no “step5”, no block 99 (it has 12). Shown instead: step 10,000 (trained), blocks 5 and 2."
+    assert tab.locator(".cx-notice").text_content() == line
+    assert "step=step10000" in address(tab) and address(tab).endswith("l=5&m=2") and tab.wrong == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -244,5 +285,5 @@ def test_the_data_in_the_page_are_those_the_checkpoints_give(page):
         "blocks": 12, "width": 96, "heads": 4, "longest": 512,
     }  # fmt: skip
     assert config["tokenizer"] == own_prompt.tokenizer_of(model)
-    assert config["examples"] == list(own_prompt.EXAMPLES) and config["k"] == own_prompt.K
+    assert config["start"] == own_prompt.START and config["k"] == own_prompt.K
     assert config["chance"] == 1 - nulls.gaussian_miscoupling(own_prompt.K)

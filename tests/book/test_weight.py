@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 
 
 def test_the_site_takes_at_most_46_megabytes():
-    # Of these, 6 are the model that runs in a page, 9 the data of the explorer (half of them the shared part's), and 4
+    # Of these, 6 are the model that runs in a page, 7 the data of the explorer (half of them the shared part's), and 4
     # the sources of the library.
     assert sum(path.stat().st_size for path in HTML.rglob("*") if path.is_file()) < 46_000_000
 

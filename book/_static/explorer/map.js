@@ -7,13 +7,13 @@
   const KEYS = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
     PageUp: [-5, 0], PageDown: [5, 0], Home: [0, -Infinity], End: [0, Infinity]};
 
-  // `choose(l, m)` is told of a pair, counted from 0.
-  cx.map = choose => {
-    const grid = make("div.grid", {role: "grid", "aria-label": "Map of all pairs of blocks"});
+  // `choose(l, m)` is told of a pair, counted from 0; `name` stands before the names of a map that is not alone.
+  cx.map = (choose, name = "") => {
+    const grid = make("div.grid", {role: "grid", "aria-label": `${name}Map of all pairs of blocks`});
     const top = make("div.ticks.top", {"aria-hidden": "true"}), side = make("div.ticks.side", {"aria-hidden": "true"});
     const bar = make("canvas", {height: 1, "aria-hidden": "true"}), mark = make("span.mark");
     const low = make("span"), high = make("span"), caption = make("p.note");
-    const box = make("section.map", {"aria-label": "Map"},
+    const box = make("section.map", {role: "region", "aria-label": `${name}Map`},
       make("div.axis", {}, "vectors of block ", make("i", {}, "l′"), " →"),
       make("div.frame", {}, make("div.axis.down", {}, "Jacobian of block ", make("i", {}, "l"), " →"), top, side, grid),
       make("div.bar", {}, bar, mark), make("div.ends", {}, low, high), caption);
@@ -42,29 +42,31 @@
       }
     }
 
-    function show(v, data, colours) {
-      const values = data.map(v), [bottom, most] = data.ends(v);
+    // Where the chosen pair is not `paired` in these data, none is marked.
+    function show(v, data, colours, [bottom, most] = data.ends(v), paired = true) {
+      const values = data.map(v);
       at = v;
       if (n !== data.blocks) { n = data.blocks; build(); }
       // More ink is more coupling, which is a smaller value.
       cells.forEach((cell, pair) => {
-        const l = Math.floor(pair / n), m = pair % n, chosen = l === v.l && m === v.m;
+        const l = Math.floor(pair / n), m = pair % n, here = l === v.l && m === v.m, chosen = paired && here;
         cell.style.backgroundColor = l === m ? colours.mask : cx.shade(colours, (most - values[pair]) / (most - bottom));
         cell.setAttribute("aria-label", `Jacobian of block ${l + 1}, vectors of block ${m + 1}: ${values[pair].toFixed(3)}`);
         cell.setAttribute("aria-selected", chosen);
-        cell.classList.toggle("cx-reverse", l === v.m && m === v.l && l !== m);
-        cell.tabIndex = chosen ? 0 : -1;
+        cell.classList.toggle("cx-reverse", paired && l === v.m && m === v.l && l !== m);
+        cell.tabIndex = here ? 0 : -1;
       });
-      const chance = mean(data.chance(v));
+      const chance = data.chance(v) && mean(data.chance(v));
       bar.width = colours.ink.length;
       const ink = bar.getContext("2d");
       colours.ink.forEach((c, x) => { ink.fillStyle = c; ink.fillRect(colours.ink.length - 1 - x, 0, 1, 1); });
+      mark.hidden = !chance;
       mark.style.left = `${(100 * (chance - bottom)) / (most - bottom)}%`;
       low.textContent = `${bottom.toFixed(2)} ← more coupling`;
       high.textContent = most.toFixed(2);
       const others = Array.from(values).filter((_, pair) => pair % (n + 1));
-      caption.textContent = `${[data.readings[v.reading].label, data.part?.label].filter(Boolean).join(", ")}: mean of all pairs ${mean(others).toFixed(3)}; `
-        + `random directions ${chance.toFixed(3)} (the mark). Grey: a block with itself. Dashed: the pair the other way round.`;
+      caption.textContent = `${[data.readings[v.reading].label, data.part?.label].filter(Boolean).join(", ")}: mean of all pairs ${mean(others).toFixed(3)}`
+        + `${chance ? `; random directions ${chance.toFixed(3)} (the mark)` : ""}. Grey: a block with itself. Dashed: the pair the other way round.`;
     }
 
     grid.addEventListener("keydown", event => {
@@ -96,6 +98,6 @@
     });
 
     // A cell of the map says its number by itself when it is moved to.
-    return {box, show, speaks: () => grid.contains(document.activeElement)};
+    return {box, show, focus: () => cells[at.l * n + at.m]?.focus(), speaks: () => grid.contains(document.activeElement)};
   };
 })();

@@ -6,41 +6,53 @@
 
   const diagonal = (values, k) => values.filter((_, at) => at % (k + 1) === 0);
 
-  // `change` is told l and m, counted from 1.
-  cx.pair = change => {
+  // The matrices that are shown of a pair, divided by the largest singular value of the Jacobian.
+  const matrices = ({l, m, ...v}, data) => [[l, m], [m, l]].flatMap(([a, b]) => {
+    const [largest] = data.singular(v, a), relative = matrix => matrix.map(x => x / largest);
+    const random = data.nothing ? [{a, b, values: relative(data.nothing(v, a)), random: true}] : [];
+    return [{a, b, values: relative(data.matrix(v, a, b))}, ...random];
+  });
+  const full = sets => Math.max(...sets.flatMap(set => set.values));
+  // What full ink stands for in the matrices of a pair, and the largest singular value.
+  cx.scales = (v, data) => data.hasMatrices(v)
+    ? {ink: full(matrices(v, data)), tall: Math.max(...[v.l, v.m].flatMap(block => data.singular(v, block)))} : {ink: 0, tall: 0};
+
+  // `change` is told l and m, counted from 1; `steps` whether they are chosen here. `name` stands before all names.
+  cx.pair = (change, steps = true, name = "") => {
     let now = null;
-    const chosen = (key, value) => now && change({[key]: clamp(value || 1, 1, now.data.blocks)});
+    const chosen = (key, value) => now && change({[key]: value});
     const first = cx.stepper("Block l", value => chosen("l", value));
     const second = cx.stepper("Block l′", value => chosen("m", value));
     const swap = make("button.swap", {type: "button", "aria-label": "swap the two blocks",
       onclick: () => now && change({l: now.v.m + 1, m: now.v.l + 1})}, "⇄");
+    const steppers = steps ? [make("div.steppers", {}, first.box, second.box, swap)] : [];
     const told = make("div.told"), spoken = make("p.spoken", {role: "status"}), missing = make("p.note");
     const figures = [0, 1, 2, 3].map(() => {
       const canvas = make("canvas", {role: "img", "aria-label": "Coupling matrix"}), title = make("figcaption");
       return {canvas, title, box: make("figure", {}, title, canvas)};
     });
     const squares = make("div.squares", {}, ...figures.map(f => f.box));
-    const entry = make("p.note.entry"), plot = make("div.plot");
-    const entries = cx.folded("The entries of |A| as a table", "Entries of the matrix", () => {
+    const entry = make("p.note.entry"), plot = make("div.plot", {role: "region", "aria-label": `${name}Singular values`});
+    const entries = cx.folded("The entries of |A| as a table", `${name}Entries of the matrix`, () => {
       const {v, data} = now;
       const caption = `|A| of the Jacobian of block ${v.l + 1} and the vectors of block ${v.m + 1}. Rows: left vectors. Columns: right vectors.`;
-      return data.hasMatrices(v) ? cx.table(data.matrix(v, v.l, v.m), data.k, caption) : [];
+      return data.hasMatrices(v) ? cx.table(data.matrix(v, v.l, v.m), data.k, caption, 2) : [];
     });
-    const box = make("section.pair", {"aria-label": "The chosen pair"},
-      make("div.steppers", {}, first.box, second.box, swap), told, spoken, missing, squares, entry, entries.box);
+    const box = make("section.pair", {role: "region", "aria-label": `${name}The chosen pair`}, ...steppers, told, spoken, missing, squares, entry, entries.box);
 
-    function show(v, data, colours, aloud) {
+    // `of` says whose pair it is, where it is not the only one.
+    function show(v, data, colours, aloud, {ink: most, tall} = cx.scales(v, data), of = "") {
       now = {v, data};
       const {l, m} = v, reading = data.readings[v.reading], n = data.blocks, values = data.map(v), chance = data.chance(v);
       first.show(l + 1, n);
       second.show(m + 1, n);
       const line = (a, b) => make("tr", {},
         make("th", {scope: "row"}, `Jacobian of ${a + 1}, vectors of ${b + 1}`),
-        make("td", {}, values[a * n + b].toFixed(3)), make("td", {}, chance[a].toFixed(3)));
+        make("td", {}, values[a * n + b].toFixed(3)), make("td", {}, chance ? chance[a].toFixed(3) : "not in the file"));
       const head = ["", reading.label.replace(/ \(.*/, ""), "random directions"].map(text =>
         text ? make("th", {scope: "col"}, text) : make("td"));
       told.replaceChildren(make("table", {},
-        make("caption", {}, l === m ? `Block ${l + 1} with itself: diagonal by construction` : `Blocks ${l + 1} and ${m + 1}`),
+        make("caption", {}, (l === m ? `Block ${l + 1} with itself: diagonal by construction` : `Blocks ${l + 1} and ${m + 1}`) + of),
         make("thead", {}, make("tr", {}, ...head)),
         make("tbody", {}, line(l, m), ...(l === m ? [] : [line(m, l)]))));
       if (aloud)
@@ -48,20 +60,15 @@
 
       const kept = data.hasMatrices(v), {text} = data.prompts[0];
       missing.textContent = !kept
-        ? `The matrices of this model are kept for the first prompt only. Choose “${text}” to see them.`
+        ? (data.kept?.length ?? 1) ? `The matrices of this model are kept for the first prompt only. Choose “${text}” to see them.` : "The file holds no matrices."
         : v.prompt < 0 ? `Matrices are of one prompt, the first, at its last token: “${text}”` : "";
       for (const part of [squares, entry, plot, entries.box]) part.hidden = !kept;
       if (!kept) return;
-      const sets = [[l, m], [m, l]].flatMap(([a, b]) => {
-        const [largest] = data.singular(v, a);
-        const relative = matrix => matrix.map(x => x / largest);
-        return [{a, b, values: relative(data.matrix(v, a, b))}, {a, b, values: relative(data.nothing(v, a)), random: true}];
-      });
-      const most = Math.max(...sets.flatMap(s => s.values));
+      const sets = matrices(v, data);
       sets.forEach((set, k) => square(figures[k], set, most, data.k, colours));
-      figures.slice(2).forEach(figure => { figure.box.hidden = l === m; });
+      figures.forEach((figure, k) => { figure.box.hidden = k >= (l === m ? sets.length / 2 : sets.length); });
       entry.textContent = `|A| / σ₁ of the Jacobian, one scale for all: no ink is 0, full ink is ${most.toFixed(2)}.`;
-      plot.replaceChildren(curves(v, data, colours));
+      plot.replaceChildren(curves(v, data, colours, tall * 1.04, of));
       entries.update();
     }
 
@@ -85,13 +92,12 @@
     }
 
     // Singular values of both blocks, and the diagonals of |A|, which reach them where the blocks are coupled.
-    function curves(v, data, colours) {
+    function curves(v, data, colours, most, of) {
       const W = 340, H = 210, left = 40, bottom = 34, right = 8, above = 46, k = data.k;
       const lines = [v.l, v.m].map(block => data.singular(v, block));
       const dots = [diagonal(data.matrix(v, v.l, v.m), k), diagonal(data.matrix(v, v.m, v.l), k)];
-      const most = Math.max(...lines.flat()) * 1.04;
       const x = i => left + ((i + 0.5) / k) * (W - left - right), y = s => H - bottom - (s / most) * (H - bottom - above);
-      const told = `Singular values 1 to ${k}: block ${v.l + 1} from ${lines[0][0].toFixed(2)} to ${lines[0][k - 1].toFixed(2)}, `
+      const told = `Singular values 1 to ${k}${of}: block ${v.l + 1} from ${lines[0][0].toFixed(2)} to ${lines[0][k - 1].toFixed(2)}, `
         + `block ${v.m + 1} from ${lines[1][0].toFixed(2)} to ${lines[1][k - 1].toFixed(2)}; points: the diagonals of |A|.`;
       const svg = draw("svg", {viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": told});
       const text = (tx, ty, words, more = {}) => svg.append(draw("text", {x: tx, y: ty, fill: colours.text, ...more}, words));

@@ -69,32 +69,37 @@
     return {box, show(value, most) { input.max = most; input.value = value; }};
   };
 
-  // A slider over a list; `buttons` stand before it.
-  cx.slider = (label, changed, ...buttons) => {
+  // A slider over a list.
+  cx.slider = (label, changed) => {
     const id = `cx-${++made}`, said = make("output", {htmlFor: id});
     const input = make("input", {id, type: "range", min: 0, step: 1, oninput: () => changed(+input.value)});
-    const both = make("div.both", {}, ...(buttons.length ? [make("div.toggle", {}, ...buttons)] : []), input);
-    const box = make("div.field", {role: "group", "aria-label": label},
-      make("label", {htmlFor: id}, `${label}: `, said), both);
+    const box = make("div.field", {}, make("label", {htmlFor: id}, `${label}: `, said), input);
     return {
       box,
       show(value, count, words) {
         input.max = count - 1;
         input.value = value;
         input.disabled = count < 2;
-        input.hidden = buttons.length > 0 && count < 3;
         input.setAttribute("aria-valuetext", words);
         said.textContent = words;
       },
     };
   };
 
-  cx.table = (values, count, caption) => {
-    const rows = Array.from({length: count}, (_, i) => Array.from(values.slice(i * count, (i + 1) * count), x => x.toFixed(3)));
+  cx.table = (values, count, caption, digits = 3) => {
+    const rows = Array.from({length: count}, (_, i) => Array.from(values.slice(i * count, (i + 1) * count), x => x.toFixed(digits)));
     const head = Array.from({length: count}, (_, j) => make("th", {scope: "col"}, String(j + 1)));
     return make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, make("td"), ...head)),
       make("tbody", {}, ...rows.map((row, i) =>
         make("tr", {}, make("th", {scope: "row"}, String(i + 1)), ...row.map(x => make("td", {}, x))))));
+  };
+
+  // A link that stands after the theme's own at the top of the page, and is seen when it has the focus.
+  cx.skip = (words, {focus}) => {
+    const link = make("a", {href: "#", onclick: event => { event.preventDefault(); focus(); }}, words);
+    const box = make("div", {}, link);
+    box.className = "skip-link d-print-none cx-skip";
+    (document.getElementById("pst-skip-link") ?? document.body.firstElementChild).after(box);
   };
 
   // A table that is made when it is opened; `fill` gives it, or nothing.

@@ -4,38 +4,34 @@
    when the address holds a view. */
 (() => {
   "use strict";
-  const here = document.currentScript.src, keys = ["model", "state", "prompt", "token", "reading", "part", "l", "m"];
+  const here = document.currentScript.src, keys = ["model", "state", "prompt", "token", "reading", "part", "l", "m", "with"];
   // The heading of the page has the name "explorer" already.
   const el = document.getElementById("coupling-explorer");
   let models = [], start = {}, opening = null;
 
   const load = name => window.bookAddress.read(new URL(name, here));
-  const loadModel = name => load(`../explorer-data/${name}.js`).then(() => window.couplingExplorer.data[name]);
+  const loadData = (kind, name) => load(`../explorer-data/${name}.js`).then(() => window.couplingExplorer[kind][name]);
   const parsed = text => window.bookAddress.parsed(keys, text);
 
-  const given = () => ({load: loadModel, models, look: window.couplingExplorer.look.book});
+  const given = () => ({load: loadData, models, look: window.couplingExplorer.look.book});
   const model = window.bookAddress.makeModel(keys, given);
 
   function take(view) {
-    const state = model.state = {...start, ...view};
-    if (!models.some(([name]) => name === state.model)) state.model = models[0][0];
-    for (const key of ["l", "m"]) state[key] = Math.max(1, Math.round(+state[key]) || 1);
+    model.state = {...start, ...view};
   }
 
   const open = view => (opening ??= (async () => {
     await load("../explorer-data/look.js");
-    for (const name of ["data", "parts", "map", "pair", "explorer"]) await load(`${name}.js`);
+    for (const name of ["data", "choice", "parts", "map", "pair", "own", "explorer"]) await load(`${name}.js`);
     models = window.couplingExplorer.look.book.models;
-    start = {model: models[0][0], state: "", prompt: "mean", token: "", reading: "", part: "", l: 12, m: 14, ...parsed(el.dataset.view)};
+    start = {model: models[0][0], state: "", prompt: "mean", token: "", reading: "", part: "", l: "", m: "", with: "", ...parsed(el.dataset.view)};
     take(view);
     window.couplingExplorer.render({model, el});
-    mark();
   })().catch(error => { el.textContent = error.message; }));
 
   async function choose(view) {
     await open(view);
-    take(view);
-    model.save_changes();
+    model.change({...start, ...view});
   }
 
   // Of the views that a chapter offers, the one that is shown is marked.
@@ -47,7 +43,7 @@
       same ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current");
     }
   }
-  model.on("", mark);
+  model.on("settled", mark);
 
   for (const link of links) {
     const {view} = link.dataset;

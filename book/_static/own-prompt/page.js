@@ -5,8 +5,8 @@
    is the page's address. */
 (() => {
   "use strict";
-  const cx = window.couplingExplorer, {make, clamp, mean} = cx;
-  const {tokenizer, makeModel, topTriplets, coupled} = window.ownPrompt;
+  const cx = window.couplingExplorer, {make, mean} = cx;
+  const {tokenizer, makeModel, topTriplets, coupled, gallery, lines} = window.ownPrompt;
 
   const READING = "normalized_miscoupling", CALM = 500, SLICE = 40, LIKELY = 4;
   const visible = text => text.replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "�";
@@ -93,7 +93,8 @@
   function render({model, el}) {
     const config = model.get("config"), look = model.get("look"), tokens = tokenizer(config.tokenizer);
     const networks = new Map(), unpackedFrames = cx.bytes(config.frames).then(found => new Float32Array(found));
-    let asked = 0, data = null, pass = {}, shown = "", count = 1, found = {of: "", steps: {}}, waiting = 0, pairSaid = "";
+    const follow = lines(document.querySelector(".own-prompt-command")), passes = {}, before = {l: 5, m: 6};
+    let asked = 0, data = null, shown = "", count = 1, found = {of: "", steps: {}}, waiting = 0, pairSaid = "";
 
     const change = part => {
       for (const [key, value] of Object.entries(part)) model.set(key, value);
@@ -106,7 +107,7 @@
         waiting = setTimeout(() => change({prompt: field.value, token: ""}), CALM);
       }});
     const button = (text, part) => make("button", {type: "button", onclick: () => change(part)}, text);
-    const examples = config.examples.map(text => button(text, {prompt: text, token: ""}));
+    const offered = gallery(config, text => change({prompt: text, token: ""}));
     const steps = config.steps.map(({name, label}) => button(label, {step: name}));
     const training = make("div.field", {role: "group", "aria-label": "Training"},
       make("span.label", {}, "Training"), make("div.toggle", {}, ...steps));
@@ -115,7 +116,7 @@
     const slider = cx.slider("Token", choose);
     const quoted = make("div.tokens", {tabIndex: 0, role: "region", "aria-label": "The prompt in tokens"});
     const likely = make("p.note");
-    const said = make("p.said", {role: "status"}), took = make("p.note");
+    const notice = make("p.notice", {role: "status"}), said = make("p.said", {role: "status"}), took = make("p.note");
     const bars = make("div.bars");
     const map = cx.map((l, m) => change({l: l + 1, m: m + 1})), pair = cx.pair(change);
     const numbers = cx.folded("The numbers of this map as a table", "Numbers of the map", () => data
@@ -125,64 +126,105 @@
     const result = make("div.result", {hidden: true}, bars,
       make("div.columns", {}, map.box, pair.box, pair.plot), numbers.box, took);
     el.classList.add("cx", "cx-own");
+    el.setAttribute("role", "region");
+    el.setAttribute("aria-label", "Your prompt");
     el.replaceChildren(
-      make("div.field", {}, make("label", {htmlFor: field.id}, "Prompt"), field,
-        make("div.examples", {role: "group", "aria-label": "Examples"}, ...examples)),
-      make("div.controls", {}, training, slider.box), quoted, said, likely, result);
+      make("div.field", {}, make("label", {htmlFor: field.id}, "Prompt"), field, offered.box),
+      make("div.controls", {}, training, slider.box), notice, quoted, said, likely, result);
+
+    cx.skip("Skip to the prompt", field);
+    cx.skip("Skip to the map", map);
 
     const network = async name => {
       if (!networks.has(name)) networks.set(name, await makeModel(config, await model.get("load")(name)));
       return networks.get(name);
     };
 
+    // What the address asks for and the model has not is replaced, and said.
+    function settled() {
+      const lacks = [], {blocks, label, steps} = config, step = model.get("step");
+      if (!steps.some(s => s.name === step)) {
+        lacks.push(`no “${step}”`);
+        model.set("step", steps.at(-1).name);
+      }
+      for (const key of ["l", "m"]) {
+        const asked = String(model.get(key)), there = /^\d+$/.test(asked) && +asked >= 1 && +asked <= blocks;
+        if (!there) lacks.push(`no block ${asked} (it has ${blocks})`);
+        model.set(key, there ? asked : before[key]);
+      }
+      Object.assign(before, {l: model.get("l"), m: model.get("m")});
+      if (lacks.length) model.write();
+      notice.textContent = lacks.length ? `${label} has ${lacks.join(", ")}. Shown instead: ${chosenStep().label}, blocks ${before.l} and ${before.m}.` : "";
+    }
+
     const chosenStep = () => config.steps.find(s => s.name === model.get("step")) ?? config.steps.at(-1);
 
+    // What one step gives at a token. The pass through all blocks is kept for other tokens of the prompt.
+    async function resultAt({name}, ids, t, current, breathe) {
+      const running = await network(name), began = performance.now(), of = ids.join();
+      if (passes[name]?.of !== of) passes[name] = {of, calls: await passed(running, ids, config.blocks, current, breathe)};
+      const {calls} = passes[name];
+      if (calls.length < config.blocks) delete passes[name];
+      const now = current() && await measured(running, calls, t, config, await unpackedFrames, current, breathe);
+      if (!now) return null;
+      const {shares} = running.next(calls.at(-1).out.subarray(t * config.width, (t + 1) * config.width));
+      return {...now, shares, seconds: (performance.now() - began) / 1000};
+    }
+
     async function update() {
-      const ask = ++asked, current = () => ask === asked, text = model.get("prompt"), {name, label} = chosenStep();
+      settled();
+      const ask = ++asked, current = () => ask === asked, text = model.get("prompt"), chosen = chosenStep();
       if (field.value !== text && document.activeElement !== field) field.value = text;
-      steps.forEach((b, at) => b.setAttribute("aria-pressed", config.steps[at].name === name));
-      const wanted = JSON.stringify([name, model.get("token"), text]);
-      if (shown === wanted) return show();
-      el.setAttribute("aria-busy", "true");
+      steps.forEach((b, at) => b.setAttribute("aria-pressed", config.steps[at] === chosen));
+      follow({prompt: text, step: chosen.name, token: model.get("token")});
+      const wanted = JSON.stringify([chosen.name, model.get("token"), text]);
+      if (shown !== wanted) el.setAttribute("aria-busy", "true");
       try {
-        const ids = read(text, tokens, config), t = position(model.get("token"), ids.length);
-        if (!data) said.textContent = `Working at ${label} …`;
-        const running = await network(name), began = performance.now(), breathe = breather();
-        const of = JSON.stringify([name, ids]);
-        const calls = pass.of === of ? pass.calls : await passed(running, ids, config.blocks, current, breathe);
-        const now = await measured(running, calls, t, config, await unpackedFrames, current, breathe);
-        if (!now) return;
-        pass = {of, calls};
-        data = now;
-        shown = wanted;
-        report(ids, t, name, running, performance.now() - began);
+        const ids = read(text, tokens, config), t = position(model.get("token"), ids.length), of = `${t} ${ids.join()}`;
+        if (!data) said.textContent = `Working at ${chosen.label} …`;
+        if (found.of !== of) found = {of, steps: {}};
+        const {steps} = found, breathe = breather();
+        // The chosen step comes first, and the others fill their bars behind it.
+        for (const step of [chosen, ...config.steps.filter(one => one !== chosen)]) {
+          steps[step.name] ??= await resultAt(step, ids, t, current, breathe);
+          if (!current()) return;
+          if (step === chosen) {
+            data = steps[step.name];
+            if (shown !== wanted) report(ids, t, step.name);
+            shown = wanted;
+            el.removeAttribute("aria-busy");
+            show();
+          } else showBars();
+        }
+        el.dataset.filled = `${t} ${ids.length}`;
       } catch (error) {
-        if (!current()) return;
-        data = null;
-        shown = "";
-        el.classList.add("cx-refused");
-        said.textContent = error instanceof Refused ? error.message : `Not measured: ${error.message}.`;
-        likely.textContent = "";
-        el.dataset.ready = "refused";
+        if (current()) refuse(error);
       }
+    }
+
+    function refuse(error) {
+      data = null;
+      shown = "";
+      el.classList.add("cx-refused");
+      said.textContent = error instanceof Refused ? error.message : `Not measured: ${error.message}.`;
+      likely.textContent = "";
+      el.dataset.ready = "refused";
       el.removeAttribute("aria-busy");
       show();
     }
 
-    function report(ids, t, name, running, time) {
-      const of = `${t} ${ids.join()}`, last = pass.calls.at(-1).out.subarray(t * config.width, (t + 1) * config.width);
-      if (found.of !== of) found = {of, steps: {}};
-      found.steps[name] = data.coupling;
+    function report(ids, t, name) {
+      const {shares, seconds, coupling} = data;
       el.classList.remove("cx-refused");
-      said.textContent = `Coupling of all pairs of blocks ${data.coupling.toFixed(3)}, `
+      said.textContent = `Coupling of all pairs of blocks ${coupling.toFixed(3)}, `
         + `of random directions ${config.chance.toFixed(3)}.`;
-      const {shares} = running.next(last), order = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]);
+      const order = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]);
       const words = order.slice(0, LIKELY).map(id => `“${visible(tokens.decode(id))}” ${(100 * shares[id]).toFixed(1)} %`);
       likely.textContent = `Most likely next tokens: ${words.join(", ")}.`;
       showTokens(ids, t);
       took.textContent = `${config.blocks} Jacobians of ${config.width} × ${config.width}, their ${config.k} strongest `
-        + `singular triplets and all pairs took ${(time / 1000).toFixed(2)} s in this browser.`;
-      Object.assign(el.dataset, {ready: `${name} ${t} ${ids.length}`, seconds: (time / 1000).toFixed(3)});
+        + `singular triplets and all pairs took ${seconds.toFixed(2)} s in this browser.`;
+      Object.assign(el.dataset, {ready: `${name} ${t} ${ids.length}`, seconds: seconds.toFixed(3)});
     }
 
     // The prompt, cut into its tokens; the chosen one is marked. A pointer may choose another, as the slider does.
@@ -196,11 +238,11 @@
 
     function show() {
       const colours = cx.coloured(el, look);
+      offered.show(model.get("prompt"), colours);
       result.hidden = !data;
       quoted.hidden = slider.box.hidden = !data;
       if (!data) return;
-      const block = key => clamp(Math.round(+model.get(key)) || 1, 1, data.blocks) - 1;
-      const v = {l: block("l"), m: block("m"), prompt: 0, reading: READING};
+      const v = {l: before.l - 1, m: before.m - 1, prompt: 0, reading: READING};
       showBars();
       map.show(v, data, colours);
       // A pair is said when another one was chosen, not again with every result.
@@ -210,15 +252,15 @@
       numbers.update();
     }
 
-    // The same prompt and token at every step that was chosen, beside random directions.
+    // The same prompt and token at every step, beside random directions.
     function showBars() {
       const line = (label, value, kind) => make(`div.bar-line.${kind}`, {}, make("span.bar-name", {}, label),
         make("span.bar-room", {}, make("span.bar-ink", {style: `width: ${100 * (value ?? 0)}%`})),
-        make("span.bar-value", {}, value === undefined ? "choose it" : value.toFixed(3)));
+        make("span.bar-value", {}, value === undefined ? "…" : value.toFixed(3)));
       const chosen = chosenStep().name;
       const title = "Coupling (1 less the normalised mis-coupling), mean of all pairs, from 0 to 1";
       bars.replaceChildren(make("p.bar-title", {}, title),
-        ...config.steps.map(({name, label}) => line(label, found.steps[name], name === chosen ? "now" : "other")),
+        ...config.steps.map(({name, label}) => line(label, found.steps[name]?.coupling, name === chosen ? "now" : "other")),
         line("random directions", config.chance, "random"));
     }
 

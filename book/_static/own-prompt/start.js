@@ -2,8 +2,8 @@
 (() => {
   "use strict";
   const here = document.currentScript.src, own = window.ownPrompt, config = Object.values(own.models)[0];
-  // The most coupled step comes first: there is something to see.
-  const start = {prompt: config.examples[0], step: config.steps[1].name, token: "", l: 5, m: 6};
+  // Where training has ended, prompts differ the most.
+  const start = {prompt: config.start, step: config.steps.at(-1).name, token: "", l: 5, m: 6};
 
   const load = name =>
     window.bookAddress.read(new URL(`../own-prompt-data/${name}.js`, here)).then(() => own.weights[name]);

@@ -99,7 +99,7 @@ def test_coupling_is_the_mean_over_pairs_with_a_mean_interval_over_prompts(measu
     assert table.progress.values.tolist() == [7, 6, 5, 4]
 
 
-def test_coupling_figure_shows_that_table_its_null_and_progress_on_the_second_axis(measured):
+def test_coupling_figure_shows_that_table_its_null_and_progress_beside_it(measured):
     table = emergence.take_coupling(measured, NAME, K)
     figure = emergence.draw_coupling(table)
     left, right = figure.axes
@@ -109,7 +109,7 @@ def test_coupling_figure_shows_that_table_its_null_and_progress_on_the_second_ax
     assert drawn["untrained (step 0)"].get_ydata() == [table["mean"][0]]
     assert drawn["untrained (step 0)"].get_color() == style.colour(style.UNTRAINED)
     np.testing.assert_allclose(right.lines[0].get_ydata(), table.progress)
-    assert right.get_ylabel() == "validation loss (nats per token)"
+    assert right.get_title() == "validation loss (nats per token)"
 
 
 def test_locality_and_near_and_far_pairs_are_means_over_their_pairs(measured):

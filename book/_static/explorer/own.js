@@ -1,0 +1,122 @@
+/* A measurement of one's own: what `json.dumps(measured.to_dict())` writes of a data set of `cl.measure_depth` is
+   opened from the disk, checked, and given the form of the explorer's data. It is sent nowhere. */
+(() => {
+  "use strict";
+  const cx = (window.couplingExplorer ??= {});
+  const {make} = cx;
+
+  const WRITE = "write json.dumps(measured.to_dict()), where measured is what cl.measure_depth gave";
+  const MOST_BLOCKS = 200, MOST_BYTES = 2e8, PREFERRED_K = 10;
+  const some = words => words.slice(0, 4).join(", ") + (words.length > 4 ? ", …" : "") || "nothing";
+
+  // One array of the file with its dimensions; `last` are those that it must end in, `rest` those it may have before.
+  function array(held, name, rest, last) {
+    const {dims, data} = held[name], refuse = (seen, expected) => { throw new Error(`${name} has ${seen}; expected ${expected}`); };
+    const known = Array.isArray(dims) && last.every((d, at) => dims.at(at - last.length) === d)
+      && dims.slice(0, -last.length).every(d => rest.includes(d));
+    if (!known) refuse(`the dimensions (${[dims].flat().join(", ")})`, `(${[...rest, ...last].join(", ")})`);
+    const shape = [];
+    for (let part = data; Array.isArray(part); [part] = part) shape.push(part.length);
+    const flat = [data].flat(Infinity), count = shape.reduce((a, b) => a * b, 1);
+    if (shape.length !== dims.length || flat.length !== count) refuse(`${flat.length} numbers in ${shape.length} dimensions`, `${count} in ${dims.length}`);
+    const odd = flat.find(x => typeof x !== "number");
+    if (odd !== undefined) refuse(`the value ${JSON.stringify(odd)}`, "numbers alone");
+    const size = name => (dims.includes(name) ? shape[dims.indexOf(name)] : 1);
+    return {flat, size, of: dims};
+  }
+
+  // Gives each part that the file has in the form of `cx.unpacked`.
+  cx.own = (text, look) => {
+    let file;
+    try {
+      file = JSON.parse(text);
+    } catch (error) {
+      throw new Error(`it is no JSON (${error.message.replace(/, ".*| in JSON.*/s, "")}); expected JSON without NaN`);
+    }
+    const held = file?.data_vars;
+    if (!held || !file.coords) throw new Error(`it holds ${some(Object.keys(file ?? {}))}; expected data_vars and coords`);
+    const names = Object.keys(look.readings);
+    if (!names.some(name => held[name])) throw new Error(`its variables are ${some(Object.keys(held))}; expected one of ${names.join(", ")}`);
+    const ks = [file.coords.k?.data ?? file.attrs?.k ?? PREFERRED_K].flat(), at = Math.max(0, ks.indexOf(PREFERRED_K)), k = ks[at];
+    const maps = {}, n = array(held, names.find(name => held[name]), ["prompt", "k"], ["block_1", "block_2"]).size("block_1");
+    const parts = look.parts.map(([part]) => part).filter((part, p) => p === 0 || names.some(name => held[`${part}_${name}`]));
+    const prefix = part => (part === parts[0] ? "" : `${part}_`);
+    let prompts = 1;
+    for (const part of parts) for (const name of names) {
+      const full = prefix(part) + name;
+      if (!held[full]) continue;
+      const {flat, size, of} = array(held, full, ["prompt", "k"], ["block_1", "block_2"]);
+      if (size("block_1") !== n || size("block_2") !== n || n < 2 || n > MOST_BLOCKS)
+        throw new Error(`${full} has ${size("block_1")} × ${size("block_2")} blocks; expected as many as ${n} both ways, from 2 to ${MOST_BLOCKS}`);
+      prompts = size("prompt");
+      const [byPrompt, byK] = of.indexOf("k") < of.indexOf("prompt") ? [1, prompts] : [size("k"), 1];
+      maps[full] = Array.from({length: prompts}, (_, p) => {
+        const from = (p * byPrompt + Math.min(at, size("k") - 1) * byK) * n * n;
+        return Float64Array.from(flat.slice(from, from + n * n));
+      });
+    }
+    const texts = [file.coords.prompt?.data ?? "the prompt of the file"].flat().map(String);
+    const {attrs = {}} = file, label = `${attrs.model ?? "model"} (your file)`;
+    const apart = name => parts.flatMap(part => maps[prefix(part) + name] ?? []).flatMap(map => [...map].filter((_, pair) => pair % (n + 1)));
+    const ends = Object.fromEntries(names.map(name => [name, apart(name)]).filter(([, all]) => all.length).map(([name, all]) =>
+      [name, all.concat(name === names[0] ? look.chance[k - 1] ?? [] : []).reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity])]));
+
+    return Object.fromEntries(parts.map(part => {
+      const own = name => prefix(part) + name;
+      const kept = held[own("matrix")] && held[own("singular_values")] ? [0] : [];
+      const A = kept.length && array(held, own("matrix"), [], ["block_1", "block_2", "row", "column"]);
+      const S = kept.length && array(held, own("singular_values"), ["prompt"], ["block_1", "rank"]);
+      const wide = kept.length && A.size("column");
+      if (kept.length && (A.size("block_1") !== n || A.size("row") < k || S.size("rank") < k))
+        throw new Error(`${own("matrix")} is ${A.size("row")} × ${wide} for ${A.size("block_1")} blocks; expected at least ${k} × ${k} for ${n}`);
+      return [part, {
+        name: "own", label, blocks: n, k, kept, first: texts.map((_, p) => p), token: `position ${attrs.token ?? "not said"}`,
+        states: [{name: "measured", label: attrs.untrained ? "untrained" : String(attrs.revision || "as measured")}],
+        prompts: texts.slice(0, prompts).map(name => ({name, text: name, tokens: [0]})),
+        part: {name: part, label: look.parts.find(([key]) => key === part)[1]},
+        readings: Object.fromEntries(names.filter(name => maps[own(name)]).map(name => [name, {label: look.readings[name]}])),
+        provenance: `${["measure", "model", "revision", "precision", "versions"].map(key => attrs[key]).filter(Boolean).join(" | ")} | K = ${k} | opened from a file`,
+        prepare: async () => {},
+        map(v) {
+          const several = v.place >= 0 ? [maps[own(v.reading)][v.place]] : maps[own(v.reading)];
+          return several[0].map((_, pair) => several.reduce((sum, map) => sum + map[pair], 0) / several.length);
+        },
+        // K alone decides it, but for the other readings the spectrum does as well, and the file has no draws.
+        chance: v => v.reading === names[0] && look.chance[k - 1] !== undefined ? new Array(n).fill(look.chance[k - 1]) : null,
+        ends: v => ends[v.reading],
+        hasMatrices: v => kept.includes(v.shown),
+        matrix: (_, l, m) => Array.from({length: k * k}, (_, e) =>
+          Math.abs(A.flat[((l * n + m) * A.size("row") + Math.floor(e / k)) * wide + (e % k)])),
+        singular: (_, l) => S.flat.slice(l * S.size("rank"), l * S.size("rank") + k),
+      }];
+    }));
+  };
+
+  // The element by which a file is opened: by its button, or dropped anywhere on the explorer. `opened` is given the parts.
+  cx.opener = (el, look, opened) => {
+    const said = make("p.note", {role: "status"});
+    async function take(file) {
+      if (!file) return;
+      try {
+        if (file.size > MOST_BYTES) throw new Error(`it takes ${Math.round(file.size / 1e6)} MB; expected at most ${MOST_BYTES / 1e6}, as with ks=(10,)`);
+        opened(cx.own(await file.text(), look));
+        said.textContent = `${file.name} is shown. It stays on this machine.`;
+        said.classList.remove("cx-refused");
+      } catch (error) {
+        said.textContent = `${file.name} was not opened: ${error.message}. What to do: ${WRITE}.`;
+        said.classList.add("cx-refused");
+      }
+    }
+    const input = make("input", {type: "file", accept: ".json,application/json", id: "cx-file",
+      onchange() { take(input.files[0]); input.value = ""; }});
+    const over = on => event => {
+      if (![...(event.dataTransfer?.types ?? [])].includes("Files")) return;
+      event.preventDefault();
+      el.classList.toggle("cx-over", on);
+      if (event.type === "drop") take(event.dataTransfer.files[0]);
+    };
+    for (const [name, on] of [["dragover", true], ["dragleave", false], ["drop", false]]) el.addEventListener(name, over(on));
+    return make("div.own-file", {role: "region", "aria-label": "A measurement of your own"},
+      make("label", {htmlFor: input.id}, "Open a measurement of your own (.json), or drop it here"), input, said);
+  };
+})();

@@ -1,0 +1,135 @@
+"""What is chosen in the explorer: what a model has not is said, and a second network stands beside the first."""
+
+from __future__ import annotations
+
+import re
+
+import axe
+import explorer
+import pytest
+from browser import address
+from test_explorer_page import NEOX, choice, measured, opened, said, shown
+
+import coupling_lib as cl
+
+pytestmark = pytest.mark.browser
+
+__all__ = ["measured"]
+
+
+FULL = explorer.MODELS["smollm2-135m"]
+LACKS = {
+    "": ("", {}),
+    "model=nothing&l=-3&m=x&prompt=y&state=z&reading=w&part=v&with=u": (
+        f"There is no model “nothing” here. Shown instead: {FULL}. There is no part “v” here. Shown instead: whole "
+        f"Jacobians. {FULL} has no “z”, no prompt “y”, no reading “w”, no block -3 or x (it has 30). Shown instead: "
+        "trained, the mean over prompts, Normalised mis-coupling (paper), blocks 12 and 14. There is no “u” to compare "
+        "with here. Shown instead: one network alone.",
+        {"state": "trained", "reading": "normalized_miscoupling", "part": "whole"},
+    ),
+    "l=99&m=1e9": (f"{FULL} has no block 99 or 1e9 (it has 30). Shown instead: blocks 12 and 14.", {}),
+}
+
+
+@pytest.mark.parametrize("asked", LACKS)
+def test_what_an_address_asks_for_and_is_not_there_is_said_and_the_address_holds_what_is_shown(tab, asked):
+    opened(tab, asked)
+    line, rest = LACKS[asked]
+    assert tab.get_by_label("Model").locator("option").all_text_contents() == list(explorer.MODELS.values())
+    assert tab.locator("#coupling-explorer").get_attribute("data-ready") == "smollm2-135m 30"
+    assert tab.locator('[aria-selected="true"]').count() == 1 and said(tab) == line
+    wanted = {"model": "smollm2-135m", "prompt": "mean", "l": "12", "m": "14"} | rest
+    assert choice(tab) == (wanted if asked else {}) and tab.wrong == []
+
+
+def test_another_model_keeps_what_it_has_of_the_choice_and_says_what_it_has_not(tab):
+    opened(tab, "model=smollm2-135m&l=12&m=14&prompt=gsm8k-style-13&reading=mismatch&part=shared&state=untrained")
+    tab.get_by_label("Model", exact=True).select_option(NEOX)
+    tab.locator(f"#coupling-explorer[data-ready='{NEOX} 12']").wait_for()
+    assert said(tab) == "nano-neox has no block 14 (it has 12). Shown instead: blocks 5 and 7."
+    assert choice(tab) == {
+        "model": NEOX, "state": "step0", "prompt": "gsm8k-style-13", "reading": "mismatch", "part": "shared", "l": "5",
+        "m": "7",
+    }  # fmt: skip
+    assert tab.locator("caption").filter(has_text="Blocks 5 and 7").is_visible()
+    tab.get_by_label("Training: ").fill("4")
+    tab.wait_for_function("location.hash.includes('step316')")
+    tab.get_by_label("Model", exact=True).select_option("smollm2-135m")
+    tab.locator("#coupling-explorer[data-ready='smollm2-135m 30']").wait_for()
+    assert said(tab) == f"{FULL} has no “step316”. Shown instead: trained."
+    assert choice(tab)["l"] == "5" and choice(tab)["m"] == "7" and choice(tab)["state"] == "trained" and tab.wrong == []
+
+
+def test_a_token_goes_along_only_where_the_other_model_has_the_same_word_there(tab):
+    opened(tab, f"model={NEOX}&prompt=arc-style-13&token=9&l=3&m=4")
+    assert tab.locator(".cx-prompt mark").text_content() == "car"
+    tab.get_by_label("Model", exact=True).select_option("smollm2-135m")
+    tab.locator("#coupling-explorer[data-ready='smollm2-135m 30']").wait_for()
+    assert said(tab) == f"{FULL} has no token “car” at position 9 of this prompt. Shown instead: its last token."
+    assert "token" not in choice(tab) and choice(tab)["prompt"] == "arc-style-13"
+    assert tab.locator(".cx-prompt mark").text_content() == "?" and tab.wrong == []
+
+
+def test_two_networks_stand_side_by_side_on_one_scale_of_colours(tab, measured):
+    opened(tab, f"model={NEOX}&l=5&m=6&state=step10000")
+    assert tab.locator(".cx-map:visible").count() == 1
+    alone, others = tab.locator(".cx-ends:visible").all_text_contents(), tab.get_by_label("Compare with")
+    assert others.input_value() == "" and others.locator("option").count() == 1 + 2 + 8
+    others.select_option(f"{NEOX}.step0")
+    tab.locator(".cx-map:visible").nth(1).wait_for()
+    assert choice(tab)["with"] == f"{NEOX}.step0" and tab.locator(".cx-ends:visible").all_text_contents() == 2 * alone
+    assert tab.locator(".cx-title").all_text_contents() == [
+        "nano-neox, step 10,000 (trained)", "nano-neox, step 0 (untrained)",
+    ]  # fmt: skip
+    first = cl.sweep(cl.measure_depth, cl.load_model(NEOX, revision="step0"), cl.load_prompts(n=12), ks=(10,))
+    wanted = []
+    for ds in (measured, first):
+        pairs = ds["normalized_miscoupling"].sel(k=10).mean("prompt").values
+        null = cl.null_of(ds, "normalized_miscoupling")["value"].sel(k=10).values
+        wanted += [pairs[4, 5], null[4], pairs[5, 4], null[5]]
+    assert shown(tab) == pytest.approx(wanted, abs=6e-4)
+    # The matrices of both pairs have one scale as well.
+    assert len(set(tab.locator(".cx-entry:visible").all_text_contents())) == 1
+    tab.locator("[role=grid]").nth(1).locator("[role=gridcell]").nth(2 * 12 + 8).click()
+    tab.wait_for_function("location.hash.includes('m=9')")
+    assert choice(tab)["l"] == "3"
+    again = shown(tab)
+    opened(tab, address(tab).partition("#")[2])
+    assert shown(tab) == again and tab.wrong == []
+
+
+def test_models_of_different_depth_share_the_wider_scale_and_a_pair_that_one_has_not_is_said(tab):
+    def ends(which: int) -> list[float]:
+        return [float(x) for x in re.findall(r"\d\.\d+", tab.locator(".cx-ends:visible").nth(which).text_content())]
+
+    opened(tab, f"model={NEOX}&l=5&m=6")
+    small = ends(0)
+    opened(tab, "model=smollm2-135m&l=20&m=21")
+    large, alone = ends(0), shown(tab)
+    opened(tab, f"model=smollm2-135m&l=20&m=21&with={NEOX}.step100")
+    assert ends(0) == ends(1) == [min(small[0], large[0]), max(small[1], large[1])]
+    assert said(tab) == "nano-neox has no block 20 or 21 (it has 12). Shown instead: its map alone."
+    assert shown(tab) == alone and tab.locator('[aria-selected="true"]').count() == 1 and tab.wrong == []
+
+
+def test_the_map_is_reached_by_at_most_twelve_keys_from_the_top_of_the_page_and_regions_have_names(tab):
+    def tabs(start: str) -> int:
+        """Count keys from a link at the top of the page, which is followed, to the map."""
+        opened(tab, f"model={NEOX}&l=3&m=4")
+        for count in range(1, 60):
+            focused = tab.evaluate("document.activeElement.textContent.trim()")
+            tab.keyboard.press("Enter" if focused == start else "Tab")
+            if tab.evaluate("document.activeElement.getAttribute('role')") == "gridcell":
+                return count
+        return 60
+
+    assert tabs("Skip to the map") <= 4
+    assert tab.evaluate("document.activeElement.getAttribute('aria-label')").startswith(
+        "Jacobian of block 3, vectors of"
+    )
+    assert tabs("Skip to main content") <= 24
+    regions = "[...document.querySelectorAll('.cx [role=region], .cx[role=region]')].filter(e => e.checkVisibility())"
+    assert tab.evaluate(f"{regions}.map(e => e.getAttribute('aria-label'))") == [
+        "Explorer", "What is shown", "Map", "The chosen pair", "Singular values", "A measurement of your own",
+    ]  # fmt: skip
+    assert axe.unseen(tab) == [] and tab.wrong == []

@@ -1,0 +1,154 @@
+"""A measurement of one's own in the explorer: picked or dropped, and refused in one line where it is bad."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import requested
+from test_explorer_page import NEOX, choice, opened, said, shown
+
+import coupling_lib as cl
+from coupling_lib.paths import ROOT
+
+pytestmark = pytest.mark.browser
+
+PROMPTS = ["It was the best of times", "Call me"]
+OPENED = "#coupling-explorer[data-ready='own 12']"
+
+
+@pytest.fixture(scope="module")
+def mine():
+    return cl.measure_depth(cl.load_model(NEOX), PROMPTS, ks=(5, 10, 20))
+
+
+@pytest.fixture(scope="module")
+def written(mine, tmp_path_factory) -> Path:
+    """Run the line that the page shows."""
+    page = (ROOT / "book" / "explorer.md").read_text(encoding="utf-8")
+    line = re.search(r"^Path\(.*to_dict.*$", page, re.MULTILINE)[0]
+    path = tmp_path_factory.mktemp("own") / "measured.json"
+    exec(line.replace("measured.json", str(path)), {"Path": Path, "json": json, "measured": mine})
+    return path
+
+
+def given(tab, path: Path) -> None:
+    tab.get_by_label("Open a measurement of your own").set_input_files(path)
+
+
+def test_a_file_is_opened_and_shown_as_the_library_has_it_and_nothing_is_asked_for(tab, mine, written):
+    opened(tab, f"model={NEOX}&l=3&m=6&prompt=arc-style-13")
+    with requested(tab) as addresses:
+        given(tab, written)
+        tab.locator(OPENED).wait_for()
+        for part in ("whole", "shared"):
+            tab.get_by_label("Part").select_option(part)
+            ds = cl.shared_part(mine) if part == "shared" else mine
+            pairs = ds["normalized_miscoupling"].sel(k=10).mean("prompt").values
+            null = float(cl.null_of(ds, "normalized_miscoupling")["value"].sel(k=10).mean())
+            tab.locator(".cx-map .cx-note").filter(has_text={"whole": "whole J", "shared": "shared d"}[part]).wait_for()
+            assert shown(tab) == pytest.approx([pairs[2, 5], null, pairs[5, 2], null], abs=9e-4)
+    assert addresses == [] and choice(tab)["model"] == "own"
+    assert said(tab) == "" and tab.get_by_text("measured.json is shown. It stays on this machine.").is_visible()
+    assert tab.get_by_label("Model").locator("option").last.text_content() == "nano-neox (your file)"
+    tab.get_by_label("Part").select_option("whole")
+    tab.get_by_label("Prompt", exact=True).select_option(PROMPTS[1])
+    tab.get_by_label("Reading").select_option("mismatch")
+    pairs = mine["mismatch"].sel(k=10).isel(prompt=1).values
+    assert shown(tab) == []  # a file has no draws for this reading
+    texts = tab.locator(".cx-told:visible td").all_text_contents()
+    assert texts[1:] == [f"{pairs[2, 5]:.3f}", "not in the file", f"{pairs[5, 2]:.3f}", "not in the file"]
+    assert tab.locator(".cx-squares").first.is_hidden() and tab.wrong == []
+
+
+def test_its_matrices_are_those_of_the_first_prompt_and_it_is_compared_with_a_model(tab, mine, written):
+    opened(tab, f"model={NEOX}&l=3&m=6")
+    given(tab, written)
+    tab.locator(OPENED).wait_for()
+    tab.get_by_text("The entries of |A| as a table").first.click()
+    cells = tab.locator(".cx-pair .cx-scroll td")
+    cells.nth(1).wait_for()
+    entries = [float(text) for text in cells.all_text_contents() if text]
+    A = np.abs(mine["matrix"].values[2, 5, :10, :10])
+    np.testing.assert_allclose(np.reshape(entries, (10, 10)), A, atol=6e-3)
+    assert tab.locator(".cx-squares figure:visible").count() == 2
+    tab.get_by_label("Compare with").select_option(f"{NEOX}.step0")
+    tab.locator(".cx-map:visible").nth(1).wait_for()
+    assert choice(tab)["with"] == f"{NEOX}.step0" and len(set(tab.locator(".cx-ends:visible").all_text_contents())) == 1
+    assert tab.wrong == []
+
+
+def test_a_file_can_be_dropped_on_the_explorer(tab, written):
+    opened(tab)
+    tab.locator("#coupling-explorer").evaluate(
+        "(el, text) => { const data = new DataTransfer(); data.items.add(new File([text], 'mine.json'));"
+        " for (const name of ['dragover', 'drop']) el.dispatchEvent("
+        "new DragEvent(name, {dataTransfer: data, bubbles: true, cancelable: true})); }",
+        written.read_text(encoding="utf-8"),
+    )
+    tab.locator(OPENED).wait_for()
+    assert said(tab) == "nano-neox (your file) has no block 14 (it has 12). Shown instead: blocks 5 and 7."
+    assert tab.wrong == []
+
+
+def test_an_address_of_a_file_says_that_it_has_to_be_opened(tab):
+    opened(tab, "model=own&l=3&m=4")
+    assert said(tab).startswith("A file of your own is not kept in the address: open it again. Shown instead: SmolLM2")
+    assert choice(tab)["model"] == "smollm2-135m" and tab.wrong == []
+
+
+def changed(written: Path, **parts) -> str:
+    content = json.loads(written.read_text(encoding="utf-8"))
+    for name, part in parts.items():
+        content["data_vars"][name] = content["data_vars"][name] | part
+    return json.dumps(content)
+
+
+NORM = "normalized_miscoupling"
+BAD = {
+    "no JSON": (lambda _: "model,prompt\n", r"it is no JSON \(.*\); expected JSON without NaN"),
+    "another JSON": (lambda _: '{"a": 1, "b": 2}', "it holds a, b; expected data_vars and coords"),
+    "no object": (lambda _: "null", "it holds nothing; expected data_vars and coords"),
+    "another measure": (
+        lambda _: '{"coords": {}, "data_vars": {"states": {}, "lss": {}}}',
+        f"its variables are states, lss; expected one of {NORM}, mismatch, released_norm",
+    ),
+    "other dimensions": (
+        lambda path: changed(path, **{NORM: {"dims": ["token", "block_1", "block_2"]}}),
+        rf"{NORM} has the dimensions \(token, block_1, block_2\); expected \(prompt, k, block_1, block_2\)",
+    ),
+    "too few numbers": (
+        lambda path: changed(path, mismatch={"data": [[[[1, 2], [3]]]]}),
+        "mismatch has 3 numbers in 4 dimensions; expected 4 in 4",
+    ),
+    "no number": (
+        lambda path: changed(path, mismatch={"data": [[[[1, 2], [3, None]]]]}),
+        "mismatch has the value null; expected numbers alone",
+    ),
+    "other blocks": (
+        lambda path: changed(path, mismatch={"data": [[[[1, 2], [3, 4]]]]}),
+        "mismatch has 2 × 2 blocks; expected as many as 12 both ways, from 2 to 200",
+    ),
+    "small matrices": (
+        lambda path: changed(path, matrix={"data": [[[[1.0]]]]}),
+        "matrix is 1 × 1 for 1 blocks; expected at least 10 × 10 for 12",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_file_is_refused_in_one_line_and_what_was_shown_stays(tab, written, tmp_path, kind):
+    make, line = BAD[kind]
+    path = tmp_path / "bad.json"
+    path.write_text(make(written), encoding="utf-8")
+    opened(tab, f"model={NEOX}&l=3&m=4")
+    before = shown(tab)
+    given(tab, path)
+    told = tab.locator(".cx-own-file .cx-refused")
+    told.wait_for()
+    end = r"What to do: write json\.dumps\(measured\.to_dict\(\)\), where measured is what cl\.measure_depth gave\."
+    assert re.fullmatch(rf"bad\.json was not opened: {line}\. {end}", told.text_content())
+    assert shown(tab) == before and choice(tab)["model"] == NEOX and tab.wrong == []
