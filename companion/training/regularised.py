@@ -41,7 +41,6 @@ BASE = RegularisedRecipe(
     "neox", width=48, blocks=6, heads=2, kv_heads=2, mlp_width=192, vocabulary=1536, context=128, windows=8,
     steps=600, checkpoints=(300, 600), warmup=50,
 )  # fmt: skip
-LONG = replace(BASE, steps=1800, checkpoints=(600, 1800))
 SEEDS = range(6)
 # Coupling of the suite's models of this width peaks near step 100 and has fallen by 300.
 BEGINS = (0, 300)
@@ -72,9 +71,6 @@ def recipes() -> dict[str, RegularisedRecipe]:
             for arm, changes in ARMS.items():
                 recipe = replace(BASE, **changes, seed=seed, begin=begin)
                 found[f"{arm}-from{begin}-seed{seed}"] = recipe if begin == 0 else replace(recipe, checkpoints=(600,))
-    for seed in SEEDS[:5]:
-        for arm in ("without", "decouple0.03"):
-            found[f"{arm}-long-seed{seed}"] = replace(LONG, **ARMS.get(arm, {}), seed=seed)
     return found
 
 
