@@ -10,7 +10,7 @@ from markdown_table import plain, table
 from power import experiments
 from verdicts import Evidence
 
-from companion.tables import prompt_effects, quality, width
+from companion.tables import phases, prompt_effects, quality, regularised, width
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.models import registry
 
@@ -23,6 +23,8 @@ class Kind(NamedTuple):
     estimates: Callable[[pd.DataFrame, dict[str, Any]], pd.DataFrame]
     at_once: bool
     """Whether nothing is judged before every model is there."""
+    unit: str = "model"
+    """The column whose values are independent of each other."""
 
 
 def _of_quality(rows: pd.DataFrame, experiment: dict[str, Any]) -> pd.DataFrame:
@@ -39,8 +41,13 @@ KINDS = {
     "quality": Kind(quality.quality, quality.finished, _of_quality, at_once=True),
     "width": Kind(width.width, quality.finished, width.estimates, at_once=True),
     "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
+    "cause": Kind(regularised.regularised, regularised.finished, regularised.estimates, at_once=True, unit="seed"),
+    "phases": Kind(phases.phases, phases.finished, phases.estimates, at_once=True),
 }
 """Every experiment of `data/predictions.toml`."""
+
+_DIGITS = {"coupling": 4, "nats": 4, "nats per coupling": 3, "share": 3}
+"""Digits behind the point, by unit; 2 of others."""
 
 
 def experiments_page() -> str:
@@ -53,7 +60,7 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple
     """Write how far one experiment is, and all of it; what is not measured in full is not judged."""
     kind = KINDS[name]
     measured = kind.finished(rows)
-    have, wanted = measured["model"].nunique(), len(experiment.get("models", ())) or experiment["n"]
+    have, wanted = measured[kind.unit].nunique(), len(experiment.get("models", ())) or experiment["n"]
     judged = outcomes(experiment, name, measured) if have >= (wanted if kind.at_once else 1) else {}
     lines = []
     for question in experiment["question"]:
@@ -72,8 +79,8 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple
         [
             f"## {experiment['title']}\n",
             f"{plain(experiment['design'][0].upper() + experiment['design'][1:])}.\n",
-            f"**{have} of {wanted} models are measured.** The questions are answered {plain(experiment['judged'])}."
-            f"{score}\n",
+            f"**{have} of {wanted} {kind.unit}s are measured.** "
+            f"The questions are answered {plain(experiment['judged'])}.{score}\n",
             table(head, lines, align="ll"),
             f"What was seen before: {plain(experiment['seen_before'])} The table is `{experiment['table']}`; "
             f"`{experiment['command']}` makes it anew.\n",
@@ -101,7 +108,7 @@ def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> d
 
 def _answer(question: dict[str, Any], part: pd.DataFrame, at_once: bool) -> tuple[str, str]:
     """Write one question's numbers, and the conclusion that its outcome was to have if all readings agree."""
-    n = 4 if question["unit"] == "coupling" else 2
+    n = _DIGITS.get(question["unit"], 2)
     cells = [
         f"{f'{row.label}: ' if row.label else ''}{row.value:z.{n}f} ({row.low:z.{n}f} to {row.high:z.{n}f}), "
         f"p = {row.p:.2g}, {row.side}"

@@ -26,7 +26,7 @@ PREDICTIONS = Path(__file__).parents[1] / "data" / "predictions.toml"
 POWER = 0.8
 SHAPES = {"normal": "smallest", "skewed": "smallest_skewed"}
 """Shapes of values, and the key under which a question has the size for each."""
-_HALVINGS = 7
+_HALVINGS = 9
 
 
 class Design(NamedTuple):
@@ -67,7 +67,7 @@ def found(size: float, design: Design, shape: str, draws: int) -> float:
 
 def smallest(design: Design, shape: str, draws: int) -> float:
     """Give the smallest effect that is found so often; of a mean in standard deviations."""
-    low, high = 0.0, 1.0
+    low, high = 0.0, 1.0 if design.statistic == "correlation" else 8.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         enough = found(middle, design, shape, draws) >= POWER

@@ -36,8 +36,10 @@ seed: int = 0  # seed of the selection of prompts and of the random directions
 # %% tags=["hide-input"]
 import coupling_lib as cl
 from companion.figures import emergence
+from companion.figures import phases as courses
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
+from companion.tables import phases
 from companion.tables.correlations import runs_beside
 from coupling_lib import provenance
 from coupling_lib.measures.depth import other_models
@@ -173,6 +175,26 @@ show(
 )
 
 # %% [markdown]
+# ## Why it peaks
+#
+# The Jacobians of one block, one for each prompt, have a mean and fluctuate around it. Where the mean holds nearly all
+# of their squared norm, the block does the same whatever is read. Another explanation is that one direction of each
+# block outweighs all others: then the logarithm of $s_1/s_2$ is large. Both were measured over the training of six
+# seeds of one small model, whatever `model` is, and of nano-neox (`data/phases.csv`).
+
+# %%
+table = phases.phases()
+show(
+    courses.draw_courses,
+    courses.take_courses(table),
+    name="emergence-phases",
+    caption="Coupling, the share of the squared norm of a block's Jacobians that is the same on all prompts, and the "
+    "lead of the strongest singular value over the second, over training; the last two are means over blocks. Thin "
+    "lines: six seeds of one small model (width 48, 6 blocks), thick: their mean.",
+    provenance=f"data/phases.csv · {len(table)} checkpoints · {table['versions'].iloc[0]}",
+)
+
+# %% [markdown]
 # ## In numbers
 #
 # The table gives coupling with its 95 % interval, that of random directions, and the medians of the two scores.
@@ -182,4 +204,5 @@ summary = emergence.take_summary(measured)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-remember("emergence", emergence.numbers_of(measured, runs_beside(model, measured.variant, k)))
+quoted = emergence.numbers_of(measured, runs_beside(model, measured.variant, k))
+remember("emergence", quoted | phases.numbers_of(table))

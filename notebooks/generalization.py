@@ -28,10 +28,10 @@ model: str = "nano-neox"  # model named in the figures, if it is among their poi
 # %% tags=["hide-input"]
 from companion.figures import generalization as figures
 from companion.figures import generalization_numbers, paper_models
+from companion.figures import regularised as experiment
 from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
-from companion.tables import correlations, figure_1a, generalization
-from companion.tables.regularised import regularised
+from companion.tables import correlations, figure_1a, generalization, regularised
 from coupling_lib import provenance
 
 p = parameters.check_parameters(globals(), declared=("model",))
@@ -327,21 +327,24 @@ show(
 )
 
 # %% [markdown]
-# ## What if coupling is encouraged?
+# ## What if coupling is encouraged, or hindered?
 #
 # A correlation does not say what causes what. An experiment does: `coupling_loss` measures how far blocks are from
-# sharing their singular vectors and is added to the training loss with a weight, its strength. Runs of one seed share
-# initialisation and batches, so that differences are taken within seeds. It is the paper's open question, asked of
-# small models (six blocks, width 48, 300 steps); `make regularised TEXT=folder` repeats it on any text.
+# sharing their singular vectors and is added to the training loss with a weight, its strength. A negative strength
+# drives blocks apart. A sham adds as large a gradient in random directions. Each begins at step 0, or at step 300,
+# when coupling has peaked. Runs of one seed share initialisation and batches, so that differences are taken within
+# seeds. It is the paper's open question, asked of small models (six blocks, width 48, 600 steps); `make regularised
+# TEXT=folder` repeats it on any text.
 
 # %%
-runs = regularised()
+runs = regularised.finished(regularised.regularised())
 show(
-    figures.draw_regularised,
-    figures.take_regularised(runs),
+    experiment.draw_changes,
+    experiment.take_changes(runs),
     name="generalization-regularised",
-    caption="Coupling, validation loss and accuracy on held-out tokens after training with the regulariser. Thin "
-    "lines: runs of one seed; above: mean difference to no regulariser and its 95 % interval (Student's t over seeds).",
+    caption="Change of validation loss against change of coupling, by a regulariser of several strengths, by one of "
+    "the shared part alone, and by a sham. A point is a run less its twin without a regulariser; the line is the mean "
+    "over seeds of the slope over the three strengths.",
     provenance=f"data/regulariser.csv · {len(runs)} runs · {runs['versions'].iloc[0]}",
 )
 

@@ -1,4 +1,4 @@
-"""Coupling against how good a model is: the paper's figure, the suite of this project, the leaderboard, an experiment.
+"""Coupling against how good a model is: the paper's figure, the suite of this project, the leaderboard.
 
 The sources are tables of models, so that `take_...` gives tables, one line per point. The last column of a table of
 the suite is its reading of coupling. Numbers for the book are in `generalization_numbers`.
@@ -14,7 +14,6 @@ from companion.figures import parts, scatter, style
 from companion.tables import correlations
 from companion.tables.generalization import SCORES
 from companion.tables.regression import predicted
-from companion.tables.regularised import difference_table
 from coupling_lib.metrics.statistics import beyond_width, cleared, linear_fit, width_curve
 
 REST = ["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]
@@ -31,12 +30,6 @@ LABELS = {
     "The suite": (COUPLING, "minus validation loss"),
 }
 """Points to which shapes are fitted, and how their axes are called."""
-_CHANGES = {
-    "coupling": (r"coupling $1-\tilde m$", 1, "+.2f"),
-    "validation_loss": ("validation loss (nats per token)", 1, "+.3f"),
-    "accuracy": ("accuracy on held-out tokens (%)", 100, "+.2f"),
-}
-"""What the regulariser changes, by column: label, factor and the form of a difference."""
 
 
 def take_paper(points: pd.DataFrame) -> pd.DataFrame:
@@ -95,11 +88,6 @@ def take_shapes(points: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -
 def take_leaderboard(board: pd.DataFrame) -> pd.DataFrame:
     """Select all scores and the mean of those that are not GSM8K, where all of them are known."""
     return board.assign(rest=board[REST].mean(axis=1, skipna=False))
-
-
-def take_regularised(runs: pd.DataFrame) -> pd.DataFrame:
-    """Select all runs with the regulariser and without."""
-    return runs.copy()
 
 
 def draw_paper(table: pd.DataFrame) -> Figure:
@@ -290,31 +278,4 @@ def draw_leaderboard(board: pd.DataFrame, marked: str = "") -> Figure:
     for axes in grid:
         axes.tick_params(labelsize=7.5)
     scatter.family_legend(figure, grid, board, rows=3)
-    return figure
-
-
-def draw_regularised(runs: pd.DataFrame) -> Figure:
-    """Draw coupling, validation loss and accuracy against the strength of the regulariser, one line per seed."""
-    changes = difference_table(runs)
-    figure, row = parts.panels([""] * len(_CHANGES), 3.6)
-    for axes, (column, (label, factor, form)) in zip(row, _CHANGES.items(), strict=True):
-        values = runs.pivot(index="strength", columns="seed", values=column).sort_index() * factor
-        at, strengths = np.arange(len(values)), list(values.index)
-        for number, (_, line) in enumerate(values.items()):
-            look = {"linewidth": 0.8, "alpha": 0.4, "marker": "o", "markersize": 3}
-            axes.plot(at, line, color=style.colour("text"), label="" if number else "one seed", **look)
-        look = {"color": style.colour(style.TRAINED), "linewidth": 2, "marker": "o", "markersize": 5, "label": "mean"}
-        axes.plot(at, values.mean(axis=1), **look)
-        if column == "coupling":
-            axes.axhline(runs["null"].mean(), **parts.null_look("random bases"))
-        bottom, top = axes.get_ylim()
-        axes.set_ylim(bottom, top + 0.3 * (top - bottom))
-        for change in changes[changes.column == column].itertuples():
-            ends = (format(factor * end, form) for end in (change.difference, change.low, change.high))
-            text = "{}\n[{},\n{}]".format(*ends).replace("-", "\u2212")
-            place, look = (strengths.index(change.strength), 0.98), {"ha": "center", "va": "top", "fontsize": 7.5}
-            axes.text(*place, text, transform=axes.get_xaxis_transform(), **look)
-        axes.set_xticks(at, [f"{strength:g}" for strength in strengths])
-        axes.set(xlim=(-0.3, len(strengths) - 0.5), xlabel="strength of the regulariser", ylabel=label)
-    parts.legend_under(figure, row)
     return figure

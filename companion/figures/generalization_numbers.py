@@ -10,7 +10,7 @@ from companion.figures.generalization import READING, REST, TASKS
 from companion.tables import correlations, figure_1a
 from companion.tables.effects import effect_in, numbers
 from companion.tables.regression import r_squared
-from companion.tables.regularised import difference_table
+from companion.tables.regularised import asked, changes, difference_table
 from coupling_lib.metrics.statistics import correlation_over, squared
 
 _RIVAL = ("r", "r_squared", "p_holm", "r_low", "r_high", "low", "high", "held_out", "partial", "partial_p")
@@ -125,13 +125,12 @@ def of_tasks(board: pd.DataFrame) -> dict[str, float]:
 
 
 def of_runs(runs: pd.DataFrame) -> dict[str, float]:
-    """Say what the regulariser changes."""
-    changes = difference_table(runs)
-    found = {"regularised-pairs": int(changes["pairs"].min())}
-    for _, row in changes.iterrows():
-        stem = f"regularised-{row.column.removeprefix('validation_')}-{row.strength:g}"
-        found |= _named(stem, row, ("low", "high")) | {stem: row.difference}
-    return found
+    """Say what the regulariser changes, and answer what was asked of it."""
+    found = {"regularised-pairs": float(changes(runs)["seed"].nunique())}
+    for row in difference_table(runs).to_dict("records"):
+        stem = f"regularised-{row['arm']}-from{row['begin']}-{row['column'].removeprefix('validation_')}"
+        found |= numbers({stem: effect_in(row, value="value")}, "")
+    return found | numbers({re.sub(r"[ ,]+", "-", name): each for name, each in asked(runs).items()}, "regularised")
 
 
 def _named(stem: str, row: Mapping[str, float], columns: Iterable[str]) -> dict[str, float]:

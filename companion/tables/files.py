@@ -5,12 +5,22 @@ from pathlib import Path
 import pandas as pd
 
 from coupling_lib import paths
+from coupling_lib.errors import ParameterError
 
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a table; an empty one where there is no file."""
     # The copy joins what pandas reads column by column; a table of so many columns is slow, and warned of, without it.
     return pd.read_csv(path, comment="#").copy() if Path(path).exists() else pd.DataFrame()
+
+
+def without_repeats(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Give the table back, or refuse it where two of its rows have the same key."""
+    if not table.empty and (twice := table.duplicated(key)).any():
+        row = table.loc[twice, key].iloc[0]
+        what = ", ".join(f"{name} {value}" for name, value in zip(key, row.tolist(), strict=True))
+        raise ParameterError(f"the table holds two rows of {what}; remove the one that was not measured")
+    return table
 
 
 def write_table(path: Path, table: pd.DataFrame, header: str) -> None:

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from companion.tables import effects
-from companion.tables.files import read_table
+from companion.tables.files import read_table, without_repeats
 from companion.tables.texts import EMBEDDED, PASSAGES, PROBLEMS, QUESTIONS
 from coupling_lib import paths
-from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import BENCHMARKS
 from coupling_lib.metrics.inference import Effect, effect_of, widened
 from coupling_lib.metrics.nulls import gaussian_miscoupling
@@ -43,11 +42,7 @@ HALF_WIDTH = 0.005
 
 def many_prompts(file: Path | None = None) -> pd.DataFrame:
     """Read the table, and refuse one with a line twice."""
-    table = read_table(file or TABLE)
-    if not table.empty and (twice := table[table.duplicated(KEY)]).size:
-        seen = twice.iloc[0]
-        raise ParameterError(f"{seen['id']!r} stands twice for {seen['model']!r} in the table; take one line out")
-    return table
+    return without_repeats(read_table(file or TABLE), KEY)
 
 
 def finished(table: pd.DataFrame) -> pd.DataFrame:

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from companion.tables.files import without_repeats
 from companion.tables.generalization import suite
 from coupling_lib import paths
-from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.metrics.statistics import correlation_over, partial_over
 
@@ -24,10 +24,7 @@ EARLY = 29
 
 def quality(file: Path | None = None) -> pd.DataFrame:
     """Read the table of the experiment, a line for each model and step, and refuse one with a line twice."""
-    table = suite(file or paths.DATA / "quality.csv", untrained=True)
-    if (twice := table[table.duplicated(["model", "step"])]).size:
-        seen = twice.iloc[0]
-        raise ParameterError(f"{seen['model']!r} stands twice at step {seen['step']} in the table; take one line out")
+    table = without_repeats(suite(file or paths.DATA / "quality.csv", untrained=True), ["model", "step"])
     return table.assign(score=table["negative_loss"])
 
 

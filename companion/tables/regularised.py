@@ -1,38 +1,87 @@
-"""What encouraging coupling changes: pairs of runs with and without `coupling_loss`, compared within seeds."""
+"""What making a model more coupled, or less, does to it: runs with `coupling_loss` and their twins, within seeds."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from companion.tables.files import read_table, without_repeats
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.inference import mean_interval
+from coupling_lib.metrics.inference import Effect, effect_of
 
-QUANTITIES = ("coupling", "validation_loss", "accuracy")
+QUANTITIES = ("coupling", "shared", "validation_loss", "accuracy")
 """Columns that are compared."""
+DOSES = ("decouple0.03", "encourage0.03", "encourage0.3")
+"""Arms that differ in the strength alone."""
+_READINGS = {"coupling": "normalized_miscoupling_k10", "shared": "shared_normalized_miscoupling_k10"}
 
 
 def regularised(file: Path | None = None) -> pd.DataFrame:
-    """Read the runs of the experiment, after training."""
-    measured = ["normalized_miscoupling_k10", "normalized_miscoupling_k10_null"]
-    others = ["validation_loss", "accuracy", "coupling_loss", "versions"]
-    columns = ["strength", "seed", *measured, *others]
-    table = pd.read_csv(file or paths.DATA / "regulariser.csv", comment="#", usecols=["step", *columns])
-    table = table.loc[table["step"] > 0, columns].sort_values(["strength", "seed"], ignore_index=True)
-    table[measured] = 1 - table[measured]
-    return table.rename(columns=dict(zip(measured, ("coupling", "null"), strict=True)))
+    """Read the runs, after training, a line each with its arm and the step from which on it is regularised."""
+    table = without_repeats(read_table(file or paths.DATA / "regulariser.csv"), ["model", "step"])
+    last = table[table["step"] == table["steps"]]
+    arms = last["model"].str.split("-").str[0].rename("arm")
+    readings = pd.DataFrame({name: 1 - last[column] for name, column in _READINGS.items()})
+    plain = last[["model", "seed", "begin", "strength", "validation_loss", "accuracy", "versions"]]
+    return pd.concat([arms, plain, readings], axis=1).sort_values(["seed", "begin", "arm"], ignore_index=True)
 
 
-def difference_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Compare each strength with no regulariser, within seeds."""
-    plain = table[table["strength"] == 0].set_index("seed")
+def finished(runs: pd.DataFrame) -> pd.DataFrame:
+    """Take the seeds of which every run was measured; the seed is the independent unit."""
+    counted = runs.groupby("seed")["model"].transform("nunique")
+    return runs[counted == runs["model"].str.rpartition("-")[0].nunique()].reset_index(drop=True)
+
+
+def changes(runs: pd.DataFrame, against: str = "without") -> pd.DataFrame:
+    """Give each run's difference to its twin, quantity by quantity."""
+    twins = runs[runs["arm"] == against].set_index(["seed", "begin"])[list(QUANTITIES)]
+    if against == "without":  # which nothing is done to from any step
+        twins = pd.concat({begin: twins.droplevel("begin") for begin in runs["begin"].unique()}, names=["begin"])
+        twins = twins.swaplevel()
+    others = runs[~runs["arm"].isin(["without", against])].set_index(["seed", "begin"])
+    moved = others[list(QUANTITIES)] - twins.reindex(others.index)
+    return pd.concat([others[["arm", "strength"]], moved], axis=1).reset_index()
+
+
+def slopes(moved: pd.DataFrame) -> pd.Series:
+    """Give each seed's slope, through the origin, of change of loss on change of coupling over the strengths."""
+    doses = moved[moved["arm"].isin(DOSES)]
+    products = doses.assign(both=doses["coupling"] * doses["validation_loss"], square=doses["coupling"] ** 2)
+    summed = products.groupby("seed")[["both", "square"]].sum()
+    return summed["both"] / summed["square"]
+
+
+def difference_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Compare every arm with no regulariser, within seeds: a line for each arm, start and quantity."""
     rows = []
-    for strength, part in table[table["strength"] > 0].groupby("strength"):
-        part = part.set_index("seed")
-        seeds = part.index.intersection(plain.index)
-        if len(seeds) < 2:
-            raise ParameterError(f"strength {strength:g} has {len(seeds)} pairs of runs; 2 are needed, run more seeds")
-        for column in QUANTITIES:
-            mean, low, high = map(float, mean_interval(part.loc[seeds, column] - plain.loc[seeds, column]))
-            rows.append((strength, column, len(seeds), mean, low, high))
-    return pd.DataFrame(rows, columns=["strength", "column", "pairs", "difference", "low", "high"])
+    for (begin, arm), part in changes(runs).groupby(["begin", "arm"]):
+        if len(part) < 2:
+            raise ParameterError(f"{arm} from {begin} has {len(part)} pairs of runs; 2 are needed, run more seeds")
+        rows += [(begin, arm, column, effect_of(part[column])) for column in QUANTITIES]
+    return pd.DataFrame([{"begin": b, "arm": a, "column": c, **effect._asdict()} for b, a, c, effect in rows])
+
+
+def asked(runs: pd.DataFrame) -> dict[str, Effect]:
+    """Answer what `data/predictions.toml` asks of the experiment, by the name of the question."""
+    found: dict[str, Effect] = {}
+    over_sham = changes(runs, against="sham0.3")
+    for begin, moved in changes(runs).groupby("begin"):
+        of = {arm: part.sort_values("seed")["validation_loss"].to_numpy() for arm, part in moved.groupby("arm")}
+        sham = over_sham[(over_sham["begin"] == begin) & (over_sham["arm"] == "encourage0.3")]
+        values: Mapping[str, Any] = {
+            "encouraged": of["encourage0.03"],
+            "driven apart": of["decouple0.03"],
+            "encouraged over sham": sham["validation_loss"],
+            "shared part": of["shared0.3"],
+            "loss per coupling": slopes(moved),
+        }
+        found |= {f"{name}, from step {begin}": effect_of(np.asarray(each)) for name, each in values.items()}
+    return found
+
+
+def estimates(runs: pd.DataFrame, _: Mapping[str, Any]) -> pd.DataFrame:
+    """Give the answers as a table, a line each."""
+    return pd.DataFrame([{"question": name, "label": "", **effect._asdict()} for name, effect in asked(runs).items()])

@@ -4,6 +4,7 @@
     python -m companion.training suite TEXT --run runs/suite --table data/suite.csv
     python -m companion.training quality TEXT --run runs/quality --table data/quality.csv
     python -m companion.training width TEXT --run runs/width --table data/width.csv
+    python -m companion.training phases TEXT --run runs/phases --table data/phases.csv
     python -m companion.training regularised TEXT --run runs/regularised --table data/regulariser.csv
     python -m companion.training vit one digits --weight-decay 0.04 --drop-path 0.1 --run runs/vit
     python -m companion.training vit grid digits --run runs/vit --table data/vit_grid.csv
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from companion.training import cards, language, quality, regularised, suite, vit, vit_grid, width
+from companion.training import cards, language, phases, quality, regularised, suite, vit, vit_grid, width
 from coupling_lib.errors import in_one_line
 from coupling_lib.inputs.labelled_images import LabelledImages, read_dataset
 
@@ -59,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         ("suite", _suite, "train and measure the suite of language models", what),
         ("quality", _quality, "train and measure models of one shape", f"{_FOLDER} named AUTHOR_TITLE_YEAR.txt"),
         ("width", _width, "train and measure models of five widths", f"{_FOLDER} named AUTHOR_TITLE_YEAR.txt"),
+        ("phases", _phases, "train and measure one model over its phases", what),
     ):
         command = commands.add_parser(name, parents=[on_text], help=does)
         command.set_defaults(act=act)
@@ -111,6 +113,12 @@ def _quality(given: argparse.Namespace) -> None:
 def _width(given: argparse.Namespace) -> None:
     names, grid = given.only or list(width.GRID), width.GRID
     quality.run_quality(names, given.text, given.run or RUNS / "width", given.table, given.data, grid, width.HEADER)
+
+
+def _phases(given: argparse.Namespace) -> None:
+    grid, order = {name: phases.GRID[name] for name in given.only or phases.GRID}, list(phases.GRID)
+    run, table = given.run or RUNS / "phases", given.table
+    suite.run_all(grid, phases.train_one, given.text, run, table, order, given.data, phases.HEADER)
 
 
 def _regularised(given: argparse.Namespace) -> None:

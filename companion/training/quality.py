@@ -23,7 +23,7 @@ import torch
 import xarray as xr
 from transformers import PreTrainedModel
 
-from companion.tables.files import read_table
+from companion.tables.files import read_table, without_repeats
 from companion.training import scores, suite, suite_table, text
 from companion.training.language import validation_windows
 from coupling_lib.errors import ParameterError
@@ -208,12 +208,9 @@ def run_quality(
 
 def finished(table: Path, grid: Mapping[str, QualityRecipe]) -> set[str]:
     """Tell which models a table has at all their steps; one with a row twice is refused."""
-    rows = read_table(table)
+    rows = without_repeats(read_table(table), ["model", "step"])
     if rows.empty:
         return set()
-    if (twice := rows.duplicated(["model", "step"])).any():
-        name, step = rows.loc[twice, ["model", "step"]].iloc[0]
-        raise ParameterError(f"{table} holds two rows of {name} at step {step}; remove the one that is not measured")
     steps = rows.groupby("model")["step"].agg(set)
     return {name for name, found in steps.items() if name in grid and found >= {0, *grid[name].checkpoints}}
 

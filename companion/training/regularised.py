@@ -1,9 +1,9 @@
-"""Does encouraging coupling change what a model learns? Pairs of runs, with `coupling_loss` and without.
+"""Does coupling change what a model learns? Runs that are made more coupled or less, and their twins that are not.
 
-Both runs of a pair have the same seed: the same initialisation and the same batches. The regulariser is added to the
-cross-entropy with a weight, its strength, that rises linearly from 0 between a quarter and a half of the training:
-the Jacobians of fresh weights are small, a loss that is blind to their size has large gradients there, and the model
-should first learn to predict. Each run is trained, resumed and measured like a model of the suite, by `suite.run_all`.
+Runs of one seed have the same initialisation and the same batches. The regulariser `coupling_loss` is added to the
+cross-entropy with a weight, its strength, from the first step or from one after the peak of coupling; a negative one
+drives blocks apart. A sham adds as large a gradient, weight by weight, in random directions. Each run is trained,
+resumed and measured like a model of the suite, by `suite.run_all`.
 """
 
 from dataclasses import dataclass, replace
@@ -14,9 +14,10 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from companion.tables.regularised import difference_table, regularised
+from companion.tables.regularised import difference_table, finished, regularised
 from companion.training import suite_table, text
 from companion.training.language import fit, loss, validation_windows
+from companion.training.quality import parts, predictions_sha256
 from companion.training.suite import SuiteRecipe, build, weights
 from coupling_lib.jacobian.regulariser import coupling_loss
 from coupling_lib.models.load import wrap_model
@@ -24,9 +25,13 @@ from coupling_lib.models.load import wrap_model
 
 @dataclass(frozen=True)
 class RegularisedRecipe(SuiteRecipe):
-    """A recipe with a regulariser."""
+    """A recipe with a regulariser, which begins at a step and has its whole strength some steps later."""
 
     strength: float = 0.0
+    begin: int = 0
+    rise: int = 50
+    shared: bool = False
+    sham: bool = False
     piece: int = 16
     pieces: int = 16
     probes: int = 4
@@ -34,61 +39,97 @@ class RegularisedRecipe(SuiteRecipe):
 
 BASE = RegularisedRecipe(
     "neox", width=48, blocks=6, heads=2, kv_heads=2, mlp_width=192, vocabulary=1536, context=128, windows=8,
-    steps=300, checkpoints=(300,), warmup=50,
+    steps=600, checkpoints=(300, 600), warmup=50,
 )  # fmt: skip
-SEEDS = range(5)
-STRENGTHS = (0.3, 0.03)
+SEEDS = range(6)
+# Coupling of the suite's models of this width peaks near step 100 and has fallen by 300.
+BEGINS = (0, 300)
+ARMS = {
+    "encourage0.3": {"strength": 0.3}, "decouple0.03": {"strength": -0.03}, "encourage0.03": {"strength": 0.03},
+    "sham0.3": {"strength": 0.3, "sham": True}, "shared0.3": {"strength": 0.3, "shared": True},
+}  # fmt: skip
+"""What is done to a run, by the name of the arm."""
 
 HEADER = """\
-Pairs of runs with and without the regulariser coupling_loss (python -m companion.training.regularised), one row
-per run, and one for the untrained model of each seed (step 0). Runs of one seed share initialisation and batches.
-strength: weight of the regulariser, 0 without; coupling_loss: its value after training on pieces of held-out text,
-all pairs of blocks. All other columns are those of the suite's table (data/suite.csv)."""
+Runs with the regulariser coupling_loss and without (python -m companion.training.regularised), one row per run and
+step, and one for the untrained model of each seed (step 0). Runs of one seed share initialisation and batches; one
+that begins later is its twin without until then, and has a row at its last step alone.
+strength: weight of the regulariser, 0 without, negative where blocks are driven apart; begin, rise: the step from which
+on it is added, and after how many more its strength is whole; shared: whether it takes the Jacobians without their
+isotropic part; sham: whether a gradient as large, in random directions, stands in its place. coupling_loss,
+coupling_loss_shared: its two values after training on pieces of held-out text, all pairs of blocks.
+predictions_sha256: of data/predictions.toml as it was when the row was measured. shared_VARIANT_kK, _neighbours and
+isotropic are those of data/quality.csv, all other columns those of the suite's table (data/suite.csv)."""
 
 
 def recipes() -> dict[str, RegularisedRecipe]:
-    """Give all runs by name, pair after pair, the first strength of every seed before the second."""
-    chosen = [(STRENGTHS[0], seed, side) for seed in SEEDS for side in (0.0, STRENGTHS[0])]
-    chosen += [(strength, seed, strength) for strength in STRENGTHS[1:] for seed in SEEDS]
-    return {f"strength{side:g}-seed{seed}": replace(BASE, strength=side, seed=seed) for _, seed, side in chosen}
+    """Give all runs by name, seed after seed."""
+    found = {}
+    for seed in SEEDS:
+        found[f"without-seed{seed}"] = replace(BASE, seed=seed)
+        for begin in BEGINS:
+            for arm, changes in ARMS.items():
+                recipe = replace(BASE, **changes, seed=seed, begin=begin)
+                found[f"{arm}-from{begin}-seed{seed}"] = recipe if begin == 0 else replace(recipe, checkpoints=(600,))
+    return found
 
 
 def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: RegularisedRecipe) -> torch.Tensor:
     """Cross-entropy, and the regulariser with the weight of this step."""
     value = loss(model, ids)
-    strength = recipe.strength * ramp(step, recipe.steps)
+    strength = recipe.strength * ramp(step, recipe)
     if strength:
         # Evenly spaced short pieces of the batch.
         pieces = ids[:, : ids.shape[1] // recipe.piece * recipe.piece].reshape(-1, recipe.piece)
         pieces = pieces[:: max(1, len(pieces) // recipe.pieces)][: recipe.pieces]
-        value = value + strength * coupling_loss(model, pieces, probes=recipe.probes)
+        added = strength * coupling_loss(model, pieces, probes=recipe.probes, shared=recipe.shared)
+        value = value + (_sham(model, added) if recipe.sham else added)
     return value
 
 
-def ramp(step: int, steps: int) -> float:
+def _sham(model: PreTrainedModel, added: torch.Tensor) -> torch.Tensor:
+    """Give a term of value 0 whose gradient is as large as another's in every weight matrix, in random directions."""
+    weights_of = list(model.parameters())
+    gradients = torch.autograd.grad(added, weights_of, allow_unused=True)
+    terms = []
+    for weight, gradient in zip(weights_of, gradients, strict=True):
+        if gradient is not None:
+            direction = torch.randn_like(weight)
+            along = (weight * direction).sum() * (gradient.norm() / direction.norm())
+            terms.append(along - along.detach())
+    return torch.stack(terms).sum()
+
+
+def ramp(step: int, recipe: RegularisedRecipe) -> float:
     """Give the share of the strength that applies at a step."""
-    return min(1.0, max(0.0, (step - 0.25 * steps) / (0.25 * steps)))
+    return min(1.0, max(0.0, (step - recipe.begin) / recipe.rise))
 
 
 def train_one(name: str, recipe: RegularisedRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
     """Train one run and measure it."""
     fit(recipe, build(recipe), corpus, run, every_seconds=60.0, objective=partial(objective, recipe=recipe))
     held_out, rows = validation_windows(corpus, recipe.piece, windows=64), []
-    for step in (recipe.steps,) if recipe.strength else (0, recipe.steps):
+    for step in recipe.checkpoints if recipe.strength else (0, *recipe.checkpoints):
         hf = weights(recipe, run, step)
         hf.set_attn_implementation("eager")
-        value = coupling_loss(hf, held_out, range(recipe.blocks), generator=torch.Generator().manual_seed(0)).item()
+        values = {
+            column: coupling_loss(
+                hf, held_out, range(recipe.blocks), generator=torch.Generator().manual_seed(0), shared=shared
+            ).item()
+            for column, shared in (("coupling_loss", False), ("coupling_loss_shared", True))
+        }
         model = wrap_model(hf, corpus.tokenizer, name=name)
-        rows.append(suite_table.timed_row(name, recipe, model, corpus, text_name, step) | {"coupling_loss": value})
+        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step, parts)
+        rows.append(row | values | {"predictions_sha256": predictions_sha256()})
     return rows
 
 
 def differences(table: Path) -> list[str]:
-    """Say what the regulariser changes, one line per strength and column."""
+    """Say what the regulariser changes, one line per arm, start and column."""
     lines = []
-    for row in difference_table(regularised(table)).itertuples():
-        span = f"95 % interval {row.low:+.4f} to {row.high:+.4f}, {row.pairs} pairs"
-        lines.append(f"strength {row.strength:g}: {row.column} changes by {row.difference:+.4f} ({span})")
+    for row in difference_table(finished(regularised(table))).to_dict("records"):
+        span = f"95 % interval {row['low']:+.4f} to {row['high']:+.4f}, {row['n']} pairs"
+        lines.append(f"{row['arm']} from step {row['begin']}: {row['column']} changes by {row['value']:+.4f} ({span})")
     return lines
 
 

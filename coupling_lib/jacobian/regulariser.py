@@ -31,6 +31,7 @@ def coupling_loss(
     probes: int = 4,
     token: int = -1,
     generator: torch.Generator | None = None,
+    shared: bool = False,
 ) -> Tensor:
     r"""Estimate how far blocks are from being coupled, so that the estimate can be minimised.
 
@@ -53,6 +54,8 @@ def coupling_loss(
         probes: number of random vectors p, at least 2, drawn for each sequence and side.
         token: the position t; -1 is the last.
         generator: source of blocks and vectors, on the CPU; None takes torch's global one.
+        shared: whether to take each Jacobian without its isotropic part, J - tr(J) / d I, the trace estimated by the
+            same vectors: what blocks do to every direction alike is then neither rewarded nor punished.
 
     Returns:
         the loss, a scalar in [0, 1] with a graph to every weight that it depends on.
@@ -88,6 +91,7 @@ def coupling_loss(
     like = streams[0][0][:, token]
     left, right = (torch.randn(probes, *like.shape, generator=generator).to(like) for _ in range(2))
     products = [_products(entered, left_it, token, left, right) for entered, left_it in streams]
+    products = [_without_isotropic(*pair, left, right) for pair in products] if shared else products
     terms = [
         asymmetry(first.transpose(0, 1), second.transpose(0, 1))
         for one, other in combinations(products, 2)
@@ -155,6 +159,16 @@ def _products(entered: Tensor, left_it: Tensor, token: int, left: Tensor, right:
         transposed.append(at_input[:, token])
         straight.append(at_output[:, token])
     return torch.stack(transposed), torch.stack(straight)
+
+
+def _without_isotropic(transposed: Tensor, straight: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Take tr(J) / d times each vector from its product, the trace of each sequence as the other vectors tell it."""
+    probes = torch.cat([left, right])
+    told = (probes * torch.cat([transposed, straight])).mean(dim=-1, keepdim=True)
+    # A trace that a vector has told itself would be correlated with that vector's product.
+    by_others = (told.sum(dim=0) - told) / (len(probes) - 1)
+    back, forth = (by_others * probes).chunk(2)
+    return transposed - back, straight - forth
 
 
 def _at(like: Tensor, token: int, vector: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from companion.figures import generalization as figures
 from companion.figures import generalization_numbers
 from companion.tables import correlations, generalization
 from companion.tables.generalization import SCORES
-from companion.tables.regularised import difference_table, regularised
 from coupling_lib.metrics.statistics import width_curve
 
 VARIANTS = ("mismatch", "released_trace", "basis_vv")
@@ -76,8 +75,6 @@ def make_sign() -> tuple[pd.DataFrame, pd.DataFrame]:
     return signs, table
 
 
-RUNS = regularised()
-CHANGES = difference_table(RUNS)
 CASES = {
     "draw_suite": (figures.draw_suite, lambda n: figures.take_suite(make_suite(), "coupling"), {"marked": "m3"}),
     "draw_leaderboard": (figures.draw_leaderboard, lambda n: figures.take_leaderboard(make_board()), {"marked": "b1"}),
@@ -273,26 +270,3 @@ def test_models_measured_here_are_named_and_the_others_counted():
         generalization_numbers.measured_sentence(models.iloc[1:2])
         == "Measured here: none. Not measured here: 1 of 1 models."
     )
-
-
-def test_the_regulariser_s_figure_draws_every_run_once_and_states_the_differences():
-    coupling, loss, accuracy = figures.draw_regularised(figures.take_regularised(RUNS)).axes
-    for axes, column, factor in ((coupling, "coupling", 1), (loss, "validation_loss", 1), (accuracy, "accuracy", 100)):
-        drawn = {tuple(line.get_ydata().round(9)) for line in axes.lines if line.get_label() in ("one seed",)}
-        first = RUNS[RUNS.seed == 0].sort_values("strength")[column] * factor
-        assert drawn == {tuple(first.to_numpy().round(9))}
-        mean = next(line for line in axes.lines if line.get_label() == "mean").get_ydata()
-        assert mean == pytest.approx((RUNS.groupby("strength")[column].mean() * factor).to_numpy())
-    said = [text.get_text() for text in loss.texts]
-    row = CHANGES.set_index(["strength", "column"]).loc[0.3, "validation_loss"]
-    wanted = f"{row.difference:+.3f}\n[{row.low:+.3f},\n{row.high:+.3f}]"
-    assert said[-1] == wanted.replace("-", "−")
-
-
-def test_the_regulariser_s_changes_carry_the_names_that_the_book_quotes():
-    found = generalization_numbers.of_runs(RUNS)
-    assert found["regularised-pairs"] == 5
-    change = CHANGES.set_index(["strength", "column"]).loc[0.3, "validation_loss"]
-    assert found["regularised-loss-0.3-low"] == pytest.approx(change.low)
-    assert found["regularised-loss-0.3"] == pytest.approx(change.difference)
-    assert isinstance(pd.Series(found).sum(), float)

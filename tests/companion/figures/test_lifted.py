@@ -26,7 +26,7 @@ import companion.figures
 import coupling_lib as cl
 from companion.figures import depth, emergence, show, take
 from companion.figures.generalization import READING
-from companion.tables import correlations, generalization, prompt_effects, regularised, vit_grid
+from companion.tables import correlations, generalization, phases, prompt_effects, regularised, vit_grid
 from companion.tables.lenses import measure_readouts, words_of
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_curves
@@ -109,7 +109,8 @@ ONE: dict[str, Callable[[], Any]] = {
     "generalization.variants": lambda: correlations.equal_tokens(last()),
     "generalization.rivals": lambda: last(),
     "generalization.leaderboard": generalization.leaderboard,
-    "generalization.regularised": regularised.regularised,
+    "regularised": regularised.regularised,
+    "phases": phases.phases,
 }
 """What is one source by nature: a model over training or in several precisions, a simulation, a table of models."""
 

@@ -11,7 +11,7 @@ from coupling_lib.metrics.nulls import closed_form_null, gaussian_miscoupling
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.paths import DATA
 
-FILES = {"suite": "suite.csv", "regulariser": "regulariser.csv", "grid": "vit_grid.csv"}
+FILES = {"suite": "suite.csv", "grid": "vit_grid.csv"}
 TABLES = {kind: pd.read_csv(DATA / file, comment="#") for kind, file in FILES.items()}
 each_table = pytest.mark.parametrize(("kind", "table"), TABLES.items())
 # Of each of these the null has the distribution of another one's: it is the same reading with the vectors exchanged.

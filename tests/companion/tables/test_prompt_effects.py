@@ -100,7 +100,7 @@ def test_a_model_counts_once_all_of_its_prompts_are_there():
 def test_a_doubled_row_is_refused_by_its_name(tmp_path):
     table = made_up()
     pd.concat([table, table.iloc[:1]]).to_csv(tmp_path / "twice.csv", index=False)
-    with pytest.raises(ParameterError, match="'problems-0' stands twice for 'm' in the table"):
+    with pytest.raises(ParameterError, match="two rows of model m, .*problems-0"):
         prompt_effects.many_prompts(tmp_path / "twice.csv")
 
 

@@ -71,7 +71,7 @@ def test_a_line_that_stands_twice_is_refused(tmp_path):
     table = pd.read_csv(paths.DATA / "quality.csv", comment="#")
     again = table[(table["model"] == "centre-seed1") & (table["step"] == 29)]
     pd.concat([table, again]).to_csv(tmp_path / "quality.csv", index=False)
-    with pytest.raises(ParameterError, match="'centre-seed1' stands twice at step 29"):
+    with pytest.raises(ParameterError, match="two rows of model centre-seed1, step 29"):
         quality.quality(tmp_path / "quality.csv")
 
 

@@ -1,40 +1,70 @@
-"""The experiment with coupling as a regulariser: its table, and differences within seeds."""
+"""The experiment with coupling as a regulariser: its table, differences within seeds, and what was asked of it."""
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 
-from companion.tables.regularised import difference_table, regularised
+from companion.tables import regularised
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.inference import mean_interval
 
-RUNS = regularised()
-CHANGES = difference_table(RUNS).set_index(["strength", "column"])
-
-
-def test_the_table_has_five_seeds_a_side_and_names_no_run_twice():
-    assert RUNS.groupby("strength").seed.nunique().to_dict() == {0.0: 5, 0.03: 5, 0.3: 5}
-    assert not RUNS.duplicated(["strength", "seed"]).any() and (RUNS.groupby("seed").size() == 3).all()
+RUNS = regularised.finished(regularised.regularised())
+CHANGES = regularised.difference_table(RUNS).set_index(["begin", "arm", "column"])
+ARMS = {"encourage0.3", "encourage0.03", "decouple0.03", "sham0.3", "shared0.3"}
 
 
-@pytest.mark.parametrize("strength", [0.03, 0.3])
-@pytest.mark.parametrize("column", ["coupling", "validation_loss", "accuracy"])
-def test_differences_are_taken_within_seeds_and_no_surer_than_a_paired_t_test(strength, column):
-    plain, changed = (RUNS[RUNS.strength == s].sort_values("seed")[column].to_numpy() for s in (0, strength))
-    student = scipy.stats.ttest_rel(changed, plain).confidence_interval(0.95)
-    found = CHANGES.loc[strength, column]
-    assert (found.difference, found.low, found.high) == pytest.approx([*map(float, mean_interval(changed - plain))])
-    assert found.low <= student.low + 1e-12 and student.high - 1e-12 <= found.high
-    assert found.difference == pytest.approx((changed - plain).mean()) and found.pairs == 5
+def test_every_seed_has_every_arm_from_both_starts_and_one_twin_without():
+    assert RUNS.groupby("seed").size().unique().tolist() == [11] and not RUNS["model"].duplicated().any()
+    assert set(RUNS["arm"]) == ARMS | {"without"}
+    assert RUNS[RUNS["arm"] == "encourage0.03"].groupby("seed")["begin"].agg(list).map(tuple).unique() == [(0, 300)]
 
 
-def test_the_regulariser_does_what_it_is_for():
-    assert CHANGES.loc[0.3, "coupling"].low > CHANGES.loc[0.03, "coupling"].high
-    assert CHANGES.loc[0.03, "coupling"].low > 0
-    assert (RUNS.coupling > RUNS.null).all()
+@pytest.mark.parametrize("begin", [0, 300])
+@pytest.mark.parametrize("arm", sorted(ARMS))
+def test_differences_are_taken_within_seeds_and_no_surer_than_a_paired_t_test(begin, arm):
+    plain = RUNS[RUNS["arm"] == "without"].sort_values("seed")
+    changed = RUNS[(RUNS["arm"] == arm) & (RUNS["begin"] == begin)].sort_values("seed")
+    for column in regularised.QUANTITIES:
+        student = scipy.stats.ttest_rel(changed[column].array, plain[column].array).confidence_interval(0.95)
+        found = CHANGES.loc[begin, arm, column]
+        assert found["value"] == pytest.approx((changed[column].array - plain[column].array).mean())
+        assert (
+            found["low"] <= student.low + 1e-12 and student.high - 1e-12 <= found["high"] and found["n"] == len(plain)
+        )
 
 
-def test_one_pair_is_too_few():
-    with pytest.raises(ParameterError, match=r"strength 0\.3 has 1 pairs of runs"):
-        difference_table(RUNS[(RUNS.strength == 0) | ((RUNS.strength == 0.3) & (RUNS.seed == 2))])
+@pytest.mark.parametrize("begin", [0, 300])
+def test_the_regulariser_does_what_it_is_for(begin):
+    assert CHANGES.loc[begin, "encourage0.3", "coupling"].low > CHANGES.loc[begin, "encourage0.03", "coupling"].high
+    assert CHANGES.loc[begin, "encourage0.03", "coupling"].low > 0 > CHANGES.loc[begin, "decouple0.03", "coupling"].high
+    assert CHANGES.loc[begin, "shared0.3", "shared"].low > 0
+
+
+def test_what_was_asked_is_answered_by_a_second_calculation():
+    found = regularised.asked(RUNS)
+    loss = RUNS.pivot(index=["begin", "seed"], columns="arm", values="validation_loss")
+    late = loss.loc[300]
+    assert found["encouraged over sham, from step 300"].value == pytest.approx(
+        (late["encourage0.3"] - late["sham0.3"]).mean()
+    )
+    coupling = RUNS.pivot(index=["begin", "seed"], columns="arm", values="coupling")
+    doses, slopes = list(regularised.DOSES), []
+    for seed in late.index:
+        x = coupling.loc[(300, seed), doses] - coupling.loc[(0, seed), "without"]
+        y = loss.loc[(300, seed), doses] - loss.loc[(0, seed), "without"]
+        slopes.append(np.linalg.lstsq(x.to_numpy(float)[:, None], y.to_numpy(float), rcond=None)[0][0])
+    assert found["loss per coupling, from step 300"].value == pytest.approx(np.mean(slopes))
+    assert len(found) == 10 and all(effect.n == RUNS["seed"].nunique() for effect in found.values())
+
+
+def test_an_unfinished_seed_is_left_out_and_one_pair_is_too_few(tmp_path):
+    part = RUNS.drop(RUNS.index[RUNS["model"] == "sham0.3-from300-seed1"])
+    assert set(regularised.finished(part)["seed"]) == set(RUNS["seed"]) - {1}
+    with pytest.raises(ParameterError, match=r"from 0 has 1 pairs of runs; 2 are needed"):
+        regularised.difference_table(RUNS[RUNS["seed"] == 2])
+    twice = pd.read_csv(regularised.paths.DATA / "regulariser.csv", comment="#", low_memory=False)
+    pd.concat([twice, twice.tail(1)]).to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.raises(ParameterError, match="two rows of model .*, step 600; remove"):
+        regularised.regularised(tmp_path / "twice.csv")

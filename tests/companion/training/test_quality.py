@@ -225,7 +225,7 @@ def test_a_folder_of_another_recipe_a_doubled_row_and_a_missing_prediction_are_r
     with (folder / "table.csv").open("a") as table:
         table.write("one,2\n")
     said = one_line(capsys, [*arguments, str(folder / "new")])
-    assert said.endswith("holds two rows of one at step 2; remove the one that is not measured")
+    assert said.endswith("the table holds two rows of model one, step 2; remove the one that was not measured")
     (folder / "table.csv").unlink()
     monkeypatch.setattr(quality, "PREDICTIONS", folder / "none.toml")
     said = one_line(capsys, [*arguments, str(folder / "new")])

@@ -1,8 +1,7 @@
-"""Pairs of runs with and without the regulariser: same start, same batches, resumable, another end."""
+"""Runs with the regulariser and their twins without: same start, same batches, resumable, another end."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pandas as pd
@@ -12,11 +11,10 @@ import torch
 from companion.training import regularised
 from companion.training.regularised import HEADER, RegularisedRecipe, ramp, recipes, train_one
 from companion.training.suite import build, run_all
-from coupling_lib.paths import DATA
 
 TINY = RegularisedRecipe(
     "neox", width=16, blocks=2, heads=2, kv_heads=2, mlp_width=32, vocabulary=300, context=32, windows=4,
-    steps=12, checkpoints=(12,), warmup=2, corpus="grammar", precision="float32", pieces=4, probes=2,
+    steps=12, checkpoints=(12,), warmup=2, begin=3, rise=2, corpus="grammar", precision="float32", pieces=4, probes=2,
 )  # fmt: skip
 
 
@@ -29,15 +27,18 @@ def finished(tmp_path_factory):
     return folder, chosen, pd.read_csv(folder / "table.csv", comment="#").set_index(["model", "step"])
 
 
-def test_the_ramp_waits_rises_and_stays():
-    assert [ramp(step, 8) for step in range(8)] == [0, 0, 0, 0.5, 1, 1, 1, 1]
+def test_the_strength_waits_rises_and_stays():
+    assert [ramp(step, replace(TINY, begin=2, rise=2)) for step in range(6)] == [0, 0, 0, 0.5, 1, 1]
 
 
-def test_both_sides_of_a_seed_differ_in_the_strength_alone():
+def test_runs_of_a_seed_differ_in_what_the_regulariser_does_alone():
     runs = recipes()
-    assert len(runs) == 15 and {recipe.seed for recipe in runs.values()} == set(range(5))
-    for recipe in runs.values():
-        assert replace(recipe, strength=0.0) == runs[f"strength0-seed{recipe.seed}"]
+    assert len(runs) == 66 and {recipe.seed for recipe in runs.values()} == set(range(6))
+    for name, recipe in runs.items():
+        twin = runs[f"without-seed{recipe.seed}"]
+        bare = replace(recipe, strength=0.0, begin=0, shared=False, sham=False, checkpoints=twin.checkpoints)
+        assert bare == twin, name
+        assert 600 in recipe.checkpoints and (recipe.begin == 0 or 300 not in recipe.checkpoints)
 
 
 def test_the_regularised_side_ends_elsewhere_and_more_coupled(finished):
@@ -64,7 +65,29 @@ def test_strength_zero_minimises_the_cross_entropy_alone(monkeypatch):
     assert regularised.objective(model, ids, 11, replace(TINY, strength=1.0)) > plain
 
 
-def test_the_differences_of_the_shipped_runs_are_told_one_to_a_line():
-    lines = regularised.differences(DATA / "regulariser.csv")
-    assert {line.split(":")[0] for line in lines} == {"strength 0.3", "strength 0.03"}
-    assert all(re.search(r"changes by [+-]\d\.\d{4} \(95 % interval .* 5 pairs\)$", line) for line in lines)
+def test_a_negative_strength_drives_blocks_apart():
+    model, ids = build(TINY), torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(0))
+    plain = regularised.loss(model, ids)
+    assert regularised.objective(model, ids, 11, replace(TINY, strength=-1.0)) < plain
+
+
+def test_a_sham_is_as_large_in_every_weight_and_points_elsewhere():
+    ids, found = torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(0)), {}
+    for name, recipe in {"plain": TINY, "real": replace(TINY, strength=0.5)}.items():
+        found[name] = gradients(recipe, ids)
+    found["sham"] = gradients(replace(TINY, strength=0.5, sham=True), ids)
+    value, plain = (regularised.objective(build(r), ids, 11, r) for r in (replace(TINY, strength=0.5, sham=True), TINY))
+    assert value.item() == pytest.approx(plain.item(), rel=1e-5)
+    for weight, plain in found["plain"].items():
+        real, sham = found["real"][weight] - plain, found["sham"][weight] - plain
+        if real.norm() > 1e-5:
+            assert float(sham.norm()) == pytest.approx(float(real.norm()), rel=2e-2), weight
+        if real.numel() > 200 and real.norm() > 1e-5:
+            assert abs(float((sham * real).sum() / sham.norm() / real.norm())) < 0.5, weight
+
+
+def gradients(recipe, ids):
+    model = build(recipe)
+    torch.manual_seed(3)
+    regularised.objective(model, ids, 11, recipe).backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters()}

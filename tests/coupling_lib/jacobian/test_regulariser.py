@@ -97,6 +97,19 @@ def test_many_draws_come_to_the_dense_value():
     assert value.item() == pytest.approx(float(dense_asymmetry(J[0], J[2])), abs=0.01)
 
 
+def test_the_shared_part_is_that_of_jacobians_without_their_isotropic_part():
+    hf, ids = tiny("neox"), token_ids(sequences=1).repeat(500, 1)
+    for layer in hf.gpt_neox.layers:  # which shrinks every direction alike, so that leaving it out is seen
+        torch.nn.init.zeros_(layer.attention.dense.weight)
+        with torch.no_grad():
+            layer.mlp.dense_4h_to_h.weight -= 3 * torch.linalg.pinv(layer.mlp.dense_h_to_4h.weight)
+    J = dense_jacobians(hf, ids[:1], -1)[:, 0]
+    rest = [each - torch.trace(each) / WIDTH * torch.eye(WIDTH).double() for each in J]
+    shared = coupling_loss(hf, ids, (0, 2), generator=torch.Generator().manual_seed(0), shared=True).item()
+    assert shared == pytest.approx(float(dense_asymmetry(rest[0], rest[2])), abs=0.02)
+    assert shared > dense_asymmetry(J[0], J[2]) + 0.05
+
+
 @pytest.mark.parametrize("family", ["neox", "llama"])
 def test_gradient_is_that_of_finite_differences(family, all_in_float64):
     hf, ids = tiny(family), token_ids()

@@ -1,0 +1,44 @@
+"""What coupling does to a model: runs that were made more coupled, or less, against their twins of the same seed."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from companion.figures import parts, style
+from companion.tables import regularised
+
+_LOOKS = {
+    "encourage0.3": ("strength 0.3", style.TRAINED, "o"),
+    "encourage0.03": ("0.03", style.TRAINED, "D"),
+    "decouple0.03": ("−0.03", style.UNTRAINED, "v"),
+    "shared0.3": ("0.3, shared part alone", style.SHARED, "s"),
+    "sham0.3": ("sham of 0.3", style.NULL, "x"),
+}
+"""Arms: how they are called, the role whose colour they have, and their marker."""
+
+
+def take_changes(runs: pd.DataFrame) -> pd.DataFrame:
+    """Select the change of every run against its twin."""
+    return regularised.changes(runs)
+
+
+def draw_changes(moved: pd.DataFrame) -> Figure:
+    """Draw change of loss against change of coupling, a point a run, for both starts of the regulariser."""
+    begins = sorted(moved["begin"].unique())
+    titles = [f"From step {begin}" for begin in begins]
+    figure, row = parts.panels(titles, 3.9, y="change of validation loss (nats per token)", sharey=True)
+    for axes, begin in zip(row, begins, strict=True):
+        for arm, (label, role, marker) in _LOOKS.items():
+            part = moved[(moved["begin"] == begin) & (moved["arm"] == arm)]
+            parts.points(
+                axes, part["coupling"], part["validation_loss"], style.colour(role), marker=marker, label=label
+            )
+        slope = regularised.slopes(moved[moved["begin"] == begin]).mean()
+        doses = moved[(moved["begin"] == begin) & moved["arm"].isin(regularised.DOSES)]["coupling"]
+        ends = [min(0, doses.min()), doses.max()]
+        look = {"color": style.colour("text"), "linewidth": 1, "zorder": 0}
+        axes.plot(ends, [slope * end for end in ends], label="mean slope over strengths", **look)
+        axes.axhline(0, color=style.colour("faint"), linewidth=1, zorder=0)
+        axes.axvline(0, color=style.colour("faint"), linewidth=1, zorder=0)
+        axes.set_xlabel(r"change of coupling $1-\tilde m$")
+    parts.legend_under(figure, row, columns=3)
+    return figure

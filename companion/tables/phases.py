@@ -1,0 +1,65 @@
+"""Why coupling peaks, `data/phases.csv`: what blocks do alike on all prompts, and a rival, over training."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from companion.tables import effects, quality
+from coupling_lib import paths
+from coupling_lib.metrics.inference import Effect, effect_of
+
+EXPLANATIONS = {"alike": "alike on all prompts", "log_lead": "lead of one direction"}
+"""Columns that are to explain the course of coupling, and how prose says them."""
+PEAK, LAST = 91, 1642
+"""Steps that are compared: where other models of this width are most coupled, and the last."""
+
+
+def phases(file: Path | None = None) -> pd.DataFrame:
+    """Read the table, a line for each model and step, with coupling and that of the shared part."""
+    table = quality.quality(file or paths.DATA / "phases.csv")
+    readings = {"coupling": "normalized_miscoupling_k10", "shared": "shared_normalized_miscoupling_k10"}
+    return table.assign(**{name: 1 - table[column] for name, column in readings.items()})
+
+
+def finished(table: pd.DataFrame) -> pd.DataFrame:
+    """Take the seeds of the small model that were measured at every step."""
+    return quality.finished(table[table["model"].str.startswith("seed")])
+
+
+def courses(table: pd.DataFrame) -> pd.DataFrame:
+    """Give each seed's rank correlation over steps of coupling with each explanation; step 0 is no training."""
+    trained = table[table["step"] > 0]
+    rows = {
+        model: {name: part["coupling"].corr(part[name], method="spearman") for name in EXPLANATIONS}
+        for model, part in trained.groupby("model")
+    }
+    return pd.DataFrame(rows).T
+
+
+def asked(table: pd.DataFrame) -> dict[str, Effect]:
+    """Answer what `data/predictions.toml` asks of the experiment, by the name of the question."""
+    share = table.pivot(index="model", columns="step", values="alike")
+    of = courses(table)
+    return {
+        "alike at the peak": effect_of(share[PEAK] - share[LAST]),
+        "coupling goes with likeness": effect_of(of["alike"]),
+        "coupling goes with one strong direction": effect_of(of["log_lead"]),
+        "likeness ahead of its rival": effect_of(of["alike"] - of["log_lead"]),
+    }
+
+
+def estimates(table: pd.DataFrame, _: Mapping[str, Any]) -> pd.DataFrame:
+    """Give the answers as a table, a line each."""
+    return pd.DataFrame([{"question": name, "label": "", **effect._asdict()} for name, effect in asked(table).items()])
+
+
+def numbers_of(table: pd.DataFrame) -> dict[str, float]:
+    """Give the numbers that prose quotes: the answers, and means over seeds at the peak and at the end."""
+    own = finished(table)
+    found = effects.numbers({f"phases {name}".replace(" ", "-"): effect for name, effect in asked(own).items()}, "")
+    means = own.groupby("step")[["coupling", "shared", *EXPLANATIONS]].mean()
+    for word, step in (("first", 0), ("peak", PEAK), ("last", LAST)):
+        found |= {f"phases-{word}-{name.replace('_', '-')}": float(x) for name, x in means.loc[step].items()}
+    return found | {"phases-seeds": float(own["model"].nunique()), "phases-peak-step": PEAK, "phases-last-step": LAST}

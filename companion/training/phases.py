@@ -1,0 +1,86 @@
+"""Why coupling peaks: what blocks do alike on all prompts, and how far one direction leads, over training.
+
+    python -m companion.training.phases TEXT --run runs/phases --table data/phases.csv
+
+Six seeds of one small model are trained and measured at log-spaced steps, and nano-neox, which is embedded, at its own.
+"""
+
+from dataclasses import asdict, replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from companion.training import scores, suite, suite_table, text
+from companion.training.language import RECIPES
+from companion.training.quality import STEPS, parts, predictions_sha256
+from coupling_lib.inputs.prompts import load_prompts
+from coupling_lib.jacobian.tracing import trace
+from coupling_lib.models.load import Model, load_model, wrap_model
+
+PROMPTS = 24
+BASE = suite.SuiteRecipe(
+    "neox", width=48, blocks=6, heads=2, kv_heads=2, mlp_width=192, vocabulary=1536, context=128, windows=8,
+    steps=STEPS[8], checkpoints=STEPS[:9], warmup=50,
+)  # fmt: skip
+EMBEDDED = "nano-neox"
+GRID = {f"seed{seed}": replace(BASE, seed=seed) for seed in range(6)}
+GRID[EMBEDDED] = suite.SuiteRecipe(**asdict(RECIPES[EMBEDDED]))
+"""Recipes of the experiment by name."""
+
+HEADER = f"""\
+Why coupling peaks (python -m companion.training.phases), one row per model and step of training. Settings, losses and
+readings of coupling are those of data/quality.csv. All else is a mean over blocks, at the last token of {PROMPTS}
+prompts, of the Jacobians J of a block: alike: share of the squared norm that is that of their mean over prompts, an
+unbiased estimate; shared_alike: the same without the isotropic part; log_lead: mean logarithm of s1/s2; rank: effective
+rank, the exponential of the entropy of the singular values over their sum; norm: of the last state. induction,
+induction_gain: as in data/quality.csv. predictions_sha256: of data/predictions.toml when the row was measured."""
+
+
+def split(J: torch.Tensor) -> float:
+    """Give the share of the squared norm of Jacobians (prompts, d, d) that is their mean's, unbiased."""
+    each, mean, n = J.square().sum(dim=(1, 2)).mean(), J.mean(dim=0).square().sum(), len(J)
+    # The mean of n holds an n-th of the fluctuation as well.
+    return float((n * mean - each) / (n - 1) / each)
+
+
+def of_blocks(model: Model) -> suite_table.Columns:
+    """Measure all that is asked of the Jacobians of a checkpoint, and of its last state."""
+    traces = [trace(model, prompt) for prompt in load_prompts(n=PROMPTS)]
+    eye, found = torch.eye(model.d_model, dtype=torch.float64), []
+    for block in range(model.n_blocks):
+        J = torch.stack([traced.jacobian(block).dense().double() for traced in traces])
+        s = torch.linalg.svdvals(J)
+        shares = s / s.sum(dim=1, keepdim=True)
+        entropy = -(shares * shares.clamp_min(1e-300).log()).sum(dim=1)
+        rest = J - torch.einsum("pii->p", J)[:, None, None] / model.d_model * eye
+        found.append([split(J), split(rest), (s[:, 0] / s[:, 1]).log().mean().item(), entropy.exp().mean().item()])
+    columns = dict(zip(("alike", "shared_alike", "log_lead", "rank"), np.mean(found, axis=0).tolist(), strict=True))
+    return columns | {"norm": float(np.mean([traced.hidden[-1, -1].norm().item() for traced in traces]))}
+
+
+def train_one(name: str, recipe: suite.SuiteRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
+    """Train one model, unless it is embedded, and measure it at step 0 and at every checkpoint."""
+    if name != EMBEDDED:
+        suite.trained(recipe, corpus, run)
+    rows = []
+    for step in (0, *recipe.checkpoints):
+        if name == EMBEDDED:
+            model = load_model(name, revision=f"step{step}", device="cpu")
+        else:
+            model = wrap_model(suite.weights(recipe, run, step), corpus.tokenizer, name=name)
+        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step, parts) | of_blocks(model)
+        hf = model.hf
+
+        def predict(ids: torch.Tensor) -> torch.Tensor:
+            return hf(input_ids=ids, use_cache=False).logits  # ruff: ignore[function-uses-loop-variable]
+
+        right, gain = scores.induction(predict, recipe.vocabulary, recipe.context)
+        row |= scores.with_interval(induction=right, induction_gain=gain)
+        rows.append(row | {"predictions_sha256": predictions_sha256()})
+    return rows
+
+
+if __name__ == "__main__":
+    import_module("companion.training.__main__").main(command="phases")
