@@ -84,11 +84,11 @@ def test_i_cite_the_book(reader):
 
 
 def test_j_what_is_not_measured_here_and_the_command_for_it(reader):
-    reader.follow("claims.html", saying="claims|what holds|verdict|models trained here")
-    missing = reader.tab.locator(".claim:has([data-place='trained'][data-verdict='not measured here'])").first
-    reader.press(missing.locator("summary"))
-    command = missing.locator("code").filter(has_text="papermill notebooks/").first
-    assert command.is_visible() and command.inner_text().startswith("papermill notebooks/") and reader.clicks <= 2
+    said = reader.tab.locator("article p").filter(has_text="own models are not measured here")
+    assert said.count() == 1
+    reader.follow("paper-figures.html", saying="figures|not measured")
+    command = reader.tab.locator("article pre").filter(has_text="-p model llama3-8b")
+    assert command.first.is_visible() and reader.clicks <= 2
 
 
 def test_without_a_script_the_verdict_the_command_and_the_entry_to_cite_are_as_near(plain_tab):
