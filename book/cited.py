@@ -37,22 +37,24 @@ def commit(root: Path = ROOT) -> str | None:
     return named.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
-def companion(citation: dict[str, Any], of: str | None) -> str:
-    """Writes this companion's entry from `CITATION.cff`: with DOI, day and address once it has them."""
+def companion(citation: dict[str, Any], of: str | None, part: str = "", **own: str) -> str:
+    """Writes this companion's entry from `CITATION.cff`: with DOI, day and address once it has them; or a part's."""
     day = str(citation.get("date-released", ""))
     fields = {
         "title": f"{{{citation['title']}}}",
         "author": " and ".join(f"{{{one['name']}}}" for one in citation["authors"]),
+        "howpublished": citation["title"] if part else None,
         "version": citation["version"],
         "year": day[:4],
         "doi": citation.get("doi"),
         "url": citation.get("repository-code"),
         "note": f"commit {of}" if of else None,
-    }
+    } | own
     given = {name: value for name, value in fields.items() if value}
     width = max(map(len, given))
     lines = ",\n".join(f"  {name:<{width}} = {{{value}}}" for name, value in given.items())
-    return f"@software{{transformer_block_coupling_companion,\n{lines}\n}}"
+    kind, key = ("misc", part) if part else ("software", "transformer_block_coupling_companion")
+    return f"@{kind}{{{key},\n{lines}\n}}"
 
 
 def filled(text: str) -> str:

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# The bundle that `_config.yml` names as mathjax_path, its fonts, and what it loads when a page asks for it.
-MATHJAX = ("tex-chtml.js", "output/chtml", "input/tex")
+# The bundle that `_config.yml` names as mathjax_path, and its fonts. No page asks for an extension; one that did would
+# fail the test that opens it.
+MATHJAX = ("tex-chtml.js", "output/chtml")
 # What no browser of today asks for: maps for debugging, fonts in an old format, sources of translations.
 UNREAD = (".map", ".ttf", ".po", ".mo")
+BLANKS = re.compile(r"(<(pre|script|style|textarea)\b.*?</\2>)", re.DOTALL)
 # The colour of code, or of one kind of word in it and nothing but its colour.
 COLOUR = re.compile(r"\.highlight (?:\.(\w+) )?\{ (?:background: [^;]+; )?color: ([^;}]+?) \}")
 # One icon in the script of Font Awesome: its name, size, other names, place in the font, and outline.
@@ -70,6 +72,14 @@ def plain_code(site: Path) -> list[str]:
     return plain
 
 
+def without_blanks(page: str) -> str:
+    """Takes out of a page the blanks at both ends of its lines, and empty lines, but where they are seen."""
+    kept = BLANKS.split(page)
+    # Of each three parts the second is kept as it is, and the third is its name.
+    kept[::3] = [re.sub(r"\s*\n\s*", "\n", part) for part in kept[::3]]
+    return "".join(part for at, part in enumerate(kept) if at % 3 < 2)
+
+
 if __name__ == "__main__":
     site = ROOT / "_build" / "html"
     if not without_outputs(site / "_sources"):
@@ -79,6 +89,8 @@ if __name__ == "__main__":
         sys.exit("error: the script of icons is no longer written as it was; see ICON in book/slim.py")
     if "n" not in plain_code(site):
         sys.exit("error: the colours of code are no longer written as they were; see COLOUR in book/slim.py")
+    for path in site.rglob("*.html"):
+        path.write_text(without_blanks(path.read_text(encoding="utf-8")), encoding="utf-8")
     for path in [path for path in site.rglob("*") if path.suffix in UNREAD]:
         path.unlink()
     size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())

@@ -7,7 +7,6 @@ seen, a link to the function that draws it, and its origin folded into one line.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import html
 import math
@@ -16,8 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import offers
 from docutils import nodes
-from drawing import light
+from drawing import DARK, light
 from myst_nb.ext.glue.crossref import read_glue_cache
 from myst_nb.ext.glue.utils import PendingGlueReference
 from panels import smallest, windows, written
@@ -32,8 +32,6 @@ from companion.figures.shown import Shown, figures_in
 CHAPTERS = "book/"
 WIDTH, VIEW_WIDTH, LEAST_TEXT = 720, 540, 10.0
 """Width of a figure in CSS pixels and in the units of its SVG; the least height of its text on a phone, in pixels."""
-LARGE = 10_000
-"""Characters from which a figure's data stand in a file of their own."""
 # The explorer's page shows a chapter's figure on paper and where no script runs.
 _BORROWERS = ("book/explorer",)
 _VIEW = re.compile(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"')
@@ -97,22 +95,9 @@ class Rewrite(SphinxPostTransform):
             made = text.replace(shown.markup, self._figure(shown, anchor, home), 1)
             raw.replace_self(nodes.raw("", made, format="html", classes=raw["classes"]))
 
-    def _data(self, shown: Shown) -> str:
-        """Gives the link to a figure's data; large ones stand in one file for all pages that show the figure."""
-        if len(shown.link) < LARGE:
-            return shown.link
-        content = gzip.compress(shown.csv.encode(), mtime=0)
-        file = Path("_downloads", "figures", f"{hashlib.sha256(content).hexdigest()[:16]}.csv.gz")
-        (Path(self.app.outdir) / file).parent.mkdir(parents=True, exist_ok=True)
-        (Path(self.app.outdir) / file).write_bytes(content)
-        address = relative_uri(self.app.builder.get_target_uri(self.env.docname), file.as_posix())
-        return f'<a download="{shown.name}.csv.gz" href="{address}">Data (CSV, gzip)</a>'
-
     def _figure(self, shown: Shown, anchor: str, home: str) -> str:
         page, known = self.env.docname, numbers(self.env).get((shown.name, home))
-        to = self.app.builder.get_relative_uri
-        links = [self._data(shown)]
-        label = ""
+        to, links, label = self.app.builder.get_relative_uri, [], ""
         if known:
             where = f"#{anchor}" if page == known.page else f"{to(page, known.page)}#{known.anchor}"
             chapter = "" if page == known.page else f", in {self.env.titles[known.page].astext().split(':')[0]}"
@@ -124,29 +109,47 @@ class Rewrite(SphinxPostTransform):
         if entry := self.env.domains["py"].objects.get(shown.drawn_by):
             short = shown.drawn_by.removeprefix("companion.")
             links.append(f'Drawn by <a href="{to(page, entry.docname)}#{entry.node_id}"><code>{short}</code></a>')
-        drawn = shown.pictures
-        folder = Path(self.app.outdir) / "_images"
-        folder.mkdir(parents=True, exist_ok=True)
-        for kind, content in drawn.values():
-            file = folder / named(kind, content)
-            # A figure of a notebook stands in a chapter as well.
-            file.exists() or file.write_bytes(light(content) if kind == "svg" else content)
+        self._write(shown)
+        drawn, pictures, seen = shown.pictures, files(shown), alternative(shown)
         drawing = drawn["light"][1].decode() if drawn["light"][0] == "svg" else ""
+        cited = (known.page, known.anchor) if known else (page, anchor)
+        number = f"Figure {known.number}" if known else ""
         return from_template(
             "figure.html.jinja",
             anchor=anchor,
             # The least width at which the smallest words are large enough.
             least=math.ceil(WIDTH * LEAST_TEXT / (smallest(drawing) * WIDTH / VIEW_WIDTH)),
             windows=written(windows(drawing), WIDTH / VIEW_WIDTH) if drawing else "",
-            images=[(theme, _shape(content), named(kind, content)) for theme, (kind, content) in drawn.items()],
+            images=[(theme, _shape(content), pictures[theme]) for theme, (_, content) in drawn.items()],
             address=relative_uri(self.app.builder.get_target_uri(page), "_images/"),
-            alternative=alternative(shown),
+            alternative=seen,
             width=WIDTH,
             label=label,
             caption=html.escape(shown.caption),
             links=links,
             origin=html.escape(shown.origin),
+            offers=offers.of_figure(self.app, page, shown, number, *cited, pictures["light"], seen),
         )
+
+    def _write(self, shown: Shown) -> None:
+        """Write the pictures of a figure; one of a notebook stands in a chapter as well."""
+        folder, names = Path(self.app.outdir) / "_images", files(shown)
+        folder.mkdir(parents=True, exist_ok=True)
+        for theme, (kind, content) in shown.pictures.items():
+            if "#" not in names[theme] and not (folder / names[theme]).exists():
+                dark = shown.pictures["dark"][1] if "#" in names.get("dark", "") else b""
+                made = light(content, dark) if kind == "svg" else content
+                (folder / names[theme]).write_bytes(made)
+                if kind == "svg":
+                    (folder / names[theme]).with_suffix(".js").write_text(offers.packed(names[theme], made))
+
+
+def files(shown: Shown) -> dict[str, str]:
+    """Names the file of a figure's picture in each theme; a drawing has one, asked for its colours in the dark."""
+    names = {theme: named(*picture) for theme, picture in shown.pictures.items()}
+    if {kind for kind, _ in shown.pictures.values()} == {"svg"} and "dark" in names:
+        names["dark"] = f"{names['light']}#{DARK}"
+    return names
 
 
 def alternative(shown: Shown) -> str:

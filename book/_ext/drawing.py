@@ -1,8 +1,9 @@
-"""Writes a drawing of matplotlib in half its bytes. It looks the same, also enlarged.
+"""Writes a drawing of matplotlib in half its bytes, both themes in one file. It looks the same, also enlarged.
 
 matplotlib repeats the style of every mark, measures every point from the corner of the picture, and writes four bytes
 for every cell of a map. Here a style has a name, a path goes from point to point in hundredths of a point, a map has a
-palette, and what nobody sees is left out.
+palette, and what nobody sees is left out. A drawing for dark pages differs from the one for light pages in its colours
+alone; they hold where the address of the file ends in `#dark`.
 """
 
 from __future__ import annotations
@@ -18,43 +19,86 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image
 
+DARK = "dark"
+"""The end of an address that asks a drawing for its colours on dark pages."""
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 _GLYPH = "scale(0.015625)"  # outlines come in 6400ths of the height of a letter
 _TARGET = re.compile(r"(?<=#)[\w.-]+")
 _LONG = re.compile(r"-?\b[1-9]\d*\.\d{3,}")  # a number below 1 may be a scale, which needs its digits
-_FINE = re.compile(r"\b0\.\d{4,}")  # of opacity a screen shows 255 steps, of width no thousandth of a point
+_FINE = re.compile(r"\b0\.\d{3,}")  # neither a hundredth of opacity nor one of a point of width is seen
 _MAP = "data:image/png;base64,"
 _MOVED = re.compile(r"translate\((\S+) (\S+)\)")
+_NOT = "display:none"
 _STEP = re.compile(r"([A-Za-z])([^A-Za-z]*)")
 
 
-def light(svg: bytes) -> bytes:
-    """Leaves out of a drawing what nobody sees: names that nothing refers to, empty groups, further digits, blanks."""
-    root = ElementTree.fromstring(svg)
-    every = list(root.iter())
-    used = {name for one in every for value in one.attrib.values() for name in _TARGET.findall(value)}
-    names = {name: _short(number) for number, name in enumerate(sorted({one.get("id") for one in every} & used))}
-    styles: dict[str, str] = {}
-    for one in every:
-        one.attrib = dict(_attributes(one, names, styles))
-        one.text, one.tail = one.text and one.text.strip(), None
+def light(svg: bytes, dark: bytes = b"") -> bytes:
+    """Leaves out of a drawing what nobody sees, and takes in the colours of the same drawing for dark pages."""
+    root, styles = ElementTree.fromstring(svg), {}
+    _rewrite(root, ElementTree.fromstring(dark or svg), styles)
     # From the leaves to the root: a group is seen after what it holds.
-    for one in reversed(every):
-        one[:] = chain.from_iterable(_kept(part, styles.get("fill:none", "")) for part in one)
+    unseen = styles.get(("fill:none", "fill:none"), "")
+    for one in reversed(list(root.iter())):
+        one[:] = chain.from_iterable(_kept(part, unseen) for part in one)
+    changed = {name: _changed(*look) for look, name in styles.items()}
     for sheet in root.iter(f"{_SVG}style"):
-        sheet.text += "".join(f".{name}{{{style}}}" for style, name in styles.items())
+        sheet.text += "".join(f".{name}{{{style}}}" for (style, _), name in styles.items())
+        sheet.text += "".join(f":target .{name}{{{style}}}" for name, style in changed.items() if style)
+    if dark:
+        root.set("id", DARK)
     ElementTree.register_namespace("", _SVG[1:-1])
     return ElementTree.tostring(root).replace(b" />", b"/>")
 
 
-def _attributes(one: ElementTree.Element, names: dict[str, str], styles: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Shorten what an element says; a style becomes the name of a class."""
+def _rewrite(root: ElementTree.Element, other: ElementTree.Element, styles: dict[tuple[str, str], str]) -> None:
+    """Shorten what the elements of a drawing say; a look, in light and in the dark, becomes the name of a class."""
+    every, twins = list(root.iter()), list(other.iter())
+    if [one.tag for one in every] != [twin.tag for twin in twins]:
+        raise ValueError("the drawings for light and for dark pages differ in more than their colours")
+    names, own = _names(every), _names(twins)
+    above = {below: one for one in every for below in one}
+    for one, twin in zip(every, twins, strict=True):
+        said, other_said = dict(_attributes(one, names)), dict(_attributes(twin, own))
+        look = said.pop("style", ""), other_said.pop("style", "")
+        if one in above and above[one].tag == f"{_SVG}defs":
+            # A mark says again where it is used how it looks, and a rule for the dark does not reach into what is used.
+            look = "", ""
+        differ = {name for name in said.keys() | other_said.keys() if said.get(name) != other_said.get(name)}
+        if differ == {"href"} and one.tag == f"{_SVG}image":
+            # A map of other colours: both are there, and one is seen.
+            beside = ElementTree.Element(one.tag, other_said | _class(styles, (f"{_NOT};{look[0]}", look[1])))
+            above[one].insert(list(above[one]).index(one) + 1, beside)
+            look = look[0], f"{_NOT};{look[1]}"
+        elif differ:
+            raise ValueError(f"the drawings for light and for dark pages differ in {sorted(differ)}")
+        one.attrib = said | _class(styles, look)
+        one.text, one.tail = one.text and one.text.strip(), None
+
+
+def _names(every: list[ElementTree.Element]) -> dict[str, str]:
+    """Shorten the names that something refers to, in the order in which they stand."""
+    used = {name for one in every for value in one.attrib.values() for name in _TARGET.findall(value)}
+    return {name: _short(at) for at, name in enumerate(one.get("id") for one in every if one.get("id") in used)}
+
+
+def _class(styles: dict[tuple[str, str], str], look: tuple[str, str]) -> dict[str, str]:
+    """Name a look, in light and in the dark, as a class."""
+    return {"class": styles.setdefault(look, _short(len(styles)))} if any(look) else {}
+
+
+def _changed(light: str, dark: str) -> str:
+    """Write what of a style is another in the dark."""
+    said, other = (dict(part.split(":", 1) for part in style.split(";") if part) for style in (light, dark))
+    return ";".join(f"{name}:{other.get(name, 'unset')}" for name in said | other if said.get(name) != other.get(name))
+
+
+def _attributes(one: ElementTree.Element, names: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Shorten what an element says."""
     glyph = one.get("transform") == _GLYPH
     for key, value in one.attrib.items():
         moved = _MOVED.fullmatch(value) if one.tag == f"{_SVG}use" else None
         if key == "style":
-            value = _FINE.sub(lambda fine: _number(float(fine[0]), 3), re.sub(r"(?<=[:;,]) ", "", value))
-            yield "class", styles.setdefault(value, _short(len(styles)))
+            yield key, _FINE.sub(lambda fine: _number(float(fine[0])), re.sub(r"(?<=[:;,]) ", "", value))
         elif key == "d":
             yield "d", path(value, 1 / 64, 1) if glyph else path(value)
         elif moved:  # the next letter of a word, in hundredths of its height
@@ -98,10 +142,18 @@ def path(steps: str, scale: float = 1.0, digits: int = 2) -> str:
     for letter, text in _STEP.findall(steps):
         ends = [round(scale * float(number), digits) for number in text.split()]
         far = ends if letter == "M" else [number - at[axis % 2] for axis, number in enumerate(ends)]
-        said += [letter if letter == "M" else letter.lower(), *(_number(number, digits) for number in far)]
+        letter, far = _level(letter, [_number(number, digits) for number in far])
+        said += [letter, *far]
         start = ends if letter == "M" else start
         at = ends[-2:] or start
     return re.sub(r" (?=[a-zA-Z-])|(?<=[a-zA-Z]) |(?<![\d.])0(?=\.)", "", " ".join(said))
+
+
+def _level(letter: str, far: list[str]) -> tuple[str, list[str]]:
+    """Write a level or upright line as such."""
+    if letter == "L" and (far[0] == "0") != (far[1] == "0"):
+        return ("v", far[1:]) if far[0] == "0" else ("h", far[:1])
+    return letter if letter == "M" else letter.lower(), far
 
 
 def _number(value: float, digits: int = 2) -> str:

@@ -57,7 +57,7 @@ def of_figures(env: Any, address: Callable[[str], str]) -> dict[str, dict[str, s
 def _shown(markup: str) -> tuple[str, dict[str, str]]:
     """Give the caption of a figure and the files of its pictures, once for all pages."""
     shown = next(figures_in(markup))
-    return shown.caption, {theme: book_figures.named(*picture) for theme, picture in shown.pictures.items()}
+    return shown.caption, book_figures.files(shown)
 
 
 def _mark_page(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:

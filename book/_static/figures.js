@@ -112,7 +112,8 @@
       const view = figure.querySelector(".tbc-view");
       view.addEventListener("click", () => enlarge(figure));
       const more = button("Enlarge", () => enlarge(figure), "Enlarge " + nameOf(figure));
-      figure.querySelector(".tbc-links").prepend(element("span", {}, more));
+      // The front page takes the links of one along to the figure that moves in its place.
+      figure.querySelector(".tbc-links")?.prepend(element("span", {}, more));
       stack(figure);
     });
     phone.addEventListener("change", () => document.querySelectorAll("figure.tbc-figure[id]").forEach(stack));

@@ -61,7 +61,8 @@
   figure.prepend(controls, said);
   const caption = document.createElement("figcaption");
   caption.textContent = `Each dot is one of ${loss[0].length} small models that were trained alike but for size and settings, at the same step. Better models stand higher. The line is the best straight fit; pale dots are the other steps. `;
-  for (const link of still.querySelectorAll("figcaption a, figcaption details")) caption.append(link, " ");
+  caption.prepend(still.querySelector(".tbc-number") ?? "", " ");
+  caption.append(still.querySelector(".tbc-links"));
   figure.append(caption);
 
   let shown = null, frame = 0;

@@ -114,8 +114,9 @@ def test_search_finds_a_word_of_the_book(tab):
 @pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m"])
 def test_the_data_of_a_figure_downloads_as_csv(tab, model, tmp_path):
     show(tab, HTML / "results" / model / "depth.html")
+    tab.locator("figure.tbc-figure .tbc-offers summary").first.click()
     with tab.expect_download() as waiting:
-        tab.locator("figure.tbc-figure a[download]").first.click()
+        tab.locator("figure.tbc-figure a[download*='.csv']").first.click()
     saved = tmp_path / waiting.value.suggested_filename
     waiting.value.save_as(saved)
     assert saved.suffix == ".csv"

@@ -7,10 +7,12 @@ import re
 
 import claims
 import named_numbers
+import pdf
 import pytest
 import scipy.stats
 import scorecard
 import verdicts
+from browser import HTML
 from executed import executed
 
 from coupling_lib import paths
@@ -212,3 +214,17 @@ def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
         kept = named_numbers.remembered(paths.ROOT / "notebooks" / f"{notebook}.ipynb")
         missing = {n for n in names if n.startswith(f"{notebook}-")} - set(kept)
         assert not missing
+
+
+@pytest.mark.browser
+def test_the_claims_print_in_at_most_eight_sheets_with_all_their_numbers(chromium, tmp_path):
+    page = chromium.new_page(viewport={"width": 1000, "height": 1400})
+    address = (HTML / "book" / "claims.html").as_uri()
+    kept = pdf.printed(page, address, tmp_path / "book.pdf")
+    page.goto(address)
+    page.pdf(path=tmp_path / "own.pdf", format="A4")
+    for printed in (kept, pdf.PdfReader(tmp_path / "own.pdf")):
+        text = " ".join(" ".join(sheet.extract_text() for sheet in printed.pages).split())
+        assert len(printed.pages) <= 8 and text.count("What is asked:") == len(CLAIMS)
+        assert "that matter" in text and "Benjamini and Hochberg" in text
+    page.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Iterator
 from itertools import pairwise
@@ -236,14 +237,47 @@ def test_a_drawing_loses_nothing_that_is_seen():
     assert drawing.light(DRAWING).decode() == (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"><defs><style type="text/css">'
         "*{stroke-linejoin: round}.a{fill:none}.b{fill:#222222}.c{fill:none;stroke:red;"
-        "stroke-opacity:0.087;stroke-width:0.5}</style></defs>"
-        '<g class="b" transform="translate(1.23 2) scale(0.08 -0.08)"><defs>'
+        "stroke-opacity:0.09;stroke-width:0.5}</style></defs>"
+        '<g transform="translate(1.23 2) scale(0.08 -0.08)" class="b"><defs>'
         '<path id="a" d="M10 1l-10 1q0-2 1-3z"/></defs><use href="#a"/><use href="#a" x="61.3"/></g>'
         '<path d="M3.14 .5l.5-.25c.36 .75 1.36 1.75 2.36 2.75l0 0" clip-path="url(#b)" class="c"/>'
         f'<image href="data:image/png;base64,{DOT}" transform="matrix(1.921282 0 0 1.921282 7 8)" class="c"/>'
         '<defs><clipPath id="b"><rect x="35.22" y="16.6" width="9" height="0.123456"/></clipPath></defs></svg>'
     )
     assert [drawing._short(number) for number in (0, 51, 52, 2755, 2756)] == ["a", "Z", "aa", "ZZ", "aaa"]
+
+
+def other_dot() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("L", (1, 1), 255).save(buffer, format="png")
+    return base64.b64encode(buffer.getvalue())
+
+
+def test_one_file_holds_a_drawing_in_the_colours_of_light_and_of_dark_pages():
+    mark = (
+        b'<defs><path id="m" d="M 0 0 L 9 9" style="stroke: #111"/></defs><use xlink:href="#m" style="stroke: #111"/>'
+    )
+    light = DRAWING.replace(b"<defs><clipPath", mark + b"<defs><clipPath")
+    # In the dark marks have names of their own, a line has no opacity, and a map other pixels.
+    dark = light.replace(b"#222222", b"#eeeeee").replace(b"#111", b"#fff").replace(b'"m"', b'"n"').replace(b"#m", b"#n")
+    dark = dark.replace(b"stroke-opacity: 0.087047; ", b"").replace(DOT.encode(), other_dot())
+    both = drawing.light(light, dark).decode()
+    assert both.startswith('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10" id="dark">')
+    sheet = both.partition("</style>")[0]
+    assert ".b{fill:#222222}" in sheet and ":target .b{fill:#eeeeee}" in sheet and ":target .a{" not in sheet
+    assert "stroke-opacity:0.09;" in sheet and ":target .c{stroke-opacity:unset}" in sheet
+    # Of two maps one is seen; a mark has the look of its use.
+    shown, hidden = (name for name in "de" if f'class="{name}"/>' in both and f".{name}{{" in sheet)
+    assert {shown, hidden} == {"d", "e"} and sheet.count("display:none") == 2 and both.count("<image ") == 2
+    assert (
+        '<path id="b" d="M0 0l9 9"/>' in both
+        and '<use href="#b" class="f"/>' in both
+        and ".f{stroke:#111}:target" in sheet
+    )
+    with pytest.raises(ValueError, match="differ in .'d'."):
+        drawing.light(light, light.replace(b"M 0 0 L 9 9", b"M 0 0 L 9 8"))
+    with pytest.raises(ValueError, match="more than their colours"):
+        drawing.light(light, DRAWING)
 
 
 @pytest.mark.parametrize(("colours", "most"), [(2, 0.5), (256, 0.5), (257, 1.0)])

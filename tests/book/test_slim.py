@@ -21,15 +21,15 @@ def test_notebooks_to_download_keep_their_cells_and_lose_their_outputs(tmp_path)
     assert left == {"cells": cells, "metadata": {"k": 1}, "nbformat": 4, "nbformat_minor": 5}
 
 
-def test_one_bundle_of_mathjax_stays_with_what_it_loads(tmp_path):
+def test_one_bundle_of_mathjax_stays_with_its_fonts(tmp_path):
     names = "tex-chtml.js tex-svg.js output/chtml/fonts/a.woff output/svg/b.js input/tex/e/c.js sre/d.js"
     for name in names.split():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     slim.one_bundle(tmp_path)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert left == ["input/tex/e/c.js", "output/chtml/fonts/a.woff", "tex-chtml.js"]
-    assert not (tmp_path / "sre").exists() and not (tmp_path / "output" / "svg").exists()
+    assert left == ["output/chtml/fonts/a.woff", "tex-chtml.js"]
+    assert not (tmp_path / "input").exists() and not (tmp_path / "output" / "svg").exists()
 
 
 def test_the_bundle_that_stays_is_the_one_that_pages_load():
@@ -57,3 +57,9 @@ def test_code_loses_the_marks_that_change_no_colour(tmp_path):
     (tmp_path / "a.html").write_text(code.format('<span class="n">x</span> '))
     assert slim.plain_code(tmp_path) == ["n"]
     assert (tmp_path / "a.html").read_text() == code.format("x ")
+
+
+def test_blanks_that_nobody_sees_are_taken_out_and_those_of_code_stay():
+    code = "<pre>a\n\n   b</pre>"
+    page = f"<p>\n\n  A <em>b</em> \n\tc</p>  \n{code}\n  <script>\n  x</script>\n"
+    assert slim.without_blanks(page) == f"<p>\nA <em>b</em>\nc</p>\n{code}\n<script>\n  x</script>\n"

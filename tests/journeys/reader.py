@@ -14,7 +14,7 @@ from coupling_lib.paths import ROOT
 
 
 class Reader:
-    """One who starts on the front page; `clicks` is how often a link or a button was pressed."""
+    """One who starts on the front page; `clicks` is how often a link or a button was pressed but that of the menu."""
 
     def __init__(self, tab: Page, size: dict[str, int] = DESKTOP) -> None:
         self.tab, self.clicks = tab, 0
@@ -29,6 +29,8 @@ class Reader:
     def follow(self, page: str, saying: str) -> None:
         """Follow the first visible link to a page whose text has a word that the reader looks for."""
         link = self.tab.locator(f"a[href*='{page}']:visible").filter(has_text=re.compile(saying, re.IGNORECASE))
+        if not link.count():  # on a phone the menu is folded
+            self.tab.locator("button.primary-toggle:visible").first.click()
         self.press(link.first)
         self.arrived(page)
 
@@ -46,6 +48,10 @@ class Reader:
         self.tab.locator(".search-summary").filter(has_text="Search finished").wait_for()
         links = self.tab.locator("#search-results li > a")
         return links.evaluate_all("found => found.map(a => [a.textContent, a.getAttribute('href')])")
+
+    def within(self, clicks: int, what: Locator, screens: float = 1) -> None:
+        """Assert that something was reached by so many clicks and is seen so many screens down."""
+        assert what.first.is_visible() and self.screens(what) < screens and self.clicks <= clicks
 
     def block(self, saying: str) -> str:
         """Give the code block of this page that has some text."""

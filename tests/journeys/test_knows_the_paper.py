@@ -75,9 +75,10 @@ def test_5_the_null_is_a_chapter_with_its_closed_form(tab):
 
 def test_6_the_numbers_of_a_figure_are_two_clicks_away(tab, tmp_path):
     reader = Reader(tab)
-    reader.follow("depth.html", saying="depth")
+    figure = tab.locator("figure.tbc-figure:has(.tbc-offers):visible").first
+    reader.press(figure.locator(".tbc-offers summary"))
     with tab.expect_download() as waiting:
-        reader.press(tab.locator("figure.tbc-figure a[download]").first)
+        reader.press(figure.locator("a[download*='.csv']"))
     waiting.value.save_as(tmp_path / "a")
     found = (tmp_path / "a").read_bytes()  # a large table is packed, as its name says
     packed = waiting.value.suggested_filename.endswith(".csv.gz")

@@ -46,7 +46,7 @@ def faults(tab: Page, page: Path, scheme: str) -> dict[str, str]:
         if not drawn or (len(drawn) > 1 and not cut):
             found[anchor] = f"{len(drawn)} pictures are shown"
         for source, width in drawn:
-            file = (page.parent / source).resolve()
+            file = (page.parent / source.partition("#")[0]).resolve()
             points = panels.smallest(file.read_text(encoding="utf-8")) if file.suffix == ".svg" else 8.0
             if (size := points * 4 / 3 * width / 720) < 9.95:
                 found[anchor] = f"words of {size:.2f} pixels"

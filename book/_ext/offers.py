@@ -1,0 +1,148 @@
+"""What figures and tables offer to whoever wants to use them: files, an entry to cite, a snippet to embed.
+
+All of it stands in the page, as links and text. A script (offers.js) adds what only a script can do: a picture of
+pixels, buttons that copy, and the address at which the book is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import gzip
+import hashlib
+import html
+import io
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import cited
+import yaml
+from sphinx.util.osutil import relative_uri
+from template import from_template
+
+from companion.figures.shown import Shown
+
+LARGE = 10_000
+"""Characters from which data stand in a file of their own, once for all pages that show them."""
+_PARTS = re.compile(
+    r'<section[^>]* id="(?P<id>[^"]+)">\s*(?:<span[^>]*></span>\s*)*'
+    r'<h\d>(?P<heading>.*?)(?:<a class="headerlink|</h\d>)'
+    r'|(?P<box><div class="pst-scrollable-table-container">)?<table(?= [^>]*class="[^"]*\b(?:table|dataframe)\b)'
+    r"(?P<table>[^>]*>(?:(?!</table>).)*<thead(?:(?!</table>).)*</table>)(?(box)\s*</div>)",
+    re.DOTALL,
+)
+_ROW, _CELL = re.compile(r"<tr.*?</tr>", re.DOTALL), re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)
+
+
+def link(app: Any, page: str, name: str, data: str, says: str = "CSV") -> str:
+    """Links data as CSV: inside the page, or where they are long in a packed file."""
+    address = "data:text/csv;charset=utf-8," + quote(data, safe=",:/-+@*()=")
+    if len(address) < LARGE:
+        return f'<a download="{name}.csv" href="{address}">{says}</a>'
+    content = gzip.compress(data.encode(), mtime=0)
+    file = Path("_downloads", "figures", f"{hashlib.sha256(content).hexdigest()[:16]}.csv.gz")
+    (Path(app.outdir) / file).parent.mkdir(parents=True, exist_ok=True)
+    (Path(app.outdir) / file).write_bytes(content)
+    address = relative_uri(app.builder.get_target_uri(page), file.as_posix())
+    return f'<a download="{name}.csv.gz" href="{address}">{says} (gzip)</a>'
+
+
+def reference(app: Any, page: str, anchor: str, title: str, data: str) -> str:
+    """Writes the BibTeX entry of a part of a page, with a digest of its data, as HTML."""
+    place, name = Path(page), anchor.removeprefix("fig-")
+    key = "-".join(["coupling", *place.parts[1:-1], name])
+    digest = hashlib.sha256(data.encode()).hexdigest()[:16]
+    tex = re.sub(r"([&%$#_{}])", r"\\\1", title)
+    url = f"ROOT{app.builder.get_target_uri(page)}#{anchor}"
+    given, commit = _software()
+    note = f"commit {commit}; data sha256 {digest}" if commit else f"data sha256 {digest}"
+    entry = cited.companion(given, commit, key, title=f"{{{tex}}}", url=url, note=note)
+    return rooted(app, html.escape(entry))
+
+
+@cache
+def _software() -> tuple[dict[str, Any], str | None]:
+    """Read what an entry says of this software, once for all figures."""
+    return yaml.safe_load((cited.ROOT / "CITATION.cff").read_text(encoding="utf-8")), cited.commit()
+
+
+def rooted(app: Any, text: str) -> str:
+    """Puts the book's address where ROOT stands; while it has none, a script puts the one at which it is read."""
+    return text.replace("ROOT", app.config.html_baseurl or '<span class="tbc-root"></span>')
+
+
+def of_figure(app: Any, page: str, shown: Shown, number: str, home: str, anchor: str, picture: str, seen: str) -> str:
+    """Writes what a figure offers on a page, by its number where it has one and the place where it is at home."""
+    to, kind = app.builder.get_target_uri, picture.rpartition(".")[2]
+    address = relative_uri(to(page), f"_images/{picture}")
+    saved = [f'<a download="{shown.name}.{kind}" href="{address}">{kind.upper()}</a>']
+    saved += [link(app, page, shown.name, shown.csv)] if shown.csv else []
+    first = re.split(r"(?<=[.?!])\s", shown.caption)[0].rstrip(".")
+    label, caption = f"{number}. " * bool(number), html.escape(shown.caption)
+    place = f"{to(home)}#{anchor}"
+    told = {"picture": picture, "seen": seen, "caption": label + caption, "place": place}
+    snippet = from_template("embed.html.jinja", **told, book=_software()[0]["title"])
+    cite = reference(app, home, anchor, f"{number}: {first}" if number else first, shown.csv)
+    texts = [("BibTeX", cite), ("HTML", rooted(app, html.escape(snippet)))]
+    return _offers(app, "Save, cite, embed", number or shown.name, saved, texts)
+
+
+def packed(name: str, drawing: bytes) -> str:
+    """Writes a drawing as a script: a page on a disk may read nothing else, and saves pictures of pixels from it."""
+    content = base64.b64encode(gzip.compress(drawing, mtime=0)).decode()
+    return f'tbcPicture("{name.partition(".")[0]}", "{content}");\n'
+
+
+def _offers(app: Any, says: str, name: str, links: list[str], texts: list[tuple[str, str]]) -> str:
+    return from_template(
+        "offers.html.jinja", says=says, of=name, links=links, texts=texts, placed=app.config.html_baseurl
+    )
+
+
+def with_tables(app: Any, page: str, title: str, body: str) -> str:
+    """Puts its data and an entry to cite under each table of a page that has a head, and an anchor on it."""
+    section, heading, counted = "", title, {}
+
+    def offered(part: re.Match[str]) -> str:
+        nonlocal section, heading
+        if part["id"]:
+            section, heading = part["id"], _text(part["heading"])
+            return part[0]
+        counted[section] = counted.get(section, 0) + 1
+        anchor = f"table-{section}" + (f"-{counted[section]}" if counted[section] > 1 else "")
+        data = as_csv(part["table"])
+        cite = reference(app, page, anchor, f"Table of “{heading}”, {title}", data)
+        offers = _offers(app, "Cite this table", heading, [], [("BibTeX", cite)])
+        saved = f"<span>{link(app, page, anchor, data, 'Table as CSV')}</span>"
+        beside = f'<div class="tbc-links tbc-of-table">{saved}{offers}</div>\n'
+        given = re.sub(r' id="[^"]*"', "", part["table"].partition(">")[0])
+        table = f'{part["box"] or ""}<table id="{anchor}"{given}>{part["table"].partition(">")[2]}'
+        return table + ("</div>" if part["box"] else "") + beside
+
+    return _PARTS.sub(offered, body)
+
+
+def as_csv(table: str) -> str:
+    """Writes a table of a page as CSV: what its cells say, formulas in TeX."""
+    written = io.StringIO()
+    rows = ([_text(cell) for cell in _CELL.findall(row)] for row in _ROW.findall(table))
+    csv.writer(written, lineterminator="\n").writerows(rows)
+    return written.getvalue()
+
+
+def _text(markup: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", markup)).split())
+
+
+def _offer_tables(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    if document is not None and "<thead" in context.get("body", ""):
+        context["body"] = with_tables(app, page, _text(context["title"]), context["body"])
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connects the tables; figures are written by `book_figures`."""
+    app.connect("html-page-context", _offer_tables)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,143 @@
+"""What figures and tables offer: their data, an entry to cite and a snippet, and the same in a browser."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import html
+import io
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import unquote
+
+import axe
+import offers
+import pytest
+from browser import HTML, PHONE, book_pages, show
+from PIL import Image
+
+from companion.figures.shown import Shown
+
+CSV = "# figure demo\nblock,coupling\n1,0.25\n"
+
+
+def book(folder: Path, address: str = "") -> SimpleNamespace:
+    builder = SimpleNamespace(get_target_uri=lambda page: f"{page}.html")
+    return SimpleNamespace(outdir=folder, builder=builder, config=SimpleNamespace(html_baseurl=address))
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_short_data_stand_in_the_page_and_long_ones_in_one_packed_file(tmp_path):
+    short = offers.link(book(tmp_path), "book/depth", "demo", CSV)
+    assert short.startswith('<a download="demo.csv" href="data:text/csv;charset=utf-8,') and short.endswith(">CSV</a>")
+    assert unquote(re.search(r'href="[^,]*,([^"]*)"', short)[1]) == CSV and not list(tmp_path.iterdir())
+    long = CSV * 400
+    links = {offers.link(book(tmp_path), page, "demo", long) for page in ("book/depth", "book/nulls")}
+    (file,) = (tmp_path / "_downloads" / "figures").iterdir()
+    assert links == {f'<a download="demo.csv.gz" href="../_downloads/figures/{file.name}">CSV (gzip)</a>'}
+    assert gzip.decompress(file.read_bytes()).decode() == long
+
+
+def shown(**changed: str) -> Shown:
+    given = {"markup": "", "name": "demo", "caption": "A & 5% of B_1. And more.", "origin": "", "drawn_by": ""}
+    return Shown(**{**given, "link": "", "csv": CSV, "images": "", **changed})
+
+
+def test_a_figure_is_cited_by_number_place_version_and_digest_of_its_data(tmp_path):
+    place = ("book/depth", shown(), "Figure 3", "book/depth", "fig-demo", "abc.svg", "Coupling from 0.")
+    made = offers.of_figure(book(tmp_path, "https://example.org/"), *place)
+    assert '<summary aria-label="Save, cite, embed: Figure 3">Save, cite, embed</summary>' in made
+    assert '<li><a download="demo.svg" href="../_images/abc.svg">SVG</a></li><li><a download="demo.csv"' in made
+    bibtex, snippet = (html.unescape(text) for text in re.findall(r"<pre>(.*?)</pre>", made, re.DOTALL))
+    assert bibtex.startswith("@misc{coupling-demo,\n") and r"{Figure 3: A \& 5\% of B\_1}" in bibtex
+    assert "= {https://example.org/book/depth.html#fig-demo}" in bibtex and f"data sha256 {digest(CSV)}" in bibtex
+    assert re.search(r"version +\= \{\d+\.\d+\.\d+\}", bibtex)
+    assert '<img src="https://example.org/_images/abc.svg" alt="Coupling from 0.">' in snippet
+    assert "<figcaption>Figure 3. A &amp; 5% of B_1. And more. <a href=" in snippet and "no public address" not in made
+    # Of a notebook's own figure the model is part of the key; without an address a script puts it.
+    made = offers.of_figure(book(tmp_path), "results/m/depth", shown(), "", "results/m/depth", "fig-demo", "a.png", "")
+    assert "@misc{coupling-m-demo," in made and '<span class="tbc-root"></span>results/m/depth.html#fig-demo' in made
+    assert '<a download="demo.png"' in made and made.count("tbc-root") == 3 and "no public address" in made
+
+
+TABLE = """<section class="tex2jax_ignore" id="sizes">
+<h2>Sizes &amp; more<a class="headerlink" href="#sizes">#</a></h2>
+<div class="pst-scrollable-table-container"><table class="table" id="id1">
+<thead><tr><th class="head"><p>model</p></th><th class="head"><p>blocks, <em>all</em></p></th></tr></thead>
+<tbody><tr><td><p><code>nano</code></p></td><td><p>12</p></td></tr></tbody></table>
+</div>
+<table class="dataframe" border="1"><thead><tr><th></th><th>n</th></tr></thead><tr><th>0</th><td>7</td></tr></table>
+<table class="table"><tbody><tr><td>no head</td></tr></tbody></table></section>"""
+
+
+def test_each_table_with_a_head_gets_an_anchor_its_data_and_an_entry(tmp_path):
+    made = offers.with_tables(book(tmp_path), "book/models", "Models", TABLE)
+    assert '<table id="table-sizes" class="table">' in made and '<table id="table-sizes-2" class="dataframe"' in made
+    assert made.count("Table as CSV</a>") == made.count("<details") == 2 and 'id="id1"' not in made
+    first, second = (unquote(found) for found in re.findall(r'href="data:[^,]*,([^"]*)"', made))
+    assert list(csv.reader(io.StringIO(first))) == [["model", "blocks, all"], ["nano", "12"]]
+    assert second == ",n\n0,7\n" and "</div><div" in made.replace("\n", "")
+    assert f"data sha256 {digest(first)}" in made and "{Table of “Sizes &amp;amp; more”, Models}" not in made
+    assert r"{Table of “Sizes \&amp; more”, Models}" in made and "models.html#table-sizes-2}" in made
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_by_keys_a_figure_is_saved_as_drawing_and_as_pixels_in_the_colours_of_the_page(tab, scheme, tmp_path):
+    tab.emulate_media(color_scheme=scheme)
+    show(tab, HTML / "book" / "depth.html")
+    menu = tab.locator("#fig-depth-mismatch .tbc-offers")
+    menu.locator("summary").focus()
+    tab.keyboard.press("Enter")
+    kinds = menu.locator("li").all_text_contents()
+    assert [kind.partition(" ")[0] for kind in kinds] == ["SVG", "PNG", "CSV"]
+    saved = {}
+    for kind in kinds:
+        tab.keyboard.press("Tab")
+        with tab.expect_download() as waiting:
+            tab.keyboard.press("Enter")
+        saved[kind[:3]] = tmp_path / waiting.value.suggested_filename
+        waiting.value.save_as(saved[kind[:3]])
+    assert saved["SVG"].name == "depth-mismatch.svg" and ":target" in saved["SVG"].read_text(encoding="utf-8")
+    picture = Image.open(saved["PNG"]).convert("RGB")
+    assert saved["PNG"].name == "depth-mismatch.png" and picture.width == 2160
+    assert (sum(picture.getpixel((2, 2))) > 600) == (scheme == "light")
+    data = saved["CSV"].read_bytes()
+    text = (gzip.decompress(data) if saved["CSV"].suffix == ".gz" else data).decode()
+    assert f"data sha256 {digest(text)}" in menu.locator("pre").first.inner_text()
+    tab.keyboard.press("Escape")
+    assert not menu.evaluate("menu => menu.open")
+    assert menu.locator("summary").evaluate("summary => summary === document.activeElement") and tab.wrong == []
+
+
+@pytest.mark.browser
+def test_every_figure_and_table_of_the_book_offers_its_data_and_an_entry():
+    lacking = {}
+    for page in book_pages():
+        text = page.read_text(encoding="utf-8")
+        figures = re.findall(r'<figure class="tbc-figure" id=.*?</figure>', text, re.DOTALL)
+        given = ("@misc{coupling-", "&lt;figcaption&gt;", "data sha256 ", ".csv")
+        bare = [figure[:80] for figure in figures if not all(part in figure for part in given)]
+        tables = re.findall(r'<table[^>]*class="[^"]*\b(?:table|dataframe)\b[^>]*>\s*<thead', text)
+        anchors = re.findall(r'<table id="(table-[^"]+)"', text)
+        found = [len(tables), len(anchors), len({*anchors}), text.count("Cite this table</summary>")]
+        if bare or len({*found}) > 1:
+            lacking[page.relative_to(HTML).as_posix()] = (bare, found)
+    assert lacking == {}
+
+
+@pytest.mark.browser
+def test_an_open_menu_is_for_everyone_and_paper_shows_none(tab):
+    tab.set_viewport_size(PHONE)
+    show(tab, HTML / "book" / "variants.html")
+    tab.evaluate("document.querySelectorAll('.tbc-offers').forEach(menu => { menu.open = true })")
+    assert tab.locator(".tbc-offers pre:visible").count() >= 2
+    assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert axe.findings(tab) + axe.findings(tab, "dark", colours_alone=True) + axe.unseen(tab) == []
+    tab.emulate_media(media="print")
+    assert tab.locator(".tbc-links:visible, .tbc-offers:visible").count() == 0

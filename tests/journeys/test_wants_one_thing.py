@@ -1,0 +1,115 @@
+"""Eight readers who each want one thing: how many clicks and screens away it is, in light, dark and on a phone."""
+
+from __future__ import annotations
+
+import csv
+import re
+
+import pytest
+from browser import DESKTOP, HTML, PHONE
+from reader import Reader
+
+pytestmark = pytest.mark.browser
+
+KINDS = {"light": ("light", DESKTOP), "dark": ("dark", DESKTOP), "phone": ("light", PHONE)}
+
+
+@pytest.fixture(params=KINDS)
+def reader(request, tab) -> Reader:
+    """One on the front page; on a phone one more click may be needed, which opens the menu."""
+    scheme, size = KINDS[request.param]
+    tab.emulate_media(color_scheme=scheme)
+    reader = Reader(tab, size)
+    assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+    return reader
+
+
+def test_a_the_verdict_on_the_headline_question_stands_in_the_first_screen(reader):
+    reader.within(0, reader.tab.locator("article p:has(strong)").filter(has_text="It depends on when training stops"))
+    assert reader.tab.locator("article h1").inner_text().startswith("Does coupling predict quality?")
+
+
+def test_b_from_a_figure_to_the_code_that_draws_it(reader):
+    figure = reader.tab.locator("#fig-generalization-paper")
+    reader.press(figure.get_by_role("link", name="figures.generalization."))
+    reader.arrived("api/figures.html#companion.figures.generalization.")
+    name = reader.tab.url.partition("#")[2]
+    reader.press(reader.tab.locator(f"[id='{name}'] a[href*='_modules/']"))
+    reader.arrived("_modules/companion/figures/generalization.html")
+    code = reader.tab.locator(f"[id='{name.rpartition('.')[2]}']")
+    assert f"def {name.rpartition('.')[2]}(" in code.inner_text()
+    assert code.evaluate("e => e.getBoundingClientRect().top < innerHeight") and reader.clicks <= 2
+
+
+def test_c_the_command_for_a_model_of_one_s_own(reader):
+    reader.follow("own-model.html", saying="own model|your model")
+    reader.within(1, reader.tab.locator("article pre").filter(has_text="papermill notebooks/depth.ipynb"))
+
+
+def test_d_a_figure_as_svg(reader, tmp_path):
+    offers = reader.tab.locator("#fig-generalization-paper .tbc-offers")
+    reader.press(offers.locator("summary"))
+    with reader.tab.expect_download() as waiting:
+        reader.press(offers.get_by_role("link", name="SVG"))
+    waiting.value.save_as(tmp_path / "a.svg")
+    assert waiting.value.suggested_filename == "generalization-paper.svg" and reader.clicks <= 2
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<svg ")
+
+
+def test_g_what_a_word_means(reader):
+    reader.press(reader.tab.locator("article a[href*='#term-coupling']:visible").first)
+    reader.arrived("glossary.html#term-coupling")
+    term = reader.tab.locator("#term-coupling")
+    meaning = term.locator("xpath=following-sibling::dd[1]").inner_text()
+    assert len(meaning.split()) >= 8 and reader.clicks <= 1
+    assert 0 <= term.evaluate("e => e.getBoundingClientRect().top") < reader.tab.viewport_size["height"]
+
+
+def test_h_the_data_of_a_table_as_csv(reader, tmp_path):
+    reader.follow("scale.html", saying="scale|takes|memory")
+    with reader.tab.expect_download() as waiting:
+        reader.press(reader.tab.locator("article a[download$='.csv']", has_text="Table as CSV").first)
+    waiting.value.save_as(tmp_path / "a.csv")
+    head, *rows = csv.reader((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines())
+    shown = reader.tab.locator("article table:has(thead)").first
+    assert [text.strip() for text in shown.locator("th").all_text_contents()] == head
+    assert len(rows) == shown.locator("tbody tr").count() > 3
+    reader.within(2, shown, screens=4)
+
+
+def test_i_cite_the_book(reader):
+    reader.follow("cite.html", saying="cite")
+    reader.within(1, reader.tab.locator("article pre").filter(has_text="@inproceedings"))
+    assert "@software{" in reader.block("@software")
+
+
+def test_j_what_is_not_measured_here_and_the_command_for_it(reader):
+    said = reader.tab.locator("article p").filter(has_text="own models are not measured here")
+    assert said.count() == 1
+    reader.follow("paper-figures.html", saying="figures|not measured")
+    command = reader.tab.locator("article pre").filter(has_text="-p model llama3-8b")
+    assert command.first.is_visible() and reader.clicks <= 2
+
+
+def test_without_a_script_the_verdict_the_command_and_the_entry_to_cite_are_as_near(plain_tab):
+    plain_tab.goto((HTML / "book" / "index.html").as_uri())
+    verdict = plain_tab.locator("article p").filter(has_text="It depends on when training stops")
+    assert verdict.bounding_box()["y"] < plain_tab.viewport_size["height"]
+    for page, holds in (("own-model.html", "papermill notebooks/depth.ipynb"), ("cite.html", "@software{")):
+        plain_tab.goto((HTML / "book" / "index.html").as_uri())
+        plain_tab.locator(f"article a[href$='{page}']:visible").first.click()
+        plain_tab.wait_for_url(f"**/{page}")
+        assert plain_tab.locator("article pre").filter(has_text=holds).first.is_visible()
+
+
+def test_without_a_script_a_figure_offers_its_drawing_its_data_and_how_to_cite_it(plain_tab):
+    plain_tab.goto((HTML / "book" / "depth.html").as_uri())
+    offers = plain_tab.locator("#fig-depth-mismatch .tbc-offers")
+    offers.locator("summary").click()
+    links = offers.locator("a[download]")
+    assert [text.partition(" ")[0] for text in links.all_text_contents()] == ["SVG", "CSV"]
+    drawing = links.first.get_attribute("href")
+    assert (HTML / "book" / drawing).resolve().read_text(encoding="utf-8").startswith("<svg ")
+    assert re.search(
+        r"@misc\{coupling-depth-mismatch,.*sha256 [0-9a-f]{16}", offers.locator("pre").first.inner_text(), re.S
+    )
