@@ -29,17 +29,18 @@ from companion.tables.files import write_table
 from companion.training.quality import predictions_sha256
 from coupling_lib import provenance
 from coupling_lib.blocks.call import BlockCall
+from coupling_lib.blocks.precision import PRECISIONS
 from coupling_lib.blocks.record import passed
 from coupling_lib.errors import ParameterError, in_one_line
 from coupling_lib.metrics.inference import effect_of
 
-MOST_REMOVED, CHOICES = 10, 200
-"""How many blocks are removed one after the other, and how many random orders they are drawn in."""
+MOST_REMOVED = 10
+"""How many blocks are removed one after the other."""
 _AT_ONCE, _CANDIDATES, _CALIBRATION = 10, 12, 12
 _FEWEST = 20  # values above the threshold that a power law is fitted to
 
 HEADER = f"""\
-What edits of trained networks cost (python -m companion.training.edits), one row per model and edit, in float32.
+What edits of trained networks cost (python -m companion.training.edits), one row per model and edit.
 edit: {SKIP}: one block is left out; swap: two blocks change places; replace: the later one runs with the weights of the
 earlier; merge: both run with the mean of their weights; parallel: both read what the earlier one reads, and both
 outputs are added there; {REMOVE}: several blocks are left out, chosen by what `by` says. blocks: which, counted from 1.
@@ -51,6 +52,7 @@ it is coupling), at the last token. influence: 1 minus the mean cosine of what a
 state_cosine: mean cosine of what two blocks read. log_singular: mean logarithm of the {K} largest singular values of
 the Jacobian. alpha: exponent of the power law of the eigenvalues of W^T W, mean over a block's matrices. distance: by
 how many places the later one of a pair comes after the earlier.
+precision: of the weights and states of the network that is edited; predictors are measured in float32.
 predictions_sha256: of data/predictions.toml as it was when the row was measured."""
 
 Stage = tuple[tuple[BlockCall, nn.Module], ...]
@@ -81,7 +83,7 @@ def read(model: cl.Model, ids: Tensor) -> Passages:
 def _told(head: Any, states: Tensor) -> Tensor:
     """Give the logarithms of the next token's probabilities, for the tokens of the last half."""
     half = states.shape[1] // 2
-    return head(states[:, half - 1 : -1]).float().log_softmax(dim=-1)
+    return head(states[:, half - 1 : -1].float()).log_softmax(dim=-1)
 
 
 def edited(stages: Sequence[Stage], edit: str, *places: int) -> list[Stage | None]:
@@ -195,67 +197,70 @@ def predicted(known: dict[str, np.ndarray], places: Sequence[int]) -> dict[str, 
     return found | ({"distance": abs(places[1] - places[0])} if len(places) == 2 else {})
 
 
-def asked(n: int, near: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
-    """List edits of single blocks and of pairs: all up to a distance, farther ones swapped alone."""
+def asked(n: int, near: int, orders: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """List edits of single blocks, of pairs, and of several blocks; pairs beyond a distance are swapped alone, last."""
     yield from ((SKIP, (place,), "") for place in range(n))
     pairs = sorted(combinations(range(n), 2), key=lambda pair: (pair[1] - pair[0], pair))
     yield from ((edit, pair, "") for pair in pairs if pair[1] - pair[0] <= near for edit in PAIRS)
-    for size in range(1, min(MOST_REMOVED, n - 2) + 1):
-        yield from ((REMOVE, (size,), by) for by in ("", BEST))
-    yield from (("swap", pair, "") for pair in pairs if pair[1] - pair[0] > near)
-    for order in range(CHOICES):
+    sizes = range(1, min(MOST_REMOVED, n - 2) + 1)
+    yield from ((REMOVE, (size,), by) for size in sizes for by in ("", BEST))
+    for order in range(orders):
         drawn = random.Random(order).sample(range(n), n)
-        yield from (
-            (REMOVE, tuple(drawn[:size]), f"{RANDOM} {order}") for size in range(1, min(MOST_REMOVED, n - 2) + 1)
-        )
+        yield from ((REMOVE, tuple(drawn[:size]), f"{RANDOM} {order}") for size in sizes)
+    yield from (("swap", pair, "") for pair in pairs if pair[1] - pair[0] > near)
 
 
-def rows(model: cl.Model, ids: Tensor, near: int, file: Path) -> Iterator[dict[str, Any]]:
+def rows(
+    model: cl.Model, known: dict[str, np.ndarray], ids: Tensor, near: int, orders: int, file: Path
+) -> Iterator[dict[str, Any]]:
     """Measure all edits that the table has not."""
-    reading, known, have = read(model, ids), predictors(model), set()
-    table = edits(file)
-    if not table.empty:
-        have = set(table.loc[table["model"] == model.name, KEY].itertuples(index=False, name=None))
+    reading, table = read(model, ids), edits(file)
+    own = table[table["model"] == model.name] if len(table) else pd.DataFrame(columns=[*KEY, "loss_rise"])
+    have = {tuple(row[name] for name in KEY[1:]): row["loss_rise"] for row in own.to_dict("records")}
     best: tuple[int, ...] = ()
-    alone: dict[int, float] = {}
 
     def one(edit: str, places: Sequence[int], by: str = "") -> dict[str, Any]:
-        named = {"model": model.name, "edit": edit, "blocks": " ".join(str(place + 1) for place in places), "by": by}
+        named = {"model": model.name, "edit": edit, "blocks": _named(places), "by": by}
         return named | cost(reading, edited(reading.stages, edit, *places))
 
-    for edit, places, by in asked(model.n_blocks, near):
+    for edit, places, by in asked(model.n_blocks, near, orders):
         if edit == REMOVE and by == BEST:
-            if not alone:
-                own = edits(file).query("model == @model.name and edit == @SKIP")
-                alone = {int(row.blocks) - 1: row.loss_rise for row in own.itertuples()}
-            left = [place for place in sorted(alone, key=alone.get)[:_CANDIDATES] if place not in best]
-            tried = [one(REMOVE, (*best, place), BEST) for place in left]
+            alone = sorted(range(model.n_blocks), key=lambda place: have[SKIP, _named([place]), ""])
+            tried = [one(REMOVE, (*best, place), BEST) for place in alone[:_CANDIDATES] if place not in best]
             chosen = min(tried, key=lambda row: row["loss_rise"])
             best = tuple(int(block) - 1 for block in chosen["blocks"].split())
             yield chosen
         elif edit == REMOVE and not by:
-            for name, order in by_block(known).items():
-                yield one(REMOVE, order[: places[0]], name)
-        elif (model.name, edit, " ".join(str(place + 1) for place in places), by) not in have:
-            yield one(edit, places, by) | (predicted(known, places) if edit != REMOVE else {})
+            yield from (one(REMOVE, order[: places[0]], name) for name, order in by_block(known).items())
+        elif (edit, _named(places), by) not in have:
+            found = one(edit, places, by)
+            have[edit, _named(places), by] = found["loss_rise"]
+            yield found | (predicted(known, places) if edit != REMOVE else {})
+
+
+def _named(places: Sequence[int]) -> str:
+    return " ".join(str(place + 1) for place in places)
 
 
 def measure(model_name: str, ids: Tensor | None, given: argparse.Namespace) -> None:
     """Measure one model, and keep the table up to date."""
     predictions_sha256()  # nothing is measured before something was predicted
     model = cl.load_model(model_name)
+    known = predictors(model)
+    if given.precision != "float32":
+        model = cl.load_model(model_name, precision=given.precision)
     if ids is None:
         cut = texts.passages(model, [given.tokens] * given.passages, given.source, given.folder, given.novels)
         ids = torch.cat(list(cut.values()))
-    found = rows(model, ids, given.near, given.table)
+    found = rows(model, known, ids, given.near, given.orders, given.table)
     while taken := list(islice(found, _AT_ONCE)):
-        write(given.table, taken)
+        write(given.table, taken, given.precision)
         print(f"{model.name}: {taken[-1]['edit']} {taken[-1]['blocks']} {taken[-1]['by']}", flush=True)
 
 
-def write(file: Path, taken: list[dict[str, Any]]) -> None:
+def write(file: Path, taken: list[dict[str, Any]], precision: str) -> None:
     """Add rows to the table, each with what was predicted before it was measured."""
-    stamp = {"predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
+    stamp = {"precision": precision, "predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
     table = pd.concat([edits(file), pd.DataFrame([one | stamp for one in taken])], ignore_index=True)
     table = table.drop_duplicates(KEY, keep="last")
     write_table(file, table[[column for column in table if column not in stamp] + list(stamp)], HEADER)
@@ -273,6 +278,8 @@ def main() -> None:
     parser.add_argument("--passages", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64, help="of each passage")
     parser.add_argument("--near", type=int, default=4, help="the largest distance of two blocks at which all is tried")
+    parser.add_argument("--precision", default="float32", choices=PRECISIONS, help="of the network that is edited")
+    parser.add_argument("--orders", type=int, default=200, help="random orders in which blocks are removed")
     parser.add_argument("--table", type=Path, default=TABLE, help="where the rows go")
     given = parser.parse_args()
     if status := in_one_line(lambda: measure(given.model, None, given) or 0, "interrupted"):
