@@ -10,7 +10,7 @@ from markdown_table import plain, table
 from power import experiments
 from verdicts import Evidence
 
-from companion.tables import prompt_effects, quality, width
+from companion.tables import edits, prompt_effects, quality, width
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.models import registry
 
@@ -38,6 +38,7 @@ def _of_prompts(rows: pd.DataFrame, _: dict[str, Any]) -> pd.DataFrame:
 KINDS = {
     "quality": Kind(quality.quality, quality.finished, _of_quality, at_once=True),
     "width": Kind(width.width, quality.finished, width.estimates, at_once=True),
+    "edits": Kind(edits.edits, edits.finished, lambda rows, _: edits.estimates(rows), at_once=False),
     "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
 }
 """Every experiment of `data/predictions.toml`."""

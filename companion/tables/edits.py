@@ -88,9 +88,9 @@ def by_block(known: Mapping[str, ArrayLike]) -> dict[str, list[int]]:
     return found
 
 
-def near_pairs(rows: pd.DataFrame, edit: str, most: int = NEAR) -> pd.DataFrame:
-    """Take the pairs of one edit up to a distance, with the two blocks of each."""
-    own = rows[(rows["edit"] == edit) & (rows["distance"] <= most)].reset_index(drop=True)
+def near_pairs(rows: pd.DataFrame, edit: str) -> pd.DataFrame:
+    """Take the pairs of one edit as far apart as all were edited, with the two blocks of each."""
+    own = rows[(rows["edit"] == edit) & (rows["distance"] <= reach(rows))].reset_index(drop=True)
     return own.assign(pair=[tuple(map(int, blocks.split())) for blocks in own["blocks"]])
 
 
@@ -116,7 +116,7 @@ def related(own: pd.DataFrame, name: str, given: str = "", cost: str = "loss_ris
     """Correlate ranks of a predictor and of the cost over pairs, within distances, perhaps another one held fixed."""
 
     def r(part: pd.DataFrame) -> float:
-        # Of the distance itself nothing is left within distances.
+        # Of distance itself nothing is left within distances.
         clear = name != DISTANCE
         x, y = (within(part, values, clear) for values in (valued(name, part[LIKELY[name][0]]), part[cost]))
         if given:
@@ -148,12 +148,16 @@ def of_predictors(rows: pd.DataFrame) -> pd.DataFrame:
             continue
         alone = edit == SKIP or name == DISTANCE
         null, share = (np.nan, np.nan) if alone else permuted(own, name)
-        effect = correlation(valued(name, own[column]), own["loss_rise"]) if edit == SKIP else related(own, name)
+        effect, other = (
+            correlation(valued(name, own[column]), own[cost]) if edit == SKIP else related(own, name, cost=cost)
+            for cost in ("loss_rise", "kl")
+        )
         distance = abs(np.arctanh(effect.value)) / effect.error
         freedom = effect.n - 1 if np.isnan(effect.freedom) else effect.freedom
-        reach = (scipy.stats.t.ppf(SURE, freedom) + scipy.stats.t.ppf(0.8, freedom)) * effect.error
+        far = (scipy.stats.t.ppf(SURE, freedom) + scipy.stats.t.ppf(0.8, freedom)) * effect.error
         line = {"edit": edit, "predictor": name, **effect._asdict(), "p": min(1.0, 2 * tail(distance, freedom))}
-        lines.append(line | {"null": null, "permuted": share, "seen": np.tanh(reach)})
+        line |= {"null": null, "permuted": share, "seen": np.tanh(far)}
+        lines.append(line | {"kl": other.value, "kl_low": other.low, "kl_high": other.high})
     found = pd.DataFrame(lines)
     return found.assign(holm=corrected(found["p"]))
 
@@ -225,22 +229,32 @@ def numbers(table: pd.DataFrame) -> dict[str, float]:
 
     def put(names: Sequence[object], line: Mapping[str, float], *parts: str) -> None:
         name = "-".join(str(one).replace(" ", "-") for one in names)
-        found.update({f"{name}-{part}".removesuffix("-value"): float(line[part]) for part in parts})
+        named = {f"{name}-{part}".removesuffix("-value").replace("_", "-"): float(line[part]) for part in parts}
+        found.update({key: value for key, value in named.items() if np.isfinite(value)})
 
     for model, rows in table.groupby("model", sort=False):
         for line in of_predictors(rows).to_dict("records"):
-            parts = ("value", "low", "high", "n", "holm", "null", "permuted", "seen")
+            parts = ("value", "low", "high", "n", "p", "holm", "null", "permuted", "seen", "kl", "kl_low", "kl_high")
             put((model, line["edit"], line["predictor"]), line, *parts)
         for line in added(rows).to_dict("records"):
             put((model, "added", line["edit"], line["predictor"]), line, "value", "low", "high", "without")
         for line in removal(rows).to_dict("records"):
-            put((model, "removed", line["removed"], line["by"]), line, "loss_rise", "random_better")
+            line |= {"value": line["loss_rise"], "better": line["random_better"]}
+            put((model, "removed", line["removed"], line["by"]), line, "value", "better")
         for name in (COUPLING, SHARED):
             effect = related(near_pairs(rows, "swap"), name, INFLUENCE)
             put((model, "beyond", name), effect._asdict(), "value", "low", "high")
         alone = rows[rows["edit"] == SKIP]
+        for cost, name in ((cost, name) for cost in ("loss_rise", "kl") for name in (COUPLING, SHARED)):
+            effect = correlation(valued(name, alone[LIKELY[name][0]]), alone[cost], given=alone[LIKELY[INFLUENCE][0]])
+            put((model, "beyond", SKIP, name, cost), effect._asdict(), "value", "low", "high")
         for edit, costs in {SKIP: alone, **{edit: near_pairs(rows, edit) for edit in PAIRS}}.items():
-            put((model, edit), {"median": costs["loss_rise"].median()}, "median")
+            put(
+                (model, edit),
+                {"median": costs["loss_rise"].median(), "most": costs["loss_rise"].max()},
+                "median",
+                "most",
+            )
         drawn = rows.loc[rows["by"].str.startswith(RANDOM), "by"].nunique()
         sizes = {"blocks": len(alone), "reach": reach(rows), "pairs": len(near_pairs(rows, "swap")), "orders": drawn}
         put((model,), sizes, *sizes)
