@@ -28,7 +28,7 @@ STEP_NOTEBOOKS := emergence lenses
 OTHER_MODEL := nano-llama
 OTHER_NOTEBOOKS := dynamics prompts
 # What is about many models at once is run once.
-SUITE_NOTEBOOKS := generalization
+SUITE_NOTEBOOKS := generalization edits
 # Set by continuous integration: a missing Chromium is then an error.
 REQUIRE_BROWSER ?=
 # Which tests run: those of `make test`, or the others, which `make test-all` adds.

@@ -10,7 +10,7 @@ from markdown_table import plain, table
 from power import experiments
 from verdicts import Evidence
 
-from companion.tables import phases, prompt_effects, quality, regularised, width
+from companion.tables import edits, phases, prompt_effects, quality, regularised, width
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.models import registry
 
@@ -40,6 +40,7 @@ def _of_prompts(rows: pd.DataFrame, _: dict[str, Any]) -> pd.DataFrame:
 KINDS = {
     "quality": Kind(quality.quality, quality.finished, _of_quality, at_once=True),
     "width": Kind(width.width, quality.finished, width.estimates, at_once=True),
+    "edits": Kind(edits.edits, edits.finished, lambda rows, _: edits.estimates(rows), at_once=False),
     "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
     "cause": Kind(regularised.regularised, regularised.finished, regularised.estimates, at_once=True, unit="seed"),
     "phases": Kind(phases.phases, phases.finished, phases.estimates, at_once=True),

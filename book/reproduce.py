@@ -17,7 +17,7 @@ from coupling_lib import paths
 TOLERANCE = 0.002
 """Relative difference that another machine's float32 arithmetic may make; the tests of what is shipped use the same."""
 
-EXACT = {"generalization": "the same digits: read from tables that are shipped"}
+EXACT = dict.fromkeys(("generalization", "edits"), "the same digits: read from tables that are shipped")
 """Notebooks whose numbers come from tables in data/, not from a measurement, and what that means."""
 
 ROUNDED = {"precision": "the verdict; how narrow formats are rounded depends on the processor"}

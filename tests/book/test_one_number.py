@@ -76,7 +76,7 @@ def remembered(notebook: Path) -> dict[str, float | str]:
 def committed(model: str, notebook: str) -> dict[str, float | str]:
     """What a committed notebook remembers, of the model that it ran for."""
     numbers = remembered(paths.ROOT / "notebooks" / f"{notebook}.ipynb")
-    ran_for = "suite" if notebook == "generalization" else numbers.get(f"{notebook}.model", "")
+    ran_for = "suite" if notebook in ("generalization", "edits") else numbers.get(f"{notebook}.model", "")
     return numbers if ran_for == model else {}
 
 

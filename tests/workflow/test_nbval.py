@@ -31,7 +31,9 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_make_book_ran_shows_what_the_notebook_holds(path, request):
     """nbval's own comparison, of all cells; nothing is run a second time."""
-    model = "suite" if path.stem == "generalization" else inspect_notebook(path)["model"]["default"].strip("'\"")
+    model = (
+        "suite" if path.stem in ("generalization", "edits") else inspect_notebook(path)["model"]["default"].strip("'\"")
+    )
     ran = nbformat.read(ROOT / "results" / model / path.name, as_version=4).cells
     fresh = [c for c in ran if c.cell_type == "code" and "injected-parameters" not in c.metadata.get("tags", [])]
     stored = list(IPyNbFile.from_parent(request.session, path=path).collect())

@@ -40,7 +40,7 @@ SMALL = {
     "trajectories": {"prompts": 2},
     "vision": {"images": 2, "k": 4},
 }
-OF_MANY_MODELS = {"emergence", "generalization"}
+OF_MANY_MODELS = {"emergence", "generalization", "edits"}
 BY_REQUEST = {"depth-models-matrices"}  # where `blocks` are named
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
@@ -127,9 +127,10 @@ def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, sh
 
 
 # The cells are the notebook's own (`test_a_twin_is_what_jupytext_would_write`), so that one of those above stands for
-# all; `make book` runs `generalization`, which takes no model.
+# all; `make book` runs `generalization` and `edits`, which take no model.
 @pytest.mark.parametrize(
-    "name", ["emergence", pytest.param("generalization", marks=pytest.mark.thorough), *standing_for_all("depth")]
+    "name",
+    ["emergence", "edits", pytest.param("generalization", marks=pytest.mark.thorough), *standing_for_all("depth")],
 )
 def test_a_paired_text_runs_as_a_program(name, folders, capsys, monkeypatch):
     monkeypatch.setattr("companion.figures.show._command", "")  # put back, as a notebook sets it

@@ -26,7 +26,7 @@ import companion.figures
 import coupling_lib as cl
 from companion.figures import depth, emergence, show, take
 from companion.figures.generalization import READING
-from companion.tables import correlations, generalization, phases, prompt_effects, regularised, vit_grid
+from companion.tables import correlations, edits, generalization, phases, prompt_effects, regularised, vit_grid
 from companion.tables.lenses import measure_readouts, words_of
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_curves
@@ -99,6 +99,7 @@ ONE: dict[str, Callable[[], Any]] = {
     "paper_models.measured": generalization.measured_models,
     "paper_models.each_k": lambda: last(),
     "many_prompts": lambda: prompt_effects.chosen("nano-neox"),
+    "edits": lambda: edits.finished(edits.edits()),
     "generalization": generalization.suite,
     "generalization.sign": lambda: correlations.sign_along_training(generalization.suite(), "negative_loss", READING),
     "generalization.shapes": lambda: {

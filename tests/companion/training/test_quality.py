@@ -259,7 +259,7 @@ def history(path):
 
 def test_every_row_was_measured_under_predictions_that_still_stand():
     assert not TABLE.duplicated(["model", "step"]).any() and set(TABLE.get("model", [])) <= set(GRID)
-    for name in ("quality", "width", "many_prompts"):
+    for name in ("quality", "width", "many_prompts", "edits"):
         digests = read_table(DATA / f"{name}.csv")["predictions_sha256"]
         assert set(digests) <= digests_of_beginnings(quality.PREDICTIONS), name
     # Where the history is at hand, it says the same: the first prediction is no younger than the first row.

@@ -1,0 +1,261 @@
+"""What `data/edits.csv` says: whether coupling, or what rivals it, tells which edits of a network cost little.
+
+Each block is in many pairs, so that pairs are no independent draws: errors are those of leaving out one block with all
+its pairs. *Within distances* each distance's mean rank is taken out of both variables.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+from numpy.typing import ArrayLike, NDArray
+from sklearn.linear_model import LinearRegression
+
+from companion.tables.files import read_table
+from companion.tables.regression import corrected
+from coupling_lib import paths
+from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.inference import SURE, Effect, jackknifed, tail
+from coupling_lib.metrics.statistics import cleared, correlation, pearson
+
+TABLE = paths.DATA / "edits.csv"
+KEY = ["model", "edit", "blocks", "by"]
+SKIP, REMOVE = "skip", "remove"
+PAIRS = ("swap", "replace", "merge", "parallel")
+"""Edits of two blocks."""
+BEST, RANDOM = "best", "random"
+K, NEAR = 10, 4
+"""Singular vectors, and the largest distance of the pairs that are judged."""
+COUPLING, SHARED, INFLUENCE, DISTANCE = "coupling", "shared part", "block influence", "distance"
+LIKELY = {
+    COUPLING: (f"normalized_miscoupling_k{K}", -1),
+    SHARED: (f"shared_normalized_miscoupling_k{K}", -1),
+    INFLUENCE: ("influence", 1),
+    "cosine of states": ("state_cosine", -1),
+    "singular values": ("log_singular", 1),
+    "alpha": ("alpha", -1),
+    DISTANCE: ("distance", 1),
+}
+"""Predictors: the column of each, and the sign that its correlation with the cost would have."""
+_FOLDS, _DRAWS = 5, 1000
+
+
+def edits(file: Path | None = None) -> pd.DataFrame:
+    """Read the table, and refuse one with an edit twice."""
+    table = read_table(file or TABLE)
+    if table.empty:
+        return table
+    table = table.assign(blocks=table["blocks"].astype(str), by=table["by"].fillna(""))
+    if (twice := table[table.duplicated(KEY)]).size:
+        seen = twice.iloc[0]
+        raise ParameterError(f"{seen['edit']} {seen['blocks']} stands twice for {seen['model']!r}; take one line out")
+    return table
+
+
+def reach(rows: pd.DataFrame) -> int:
+    """Give the largest distance, of those that are judged, up to which every pair of a model was edited in all ways."""
+    n, counts = int((rows["edit"] == SKIP).sum()), rows.groupby(["edit", "distance"]).size()
+    whole = [all(counts.get((edit, d), 0) == n - d for edit in PAIRS) for d in range(1, min(NEAR, n - 2) + 1)]
+    return whole.index(False) if False in whole else len(whole)
+
+
+def finished(table: pd.DataFrame, least: int = NEAR, first: str = "") -> pd.DataFrame:
+    """Take models of which every block was skipped, and every pair up to a distance edited; one of them first."""
+    whole = [name for name, rows in table.groupby("model") if reach(rows) >= least]
+    found = table[table["model"].isin(whole)]
+    return found.sort_values("model", key=lambda names: names != first, kind="stable", ignore_index=True)
+
+
+def valued(name: str, column: ArrayLike) -> NDArray[np.float64]:
+    """Give a predictor's values from its column, where coupling stands as a distance."""
+    values = np.asarray(column, dtype=float)
+    return 1 - values if "miscoupling" in LIKELY[name][0] else values
+
+
+def by_block(known: Mapping[str, ArrayLike]) -> dict[str, list[int]]:
+    """Order blocks, from 0, by each predictor that a single block has: the first should cost least to leave out."""
+    found = {}
+    for name, (column, sign) in LIKELY.items():
+        if column in known and column != "state_cosine":
+            values = valued(name, known[column])
+            if values.ndim == 2:
+                values = (values.sum(axis=1) - np.diag(values)) / (len(values) - 1)
+            found[name] = [int(place) for place in np.argsort(sign * values, kind="stable")]
+    return found
+
+
+def near_pairs(rows: pd.DataFrame, edit: str) -> pd.DataFrame:
+    """Take the pairs of one edit as far apart as all were edited, with the two blocks of each."""
+    own = rows[(rows["edit"] == edit) & (rows["distance"] <= reach(rows))].reset_index(drop=True)
+    return own.assign(pair=[tuple(map(int, blocks.split())) for blocks in own["blocks"]])
+
+
+def within(own: pd.DataFrame, values: ArrayLike, clear: bool = True) -> NDArray[np.float64]:
+    """Rank values of pairs, and take each distance's mean out of the ranks."""
+    ranks = pd.Series(scipy.stats.rankdata(values))
+    return (ranks - ranks.groupby(own["distance"].to_numpy()).transform("mean") if clear else ranks).to_numpy()
+
+
+def of_blocks(own: pd.DataFrame, statistic: Any, fisher: bool = False, given: int = 0) -> Effect:
+    """Give a statistic of pairs the error of leaving out one block at a time, with all pairs that it is in."""
+    pairs = np.array(own["pair"].tolist())
+    names = np.unique(pairs)
+    floor = 1 / np.sqrt(max(1, len(own) - 1 - given)) if fisher else 0.0
+
+    def kept(places: NDArray[np.int64]) -> float:
+        return statistic(own[np.isin(pairs, names[places]).all(axis=1)])
+
+    return jackknifed(kept, names, fisher=fisher, least=floor)
+
+
+def related(own: pd.DataFrame, name: str, given: str = "", cost: str = "loss_rise") -> Effect:
+    """Correlate ranks of a predictor and of the cost over pairs, within distances, perhaps another one held fixed."""
+
+    def r(part: pd.DataFrame) -> float:
+        # Of distance itself nothing is left within distances.
+        clear = name != DISTANCE
+        x, y = (within(part, values, clear) for values in (valued(name, part[LIKELY[name][0]]), part[cost]))
+        if given:
+            held = within(part, part[LIKELY[given][0]])
+            x, y = cleared(x, held), cleared(y, held)
+        return pearson(x, y)
+
+    return of_blocks(own, r, fisher=True, given=int(bool(given)))
+
+
+def permuted(own: pd.DataFrame, name: str, cost: str = "loss_rise") -> tuple[float, float]:
+    """Permute a predictor within distances: how far 95 % of the correlations lie from 0, and how many reach this."""
+    x, y = (within(own, values) for values in (own[LIKELY[name][0]], own[cost]))
+    shuffled, draw = np.tile(x, (_DRAWS, 1)), np.random.default_rng(0)
+    for distance in own["distance"].unique():
+        place = (own["distance"] == distance).to_numpy()
+        shuffled[:, place] = draw.permuted(shuffled[:, place], axis=1)
+    null = np.abs(shuffled @ y) / (np.linalg.norm(x) * np.linalg.norm(y))  # their means are 0
+    reached = int((null >= abs(pearson(x, y)) - 1e-12).sum())
+    return float(np.quantile(null, 0.95)), (1 + reached) / (1 + _DRAWS)
+
+
+def of_predictors(rows: pd.DataFrame) -> pd.DataFrame:
+    """Correlate every predictor with the cost of every edit of one model; p corrected for all of them (Holm)."""
+    lines = []
+    for edit, (name, (column, _)) in ((edit, one) for edit in (SKIP, *PAIRS) for one in LIKELY.items()):
+        own = rows[rows["edit"] == SKIP] if edit == SKIP else near_pairs(rows, edit)
+        if own[column].isna().any():
+            continue
+        alone = edit == SKIP or name == DISTANCE
+        null, share = (np.nan, np.nan) if alone else permuted(own, name)
+        effect, other = (
+            correlation(valued(name, own[column]), own[cost]) if edit == SKIP else related(own, name, cost=cost)
+            for cost in ("loss_rise", "kl")
+        )
+        distance = abs(np.arctanh(effect.value)) / effect.error
+        freedom = effect.n - 1 if np.isnan(effect.freedom) else effect.freedom
+        far = (scipy.stats.t.ppf(SURE, freedom) + scipy.stats.t.ppf(0.8, freedom)) * effect.error
+        line = {"edit": edit, "predictor": name, **effect._asdict(), "p": min(1.0, 2 * tail(distance, freedom))}
+        line |= {"null": null, "permuted": share, "seen": np.tanh(far)}
+        lines.append(line | {"kl": other.value, "kl_low": other.low, "kl_high": other.high})
+    found = pd.DataFrame(lines)
+    return found.assign(holm=corrected(found["p"]))
+
+
+def unseen(own: pd.DataFrame, names: Sequence[str]) -> float:
+    """R² of predicted ranks of costs of pairs both of whose blocks lie in a stretch that the fit has not seen."""
+    y = scipy.stats.rankdata(own["loss_rise"])
+    X = np.column_stack([scipy.stats.rankdata(own[LIKELY[name][0]]) for name in names])
+    pairs = np.array(own["pair"].tolist())
+    left, whole = 0.0, 0.0
+    for stretch in np.array_split(np.unique(pairs), _FOLDS):
+        inside = np.isin(pairs, stretch)
+        test, fit = inside.all(axis=1), ~inside.any(axis=1)
+        if test.any():
+            told = LinearRegression().fit(X[fit], y[fit]).predict(X[test])
+            left += ((y[test] - told) ** 2).sum()
+            whole += ((y[test] - y[fit].mean()) ** 2).sum()
+    return float(1 - left / whole)
+
+
+def added(rows: pd.DataFrame) -> pd.DataFrame:
+    """Say what both readings of coupling add to block influence and distance, for pairs that no fit has seen."""
+    base = (INFLUENCE, DISTANCE)
+
+    def gain(part: pd.DataFrame, name: str) -> float:
+        return unseen(part, (*base, name)) - unseen(part, base)
+
+    lines = []
+    for edit in PAIRS:
+        own = near_pairs(rows, edit)
+        for name in (COUPLING, SHARED):
+            effect = of_blocks(own, partial(gain, name=name))
+            lines.append({"edit": edit, "predictor": name, "without": unseen(own, base), **effect._asdict()})
+    return pd.DataFrame(lines)
+
+
+def removal(rows: pd.DataFrame) -> pd.DataFrame:
+    """Give the rise of the loss by how many blocks are left out and who chose them; of random ones median and ends."""
+    own = rows[rows["edit"] == REMOVE]
+    if own.empty:
+        return pd.DataFrame(columns=["by", "removed", "loss_rise", "low", "high", "random_better"])
+    own = own.assign(removed=lambda part: part["blocks"].str.split().str.len())
+    drawn = own["by"].str.startswith(RANDOM)
+    chosen = own.loc[~drawn, ["by", "removed", "loss_rise"]]
+    quantiles = own[drawn].groupby("removed")["loss_rise"].quantile([0.05, 0.5, 0.95]).unstack()
+    random = quantiles.set_axis(["low", "loss_rise", "high"], axis=1).reset_index().assign(by=RANDOM)
+    found = pd.concat([chosen, random], ignore_index=True)
+    of_size = {size: part.to_numpy() for size, part in own[drawn].groupby("removed")["loss_rise"]}
+    better = [float((of_size[one.removed] < one.loss_rise).mean()) for one in found.itertuples()]
+    return found.assign(random_better=better)
+
+
+def estimates(table: pd.DataFrame) -> pd.DataFrame:
+    """Estimate what every question of the experiment asks, of each model by each reading: a line each."""
+    lines = []
+    for model, rows in table.groupby("model", sort=False):
+        known = of_predictors(rows).set_index(["edit", "predictor"])[list(Effect._fields)]
+        swapped = near_pairs(rows, "swap")
+        for name in (COUPLING, SHARED):
+            found = {edit: known.loc[edit, name].to_dict() for edit in (SKIP, *PAIRS)}
+            found["beyond influence"] = related(swapped, name, INFLUENCE)._asdict()
+            lines += [{"question": one, "label": f"{model}, {name}", **effect} for one, effect in found.items()]
+    return pd.DataFrame(lines).astype({"n": int})
+
+
+def numbers(table: pd.DataFrame) -> dict[str, float]:
+    """Name the numbers that the book quotes: MODEL-EDIT-PREDICTOR and its parts, what is added, what removal costs."""
+    found: dict[str, float] = {}
+
+    def put(names: Sequence[object], line: Mapping[str, float], *parts: str) -> None:
+        name = "-".join(str(one).replace(" ", "-") for one in names)
+        named = {f"{name}-{part}".removesuffix("-value").replace("_", "-"): float(line[part]) for part in parts}
+        found.update({key: value for key, value in named.items() if np.isfinite(value)})
+
+    for model, rows in table.groupby("model", sort=False):
+        for line in of_predictors(rows).to_dict("records"):
+            parts = ("value", "low", "high", "n", "p", "holm", "null", "permuted", "seen", "kl", "kl_low", "kl_high")
+            put((model, line["edit"], line["predictor"]), line, *parts)
+        for line in added(rows).to_dict("records"):
+            put((model, "added", line["edit"], line["predictor"]), line, "value", "low", "high", "without")
+        for line in removal(rows).to_dict("records"):
+            line |= {"value": line["loss_rise"], "better": line["random_better"]}
+            put((model, "removed", line["removed"], line["by"]), line, "value", "better")
+        for name in (COUPLING, SHARED):
+            effect = related(near_pairs(rows, "swap"), name, INFLUENCE)
+            put((model, "beyond", name), effect._asdict(), "value", "low", "high")
+        alone = rows[rows["edit"] == SKIP]
+        for cost, name in ((cost, name) for cost in ("loss_rise", "kl") for name in (COUPLING, SHARED)):
+            effect = correlation(valued(name, alone[LIKELY[name][0]]), alone[cost], given=alone[LIKELY[INFLUENCE][0]])
+            put((model, "beyond", SKIP, name, cost), effect._asdict(), "value", "low", "high")
+        for edit, costs in {SKIP: alone, **{edit: near_pairs(rows, edit) for edit in PAIRS}}.items():
+            put(
+                (model, edit),
+                {"median": costs["loss_rise"].median(), "most": costs["loss_rise"].max()},
+                "median",
+                "most",
+            )
+        drawn = rows.loc[rows["by"].str.startswith(RANDOM), "by"].nunique()
+        sizes = {"blocks": len(alone), "reach": reach(rows), "pairs": len(near_pairs(rows, "swap")), "orders": drawn}
+        put((model,), sizes, *sizes)
+    return found

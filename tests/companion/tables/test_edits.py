@@ -1,0 +1,133 @@
+"""What edits cost and what goes with it: found where it is built in, not where distance alone makes it."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from companion.tables import edits as of
+from companion.tables.edits import COUPLING, DISTANCE, INFLUENCE, LIKELY, NEAR, PAIRS, REMOVE, SHARED, SKIP
+from coupling_lib.errors import ParameterError
+
+N = 16
+M, _ = LIKELY[COUPLING]
+
+
+def made_up(rule, n=N, seed=0, model="m"):
+    """A model's table whose costs follow a rule of coupling, influence and distance, and noise."""
+    draw = np.random.default_rng(seed)
+    influence, rows = draw.normal(size=n), []
+    pairs = [pair for pair in combinations(range(n), 2) if pair[1] - pair[0] <= NEAR]
+    for edit, places in [(SKIP, (i,)) for i in range(n)] + [(edit, pair) for edit in PAIRS for pair in pairs]:
+        d = places[-1] - places[0]
+        m = 0.8 + 0.03 * d + 0.02 * np.random.default_rng([seed, *places]).normal()
+        row = {
+            "influence": influence[list(places)].mean(),
+            M: m,
+            LIKELY[SHARED][0]: draw.normal(),
+            "alpha": draw.normal(),
+        }
+        row |= {"log_singular": draw.normal()}
+        row |= {} if edit == SKIP else {"distance": d, "state_cosine": draw.normal()}
+        cost = rule(1 - m, row["influence"], d, draw.normal())
+        blocks = " ".join(str(place + 1) for place in places)
+        rows.append({"model": model, "edit": edit, "blocks": blocks, "by": "", "loss_rise": cost, "kl": cost} | row)
+    return pd.DataFrame(rows)
+
+
+def test_a_relation_within_distances_is_found_and_one_of_distance_alone_is_not():
+    by_coupling = of.near_pairs(made_up(lambda c, i, d, e: -c + 0.005 * e), "swap")
+    found = of.related(by_coupling, COUPLING)
+    assert found.high < -0.7 and found.n == N
+    null, share = of.permuted(by_coupling, COUPLING)
+    assert share < 0.002 and null == pytest.approx(1.96 / len(by_coupling) ** 0.5, rel=0.2)
+    by_distance = of.near_pairs(made_up(lambda c, i, d, e: d + 0.1 * e), "swap")
+    raw = np.corrcoef(by_distance[M].rank(), by_distance["loss_rise"].rank())[0, 1]
+    found = of.related(by_distance, COUPLING)
+    assert raw > 0.6 and found.low < 0 < found.high
+    assert of.related(by_distance, DISTANCE).value > 0.9
+
+
+def test_what_goes_through_block_influence_is_gone_once_that_is_held_fixed():
+    own = of.near_pairs(made_up(lambda c, i, d, e: i + 0.05 * e), "swap").assign(**{M: lambda rows: rows["influence"]})
+    own[M] += 0.3 * np.random.default_rng(1).normal(size=len(own))
+    alone, held = of.related(own, COUPLING), of.related(own, COUPLING, given=INFLUENCE)
+    assert alone.high < -0.5 and held.low < 0 < held.high
+
+
+def test_an_error_is_that_of_blocks_and_not_of_pairs():
+    def cost(c, i, d, e):
+        return e
+
+    # Costs and a predictor are of blocks: pairs repeat both, and nothing relates them.
+    values = []
+    for seed in range(30):
+        own = of.near_pairs(made_up(cost, seed=seed), "swap")
+        draw = np.random.default_rng([seed, 1])
+        a, b = draw.normal(size=(2, N))
+        pairs = np.array(own["pair"].tolist()) - 1
+        own = own.assign(influence=a[pairs].mean(1), loss_rise=b[pairs].mean(1))
+        values.append((of.related(own, INFLUENCE), of.permuted(own, INFLUENCE)[1]))
+    outside = np.mean([not effect.low < 0 < effect.high for effect, _ in values])
+    assert outside <= 0.2 < np.mean([share < 0.05 for _, share in values])
+
+
+def test_coupling_adds_where_costs_follow_it_and_a_fit_sees_no_block_of_what_it_predicts(monkeypatch):
+    adding = of.added(made_up(lambda c, i, d, e: -30 * c + i, n=24))
+    assert (adding.loc[adding["predictor"] == COUPLING, "value"] > 0.1).all()
+    nothing = of.added(made_up(lambda c, i, d, e: i + 0.3 * d, n=24))
+    assert (nothing["low"] < 0.02).all() and (nothing["without"] > 0.5).all()
+    sizes = []
+
+    class Spy(of.LinearRegression):
+        def fit(self, X, y):
+            sizes.append(len(y))
+            return super().fit(X, y)
+
+    monkeypatch.setattr(of, "LinearRegression", Spy)
+    own = of.near_pairs(made_up(lambda c, i, d, e: e, n=10), "swap")
+    of.unseen(own, [COUPLING])
+    # Five stretches of two blocks: pairs up to four apart among the eight others, wherever the two were.
+    assert len(own) == 30 and sizes == [22, 18, 15, 18, 22]
+
+
+def test_removal_gives_the_median_of_random_choices_and_how_many_are_better():
+    rows = [("2", "random 0", 1.0), ("3", "random 1", 2.0), ("4", "random 2", 6.0), ("5", COUPLING, 1.5)]
+    table = pd.DataFrame(rows, columns=["blocks", "by", "loss_rise"]).assign(edit=REMOVE)
+    found = of.removal(table).set_index("by")
+    assert found.loc["random", "loss_rise"] == 2.0 and found.loc[COUPLING, "loss_rise"] == 1.5
+    assert found.loc[COUPLING, "random_better"] == pytest.approx(1 / 3)
+
+
+def test_only_models_with_all_that_is_judged_count_and_an_edit_twice_is_refused(tmp_path):
+    one, two = made_up(lambda c, i, d, e: e), made_up(lambda c, i, d, e: e, model="n", seed=1)
+    lacks = two.drop(index=two.index[two["edit"] == "merge"][0])
+    assert list(of.finished(pd.concat([one, lacks]))["model"].unique()) == ["m"]
+    assert list(of.finished(pd.concat([one, two]), first="n")["model"].unique()) == ["n", "m"]
+    pd.concat([one, one.iloc[:1]]).to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.raises(ParameterError, match="skip 1 stands twice for 'm'"):
+        of.edits(tmp_path / "twice.csv")
+
+
+def test_blocks_are_ordered_by_what_should_cost_least_to_leave_out():
+    m = np.array([[0, 0.2, 0.9], [0.2, 0, 0.5], [0.9, 0.5, 0]])
+    found = of.by_block({M: m, "influence": [0.3, 0.1, 0.2], "alpha": [2, 4, 3], "state_cosine": m})
+    # The most coupled block, the one of least influence, that of the largest exponent.
+    assert found == {COUPLING: [1, 0, 2], INFLUENCE: [1, 2, 0], "alpha": [1, 2, 0]}
+
+
+def test_the_shipped_table_answers_every_question_and_names_its_numbers():
+    table = of.finished(of.edits())
+    models = list(table["model"].unique())
+    assert "nano-neox" in models
+    found = of.estimates(table)
+    assert set(found["question"]) == {SKIP, *PAIRS, "beyond influence"} and len(found) == 12 * len(models)
+    assert ((found["low"] <= found["value"]) & (found["value"] <= found["high"])).all()
+    assert (table["loss_rise_low"] <= table["loss_rise"]).all() and (table["kl"] > 0).all()
+    named = of.numbers(table)
+    assert named["nano-neox-blocks"] == 12 and named["nano-neox-pairs"] == 38
+    swap = found.query("question == 'swap' and label == 'nano-neox, coupling'")
+    assert named["nano-neox-swap-coupling"] == swap["value"].item()
