@@ -39,8 +39,9 @@ from coupling_lib import provenance
 from coupling_lib.measures.parts import with_shared_part
 from coupling_lib.metrics.summaries import cells
 
-declared = ("model", "precision", "memory", "revision", "network", "prompts", "seed", "out")
-p = parameters.check_parameters(globals(), declared)
+p = parameters.check_parameters(
+    globals(), ("model", "precision", "memory", "revision", "network", "prompts", "seed", "out")
+)
 command = made_by(provenance.papermill_command("card", vars(p)))
 
 # %% [markdown]
