@@ -23,7 +23,7 @@ LANGUAGE_MODELS := smollm2-135m $(TRAINED_HERE)
 VISION_MODELS := nano-vit nano-vit-sd
 VISION_NOTEBOOKS := vision
 # What needs several steps of one training, or was measured of no other model yet.
-STEP_NOTEBOOKS := emergence lenses
+STEP_NOTEBOOKS := emergence lenses card
 # What another model that was trained here answers otherwise.
 OTHER_MODEL := nano-llama
 OTHER_NOTEBOOKS := dynamics prompts
@@ -78,7 +78,7 @@ SWEEP_READY := .venv-sweep/.ready
 
 .PHONY: help book pdf links test test-all families portable spreads sweep sweep-plan test-cluster bench calibration faults golden \
   suite quality regularised vit-grid notebooks lint \
-  audit clean unit browser lock
+  audit clean unit browser lock card atlas-check
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -128,6 +128,16 @@ sweep-plan: $(READY) ## say what a sweep will take: make sweep-plan CONFIG=my.ya
 
 test-cluster: $(READY) $(SWEEP_READY) ## run a sweep through a SLURM cluster of one node, and kill parts of it
 	@$(BIN)/python -m pytest -q -s tests/workflow/cluster_trial.py
+
+# More than its name: make card MODEL=nano-neox MORE="-p revision step100 -p prompts 12 -p out card.json"
+card: $(READY) ## measure a model and write its card into results/atlas: make card MODEL=nano-neox
+	@mkdir -p results/atlas
+	@$(BIN)/python -m papermill notebooks/card.ipynb results/atlas/card.ipynb -p model "$(MODEL)" $(MORE) --no-progress-bar --log-level WARNING
+	@ls -t results/atlas/*.json | head -1
+
+FILE ?= $(filter-out %.schema.json,$(wildcard data/atlas/*.json))
+atlas-check: $(READY) ## check cards of the atlas, all or some: make atlas-check FILE=data/atlas/nano-neox-step1000.json
+	@OMP_NUM_THREADS=1 $(BIN)/python -m companion.tables.card_check $(FILE)
 
 notebooks: $(READY) ## execute the committed notebooks anew from their text twins
 	@$(BIN)/python workflow/refresh.py
@@ -250,7 +260,7 @@ results/.fresh: $(READY)
 	@rm -rf $(MODELS:%=results/%/measurements)
 	@touch $@
 
-MADE_FROM := $(wildcard book/*.py book/templates/*) $(wildcard benchmarks/*) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
+MADE_FROM := $(wildcard book/*.py book/templates/* data/atlas/*) $(wildcard benchmarks/*) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
 
 # What is measured for pages alone. None of these reads what another writes. The longest has the last notebook beside it.
 made_explorer := book/explorer.py

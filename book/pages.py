@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from any_model import any_model_page
+from atlas import atlas_page
 from calibrated import calibration_page
 from chapters import CHAPTERS, run_part, verdicts_part
 from complete import executed, listed
@@ -172,6 +173,7 @@ MEASURED = {
 }
 READ = {
     "any-model": any_model_page,
+    "atlas": atlas_page,
     "claims": claims_page,
     "calibration": calibration_page,
     "experiments": experiments_page,

@@ -54,6 +54,7 @@ RECORDS = (
     "measured",
     "reproduce",
     "explorer",
+    "atlas",
 )
 """Parts that a program writes by a rule of its own, by how their names begin: records, commands, verdicts, samples."""
 REASONS = {

@@ -124,6 +124,8 @@ RULES: dict[str, Rule] = {
     "revision": Rule(
         "a branch, tag, commit or training step as text, or empty for the newest", "step1000", _or_empty(_is_text)
     ),
+    "network": Rule("trained or untrained", "untrained", lambda v: v in ("trained", "untrained")),
+    "out": Rule("the path of the file to write, or empty for results/atlas", "card.json", _or_empty(_is_text)),
     "prompts": Rule(
         f"a whole number of embedded prompts from 1, {_SELECTION}", "12", lambda v: is_whole(v, 1) or _is_text(v)
     ),

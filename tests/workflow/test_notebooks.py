@@ -27,6 +27,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 # What makes a notebook quick on a random model of 3 blocks; the other parameters keep their defaults.
 SMALL = {
+    "card": {"prompts": 2},
     "depth": {"prompts": 2, "k": 4, "blocks": 3},
     "dynamics": {"prompts": 2, "k": 4},
     "nulls": {"prompts": 2, "k": 4},

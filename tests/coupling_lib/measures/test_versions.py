@@ -25,6 +25,7 @@ import torch
 import xarray as xr
 
 import coupling_lib as cl
+from companion.tables.card import measure_known
 from companion.tables.lenses import measure_readouts
 from coupling_lib import paths, store
 from coupling_lib.measures import nulls
@@ -43,6 +44,7 @@ MEASURED = {
     "trajectories": (cl.measure_trajectories, "text", {}),
     "spectra": (cl.measure_spectra, "text", {"k": 4, "whole": (1,)}),
     "readouts": (measure_readouts, "text", {"fitted_on": ("It was the age of wisdom", "What is a whale? A whale is")}),
+    "known": (measure_known, "text", {}),
     "lens": (cl.measure_lens, "text", {"tokens": "all"}),
     "triplets": (measure_triplets, "text", {"k": 4}),
     "dynamics": (cl.measure_dynamics, "text", {"k": 4}),

@@ -1,0 +1,211 @@
+"""A model's card: what its coupling comes to in one record, which others can check and set beside their own.
+
+`make card MODEL=nano-neox` writes one, `make atlas-check` checks it (`companion.tables.card_check`), and
+`data/atlas/card.schema.json` says what stands in it.
+"""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import xarray as xr
+
+import coupling_lib as cl
+from companion.tables.effects import couplings
+from coupling_lib import paths, provenance
+from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
+from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.measures import common
+from coupling_lib.measures.random_bases import chance
+from coupling_lib.metrics.inference import effect_of
+from coupling_lib.store.key import fingerprint
+
+FORMAT = "coupling-card/1"
+FOLDER = paths.DATA / "atlas"
+SCHEMA = FOLDER / "card.schema.json"
+K, VARIANT = 10, "normalized_miscoupling"
+PROMPTS = 24
+
+Card = dict[str, Any]
+
+
+@cl.measurement(version=1)
+def measure_known(model: cl.Model, prompts: common.Prompts, token: int = -1) -> xr.Dataset:
+    """Find the depth from which on the Jacobian lens reads the very token that the model itself gives next."""
+    given = prompt_inputs(prompts, model)
+    strongest = (cl.lens(traced, token).readout(k=1).ids[:, 0] for traced in common.traces(model, given))
+    others = ((ids != ids[-1]).nonzero().flatten().tolist() for ids in strongest)
+    each = ({"known": max(depths, default=-1) + 1} for depths in others)
+    return common.over_prompts(model, given, each, {}, measure="known", token=token)
+
+
+MEASURES = {"depth": cl.measure_depth, "trajectories": cl.measure_trajectories, "known": measure_known}
+"""What a card is made of; it holds the version of each."""
+
+
+def card_inputs(model: cl.Model, prompts: int | str, seed: int) -> tuple[list[Any], list[Any], int]:
+    """Give the chosen texts or pictures, what of them the model reads, and the token at which it is measured."""
+    if model.hf.main_input_name != "pixel_values":
+        chosen = chosen_texts(prompts, seed)
+        return chosen, cl.inputs_for(model, chosen, seed=seed), -1
+    source, count = source_and_count(prompts)
+    chosen = [picture.pixels for picture in cl.load_images(source or "digits", model.hf.config, count, seed)]
+    return chosen, chosen, 0
+
+
+def chosen_texts(prompts: int | str, seed: int) -> list[str]:
+    """Read the texts that a card is measured on."""
+    source, count = source_and_count(prompts)
+    return [prompt.text for prompt in cl.load_prompts(source or "embedded", n=count, seed=seed)]
+
+
+def source_and_count(prompts: int | str) -> tuple[str, int]:
+    """Read which prompts are meant: so many of a named set, or of those that ship where none is named."""
+    if not (found := re.fullmatch(r"(?:([^:]+):)?([1-9]\d{0,5})", str(prompts), re.ASCII)):
+        raise ParameterError(f"prompts is {shown(prompts)}; a card takes a number, or a set with one, such as gsm8k:50")
+    return found[1] or "", int(found[2])
+
+
+def measure_card(
+    model: cl.Model, prompts: int | str = PROMPTS, seed: int = 0, store: Path | None = None
+) -> tuple[Card, dict[str, xr.Dataset]]:
+    """Measure a model, and give its card and what was measured."""
+    began = time.perf_counter()
+    chosen, given, token = card_inputs(model, prompts, seed)
+    measured = {}
+    for name, measure in MEASURES.items():
+        settings = {"ks": (K,)} if name == "depth" else {}
+        try:
+            measured[name] = cl.sweep(measure, model, given, store=store, token=token, **settings)
+        except UnsupportedModelError:
+            # What is no causal decoder has no lens, and its other numbers all the same.
+            if name != "known":
+                raise
+    kind = "texts" if isinstance(chosen[0], str) else "images"
+    part = {"kind": kind, "chosen": str(prompts), "seed": seed, "n": len(chosen)}
+    part |= {"digest": provenance.prompts_hash(chosen)}
+    return _card(model, part, measured, (time.perf_counter() - began) / 3600), measured
+
+
+def _card(model: cl.Model, prompts: Card, measured: Mapping[str, xr.Dataset], hours: float) -> Card:
+    depth, shared = measured["depth"], cl.shared_part(measured["depth"])
+    scores = {name: _summary(measured["trajectories"][name].values) for name in ("line_shape_score", "expodistance")}
+    first = {name: float(couplings(ds, VARIANT, K)[0]) for name, ds in (("whole", depth), ("shared", shared))}
+    found = {
+        "format": FORMAT,
+        **provenance.which_model(model),
+        "untrained": bool(model.untrained),
+        "weights": fingerprint(model),
+        "blocks": model.n_blocks,
+        "width": model.d_model,
+        "norm": getattr(model.blocks, "norm_position", "pre"),
+        "token": int(depth.attrs["token"]),
+        "k": K,
+        "prompts": prompts,
+        "coupling": {"whole": coupling_part(depth), "shared": coupling_part(shared), "first": first},
+        "trajectories": scores,
+        "spectra": _spectra(depth),
+        "known_from": _summary(measured["known"]["known"].values) if "known" in measured else None,
+        "measures": {name: MEASURES[name].version for name in measured},
+        "versions": depth.attrs["versions"],
+        "machine": _machine(model),
+        "hours": hours,
+    }
+    return signed(short(found))
+
+
+def coupling_part(ds: xr.Dataset) -> Card:
+    """Condense coupling: over all pairs of different blocks, neighbours, by distance, and of random bases."""
+    summary = cl.depth_summary(ds, VARIANT).sel(k=K)
+    null = chance(cl.null_of(ds, VARIANT))
+    away = 1 - ds["by_distance"].sel(variant=VARIANT, k=K).mean("prompt").values[1:]
+    ends = {name: {end: float(summary[end].sel(pairs=pairs)) for end in ("mean", "low", "high")}
+            for name, pairs in (("all", "all pairs"), ("neighbours", "neighbours"))}  # fmt: skip
+    return ends | {"by_distance": away.tolist(), "null": {"mean": 1 - float(null), "error": null.error}}
+
+
+def _spectra(ds: xr.Dataset) -> list[Card]:
+    """Give of each block the first and the K-th singular value and the stable rank, means over prompts."""
+    S, norm = (ds[name].transpose("prompt", "block_1", ...).values for name in ("singular_values", "frobenius_norm"))
+    rank = (norm / S[..., 0]) ** 2
+    return [
+        {"s_1": float(S[:, block, 0].mean()), "s_10": float(S[:, block, K - 1].mean()), "rank": float(of_rank)}
+        for block, of_rank in enumerate(rank.mean(axis=0))
+    ]
+
+
+def _summary(values: np.ndarray) -> Card | None:
+    """Condense one value per prompt to its median with an interval; None where no prompt has one."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return None
+    effect = effect_of(finite, "median")
+    return {"median": effect.value, "low": effect.low, "high": effect.high, "n": effect.n}
+
+
+def _machine(model: cl.Model) -> str:
+    device = next(model.hf.parameters()).device
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else provenance.processor()
+
+
+def short(part: Any) -> Any:
+    """Round every number to six digits; what is not finite is None, which JSON has a word for."""
+    if isinstance(part, Mapping):
+        return {name: short(value) for name, value in part.items()}
+    if isinstance(part, list):
+        return [short(value) for value in part]
+    if isinstance(part, float):
+        return float(f"{part:.6g}") if np.isfinite(part) else None
+    return part
+
+
+def digest_of(card: Mapping[str, Any]) -> str:
+    """Fingerprint a card without its digest."""
+    rest = {name: value for name, value in card.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def signed(card: Card) -> Card:
+    """Put its digest into a card."""
+    return card | {"digest": digest_of(card)}
+
+
+def name_of(card: Mapping[str, Any]) -> str:
+    """Name a card by what was measured; it is the name of its file."""
+    precision = "" if card["precision"] == "float32" else card["precision"]
+    parts = (card["model"], card["revision"], "untrained" if card["untrained"] else "", precision)
+    return "-".join(re.sub(r"[^\w.-]+", "-", part, flags=re.ASCII) for part in parts if part)
+
+
+def write_card(card: Mapping[str, Any], out: str | Path = "") -> Path:
+    """Write a card where it is wanted, by default into `results/atlas`."""
+    target = Path(out) if out else paths.RESULTS / "atlas" / f"{name_of(card)}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    paths.write_text(target, json.dumps(card, indent=1) + "\n")
+    return target
+
+
+def table_of(card: Mapping[str, Any]) -> pd.DataFrame:
+    """Tabulate the numbers of a card that are one for the model, with the ends of their intervals."""
+    rows = {"random bases": card["coupling"]["whole"]["null"]}
+    for part in ("whole", "shared"):
+        rows |= {part: card["coupling"][part]["all"], f"{part} neighbours": card["coupling"][part]["neighbours"]}
+    rows |= {name.replace("_", " "): found for name, found in card["trajectories"].items()}
+    rows |= {"known from": card["known_from"]}
+    return pd.DataFrame(
+        {name: {"value": row.get("mean", row.get("median")), "low": row.get("low"), "high": row.get("high")}
+         for name, row in rows.items() if row}, dtype=float
+    ).T  # fmt: skip
+
+
+def atlas(folder: Path = FOLDER) -> Sequence[Card]:
+    """Read all cards that ship, in order of their names."""
+    files = sorted(file for file in folder.glob("*.json") if file.name != SCHEMA.name)
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]

@@ -1,0 +1,106 @@
+"""The atlas: measured and digitised values apart, axes; in a browser sorting, filtering, two models side by side."""
+
+from __future__ import annotations
+
+import re
+
+import atlas
+import axe
+import pytest
+from browser import HTML, show
+
+from companion.tables import card as cards
+from companion.tables.generalization import figure_1a
+
+PAGE = HTML / "book" / "atlas.html"
+
+
+def test_every_card_and_every_point_of_the_paper_has_a_row_that_says_which_it_is():
+    text = atlas.atlas_page()
+    rows = re.findall(r'<tr class="(\w+)"><th scope="row">(.+?)</th><td><span[^>]*>(.)</span> (\w+)</td>', text)
+    measured = [name for how, name, mark, said in rows if (how, mark, said) == ("measured", "●", "measured")]
+    digitised = [name for how, name, mark, said in rows if (how, mark, said) == ("digitised", "◇", "digitised")]
+    assert measured == [cards.name_of(card) for card in cards.atlas()] and len(measured) >= 10
+    assert digitised == figure_1a()["model"].tolist() and len(digitised) == 28
+    assert len(rows) == len(measured) + 28 == text.count('<g class="atlas-point')
+    assert re.findall(r"(?:<circle|<path) ", text).count("<path ") == 28
+
+
+def test_a_card_s_numbers_stand_in_its_row():
+    card = next(card for card in cards.atlas() if cards.name_of(card) == "nano-neox-step100")
+    row = atlas.of_card(card)
+    whole = card["coupling"]["whole"]
+    assert row.values["coupling"] == whole["all"]["mean"] and row.away == whole["by_distance"]
+    assert row.values["known"] == card["known_from"]["median"] / 12 and row.values["width"] == 96
+    ends = f"[{whole['all']['low']:.3f}, {whole['all']['high']:.3f}]"
+    assert atlas.shown(row, "coupling") == f"{whole['all']['mean']:.3f} <small>{ends}</small>"
+    assert atlas.shown(row, "score") == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "log", "ticks"),
+    [
+        ([0.05, 0.95], False, [0.2, 0.4, 0.6, 0.8]),
+        ([36, 5120], True, [50, 100, 200, 500, 1000, 2000, 5000]),
+        ([2.0, 2.0], False, [2.0]),
+    ],
+)
+def test_an_axis_has_round_labels_within_its_ends(values, log, ticks):
+    low, high, found = atlas.axis(values, log)
+    assert low < min(values) and high > max(values) and found == pytest.approx(ticks)
+
+
+def test_points_lie_within_the_panel_and_what_has_no_value_has_no_place():
+    places, labels = atlas.placed([1.0, None, 3.0], False, 100, 200)
+    assert places[1] is None and 100 < places[0] < places[2] < 300 and labels[0][1] == "1"
+
+
+NAMES = (
+    "[...document.querySelectorAll('.atlas-scroll tbody tr')].filter(r => !r.hidden).map(r => r.cells[0].textContent)"
+)
+
+
+@pytest.mark.browser
+def test_the_table_sorts_and_filters_and_the_figure_follows(tab):
+    show(tab, PAGE)
+    everything = tab.evaluate(NAMES)
+    tab.get_by_role("button", name="coupling", exact=True).focus()
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("Enter")
+    values = tab.evaluate(
+        "[...document.querySelectorAll('.atlas-scroll tbody tr')].map(r => +r.cells[2].dataset.value)"
+    )
+    assert values == sorted(values, reverse=True) and len(values) == len(everything)
+    assert tab.locator("thead th[aria-sort=descending]").inner_text().startswith("coupling")
+    tab.get_by_label("Name contains").fill("nano-neox")
+    assert sorted(tab.evaluate(NAMES)) == sorted(name for name in everything if "nano-neox" in name)
+    said = f"4 of {len(everything)} models in the table, 4 in the figure"
+    assert tab.locator(".atlas [role=status]").inner_text() == said
+    assert tab.locator(".atlas-point:not([hidden])").count() == 4
+    tab.get_by_label("Name contains").fill("")
+    tab.get_by_label("Rows").select_option("digitised")
+    assert len(tab.evaluate(NAMES)) == 28
+    tab.get_by_label("Up").select_option("line")
+    assert tab.locator(".atlas-point:not([hidden])").count() == 0 and tab.wrong == []
+
+
+@pytest.mark.browser
+def test_a_chosen_axis_moves_the_points_and_two_models_stand_side_by_side(tab):
+    show(tab, PAGE)
+    point = tab.locator(".atlas-point:not([hidden])").first
+    before = point.get_attribute("transform")
+    tab.get_by_label("Across").select_option("blocks")
+    assert point.get_attribute("transform") != before
+    assert tab.locator(".atlas-x-name").text_content() == "blocks"
+    tab.get_by_label("First").select_option("nano-neox-step100|measured")
+    tab.get_by_label("Second").select_option("gpt2-large|digitised")
+    heads = tab.locator(".atlas-pair thead th").all_inner_texts()
+    assert heads == ["nano-neox-step100", "gpt2-large"] and tab.locator(".atlas-pair polyline").count() == 1
+    assert "digitised" in tab.locator(".atlas-pair tbody tr").first.inner_text()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_atlas_keeps_no_reader_out(tab, theme):
+    show(tab, PAGE)
+    assert axe.findings(tab, theme) == []
