@@ -15,10 +15,9 @@ import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model import LinearRegression
 
-from companion.tables.files import read_table
+from companion.tables.files import read_table, without_repeats
 from companion.tables.regression import corrected
 from coupling_lib import paths
-from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.inference import SURE, Effect, jackknifed, tail
 from coupling_lib.metrics.statistics import cleared, correlation, pearson
 
@@ -50,10 +49,7 @@ def edits(file: Path | None = None) -> pd.DataFrame:
     if table.empty:
         return table
     table = table.assign(blocks=table["blocks"].astype(str), by=table["by"].fillna(""))
-    if (twice := table[table.duplicated(KEY)]).size:
-        seen = twice.iloc[0]
-        raise ParameterError(f"{seen['edit']} {seen['blocks']} stands twice for {seen['model']!r}; take one line out")
-    return table
+    return without_repeats(table, KEY)
 
 
 def reach(rows: pd.DataFrame) -> int:

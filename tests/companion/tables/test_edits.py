@@ -108,7 +108,7 @@ def test_only_models_with_all_that_is_judged_count_and_an_edit_twice_is_refused(
     assert list(of.finished(pd.concat([one, lacks]))["model"].unique()) == ["m"]
     assert list(of.finished(pd.concat([one, two]), first="n")["model"].unique()) == ["n", "m"]
     pd.concat([one, one.iloc[:1]]).to_csv(tmp_path / "twice.csv", index=False)
-    with pytest.raises(ParameterError, match="skip 1 stands twice for 'm'"):
+    with pytest.raises(ParameterError, match="two rows of model m, edit skip, blocks 1, by"):
         of.edits(tmp_path / "twice.csv")
 
 
