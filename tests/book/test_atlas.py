@@ -64,7 +64,7 @@ NAMES = (
 def test_the_table_sorts_and_filters_and_the_figure_follows(tab):
     show(tab, PAGE)
     everything = tab.evaluate(NAMES)
-    tab.get_by_role("button", name="coupling", exact=True).focus()
+    tab.locator("thead th[data-name=coupling] button").focus()
     tab.keyboard.press("Enter")
     tab.keyboard.press("Enter")
     values = tab.evaluate(
@@ -80,7 +80,7 @@ def test_the_table_sorts_and_filters_and_the_figure_follows(tab):
     tab.get_by_label("Name contains").fill("")
     tab.get_by_label("Rows").select_option("digitised")
     assert len(tab.evaluate(NAMES)) == 28
-    tab.get_by_label("Up").select_option("line")
+    tab.locator(".atlas-controls select").nth(1).select_option("line")
     assert tab.locator(".atlas-point:not([hidden])").count() == 0 and tab.wrong == []
 
 
@@ -89,11 +89,11 @@ def test_a_chosen_axis_moves_the_points_and_two_models_stand_side_by_side(tab):
     show(tab, PAGE)
     point = tab.locator(".atlas-point:not([hidden])").first
     before = point.get_attribute("transform")
-    tab.get_by_label("Across").select_option("blocks")
+    tab.locator(".atlas-controls select").nth(0).select_option("blocks")
     assert point.get_attribute("transform") != before
     assert tab.locator(".atlas-x-name").text_content() == "blocks"
-    tab.get_by_label("First").select_option("nano-neox-step100|measured")
-    tab.get_by_label("Second").select_option("gpt2-large|digitised")
+    tab.locator(".atlas-two select").first.select_option("nano-neox-step100|measured")
+    tab.locator(".atlas-two select").last.select_option("gpt2-large|digitised")
     heads = tab.locator(".atlas-pair thead th").all_inner_texts()
     assert heads == ["nano-neox-step100", "gpt2-large"] and tab.locator(".atlas-pair polyline").count() == 1
     assert "digitised" in tab.locator(".atlas-pair tbody tr").first.inner_text()
