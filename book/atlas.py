@@ -36,7 +36,7 @@ COLUMNS = {
     "line": Column("line-shape score", 2),
     "expodistance": Column("expodistance", 2),
     "known": Column("token known from (share of depth)", 2),
-    "rank": Column("effective rank", 1),
+    "rank": Column("stable rank", 1),
     "width": Column("width", 0, log=True),
     "blocks": Column("blocks", 0),
     "parameters": Column("10⁹ parameters", 4, log=True),

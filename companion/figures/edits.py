@@ -49,7 +49,7 @@ def draw_predictors(taken: pd.DataFrame) -> Figure:
             parts.dots(axes, rows, found["value"], [found["low"], found["high"]], ink, label=model)
         axes.axvline(0, color=style.colour("text"), linewidth=0.7)
         parts.rows_axis(axes, names)
-        axes.set(xlim=(-1, 1), xticks=(-1, 0, 1), xlabel="rank correlation")
+        axes.set(xlim=(-1, 1), xticks=(-1, 0, 1), xlabel="rank $r$")
     parts.legend_under(figure, row[:1])
     return figure
 
