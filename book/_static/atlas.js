@@ -109,8 +109,9 @@
   // -- two models side by side
   const two = $(".atlas-two"), models = rows.map((r) => [r.name + "|" + r.how, `${r.name} (${r.how})`]);
   two.innerHTML = '<h2 id="two-models">Two models side by side</h2><div class="atlas-controls"></div><div class="atlas-pair"></div>';
-  const first = choice("First", models, models[0][0], pair, two.children[1]);
-  const second = choice("Second", models, (models.find(([, t]) => t.startsWith("smollm")) || models[1])[0], pair, two.children[1]);
+  const named = (start) => (models.find(([, text]) => text.startsWith(start)) || models[0])[0];
+  const first = choice("First", models, named("nano-neox-step10000"), pair, two.children[1]);
+  const second = choice("Second", models, named("smollm2-135m ("), pair, two.children[1]);
   const cut = (s) => s.value.split("|");
   function curve(name, kind) {
     const steps = away[name];
