@@ -1,4 +1,4 @@
-"""Eight readers who each want one thing: how many clicks and screens away it is, in light, dark and on a phone."""
+"""Ten readers who each want one thing: how many clicks and screens away it is, in light, dark and on a phone."""
 
 from __future__ import annotations
 
@@ -54,6 +54,26 @@ def test_d_a_figure_as_svg(reader, tmp_path):
     waiting.value.save_as(tmp_path / "a.svg")
     assert waiting.value.suggested_filename == "generalization-paper.svg" and reader.clicks <= 2
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<svg ")
+
+
+def test_e_the_explorer_s_map_by_keyboard_from_the_front_page(tab):
+    reader, keys = Reader(tab), 0
+    for link in ("a[href$='explorer.html']", ".cx-skip a"):
+        tab.locator(link).first.wait_for(state="attached")
+        while not tab.evaluate(f'document.activeElement.matches("{link}")'):
+            tab.keyboard.press("Tab")
+            keys += 1
+            assert keys < 15, tab.evaluate("document.activeElement.outerHTML")
+        tab.keyboard.press("Enter")
+        keys += 1
+        reader.arrived("explorer.html")
+    assert tab.evaluate("document.activeElement.getAttribute('role')") == "gridcell" and keys <= 15
+
+
+def test_f_the_paper_s_spelling_finds_the_chapter(reader):
+    found = [address for _, address in reader.search("generalization")]
+    assert any("book/generalization.html" in address for address in found[:3]), found[:5]
+    assert reader.clicks <= 1
 
 
 def test_g_what_a_word_means(reader):
