@@ -17,7 +17,7 @@ from coupling_lib.models.registry import lookup
 
 MEASURED, DIGITISED = "measured", "digitised"
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 380, 58, 12, 14, 46
-"""The picture and its margins, as in `atlas.js`."""
+"""The picture and its margins, as in the script."""
 
 
 class Column(NamedTuple):

@@ -42,7 +42,9 @@ def test_the_contents_go_from_the_idea_over_evidence_and_doubts_to_the_reader_s_
 
 
 def test_every_notebook_has_its_chapter():
-    assert set(chapters.CHAPTERS) == {path.stem for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
+    # What the notebook of one card writes stands on the page of all cards.
+    assert {*chapters.CHAPTERS, "card"} == {path.stem for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
+    assert (BOOK / "atlas.md").is_file()
 
 
 # -- the shape of a chapter

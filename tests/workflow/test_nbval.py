@@ -214,5 +214,5 @@ def test_spreads_are_the_largest_differences_of_any_two_settings(tmp_path, monke
     runs["old"] = executed("0.5001 of 4", "2.000000")
     with pytest.raises(CouplingError, match="no spread was written for depth; see above"):
         spreads.spreads(["depth"], table)
-    with pytest.raises(CouplingError, match="there is no notebook 'dept'; choose from depth"):
+    with pytest.raises(CouplingError, match="there is no notebook 'dept'; choose from card, depth"):
         spreads.spreads(["dept"], table)

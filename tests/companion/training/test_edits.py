@@ -130,7 +130,7 @@ def test_predictors_are_those_of_the_states_and_jacobians(model):
 def test_a_run_measures_every_edit_once_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     tiny.llama(num_hidden_layers=BLOCKS).save_pretrained(tmp_path / "m")
     tiny.tokenizer().save_pretrained(tmp_path / "m")
-    given = argparse.Namespace(near=2, orders=2, table=tmp_path / "edits.csv")
+    given = argparse.Namespace(near=2, orders=2, precision="float32", table=tmp_path / "edits.csv")
     monkeypatch.setattr(editing, "MOST_REMOVED", 2)
     editing.measure(str(tmp_path / "m"), IDS, given)
     table = edits(given.table)
