@@ -54,8 +54,14 @@ command = made_by(provenance.papermill_command("card", vars(p)))
 # token.
 
 # %%
-how = {"precision": precision, "memory": memory or None, "revision": revision or None}
-loaded = cl.load_model(model, untrained=network == "untrained", seed=seed, **how)
+loaded = cl.load_model(
+    model,
+    precision=precision,
+    memory=memory or None,
+    revision=revision or None,
+    untrained=network == "untrained",
+    seed=seed,
+)
 record, measured = card.measure_card(loaded, prompts, seed)
 del loaded
 
