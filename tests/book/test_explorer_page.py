@@ -91,7 +91,8 @@ def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
     assert tab.get_by_label("Prompt").input_value() == "gsm8k-style-13"
     assert len(first) == 4 and tab.locator(".cx-squares canvas:visible").count() == 4
     tab.get_by_label("Training: ").fill("7")
-    assert "state=step10000" in address(tab) and shown(tab) != first
+    tab.wait_for_url("**state=step10000**")  # matrices are read when they are shown
+    assert shown(tab) != first
     tab.get_by_label("Reading").select_option("normalized_miscoupling")
     assert "reading=normalized_miscoupling" in address(tab)
     tab.evaluate("view => { location.hash = view }", view)

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
-LARGEST_API_PAGE = 500_000
+LARGEST_API_PAGE = 520_000
 
 
 def test_most_figures_are_cut_into_panels_for_a_phone():
@@ -96,5 +96,5 @@ def test_without_script_a_figure_shows_its_light_picture_and_its_origin_unfolds(
     figure = plain_tab.locator("#fig-depth-mismatch")
     assert figure.locator("img.only-light").is_visible() and not figure.locator("img.only-dark").is_visible()
     assert not figure.locator(".tbc-provenance").is_visible()
-    figure.locator("summary").click()
+    figure.locator("summary", has_text="Where it comes from").click()
     assert figure.locator(".tbc-provenance").is_visible()

@@ -186,7 +186,9 @@ def test_help_lists_every_target_a_user_runs():
         ["make", "-C", str(ROOT), "--no-print-directory"], capture_output=True, check=True, text=True
     )
     targets = "help book pdf links test test-all families portable spreads lint sweep sweep-plan test-cluster "
-    targets += "card atlas-check notebooks bench calibration faults golden suite quality regularised vit-grid audit clean lock"
+    targets += (
+        "card atlas-check notebooks bench calibration faults golden suite quality regularised vit-grid audit clean lock"
+    )
     assert re.findall(r"^  make ([\w-]+)", shown.stdout, re.M) == targets.split()
 
 
