@@ -84,7 +84,7 @@ def test_6_the_numbers_of_a_figure_are_two_clicks_away(tab, tmp_path):
     packed = waiting.value.suggested_filename.endswith(".csv.gz")
     lines = (gzip.decompress(found) if packed else found).decode("utf-8").splitlines()
     assert any(line.startswith("# model ") for line in lines) and any(
-        re.search("papermill|make book", line) for line in lines
+        re.search(r"papermill|make book", line) for line in lines
     )
     rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
     assert len(rows) > 100 and all(rows[0])
