@@ -109,7 +109,7 @@ def test_a_token_is_chosen_and_its_numbers_are_the_library_s(tab):
     slider.focus()
     for key in ("Home", "ArrowRight", "ArrowRight"):
         tab.keyboard.press(key)
-    assert address(tab).endswith(f"#model={NEOX}&prompt=arc-style-13&token=9&l=3&m=4")
+    tab.wait_for_url(f"**#model={NEOX}&prompt=arc-style-13&token=9&l=3&m=4")
     assert tab.locator(".cx-prompt mark").text_content() == "car"
     assert tab.locator(".cx-prompt").text_content() == f"“{cl.load_prompts(n=1)[0].text}”"
     ds = cl.measure_depth(cl.load_model(NEOX), cl.load_prompts(n=1), ks=(10,), token=9)

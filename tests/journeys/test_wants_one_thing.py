@@ -67,7 +67,8 @@ def test_e_the_explorer_s_map_by_keyboard_from_the_front_page(tab):
         tab.keyboard.press("Enter")
         keys += 1
         reader.arrived("explorer.html")
-    assert tab.evaluate("document.activeElement.getAttribute('role')") == "gridcell" and keys <= 15
+    tab.wait_for_function("document.activeElement.getAttribute('role') === 'gridcell'")
+    assert keys <= 15
 
 
 def test_f_the_paper_s_spelling_finds_the_chapter(reader):
