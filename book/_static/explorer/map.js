@@ -42,6 +42,13 @@
       }
     }
 
+    // Asked for before its numbers are there, the map takes the focus when they come.
+    let awaited = false;
+    function focus() {
+      awaited = !n;
+      if (n) cells[at.l * n + at.m].focus();
+    }
+
     // Where the chosen pair is not `paired` in these data, none is marked.
     function show(v, data, colours, [bottom, most] = data.ends(v), paired = true) {
       const values = data.map(v);
@@ -56,6 +63,7 @@
         cell.classList.toggle("cx-reverse", paired && l === v.m && m === v.l && l !== m);
         cell.tabIndex = here ? 0 : -1;
       });
+      if (awaited) focus();
       const chance = data.chance(v) && mean(data.chance(v));
       bar.width = colours.ink.length;
       const ink = bar.getContext("2d");
@@ -98,6 +106,6 @@
     });
 
     // A cell of the map says its number by itself when it is moved to.
-    return {box, show, focus: () => cells[at.l * n + at.m]?.focus(), speaks: () => grid.contains(document.activeElement)};
+    return {box, show, focus, speaks: () => grid.contains(document.activeElement)};
   };
 })();
