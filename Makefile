@@ -260,7 +260,7 @@ results/.fresh: $(READY)
 	@rm -rf $(MODELS:%=results/%/measurements)
 	@touch $@
 
-MADE_FROM := $(wildcard book/*.py book/templates/* data/atlas/*) $(wildcard benchmarks/*) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
+MADE_FROM := $(wildcard book/*.py book/templates/* data/atlas/*) $(filter-out %/__pycache__,$(wildcard benchmarks/*)) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
 
 # What is measured for pages alone. None of these reads what another writes. The longest has the last notebook beside it.
 made_explorer := book/explorer.py

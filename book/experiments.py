@@ -32,6 +32,15 @@ def _of_quality(rows: pd.DataFrame, experiment: dict[str, Any]) -> pd.DataFrame:
     return found.assign(label=["" if step < 0 else f"step {step}" for step in found["step"]])
 
 
+def _answers(asked: Callable[[pd.DataFrame], dict[str, Effect]]) -> Callable[..., pd.DataFrame]:
+    """Tabulate what answers an experiment's questions by their names, a line each."""
+
+    def estimates(rows: pd.DataFrame, _: dict[str, Any]) -> pd.DataFrame:
+        return pd.DataFrame([{"question": name, "label": "", **one._asdict()} for name, one in asked(rows).items()])
+
+    return estimates
+
+
 def _of_prompts(rows: pd.DataFrame, _: dict[str, Any]) -> pd.DataFrame:
     found = prompt_effects.estimates(rows, {name: registry.lookup(name).blocks for name in rows["model"].unique()})
     return found.assign(label=found["model"] + ", " + found["reading"])
@@ -42,8 +51,10 @@ KINDS = {
     "width": Kind(width.width, quality.finished, width.estimates, at_once=True),
     "edits": Kind(edits.edits, edits.finished, lambda rows, _: edits.estimates(rows), at_once=False),
     "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
-    "cause": Kind(regularised.regularised, regularised.finished, regularised.estimates, at_once=True, unit="seed"),
-    "phases": Kind(phases.phases, phases.finished, phases.estimates, at_once=True),
+    "cause": Kind(
+        regularised.regularised, regularised.finished, _answers(regularised.asked), at_once=True, unit="seed"
+    ),
+    "phases": Kind(phases.phases, phases.finished, _answers(phases.asked), at_once=True),
 }
 """Every experiment of `data/predictions.toml`."""
 
@@ -75,7 +86,7 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple
     head = ("question and estimand", "outcome, and what it says")
     score = f" The score: {plain(experiment['score'])}." if "score" in experiment else ""
     answered = f"{len(judged)} of {len(lines)} questions are answered" if judged else "no question is answered yet"
-    state = f"- **{experiment['title']}**: {have} of {wanted} models are measured, and {answered}."
+    state = f"- **{experiment['title']}**: {have} of {wanted} {kind.unit}s are measured, and {answered}."
     return state, "\n".join(
         [
             f"## {experiment['title']}\n",

@@ -47,7 +47,7 @@ tried() { # COMMAND ... -- TESTS
 }
 
 odd() { # a copy of the checkout in a folder with an odd name, one core, another locale and time, no home
-  local place folder
+  local folder
   place=$(mktemp -d)
   trap 'rm -rf "$place"' EXIT
   folder="$place/- a clone's \"folder\" of 120 characters $(printf 'x%.0s' {1..81})/checkout"

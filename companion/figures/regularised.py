@@ -17,8 +17,10 @@ _LOOKS = {
 
 
 def take_changes(runs: pd.DataFrame) -> pd.DataFrame:
-    """Select the change of every run against its twin."""
-    return regularised.changes(runs)
+    """Select the change of every run against its twin, and the mean slope over seeds, by the step of its start."""
+    moved = regularised.changes(runs)
+    slopes = {begin: regularised.slopes(part).mean() for begin, part in moved.groupby("begin")}
+    return moved.assign(slope=moved["begin"].map(slopes))
 
 
 def draw_changes(moved: pd.DataFrame) -> Figure:
@@ -27,13 +29,11 @@ def draw_changes(moved: pd.DataFrame) -> Figure:
     titles = [f"From step {begin}" for begin in begins]
     figure, row = parts.panels(titles, 3.9, y="change of validation loss (nats per token)", sharey=True)
     for axes, begin in zip(row, begins, strict=True):
+        here = moved[moved["begin"] == begin]
         for arm, (label, role, marker) in _LOOKS.items():
-            part = moved[(moved["begin"] == begin) & (moved["arm"] == arm)]
-            parts.points(
-                axes, part["coupling"], part["validation_loss"], style.colour(role), marker=marker, label=label
-            )
-        slope = regularised.slopes(moved[moved["begin"] == begin]).mean()
-        doses = moved[(moved["begin"] == begin) & moved["arm"].isin(regularised.DOSES)]["coupling"]
+            part, look = here[here["arm"] == arm], {"marker": marker, "label": label}
+            parts.points(axes, part["coupling"], part["validation_loss"], style.colour(role), **look)
+        slope, doses = here["slope"].iloc[0], here.loc[here["arm"].isin(regularised.DOSES), "coupling"]
         ends = [min(0, doses.min()), doses.max()]
         look = {"color": style.colour("text"), "linewidth": 1, "zorder": 0}
         axes.plot(ends, [slope * end for end in ends], label="mean slope over strengths", **look)

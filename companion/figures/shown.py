@@ -12,7 +12,7 @@ import pandas as pd
 
 FIGURE = re.compile(
     r'(?:<style>[^<]*</style>)?<figure class="tbc-figure"(?: data-drawn-by="(?P<drawn_by>[^"]*)")?>(?P<images>.*?)'
-    r'<figcaption>(?P<caption>[^<]*?) (?P<link><a download="(?P<name>[^"]*)\.csv" href="data:text/csv[^,]*,'
+    r'<figcaption>(?P<caption>[^<]*?) (?:<a download="(?P<name>[^"]*)\.csv" href="data:text/csv[^,]*,'
     r'(?P<csv>[^"]*)">[^<]*</a>|\(data: [^)]*\))<span class="tbc-provenance">(?P<origin>[^<]*)</span></figcaption>'
     r"</figure>",
     re.DOTALL,
@@ -28,7 +28,6 @@ class Shown(NamedTuple):
     caption: str
     origin: str
     drawn_by: str
-    link: str
     csv: str
     images: str
 
@@ -48,4 +47,4 @@ def figures_in(markup: str) -> Iterator[Shown]:
     """Find the figures of a text, one after the other."""
     for found in FIGURE.finditer(markup):
         texts = {name: html.unescape(found[name] or "") for name in ("name", "caption", "origin", "drawn_by")}
-        yield Shown(found[0], **texts, link=found["link"], csv=unquote(found["csv"] or ""), images=found["images"])
+        yield Shown(found[0], **texts, csv=unquote(found["csv"] or ""), images=found["images"])

@@ -1,8 +1,6 @@
 """Why coupling peaks, `data/phases.csv`: what blocks do alike on all prompts, and a rival, over training."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -10,8 +8,8 @@ from companion.tables import effects, quality
 from coupling_lib import paths
 from coupling_lib.metrics.inference import Effect, effect_of
 
-EXPLANATIONS = {"alike": "alike on all prompts", "log_lead": "lead of one direction"}
-"""Columns that are to explain the course of coupling, and how prose says them."""
+EXPLANATIONS = ("alike", "log_lead")
+"""Columns that are to explain the course of coupling: what is alike on all prompts, and the lead of one direction."""
 PEAK, LAST = 91, 1642
 """Steps that are compared: where other models of this width are most coupled, and the last."""
 
@@ -48,11 +46,6 @@ def asked(table: pd.DataFrame) -> dict[str, Effect]:
         "coupling goes with one strong direction": effect_of(of["log_lead"]),
         "likeness ahead of its rival": effect_of(of["alike"] - of["log_lead"]),
     }
-
-
-def estimates(table: pd.DataFrame, _: Mapping[str, Any]) -> pd.DataFrame:
-    """Give the answers as a table, a line each."""
-    return pd.DataFrame([{"question": name, "label": "", **effect._asdict()} for name, effect in asked(table).items()])
 
 
 def numbers_of(table: pd.DataFrame) -> dict[str, float]:

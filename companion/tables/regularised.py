@@ -1,8 +1,6 @@
 """What making a model more coupled, or less, does to it: runs with `coupling_loss` and their twins, within seeds."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,13 +35,12 @@ def finished(runs: pd.DataFrame) -> pd.DataFrame:
 
 def changes(runs: pd.DataFrame, against: str = "without") -> pd.DataFrame:
     """Give each run's difference to its twin, quantity by quantity."""
-    twins = runs[runs["arm"] == against].set_index(["seed", "begin"])[list(QUANTITIES)]
-    if against == "without":  # which nothing is done to from any step
-        twins = pd.concat({begin: twins.droplevel("begin") for begin in runs["begin"].unique()}, names=["begin"])
-        twins = twins.swaplevel()
-    others = runs[~runs["arm"].isin(["without", against])].set_index(["seed", "begin"])
-    moved = others[list(QUANTITIES)] - twins.reindex(others.index)
-    return pd.concat([others[["arm", "strength"]], moved], axis=1).reset_index()
+    # Nothing is done to a run without the regulariser from any step, so that it is the twin of all of its seed.
+    on = ["seed"] if against == "without" else ["seed", "begin"]
+    twins = runs.loc[runs["arm"] == against, [*on, *QUANTITIES]]
+    paired = runs[~runs["arm"].isin(["without", against])].merge(twins, on=on, suffixes=("", "_twin"))
+    moved = {name: paired[name] - paired[f"{name}_twin"] for name in QUANTITIES}
+    return paired[["seed", "begin", "arm", "strength"]].assign(**moved)
 
 
 def slopes(moved: pd.DataFrame) -> pd.Series:
@@ -71,7 +68,7 @@ def asked(runs: pd.DataFrame) -> dict[str, Effect]:
     for begin, moved in changes(runs).groupby("begin"):
         of = {arm: part.sort_values("seed")["validation_loss"].to_numpy() for arm, part in moved.groupby("arm")}
         sham = over_sham[(over_sham["begin"] == begin) & (over_sham["arm"] == "encourage0.3")]
-        values: Mapping[str, Any] = {
+        values = {
             "encouraged": of["encourage0.03"],
             "driven apart": of["decouple0.03"],
             "encouraged over sham": sham["validation_loss"],
@@ -80,8 +77,3 @@ def asked(runs: pd.DataFrame) -> dict[str, Effect]:
         }
         found |= {f"{name}, from step {begin}": effect_of(np.asarray(each)) for name, each in values.items()}
     return found
-
-
-def estimates(runs: pd.DataFrame, _: Mapping[str, Any]) -> pd.DataFrame:
-    """Give the answers as a table, a line each."""
-    return pd.DataFrame([{"question": name, "label": "", **effect._asdict()} for name, effect in asked(runs).items()])

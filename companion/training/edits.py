@@ -119,12 +119,12 @@ def merged(first: nn.Module, second: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def run(read: Passages, stages: Sequence[Stage | None]) -> Tensor:
+def run(reading: Passages, stages: Sequence[Stage | None]) -> Tensor:
     """Give the last states of an edited network; what comes before the first edited block is not computed again."""
-    at = next((at for at, pair in enumerate(zip(stages, read.stages, strict=True)) if pair[0] is not pair[1]), None)
+    at = next((at for at, pair in enumerate(zip(stages, reading.stages, strict=True)) if pair[0] is not pair[1]), None)
     if at is None:
-        return read.states[-1]
-    stream = read.states[at]
+        return reading.states[-1]
+    stream = reading.states[at]
     for stage in stages[at:]:
         if stage is not None:
             stream = stream + sum(call.replay(block, stream) - stream for call, block in stage)
@@ -132,12 +132,14 @@ def run(read: Passages, stages: Sequence[Stage | None]) -> Tensor:
 
 
 @torch.no_grad()
-def cost(read: Passages, stages: Sequence[Stage | None]) -> dict[str, float]:
+def cost(reading: Passages, stages: Sequence[Stage | None]) -> dict[str, float]:
     """Measure what an edit costs: the rise of the loss and the divergence, with intervals over passages."""
-    told = _told(read.head, run(read, stages))
-    targets = read.ids[:, -told.shape[1] :].to(told.device)
-    losses = [functional.nll_loss(one.transpose(1, 2), targets, reduction="none").mean(1) for one in (told, read.told)]
-    kl = functional.kl_div(told, read.told, reduction="none", log_target=True).sum(-1).mean(1)
+    told = _told(reading.head, run(reading, stages))
+    targets = reading.ids[:, -told.shape[1] :].to(told.device)
+    losses = [
+        functional.nll_loss(one.transpose(1, 2), targets, reduction="none").mean(1) for one in (told, reading.told)
+    ]
+    kl = functional.kl_div(told, reading.told, reduction="none", log_target=True).sum(-1).mean(1)
     found = {}
     for name, values in {"loss_rise": losses[0] - losses[1], "kl": kl}.items():
         effect = effect_of(values.double().cpu().numpy())

@@ -17,7 +17,8 @@ from companion.training.language import RECIPES
 from companion.training.quality import STEPS, parts, predictions_sha256
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.jacobian.tracing import trace
-from coupling_lib.models.load import Model, load_model, wrap_model
+from coupling_lib.models.load import Model
+from coupling_lib.svd.shared import without_isotropic
 
 PROMPTS = 24
 BASE = suite.SuiteRecipe(
@@ -48,13 +49,13 @@ def split(J: torch.Tensor) -> float:
 def of_blocks(model: Model) -> suite_table.Columns:
     """Measure all that is asked of the Jacobians of a checkpoint, and of its last state."""
     traces = [trace(model, prompt) for prompt in load_prompts(n=PROMPTS)]
-    eye, found = torch.eye(model.d_model, dtype=torch.float64), []
+    found = []
     for block in range(model.n_blocks):
         J = torch.stack([traced.jacobian(block).dense().double() for traced in traces])
         s = torch.linalg.svdvals(J)
         shares = s / s.sum(dim=1, keepdim=True)
         entropy = -(shares * shares.clamp_min(1e-300).log()).sum(dim=1)
-        rest = J - torch.einsum("pii->p", J)[:, None, None] / model.d_model * eye
+        rest = without_isotropic(J.clone())
         found.append([split(J), split(rest), (s[:, 0] / s[:, 1]).log().mean().item(), entropy.exp().mean().item()])
     columns = dict(zip(("alike", "shared_alike", "log_lead", "rank"), np.mean(found, axis=0).tolist(), strict=True))
     return columns | {"norm": float(np.mean([traced.hidden[-1, -1].norm().item() for traced in traces]))}
@@ -66,17 +67,9 @@ def train_one(name: str, recipe: suite.SuiteRecipe, corpus: text.Corpus, run: Pa
         suite.trained(recipe, corpus, run)
     rows = []
     for step in (0, *recipe.checkpoints):
-        if name == EMBEDDED:
-            model = load_model(name, revision=f"step{step}", device="cpu")
-        else:
-            model = wrap_model(suite.weights(recipe, run, step), corpus.tokenizer, name=name)
+        model = suite.checkpoint(name, recipe, corpus, run, step)
         row = suite_table.timed_row(name, recipe, model, corpus, text_name, step, parts) | of_blocks(model)
-        hf = model.hf
-
-        def predict(ids: torch.Tensor) -> torch.Tensor:
-            return hf(input_ids=ids, use_cache=False).logits  # ruff: ignore[function-uses-loop-variable]
-
-        right, gain = scores.induction(predict, recipe.vocabulary, recipe.context)
+        right, gain = scores.induction(scores.logits_of(model.hf), recipe.vocabulary, recipe.context)
         row |= scores.with_interval(induction=right, induction_gain=gain)
         rows.append(row | {"predictions_sha256": predictions_sha256()})
     return rows

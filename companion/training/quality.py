@@ -29,7 +29,6 @@ from companion.training.language import validation_windows
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.models.load import wrap_model
 from coupling_lib.paths import DATA
 
 PREDICTIONS = DATA / "predictions.toml"
@@ -149,7 +148,7 @@ def train_one(name: str, recipe: QualityRecipe, corpus: text.Corpus, run: Path, 
     known, rows = suite.trained(recipe, corpus, run, seen), []
     windows = validation_windows(replace(corpus, validation=corpus.train), recipe.context)
     for step in (0, *recipe.checkpoints):
-        model = wrap_model(suite.weights(recipe, run, step), corpus.tokenizer, name=name)
+        model = suite.checkpoint(name, recipe, corpus, run, step)
         row = suite_table.timed_row(name, recipe, model, corpus, text_name, step, parts)
         row |= {"unique_tokens": len(corpus.train), "predictions_sha256": predictions_sha256()}
         # A step that no training reaches: the corruption is like any batch's and equal to none.
@@ -169,10 +168,7 @@ def _scored(
     hf: PreTrainedModel, recipe: QualityRecipe, corpus: text.Corpus, trained_on: dict[str, torch.Tensor]
 ) -> dict[str, float]:
     """Score a model: its losses on text that was trained on, and its scores on held-out text, with their intervals."""
-
-    def predict(ids: torch.Tensor) -> torch.Tensor:
-        return hf(input_ids=ids, use_cache=False).logits
-
+    predict = scores.logits_of(hf)
     held_out = validation_windows(corpus, recipe.context)
     windows = {"validation": held_out} | {f"{name}_loss": ids for name, ids in trained_on.items()}
     losses = {name: scores.nats(predict, ids).double().mean(dim=1).numpy() for name, ids in windows.items()}

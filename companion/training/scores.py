@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.inference import effect_of
@@ -31,6 +31,11 @@ SEQUENCES = 64
 
 # How the byte-level tokenizer writes a space and the end of a line.
 _BEGINS, _ENDS = "Ġ", ("Ġ", "Ċ")
+
+
+def logits_of(hf: PreTrainedModel) -> Predict:
+    """Give what a model predicts, as the scores ask for it."""
+    return lambda ids: hf(input_ids=ids, use_cache=False).logits
 
 
 def with_interval(**scores: NDArray[np.float64]) -> dict[str, float]:

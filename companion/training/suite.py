@@ -27,7 +27,7 @@ from companion.training.language import RECIPES, configuration, fit, initialise,
 from companion.training.suite_table import SuiteRecipe
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
-from coupling_lib.models.load import load_model, wrap_model
+from coupling_lib.models.load import Model, load_model, wrap_model
 
 _PARAGRAPHS = 4000
 
@@ -95,10 +95,7 @@ def train_one(name: str, recipe: SuiteRecipe, corpus: text.Corpus, run: Path, te
     """Train a model of the suite, unless it is embedded, and measure it at step 0 and at every checkpoint."""
     known, rows = {} if name in SHIPPED else trained(recipe, corpus, run), []
     for step in (0, *recipe.checkpoints):
-        if name in SHIPPED:
-            model = load_model(name, revision=f"step{step}", device="cpu")
-        else:
-            model = wrap_model(weights(recipe, run, step), corpus.tokenizer, name=name)
+        model = checkpoint(name, recipe, corpus, run, step)
         rows.append(suite_table.timed_row(name, recipe, model, corpus, text_name, step) | known.get(step, {}))
     return rows
 
@@ -127,6 +124,13 @@ def weights(recipe: SuiteRecipe, run: Path, step: int) -> PreTrainedModel:
     if step == 0:
         return build(recipe)
     return AutoModelForCausalLM.from_pretrained(run / f"step{step}", dtype=torch.float32)
+
+
+def checkpoint(name: str, recipe: SuiteRecipe, corpus: text.Corpus, run: Path, step: int) -> Model:
+    """Give a checkpoint of a run to be measured; of an embedded model, the one that ships."""
+    if name in SHIPPED:
+        return load_model(name, revision=f"step{step}", device="cpu")
+    return wrap_model(weights(recipe, run, step), corpus.tokenizer, name=name)
 
 
 def run_suite(names: list[str], source: Path | None, run: Path, table: Path, text_name: str = "") -> None:

@@ -7,6 +7,7 @@ import pytest
 from experiments import _written, outcomes
 from power import experiments
 
+from companion.tables import regularised
 from tests.companion.tables.test_quality_table import READING, made_up
 
 EXPERIMENT = experiments()["quality"] | {"readings": [READING]}
@@ -39,3 +40,12 @@ def test_a_judged_experiment_shows_prediction_and_outcome_in_one_line(word):
     state, text = _written(EXPERIMENT, "quality", made_up(0.9, -0.9))
     assert state.endswith(": 26 of 26 models are measured, and 6 of 6 questions are answered.")
     assert word in text and "not judged yet" not in text and "26 of 26" in text
+
+
+def test_an_experiment_counts_what_is_independent_in_it():
+    rows = regularised.regularised()
+    state, text = _written(experiments()["cause"], "cause", rows)
+    assert "6 of 6 seeds are measured, and 10 of 10 questions are answered." in state
+    assert "**6 of 6 seeds are measured.**" in text and "not judged yet" not in text
+    state, text = _written(experiments()["cause"], "cause", rows[rows["seed"] < 5])
+    assert "5 of 6 seeds are measured, and no question is answered yet." in state and "p = " not in text

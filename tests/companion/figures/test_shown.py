@@ -27,7 +27,7 @@ def test_all_of_what_show_writes_is_found_again():
     assert (one.name, one.caption, one.origin) == ("demo", 'A & "B" < C', "model a · seed 0")
     assert one.drawn_by == f"{__name__}.draw_demo"
     pd.testing.assert_frame_equal(one.table, TABLE)
-    assert one.csv.startswith("# figure demo\n# model a\n# seed 0\n") and one.link.endswith(">Data (CSV)</a>")
+    assert one.csv.startswith("# figure demo\n# model a\n# seed 0\n") and ">Data (CSV)</a>" in one.markup
     assert {theme: kind for theme, (kind, _) in one.pictures.items()} == {"light": "svg", "dark": "svg"}
     light, dark = (picture for _, picture in one.pictures.values())
     assert light.startswith(b"<?xml") and light != dark
