@@ -45,7 +45,7 @@ def test_short_data_stand_in_the_page_and_long_ones_in_one_packed_file(tmp_path)
 
 def shown(**changed: str) -> Shown:
     given = {"markup": "", "name": "demo", "caption": "A & 5% of B_1. And more.", "origin": "", "drawn_by": ""}
-    return Shown(**{**given, "link": "", "csv": CSV, "images": "", **changed})
+    return Shown(**{**given, "csv": CSV, "images": "", **changed})
 
 
 def test_a_figure_is_cited_by_number_place_version_and_digest_of_its_data(tmp_path):
