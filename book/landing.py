@@ -16,9 +16,9 @@ from companion.tables import generalization
 from coupling_lib import paths
 
 READINGS = {
-    "10 directions": figures.READING,
-    "5 directions": "normalized_miscoupling_k5_relative",
-    "a tenth of the width": "normalized_miscoupling_ktenth_relative",
+    "whole blocks": figures.READING,
+    "their shared part": f"shared_{figures.READING}",
+    "blocks with shuffled coordinates": f"permuted_{figures.READING}",
 }
 """What the second handle of the moving figure chooses from, and the column of the suite for each."""
 

@@ -16,7 +16,8 @@ corrected together (Benjamini and Hochberg), and 5 % of the corrected ones decid
   beforehand, however sure its sign (two one-sided tests);
 - else it is **undecided**, and what this n could have seen is said: the effect that is found four times out of five.
 
-Of several models a reading is for (against) the claim if it is so in each of them. Then the verdict is
+Of several models a reading is for (against) the claim if it is so in each of them; if it is for it in one and against
+it in another, the models differ. Then the verdict is
 
 - *reproduced*: all readings are for it;
 - *contradicted*: all readings are against it;
@@ -24,6 +25,7 @@ Of several models a reading is for (against) the claim if it is so in each of th
 - *depends on the training step*: the same, where those readings are one definition at several steps of training. A
   reading says so itself: `condition` names in what it differs from its sisters, the definition apart. If any reading
   that is for or against names no condition or another one, definitions differ as well, and the former verdict stands;
+- *depends on the model*: no reading is so split from another, and in some reading the models differ;
 - *inconclusive*: anything else;
 - *not measured here*: no reading has numbers.
 """
@@ -44,13 +46,16 @@ CONDITIONS = ("training step",)
 """In what the readings of one definition may differ."""
 
 REPRODUCED, DEPENDS = "reproduced", "depends on the definition"
+ON_MODEL = "depends on the model"
 CONTRADICTED, INCONCLUSIVE, MISSING = "contradicted", "inconclusive", "not measured here"
 ON_CONDITION = {condition: f"depends on the {condition}" for condition in CONDITIONS}
-VERDICTS = (REPRODUCED, DEPENDS, *ON_CONDITION.values(), CONTRADICTED, INCONCLUSIVE, MISSING)
-"""The six verdicts."""
+VERDICTS = (REPRODUCED, DEPENDS, *ON_CONDITION.values(), ON_MODEL, CONTRADICTED, INCONCLUSIVE, MISSING)
+"""All verdicts."""
 
 FOR, AGAINST, UNDECIDED = "for", "against", "undecided"
-"""What one reading says."""
+"""What one reading says in one model."""
+DIFFERENT = "the models differ"
+"""What one reading says in several models of which one is for the claim and another against it."""
 
 DIRECTIONS = ("above", "below", "other", "within")
 """What a reading claims of its effect: above or below the null, other than it, within a margin around it."""
@@ -156,7 +161,9 @@ def correct(all_evidence: Iterable[Evidence]) -> None:
 
 
 def across(outcomes: Sequence[str]) -> str:
-    """Join what one reading says in several models; models that differ decide nothing."""
+    """Join what one reading says in several models; a model that is undecided leaves open what the others say."""
+    if {FOR, AGAINST} <= set(outcomes):
+        return DIFFERENT
     return outcomes[0] if len(set(outcomes)) == 1 else UNDECIDED
 
 
@@ -167,6 +174,8 @@ def verdict(readings: Sequence[str], conditions: Sequence[str | None]) -> str:
         return MISSING
     if {FOR, AGAINST} <= said:
         named = zip(readings, conditions, strict=True)
-        differing = {condition for outcome, condition in named if outcome != UNDECIDED}
+        differing = {condition for outcome, condition in named if outcome in (FOR, AGAINST)}
         return ON_CONDITION.get(differing.pop(), DEPENDS) if len(differing) == 1 else DEPENDS
+    if DIFFERENT in said:
+        return ON_MODEL
     return {frozenset([FOR]): REPRODUCED, frozenset([AGAINST]): CONTRADICTED}.get(frozenset(said), INCONCLUSIVE)

@@ -1,11 +1,23 @@
 """Tables of measurements as files: comment lines at the head say what the columns mean."""
 
+import hashlib
 from pathlib import Path
 
 import pandas as pd
 
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
+
+PREDICTIONS = paths.DATA / "predictions.toml"
+"""What was expected of the experiments. It is only ever appended to."""
+
+
+def predictions_sha256(path: Path | None = None) -> str:
+    """Give the digest of what was predicted; nothing is measured before something was."""
+    path = path or PREDICTIONS
+    if not path.is_file():
+        raise ParameterError(f"there are no predictions at {str(path)!r}; write them down before the first measurement")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def read_table(path: Path) -> pd.DataFrame:

@@ -75,9 +75,17 @@ def suite(file: Path | None = None, untrained: bool = False) -> pd.DataFrame:
         "log_expodistance": np.log10(table["expodistance"]),
         "final": table["step"] == table.groupby("model")["step"].transform("max"),
     }
-    for column in coupling_columns(table):
-        added[f"{column}_relative"] = (table[column] - table[f"{column}_null"]) / -table[f"{column}_null"]
+    for column, null in _nulls(table).items():
+        added[f"{column}_relative"] = (table[column] - table[null]) / -table[null]
     return pd.concat([table, pd.DataFrame(added)], axis=1)
+
+
+def _nulls(table: pd.DataFrame) -> dict[str, str]:
+    """Name each column of coupling with that of its null: of the whole, of the shared part, of shuffled coordinates."""
+    whole = coupling_columns(table)
+    parts = {column: f"{column}_null" for column in (*whole, *(f"shared_{column}" for column in whole))}
+    nulls = parts | {f"permuted_{column}": f"{column}_null" for column in whole}
+    return {column: null for column, null in nulls.items() if column in table.columns}
 
 
 def coupling_columns(table: pd.DataFrame) -> list[str]:

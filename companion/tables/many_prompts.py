@@ -8,7 +8,6 @@ prompts.
 """
 
 import argparse
-import hashlib
 import sys
 from collections.abc import Iterable
 from itertools import islice, product, zip_longest
@@ -20,9 +19,9 @@ import pandas as pd
 import torch
 
 from companion.tables import texts
-from companion.tables.files import write_table
+from companion.tables.files import predictions_sha256, write_table
 from companion.tables.prompt_effects import IN_4_BITS, KEY, READINGS, TABLE, K, many_prompts
-from coupling_lib import paths, provenance
+from coupling_lib import provenance
 from coupling_lib.errors import in_one_line
 from coupling_lib.inputs.prompts import Prompt, load_prompts
 from coupling_lib.jacobian.derivatives import block_jacobians
@@ -177,8 +176,7 @@ def measure(model_name: str, folder: Path | None, novels: Path | None, file: Pat
 
 def write(file: Path, rows: list[dict[str, Any]]) -> None:
     """Add rows to the table, each with what was predicted before it was measured."""
-    predicted = (paths.DATA / "predictions.toml").read_bytes()
-    stamp = {"predictions_sha256": hashlib.sha256(predicted).hexdigest(), "cpu": provenance.processor()}
+    stamp = {"predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
     table = pd.concat([many_prompts(file), pd.DataFrame([one | stamp for one in rows])], ignore_index=True)
     table = table.drop_duplicates(KEY, keep="last").sort_values(["model", "network", "set", "id", "version"])
     last = list(stamp)

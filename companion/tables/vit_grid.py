@@ -119,7 +119,8 @@ def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, float]:
     """Say how long models were trained, and on how many pictures the grid's accuracy rests."""
-    pictures = len(read_dataset(grid["data"].iloc[0]).test)
+    known = grid["test_pictures"].iloc[0] if "test_pictures" in grid else len(read_dataset(grid["data"].iloc[0]).test)
+    pictures = int(known)
     found = {"grid-epochs": float(grid["epochs"].iloc[0]), "test-pictures": float(pictures)}
     found["pictures-spread"] = float(round(spread * pictures))
     record = paths.CHECKPOINTS / model / "training.json"

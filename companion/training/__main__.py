@@ -138,12 +138,13 @@ def _one(given: argparse.Namespace) -> None:
 
 def _grid(given: argparse.Namespace) -> None:
     data, base = _images_and_recipe(given)
-    vit_grid.run_grid(vit_grid.paper_grid(base), data, given.run or RUNS / "vit", given.table, given.images)
+    vit_grid.run_grid(vit_grid.GRIDS[given.recipe](base), data, given.run or RUNS / "vit", given.table, given.images)
 
 
 def _images_and_recipe(given: argparse.Namespace) -> tuple[LabelledImages, vit.VitRecipe]:
     base = vit.RECIPES[given.recipe]
-    return read_dataset(given.data or given.recipe), replace(base, epochs=given.epochs or base.epochs)
+    recipe = replace(base, epochs=given.epochs or base.epochs)
+    return vit.prepared(recipe, read_dataset(given.data or given.recipe.partition("-")[0])), recipe
 
 
 if __name__ == "__main__":

@@ -25,8 +25,7 @@ from torch.nn import functional
 import coupling_lib as cl
 from companion.tables import texts
 from companion.tables.edits import BEST, KEY, PAIRS, RANDOM, REMOVE, SKIP, TABLE, K, by_block, edits
-from companion.tables.files import write_table
-from companion.training.quality import predictions_sha256
+from companion.tables.files import predictions_sha256, write_table
 from coupling_lib import provenance
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.precision import PRECISIONS

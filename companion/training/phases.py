@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from companion.tables.files import predictions_sha256
 from companion.training import scores, suite, suite_table, text
 from companion.training.language import RECIPES
-from companion.training.quality import STEPS, parts, predictions_sha256
+from companion.training.quality import STEPS
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.jacobian.tracing import trace
 from coupling_lib.models.load import Model
@@ -68,7 +69,7 @@ def train_one(name: str, recipe: suite.SuiteRecipe, corpus: text.Corpus, run: Pa
     rows = []
     for step in (0, *recipe.checkpoints):
         model = suite.checkpoint(name, recipe, corpus, run, step)
-        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step, parts) | of_blocks(model)
+        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step) | of_blocks(model)
         right, gain = scores.induction(scores.logits_of(model.hf), recipe.vocabulary, recipe.context)
         row |= scores.with_interval(induction=right, induction_gain=gain)
         rows.append(row | {"predictions_sha256": predictions_sha256()})

@@ -11,7 +11,6 @@ What was expected was written down first: every row carries the digest of `data/
 that file is only ever appended to.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,18 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import xarray as xr
 from transformers import PreTrainedModel
 
-from companion.tables.files import read_table, without_repeats
+from companion.tables.files import predictions_sha256, read_table, without_repeats
 from companion.training import scores, suite, suite_table, text
 from companion.training.language import validation_windows
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.parts import VARIANTS_OF_PARTS, shared_part
-from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.paths import DATA
-
-PREDICTIONS = DATA / "predictions.toml"
 
 # Drawn by random.Random(0).sample(authors, 3) from the 34 authors of the corpus in alphabetical order; nine books.
 HELD_OUT_AUTHORS = ("Lytton", "Morris", "Bennet")
@@ -99,8 +92,6 @@ text that was trained on, as it is; objective_loss: of the same windows, corrupt
 cloze: share of blanks filled with the right one of five words; induction: share of the second half of a random
 sequence shown twice that is predicted right; induction_gain: by how many nats per token its loss is below that of the
 first half (all in training.scores); each with its 95 % interval over windows.
-shared_VARIANT_kK: VARIANT of the Jacobians without their isotropic part (cl.shared), with a null of its own;
-_neighbours: mean over pairs of adjacent blocks; isotropic: mean over blocks of the Jacobian's trace over the width.
 predictions_sha256: of data/predictions.toml as it was when the row was measured."""
 
 
@@ -128,19 +119,6 @@ def limited(stream: np.ndarray, tokens: int) -> np.ndarray:
     return np.concatenate([stream[start : start + _PIECE] for start in starts])[:tokens]
 
 
-def parts(depth: xr.Dataset, ks: suite_table.Ks) -> suite_table.Columns:
-    """Add the shared part, and the means over neighbours of both parts, to what the suite reads off a measurement."""
-    rest = shared_part(depth)
-    columns: suite_table.Columns = {"isotropic": float(depth["isotropic"].mean())}
-    columns |= suite_table.coupling_columns(rest, ks, VARIANTS_OF_PARTS, "shared_")
-    for part, variants, prefix in ((depth, VARIANTS, ""), (rest, VARIANTS_OF_PARTS, "shared_")):
-        adjacent = part["by_distance"].sel(distance=1).mean("prompt")
-        for variant in variants:
-            for label, k in ks.items():
-                columns[f"{prefix}{variant}_k{label}_neighbours"] = float(adjacent.sel(variant=variant, k=k))
-    return columns
-
-
 def train_one(name: str, recipe: QualityRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
     """Train one model, and measure it at step 0 and at every checkpoint."""
     corpus = replace(corpus, train=limited(corpus.train, recipe.unique_tokens))
@@ -149,7 +127,7 @@ def train_one(name: str, recipe: QualityRecipe, corpus: text.Corpus, run: Path, 
     windows = validation_windows(replace(corpus, validation=corpus.train), recipe.context)
     for step in (0, *recipe.checkpoints):
         model = suite.checkpoint(name, recipe, corpus, run, step)
-        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step, parts)
+        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step)
         row |= {"unique_tokens": len(corpus.train), "predictions_sha256": predictions_sha256()}
         # A step that no training reaches: the corruption is like any batch's and equal to none.
         losses = {"seen": windows, "objective": seen(windows, recipe.steps)}
@@ -177,14 +155,6 @@ def _scored(
     found = scores.with_interval(**losses, cloze=filled, induction=right, induction_gain=gain)
     del found["validation"]  # the suite's validation_loss
     return found
-
-
-def predictions_sha256(path: Path | None = None) -> str:
-    """Give the digest of what was predicted; nothing is measured before something was."""
-    path = path or PREDICTIONS
-    if not path.is_file():
-        raise ParameterError(f"there are no predictions at {str(path)!r}; write them down before the first measurement")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def run_quality(

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from companion.tables.files import predictions_sha256
 from companion.tables.regularised import difference_table, finished, regularised
 from companion.training import suite_table, text
 from companion.training.language import fit, loss, validation_windows
-from companion.training.quality import parts, predictions_sha256
 from companion.training.suite import SuiteRecipe, build, weights
 from coupling_lib.jacobian.regulariser import coupling_loss
 from coupling_lib.models.load import wrap_model
@@ -58,8 +58,8 @@ strength: weight of the regulariser, 0 without, negative where blocks are driven
 on it is added, and after how many more its strength is whole; shared: whether it takes the Jacobians without their
 isotropic part; sham: whether a gradient as large, in random directions, stands in its place. coupling_loss,
 coupling_loss_shared: its two values after training on pieces of held-out text, all pairs of blocks.
-predictions_sha256: of data/predictions.toml as it was when the row was measured. shared_VARIANT_kK, _neighbours and
-isotropic are those of data/quality.csv, all other columns those of the suite's table (data/suite.csv)."""
+predictions_sha256: of data/predictions.toml as it was when the row was measured. All other columns are those of the
+suite's table (data/suite.csv)."""
 
 
 def recipes() -> dict[str, RegularisedRecipe]:
@@ -119,7 +119,7 @@ def train_one(name: str, recipe: RegularisedRecipe, corpus: text.Corpus, run: Pa
             for column, shared in (("coupling_loss", False), ("coupling_loss_shared", True))
         }
         model = wrap_model(hf, corpus.tokenizer, name=name)
-        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step, parts)
+        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step)
         rows.append(row | values | {"predictions_sha256": predictions_sha256()})
     return rows
 

@@ -96,7 +96,8 @@ def train_one(name: str, recipe: SuiteRecipe, corpus: text.Corpus, run: Path, te
     known, rows = {} if name in SHIPPED else trained(recipe, corpus, run), []
     for step in (0, *recipe.checkpoints):
         model = checkpoint(name, recipe, corpus, run, step)
-        rows.append(suite_table.timed_row(name, recipe, model, corpus, text_name, step) | known.get(step, {}))
+        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step)
+        rows.append(row | suite_table.permuted(model) | known.get(step, {}))
     return rows
 
 

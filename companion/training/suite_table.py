@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from companion.training.text import Corpus
 from coupling_lib import provenance
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.nulls import measure_nulls
+from coupling_lib.measures.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
 from coupling_lib.metrics.nulls import DRAWS
@@ -46,6 +48,9 @@ VARIANT_kK: a variant of metrics.variants.VARIANTS (all are distances, 0 is perf
 _all: mean over all pairs, the diagonal included; _sd: standard deviation over prompts of the former;
 _null: its mean with the same singular values and random orthogonal bases (measures.random_bases.null_of: closed form
 of the mean square and {DRAWS:,} draws), over all blocks.
+shared_VARIANT_kK: VARIANT of the Jacobians without their isotropic part (cl.shared), with a null of its own;
+_neighbours: mean over pairs of adjacent blocks; isotropic: mean over blocks of the Jacobian's trace over the width.
+permuted_VARIANT_kK: the coordinates of one of each two blocks shuffled (metrics.surrogates).
 The untrained value of a model is its row at step 0. train_seconds: to that step, on the cpu and threads named."""
 
 
@@ -63,15 +68,20 @@ Columns = dict[str, float | int | str]
 Ks = dict[str, int]
 
 
-def measure(model: Model, more: Callable[[xr.Dataset, Ks], Columns] | None = None) -> Columns:
-    """Measure coupling, its null, the trajectories and more of one checkpoint on the suite's prompts."""
-    prompts, ks = load_prompts(n=N_PROMPTS), {name: k or round(0.1 * model.d_model) for name, k in KS.items()}
+def ks_of(model: Model) -> Ks:
+    """Give the numbers of singular vectors at which a model is measured, by their names."""
+    return {name: k or round(0.1 * model.d_model) for name, k in KS.items()}
+
+
+def measure(model: Model) -> Columns:
+    """Measure coupling, its parts, its null and the trajectories of one checkpoint on the suite's prompts."""
+    prompts, ks = load_prompts(n=N_PROMPTS), ks_of(model)
     depth = measure_depth(model, prompts, ks=tuple(ks.values()))
     columns: Columns = {"k_tenth": ks["tenth"]}
     trajectories = measure_trajectories(model, prompts)
     for name in SCORES:
         columns |= {name: float(trajectories[name].mean()), f"{name}_median": float(trajectories[name].median())}
-    columns |= coupling_columns(depth, ks, VARIANTS) | (more(depth, ks) if more else {})
+    columns |= coupling_columns(depth, ks, VARIANTS) | parts(depth, ks)
     columns |= {"n_prompts": N_PROMPTS, "prompts_sha256": str(depth.attrs["prompts_sha256"])}
     return columns | {"versions": str(depth.attrs["versions"])}
 
@@ -90,6 +100,27 @@ def coupling_columns(depth: xr.Dataset, ks: Ks, variants: Iterable[str], prefix:
     return columns
 
 
+def parts(depth: xr.Dataset, ks: Ks) -> Columns:
+    """Add the shared part, and the means over neighbours of both parts, to what the suite reads off a measurement."""
+    rest = shared_part(depth)
+    columns: Columns = {"isotropic": float(depth["isotropic"].mean())}
+    columns |= coupling_columns(rest, ks, VARIANTS_OF_PARTS, "shared_")
+    for part, variants, prefix in ((depth, VARIANTS, ""), (rest, VARIANTS_OF_PARTS, "shared_")):
+        adjacent = part["by_distance"].sel(distance=1).mean("prompt")
+        for variant in variants:
+            for label, k in ks.items():
+                columns[f"{prefix}{variant}_k{label}_neighbours"] = float(adjacent.sel(variant=variant, k=k))
+    return columns
+
+
+def permuted(model: Model) -> Columns:
+    """Measure the normalised mis-coupling with the coordinates of one of each two blocks shuffled."""
+    ks, name = ks_of(model), "normalized_miscoupling"
+    nulls = measure_nulls(model, load_prompts(n=N_PROMPTS), ks=tuple(ks.values()))
+    values = nulls["value"].sel(kind="permuted", variant=name).mean("prompt")
+    return {f"permuted_{name}_k{label}": float(values.sel(k=k)) for label, k in ks.items()}
+
+
 @torch.no_grad()
 def held_out(hf: PreTrainedModel, corpus: Corpus, context: int) -> dict[str, float]:
     """Score a model on held-out text, in float32."""
@@ -104,10 +135,7 @@ def held_out(hf: PreTrainedModel, corpus: Corpus, context: int) -> dict[str, flo
     return {"validation_loss": nats / count, "bits_per_byte": bits, "accuracy": right / count}
 
 
-def timed_row(
-    name: str, recipe: SuiteRecipe, model: Model, corpus: Corpus, text_name: str, step: int,
-    more: Callable[[xr.Dataset, Ks], Columns] | None = None,
-) -> dict:  # fmt: skip
+def timed_row(name: str, recipe: SuiteRecipe, model: Model, corpus: Corpus, text_name: str, step: int) -> dict:
     """Measure one checkpoint and give its row, without what only the training knows."""
     start = time.monotonic()
     fields = {key: value for key, value in asdict(recipe).items() if key not in ("checkpoints", "held_out", "corpus")}
@@ -115,7 +143,7 @@ def timed_row(
     row |= {key: fields[key] for key in ("dropout", "stochastic_depth", "precision")} | fields
     row |= {"parameters": sum(parameter.numel() for parameter in model.hf.parameters())}
     row |= {"step": step, "tokens": step * recipe.windows * recipe.context}
-    row |= held_out(model.hf, corpus, recipe.context) | measure(model, more)
+    row |= held_out(model.hf, corpus, recipe.context) | measure(model)
     where = {"cpu": provenance.processor(), "threads": torch.get_num_threads()}
     return row | where | {"measure_seconds": round(time.monotonic() - start, 2)}
 

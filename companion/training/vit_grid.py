@@ -22,6 +22,7 @@ import torch
 from tqdm import tqdm
 from transformers import ViTForImageClassification
 
+from companion.tables.files import predictions_sha256
 from companion.tables.vit_grid import NAMED_RATES, SEEDED_DECAY
 from companion.training import vit
 from companion.training.vit import VitRecipe
@@ -29,6 +30,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import images
 from coupling_lib.inputs.labelled_images import LabelledImages
 from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.inference import finite
@@ -62,6 +64,20 @@ def paper_grid(base: VitRecipe) -> list[VitRecipe]:
     rest = [decay for decay in WEIGHT_DECAYS if decay != SEEDED_DECAY]
     order = grid([SEEDED_DECAY], DROP_PATHS, base) + grid(rest, NAMED_RATES, base) + grid(rest, others, base)
     return order + [r for seed in (1, 2) for r in grid([SEEDED_DECAY], DROP_PATHS, replace(base, seed=seed))]
+
+
+def independent_grid(base: VitRecipe) -> list[VitRecipe]:
+    """Give the recipes of a grid in which no two models share a seed, and two more of each on its diagonal."""
+    # Models of one seed start from the same weights and see the same batches; those that differ in weight decay alone are
+    # near copies then, and eight of them are no eight trials. The order is drawn, so that any part is a smaller grid.
+    cells = grid(WEIGHT_DECAYS, DROP_PATHS, base)
+    diagonal = cells[:: len(DROP_PATHS) + 1]
+    recipes = [replace(one, seed=seed) for seed, one in enumerate([*cells, *diagonal, *diagonal])]
+    return [recipes[at] for at in np.random.default_rng(0).permutation(len(recipes))]
+
+
+GRIDS = {"digits": paper_grid, "cifar10": paper_grid, "cifar10-small": independent_grid}
+"""The grid of each recipe of `vit.RECIPES`."""
 
 
 def run_grid(
@@ -99,10 +115,12 @@ def measured_line(recipe: VitRecipe, data: LabelledImages, folder: Path, n_image
         "seconds": (folder / "seconds.txt").read_text(),
         "measuring_seconds": round(time.monotonic() - began, 1),
         "images": n_images,
+        "test_pictures": len(data.test),
         **values,
         "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else processor(),
         "threads": torch.get_num_threads(),
         "versions": versions(),
+        "predictions_sha256": predictions_sha256(),
     }
 
 
@@ -127,11 +145,12 @@ def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_image
             # Singular values that coincide are a property of a fresh model, and expected there.
             warnings.simplefilter("ignore", IllDefinedSubspaceWarning)
             ds = measure_depth(model, pixels, ks=ks, token=position)
-        nulls = null_of(ds, list(VARIANTS))["value"].mean("block_1")
-        for name, k in itertools.product(VARIANTS, ks):
-            column, values = f"{token}.k{k}.{name}", ds[name].sel(k=k).values
-            out |= _with_interval(column, different_pairs(values).mean(axis=1))
-            out |= {f"{column}_all": float(values.mean()), f"{column}_null": float(nulls.sel(variant=name, k=k))}
+        for part, prefix, variants in ((ds, "", VARIANTS), (shared_part(ds), "shared_", VARIANTS_OF_PARTS)):
+            nulls = null_of(part, list(variants))["value"].mean("block_1")
+            for name, k in itertools.product(variants, ks):
+                column, values = f"{token}.k{k}.{prefix}{name}", part[name].sel(k=k).values
+                out |= _with_interval(column, different_pairs(values).mean(axis=1))
+                out |= {f"{column}_all": float(values.mean()), f"{column}_null": float(nulls.sel(variant=name, k=k))}
         shape = measure_trajectories(model, pixels, token=position)
         for name in ("line_shape_score", "expodistance"):
             out |= _with_interval(f"{token}.{name}", shape[name].values)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import verdicts
-from verdicts import AGAINST, FOR, UNDECIDED, Evidence
+from verdicts import AGAINST, DIFFERENT, FOR, UNDECIDED, Evidence
 
 from coupling_lib.metrics.inference import effect_of, tail
 from coupling_lib.metrics.statistics import correlation_over
@@ -134,16 +134,18 @@ STEP = "training step"
         ([(FOR, STEP), (FOR, STEP)], "reproduced"),
         ([(AGAINST, STEP)], "contradicted"),
         ([(FOR, STEP), (UNDECIDED, STEP)], "inconclusive"),
+        ([(DIFFERENT, None), (AGAINST, None), (UNDECIDED, None)], "depends on the model"),
+        ([(DIFFERENT, STEP), (FOR, STEP), (AGAINST, STEP)], "depends on the training step"),
     ],
 )
-def test_readings_make_one_of_six_verdicts_and_a_split_within_one_definition_is_its_condition_s(readings, verdict):
+def test_readings_make_a_verdict_and_a_split_within_one_definition_is_its_condition_s(readings, verdict):
     outcomes, conditions = zip(*readings, strict=True) if readings else ((), ())
     assert verdicts.verdict(outcomes, conditions) == verdict and verdict in verdicts.VERDICTS
 
 
-def test_models_that_differ_decide_nothing():
-    assert verdicts.across([FOR, FOR]) == FOR and verdicts.across([FOR, AGAINST]) == UNDECIDED
-    assert verdicts.across([AGAINST, UNDECIDED]) == UNDECIDED
+def test_models_differ_where_one_is_for_and_another_against_and_decide_nothing_where_one_is_undecided():
+    assert verdicts.across([FOR, FOR]) == FOR and verdicts.across([AGAINST, UNDECIDED]) == UNDECIDED
+    assert verdicts.across([FOR, AGAINST]) == verdicts.across([FOR, UNDECIDED, AGAINST]) == DIFFERENT
 
 
 def test_an_error_of_0_is_certainty():

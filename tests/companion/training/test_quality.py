@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from companion.tables import files
 from companion.tables.files import read_table
 from companion.training import quality, scores, suite_table, text
 from companion.training.__main__ import main
@@ -23,7 +24,7 @@ from coupling_lib.paths import DATA, ROOT
 
 FILE = DATA / "quality.csv"
 TABLE = read_table(FILE)
-PREDICTED = tomllib.loads(quality.PREDICTIONS.read_text(encoding="utf-8"))["experiment"]["quality"]
+PREDICTED = tomllib.loads(files.PREDICTIONS.read_text(encoding="utf-8"))["experiment"]["quality"]
 
 
 # -- the grid
@@ -187,7 +188,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one_and_what_is_in_the_table_is_
     main(["quality", *arguments, str(folder / "whole")])
     whole = lasting(folder / "table.csv")
     assert whole[["model", "step"]].values.tolist() == [[m, s] for m in ("one", "two") for s in (0, 2, 4)]
-    assert (whole.predictions_sha256 == quality.predictions_sha256()).all()
+    assert (whole.predictions_sha256 == files.predictions_sha256()).all()
     assert whole.unique_tokens.tolist()[3:] == [2_000] * 3 and whole.corrupted.tolist() == [0] * 3 + [0.25] * 3
     assert whole.notna().all(axis=None)
     unlike = whole.objective_loss != whole.seen_loss
@@ -227,7 +228,7 @@ def test_a_folder_of_another_recipe_a_doubled_row_and_a_missing_prediction_are_r
     said = one_line(capsys, [*arguments, str(folder / "new")])
     assert said.endswith("the table holds two rows of model one, step 2; remove the one that was not measured")
     (folder / "table.csv").unlink()
-    monkeypatch.setattr(quality, "PREDICTIONS", folder / "none.toml")
+    monkeypatch.setattr(files, "PREDICTIONS", folder / "none.toml")
     said = one_line(capsys, [*arguments, str(folder / "new")])
     assert "there are no predictions at" in said and "write them down before the first measurement" in said
     assert "the model 'huge' is not in the experiment" in one_line(
@@ -261,9 +262,9 @@ def test_every_row_was_measured_under_predictions_that_still_stand():
     assert not TABLE.duplicated(["model", "step"]).any() and set(TABLE.get("model", [])) <= set(GRID)
     for name in ("quality", "width", "many_prompts", "edits"):
         digests = read_table(DATA / f"{name}.csv")["predictions_sha256"]
-        assert set(digests) <= digests_of_beginnings(quality.PREDICTIONS), name
+        assert set(digests) <= digests_of_beginnings(files.PREDICTIONS), name
     # Where the history is at hand, it says the same: the first prediction is no younger than the first row.
-    predicted, measured = history(quality.PREDICTIONS), history(FILE)
+    predicted, measured = history(files.PREDICTIONS), history(FILE)
     assert not measured or (predicted and predicted[0] <= measured[0])
     assert not FILE.exists() or FILE.stat().st_size < 1_500_000
 
@@ -271,7 +272,7 @@ def test_every_row_was_measured_under_predictions_that_still_stand():
 def test_a_rewritten_prediction_is_found_out_and_an_appended_one_is_not(tmp_path):
     path = tmp_path / "predictions.toml"
     path.write_text("a = 1\n")
-    before = quality.predictions_sha256(path)
+    before = files.predictions_sha256(path)
     path.write_text("a = 1\nb = 2\n")
     assert before in digests_of_beginnings(path)
     path.write_text("a = 3\nb = 2\n")
