@@ -73,9 +73,10 @@ class Asked(NamedTuple):
         return str(self.notes["id"]), str(self.notes["version"])
 
 
-def asked_of(model: Model, folder: Path | None, novels: Path | None) -> list[Asked]:
+def asked_of(model: Model, folder: Path | None, novels: Path | None, anew: bool = False) -> list[Asked]:
     """List all prompts, sets taking turns, so that any beginning of the list is a smaller experiment."""
-    of_sets = [texts.chosen_set(name, folder) for name in texts.SETS if folder or name not in texts.BENCHMARKS]
+    sets = [*texts.SETS, *([texts.NEW_PROBLEMS] if anew else [])]
+    of_sets = [texts.chosen_set(name, folder) for name in sets if folder or name not in texts.BENCHMARKS]
     with_tokens = {prompt.id for prompt in load_prompts(n=WITH_TOKENS)}
     listed = [[_noted(prompt, with_tokens) for prompt in prompts] for prompts in of_sets]
     if folder is not None:
@@ -155,12 +156,12 @@ def token_couplings(model: Model, given: str | torch.Tensor) -> dict[str, float]
     return found
 
 
-def measure(model_name: str, folder: Path | None, novels: Path | None, file: Path) -> None:
+def measure(model_name: str, folder: Path | None, novels: Path | None, file: Path, anew: bool = False) -> None:
     """Measure all prompts of one model that the table has not, and keep the table up to date."""
     for network in ("trained", "untrained", IN_4_BITS):
         precision = IN_4_BITS if network == IN_4_BITS else "float32"
         model = load_model(model_name, untrained=network == "untrained", precision=precision)
-        listed = _of_network(network, asked_of(model, folder, novels))
+        listed = _of_network(network, asked_of(model, folder, novels, anew))
         table = many_prompts(file)
         have = set()
         if not table.empty:
@@ -189,9 +190,11 @@ def main() -> None:
     parser.add_argument("model", help="alias of data/models.csv, Hugging Face id, or a local folder")
     parser.add_argument("--folder", type=Path, help="holds gsm8k.jsonl and its sisters, and wikitext2/test.txt")
     parser.add_argument("--novels", type=Path, help="a folder of .txt files")
+    parser.add_argument("--anew", action="store_true", help="800 new problems as well")
     parser.add_argument("--table", type=Path, default=TABLE, help="where the rows go")
     given = parser.parse_args()
-    if status := in_one_line(lambda: measure(given.model, given.folder, given.novels, given.table) or 0, "interrupted"):
+    asked = given.model, given.folder, given.novels, given.table, given.anew
+    if status := in_one_line(lambda: measure(*asked) or 0, "interrupted"):
         sys.exit(status)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from companion.tables import effects
 from companion.tables.files import read_table, without_repeats
-from companion.tables.texts import EMBEDDED, PASSAGES, PROBLEMS, QUESTIONS
+from companion.tables.texts import EMBEDDED, NEW_PROBLEMS, PASSAGES, PROBLEMS, QUESTIONS
 from coupling_lib import paths
 from coupling_lib.inputs.prompts import BENCHMARKS
 from coupling_lib.metrics.inference import Effect, effect_of, widened
@@ -99,8 +99,9 @@ def _of_coupling(own: pd.DataFrame) -> dict[str, Effect]:
     # The number that ends a passage's name is that of the question it is as long as.
     passages = alone[alone["set"].isin(["novels", "random tokens"])]
     paired = passages.assign(pair=passages["id"].str.rpartition("-")[2]).pivot(index="pair", columns="set")["coupling"]
-    instructed = versions["step by step"]
-    return {
+    instructed, fresh = versions["step by step"], alone[alone["set"] == NEW_PROBLEMS]
+    anew = correlation(fresh["steps"], fresh["coupling"], given=fresh["tokens"]) if len(fresh) else None
+    return ({} if anew is None else {"difficulty, new problems": anew}) | {
         "difficulty": correlation(counted["steps"], counted["coupling"], given=counted["tokens"]),
         "length within sets": correlation(within["tokens"].round(12), within["coupling"].round(12)),
         "length over all": correlation(natural["tokens"], natural["coupling"]),
@@ -132,7 +133,7 @@ def by_set(rows: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for part in READINGS:
         own = couplings(rows, part)
-        for name, values in own[own["version"] == "alone"].groupby("set")["coupling"]:
+        for name, values in own[(own["version"] == "alone") & (own["set"] != NEW_PROBLEMS)].groupby("set")["coupling"]:
             lines.append({"set": name, "part": part, **condensed(values)})
     return pd.DataFrame(lines)
 

@@ -8,6 +8,7 @@ as the questions of GSM8K are for the model's own tokenizer, so that sources dif
 import random
 import sysconfig
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,6 +20,8 @@ from coupling_lib.models.load import Model
 QUESTIONS = "gsm8k"
 """The set whose questions get sentences added, and whose lengths passages have."""
 PROBLEMS, EMBEDDED = "problems", "embedded"
+NEW_PROBLEMS = "new problems"
+"""Problems like the others, 800 that were drawn when the 200 had been seen."""
 PASSAGES = ("novels", "wikitext2", "code", "random tokens")
 SETS = (*BENCHMARKS, PROBLEMS, EMBEDDED)
 MOST_STEPS = 8
@@ -57,6 +60,8 @@ def chosen_set(name: str, folder: Path | None) -> list[Prompt]:
     """Give the prompts of one of `SETS`."""
     if name == PROBLEMS:
         return problems()
+    if name == NEW_PROBLEMS:
+        return [replace(prompt, dataset=name) for prompt in problems(1000)[200:]]
     return load_prompts(name) if name == EMBEDDED else load_prompts(name, folder=folder)
 
 

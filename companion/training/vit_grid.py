@@ -68,8 +68,8 @@ def paper_grid(base: VitRecipe) -> list[VitRecipe]:
 
 def independent_grid(base: VitRecipe) -> list[VitRecipe]:
     """Give the recipes of a grid in which no two models share a seed, and two more of each on its diagonal."""
-    # Models of one seed start from the same weights and see the same batches; those that differ in weight decay alone are
-    # near copies then, and eight of them are no eight trials. The order is drawn, so that any part is a smaller grid.
+    # Models of one seed start from the same weights and see the same batches; those that differ in weight decay alone
+    # are near copies then, and eight of them are no eight trials. The order is drawn: any part is a smaller grid.
     cells = grid(WEIGHT_DECAYS, DROP_PATHS, base)
     diagonal = cells[:: len(DROP_PATHS) + 1]
     recipes = [replace(one, seed=seed) for seed, one in enumerate([*cells, *diagonal, *diagonal])]
