@@ -10,7 +10,7 @@ from markdown_table import plain, table
 from power import experiments
 from verdicts import Evidence
 
-from companion.tables import edits, phases, prompt_effects, quality, regularised, width
+from companion.tables import edits, phases, prompt_effects, quality, regularised, vit_grid, width
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.models import registry
 
@@ -53,6 +53,9 @@ KINDS = {
     "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
     "cause": Kind(
         regularised.regularised, regularised.finished, _answers(regularised.asked), at_once=True, unit="seed"
+    ),
+    "photographs": Kind(
+        vit_grid.photographs, lambda rows: rows, lambda rows, _: vit_grid.estimates(rows), at_once=True
     ),
     "phases": Kind(phases.phases, phases.finished, _answers(phases.asked), at_once=True),
 }

@@ -1,7 +1,7 @@
 """Writes what the explorer shows: a script of data per model, the book's colours, and a table where no script runs.
 
 Browsers refuse to fetch files for a page that was opened from the disk. So the data are classic scripts that set a
-global, with arrays in base64, packed by gzip: values as whole numbers of a step, |A| in 31 levels with a scale each.
+global, with arrays in base64, packed by gzip: values as whole numbers of a step, |A| in a few levels with a scale each.
 Matrices, by far the most, lie in files per network and part, which are read when they are shown. A *place* is a prompt
 and the position of a token in it.
 """

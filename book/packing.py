@@ -15,10 +15,13 @@ def packed(values: np.ndarray, dtype: str) -> str:
     return base64.b64encode(gzip.compress(np.ascontiguousarray(values, dtype=dtype).tobytes(), mtime=0)).decode()
 
 
-def in_levels(matrices: np.ndarray, levels: int = 31) -> dict[str, Any]:
-    """Rounds |A| (..., K, K): an entry is its level times the matrix's `scale`, 1/31 of the largest."""
-    # Signs are not shown, and finer levels would not be seen: both would only make the data larger.
-    scale = np.abs(matrices).max(axis=(-2, -1)) / levels
+LEVELS = 23
+"""Levels of an entry's size. Finer ones would hardly be seen, and make the data larger."""
+
+
+def in_levels(matrices: np.ndarray) -> dict[str, Any]:
+    """Rounds |A| (..., K, K), whose signs are not shown: an entry is its level times the matrix's `scale`."""
+    scale = np.abs(matrices).max(axis=(-2, -1)) / LEVELS
     entries = np.rint(np.abs(matrices) / np.where(scale > 0, scale, 1)[..., None, None])
     return {"scale": in_sixteen_bits(scale), "entries": packed(entries, "u1")}
 

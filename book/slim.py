@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MATHJAX = ("tex-chtml.js", "output/chtml")
 # What no browser of today asks for: maps for debugging, fonts in an old format, sources of translations.
 UNREAD = (".map", ".ttf", ".po", ".mo")
+# Alphabets of MathJax in which nothing of the book is written.
+UNWRITTEN = ("Fraktur", "SansSerif", "Script", "Typewriter")
 BLANKS = re.compile(r"(<(pre|script|style|textarea)\b.*?</\2>)", re.DOTALL)
 # The colour of code, or of one kind of word in it and nothing but its colour.
 COLOUR = re.compile(r"\.highlight (?:\.(\w+) )?\{ (?:background: [^;]+; )?color: ([^;}]+?) \}")
@@ -91,7 +93,8 @@ if __name__ == "__main__":
         sys.exit("error: the colours of code are no longer written as they were; see COLOUR in book/slim.py")
     for path in site.rglob("*.html"):
         path.write_text(without_blanks(path.read_text(encoding="utf-8")), encoding="utf-8")
-    for path in [path for path in site.rglob("*") if path.suffix in UNREAD]:
+    fonts = [path for name in UNWRITTEN for path in site.rglob(f"MathJax_{name}*.woff")]
+    for path in [*fonts, *(path for path in site.rglob("*") if path.suffix in UNREAD)]:
         path.unlink()
     size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
     print(f"the book takes {size / 1e6:.0f} MB")

@@ -219,7 +219,7 @@ def draw_across_k(couplings: xr.Dataset) -> Figure:
 
 def draw_figure_1a(table: pd.DataFrame) -> Figure:
     """Draw the coupling of the paper's figure 1a against width, beside the value of no coupling at all."""
-    figure, axes, right = parts.one_panel(3.4)
+    figure, axes, right = parts.one_panel(3.4, beside=2.85)
     widths = np.unique(np.geomspace(table.width.min() * 0.85, table.width.max() * 1.15, 2000).astype(int))
     grey, label = style.colour(style.NULL), "no coupling, flat spectrum:\n" r"$1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$"
     axes.plot(widths, width_curve(widths), color=grey, linewidth=1.2, label=label)

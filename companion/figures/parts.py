@@ -38,15 +38,15 @@ def panels(
     return figure, row
 
 
-def one_panel(height: float) -> tuple[Figure, Axes, FigureBase]:
-    """Make one panel with horizontal lines, and the place beside it for its legend."""
-    figure = Figure(figsize=(style.WIDTH, height), layout="constrained")
-    return figure, *narrow(figure)
+def one_panel(height: float, beside: float = style.WIDTH - style.NARROW) -> tuple[Figure, Axes, FigureBase]:
+    """Make one panel with horizontal lines, and the place beside it for its legend, as wide as that is (inches)."""
+    figure = Figure(figsize=(style.NARROW + beside, height), layout="constrained")
+    return figure, *narrow(figure, beside)
 
 
-def narrow(figure: FigureBase, **shared: object) -> tuple[Axes, FigureBase]:
+def narrow(figure: FigureBase, beside: float = style.WIDTH - style.NARROW, **shared: object) -> tuple[Axes, FigureBase]:
     """Make a panel that a phone shows whole; give it, and what is left of the column beside it."""
-    left, right = figure.subfigures(1, 2, width_ratios=(style.NARROW, style.WIDTH - style.NARROW))
+    left, right = figure.subfigures(1, 2, width_ratios=(style.NARROW, beside))
     for place in (left, right):  # whose grounds, which nobody sees, would begin at 0 or -0
         place.patch.set_visible(False)
     axes = left.add_subplot(**shared)

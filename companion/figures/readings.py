@@ -126,7 +126,7 @@ def draw_values(means: xr.Dataset) -> Figure:
 def draw_beyond_chance(means: xr.Dataset) -> Figure:
     """Draw how far each variant lies from chance, on the way to perfect coupling."""
     variants, k = means["variant"].values, means.attrs["k"]
-    figure, axes, right = parts.one_panel(_ROW * len(variants) + 0.8)
+    figure, axes, right = parts.one_panel(_ROW * len(variants) + 0.8, beside=1.35)
     axes.axvline(0, **parts.null_look("random bases"))
     percent = 100 * means[["share", "share_low", "share_high"]]
     for position, (network, ink, shares) in enumerate(parts.networks(percent)):

@@ -12,6 +12,7 @@ from companion.figures import parts, style
 from companion.figures.labels import coupling_label
 from companion.tables import vit_grid as table_of
 from companion.tables.vit_grid import Reading
+from coupling_lib.metrics.statistics import linear_fit
 
 CLASS = Reading()
 """What is drawn of the grid where nothing is asked for: the class token, in the paper's variant."""
@@ -50,6 +51,18 @@ def take_decays(grid: pd.DataFrame, reading: Reading = CLASS) -> pd.DataFrame:
     return _labelled(table_of.first_seed(table_of.coupling_table(grid, reading)), reading)
 
 
+def take_photographs(cells: pd.DataFrame) -> pd.DataFrame:
+    """Select a model of each cell, as it is and with the mean of its rate taken out."""
+    table = cells[["weight_decay", "drop_path", "test_accuracy"]].assign(coupling=1 - cells[CLASS.column])
+    values = table[["coupling", "test_accuracy"]]
+    within = values - values.groupby(table["drop_path"]).transform("mean") + values.mean()
+    panels = {"All models": values, "Each rate's mean taken out": within}
+    found = pd.concat(
+        [table.drop(columns=values.columns).join(part).assign(panel=name) for name, part in panels.items()]
+    )
+    return _labelled(found.reset_index(drop=True), CLASS)
+
+
 def draw_accuracy(models: pd.DataFrame) -> Figure:
     """Draw test accuracy against coupling, a line per rate of stochastic depth (figure 6a)."""
     figure, axes, right = parts.one_panel(3.8)
@@ -78,6 +91,23 @@ def draw_accuracy_rates(models: pd.DataFrame) -> Figure:
             axes.set_title(axes.get_title(), pad=16)
     panels[0].xaxis.set_major_locator(MaxNLocator(2))
     parts.legend_under(figure, panels)
+    return figure
+
+
+def draw_photographs(models: pd.DataFrame) -> Figure:
+    """Draw test accuracy against coupling, as it is and within rates, the darker the higher the rate."""
+    groups = list(models.groupby("panel", sort=False))
+    figure, row = parts.panels([name for name, _ in groups], 3.5, sharey=True)
+    for axes, (_, part) in zip(row, groups, strict=True):
+        rates = sorted(part["drop_path"].unique())
+        for rate, ink in zip(rates, parts.shades(len(rates)), strict=True):
+            own = part[part["drop_path"] == rate]
+            parts.points(axes, own["coupling"], 100 * own["test_accuracy"], ink, label=f"{rate:g}")
+        fit, ends = linear_fit(part["coupling"], part["test_accuracy"]), part["coupling"].agg(["min", "max"]).to_numpy()
+        axes.plot(ends, 100 * (fit.intercept + fit.slope * ends), color=style.colour("text"), linewidth=1.2)
+        axes.set_xlabel(models.attrs["of_token"])
+    row[0].set_ylabel(_ACCURACY)
+    parts.legend_under(figure, row[:1], title="rate of stochastic depth")
     return figure
 
 

@@ -165,6 +165,9 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
         (question.replace(",", "").replace(" ", "-"), reading): effect
         for (question, reading), effect in of_model(rows, blocks).items()
     }
+    # Where problems were drawn anew, they alone are told: the others had been seen when that was decided.
+    anew = {reading: effect for (name, reading), effect in called.items() if name == "difficulty-new-problems"}
+    called |= {("difficulty", reading): effect for reading, effect in anew.items()}
     words = {"whole": "", "shared part": "shared-"} | {name: f"{word}-" for name, word in effects.CONVENTIONS.items()}
     found = {f"many-{words[reading]}{question}": effect for (question, reading), effect in called.items()}
     table = by_set(rows)
@@ -173,7 +176,8 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
         found[name] = effects.effect_in(row, value="value")
     sizes = table[table["part"] == "whole"].set_index("set")
     more = {f"many-needed-{name.replace(' ', '-')}": float(n) for name, n in sizes["needed"].items()}
-    problems = couplings(rows, "whole").query("set == @PROBLEMS")
+    own = couplings(rows, "whole")
+    problems = own[own["set"] == (NEW_PROBLEMS if NEW_PROBLEMS in own["set"].to_numpy() else PROBLEMS)]
     slope = linear_fit(problems["steps"], problems["coupling"]).slope
     more["many-difficulty-range"] = slope * float(np.ptp(problems["steps"]))
     return effects.numbers(found, "") | more

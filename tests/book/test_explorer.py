@@ -52,10 +52,10 @@ def decoded(part: tuple[dict, list[dict]]) -> SimpleNamespace:
             entries.append(np.concatenate([array(found["entries"], "u1", count, *shape, k, k) for found, count in one]))
             finest = max(finest, *(found["scale"]["step"] for found, _ in one))
         each = np.stack(scale)[..., None, None]
-        assert np.max(entries) == 31
+        assert np.max(entries) == packing.LEVELS
         setattr(read, kind, each * np.stack(entries))
-        # The scale is rounded as well, and an entry is up to 31 of it.
-        setattr(read, f"{kind}_off", each / 2 + 31 / 2 * finest)
+        # The scale is rounded as well, and an entry is up to as many of it as there are levels.
+        setattr(read, f"{kind}_off", each / 2 + packing.LEVELS / 2 * finest)
     return read
 
 

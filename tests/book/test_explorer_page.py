@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlparse
 
 import explorer
 import numpy as np
+import packing
 import phone
 import pytest
 from browser import DESKTOP, HTML, NARROW, address, requested
@@ -74,7 +75,7 @@ def test_the_table_of_a_matrix_holds_the_library_s_entries(tab, measured):
     tab.locator(".cx-pair .cx-scroll td").nth(1).wait_for()
     entries = [float(text) for text in tab.locator(".cx-pair .cx-scroll td").all_text_contents() if text]
     A = np.abs(measured["matrix"].values[4, 5])
-    np.testing.assert_allclose(np.reshape(entries, A.shape), A, atol=A.max() / 31 / 2 + 6e-3)
+    np.testing.assert_allclose(np.reshape(entries, A.shape), A, atol=A.max() / packing.LEVELS / 2 + 6e-3)
     values = [
         float(text) for text in tab.locator(".cx-squares figure").evaluate_all("f => f.map(x => x.dataset.share)")
     ]

@@ -7,6 +7,7 @@ import json
 import re
 
 import landing
+import numpy as np
 import pytest
 from browser import HTML, PHONE, show
 
@@ -21,8 +22,11 @@ def test_every_moment_has_the_correlation_of_the_chapter():
     found = landing.moments(suite)
     signs = correlations.sign_along_training(suite, "negative_loss", figures.READING).set_index("step")
     assert found["steps"] == signs.index.tolist() == [32, 100, 300, 600]
-    told = found["readings"]["10 directions"]["r"]
+    told = found["readings"]["whole blocks"]["r"]
     assert told == [pytest.approx(row, abs=1e-4) for row in signs[["r", "low", "high"]].to_numpy().tolist()]
+    # Shuffled coordinates leave of coupling what random directions have, at every step and in every model.
+    assert np.abs(found["readings"]["blocks with shuffled coordinates"]["coupling"]).max() < 0.05
+    assert np.min(found["readings"]["their shared part"]["coupling"][-1]) > 0.04
     assert all(len(found["models"]) == len(row) == signs["models"].iloc[0] for row in found["loss"])
 
 
@@ -45,7 +49,7 @@ def test_the_slider_drives_the_models_by_keyboard(tab, size):
     assert re.match(r"Step 32: r = \+\d\.\d\d .* the more coupled model is the better one", said.inner_text())
     assert float(tab.locator(".answer-figure .model").first.get_attribute("cy")) > float(before)
     assert slider.get_attribute("aria-valuetext") == "step 32"
-    tab.get_by_label("Coupling of").select_option("a tenth of the width")
+    tab.get_by_label("Coupling of").select_option("blocks with shuffled coordinates")
     assert "no relation is shown" in said.inner_text() and tab.wrong == []
     assert tab.locator(".answer figure:not(.answer-figure)").first.is_hidden()
 

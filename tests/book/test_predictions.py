@@ -30,8 +30,8 @@ def test_a_prediction_is_complete(experiment, question):
 def test_the_smallest_effect_that_is_written_down_is_found_four_times_out_of_five(experiment, question):
     design = power.Design.of(experiment, question)
     for shape, column in power.SHAPES.items():
-        # Their standard error is 0.025; leaving out one of more than a thousand rows at a time takes long.
-        draws = 250 if design.n < 1000 else 80
+        # Their standard error is 0.025; leaving out one of many rows at a time takes long.
+        draws = 250 if design.n < 500 else 80
         share = power.found(question[column] / question.get("spread", 1.0), design, shape, draws)
         assert share == pytest.approx(power.POWER, abs=0.1), shape
 

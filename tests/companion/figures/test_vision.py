@@ -51,6 +51,7 @@ CASES = {
     "draw_accuracy": (vision.draw_accuracy, lambda n: vision.take_accuracy(some(n), CLASS, STATED, NAMED_RATES)),
     "draw_accuracy_rates": (vision.draw_accuracy_rates, lambda n: vision.take_accuracy_rates(some(n), PATCH)),
     "draw_rates": (vision.draw_rates, lambda n: vision.take_rates(some(n), CLASS)),
+    "draw_photographs": (vision.draw_photographs, lambda n: vision.take_photographs(some(n))),
     "draw_decays": (vision.draw_decays, lambda n: vision.take_decays(some(n), CLASS)),
 }
 

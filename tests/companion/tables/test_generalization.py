@@ -85,8 +85,10 @@ def test_without_a_suite_the_command_that_makes_it_is_named(tmp_path):
 def test_the_shipped_suite_has_models_enough_and_every_variant():
     table = generalization.suite()
     assert table.model.nunique() >= 24
-    # 17 readings at three K, but for the raw mis-coupling, whose null needs the Jacobians.
-    assert len(generalization.coupling_columns(table)) == 48
+    # 17 readings at three K; and the two parts of the main one, relative to their nulls.
+    assert len(generalization.coupling_columns(table)) == 51
+    assert table["shared_normalized_miscoupling_k10_relative"].between(-0.05, 1).all()
+    assert table["permuted_normalized_miscoupling_k10_relative"].abs().max() < 0.1
     assert {"width", "blocks", "seed", "weight_decay", "dropout", "stochastic_depth", "learning_rate"} <= set(table)
     assert table.architecture.nunique() == 2 and table.width.nunique() >= 4 and table.blocks.nunique() >= 3
 
