@@ -8,6 +8,7 @@
     python -m companion.training regularised TEXT --run runs/regularised --table data/regulariser.csv
     python -m companion.training vit one digits --weight-decay 0.04 --drop-path 0.1 --run runs/vit
     python -m companion.training vit grid digits --run runs/vit --table data/vit_grid.csv
+    python -m companion.training vit grid cifar10-small --data CIFAR --run runs/vit --table data/cifar_grid.csv
 
 `TEXT` is a text file or a folder of `.txt` files. A module's own name is the same command, as in
 `python -m companion.training.suite TEXT`.
@@ -89,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command = kinds.add_parser("grid", parents=[on_images], help="train and measure the grid")
     command.set_defaults(act=_grid)
-    command.add_argument("--table", type=Path, default=DATA / "vit_grid.csv", help="table of what is measured")
+    command.add_argument("--table", type=Path, help="table of what is measured (default: the recipe's, in data)")
     command.add_argument("--images", type=int, default=vit_grid.IMAGES, help="held-out images measured per model")
     return parser
 
@@ -138,7 +139,8 @@ def _one(given: argparse.Namespace) -> None:
 
 def _grid(given: argparse.Namespace) -> None:
     data, base = _images_and_recipe(given)
-    vit_grid.run_grid(vit_grid.GRIDS[given.recipe](base), data, given.run or RUNS / "vit", given.table, given.images)
+    recipes, table = vit_grid.GRIDS[given.recipe]
+    vit_grid.run_grid(recipes(base), data, given.run or RUNS / "vit", given.table or DATA / table, given.images)
 
 
 def _images_and_recipe(given: argparse.Namespace) -> tuple[LabelledImages, vit.VitRecipe]:

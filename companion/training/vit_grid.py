@@ -76,8 +76,12 @@ def independent_grid(base: VitRecipe) -> list[VitRecipe]:
     return [recipes[at] for at in np.random.default_rng(0).permutation(len(recipes))]
 
 
-GRIDS = {"digits": paper_grid, "cifar10": paper_grid, "cifar10-small": independent_grid}
-"""The grid of each recipe of `vit.RECIPES`."""
+GRIDS = {
+    "digits": (paper_grid, "vit_grid.csv"),
+    "cifar10": (paper_grid, "vit_grid.csv"),
+    "cifar10-small": (independent_grid, "cifar_grid.csv"),
+}
+"""The grid of each recipe of `vit.RECIPES`, and the name of its table."""
 
 
 def run_grid(

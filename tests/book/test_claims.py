@@ -67,10 +67,13 @@ def test_a_claim_without_numbers_is_not_measured(tmp_path):
     assert decided(claim(LOCAL), tmp_path) == ("not measured here", [])
 
 
-def test_models_that_disagree_leave_a_claim_inconclusive(tmp_path):
-    for name, value in (("one", 1.0), ("two", -1.0)):
+@pytest.mark.parametrize(("other", "verdict"), [(-1.0, "depends on the model"), (0.1, "inconclusive")])
+def test_models_that_disagree_make_a_claim_depend_on_them_and_one_that_is_undecided_leaves_it_open(
+    tmp_path, other, verdict
+):
+    for name, value in (("one", 1.0), ("two", other)):
         remembering(tmp_path / name, "depth-local", value)
-    assert decided(claim(LOCAL), tmp_path)[0] == "inconclusive"
+    assert decided(claim(LOCAL), tmp_path)[0] == verdict
 
 
 def test_a_sign_that_turns_along_training_depends_on_the_step_and_not_on_the_definition(tmp_path):
@@ -228,3 +231,9 @@ def test_the_claims_print_in_at_most_eight_sheets_with_all_their_numbers(chromiu
         assert len(printed.pages) <= 8 and text.count("What is asked:") == len(CLAIMS)
         assert "that matter" in text and "Benjamini and Hochberg" in text
     page.close()
+
+
+def test_a_claim_that_is_inconclusive_somewhere_says_what_would_settle_it():
+    for number, (asked, judged_here) in enumerate(claims.judge_all(paths.RESULTS), start=1):
+        given = {claims.verdict_at(asked, judged_here, place) for place in claims.PLACES}
+        assert "inconclusive" not in given or len(asked["settle"]) > 60, number

@@ -260,9 +260,10 @@ def history(path):
 
 def test_every_row_was_measured_under_predictions_that_still_stand():
     assert not TABLE.duplicated(["model", "step"]).any() and set(TABLE.get("model", [])) <= set(GRID)
-    for name in ("quality", "width", "many_prompts", "edits"):
-        digests = read_table(DATA / f"{name}.csv")["predictions_sha256"]
-        assert set(digests) <= digests_of_beginnings(files.PREDICTIONS), name
+    experiments = tomllib.loads(files.PREDICTIONS.read_text(encoding="utf-8"))["experiment"]
+    for name, experiment in experiments.items():
+        digests = read_table(ROOT / experiment["table"])["predictions_sha256"]
+        assert len(digests) and set(digests) <= digests_of_beginnings(files.PREDICTIONS), name
     # Where the history is at hand, it says the same: the first prediction is no younger than the first row.
     predicted, measured = history(files.PREDICTIONS), history(FILE)
     assert not measured or (predicted and predicted[0] <= measured[0])

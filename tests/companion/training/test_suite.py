@@ -16,13 +16,15 @@ from companion.training.__main__ import main
 from companion.training.suite import BASE, SHIPPED, SUITE, TINY, build
 from companion.training.text import grammar_text
 from coupling_lib.errors import ParameterError
+from coupling_lib.measures.parts import VARIANTS_OF_PARTS
 from coupling_lib.paths import CHECKPOINTS, DATA
 
 TABLE = read_table(DATA / "suite.csv").set_index(["model", "step"])
 TRAINED = [name for name in SUITE if name.startswith("tiny-")]
 SCORES = ["line_shape_score", "equidistance"]
 COUPLING = [f"{variant}_k{k}{part}" for variant in cl.VARIANTS for k in suite_table.KS for part in ("", "_all")]
-NULLS = [f"{variant}_k{k}_null" for variant in cl.VARIANTS if variant != "miscoupling" for k in suite_table.KS]
+PARTS = [f"shared_{variant}_k{k}" for variant in VARIANTS_OF_PARTS for k in suite_table.KS]
+NULLS = [f"{column}_null" for column in COUPLING if not column.endswith("_all")]
 NOVELS = TABLE[TABLE.text == "given"]
 
 
@@ -32,7 +34,7 @@ def assert_close(found: dict, row: pd.Series, columns: list[str], rel: float) ->
 
 
 def assert_nulls_close(found: dict, row: pd.Series, rel: float = 1e-3) -> None:
-    """The shipped nulls are derived; those of weights at hand are exact but for their draws."""
+    """Nulls are exact but for their draws."""
     for name in NULLS:
         # 3,000 draws of this ratio have a standard error of half a per cent at K = 3.
         allowed = 0.02 if name.startswith("old_off_over_diagonal") else rel
@@ -71,8 +73,10 @@ def test_rows_of_untrained_models_are_found_again_from_their_seeds(name):
 
 @pytest.mark.parametrize(("name", "step"), [("nano-neox", 316), ("nano-llama", 10_000)])
 def test_rows_of_embedded_models_are_found_again_from_their_weights(name, step):
-    found = suite_table.measure(cl.load_model(name, revision=f"step{step}", device="cpu"))
-    assert_close(found, TABLE.loc[name, step], [*SCORES, *COUPLING], rel=1e-3)
+    model = cl.load_model(name, revision=f"step{step}", device="cpu")
+    found = suite_table.measure(model) | suite_table.permuted(model)
+    shuffled = [f"permuted_normalized_miscoupling_k{k}" for k in suite_table.KS]
+    assert_close(found, TABLE.loc[name, step], [*SCORES, *COUPLING, *PARTS, *shuffled], rel=1e-3)
     assert_nulls_close(found, TABLE.loc[name, step])
 
 

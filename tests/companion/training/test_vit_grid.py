@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import pickle
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -127,6 +129,25 @@ def test_the_projects_table_holds_the_papers_grid():
     assert all(float(line["test_accuracy"]) > 0.8 for line in table)
     torch_versions = {line["versions"] for line in table}
     assert len(torch_versions) == 1 and torch.__version__.split("+")[0] in torch_versions.pop()
+
+
+def test_no_two_models_on_photographs_share_a_seed_and_every_cell_has_its_own():
+    recipes = vit_grid.independent_grid(vit.RECIPES["cifar10-small"])
+    assert sorted(r.seed for r in recipes) == list(range(80))
+    cells = Counter((r.weight_decay, r.drop_path) for r in recipes)
+    diagonal = set(zip(vit_grid.WEIGHT_DECAYS, vit_grid.DROP_PATHS, strict=True))
+    assert len(cells) == 64 and {cell for cell, count in cells.items() if count == 3} == diagonal
+    assert [r.seed for r in recipes] != list(range(80))
+
+
+def test_the_table_of_photographs_holds_a_model_of_each_cell_that_learned():
+    table = pd.read_csv(paths.DATA / "cifar_grid.csv")
+    wanted = {r.name for r in vit_grid.independent_grid(vit.RECIPES["cifar10-small"])}
+    assert set(table["model"]) <= wanted and table["seed"].is_unique and (table["test_pictures"] == 10_000).all()
+    assert len(table.drop_duplicates(["weight_decay", "drop_path"])) == 64
+    assert (
+        table["test_accuracy"].between(0.35, 0.5).all() and (paths.DATA / "cifar_grid.csv").stat().st_size < 1_000_000
+    )
 
 
 def test_the_interval_over_images_is_that_of_resampling_written_out():
