@@ -47,7 +47,7 @@ SHAPES: dict[str, Callable[[Generator, Any], Values]] = {
 
 GRID, SUITE, SETS = (np.repeat(np.arange(n), m) for n, m in ((8, 8), (33, 4), (3, 12)))
 """Rates of the grid of vision transformers, models of the suite by checkpoints, data sets of prompts."""
-RATES = np.repeat(np.eye(8)[:, 1:], 8, axis=0)
+RATE = np.repeat(np.eye(8)[:, 1:], 8, axis=0)
 FAMILIES = np.repeat(np.arange(11), [1, 4, 2, 4, 1, 4, 2, 3, 1, 5, 1])
 LEADERBOARD = np.repeat(np.arange(17), [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 7])
 """Models of figure 1a and of the leaderboard, by the families of their bases."""
@@ -254,7 +254,7 @@ CELLS = (
     *(_r("rank correlation, a third held", s, 16, related(s, np.arange(16), third=True), correlation, truth=None)
       for s in BOTH),
     Cell("mean of rank correlations", "normal", 3, three_seeds, effect_of, 0.7, _mean_rank),
-    *(_r("correlation, seven held", s, 64, related(s, np.arange(64)), partial(partial_over, given=RATES)) for s in BOTH),
+    *(_r("correlation, seven held", s, 64, related(s, np.arange(64)), partial(partial_over, given=RATE)) for s in BOTH),
     *(_r("partial correlation over families", s, 11, related(s, FAMILIES, 0.3, third=True),
          partial(partial_over, groups=FAMILIES)) for s in BOTH),
     _r("R² against one half, over families", "groups alike", 17, related("normal", LEADERBOARD, 0.3),

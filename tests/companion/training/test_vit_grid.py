@@ -6,6 +6,7 @@ import csv
 import pickle
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -39,7 +40,8 @@ def test_a_grid_trained_on_a_copy_of_cifar_is_read_and_drawn_as_the_papers(tmp_p
         batch = {b"data": pixels[10 * i : 10 * i + 10], b"labels": list(range(10))}
         (tmp_path / name).write_bytes(pickle.dumps(batch))
     monkeypatch.setitem(vit.RECIPES, "cifar10", replace(TINY, patch=16, batch=25, warmup_epochs=0, learning_rate=2.0))
-    monkeypatch.setattr(vit_grid, "paper_grid", lambda base: vit_grid.grid((0.01, 0.04, 0.1), (0.0, 0.3), base))
+    small = partial(vit_grid.grid, (0.01, 0.04, 0.1), (0.0, 0.3))
+    monkeypatch.setitem(vit_grid.GRIDS, "cifar10", (small, "vit_grid.csv"))
     table = tmp_path / "cifar10.csv"
     where = ["--data", str(tmp_path), "--run", str(tmp_path / "run"), "--table", str(table)]
     main(["vit", "grid", "cifar10", *where, "--images", "2"])
