@@ -47,7 +47,7 @@ SHAPES: dict[str, Callable[[Generator, Any], Values]] = {
 
 GRID, SUITE, SETS = (np.repeat(np.arange(n), m) for n, m in ((8, 8), (33, 4), (3, 12)))
 """Rates of the grid of vision transformers, models of the suite by checkpoints, data sets of prompts."""
-RATE = np.repeat(np.eye(8)[:, 1:], 8, axis=0)
+RATE = np.repeat(np.eye(8)[:, 1:], 8, axis=0)  # seven columns that tell eight rates from each other
 FAMILIES = np.repeat(np.arange(11), [1, 4, 2, 4, 1, 4, 2, 3, 1, 5, 1])
 LEADERBOARD = np.repeat(np.arange(17), [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 7])
 """Models of figure 1a and of the leaderboard, by the families of their bases."""

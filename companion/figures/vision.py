@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from companion.figures import parts, style
 from companion.figures.labels import coupling_label
+from companion.tables import effects
 from companion.tables import vit_grid as table_of
 from companion.tables.vit_grid import Reading
 from coupling_lib.metrics.statistics import linear_fit
@@ -55,7 +56,7 @@ def take_photographs(cells: pd.DataFrame) -> pd.DataFrame:
     """Select a model of each cell, as it is and with the mean of its rate taken out."""
     table = cells[["weight_decay", "drop_path", "test_accuracy"]].assign(coupling=1 - cells[CLASS.column])
     values = table[["coupling", "test_accuracy"]]
-    within = values - values.groupby(table["drop_path"]).transform("mean") + values.mean()
+    within = effects.within(table, "drop_path", list(values)) + values.mean()
     panels = {"All models": values, "Each rate's mean taken out": within}
     found = pd.concat(
         [table.drop(columns=values.columns).join(part).assign(panel=name) for name, part in panels.items()]

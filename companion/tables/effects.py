@@ -195,6 +195,11 @@ def of_precision(measured: xr.Dataset) -> dict[str, Effect]:
     return {f"change-{name}": effect_of(values - base) for name, values in of_each.items()}
 
 
+def within(table: pd.DataFrame, by: str, columns: list[str]) -> pd.DataFrame:
+    """Take the mean of its group out of every value."""
+    return table[columns] - table.groupby(by)[columns].transform("mean")
+
+
 def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
     """How coupling and accuracy go together in the grid of ViTs, and how both follow stochastic depth."""
     # Models that differ in weight decay alone are near copies here, so eight of them are no eight trials.
@@ -205,7 +210,7 @@ def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
     ]
     first = table[table["seed"] == table["seed"].min()]
     at_rate = first.groupby("drop_path")[["coupling", "test_accuracy"]]
-    centred = first[["coupling", "test_accuracy"]] - at_rate.transform("mean")
+    centred = within(first, "drop_path", ["coupling", "test_accuracy"])
     along = at_rate.apply(lambda part: part["coupling"].corr(part["test_accuracy"]))
     rate = first["drop_path"].to_numpy()
     rank = effect_of(by_seed)

@@ -94,7 +94,7 @@ def _of_coupling(own: pd.DataFrame) -> dict[str, Effect]:
     alone = own[own["version"] == "alone"]
     counted = alone[alone["set"] == PROBLEMS]
     natural = alone[alone["set"].isin([*BENCHMARKS, EMBEDDED])]
-    within = natural[["tokens", "coupling"]] - natural.groupby("set")[["tokens", "coupling"]].transform("mean")
+    within = effects.within(natural, "set", ["tokens", "coupling"])
     versions = own[own["set"] == QUESTIONS].pivot(index="id", columns="version", values="coupling").dropna()
     # The number that ends a passage's name is that of the question it is as long as.
     passages = alone[alone["set"].isin(["novels", "random tokens"])]

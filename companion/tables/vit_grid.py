@@ -152,7 +152,7 @@ def asked(cells: pd.DataFrame, column: str) -> dict[str, Effect]:
     score, coupling, rate = (found[name].to_numpy() for name in ("test_accuracy", "coupling", "drop_path"))
     means = pd.get_dummies(found["drop_path"], drop_first=True).to_numpy(float)
     # A relation that grows with the rate is a product of the two, beyond what each does by itself.
-    centred = coupling - found.groupby("drop_path")["coupling"].transform("mean").to_numpy()
+    centred = effects.within(found, "drop_path", ["coupling"])["coupling"].to_numpy()
     grows = partial_over(centred * rate, score, np.column_stack([means, centred]))
     return {
         "over all models": correlation_over(coupling, score),

@@ -147,9 +147,8 @@ def test_the_table_of_photographs_holds_a_model_of_each_cell_that_learned():
     wanted = {r.name for r in vit_grid.independent_grid(vit.RECIPES["cifar10-small"])}
     assert set(table["model"]) <= wanted and table["seed"].is_unique and (table["test_pictures"] == 10_000).all()
     assert len(table.drop_duplicates(["weight_decay", "drop_path"])) == 64
-    assert (
-        table["test_accuracy"].between(0.35, 0.5).all() and (paths.DATA / "cifar_grid.csv").stat().st_size < 1_000_000
-    )
+    assert table["test_accuracy"].between(0.35, 0.5).all()
+    assert (paths.DATA / "cifar_grid.csv").stat().st_size < 1_000_000
 
 
 def test_the_interval_over_images_is_that_of_resampling_written_out():
