@@ -9,6 +9,7 @@
     python -m companion.training vit one digits --weight-decay 0.04 --drop-path 0.1 --run runs/vit
     python -m companion.training vit grid digits --run runs/vit --table data/vit_grid.csv
     python -m companion.training vit grid cifar10-small --data CIFAR --run runs/vit --table data/cifar_grid.csv
+    python -m companion.training vit pairs cifar10-small --data CIFAR --run runs/vit --table data/cifar_pairs.csv
 
 `TEXT` is a text file or a folder of `.txt` files. A module's own name is the same command, as in
 `python -m companion.training.suite TEXT`.
@@ -23,7 +24,7 @@ from pathlib import Path
 import torch
 
 from companion.training import cards, language, phases, quality, regularised, suite, vit, vit_grid, width
-from coupling_lib.errors import in_one_line
+from coupling_lib.errors import ParameterError, in_one_line
 from coupling_lib.inputs.labelled_images import LabelledImages, read_dataset
 
 RUNS, DATA = Path("runs"), Path("data")
@@ -88,10 +89,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--ship", type=Path, help="folder to write the model, its record and its card to when done")
 
-    command = kinds.add_parser("grid", parents=[on_images], help="train and measure the grid")
-    command.set_defaults(act=_grid)
-    command.add_argument("--table", type=Path, help="table of what is measured (default: the recipe's, in data)")
-    command.add_argument("--images", type=int, default=vit_grid.IMAGES, help="held-out images measured per model")
+    for kind, does in (("grid", "train and measure the grid"), ("pairs", "the same of pairs that differ in one rate")):
+        command = kinds.add_parser(kind, parents=[on_images], help=does)
+        command.set_defaults(act=_grid, kind=kind)
+        command.add_argument("--table", type=Path, help="table of what is measured (default: the recipe's, in data)")
+        command.add_argument("--images", type=int, default=vit_grid.IMAGES, help="held-out images measured per model")
     return parser
 
 
@@ -138,8 +140,10 @@ def _one(given: argparse.Namespace) -> None:
 
 
 def _grid(given: argparse.Namespace) -> None:
+    if (given.kind, given.recipe) not in vit_grid.GRIDS:
+        raise ParameterError(f"there are no pairs of {given.recipe!r}; take cifar10-small")
+    recipes, table = vit_grid.GRIDS[given.kind, given.recipe]
     data, base = _images_and_recipe(given)
-    recipes, table = vit_grid.GRIDS[given.recipe]
     vit_grid.run_grid(recipes(base), data, given.run or RUNS / "vit", given.table or DATA / table, given.images)
 
 

@@ -45,6 +45,9 @@ WEIGHT_DECAYS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2)
 DROP_PATHS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 """Eight rates of stochastic depth; the paper names four of its own."""
 
+PAIRS = 40
+"""Pairs of models that differ in stochastic depth alone."""
+
 TOKENS = {"class": 0, "patch": -1}
 """Tokens whose Jacobians are measured, by their position."""
 
@@ -76,12 +79,21 @@ def independent_grid(base: VitRecipe) -> list[VitRecipe]:
     return [recipes[at] for at in np.random.default_rng(0).permutation(len(recipes))]
 
 
+def switched_pairs(base: VitRecipe) -> list[VitRecipe]:
+    """Give the recipes of pairs that share seed and weight decay: without stochastic depth, and with the most of it."""
+    seeds = range(100, 100 + PAIRS)
+    decays = itertools.cycle(WEIGHT_DECAYS)
+    pairs = [replace(base, seed=seed, weight_decay=decay) for seed, decay in zip(seeds, decays, strict=False)]
+    return [replace(one, drop_path=rate) for one in pairs for rate in (DROP_PATHS[0], DROP_PATHS[-1])]
+
+
 GRIDS = {
-    "digits": (paper_grid, "vit_grid.csv"),
-    "cifar10": (paper_grid, "vit_grid.csv"),
-    "cifar10-small": (independent_grid, "cifar_grid.csv"),
+    ("grid", "digits"): (paper_grid, "vit_grid.csv"),
+    ("grid", "cifar10"): (paper_grid, "vit_grid.csv"),
+    ("grid", "cifar10-small"): (independent_grid, "cifar_grid.csv"),
+    ("pairs", "cifar10-small"): (switched_pairs, "cifar_pairs.csv"),
 }
-"""The grid of each recipe of `vit.RECIPES`, and the name of its table."""
+"""The models of each kind of set and recipe of `vit.RECIPES`, and the name of their table."""
 
 
 def run_grid(

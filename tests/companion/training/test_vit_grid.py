@@ -41,7 +41,7 @@ def test_a_grid_trained_on_a_copy_of_cifar_is_read_and_drawn_as_the_papers(tmp_p
         (tmp_path / name).write_bytes(pickle.dumps(batch))
     monkeypatch.setitem(vit.RECIPES, "cifar10", replace(TINY, patch=16, batch=25, warmup_epochs=0, learning_rate=2.0))
     small = partial(vit_grid.grid, (0.01, 0.04, 0.1), (0.0, 0.3))
-    monkeypatch.setitem(vit_grid.GRIDS, "cifar10", (small, "vit_grid.csv"))
+    monkeypatch.setitem(vit_grid.GRIDS, ("grid", "cifar10"), (small, "vit_grid.csv"))
     table = tmp_path / "cifar10.csv"
     where = ["--data", str(tmp_path), "--run", str(tmp_path / "run"), "--table", str(table)]
     main(["vit", "grid", "cifar10", *where, "--images", "2"])
