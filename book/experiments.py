@@ -10,7 +10,7 @@ from markdown_table import plain, table
 from power import experiments
 from verdicts import Evidence
 
-from companion.tables import edits, phases, prompt_effects, quality, regularised, vit_grid, width
+from companion.tables import edits, phases, photographs, prompt_effects, quality, regularised, width
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.models import registry
 
@@ -55,7 +55,14 @@ KINDS = {
         regularised.regularised, regularised.finished, _answers(regularised.asked), at_once=True, unit="seed"
     ),
     "photographs": Kind(
-        vit_grid.photographs, lambda rows: rows, lambda rows, _: vit_grid.estimates(rows), at_once=True
+        photographs.cells, lambda rows: rows, lambda rows, _: photographs.estimates(rows), at_once=True
+    ),
+    "switched": Kind(
+        photographs.pairs,
+        lambda rows: rows,
+        lambda rows, _: photographs.estimates_of_pairs(rows),
+        at_once=True,
+        unit="seed",
     ),
     "phases": Kind(phases.phases, phases.finished, _answers(phases.asked), at_once=True),
 }

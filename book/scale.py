@@ -61,6 +61,8 @@ def scale_page() -> str:
     return f"The rate is {measured_rate() / 1e9:.0f} GFLOP/s.\n\n{table(head, rows, align='lr')}"
 
 
+H100, NODE = 6.0e13, 8
+"""Operations a second that are expected of an H100 in float32, and its number in a node."""
 SHAPES = ((12, 768), (24, 1024), (24, 2048), (32, 4096), (40, 5120), (80, 8192))
 """Depths and widths of the table for one prompt: GPT-2's, GPT-2 medium's, Pythia 1.4B's, and Llama's four sizes."""
 
@@ -71,13 +73,20 @@ def one_prompt_page() -> str:
     for blocks, width in SHAPES:
         weights = 12 * width**2 * blocks
         work = 2 * width * weights
-        seconds = work / measured_rate()
-        time = f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.{0 if seconds > 600 else 1}f} min"
+        times = map(_time, (work / measured_rate(), work / H100, work / H100 / NODE))
         block = 4 * weights / blocks
         memory = (f"{(held * weights + block) / 1e9:.1f}" for held in (_IN_4_BITS, _PUBLISHED, 4))
-        rows.append((str(blocks), f"{width:,}", f"{work / 1e12:,.1f}", time, *memory))
-    head = ("blocks", "width", "TFLOP", "two cores", "GB in 4 bits", "GB in bfloat16", "GB in float32")
+        rows.append((str(blocks), f"{width:,}", f"{work / 1e12:,.1f}", *times, *memory))
+    times, memory = ("two cores", "one H100", "a node"), ("GB in 4 bits", "GB in bfloat16", "GB in float32")
+    head = ("blocks", "width", "TFLOP", *times, *memory)
     return table(head, rows, align="r" * len(head))
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 60:
+        return f"{seconds / 60:.{0 if seconds > 600 else 1}f} min"
+    # What is so short is no time of operations: starting them takes as long.
+    return "< 1 s" if seconds < 0.95 else f"{seconds:.0f} s" if seconds >= 9.5 else f"{seconds:.1f} s"
 
 
 def _cells(each: Cost) -> tuple[str, ...]:

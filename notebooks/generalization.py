@@ -307,8 +307,9 @@ show(
     paper_models.draw_measured,
     paper_models.take_measured(models, board),
     name="generalization-measured",
-    caption="Mean of six benchmarks against coupling measured on this machine. Left: the reading that the axis of "
-    "figure 1a follows, with the digitised values of the paper (hollow). Right: normalised coupling at K = 10.",
+    caption="Mean of six benchmarks against coupling measured on this machine: the reading that the axis of "
+    "figure 1a follows, beside the digitised values of the paper (hollow), and, of models that were measured, "
+    "normalised coupling at K = 10.",
     provenance="measurements of this machine, data/models.csv",
 )
 

@@ -189,8 +189,8 @@ show(
     nulls.take_figure_1a(measured, points),
     name="nulls-figure-1a",
     caption="Crosses: the horizontal axis of the paper's figure 1a (error of reading 0.0003), against the width of "
-    "each model. Line: no coupling. Coloured: the model of this notebook, means over pairs of different blocks and the "
-    f"first {trained_decisive.sizes['prompt']} of the prompts.",
+    "each model. Line: no coupling, 1 - 1 / √⌊0.1 d⌋. Coloured: the model of this notebook, means over pairs of "
+    f"different blocks and the first {trained_decisive.sizes['prompt']} of the prompts.",
 )
 
 # %%

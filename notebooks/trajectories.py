@@ -121,7 +121,8 @@ show(
     name="trajectories-paths",
     caption="Tokens of one prompt in the principal components of the states that leave the last block, before the "
     "final norm. Paths end in a dot; the last token is the strong line in the colour of the text. A special token and "
-    "one whose state is somewhere more than ten times as long as the median are left out.",
+    "one whose state is somewhere more than ten times as long as the median are left out. In brackets: a component's "
+    "share of the variance.",
 )
 
 # %% [markdown]

@@ -41,7 +41,7 @@ import coupling_lib as cl
 from companion.figures import depth, style, trajectories, vision, vision_model
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from companion.tables import vit_grid
+from companion.tables import photographs, vit_grid
 from companion.tables.generalization import paper_figures
 from coupling_lib import provenance
 from coupling_lib.inputs.images import patch_box
@@ -161,14 +161,31 @@ print(trends.to_string(index=False, float_format="{:.3g}".format))
 # `data/cifar_grid.csv` holds what was measured.
 
 # %%
-photographs = vit_grid.photographs()
+on_photographs = photographs.cells()
 show(
     vision.draw_photographs,
-    vision.take_photographs(photographs),
+    vision.take_photographs(on_photographs),
     name="vision-photographs",
     caption="Test accuracy against coupling at the class token of ViTs on photographs, a dot for each model: as "
     "measured, and with the mean of each rate of stochastic depth taken out of both. Lines: least squares.",
-    provenance=vit_grid.grid_provenance(photographs, file="data/cifar_grid.csv"),
+    provenance=vit_grid.grid_provenance(on_photographs, file="data/cifar_grid.csv"),
+)
+
+# %% [markdown]
+# Pairs ask about the rate alone: their two models share first weights, order of pictures and weight decay, and one was
+# trained without stochastic depth, the other with a rate of 0.5. `python -m companion.training vit pairs cifar10-small`
+# trains them.
+
+# %%
+pairs = photographs.pairs()
+show(
+    vision.draw_pairs,
+    vision.take_pairs(pairs),
+    name="vision-pairs",
+    caption="What stochastic depth at a rate of 0.5 changes within pairs of ViTs on photographs: coupling at the class "
+    "token, of whole Jacobians and of their shared part, and test accuracy. A dot is a pair; bars: 95 % intervals of "
+    "the mean.",
+    provenance=vit_grid.grid_provenance(pairs, file="data/cifar_pairs.csv"),
 )
 
 # %% [markdown]
@@ -295,5 +312,5 @@ print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
 of_model = vision_model.numbers_of(depths, relations, dropped, null, nulls)
-of_table = {} if table else vit_grid.numbers_of(grid, of_grid, model) | vit_grid.numbers_of_photographs(photographs)
+of_table = {} if table else vit_grid.numbers_of(grid, of_grid, model) | photographs.numbers_of(on_photographs, pairs)
 remember("vision", of_table | of_model)

@@ -112,18 +112,20 @@ class Rewrite(SphinxPostTransform):
         self._write(shown)
         drawn, pictures, seen = shown.pictures, files(shown), alternative(shown)
         drawing = drawn["light"][1].decode() if drawn["light"][0] == "svg" else ""
+        # A narrower figure is shown narrower, so that all have words of one size.
+        wide = float(_VIEW.search(drawn["light"][1])[1]) if drawing else VIEW_WIDTH
         cited = (known.page, known.anchor) if known else (page, anchor)
         number = f"Figure {known.number}" if known else ""
         return from_template(
             "figure.html.jinja",
             anchor=anchor,
             # The least width at which the smallest words are large enough.
-            least=math.ceil(WIDTH * LEAST_TEXT / (smallest(drawing) * WIDTH / VIEW_WIDTH)),
-            windows=written(windows(drawing), WIDTH / VIEW_WIDTH) if drawing else "",
+            least=math.ceil(LEAST_TEXT * wide / smallest(drawing)),
+            windows=written(windows(drawing), WIDTH / wide) if drawing else "",
             images=[(theme, _shape(content), pictures[theme]) for theme, (_, content) in drawn.items()],
             address=relative_uri(self.app.builder.get_target_uri(page), "_images/"),
             alternative=seen,
-            width=WIDTH,
+            width=round(WIDTH * wide / VIEW_WIDTH),
             label=label,
             caption=html.escape(shown.caption),
             links=links,

@@ -205,6 +205,9 @@ def _entries(legend: ElementTree.Element) -> list[Piece]:
             drawn = []
         else:
             title += [_flowing(_word(text)) for text in _texts(child)]
+    for at, (one, following) in enumerate(pairwise(entries)):
+        if one.left < following.left:  # in one row; what is drawn of the next is not part of this one
+            entries[at] = one._replace(right=min(one.right, following.left))
     return [*title, Piece(entries, loose=True)] if entries else title
 
 

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from companion.figures import parts, style, take
 from companion.figures.take import Measured, of_networks, of_one
+from companion.figures.tokens import token_label
 from coupling_lib.metrics.summaries import cells, interval, with_ends
 
 _LOOKS = {
@@ -71,7 +72,7 @@ def draw_readout(read: xr.Dataset) -> Figure:
         axes.imshow(one.probability, cmap=style.ink(), vmin=0, vmax=2, aspect="auto", interpolation="none")
         for y, words in enumerate(one.token.values):
             for x, word in enumerate(words):
-                axes.text(x, y, style.short_name(repr(str(word))[1:-1], 11), ha="center", va="center", fontsize=8)
+                axes.text(x, y, token_label(str(word)), ha="center", va="center", fontsize=8)
         axes.set(xticks=range(read.sizes["rank"]), xticklabels=read["rank"].values, xlabel="rank")
         axes.grid(False)
         axes.tick_params(length=0)

@@ -205,9 +205,7 @@ def draw_parts(both: xr.Dataset) -> Figure:
 
 def draw_across_k(couplings: xr.Dataset) -> Figure:
     """Draw relative coupling against the number of singular vectors, with 95 % intervals over prompts."""
-    figure, row = parts.panels(
-        [_title(variant) for variant in REPORTED], 2.9, sharey=True, y="coupling relative to random bases"
-    )
+    figure, row = parts.panels([_title(variant) for variant in REPORTED], 2.9, sharey=True, y="relative coupling")
     for variant, axes in zip(REPORTED, row, strict=True):
         axes.title.set_fontsize(7.8)
         parts.bands(axes, couplings.sel(variant=variant), "k", marker="o", markersize=3.5)
@@ -221,8 +219,8 @@ def draw_figure_1a(table: pd.DataFrame) -> Figure:
     """Draw the coupling of the paper's figure 1a against width, beside the value of no coupling at all."""
     figure, axes, right = parts.one_panel(3.4, beside=2.85)
     widths = np.unique(np.geomspace(table.width.min() * 0.85, table.width.max() * 1.15, 2000).astype(int))
-    grey, label = style.colour(style.NULL), "no coupling, flat spectrum:\n" r"$1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$"
-    axes.plot(widths, width_curve(widths), color=grey, linewidth=1.2, label=label)
+    grey = style.colour(style.NULL)
+    axes.plot(widths, width_curve(widths), color=grey, linewidth=1.2, label="no coupling, flat spectrum")
     for name, (label, role, marker, size, edge) in _FIGURE_1A.items():
         one, look = table[table.network == name], {"marker": marker, "markersize": size, "markeredgewidth": edge}
         parts.points(axes, one.width, one.coupling, style.colour(role), label=label, **look)

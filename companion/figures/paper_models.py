@@ -71,7 +71,9 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
 
 def draw_measured(table: pd.DataFrame) -> Figure:
     """Draw the score of models against coupling as measured here; faint: the paper's values (figures 1a and 36)."""
-    shown = {column: label for column, label in _MEASURED.items() if column in table}
+    # A panel in which nothing was measured is left out, unless it has the paper's values.
+    known = {"trace", *table.columns[table.notna().any()]}.intersection(table)
+    shown = {column: label for column, label in _MEASURED.items() if column in known}
     figure, row = parts.panels([""] * len(shown), 3.9, sharey=True, y=_SCORE)
     for axes, (column, label) in zip(row, shown.items(), strict=True):
         if column == "trace":
@@ -108,8 +110,6 @@ def _draw_measured(axes: Axes, known: pd.DataFrame, column: str) -> None:
     if known.empty:
         place = {"transform": axes.transAxes, "ha": "right", "va": "bottom", "fontsize": 8.5}
         axes.text(0.97, 0.04, "no model with a score\nis measured here", **place)
-        if not axes.lines:
-            axes.set_xticks([])
         return
     scatter.families(axes, known, column, "score")
     for model in known.itertuples():

@@ -80,8 +80,9 @@ def show(
     images = []
     for theme in ("light",) if printed else ("light", "dark"):
         with style.theme(theme):
-            source = _address(draw(data, **options), printed)
-        images.append(f'<img class="only-{theme}" src="{source}" alt="{html.escape(caption)}" width="720">')
+            drawn = draw(data, **options)
+            source, wide = _address(drawn, printed), round(720 * drawn.get_figwidth() / style.WIDTH)
+        images.append(f'<img class="only-{theme}" src="{source}" alt="{html.escape(caption)}" width="{wide}">')
     table = frame(data)
     text = csv_text(table, name, provenance)
     address = "data:text/csv;charset=utf-8," + quote(text, safe=",:/-+@*()=")

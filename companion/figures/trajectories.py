@@ -212,7 +212,7 @@ def draw_paths(paths: Taken) -> Figure:
             share = _draw_ways(row, one.sel(network=network), network)
             if not several:
                 row[0].set_ylabel(f"{network}\ncomponent 2 ({share[1]:.0%})")
-                row[len(row) // 2].set_xlabel(f"component 1  ({share[0]:.0%} of the variance of last states)")
+                row[len(row) // 2].set_xlabel(f"component 1  ({share[0]:.0%})")
                 continue
             row[-1].set_xlabel(f"components 1, 2:\n{share[0]:.0%}, {share[1]:.0%}")
             for axes, name in zip(row, names if not position else [], strict=False):

@@ -4,16 +4,18 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from companion.figures import parts, style
 from companion.figures.labels import coupling_label
-from companion.tables import effects
+from companion.tables import effects, photographs
 from companion.tables import vit_grid as table_of
 from companion.tables.vit_grid import Reading
 from coupling_lib.metrics.statistics import linear_fit
+from coupling_lib.metrics.summaries import interval
 
 CLASS = Reading()
 """What is drawn of the grid where nothing is asked for: the class token, in the paper's variant."""
@@ -64,6 +66,13 @@ def take_photographs(cells: pd.DataFrame) -> pd.DataFrame:
     return _labelled(found.reset_index(drop=True), CLASS)
 
 
+def take_pairs(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Select what stochastic depth adds within each pair, to coupling and, in points, to accuracy."""
+    gains = photographs.gains(pairs).reset_index().melt("seed", var_name="quantity", value_name="change")
+    gains.loc[gains["quantity"] == "accuracy", "change"] *= 100
+    return _labelled(gains, CLASS)
+
+
 def draw_accuracy(models: pd.DataFrame) -> Figure:
     """Draw test accuracy against coupling, a line per rate of stochastic depth (figure 6a)."""
     figure, axes, right = parts.one_panel(3.8)
@@ -109,6 +118,24 @@ def draw_photographs(models: pd.DataFrame) -> Figure:
         axes.set_xlabel(models.attrs["of_token"])
     row[0].set_ylabel(_ACCURACY)
     parts.legend_under(figure, row[:1], title="rate of stochastic depth")
+    return figure
+
+
+def draw_pairs(gains: pd.DataFrame) -> Figure:
+    """Draw the change of coupling and of accuracy within pairs, with the 95 % interval of its mean."""
+    figure, row = parts.panels(["", ""], 3.1, width_ratios=(2, 1))
+    shown = {"whole": (row[0], 0, style.TRAINED), "shared part": (row[0], 1, style.SHARED)}
+    shown["accuracy"] = row[1], 0, style.TRAINED
+    for quantity, (axes, place, role) in shown.items():
+        values = gains.loc[gains["quantity"] == quantity, "change"].to_numpy()
+        parts.strip(axes, place, values, style.colour(role), interval(xr.DataArray(values, dims="prompt")))
+    for axes, names, label in zip(
+        row, (list(photographs.PARTS), [""]), (f"change of {gains.attrs['label']}", "change of test accuracy (points)"),
+        strict=True,
+    ):  # fmt: skip
+        axes.axhline(0, color=style.colour("text"), linewidth=0.8)
+        axes.set_xticks(range(len(names)), names)
+        axes.set(xlim=(-0.5, len(names) - 0.4), ylabel=label)
     return figure
 
 

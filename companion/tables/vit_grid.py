@@ -13,12 +13,10 @@ import numpy as np
 import pandas as pd
 
 from companion.tables import effects
-from companion.tables.files import read_table, without_repeats
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.labelled_images import read_dataset
-from coupling_lib.metrics.inference import Effect
-from coupling_lib.metrics.statistics import correlation_over, fit_with_interval, partial_over
+from coupling_lib.metrics.statistics import fit_with_interval
 
 TOKENS = ("class", "patch")
 NAMED_RATES = (0.0, 0.05, 0.1, 0.3)
@@ -129,64 +127,6 @@ def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, fl
     if record.is_file():
         found["model-epochs"] = float(json.loads(record.read_text(encoding="utf-8"))["recipe"]["epochs"])
     return found
-
-
-PHOTOGRAPHS = paths.DATA / "cifar_grid.csv"
-"""A grid on photographs in which no two models share a seed, so that every model is a trial."""
-CELLS = 64
-"""Cells of that grid."""
-PARTS = {"whole": "class.k10.normalized_miscoupling", "shared part": "class.k10.shared_normalized_miscoupling"}
-"""Readings of that grid."""
-
-
-def photographs(file: Path | None = None) -> pd.DataFrame:
-    """Read the cells of the grid on photographs, a model each; what repeats the diagonal is left out."""
-    table = without_repeats(read_table(file or PHOTOGRAPHS), ["model"])
-    cells = ["weight_decay", "drop_path"]
-    return table if table.empty else table.sort_values("seed").drop_duplicates(cells).reset_index(drop=True)
-
-
-def asked(cells: pd.DataFrame, column: str) -> dict[str, Effect]:
-    """Estimate what the experiment on photographs asks, of one reading."""
-    found = cells[["test_accuracy", "drop_path"]].assign(coupling=1 - cells[column])
-    score, coupling, rate = (found[name].to_numpy() for name in ("test_accuracy", "coupling", "drop_path"))
-    means = pd.get_dummies(found["drop_path"], drop_first=True).to_numpy(float)
-    # A relation that grows with the rate is a product of the two, beyond what each does by itself.
-    centred = effects.within(found, "drop_path", ["coupling"])["coupling"].to_numpy()
-    grows = partial_over(centred * rate, score, np.column_stack([means, centred]))
-    return {
-        "over all models": correlation_over(coupling, score),
-        "within rates": partial_over(coupling, score, means),
-        "the more so with stochastic depth": grows,
-        "coupling rises with the rate": correlation_over(coupling, rate),
-    }
-
-
-def estimates(cells: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate what the experiment on photographs asks, of each reading: a line each."""
-    rows = [
-        {"question": question, "label": part, **effect._asdict()}
-        for part, column in PARTS.items()
-        for question, effect in asked(cells, column).items()
-    ]
-    return pd.DataFrame(rows)
-
-
-def numbers_of_photographs(cells: pd.DataFrame) -> dict[str, float]:
-    """Name the numbers of the grid on photographs that prose quotes; none before every cell has its model."""
-    if len(cells) < CELLS:
-        return {}
-    words = {"over all models": "accuracy", "within rates": "within", "coupling rises with the rate": "rate"}
-    words["the more so with stochastic depth"] = "steeper"
-    found = {
-        f"photographs-{'' if part == 'whole' else 'shared-'}{words[question]}": effect
-        for part, column in PARTS.items()
-        for question, effect in asked(cells, column).items()
-    }
-    spread = cells.groupby("drop_path")["test_accuracy"].agg(np.ptp).max()
-    more = {"models": len(cells), "accuracy-lowest": cells["test_accuracy"].min(), "accuracy-spread": spread}
-    more["accuracy-highest"] = cells["test_accuracy"].max()
-    return effects.numbers(found, "") | {f"photographs-{name}": float(value) for name, value in more.items()}
 
 
 def grid_provenance(grid: pd.DataFrame, command: str = "", file: str = "") -> str:

@@ -28,6 +28,19 @@ def test_the_first_thing_that_a_phone_shows_of_the_front_page_is_a_whole_panel(t
     assert first["x"] >= 0 and first["x"] + first["width"] <= PHONE["width"]
 
 
+def test_panels_are_cut_where_they_end_in_the_light_and_in_the_dark(tab):
+    # What a theme puts around a picture would move it under the windows that it is cut into.
+    tab.set_viewport_size(PHONE)
+    moved = "i => [getComputedStyle(i).padding, i.style.width, i.offsetWidth]"
+    for scheme in ("light", "dark"):
+        tab.emulate_media(color_scheme=scheme)
+        show(tab, HTML / "results" / "nano-neox" / "dynamics.html")
+        found = tab.locator("#fig-dynamics-carried .tbc-panels img").evaluate_all(f"all => all.map({moved})")
+        shown = [(padding, float(width[:-2]), wide) for padding, width, wide in found if wide]
+        assert len(shown) == len(found) / 2 > 3, scheme
+        assert all(padding == "0px" and abs(width - wide) < 1 for padding, width, wide in shown), scheme
+
+
 def test_a_figure_is_two_clicks_from_the_source_of_the_function_that_draws_it(tab):
     show(tab, HTML / "book" / "depth.html")
     figure = tab.locator("#fig-depth-mismatch")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 import scale
+import yaml
 
+from coupling_lib import paths
 from coupling_lib.models.registry import lookup
 
 
@@ -42,4 +45,16 @@ def test_one_prompt_takes_what_is_counted_by_hand():
     assert float(cells[2]) == pytest.approx(2 * 4096 * weights / 1e12, rel=1e-2)
     assert cells[3] == f"{2 * 4096 * weights / scale.measured_rate() / 60:.1f} min"
     held = [(share * weights + 4 * weights / 32) / 1e9 for share in (4.5 / 8, 2, 4)]
-    assert [float(cell) for cell in cells[4:]] == pytest.approx(held, abs=0.06)
+    assert cells[4:6] == ["< 1 s"] * 2
+    assert [float(cell) for cell in cells[6:]] == pytest.approx(held, abs=0.06)
+    (largest,) = [line.split("|")[1:-1] for line in scale.one_prompt_page().splitlines() if line.startswith("| 80 ")]
+    work = 2 * 12 * 8192**3 * 80
+    assert [float(cell.split()[0]) for cell in largest[4:6]] == pytest.approx([work / 6e13, work / 6e13 / 8], rel=0.03)
+
+
+def test_an_h100_is_expected_at_the_rate_of_the_plan_and_at_the_share_that_two_cores_reach():
+    plan = yaml.safe_load((paths.ROOT / "workflow" / "atlas.yaml").read_text(encoding="utf-8"))
+    assert plan["flops"] == scale.H100 == pytest.approx(0.9 * 67e12, rel=0.01)
+    run = json.loads((paths.ROOT / "benchmarks" / "latest.json").read_text(encoding="utf-8"))
+    wide = [case["complete_fraction_of_peak"] for case in run["cases"] if case["d"] >= 768]
+    assert min(wide) > 0.9

@@ -129,7 +129,7 @@ def test_relative_coupling_is_drawn_against_the_number_of_vectors(both):
             assert to_hex(line.get_color()) == style.colour(network)
         (chance,) = [line for line in axes.lines if line.get_label() == "random bases"]
         assert set(chance.get_ydata()) == {0}
-    assert panels[0].get_ylabel() == "coupling relative to random bases"
+    assert panels[0].get_ylabel() == "relative coupling"
 
 
 def test_figure_1a_stands_beside_the_value_without_coupling_and_what_was_measured(decisive):

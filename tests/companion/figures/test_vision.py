@@ -37,6 +37,17 @@ def make_grid() -> pd.DataFrame:
     return table
 
 
+def make_pairs(gain: float, n: int) -> pd.DataFrame:
+    """Pairs of models; stochastic depth adds `gain` to coupling and takes a hundredth of accuracy."""
+    rng = np.random.default_rng(5)
+    both = pd.DataFrame({"seed": np.repeat(np.arange(n), 2), "drop_path": np.tile([0.0, 0.5], n)})
+    own, noise = np.repeat(rng.normal(0, 0.05, n), 2), rng.normal(0, 0.001, (2, 2 * n))
+    coupling = 0.1 + own + gain * 2 * both["drop_path"] + noise[0]
+    accuracy = 0.4 + own - 0.02 * both["drop_path"] + noise[1]
+    columns = {"class.k10.normalized_miscoupling": 1 - coupling, "class.k10.shared_normalized_miscoupling": 0.9}
+    return both.assign(**columns, test_accuracy=accuracy, model=np.arange(2 * n).astype(str))
+
+
 GRID = make_grid()
 
 
@@ -52,11 +63,16 @@ CASES = {
     "draw_accuracy_rates": (vision.draw_accuracy_rates, lambda n: vision.take_accuracy_rates(some(n), PATCH)),
     "draw_rates": (vision.draw_rates, lambda n: vision.take_rates(some(n), CLASS)),
     "draw_photographs": (vision.draw_photographs, lambda n: vision.take_photographs(some(n))),
+    "draw_pairs": (vision.draw_pairs, lambda n: vision.take_pairs(make_pairs(0.01, 4 * n))),
     "draw_decays": (vision.draw_decays, lambda n: vision.take_decays(some(n), CLASS)),
 }
 
 
-CLASS = Reading("class")
+def test_pairs_are_drawn_by_what_they_gain_in_coupling_and_in_points_of_accuracy():
+    left, right = vision.draw_pairs(vision.take_pairs(make_pairs(0.01, 8))).axes
+    whole, shared = (np.asarray(one.get_offsets())[:, 1] for one in left.collections)
+    assert whole.mean() == pytest.approx(0.01, abs=1e-3) and (shared == 0).all()
+    assert np.asarray(right.collections[0].get_offsets())[:, 1].mean() == pytest.approx(-1, abs=0.1)
 
 
 def dots(axes):

@@ -1,7 +1,6 @@
 """The table of trained vision transformers: one reading of it, fits, trends, and what prose quotes."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.stats
 
@@ -80,39 +79,3 @@ def test_the_circumstances_are_those_of_the_grid_and_of_the_model_beside_it():
     found = vit_grid.circumstances(grid, "nano-vit", spread=4 / 719)
     assert found == {"grid-epochs": 14.0, "model-epochs": 100.0, "test-pictures": 719.0, "pictures-spread": 4.0}
     assert "model-epochs" not in vit_grid.circumstances(grid, "someone/else", spread=0.0)
-
-
-def make_photographs(slope: float = 0.0, grows: float = 0.0) -> pd.DataFrame:
-    """A grid of which no two models share a seed; accuracy follows coupling within rates, or the more with the rate."""
-    rng, cells = np.random.default_rng(3), GRID[GRID.seed == 0].drop(columns=["seed", "test_accuracy"])
-    noise, rate = rng.normal(size=(2, len(cells))), cells["drop_path"].to_numpy()
-    coupling = 0.1 + 0.1 * rate + 0.01 * noise[0]
-    accuracy = 0.4 - 0.1 * rate + 0.01 * ((slope + grows * (rate - rate.mean())) * noise[0] + 0.5 * noise[1])
-    columns = dict.fromkeys(vit_grid.PARTS.values(), 1 - coupling)
-    return cells.assign(**columns, test_accuracy=accuracy, seed=np.arange(len(cells)))
-
-
-def test_what_is_asked_of_photographs_tells_rates_from_models_of_one_rate():
-    column = vit_grid.PARTS["whole"]
-    none, alike, steeper = (make_photographs(*sizes) for sizes in ((), (1.0,), (0.0, 4.0)))
-    found = vit_grid.asked(none, column)
-    # Rates alone make the two go apart; among models of one rate there is nothing.
-    assert found["over all models"].high < 0 < found["coupling rises with the rate"].low
-    assert found["within rates"].low < 0 < found["within rates"].high
-    cleared = none[["test_accuracy"]].assign(coupling=1 - none[column])
-    cleared -= cleared.groupby(none["drop_path"]).transform("mean")
-    assert found["within rates"].value == pytest.approx(cleared.corr().iloc[0, 1], abs=1e-6)
-    assert vit_grid.asked(alike, column)["within rates"].low > 0.5
-    assert vit_grid.asked(alike, column)["the more so with stochastic depth"].high < 0.5
-    assert vit_grid.asked(steeper, column)["the more so with stochastic depth"].low > 0.3
-
-
-def test_more_seeds_of_a_cell_take_no_part_in_what_is_judged(tmp_path):
-    table, file = make_photographs(), tmp_path / "grid.csv"
-    more = table[table["weight_decay"] == 0.2].assign(seed=lambda rows: rows["seed"] + 100, model="again")
-    pd.concat([table, more.assign(model=more["seed"].astype(str))]).to_csv(file, index=False)
-    assert vit_grid.photographs(file)["seed"].tolist() == list(range(64))
-    numbers = vit_grid.numbers_of_photographs(vit_grid.photographs(file))
-    assert numbers["photographs-models"] == 64 and numbers["photographs-accuracy-high"] < 0
-    half = vit_grid.photographs(file).head(30)
-    assert vit_grid.numbers_of_photographs(half) == {}

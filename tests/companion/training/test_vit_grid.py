@@ -151,6 +151,25 @@ def test_the_table_of_photographs_holds_a_model_of_each_cell_that_learned():
     assert (paths.DATA / "cifar_grid.csv").stat().st_size < 1_000_000
 
 
+def test_the_two_models_of_a_pair_differ_in_the_rate_alone_and_share_no_seed_with_the_grid():
+    base = vit.RECIPES["cifar10-small"]
+    recipes = vit_grid.switched_pairs(base)
+    assert len(recipes) == 80 and not {r.seed for r in recipes} & {r.seed for r in vit_grid.independent_grid(base)}
+    for without, most in zip(recipes[::2], recipes[1::2], strict=True):
+        assert (without.drop_path, most.drop_path) == (0.0, 0.5) and replace(without, drop_path=0.5) == most
+    assert set(Counter(r.weight_decay for r in recipes).values()) == {10}
+    table = pd.read_csv(paths.DATA / "cifar_pairs.csv")
+    assert sorted(table["model"]) == sorted(r.name for r in recipes) and (table["test_pictures"] == 10_000).all()
+    assert table["test_accuracy"].between(0.35, 0.5).all()
+    assert (paths.DATA / "cifar_pairs.csv").stat().st_size < 1_000_000
+
+
+def test_pairs_of_a_recipe_that_has_none_are_refused_before_pictures_are_read(capsys):
+    with pytest.raises(SystemExit):
+        main(["vit", "pairs", "digits", "--data", "nowhere"])
+    assert "there are no pairs of 'digits'; take cifar10-small" in capsys.readouterr().err
+
+
 def test_the_interval_over_images_is_that_of_resampling_written_out():
     values = np.random.default_rng(1).exponential(size=30)
     draws = np.random.default_rng(0).integers(0, 30, size=(500, 30))

@@ -1,0 +1,114 @@
+"""Vision transformers on photographs: a grid of which no two models share a seed, and pairs that share all but a rate.
+
+`data/cifar_grid.csv` and `data/cifar_pairs.csv`, described in `data/tables.toml`. Coupling is that at the class token.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from companion.tables import effects
+from companion.tables.files import read_table, without_repeats
+from coupling_lib import paths
+from coupling_lib.metrics.inference import Effect, effect_of
+from coupling_lib.metrics.statistics import correlation_over, partial_over
+
+GRID, PAIRS = paths.DATA / "cifar_grid.csv", paths.DATA / "cifar_pairs.csv"
+CELLS, N_PAIRS = 64, 40
+"""Cells of the grid, and pairs: before all are there, nothing is judged."""
+PARTS = {"whole": "class.k10.normalized_miscoupling", "shared part": "class.k10.shared_normalized_miscoupling"}
+"""Columns by the part of the Jacobians that they are about."""
+_COUPLING = "coupling with stochastic depth"
+
+
+def cells(file: Path | None = None) -> pd.DataFrame:
+    """Read the cells of the grid, a model each; what repeats the diagonal is left out."""
+    table = without_repeats(read_table(file or GRID), ["model"])
+    settings = ["weight_decay", "drop_path"]
+    return table if table.empty else table.sort_values("seed").drop_duplicates(settings).reset_index(drop=True)
+
+
+def pairs(file: Path | None = None) -> pd.DataFrame:
+    """Read the pairs of which both models are there, in the order of their seeds, first without stochastic depth."""
+    table = without_repeats(read_table(file or PAIRS), ["model"])
+    if table.empty:
+        return table
+    whole = table.groupby("seed")["model"].transform("size") == 2
+    return table[whole].sort_values(["seed", "drop_path"], ignore_index=True)
+
+
+def asked(table: pd.DataFrame, column: str) -> dict[str, Effect]:
+    """Estimate what the experiment on the grid asks, of one reading."""
+    found = table[["test_accuracy", "drop_path"]].assign(coupling=1 - table[column])
+    score, coupling, rate = (found[name].to_numpy() for name in ("test_accuracy", "coupling", "drop_path"))
+    means = pd.get_dummies(found["drop_path"], drop_first=True).to_numpy(float)
+    # A relation that grows with the rate is a product of the two, beyond what each does by itself.
+    centred = effects.within(found, "drop_path", ["coupling"])["coupling"].to_numpy()
+    grows = partial_over(centred * rate, score, np.column_stack([means, centred]))
+    return {
+        "over all models": correlation_over(coupling, score),
+        "within rates": partial_over(coupling, score, means),
+        "the more so with stochastic depth": grows,
+        "coupling rises with the rate": correlation_over(coupling, rate),
+    }
+
+
+def gains(table: pd.DataFrame) -> pd.DataFrame:
+    """Give what the most stochastic depth adds within each pair, to coupling of each part and to accuracy."""
+    values = pd.DataFrame({part: 1 - table[column] for part, column in PARTS.items()})
+    values = values.assign(accuracy=table["test_accuracy"]).set_index(table["seed"])
+    least = (table["drop_path"] == table["drop_path"].min()).to_numpy()
+    return values[~least] - values[least]
+
+
+def asked_of_pairs(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
+    """Estimate what the experiment on pairs asks, by question and reading."""
+    found = {name: effect_of(values.to_numpy()) for name, values in gains(table).items()}
+    accuracy = {("accuracy with stochastic depth", ""): found.pop("accuracy")}
+    return {(_COUPLING, part): effect for part, effect in found.items()} | accuracy
+
+
+def estimates(table: pd.DataFrame) -> pd.DataFrame:
+    """Tabulate what the experiment on the grid asks, of each reading: a line each."""
+    of_parts = {part: asked(table, column) for part, column in PARTS.items()}
+    return _tabulated({(name, part): one for part, own in of_parts.items() for name, one in own.items()})
+
+
+def estimates_of_pairs(table: pd.DataFrame) -> pd.DataFrame:
+    """Tabulate what the experiment on pairs asks."""
+    return _tabulated(asked_of_pairs(table))
+
+
+def _tabulated(found: dict[tuple[str, str], Effect]) -> pd.DataFrame:
+    return pd.DataFrame([{"question": name, "label": part, **one._asdict()} for (name, part), one in found.items()])
+
+
+def numbers_of(grid: pd.DataFrame, paired: pd.DataFrame) -> dict[str, float]:
+    """Name the numbers that prose quotes; none of an experiment of which a model is missing."""
+    return _of_grid(grid) | _of_pairs(paired)
+
+
+def _of_grid(table: pd.DataFrame) -> dict[str, float]:
+    if len(table) < CELLS:
+        return {}
+    words = {"over all models": "accuracy", "within rates": "within", "coupling rises with the rate": "rate"}
+    words["the more so with stochastic depth"] = "steeper"
+    found = {
+        f"photographs-{'' if part == 'whole' else 'shared-'}{words[question]}": effect
+        for part, column in PARTS.items()
+        for question, effect in asked(table, column).items()
+    }
+    spread = table.groupby("drop_path")["test_accuracy"].agg(np.ptp).max()
+    more = {"models": len(table), "accuracy-lowest": table["test_accuracy"].min(), "accuracy-spread": spread}
+    more["accuracy-highest"] = table["test_accuracy"].max()
+    return effects.numbers(found, "") | {f"photographs-{name}": float(value) for name, value in more.items()}
+
+
+def _of_pairs(table: pd.DataFrame) -> dict[str, float]:
+    if table.empty or table["seed"].nunique() < N_PAIRS:
+        return {}
+    found = asked_of_pairs(table)
+    named = {"coupling": (_COUPLING, "whole"), "shared-coupling": (_COUPLING, "shared part")}
+    named["accuracy"] = "accuracy with stochastic depth", ""
+    return effects.numbers({f"pairs-{name}": found[key] for name, key in named.items()}, "")
