@@ -23,10 +23,10 @@ LANGUAGE_MODELS := smollm2-135m $(TRAINED_HERE)
 VISION_MODELS := nano-vit nano-vit-sd
 VISION_NOTEBOOKS := vision
 # What needs several steps of one training, or was measured of no other model yet.
-STEP_NOTEBOOKS := emergence lenses card
+STEP_NOTEBOOKS := emergence card
 # What another model that was trained here answers otherwise.
 OTHER_MODEL := nano-llama
-OTHER_NOTEBOOKS := dynamics prompts
+OTHER_NOTEBOOKS := dynamics prompts lenses
 # What is about many models at once is run once.
 SUITE_NOTEBOOKS := generalization edits
 # Set by continuous integration: a missing Chromium is then an error.

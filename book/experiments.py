@@ -10,7 +10,7 @@ from markdown_table import plain, table
 from power import experiments
 from verdicts import Evidence
 
-from companion.tables import edits, phases, photographs, prompt_effects, quality, regularised, width
+from companion.tables import edits, phases, photographs, prompt_effects, quality, regularised, rivals, width
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.models import registry
 
@@ -64,6 +64,7 @@ KINDS = {
         at_once=True,
         unit="seed",
     ),
+    "rivals": Kind(rivals.rivals, lambda rows: rows, lambda rows, _: rivals.estimates(rows), at_once=True),
     "phases": Kind(phases.phases, phases.finished, _answers(phases.asked), at_once=True),
 }
 """Every experiment of `data/predictions.toml`."""

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import coupling_lib as cl
+from companion.tables.lenses import measure_readouts
 from coupling_lib import paths, store
 from coupling_lib.store import files
 from workflow.settings import MEASURES
@@ -23,7 +24,8 @@ LARGEST = 2_000_000
 
 def ship(model: str) -> int:
     """Copy a model's measurements; the number of files."""
-    versions = {name: measure.version for name, measure in (MEASURES | {"precision": cl.measure_precision}).items()}
+    measures = MEASURES | {"precision": cl.measure_precision, "readouts": measure_readouts}
+    versions = {name: measure.version for name, measure in measures.items()}
     table = store.listing(model)
     # Narrow precisions stand in the comparison of precisions, which is kept as a whole.
     plain = (table["precision"] == "float32") & (table["bytes"] <= LARGEST)

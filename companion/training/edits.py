@@ -26,6 +26,7 @@ import coupling_lib as cl
 from companion.tables import texts
 from companion.tables.edits import BEST, KEY, PAIRS, RANDOM, REMOVE, SKIP, TABLE, K, by_block, edits
 from companion.tables.files import predictions_sha256, write_table
+from companion.training.rivals import of_weights
 from coupling_lib import provenance
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.precision import PRECISIONS
@@ -36,7 +37,6 @@ from coupling_lib.metrics.inference import effect_of
 MOST_REMOVED = 10
 """How many blocks are removed one after the other."""
 _AT_ONCE, _CANDIDATES, _CALIBRATION = 10, 12, 12
-_FEWEST = 20  # values above the threshold that a power law is fitted to
 
 HEADER = f"""\
 What edits of trained networks cost (python -m companion.training.edits), one row per model and edit.
@@ -146,26 +146,6 @@ def cost(reading: Passages, stages: Sequence[Stage | None]) -> dict[str, float]:
     return found
 
 
-def power_law(values: np.ndarray) -> float:
-    """Fit the exponent of a power law to the tail of positive values that it fits best (Clauset and others 2009)."""
-    x = np.sort(np.asarray(values, dtype=float))
-    x = x[x > 1e-10 * x[-1]]
-    best, found = np.inf, np.nan
-    for start in range(len(x) - _FEWEST + 1):
-        tail = x[start:]
-        alpha = 1 + len(tail) / np.log(tail / tail[0]).sum()
-        apart = np.abs(1 - (tail / tail[0]) ** (1 - alpha) - np.arange(len(tail)) / len(tail)).max()
-        if apart < best:
-            best, found = apart, alpha
-    return float(found)
-
-
-def alpha(block: nn.Module) -> float:
-    """Give the mean exponent of a block's matrices."""
-    matrices = [weight.detach().float() for weight in block.parameters() if weight.ndim == 2]
-    return float(np.mean([power_law(torch.linalg.svdvals(W).square().cpu().numpy()) for W in matrices]))
-
-
 def predictors(model: cl.Model) -> dict[str, np.ndarray]:
     """Measure what may predict an edit's cost: matrices over pairs of blocks, and lists over blocks."""
     prompts = cl.load_prompts(n=_CALIBRATION)
@@ -182,7 +162,7 @@ def predictors(model: cl.Model) -> dict[str, np.ndarray]:
     found |= {"influence": 1 - np.diag(cosine, 1), "state_cosine": cosine[:-1, :-1]}
     singular = np.log(depth["singular_values"].transpose("prompt", "block_1", "rank").values[..., :K].astype(float))
     found["log_singular"] = singular.mean((0, 2))
-    found["alpha"] = np.array([alpha(block) for block in model.blocks.modules])
+    found["alpha"] = np.array([of_weights(block)["alpha"] for block in model.blocks.modules])
     return found
 
 
