@@ -29,9 +29,10 @@ model: str = "nano-neox"  # model named in the figures, if it is among their poi
 from companion.figures import generalization as figures
 from companion.figures import generalization_numbers, paper_models
 from companion.figures import regularised as experiment
+from companion.figures import rivals as rival_figures
 from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
-from companion.tables import correlations, figure_1a, generalization, regularised
+from companion.tables import correlations, figure_1a, generalization, regularised, rivals
 from coupling_lib import provenance
 
 p = parameters.check_parameters(globals(), declared=("model",))
@@ -225,6 +226,23 @@ show(
 equal = correlations.rival_table(budget, "negative_loss", figures.READING)
 equal.round(3)
 
+# %% [markdown]
+# Other authors propose other signs of quality: alpha and alpha-hat from the spectra of weights (WeightWatcher), the
+# stable rank of weights, and how much a block turns a state (ShortGPT's block influence). They were measured of the
+# models of equal tokens, and of vision transformers on photographs, by `python -m companion.training.rivals`.
+
+# %%
+known = rivals.rivals()
+show(
+    rival_figures.draw_signs,
+    rival_figures.take_signs(known),
+    name="generalization-signs",
+    caption="Signs of quality, over models of equal tokens and over vision transformers on photographs: correlation of "
+    "each with the score, and that of coupling with the score where it is held fixed. Bars: 95 % intervals over "
+    "models.",
+    provenance="data/rivals.csv, data/suite.csv, data/cifar_grid.csv",
+)
+
 # %%
 show(
     figures.draw_sizes,
@@ -359,4 +377,4 @@ print(f"{len(last)} models, {len(budget)} of them with equal tokens, {len(suite)
 print(summary.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-remember("generalization", quoted)
+remember("generalization", quoted | rivals.numbers_of(known))

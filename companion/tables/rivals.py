@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from companion.tables import photographs
+from companion.tables import effects, photographs
 from companion.tables.correlations import equal_tokens, last_checkpoints
 from companion.tables.files import read_table, without_repeats
 from companion.tables.generalization import suite
@@ -68,3 +68,12 @@ def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
 def estimates(table: pd.DataFrame) -> pd.DataFrame:
     """Tabulate it: a line each."""
     return pd.DataFrame([{"question": name, "label": of, **one._asdict()} for (name, of), one in asked(table).items()])
+
+
+def numbers_of(table: pd.DataFrame) -> dict[str, float]:
+    """Name the numbers that prose quotes, by set and rival."""
+    words = {"each alone": "alone", "coupling beside each": "coupling", "coupling beside all": "coupling"}
+    found = {
+        f"{of.replace(', ', '-').replace(' ', '-')}-{words[name]}": one for (name, of), one in asked(table).items()
+    }
+    return effects.numbers(found, "rivals")

@@ -38,8 +38,8 @@ _FEWEST = 20  # values above the threshold that a power law is fitted to
 HEADER = f"""\
 What rivals coupling as a sign of quality (python -m companion.training.rivals), one row per trained model, at its end.
 set: {rivals.SUITE} (data/suite.csv) or {rivals.PHOTOGRAPHS} (data/cifar_grid.csv), where its coupling and score stand.
-Means over the blocks' weight matrices W: alpha: exponent of the power law of the eigenvalues of W^T W that their tail
-follows best; alpha_hat: alpha times the logarithm to 10 of the largest of them; stable_rank: their sum over the largest.
+Means over the blocks' weight matrices W: alpha: exponent of the power law that the tail of the eigenvalues of W^T W
+follows best; alpha_hat: alpha times the logarithm to 10 of the largest; stable_rank: their sum over the largest.
 influence: 1 minus the cosine of what a block reads and what it gives, mean over blocks, tokens and {INPUTS} inputs.
 predictions_sha256: of data/predictions.toml as it was when the row was measured."""
 

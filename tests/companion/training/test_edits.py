@@ -104,13 +104,6 @@ def test_a_cost_is_the_rise_of_the_loss_and_the_divergence_over_the_last_half(mo
     assert set(editing.cost(reading, reading.stages).values()) == {0.0}
 
 
-@pytest.mark.parametrize("exponent", [2.0, 3.5])
-def test_the_exponent_of_a_power_law_is_found_below_which_it_is_none(exponent):
-    draw = np.random.default_rng(0)
-    tail = (1 - draw.random(2000)) ** (-1 / (exponent - 1))
-    assert rivals.power_law(np.r_[tail, draw.uniform(0.01, 1, 1000)]) == pytest.approx(exponent, abs=0.15)
-
-
 def test_predictors_are_those_of_the_states_and_jacobians(model):
     known = editing.predictors(model)
     prompt = cl.load_prompts(n=12)[0]

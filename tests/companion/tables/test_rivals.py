@@ -1,0 +1,50 @@
+"""Rivals of coupling: what is asked of them is told from made-up models of which the answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from companion.tables import rivals
+
+
+def made_up(n: int = 60) -> pd.DataFrame:
+    """Two sets; the score follows alpha, which coupling follows, in the first; coupling itself in the second."""
+    rng = np.random.default_rng(2)
+    tables = []
+    for name in (rivals.SUITE, rivals.PHOTOGRAPHS):
+        values = dict(zip(rivals.LABELS, rng.normal(size=(len(rivals.LABELS), n)), strict=True))
+        coupling, noise = rng.normal(size=(2, n))
+        if name == rivals.SUITE:
+            coupling = values["alpha"] + 0.3 * coupling
+        score = (values["alpha"] if name == rivals.SUITE else coupling) + 0.3 * noise
+        width = values["width"] if name == rivals.SUITE else np.full(n, 36)
+        tables.append(pd.DataFrame(values | {"width": width}).assign(set=name, coupling=coupling, score=score))
+    return pd.concat(tables, ignore_index=True)
+
+
+def test_a_rival_that_is_behind_a_relation_takes_it_away_and_others_do_not():
+    found = rivals.asked(made_up())
+    assert found["each alone", "suite, alpha"].low > 0.8
+    through = found["coupling beside each", "suite, alpha"]
+    assert through.low < 0 < through.high
+    assert found["coupling beside each", "suite, stable rank"].low > 0.7
+    assert found["coupling beside all", "photographs"].low > 0.7
+    beside = found["coupling beside all", "suite"]
+    assert beside.low < 0 < beside.high
+
+
+def test_what_does_not_vary_in_a_set_is_no_rival_there():
+    table = rivals.estimates(made_up())
+    assert "photographs, width" not in set(table["label"]) and "suite, width" in set(table["label"])
+    assert table.groupby("question").size().to_dict() == {
+        "coupling beside all": 2, "coupling beside each": 13, "each alone": 13
+    }  # fmt: skip
+
+
+def test_every_model_of_the_projects_table_has_its_coupling_and_score():
+    table = rivals.rivals()
+    assert len(table) == 96 and table.drop(columns=["predictions_sha256", "cpu"]).notna().all(axis=None)
+    of_suite = table[table["set"] == "suite"]
+    assert np.corrcoef(of_suite["coupling"], of_suite["score"])[0, 1] == pytest.approx(-0.495, abs=0.01)

@@ -1,0 +1,86 @@
+"""What rivals coupling: spectra of weights as they are defined, and how much blocks turn states."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import coupling_lib as cl
+from companion.tables.files import read_table
+from companion.training import rivals
+from coupling_lib import paths
+from coupling_lib.errors import ParameterError
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.5])
+def test_the_exponent_of_a_power_law_is_found_below_which_it_is_none(exponent):
+    draw = np.random.default_rng(0)
+    tail = (1 - draw.random(2000)) ** (-1 / (exponent - 1))
+    assert rivals.power_law(np.r_[tail, draw.uniform(0.01, 1, 1000)]) == pytest.approx(exponent, abs=0.15)
+
+
+def test_alpha_hat_and_stable_rank_are_those_of_the_definition():
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(40, 60), nn.LayerNorm(60), nn.Linear(60, 40, bias=False)).double()
+    of_matrices = []
+    for weight in (block[0].weight, block[2].weight):
+        values = np.linalg.eigvalsh((weight.T @ weight).detach().numpy())[-40:]
+        exponent = rivals.power_law(values)
+        of_matrices.append((exponent, exponent * np.log10(values[-1]), values.sum() / values[-1]))
+    found = rivals.of_weights(block)
+    assert list(found.values()) == pytest.approx(np.mean(of_matrices, axis=0), rel=1e-3)
+    assert 1 < found["stable_rank"] < 40
+
+
+def test_influence_is_the_mean_angle_by_which_blocks_turn_what_they_read():
+    model, prompt = cl.load_model("nano-neox"), cl.load_prompts(n=1)[0]
+    hidden = cl.trace(model, prompt).hidden.double().numpy()
+    cosines = [
+        a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+        for before, after in pairwise(hidden)
+        for a, b in zip(before, after, strict=True)
+    ]
+    assert rivals.influence(model, [prompt]) == pytest.approx(1 - np.mean(cosines), abs=1e-6)
+
+
+def test_models_that_have_their_row_are_not_measured_again(tmp_path, monkeypatch):
+    asked: list[str] = []
+
+    def models(names):
+        return lambda *_: ((name, name, []) for name in names)
+
+    def measured(model, inputs):
+        asked.append(model)
+        return {"alpha": 2.0}
+
+    monkeypatch.setattr(rivals, "language_models", models(["a", "b"]))
+    monkeypatch.setattr(rivals, "vision_models", models(["a"]))
+    monkeypatch.setattr(rivals, "measured", measured)
+    given = argparse.Namespace(suite=tmp_path, vits=tmp_path, data=tmp_path, table=tmp_path / "rivals.csv")
+    rivals.measure(given)
+    monkeypatch.setattr(rivals, "vision_models", models(["a", "c"]))
+    rivals.measure(given)
+    assert asked == ["a", "b", "a", "c"]
+    table = read_table(given.table)
+    assert list(zip(table["set"], table["model"], strict=True)) == [
+        ("suite", "a"), ("suite", "b"), ("photographs", "a"), ("photographs", "c")
+    ]  # fmt: skip
+    assert table["predictions_sha256"].str.len().eq(64).all()
+
+
+def test_a_folder_without_runs_is_refused_in_one_line(tmp_path):
+    with pytest.raises(ParameterError, match="give the folder in which the models were trained"):
+        next(rivals.language_models(tmp_path))
+
+
+def test_the_projects_table_holds_every_model_of_both_sets():
+    table = read_table(paths.DATA / "rivals.csv")
+    assert table.groupby("set").size().to_dict() == {"photographs": 64, "suite": 32}
+    assert (table[["alpha", "stable_rank"]] > 1).all(axis=None) and table["influence"].between(0, 1).all()
+    assert isinstance(table, pd.DataFrame) and not table.duplicated(["set", "model"]).any()
