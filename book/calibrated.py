@@ -37,7 +37,8 @@ KINDS = {
     r"prompts-many-(shared-)?length-within-sets": "rank correlation within sets",
     r"prompts-many-(shared-)?length-over-all": "rank correlation",
     r"vision-rank-.*": "mean of rank correlations",
-    r"vision-photographs-(shared-)?(accuracy|rate)": "correlation",
+    r"vision-photographs-(shared-)?accuracy": "correlation",
+    r"vision-pairs-.*": "mean",
     r"vision-photographs-(shared-)?(within|steeper)": "correlation, seven held",
 }
 """Effects of `data/claims.toml`, and how the cells begin that show how they are judged."""

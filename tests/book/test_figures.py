@@ -139,6 +139,16 @@ def test_every_panel_lies_in_its_own_window_and_the_legend_in_a_piece_under_them
     assert 30 < entry.right - entry.left < 60
 
 
+def test_entries_of_a_legend_in_one_row_hold_nothing_of_each_other():
+    figure, row = parts.panels(["left", "right"], 2.0)
+    for label in ("coupling", "untrained (step 0)", "coupling of the shared part", "chance"):
+        row[0].plot([0, 1], [1, 2], marker="o", label=label)
+    parts.legend_under(figure, row[:1], columns=4)
+    entries = cut(figure)[-1].windows
+    assert len(entries) == 4 and all(one.right <= other.left for one, other in pairwise(entries))
+    assert all(entry.right - entry.left > 40 for entry in entries)
+
+
 def test_a_panel_without_an_axis_of_its_own_gets_that_of_the_first():
     svg, places = drawn(2, sharey=True)
     first, second, _ = panels.windows(svg)
