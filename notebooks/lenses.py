@@ -34,7 +34,7 @@ import coupling_lib as cl
 from companion.figures import lenses
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from companion.tables.lenses import measure_readouts, other_texts, words_of
+from companion.tables.lenses import measure_readouts, operations, other_texts, words_of
 from coupling_lib import provenance
 
 p = parameters.check_parameters(
@@ -55,6 +55,7 @@ texts = cl.inputs_for(loaded, choices.chosen_prompts(prompts, seed), seed=seed)
 fitted_on = other_texts(texts)
 trained = cl.sweep(measure_readouts, loaded, texts, fitted_on=fitted_on)
 words = words_of(cl.lens(cl.trace(loaded, texts[0])))
+counted = operations(cl.trace(loaded, texts[0]))
 
 # %% [markdown]
 # ## One text, every depth
@@ -104,7 +105,7 @@ show(
 # ## One position, or its futures as well
 #
 # Programs that fit Jacobian lenses add to a token's derivative what the token does to all later ones. That is another
-# matrix.
+# matrix, found by as many passes backwards through the whole model as it is wide.
 
 # %%
 show(
@@ -123,6 +124,10 @@ show(
 
 # %% tags=["nbval-check-output"]
 print(lenses.take_summary(networks).to_string(float_format="%.3f"))
+print(
+    "operations of one token's lens, of passes backwards, their ratio, and tokens:",
+    *(f"{value:.3g}" for value in counted.values()),
+)
 
 # %% tags=["hide-input"]
-remember("lenses", lenses.numbers_of(networks))
+remember("lenses", lenses.numbers_of(networks) | counted)

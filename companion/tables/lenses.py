@@ -17,6 +17,7 @@ import torch
 import xarray as xr
 from sklearn.linear_model import Ridge
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.hooks import RemovableHandle
 
 import coupling_lib as cl
@@ -127,10 +128,34 @@ def _affine(states: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(A).to(states), torch.from_numpy(b).to(states)
 
 
+def operations(traced: cl.Trace) -> dict[str, float]:
+    """Count floating-point operations: of one token's lens, and of the passes backwards that fit one with futures."""
+    with FlopCounterMode(display=False) as own:
+        cl.lens(traced).dense()
+    seen = _watched(traced)
+    with FlopCounterMode(display=False) as passed:
+        torch.autograd.grad(seen[-1].sum(), seen[0])
+    fit = traced.d_model * passed.get_total_flops()
+    found = {"own": own.get_total_flops(), "fit": fit, "ratio": fit / own.get_total_flops(), "tokens": traced.n_tokens}
+    return {f"operations-{name}": float(value) for name, value in found.items()}
+
+
 def lens_with_futures(traced: cl.Trace, batch: int = 16) -> Tensor:
     """Average over tokens the derivative of the sum of their own and all later last states, (L + 1, d, d)."""
     # This is what programs fit that call their result a Jacobian lens: for every coordinate of the last state a pass
     # backwards through the whole model, here `batch` of them side by side.
+    seen = _watched(traced)
+    found = torch.zeros(traced.n_blocks + 1, traced.d_model, traced.d_model, dtype=traced.dtype)
+    for rows in torch.arange(traced.d_model).split(batch):
+        cotangents = torch.zeros(len(rows), *seen[-1].shape, dtype=traced.dtype)
+        cotangents[torch.arange(len(rows)), :, _FIRST:, rows] = 1
+        grads = torch.autograd.grad(seen[-1], seen, cotangents, retain_graph=True, is_grads_batched=True)
+        found[:, rows] = torch.stack([grad[:, 0, _FIRST:].mean(dim=1) for grad in grads])
+    return found
+
+
+def _watched(traced: cl.Trace) -> list[Tensor]:
+    """Run the model once more and keep the stream at every depth, each a function of the first."""
     seen: list[Tensor] = []
 
     def begin(stream: Tensor) -> Tensor:
@@ -146,13 +171,7 @@ def lens_with_futures(traced: cl.Trace, batch: int = 16) -> Tensor:
         for block in blocks:
             hooks.enter_context(block.register_forward_hook(leave))
         traced.model.hf(**traced.inputs)
-    found = torch.zeros(traced.n_blocks + 1, traced.d_model, traced.d_model, dtype=traced.dtype)
-    for rows in torch.arange(traced.d_model).split(batch):
-        cotangents = torch.zeros(len(rows), *seen[-1].shape, dtype=traced.dtype)
-        cotangents[torch.arange(len(rows)), :, _FIRST:, rows] = 1
-        grads = torch.autograd.grad(seen[-1], seen, cotangents, retain_graph=True, is_grads_batched=True)
-        found[:, rows] = torch.stack([grad[:, 0, _FIRST:].mean(dim=1) for grad in grads])
-    return found
+    return seen
 
 
 def _begun_with(block: nn.Module, change: Callable[[Tensor], Tensor]) -> RemovableHandle:

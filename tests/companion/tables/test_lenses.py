@@ -84,3 +84,14 @@ def test_lenses_are_fitted_on_other_texts(model):
     for given in ("one text", ("one text",)):
         with pytest.raises(ParameterError, match="fitted_on holds fewer than two texts"):
             lenses.measure_readouts(model, texts[:1], fitted_on=given)
+
+
+def test_a_lens_takes_fewer_operations_than_passes_backwards_and_the_fewer_the_longer_the_text(model):
+    short, long = (cl.trace(model, torch.arange(3, 3 + n)[None]) for n in (5, 20))
+    few, many = (lenses.operations(traced) for traced in (short, long))
+    # Backwards every token passes through every block once for each coordinate of the last state.
+    assert many["operations-fit"] / few["operations-fit"] == pytest.approx(20 / 5, rel=0.2)
+    assert many["operations-own"] / few["operations-own"] < 2
+    assert many["operations-ratio"] == many["operations-fit"] / many["operations-own"] > few["operations-ratio"]
+    weights = sum(weight.numel() for weight in model.blocks.modules.parameters())
+    assert few["operations-fit"] == pytest.approx(2 * model.d_model * weights * 5, rel=0.3)
