@@ -111,4 +111,5 @@ def _of_pairs(table: pd.DataFrame) -> dict[str, float]:
     found = asked_of_pairs(table)
     named = {"coupling": (_COUPLING, "whole"), "shared-coupling": (_COUPLING, "shared part")}
     named["accuracy"] = "accuracy with stochastic depth", ""
-    return effects.numbers({f"pairs-{name}": found[key] for name, key in named.items()}, "")
+    least = {"pairs-coupling-least": float(gains(table)["whole"].min())}
+    return effects.numbers({f"pairs-{name}": found[key] for name, key in named.items()}, "") | least
