@@ -26,7 +26,17 @@ import companion.figures
 import coupling_lib as cl
 from companion.figures import depth, emergence, show, take
 from companion.figures.generalization import READING
-from companion.tables import correlations, edits, generalization, phases, prompt_effects, regularised, vit_grid
+from companion.tables import (
+    correlations,
+    edits,
+    generalization,
+    phases,
+    photographs,
+    prompt_effects,
+    regularised,
+    rivals,
+    vit_grid,
+)
 from companion.tables.lenses import measure_readouts, words_of
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_curves
@@ -95,6 +105,8 @@ ONE: dict[str, Callable[[], Any]] = {
     "lenses.readout": lambda: words_of(cl.lens(cl.trace(network("trained"), tiny.TEXT[0]))),
     "nulls.curves": lambda: null_curves(widths=(32, 64), ks=(4,), n_samples=2),
     "vision": vit_grid.read_grid,
+    "vision.pairs": photographs.pairs,
+    "rivals": rivals.rivals,
     "paper_models": generalization.figure_1a,
     "paper_models.measured": generalization.measured_models,
     "paper_models.each_k": lambda: last(),
