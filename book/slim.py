@@ -16,6 +16,8 @@ MATHJAX = ("tex-chtml.js", "output/chtml")
 UNREAD = (".map", ".ttf", ".po", ".mo")
 # Alphabets of MathJax in which nothing of the book is written.
 UNWRITTEN = ("Fraktur", "SansSerif", "Script", "Typewriter")
+# The script of icons draws those of brands.
+UNDRAWN = "fa-brands-400.woff2"
 BLANKS = re.compile(r"(<(pre|script|style|textarea)\b.*?</\2>)", re.DOTALL)
 # The colour of code, or of one kind of word in it and nothing but its colour.
 COLOUR = re.compile(r"\.highlight (?:\.(\w+) )?\{ (?:background: [^;]+; )?color: ([^;}]+?) \}")
@@ -94,7 +96,7 @@ if __name__ == "__main__":
     for path in site.rglob("*.html"):
         path.write_text(without_blanks(path.read_text(encoding="utf-8")), encoding="utf-8")
     fonts = [path for name in UNWRITTEN for path in site.rglob(f"MathJax_{name}*.woff")]
-    for path in [*fonts, *(path for path in site.rglob("*") if path.suffix in UNREAD)]:
+    for path in [*fonts, *site.rglob(UNDRAWN), *(path for path in site.rglob("*") if path.suffix in UNREAD)]:
         path.unlink()
     size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
     print(f"the book takes {size / 1e6:.0f} MB")

@@ -206,7 +206,8 @@ def _entries(legend: ElementTree.Element) -> list[Piece]:
         else:
             title += [_flowing(_word(text)) for text in _texts(child)]
     for at, (one, following) in enumerate(pairwise(entries)):
-        if one.left < following.left:  # in one row; what is drawn of the next is not part of this one
+        # What is drawn of the next in a row is not part of this one.
+        if one.left < following.left and one.top < following.bottom and following.top < one.bottom:
             entries[at] = one._replace(right=min(one.right, following.left))
     return [*title, Piece(entries, loose=True)] if entries else title
 

@@ -188,7 +188,7 @@ def test_every_coupling_or_null_that_a_page_shows_belongs_to_a_quantity():
         r"nulls-(paired|permuted|unpaired|decisive|closed|coupling-null-|rest|shared|isotropic).*",
         r"precision-(difference|change|lost).*",
         r"perturbation-.*", r"trajectories-change.*",
-        r"vision-(rank|accuracy|within|steeper|r-squared|model-epochs|drop-path-on|patch).*",
+        r"vision-(rank|accuracy|within|steeper|r-squared|model-epochs|drop-path-on|patch|pairs).*",
         r"prompts-(many|control|step-by-step-over|length|steps).*", r"spectra-.*", r"dynamics-.*",
         r"readings-agreement.*", r".*prompts",
         r"readings-(?!normalized_miscoupling)[a-z_]+-(trained|untrained|random-bases).*",

@@ -27,6 +27,7 @@ def model():
 
 def test_every_measure_of_a_language_chapter_is_there_for_the_trained_and_the_untrained_model(shipped):
     both = {"depth", "tokens", "trajectories", "spectra", "dynamics", "perturbation", "nulls", "decisive"}
+    both |= {"readouts"}
     assert set(shipped.measure) == both | {"precision"}
     for measure in both:
         assert set(shipped[shipped.measure == measure].untrained) == {True, False}, measure
