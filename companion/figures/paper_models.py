@@ -74,7 +74,12 @@ def draw_measured(table: pd.DataFrame) -> Figure:
     # A panel in which nothing was measured is left out, unless it has the paper's values.
     known = {"trace", *table.columns[table.notna().any()]}.intersection(table)
     shown = {column: label for column, label in _MEASURED.items() if column in known}
-    figure, row = parts.panels([""] * len(shown), 3.9, sharey=True, y=_SCORE)
+    if len(shown) == 1:
+        figure, axes, beside = parts.one_panel(3.4, beside=1.2)
+        axes.set_ylabel(_SCORE)
+        row = [axes]
+    else:
+        figure, row = parts.panels([""] * len(shown), 3.9, sharey=True, y=_SCORE)
     for axes, (column, label) in zip(row, shown.items(), strict=True):
         if column == "trace":
             faint = {"markerfacecolor": "none", "alpha": 0.6, "label": "digitised"}
@@ -82,7 +87,9 @@ def draw_measured(table: pd.DataFrame) -> Figure:
         _draw_measured(axes, table.dropna(subset=[column]), column)
         axes.set_xlabel(label if len(shown) < 3 else label.replace(", ", ",\n"))
         axes.margins(0.12)
-    if any(axes.get_legend_handles_labels()[0] for axes in row):
+    if len(shown) == 1:
+        parts.legend_beside(beside, row)
+    elif any(axes.get_legend_handles_labels()[0] for axes in row):
         parts.legend_under(figure, row, columns=5)
     return figure
 

@@ -123,7 +123,7 @@ def draw_photographs(models: pd.DataFrame) -> Figure:
 
 def draw_pairs(gains: pd.DataFrame) -> Figure:
     """Draw the change of coupling and of accuracy within pairs, with the 95 % interval of its mean."""
-    figure, row = parts.panels(["", ""], 3.1, width_ratios=(2, 1))
+    figure, row = parts.panels(["", ""], 3.1)
     shown = {"whole": (row[0], 0, style.TRAINED), "shared part": (row[0], 1, style.SHARED)}
     shown["accuracy"] = row[1], 0, style.TRAINED
     for quantity, (axes, place, role) in shown.items():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import panels
 from playwright.sync_api import Page
 
+_WIDE = re.compile(r'viewBox="0 0 ([\d.]+) ')
 # Of each figure: whether it is cut into panels and scrolls sideways, the pictures that are seen, and how wide each is.
 _DRAWN = """scheme => [
   ...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *):not([hidden])")
@@ -47,7 +49,8 @@ def faults(tab: Page, page: Path, scheme: str) -> dict[str, str]:
             found[anchor] = f"{len(drawn)} pictures are shown"
         for source, width in drawn:
             file = (page.parent / source.partition("#")[0]).resolve()
-            points = panels.smallest(file.read_text(encoding="utf-8")) if file.suffix == ".svg" else 8.0
-            if (size := points * 4 / 3 * width / 720) < 9.95:
+            drawing = file.read_text(encoding="utf-8") if file.suffix == ".svg" else ""
+            points, wide = (panels.smallest(drawing), float(_WIDE.search(drawing)[1])) if drawing else (8.0, 540.0)
+            if (size := points * width / wide) < 9.95:
                 found[anchor] = f"words of {size:.2f} pixels"
     return found
