@@ -15,7 +15,7 @@ def packed(values: np.ndarray, dtype: str) -> str:
     return base64.b64encode(gzip.compress(np.ascontiguousarray(values, dtype=dtype).tobytes(), mtime=0)).decode()
 
 
-LEVELS = 14
+LEVELS = 18
 """Levels of an entry's size. Finer ones would hardly be seen, and make the data larger."""
 
 

@@ -26,14 +26,17 @@ ICON = re.compile(r'"?([\w-]+)"?:\[\d+,\d+,(\[[^\]]*\]),"[0-9a-f]+",(?:"[^"]*"|\
 
 
 def without_outputs(folder: Path) -> int:
-    """Empties the outputs of notebooks: a page shows them, and who downloads a notebook runs it."""
+    """Empties notebooks of outputs and of how they ran: a page shows it, and who downloads a notebook runs it."""
     found = sorted(folder.rglob("*.ipynb"))
     for path in found:
         notebook = json.loads(path.read_text(encoding="utf-8"))
+        for held in (notebook, *notebook["cells"]):
+            for name in ("papermill", "execution"):
+                held["metadata"].pop(name, None)
         for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
                 cell.update(outputs=[], execution_count=None)
-        path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(notebook, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
     return len(found)
 
 

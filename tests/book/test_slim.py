@@ -11,13 +11,15 @@ from coupling_lib import paths
 
 def test_notebooks_to_download_keep_their_cells_and_lose_their_outputs(tmp_path):
     code = {"cell_type": "code", "source": ["1 + 1"], "outputs": [{"data": 2}], "execution_count": 3}
-    cells = [{"cell_type": "markdown", "source": ["# Tiefe → depth"]}, {**code, "metadata": {"a": 1}}]
+    ran = {"papermill": {"duration": 1.5}, "execution": {"shell.execute_reply": "now"}}
+    text = {"cell_type": "markdown", "source": ["# Tiefe → depth"], "metadata": {}}
+    cells = [text, {**code, "metadata": {"a": 1} | ran}]
     path = tmp_path / "results" / "depth.ipynb"
     path.parent.mkdir()
-    path.write_text(json.dumps({"cells": cells, "metadata": {"k": 1}, "nbformat": 4, "nbformat_minor": 5}))
+    path.write_text(json.dumps({"cells": cells, "metadata": {"k": 1} | ran, "nbformat": 4, "nbformat_minor": 5}))
     assert slim.without_outputs(tmp_path) == 1
     left = json.loads(path.read_text(encoding="utf-8"))
-    cells[1] |= {"outputs": [], "execution_count": None}
+    cells[1] |= {"outputs": [], "execution_count": None, "metadata": {"a": 1}}
     assert left == {"cells": cells, "metadata": {"k": 1}, "nbformat": 4, "nbformat_minor": 5}
 
 
