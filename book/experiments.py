@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -10,7 +10,7 @@ from markdown_table import plain, table
 from power import experiments
 from verdicts import Evidence
 
-from companion.tables import edits, phases, photographs, prompt_effects, quality, regularised, rivals, width
+from companion.tables import edits, effects, phases, photographs, prompt_effects, quality, regularised, rivals, width
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.models import registry
 
@@ -32,13 +32,14 @@ def _of_quality(rows: pd.DataFrame, experiment: dict[str, Any]) -> pd.DataFrame:
     return found.assign(label=["" if step < 0 else f"step {step}" for step in found["step"]])
 
 
-def _answers(asked: Callable[[pd.DataFrame], dict[str, Effect]]) -> Callable[..., pd.DataFrame]:
-    """Tabulate what answers an experiment's questions by their names, a line each."""
+def _answers(asked: Callable[[pd.DataFrame], Mapping[Any, Effect]]) -> Callable[..., pd.DataFrame]:
+    """Tabulate what answers an experiment's questions, a line each."""
+    return lambda rows, _: effects.tabulated(asked(rows))
 
-    def estimates(rows: pd.DataFrame, _: dict[str, Any]) -> pd.DataFrame:
-        return pd.DataFrame([{"question": name, "label": "", **one._asdict()} for name, one in asked(rows).items()])
 
-    return estimates
+def _all(rows: pd.DataFrame) -> pd.DataFrame:
+    """Give rows of which each counts: a model is written down when it is done."""
+    return rows
 
 
 def _of_prompts(rows: pd.DataFrame, _: dict[str, Any]) -> pd.DataFrame:
@@ -54,17 +55,9 @@ KINDS = {
     "cause": Kind(
         regularised.regularised, regularised.finished, _answers(regularised.asked), at_once=True, unit="seed"
     ),
-    "photographs": Kind(
-        photographs.cells, lambda rows: rows, lambda rows, _: photographs.estimates(rows), at_once=True
-    ),
-    "switched": Kind(
-        photographs.pairs,
-        lambda rows: rows,
-        lambda rows, _: photographs.estimates_of_pairs(rows),
-        at_once=True,
-        unit="seed",
-    ),
-    "rivals": Kind(rivals.rivals, lambda rows: rows, lambda rows, _: rivals.estimates(rows), at_once=True),
+    "photographs": Kind(photographs.cells, _all, _answers(photographs.asked_of_grid), at_once=True),
+    "switched": Kind(photographs.pairs, _all, _answers(photographs.asked_of_pairs), at_once=True, unit="seed"),
+    "rivals": Kind(rivals.rivals, _all, _answers(rivals.asked), at_once=True),
     "phases": Kind(phases.phases, phases.finished, _answers(phases.asked), at_once=True),
 }
 """Every experiment of `data/predictions.toml`."""

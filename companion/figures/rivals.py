@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from companion.figures import parts, style
-from companion.tables import rivals
+from companion.tables import effects, rivals
 
 _SHOWN = {
     "each alone": ("the rival alone", style.TRAINED, "o", -0.14),
@@ -17,7 +17,7 @@ _TITLES = {rivals.SUITE: "Suite of language models", rivals.PHOTOGRAPHS: "Vision
 
 def take_signs(table: pd.DataFrame) -> pd.DataFrame:
     """Select both correlations of every rival and set."""
-    found = rivals.estimates(table)
+    found = effects.tabulated(rivals.asked(table))
     found = found[found["question"].isin(list(_SHOWN))]
     names = found["label"].str.split(", ", n=1, expand=True).set_axis(["set", "rival"], axis=1)
     return pd.concat([names, found[["question", "value", "low", "high", "n"]]], axis=1).reset_index(drop=True)

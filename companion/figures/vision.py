@@ -67,10 +67,12 @@ def take_photographs(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def take_pairs(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Select what stochastic depth adds within each pair, to coupling and, in points, to accuracy."""
-    gains = photographs.gains(pairs).reset_index().melt("seed", var_name="quantity", value_name="change")
-    gains.loc[gains["quantity"] == "accuracy", "change"] *= 100
-    return _labelled(gains, CLASS)
+    """Select what stochastic depth adds within each pair to coupling and, in points, to accuracy; mean and interval."""
+    gains = photographs.gains(pairs).assign(accuracy=lambda found: 100 * found["accuracy"])
+    ends = interval(xr.Dataset(gains).to_array("quantity"), "seed").to_dataframe()
+    return _labelled(
+        gains.reset_index().melt("seed", var_name="quantity", value_name="change").join(ends, "quantity"), CLASS
+    )
 
 
 def draw_accuracy(models: pd.DataFrame) -> Figure:
@@ -123,19 +125,17 @@ def draw_photographs(models: pd.DataFrame) -> Figure:
 
 def draw_pairs(gains: pd.DataFrame) -> Figure:
     """Draw the change of coupling and of accuracy within pairs, with the 95 % interval of its mean."""
-    figure, row = parts.panels(["", ""], 3.1)
-    shown = {"whole": (row[0], 0, style.TRAINED), "shared part": (row[0], 1, style.SHARED)}
-    shown["accuracy"] = row[1], 0, style.TRAINED
+    figure, (left, right) = parts.panels(["", ""], 3.1)
+    shown = {"whole": (left, 0, style.TRAINED), "shared part": (left, 1, style.SHARED)}
+    shown["accuracy"] = right, 0, style.TRAINED
     for quantity, (axes, place, role) in shown.items():
-        values = gains.loc[gains["quantity"] == quantity, "change"].to_numpy()
-        parts.strip(axes, place, values, style.colour(role), interval(xr.DataArray(values, dims="prompt")))
-    for axes, names, label in zip(
-        row, (list(photographs.PARTS), [""]), (f"change of {gains.attrs['label']}", "change of test accuracy (points)"),
-        strict=True,
-    ):  # fmt: skip
+        own = gains[gains["quantity"] == quantity]
+        summary = xr.Dataset(own[["mean", "low", "high"]].iloc[0].to_dict())
+        parts.strip(axes, place, own["change"], style.colour(role), summary)
         axes.axhline(0, color=style.colour("text"), linewidth=0.8)
-        axes.set_xticks(range(len(names)), names)
-        axes.set(xlim=(-0.5, len(names) - 0.4), ylabel=label)
+    left.set_xticks([0, 1], list(photographs.PARTS))
+    left.set(xlim=(-0.5, 1.6), ylabel=f"change of {gains.attrs['label']}")
+    right.set(xticks=[], xlim=(-0.5, 0.6), ylabel="change of test accuracy (points)")
     return figure
 
 

@@ -42,6 +42,13 @@ def numbers(effects: Mapping[str, Effect], prefix: str) -> dict[str, float]:
     return {f"{prefix}-{name}".lstrip("-"): float(part) for name, part in parts.items() if np.isfinite(part)}
 
 
+def tabulated(found: Mapping[str, Effect] | Mapping[tuple[str, str], Effect]) -> pd.DataFrame:
+    """Tabulate what answers the questions of an experiment, by question, or by question and label: a line each."""
+    keys = [(key, "") if isinstance(key, str) else key for key in found]
+    lines = zip(keys, found.values(), strict=True)
+    return pd.DataFrame([{"question": name, "label": label, **one._asdict()} for (name, label), one in lines])
+
+
 def effect_in(row: Mapping[str, float], n: str = "n", value: str = "r") -> Effect:
     """Take an effect out of a table's line, whose columns bear the names of its parts."""
     more = {name: row[name] for name in ("skew", "freedom") if name in row}

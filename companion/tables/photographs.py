@@ -54,6 +54,11 @@ def asked(table: pd.DataFrame, column: str) -> dict[str, Effect]:
     }
 
 
+def asked_of_grid(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
+    """Estimate it of each reading, by question and reading."""
+    return {(name, part): one for part, column in PARTS.items() for name, one in asked(table, column).items()}
+
+
 def gains(table: pd.DataFrame) -> pd.DataFrame:
     """Give what the most stochastic depth adds within each pair, to coupling of each part and to accuracy."""
     values = pd.DataFrame({part: 1 - table[column] for part, column in PARTS.items()})
@@ -69,21 +74,6 @@ def asked_of_pairs(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     return {(_COUPLING, part): effect for part, effect in found.items()} | accuracy
 
 
-def estimates(table: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate what the experiment on the grid asks, of each reading: a line each."""
-    of_parts = {part: asked(table, column) for part, column in PARTS.items()}
-    return _tabulated({(name, part): one for part, own in of_parts.items() for name, one in own.items()})
-
-
-def estimates_of_pairs(table: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate what the experiment on pairs asks."""
-    return _tabulated(asked_of_pairs(table))
-
-
-def _tabulated(found: dict[tuple[str, str], Effect]) -> pd.DataFrame:
-    return pd.DataFrame([{"question": name, "label": part, **one._asdict()} for (name, part), one in found.items()])
-
-
 def numbers_of(grid: pd.DataFrame, paired: pd.DataFrame) -> dict[str, float]:
     """Name the numbers that prose quotes; none of an experiment of which a model is missing."""
     return _of_grid(grid) | _of_pairs(paired)
@@ -96,8 +86,7 @@ def _of_grid(table: pd.DataFrame) -> dict[str, float]:
     words["the more so with stochastic depth"] = "steeper"
     found = {
         f"photographs-{'' if part == 'whole' else 'shared-'}{words[question]}": effect
-        for part, column in PARTS.items()
-        for question, effect in asked(table, column).items()
+        for (question, part), effect in asked_of_grid(table).items()
     }
     spread = table.groupby("drop_path")["test_accuracy"].agg(np.ptp).max()
     more = {"models": len(table), "accuracy-lowest": table["test_accuracy"].min(), "accuracy-spread": spread}

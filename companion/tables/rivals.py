@@ -65,11 +65,6 @@ def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     return found
 
 
-def estimates(table: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate it: a line each."""
-    return pd.DataFrame([{"question": name, "label": of, **one._asdict()} for (name, of), one in asked(table).items()])
-
-
 def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     """Name the numbers that prose quotes, by set and rival."""
     words = {"each alone": "alone", "coupling beside each": "coupling", "coupling beside all": "coupling"}

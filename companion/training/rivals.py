@@ -113,13 +113,13 @@ def measure(given: argparse.Namespace) -> None:
     models[rivals.PHOTOGRAPHS] = lambda: vision_models(given.vits, given.data)
     table = read_table(given.table)
     have = set() if table.empty else set(zip(table["set"], table["model"], strict=True))
-    rows = []
     for name, each in models.items():
         for model, wrapped, inputs in tqdm(each(), name, unit="model", disable=None):
             if (name, model) not in have:
                 stamp = {"predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
-                rows.append({"set": name, "model": model, **measured(wrapped, inputs), **stamp})
-        write_table(given.table, pd.concat([table, pd.DataFrame(rows)], ignore_index=True), HEADER)
+                row = {"set": name, "model": model, **measured(wrapped, inputs), **stamp}
+                table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
+                write_table(given.table, table, HEADER)
 
 
 def main() -> None:

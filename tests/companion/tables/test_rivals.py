@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from companion.tables import rivals
+from companion.tables import effects, rivals
 
 
 def made_up(n: int = 60) -> pd.DataFrame:
@@ -36,7 +36,7 @@ def test_a_rival_that_is_behind_a_relation_takes_it_away_and_others_do_not():
 
 
 def test_what_does_not_vary_in_a_set_is_no_rival_there():
-    table = rivals.estimates(made_up())
+    table = effects.tabulated(rivals.asked(made_up()))
     assert "photographs, width" not in set(table["label"]) and "suite, width" in set(table["label"])
     assert table.groupby("question").size().to_dict() == {
         "coupling beside all": 2, "coupling beside each": 13, "each alone": 13
