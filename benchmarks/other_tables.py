@@ -1,4 +1,4 @@
-"""Tables of what is measured beside speed: on a GPU, at real size, without forming Jacobians, of the checks."""
+"""Tables of what is measured beside speed: on a GPU, at real size, Jacobians by other ways, of the checks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 from benchmarks.goals import UNFORMED_GOALS, judged
 from benchmarks.tables import NB, STAGE_NAMES, STAGES, goals_table, machine_line, power, seconds, table
 from coupling_lib.svd.operators import FEW_AT_ONCE
+
+CLOSED_FORM_GAIN = 1.2
+"""By how much a whole prompt has to be faster for Jacobians to be written down."""
 
 
 def gpu_tables(run: dict[str, Any]) -> str:
@@ -98,6 +101,36 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
     )
     parts = ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]
     return [*parts, goals_table(outcomes)] if (outcomes := judged(run, UNFORMED_GOALS)) else parts
+
+
+def closed_form_table(run: dict[str, Any]) -> list[str]:
+    """Set a run of `closed_form.py`, and say what the rule makes of it."""
+    rows = [
+        (
+            case["shape"] if case["L"] > 2 else f"{case['shape']}, {case['L']} blocks",
+            str(case["d"]),
+            *(f"{case['flop'][way] / 1e9:.3g}" for way in ("pulled", "written")),
+            *(seconds(case["seconds"][way]["jacobians"]) for way in ("pulled", "written")),
+            *(f"{case['gain'][part]:.2f}×" for part in ("jacobians", "total")),
+            power(case["difference"]),
+        )
+        for case in run["cases"]
+    ]
+    head = "model | d | GFLOP per block, pulled back | … written down | Jacobians, pulled back | … written down | gain"
+    enough = all(case["gain"]["total"] >= CLOSED_FORM_GAIN for case in run["cases"])
+    said = (
+        "A block of GPT-2's or Llama's kind has a {term}`Jacobian` that can be written down: attention's, the MLP's "
+        "and their product. That takes fewer products than pulling cotangents back, but it has to be written for every "
+        "family anew, and this library takes any. The ways take turns on prompts of "
+        f"{run['cases'][0]['n']} tokens. The rule, made before the measurement: it is taken if a whole prompt gains at "
+        f"least {CLOSED_FORM_GAIN} times at each of these widths. {'It does' if enough else 'It does not'}.\n"
+    )
+    return [
+        "### In closed form\n",
+        machine_line(run["machine"]),
+        said,
+        table(f"{head} | gain of a prompt | J differs by", rows),
+    ]
 
 
 def checks_table(run: dict[str, Any]) -> list[str]:
