@@ -85,7 +85,7 @@ show(
     figures.take_removal(measured),
     name="edits-removal",
     caption="Rise of the loss when blocks are left out in the order of each predictor, least important first. Dashed: "
-    "median of random choices, pale from their 5th to their 95th percentile. Best: chosen by the loss itself.",
+    "median of random choices, pale from the best of them to their 95th percentile. Best: chosen by the loss itself.",
 )
 
 # %% tags=["hide-input"]

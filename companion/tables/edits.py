@@ -92,8 +92,11 @@ def near_pairs(rows: pd.DataFrame, edit: str) -> pd.DataFrame:
 
 def within(own: pd.DataFrame, values: ArrayLike, clear: bool = True) -> NDArray[np.float64]:
     """Rank values of pairs, and take each distance's mean out of the ranks."""
-    ranks = pd.Series(scipy.stats.rankdata(values))
-    return (ranks - ranks.groupby(own["distance"].to_numpy()).transform("mean") if clear else ranks).to_numpy()
+    ranks = scipy.stats.rankdata(values)
+    if not clear:
+        return ranks
+    distances = own["distance"].to_numpy(int)
+    return ranks - (np.bincount(distances, ranks) / np.bincount(distances).clip(1))[distances]
 
 
 def of_blocks(own: pd.DataFrame, statistic: Any, fisher: bool = False, given: int = 0) -> Effect:
@@ -191,14 +194,14 @@ def added(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def removal(rows: pd.DataFrame) -> pd.DataFrame:
-    """Give the rise of the loss by how many blocks are left out and who chose them; of random ones median and ends."""
+    """Give the rise of the loss by how many blocks are left out and who chose them; of random ones median and range."""
     own = rows[rows["edit"] == REMOVE]
     if own.empty:
         return pd.DataFrame(columns=["by", "removed", "loss_rise", "low", "high", "random_better"])
     own = own.assign(removed=lambda part: part["blocks"].str.split().str.len())
     drawn = own["by"].str.startswith(RANDOM)
     chosen = own.loc[~drawn, ["by", "removed", "loss_rise"]]
-    quantiles = own[drawn].groupby("removed")["loss_rise"].quantile([0.05, 0.5, 0.95]).unstack()
+    quantiles = own[drawn].groupby("removed")["loss_rise"].quantile([0, 0.5, 0.95]).unstack()
     random = quantiles.set_axis(["low", "loss_rise", "high"], axis=1).reset_index().assign(by=RANDOM)
     found = pd.concat([chosen, random], ignore_index=True)
     of_size = {size: part.to_numpy() for size, part in own[drawn].groupby("removed")["loss_rise"]}

@@ -41,8 +41,8 @@ LENSES = {
 _FIRST = 1
 # Share of the mean square of a coordinate that a ridge adds: few texts determine few directions.
 _RIDGE = 0.1
-# Size of an intervention, as a share of the state's length, and in how many directions it is made.
-_STEP, _DIRECTIONS = 0.01, 4
+# Sizes of an intervention, as shares of the state's length, and in how many directions each is made.
+_STEPS, _DIRECTIONS = (0.02, 0.01), 4
 
 
 def other_texts(texts: Sequence[Any], count: int = 16) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def other_texts(texts: Sequence[Any], count: int = 16) -> tuple[str, ...]:
     return tuple(left[at] for at in np.linspace(0, len(left) - 1, count).round().astype(int))
 
 
-@cl.measurement(version=1)
+@cl.measurement(version=2)
 def measure_readouts(model: cl.Model, prompts: common.Prompts, fitted_on: Sequence[str] = ()) -> xr.Dataset:
     """Read every depth of each prompt's last token through all lenses, and test the token's own by interventions."""
     given = prompt_inputs(prompts, model)
@@ -194,7 +194,7 @@ def intervened_slopes(lens: Lens, seed: int = 0) -> Tensor:
     for depth, block in enumerate(blocks):
         v = torch.randn(_DIRECTIONS, traced.d_model, generator=generator).to(x)
         v *= x[depth].norm() / v.norm(dim=-1, keepdim=True)
-        steps = torch.cat([_STEP * v, -_STEP * v])
+        steps = torch.cat([sign * size * v for size in _STEPS for sign in (1, -1)])
         inputs = {name: value.expand(len(steps), *value.shape[1:]) for name, value in traced.inputs.items()}
 
         def stepped(stream: Tensor, steps: Tensor = steps) -> Tensor:
@@ -203,8 +203,10 @@ def intervened_slopes(lens: Lens, seed: int = 0) -> Tensor:
             return stream
 
         with _begun_with(block, stepped):
-            up, down = traced.model.hf(**inputs).logits[:, token].double().chunk(2)
-        moved = (up - down) / (2 * _STEP)
+            ends = traced.model.hf(**inputs).logits[:, token].double().chunk(4)
+        # What grows with the square of the step cancels; smaller steps would meet the rounding of the logits.
+        whole, half = ((up - down) / (2 * size) for up, down, size in zip(ends[::2], ends[1::2], _STEPS, strict=True))
+        moved = (4 * half - whole) / 3
         said = torch.func.vmap(lambda u: torch.func.jvp(head, (x[-1],), (u,))[1])(v @ lens[depth].T).double()
         found.append((moved * said).sum() / (said * said).sum())
     return torch.stack(found)

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import machine, other_tables, real_size, report, shapes, unformed
 
 
+@pytest.mark.thorough
 def test_the_notebook_runs_on_a_checkpoint_that_was_written_for_it(tmp_path):
     out = tmp_path / "new" / "real_size.json"
     words = ["--shape", "small", "--blocks", "3", "--precision", "bfloat16", "--threads", "1", "--size", "256"]

@@ -9,6 +9,7 @@ import pytest
 from coupling_lib.metrics.statistics import correlation_over
 
 CLAIMS = {claim["claim"] for claim in claims.read_claims()}
+MANY = 500
 QUESTIONS = [
     pytest.param(experiment, question, id=f"{name}, {question['name']}")
     for name, experiment in power.experiments().items()
@@ -26,12 +27,19 @@ def test_a_prediction_is_complete(experiment, question):
     assert experiment["judged"] and experiment["readings"] and 0 < question["level"] <= power.LEVEL
 
 
-@pytest.mark.parametrize(("experiment", "question"), QUESTIONS)
+def by_size():
+    """The questions; leaving out one row at a time takes long where there are many."""
+    for name, experiment in power.experiments().items():
+        for question in experiment["question"]:
+            long = [pytest.mark.thorough] if power.Design.of(experiment, question).n >= MANY else []
+            yield pytest.param(experiment, question, id=f"{name}, {question['name']}", marks=long)
+
+
+@pytest.mark.parametrize(("experiment", "question"), by_size())
 def test_the_smallest_effect_that_is_written_down_is_found_four_times_out_of_five(experiment, question):
     design = power.Design.of(experiment, question)
     for shape, column in power.SHAPES.items():
-        # Their standard error is 0.025; leaving out one of many rows at a time takes long.
-        draws = 250 if design.n < 500 else 80
+        draws = 250 if design.n < MANY else 80  # their standard error is 0.025
         share = power.found(question[column] / question.get("spread", 1.0), design, shape, draws)
         assert share == pytest.approx(power.POWER, abs=0.1), shape
 

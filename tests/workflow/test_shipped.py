@@ -40,6 +40,11 @@ def test_no_file_is_large_and_all_can_be_read(shipped):
         files.open_file(paths.ROOT / path)
 
 
+def test_interventions_find_every_lens_that_is_shipped(shipped):
+    kept = [files.open_file(paths.ROOT / path)[1] for path in shipped.path[shipped.measure == "readouts"]]
+    assert len(kept) == 24 and max(float(abs(ds.slope - 1).max()) for ds in kept) < 1e-3
+
+
 @pytest.mark.parametrize("place", [0, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", MEASURES)
 def test_a_prompt_measured_anew_gives_what_is_shipped(shipped, model, name, place):
