@@ -191,7 +191,7 @@ unit: $(READY)
 browser: book
 	@echo "== tests of the built book, $(THOROUGH)"
 	@if command -v chromium || command -v chromium-browser || command -v google-chrome; then \
-	  $(PYTEST) -m "browser and $(THOROUGH)"; \
+	  $(PYTEST) -m "browser and $(THOROUGH)" $$(grep -rl --include='test_*.py' pytest.mark.browser tests); \
 	elif [ -n "$(REQUIRE_BROWSER)" ]; then \
 	  echo "error: no Chromium found; the tests of the built book need it: apt-get install chromium" >&2; exit 1; \
 	else \
