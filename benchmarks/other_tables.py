@@ -133,6 +133,27 @@ def closed_form_table(run: dict[str, Any]) -> list[str]:
     ]
 
 
+def lens_table(run: dict[str, Any]) -> list[str]:
+    """Set a run of `lens.py`."""
+    rows = [
+        (
+            case["shape"],
+            *(str(case[name]) for name in ("d", "n")),
+            *(f"{case['flop'][way] / 1e12:.2g}" for way in ("own", "fit")),
+            f"{case['ratio']['flop']:.0f}×",
+            *(seconds(case["seconds"][way]) for way in ("own", "fit")),
+            f"{case['ratio']['seconds']:.0f}×",
+        )
+        for case in run["cases"]
+    ]
+    said = (
+        "One token's own lens at every depth (chapter *Lenses*), beside the passes backwards through the whole "
+        "model that fit one with futures, sixteen side by side.\n"
+    )
+    head = "model | d | n | TFLOP, own lens | passes backwards | ratio | time, own lens | passes backwards | ratio"
+    return ["### Lenses\n", machine_line(run["machine"]), said, table(head, rows)]
+
+
 def checks_table(run: dict[str, Any]) -> list[str]:
     """Set a run of `checks.py`."""
     rows = [

@@ -18,6 +18,7 @@ from benchmarks.other_tables import (
     checks_table,
     closed_form_table,
     gpu_tables,
+    lens_table,
     of_products,
     real_size_row,
     unformed_tables,
@@ -186,8 +187,8 @@ def page(records: Path = HERE) -> str:
         file = records / f"latest{name}.json"
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
-    names = ("", "_real_size", "_unformed", "_closed_form", "_checks", "_gpu")
-    speed, runs, unformed, closed, checks, gpu = map(latest, names)
+    names = ("", "_real_size", "_unformed", "_closed_form", "_lens", "_checks", "_gpu")
+    speed, runs, unformed, closed, lens, checks, gpu = map(latest, names)
     parts = ["## Two cores\n"]
     parts.append(speed_page(speed) if speed else "Not measured yet. `make bench` measures and prints these tables.\n")
     parts.append("## At real size\n")
@@ -205,6 +206,7 @@ def page(records: Path = HERE) -> str:
         parts.append("The record is still to be made, on a quiet machine: `python -m benchmarks.real_size`.\n")
     parts += unformed_tables(unformed) if unformed else []
     parts += closed_form_table(closed) if closed else []
+    parts += lens_table(lens) if lens else []
     parts += checks_table(checks) if checks else []
     lacking = "The GPU figures are still to be measured, on a machine with a card: `python -m benchmarks.gpu`.\n"
     return "\n".join([*parts, "## GPU\n", gpu_tables(gpu) if gpu and gpu["gpu_measured"] else lacking])

@@ -55,7 +55,7 @@ texts = cl.inputs_for(loaded, choices.chosen_prompts(prompts, seed), seed=seed)
 fitted_on = other_texts(texts)
 trained = cl.sweep(measure_readouts, loaded, texts, fitted_on=fitted_on)
 words = words_of(cl.lens(cl.trace(loaded, texts[0])))
-counted = operations(cl.trace(loaded, texts[0]))
+counted = operations(loaded)
 
 # %% [markdown]
 # ## One text, every depth

@@ -128,8 +128,12 @@ def _affine(states: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(A).to(states), torch.from_numpy(b).to(states)
 
 
-def operations(traced: cl.Trace) -> dict[str, float]:
+def operations(model: cl.Model, tokens: int = 128) -> dict[str, float]:
     """Count floating-point operations: of one token's lens, and of the passes backwards that fit one with futures."""
+    # They depend on how many tokens a text has, and not on which.
+    config = model.hf.config.get_text_config()
+    longest = getattr(config, "max_position_embeddings", None) or tokens
+    traced = cl.trace(model, torch.arange(min(tokens, longest))[None] % config.vocab_size)
     with FlopCounterMode(display=False) as own:
         cl.lens(traced).dense()
     seen = _watched(traced)
