@@ -31,7 +31,7 @@ OTHER_NOTEBOOKS := dynamics prompts lenses
 SUITE_NOTEBOOKS := generalization edits
 # Set by continuous integration: a missing Chromium is then an error.
 REQUIRE_BROWSER ?=
-# Which tests run: those of `make test`, or the others, which `make test-all` adds.
+# Which tests run: those of `make test`, or all of them in one go, which `make test-all` asks for.
 THOROUGH ?= not thorough
 
 # The kernel of a notebook is the environment's own, whatever kernels the user has installed; the one called "warm" is
@@ -101,8 +101,8 @@ test: lint ## lint, run the tests, build the book and read it in a browser
 	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) unit _build/.complete
 	@$(MAKE) --no-print-directory browser
 
-test-all: test ## all that `make test` does, its thorough tests, and every model type of transformers
-	@$(MAKE) --no-print-directory unit browser THOROUGH=thorough
+test-all: $(READY) ## all that `make test` does, with its thorough tests, and every model type of transformers
+	@$(MAKE) --no-print-directory test THOROUGH="(thorough or not thorough)"
 	@$(MAKE) --no-print-directory families
 
 families: $(READY) ## try every model type of transformers, tiny and random (some minutes; goes on if stopped)
