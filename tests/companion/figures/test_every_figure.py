@@ -15,6 +15,7 @@ import pytest
 import tests.companion.figures
 from companion.figures import show
 from tests.companion.figures.drawn import assert_good_pictures
+from tests.companion.figures.test_lifted import SIZES
 
 NAMES = [found.name for found in pkgutil.iter_modules(tests.companion.figures.__path__)]
 TESTS = {name: import_module(f"tests.companion.figures.{name}") for name in NAMES if name != "test_every_figure"}
@@ -25,10 +26,11 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("sizes", SIZES, ids=["one or two", "three"])
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_small_enough_for_a_page_with_all_text_inside_and_repeats_byte_for_byte(case):
+def test_it_is_small_enough_for_a_page_with_all_text_inside_and_repeats_byte_for_byte(case, sizes):
     draw, make, *options = CASES[case]
     # Many a case has the same data for any number of networks.
-    different = {show.frame(data).to_csv(): data for data in map(make, (1, 3, 2))}
+    different = {show.frame(data).to_csv(): data for data in map(make, sizes)}
     assert all(different) and "numbers" in show.fingerprint(show.frame(make(2)))
     assert_good_pictures([partial(draw, data, **dict(*options)) for data in different.values()])
