@@ -10,14 +10,18 @@ from coupling_lib.metrics.statistics import correlation_over
 
 CLAIMS = {claim["claim"] for claim in claims.read_claims()}
 MANY = 500
-QUESTIONS = [
-    pytest.param(experiment, question, id=f"{name}, {question['name']}")
-    for name, experiment in power.experiments().items()
-    for question in experiment["question"]
-]
 
 
-@pytest.mark.parametrize(("experiment", "question"), QUESTIONS)
+def questions(least_long=None):
+    """Every question with its experiment; thorough are those about so many rows or more."""
+    for name, experiment in power.experiments().items():
+        for question in experiment["question"]:
+            long = least_long and power.Design.of(experiment, question).n >= least_long
+            marks = [pytest.mark.thorough] if long else []
+            yield pytest.param(experiment, question, id=f"{name}, {question['name']}", marks=marks)
+
+
+@pytest.mark.parametrize(("experiment", "question"), questions())
 def test_a_prediction_is_complete(experiment, question):
     assert question["claim"] in {*CLAIMS, ""} and question["margin"] > 0
     assert (question["unit"] == "correlation") == ("statistic" not in question) == ("spread" not in question)
@@ -27,15 +31,8 @@ def test_a_prediction_is_complete(experiment, question):
     assert experiment["judged"] and experiment["readings"] and 0 < question["level"] <= power.LEVEL
 
 
-def by_size():
-    """The questions; leaving out one row at a time takes long where there are many."""
-    for name, experiment in power.experiments().items():
-        for question in experiment["question"]:
-            long = [pytest.mark.thorough] if power.Design.of(experiment, question).n >= MANY else []
-            yield pytest.param(experiment, question, id=f"{name}, {question['name']}", marks=long)
-
-
-@pytest.mark.parametrize(("experiment", "question"), by_size())
+# Leaving out one of many rows at a time takes long.
+@pytest.mark.parametrize(("experiment", "question"), questions(least_long=MANY))
 def test_the_smallest_effect_that_is_written_down_is_found_four_times_out_of_five(experiment, question):
     design = power.Design.of(experiment, question)
     for shape, column in power.SHAPES.items():
