@@ -81,7 +81,8 @@ _SETTINGS = {
 }
 
 _CLIPPED = re.compile(rb'(?<=[#"])p[0-9a-f]{10}(?=[")])')
-_PLACED, _NUMBER = re.compile(rb"<(?:rect|use) [^>]*/>"), re.compile(rb"\d+\.\d{4,}")
+_PLACED = re.compile(rb'<(?:rect|use) [^>]*/>|(?<= d=")[^"]+|translate\([^)]*\)|(?<= points=")[^"]+|<text [^>]*>')
+_NUMBER = re.compile(rb"\d+\.\d{4,}")
 
 _theme: ContextVar[Theme] = ContextVar("theme", default="light")
 
@@ -170,8 +171,8 @@ def save_svg(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     # `savefig` would draw everything once more, to solve the layout; the bytes are the same.
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
-    # The last bit of a clipped area's place depends on the order in which a layout was solved, and so does its name, a
-    # hash of the place. A thousandth of a pixel is not seen, and a figure of many points is smaller without the rest.
+    # The last bit of any place depends on the order in which a layout was solved, and so does a clipped area's name, a
+    # hash of its place. A thousandth of a pixel is not seen, and a figure of many points is smaller without the rest.
     names: dict[bytes, bytes] = {}
     named = _CLIPPED.sub(lambda found: names.setdefault(found[0], b"p%d" % len(names)), buffer.getvalue())
     return _PLACED.sub(lambda found: _NUMBER.sub(lambda number: b"%.3f" % float(number[0]), found[0]), named)
