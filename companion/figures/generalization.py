@@ -138,16 +138,17 @@ def draw_suite(table: pd.DataFrame, marked: str = "") -> Figure:
 
 def draw_sign(table: pd.DataFrame) -> Figure:
     """Draw the correlation at each step, and coupling against the loss over all checkpoints, with two fits."""
-    figure, (left, right) = parts.panels(["The same models, at four moments", "All checkpoints"], 3.5)
+    figure, (left, right) = parts.panels(["The same models at each step", "All checkpoints"], 3.5)
     signs, points = (table[table.panel == side].drop(columns="panel") for side in ("left", "right"))
     ink, loss, coupling = style.colour(style.TRAINED), points.validation_loss, points[points.columns[-1]]
     left.axhline(0, color=style.colour("mask"), linewidth=1)
     left.vlines(signs.step, signs.low, signs.high, color=ink, linewidth=1.6)
     left.plot(signs.step, signs.r, marker="o", color=ink, linewidth=1)
-    for at in signs.itertuples():
+    named = signs.iloc[:: 1 if len(signs) < 6 else 3]  # what stands close together would overlap
+    for at in named.itertuples():
         left.annotate(f"${at.r:+.2f}$", (at.step, at.r), (6, 4), textcoords="offset points", fontsize=8.5)
-    parts.plain_log(left, signs.step)
-    left.set(xlim=(signs.step.min() / 1.5, signs.step.max() * 2), ylim=(-1.05, 1.05))
+    parts.plain_log(left, named.step)
+    left.set(xlim=(signs.step.min() / 1.5, signs.step.max() * 2.5), ylim=(-1.05, 1.15))
     left.set(xlabel="training step", ylabel="$r$ of coupling and minus loss")
     moments = pd.cut(points.step, [-1, 0, 100, np.inf], labels=["untrained", "to step 100", "later"])
     for name, ink in zip(moments.cat.categories, parts.shades(3), strict=True):
@@ -157,7 +158,8 @@ def draw_sign(table: pd.DataFrame) -> Figure:
         curve = np.polyval(np.polyfit(loss, coupling, degree), ends)
         right.plot(ends, curve, color=style.colour("text"), linewidth=1.2, dashes=dashes, label=name)
     right.invert_xaxis()
-    right.set(xlabel="validation loss (better to the right)", ylabel=COUPLING)
+    label = COUPLING if coupling.name == READING else "coupling"
+    right.set(xlabel="validation loss (better to the right)", ylabel=label)
     parts.legend_under(figure, [right])
     return figure
 

@@ -12,14 +12,24 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from companion.tables import effects
 from companion.tables.files import without_repeats
-from companion.tables.generalization import suite
+from companion.tables.generalization import coupling_columns, suite
 from coupling_lib import paths
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.metrics.statistics import correlation_over, partial_over
 
 EARLY = 29
 """The step before coupling turns, 0.12 M tokens into the training."""
+
+MODELS = 26
+"""Models without all of which nothing is judged."""
+
+READINGS = {
+    "": "normalized_miscoupling_k10", "shared-": "shared_normalized_miscoupling_k10",
+    "neighbours-": "normalized_miscoupling_k10_neighbours",
+}  # fmt: skip
+"""The readings that decide, and what their numbers' names begin with."""
 
 
 def quality(file: Path | None = None) -> pd.DataFrame:
@@ -77,6 +87,34 @@ def at_equal_loss(table: pd.DataFrame, by: str = "seen_loss") -> pd.DataFrame:
             row[column] = a + share * (b - a)
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def numbers_of(table: pd.DataFrame) -> dict[str, float]:
+    """Name the numbers that prose quotes; none of an experiment of which a model is missing."""
+    if table["model"].nunique() < MODELS:
+        return {}
+    found = {}
+    for mark, reading in READINGS.items():
+        for row in estimates(table, [reading]).to_dict("records"):
+            name = f"step {row['step']}" if row["question"] == "equal steps" else row["question"]
+            found[f"{mark}{name}".replace(" ", "-")] = effects.effect_in(row, value="value")
+    end = table[table["step"] == table["step"].max()]
+    left = [correlation_over(1 - part[READINGS[""]], part["score"]).value for part in without_a_level(end)]
+    every = {column: correlation_over(1 - end[column], end["score"]) for column in coupling_columns(end)}
+    above = [column for column, r in every.items() if r.low > 0]
+    of_seeds, of_settings = scatter_of_seeds(table, READINGS[""])
+    told = {"models": end["model"].nunique(), "least": min(left), "most": max(left)}
+    told |= {"spread-seeds": of_seeds, "spread-settings": of_settings, "tokens": end["tokens"].max()}
+    told |= {"readings": len(every), "readings-below": sum(r.high < 0 for r in every.values())}
+    told |= {"readings-above": len(above), "readings-above-bases": sum(c.startswith("basis_") for c in above)}
+    told["equal-loss"] = table.groupby("model")["seen_loss"].min().max()
+    return effects.numbers(found, "quality") | {f"quality-{name}": float(value) for name, value in told.items()}
+
+
+def without_a_level(table: pd.DataFrame) -> list[pd.DataFrame]:
+    """Leave out in turn all models that share a level of what was varied, which a model's name lists."""
+    levels = table["model"].str.rsplit("-", n=1).str[0].str.split("-")
+    return [table[[level not in own for own in levels]] for level in sorted(set(levels.explode()))]
 
 
 def scatter_of_seeds(table: pd.DataFrame, reading: str) -> tuple[float, float]:

@@ -220,6 +220,7 @@ def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
 
 
 @pytest.mark.browser
+@pytest.mark.thorough
 def test_the_claims_print_in_at_most_eight_sheets_with_all_their_numbers(chromium, tmp_path):
     page = chromium.new_page(viewport={"width": 1000, "height": 1400})
     address = (HTML / "book" / "claims.html").as_uri()

@@ -9,7 +9,7 @@ import pytest
 from coupling_lib.metrics.statistics import correlation_over
 
 CLAIMS = {claim["claim"] for claim in claims.read_claims()}
-MANY = 500
+MANY = 60
 
 
 def questions(least_long=None):

@@ -31,6 +31,7 @@ def test_1_figure_3_is_one_click_from_its_command(tab):
     assert reader.clicks <= 1
 
 
+@pytest.mark.thorough
 def test_2_the_printed_command_draws_figure_3_for_a_model_that_is_here(tab, tmp_path):
     command = figure_three(Reader(tab)).replace("out.ipynb", str(tmp_path / "out.ipynb"))
     # Of what is given twice papermill takes the last: a model of twelve blocks that fits any machine.

@@ -131,7 +131,11 @@ def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, sh
 # all; `make book` runs `generalization` and `edits`, which take no model.
 @pytest.mark.parametrize(
     "name",
-    ["emergence", "edits", pytest.param("generalization", marks=pytest.mark.thorough), *standing_for_all("depth")],
+    [
+        "emergence",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("edits", "generalization")),
+        *standing_for_all("depth"),
+    ],
 )
 def test_a_paired_text_runs_as_a_program(name, folders, capsys, monkeypatch):
     monkeypatch.setattr("companion.figures.show._command", "")  # put back, as a notebook sets it

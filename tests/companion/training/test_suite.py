@@ -52,6 +52,7 @@ def repeated(tmp_path_factory):
     return read_table(folder / "table.csv").set_index(["model", "step"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TRAINED)
 def test_rows_of_trained_models_are_found_again_by_training_from_scratch(repeated, name):
     # Training carries a difference of one unit in the last place on. Initial weights changed by 1e-6 of themselves

@@ -65,6 +65,7 @@ def fetched(hub: Hub, repo_id: str) -> list[str]:
 PASSING = ("429:2", "429-second:1", "truncated:1", "no-ranges:1", "slow")
 
 
+@pytest.mark.thorough
 def test_what_passes_is_waited_for_and_gives_the_right_weights(tmp_path, main):
     names = {mode.replace(":", "-times-"): mode for mode in PASSING}
     with Hub(main, also={f"ill/{name}": mode for name, mode in names.items()}) as hub:

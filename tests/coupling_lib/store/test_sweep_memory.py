@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
 import tiny
 
 from coupling_lib.paths import ROOT
@@ -55,6 +56,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_number_of_prompts(tmp_path):
     tiny.llama(hidden_size=128, num_hidden_layers=4, max_position_embeddings=512).save_pretrained(tmp_path / "m")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
