@@ -123,7 +123,7 @@ def closed_form_table(run: dict[str, Any]) -> list[str]:
         "and their product. That takes fewer products than pulling cotangents back, but it has to be written for every "
         "family anew, and this library takes any. The ways take turns on prompts of "
         f"{run['cases'][0]['n']} tokens. The rule, made before the measurement: it is taken if a whole prompt gains at "
-        f"least {CLOSED_FORM_GAIN} times at each of these widths. {'It does' if enough else 'It does not'}.\n"
+        f"least {CLOSED_FORM_GAIN} times at each of these widths. {'It is taken' if enough else 'It is not taken'}.\n"
     )
     return [
         "### In closed form\n",

@@ -31,6 +31,6 @@ def test_both_ways_are_compared_in_one_run_and_the_rule_decides(tmp_path):
     assert 0 < case["difference"] < 1e-5
     case |= {"gain": {"jacobians": 1.4, "total": 1.15}, "difference": 2e-7}
     page = "\n".join(other_tables.closed_form_table(record))
-    assert "| 1.40× | 1.15× | 2\xa0×\xa010⁻⁷ |" in page and "It does not." in page
+    assert "| 1.40× | 1.15× | 2\xa0×\xa010⁻⁷ |" in page and "It is not taken." in page
     case["gain"]["total"] = 1.25
-    assert "widths. It does." in "\n".join(other_tables.closed_form_table(record))
+    assert "widths. It is taken." in "\n".join(other_tables.closed_form_table(record))
