@@ -131,6 +131,15 @@ def test_the_sign_is_drawn_at_every_step_beside_all_checkpoints():
     assert rows.panel.tolist() == ["left"] * 2 + ["right"] * 4 and rows.r[:2].tolist() == [0.8, -0.5]
 
 
+def test_of_many_steps_every_third_is_named_and_coupling_as_measured_is_not_called_relative():
+    signs, table = make_sign()
+    many = pd.concat([signs.iloc[:1].assign(step=16 * 2**n) for n in range(10)], ignore_index=True)
+    left, right = figures.draw_sign(figures.take_sign(many, table, "c")).axes
+    (line,) = [line for line in left.lines if line.get_marker() == "o"]
+    assert len(line.get_xdata()) == 10 and len(left.texts) == 4 and right.get_ylabel() == "coupling"
+    assert [label.get_text() for label in left.get_xticklabels()] == ["16", "128", "1024", "8192"]
+
+
 def test_families_are_named_once_and_those_without_a_colour_of_their_own_together():
     (legend,) = figures.draw_paper(figures.take_paper(make_points())).legends
     names = [text.get_text() for text in legend.get_texts()]

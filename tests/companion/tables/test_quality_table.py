@@ -89,3 +89,27 @@ def test_seeds_scatter_is_told_from_that_of_settings():
     end = table[table["step"] == 300].set_index("model")[READING]
     assert of_seeds == pytest.approx(end[["centre-seed0", "centre-seed1", "centre-seed2"]].std())
     assert of_settings == pytest.approx(end.drop(["centre-seed0", "centre-seed1", "centre-seed2"]).std())
+
+
+def test_numbers_are_those_of_the_questions_and_none_before_all_models_are_there():
+    table = made_up(0.9, -0.9).assign(tokens=lambda t: t["step"] * 4096, basis_uu_k10=0.5, basis_uu_k10_null=0.9)
+    table["basis_uu_k10"] -= 0.1 * table["score"]  # one more reading, which always goes with the score
+    for mark, reading in quality.READINGS.items():
+        table[reading] = table[READING] if mark != "shared-" else 1 - table[READING]
+    found = quality.numbers_of(table)
+    end = quality.estimates(table, [READING]).set_index("question").loc["end"]
+    assert found["quality-end"] == end["value"] == found["quality-neighbours-end"] == -found["quality-shared-end"]
+    assert found["quality-step-300"] == found["quality-end"] and found["quality-models"] == 26
+    assert (found["quality-readings"], found["quality-readings-below"], found["quality-readings-above"]) == (1, 0, 1)
+    assert found["quality-readings-above-bases"] == 1 and found["quality-tokens"] == 300 * 4096
+    assert quality.numbers_of(table[table["model"] != "m7"]) == {}
+
+
+def test_a_level_is_left_out_with_all_models_that_have_it():
+    table = pd.DataFrame({"model": ["centre-seed0", "c10-seed1", "c10-lr0.006-seed2", "lr0.006-seed0"]})
+    left = [set(part["model"]) for part in quality.without_a_level(table)]
+    assert left == [
+        {"centre-seed0", "lr0.006-seed0"},
+        set(table["model"]) - {"centre-seed0"},
+        {"centre-seed0", "c10-seed1"},
+    ]
