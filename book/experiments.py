@@ -29,7 +29,9 @@ class Kind(NamedTuple):
 
 def _of_quality(rows: pd.DataFrame, experiment: dict[str, Any]) -> pd.DataFrame:
     found = quality.estimates(rows, experiment["readings"])
-    return found.assign(label=["" if step < 0 else f"step {step}" for step in found["step"]])
+    words = {reading: mark.rstrip("-") or "coupling" for mark, reading in quality.READINGS.items()}
+    steps = ["" if step < 0 else f", step {step}" for step in found["step"]]
+    return found.assign(label=found["reading"].map(words) + steps)
 
 
 def _answers(asked: Callable[[pd.DataFrame], Mapping[Any, Effect]]) -> Callable[..., pd.DataFrame]:
@@ -133,5 +135,9 @@ def _answer(question: dict[str, Any], part: pd.DataFrame, at_once: bool) -> tupl
     sides = set(part["side"])
     if len(sides) == 1:
         return "<br>".join(cells), question[f"if_{sides.pop()}"]
-    between = "Readings or steps disagree. " + question["if_neither"] if at_once else "Models or readings disagree."
-    return "<br>".join(cells), between
+    if not at_once:
+        return "<br>".join(cells), "Models or readings disagree."
+    signs = sides - {"neither"}
+    # One sign beside none is no two signs: what was to be concluded from these is not.
+    said = question["if_neither"] if len(signs) > 1 else f"Some are {signs.pop()}, and none has the other sign."
+    return "<br>".join(cells), f"Readings or steps disagree. {said}"

@@ -148,7 +148,7 @@ def draw_sign(table: pd.DataFrame) -> Figure:
     for at in named.itertuples():
         left.annotate(f"${at.r:+.2f}$", (at.step, at.r), (6, 4), textcoords="offset points", fontsize=8.5)
     parts.plain_log(left, named.step)
-    left.set(xlim=(signs.step.min() / 1.5, signs.step.max() * 2.5), ylim=(-1.05, 1.15))
+    left.set(xlim=(signs.step.min() / 1.5, signs.step.max() * 3), ylim=(-1.05, 1.15))
     left.set(xlabel="training step", ylabel="$r$ of coupling and minus loss")
     moments = pd.cut(points.step, [-1, 0, 100, np.inf], labels=["untrained", "to step 100", "later"])
     for name, ink in zip(moments.cat.categories, parts.shades(3), strict=True):

@@ -27,7 +27,13 @@ def test_each_question_gets_the_conclusion_that_was_written_down_for_its_outcome
     assert found["early"][1] == asked["early"]["if_above"] and ", above" in found["early"][0]
     assert found["end"][1] == asked["end"]["if_below"] and ", below" in found["end"][0]
     text, conclusion = found["equal steps"]
-    assert text.count("step ") == 4 and conclusion.startswith("Readings or steps disagree.")
+    assert text.count("coupling, step ") == 4
+    assert conclusion == f"Readings or steps disagree. {asked['equal steps']['if_neither']}"
+
+
+def test_a_sign_at_some_steps_and_none_at_others_is_not_called_two_signs():
+    _, conclusion = outcomes(EXPERIMENT, "quality", made_up(0.9, 0.0))["equal steps"]
+    assert conclusion == "Readings or steps disagree. Some are above, and none has the other sign."
 
 
 def test_where_nothing_is_related_nothing_is_shown():
