@@ -61,11 +61,12 @@ def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def of_products(unformed: dict[str, Any] | None) -> str:
+def of_products(runs: list[dict[str, Any]], unformed: dict[str, Any] | None) -> str:
     """Say of records without formed Jacobians what they lack, and what it takes, as far as that was measured."""
+    which = " and ".join(run["parameters"]["precision"] for run in runs if not run["formed"])
     said = (
-        "These runs multiplied with Jacobians and did not form them. The notebook forms them, because the shared "
-        "part of coupling needs their trace. `python -m benchmarks.real_size` makes the records anew."
+        f"The run in {which} multiplied with Jacobians and did not form them. The notebook forms them, because the "
+        "shared part of coupling needs their trace. `python -m benchmarks.real_size` makes the record anew."
     )
     for case in unformed["cases"] if unformed else ():
         if (case["d"], case["k"]) == (4096, 10):

@@ -197,7 +197,7 @@ def page(records: Path = HERE) -> str:
         parts += [f"**{run['parameters']['precision']}.** {machine_line(run['machine'])}" for run in runs]
         parts += [table(head, [real_size_row(run) for run in runs])]
         parts.append("Pages of mapped files are resident while there is room; the system takes them back at need.\n")
-        parts += [] if all(run["formed"] for run in runs) else [of_products(unformed)]
+        parts += [] if all(run["formed"] for run in runs) else [of_products(runs, unformed)]
         ran = {run["parameters"]["precision"] for run in runs}
         for precision in (one for one in ("float32", "nf4") if one not in ran):
             command = f"`python -m benchmarks.real_size --precision {precision}`"
