@@ -177,7 +177,7 @@ correlations.within_models(suite, "negative_loss", figures.READING).round(2)
 # expected stands in `data/predictions.toml`, written down before.
 
 # %%
-made = quality.finished(quality.quality()).assign(coupling=lambda t: 1 - t["normalized_miscoupling_k10"])
+made = quality.finished(quality.quality()).assign(coupling=lambda t: 1 - t[quality.READINGS[""]])
 along = correlations.sign_along_training(made[made["step"] > 0], "negative_loss", "coupling")
 show(
     figures.draw_sign,

@@ -81,7 +81,7 @@ _SETTINGS = {
 }
 
 _CLIPPED = re.compile(rb'(?<=[#"])p[0-9a-f]{10}(?=[")])')
-_PLACED = re.compile(rb'<(?:rect|use) [^>]*/>|(?<= d=")[^"]+|translate\([^)]*\)|(?<= points=")[^"]+|<text [^>]*>')
+_PLACED = re.compile(rb'<(?:rect|use) [^>]*/>|(?<= d=")[^"]+|translate\([^)]*\)')
 _NUMBER = re.compile(rb"\d+\.\d{4,}")
 
 _theme: ContextVar[Theme] = ContextVar("theme", default="light")

@@ -95,9 +95,8 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
         return {}
     found = {}
     for mark, reading in READINGS.items():
-        for row in estimates(table, [reading]).to_dict("records"):
-            name = f"step {row['step']}" if row["question"] == "equal steps" else row["question"]
-            found[f"{mark}{name}".replace(" ", "-")] = effects.effect_in(row, value="value")
+        asked = _asked_once(table.assign(coupling=1 - table[reading]))
+        found |= {f"{mark}{question.replace(' ', '-')}": effect for question, _, effect in asked}
     end = table[table["step"] == table["step"].max()]
     left = [correlation_over(1 - part[READINGS[""]], part["score"]).value for part in without_a_level(end)]
     every = {column: correlation_over(1 - end[column], end["score"]) for column in coupling_columns(end)}
@@ -107,7 +106,6 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     told |= {"spread-seeds": of_seeds, "spread-settings": of_settings, "tokens": end["tokens"].max()}
     told |= {"readings": len(every), "readings-below": sum(r.high < 0 for r in every.values())}
     told |= {"readings-above": len(above), "readings-above-bases": sum(c.startswith("basis_") for c in above)}
-    told["equal-loss"] = table.groupby("model")["seen_loss"].min().max()
     return effects.numbers(found, "quality") | {f"quality-{name}": float(value) for name, value in told.items()}
 
 

@@ -1,6 +1,7 @@
 """The book's one style: contrast, colour-blind safety, monotone ink, settings put back."""
 
 import itertools
+import re
 
 import matplotlib
 import numpy as np
@@ -100,6 +101,18 @@ def test_svg_has_outlines_for_text_and_neither_date_nor_background():
         svg = style.save_svg(figure).decode()
     assert "<text" not in svg and "<dc:date>" not in svg
     assert "fill: #ffffff" not in svg
+
+
+def test_no_place_in_an_svg_is_finer_than_a_thousandth_of_a_pixel():
+    with style.theme("light"):
+        figure = Figure(figsize=(2, 2))
+        axes = figure.subplots()
+        axes.plot([1, 2, 3], [1 / 3, 2 / 7, 1 / 9], marker="o")
+        axes.bar([1, 2], [1 / 7, 1 / 3])
+        svg = style.save_svg(figure).decode()
+    assert "<path" in svg and "translate(" in svg
+    # The size of outlines of letters, which is no place, needs all its digits.
+    assert re.findall(r"\d+\.\d{4,}", re.sub(r"scale\([^)]*\)", "", svg)) == []
 
 
 def test_png_has_two_pixels_per_css_pixel():

@@ -81,6 +81,7 @@ def test_the_shipped_table_and_the_predictions_fit_together():
     found = quality.estimates(table, predicted["readings"])
     assert set(found["question"]) == {question["name"] for question in predicted["question"]}
     assert quality.EARLY in set(table["step"]) and set(found["reading"]) == set(predicted["readings"])
+    assert (quality.MODELS, [*quality.READINGS.values()]) == (predicted["n"], predicted["readings"])
 
 
 def test_seeds_scatter_is_told_from_that_of_settings():
@@ -99,7 +100,7 @@ def test_numbers_are_those_of_the_questions_and_none_before_all_models_are_there
     found = quality.numbers_of(table)
     end = quality.estimates(table, [READING]).set_index("question").loc["end"]
     assert found["quality-end"] == end["value"] == found["quality-neighbours-end"] == -found["quality-shared-end"]
-    assert found["quality-step-300"] == found["quality-end"] and found["quality-models"] == 26
+    assert found["quality-models"] == 26 and found["quality-early-low"] > 0 > found["quality-within-seeds-high"]
     assert (found["quality-readings"], found["quality-readings-below"], found["quality-readings-above"]) == (1, 0, 1)
     assert found["quality-readings-above-bases"] == 1 and found["quality-tokens"] == 300 * 4096
     assert quality.numbers_of(table[table["model"] != "m7"]) == {}
