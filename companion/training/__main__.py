@@ -5,6 +5,7 @@
     python -m companion.training quality TEXT --run runs/quality --table data/quality.csv
     python -m companion.training width TEXT --run runs/width --table data/width.csv
     python -m companion.training phases TEXT --run runs/phases --table data/phases.csv
+    python -m companion.training later TEXT --run runs/later --table data/later.csv
     python -m companion.training regularised TEXT --run runs/regularised --table data/regulariser.csv
     python -m companion.training vit one digits --weight-decay 0.04 --drop-path 0.1 --run runs/vit
     python -m companion.training vit grid digits --run runs/vit --table data/vit_grid.csv
@@ -20,10 +21,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
-from companion.training import cards, language, phases, quality, regularised, suite, vit, vit_grid, width
+from companion.training import cards, language, later, phases, quality, regularised, suite, vit, vit_grid, width
 from coupling_lib.errors import ParameterError, in_one_line
 from coupling_lib.inputs.labelled_images import LabelledImages, read_dataset
 
@@ -63,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         ("quality", _quality, "train and measure models of one shape", f"{_FOLDER} named AUTHOR_TITLE_YEAR.txt"),
         ("width", _width, "train and measure models of five widths", f"{_FOLDER} named AUTHOR_TITLE_YEAR.txt"),
         ("phases", _phases, "train and measure one model over its phases", what),
+        ("later", _later, "train and measure small models for long", what),
     ):
         command = commands.add_parser(name, parents=[on_text], help=does)
         command.set_defaults(act=act)
@@ -119,9 +122,16 @@ def _width(given: argparse.Namespace) -> None:
 
 
 def _phases(given: argparse.Namespace) -> None:
-    grid, order = {name: phases.GRID[name] for name in given.only or phases.GRID}, list(phases.GRID)
-    run, table = given.run or RUNS / "phases", given.table
-    suite.run_all(grid, phases.train_one, given.text, run, table, order, given.data, phases.HEADER)
+    _of_phases(given, phases, RUNS / "phases")
+
+
+def _later(given: argparse.Namespace) -> None:
+    _of_phases(given, later, RUNS / "later")
+
+
+def _of_phases(given: argparse.Namespace, kind: ModuleType, run: Path) -> None:
+    grid, order = {name: kind.GRID[name] for name in given.only or kind.GRID}, list(kind.GRID)
+    suite.run_all(grid, kind.train_one, given.text, given.run or run, given.table, order, given.data, kind.HEADER)
 
 
 def _regularised(given: argparse.Namespace) -> None:

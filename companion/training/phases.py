@@ -5,6 +5,7 @@
 Six seeds of one small model are trained and measured at log-spaced steps, and nano-neox, which is embedded, at its own.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
@@ -62,14 +63,17 @@ def of_blocks(model: Model) -> suite_table.Columns:
     return columns | {"norm": float(np.mean([traced.hidden[-1, -1].norm().item() for traced in traces]))}
 
 
-def train_one(name: str, recipe: suite.SuiteRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
+def train_one(
+    name: str, recipe: suite.SuiteRecipe, corpus: text.Corpus, run: Path, text_name: str,
+    measure: Callable[[Model], suite_table.Columns] = of_blocks,
+) -> list[dict]:  # fmt: skip
     """Train one model, unless it is embedded, and measure it at step 0 and at every checkpoint."""
     if name != EMBEDDED:
         suite.trained(recipe, corpus, run)
     rows = []
     for step in (0, *recipe.checkpoints):
         model = suite.checkpoint(name, recipe, corpus, run, step)
-        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step) | of_blocks(model)
+        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step) | measure(model)
         right, gain = scores.induction(scores.logits_of(model.hf), recipe.vocabulary, recipe.context)
         row |= scores.with_interval(induction=right, induction_gain=gain)
         rows.append(row | {"predictions_sha256": predictions_sha256()})
