@@ -17,7 +17,7 @@ paths=(
   tests/workflow/test_fetch.py # locks and commands of Snakemake
   tests/workflow/test_measure.py # a sweep's shards, from a folder to its receipts
   tests/coupling_lib/store/test_store.py # files named by what was measured, times, texts in any language
-  tests/companion/notebook/test_parameters.py # what notebooks are given
+  tests/companion/notebook # what notebooks are given
   tests/workflow/test_nbval.py # a notebook that runs in a kernel, and is compared
 )
 every_python=(

@@ -298,12 +298,10 @@ def spoilt(folder: Path, base: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_a_folder_whose_adapter_cannot_be_put_on_is_refused_in_one_line(base, tmp_path):
-    seen = 0
-    for what, message in spoilt(tmp_path / "adapter", base):
+    for seen, (what, message) in enumerate(spoilt(tmp_path / "adapter", base), start=1):
         with pytest.raises(CouplingError, match=message) as error:
             cl.load_model(tmp_path / "adapter")
-        assert len(str(error.value).splitlines()) == 1 and len(str(error.value)) < 900, what
-        seen += 1
+        assert len(str(error.value).splitlines()) == 1 and len(str(error.value)) < 900, (seen, what)
     assert seen == 19 and "antigravity" not in sys.modules
 
 
@@ -315,8 +313,7 @@ def test_blocks_on_disk_take_no_adapter(base, tmp_path):
 def test_without_peft_a_folder_with_an_adapter_says_what_to_install(base, tmp_path, monkeypatch):
     folder = saved(tmp_path / "adapter", base)
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(
-        MissingPackageError, match=r"peft, .* not installed; run: pip install 'coupling_lib\[adapters]'"
-    ):
+    said = r"peft, .* not installed; run: pip install 'coupling_lib\[adapters]'"
+    with pytest.raises(MissingPackageError, match=said):
         cl.load_model(folder)
     assert cl.load_model(base).n_blocks == tiny.BLOCKS

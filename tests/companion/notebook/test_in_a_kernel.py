@@ -1,0 +1,105 @@
+"""The check of parameters in a kernel: what papermill gave is checked each time, what a researcher left is not."""
+
+import ast
+
+import jupytext
+import pytest
+from IPython.core.history import HistoryManager
+from IPython.core.interactiveshell import InteractiveShell
+
+from companion.notebook import parameters
+from coupling_lib.errors import ParameterError
+from coupling_lib.paths import ROOT
+
+NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.py") if path.with_suffix(".ipynb").exists())
+CHECK = "p = check_parameters(globals(), declared=('k', 'seed'))"
+PARAMETERS = "k: int = 10  # how many\nseed: int = 0  # of what is random"
+
+
+class Kernel:
+    """IPython as a kernel runs it, in this process."""
+
+    def __init__(self):
+        self.shell = InteractiveShell()
+        self.shell.user_ns["check_parameters"] = parameters.check_parameters
+
+    def run(self, *cells):
+        for cell in cells:
+            result = self.shell.run_cell(cell, store_history=True, silent=False)
+            result.raise_error()
+
+    def refusal(self, *cells):
+        with pytest.raises(ParameterError) as caught:
+            self.run(*cells)
+        return str(caught.value)
+
+
+@pytest.fixture
+def kernel(monkeypatch, tmp_path):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setattr(HistoryManager, "enabled", False)  # no file of a user's own history
+    monkeypatch.setattr(InteractiveShell, "showtraceback", lambda *arguments, **named: None)
+    monkeypatch.setattr("companion.figures.show._command", "")  # put back, as a notebook sets it
+    return Kernel()
+
+
+def test_a_researcher_s_own_variables_are_no_parameters_before_or_after_the_check(kernel):
+    kernel.run("alpha = 0.05\nmodle = 'a'", PARAMETERS, "promts = 3", CHECK)
+    kernel.run("names, chosen = ['a'], [1, 2]\nsede = 4", CHECK, PARAMETERS, CHECK)
+    assert vars(kernel.shell.user_ns["p"]) == {"k": 10, "seed": 0}
+
+
+def test_a_name_that_papermill_was_given_and_nobody_declared_is_refused_each_time(kernel):
+    message = "unknown parameter 'sede'; this notebook takes k, seed; did you mean 'seed'?"
+    assert kernel.refusal(PARAMETERS, "# Parameters\nk = 4\nsede = 3\n", CHECK) == message
+    assert kernel.refusal(CHECK) == message
+    # A researcher opens what papermill wrote, mends its cell and runs that again; or has no such cell any more.
+    kernel.run("# Parameters\nk = 4\nseed = 3\n", CHECK)
+    assert vars(kernel.shell.user_ns["p"]) == {"k": 4, "seed": 3}
+    assert kernel.refusal("# Parameters\nsede = 3\n", CHECK) == message
+    kernel.run(PARAMETERS, CHECK)
+
+
+def test_without_a_kernel_what_the_cells_left_is_no_parameter_when_they_run_again():
+    space = {"check_parameters": parameters.check_parameters}
+    first = [PARAMETERS, CHECK, "command, drawn = 'papermill', [1, 2]\nsede = 4"]
+    for cell in (*first, *first[:2]):
+        exec(cell, space)
+    assert vars(space["p"]) == {"k": 10, "seed": 0}
+    for wrong, message in (("k = 'ten'", "parameter 'k' is 'ten'"), ("del k", "parameter 'k' is missing")):
+        exec(wrong, space)
+        with pytest.raises(ParameterError, match=message):
+            exec(CHECK, space)
+    with pytest.raises(ParameterError, match="unknown parameter 'sede'"):
+        exec(CHECK, {"check_parameters": parameters.check_parameters, "k": 1, "seed": 0, "sede": 3})
+
+
+def test_declared_names_are_checked_wherever_they_were_set(kernel):
+    assert kernel.refusal(PARAMETERS, "k = 'ten'", CHECK).startswith("parameter 'k' is 'ten' (str)")
+    assert kernel.refusal("del k", CHECK) == "parameter 'k' is missing; set it in the cell tagged 'parameters'"
+
+
+def test_a_cell_that_cannot_be_read_sets_nothing(kernel):
+    kernel.run(PARAMETERS)
+    with pytest.raises(SyntaxError):
+        kernel.run("# Parameters\nsede = = 3")
+    kernel.run(CHECK)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_the_first_cells_of_every_notebook_can_be_run_again(path, kernel):
+    """Twice in one kernel, then beside a researcher's variables and all plain ones that later cells may leave."""
+    sources = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    (at,) = [number for number, source in enumerate(sources) if "check_parameters(" in source]
+    first, given = sources[: at + 1], "# Parameters\nmodel = 'nano-neox'\n"
+    kernel.run(first[0], given, *first[1:])
+    kernel.run(first[0], given, *first[1:])
+    before = vars(kernel.shell.user_ns["p"])
+    trees = [ast.walk(ast.parse(source)) for source in sources[at + 1 :]]
+    left = {
+        node.id for tree in trees for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    assert left, path.stem
+    kernel.shell.user_ns.update(dict.fromkeys(left, "left by a later cell"))
+    kernel.run("alpha = 0.05\nnames = ['a', 'b']\nchosen = 3\npromts = 4", first[-1])
+    assert vars(kernel.shell.user_ns["p"]) == before

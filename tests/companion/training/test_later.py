@@ -1,0 +1,31 @@
+"""The long runs: their recipes, and that coupling by prompt and by pair is what is measured of all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import coupling_lib as cl
+from companion.training import later, phases
+
+
+def test_twelve_steps_are_evenly_spaced_and_the_last_is_at_200_million_tokens():
+    ratios = np.diff(np.log(later.STEPS))
+    assert len(later.STEPS) == 12 and np.ptp(ratios) < 0.04
+    for recipe in later.GRID.values():
+        assert recipe.steps * recipe.windows * recipe.context == pytest.approx(2e8, rel=1e-4)
+        assert (recipe.width, recipe.blocks, recipe.checkpoints[-1]) == (48, 6, recipe.steps)
+    assert [recipe.architecture for recipe in later.GRID.values()] == ["neox", "llama"]
+
+
+def test_the_means_over_prompts_and_over_pairs_are_the_coupling_of_the_whole():
+    model = cl.load_model("nano-neox", revision="step100", device="cpu")
+    found = later.of_prompts(model)
+    depth = cl.measure_depth(model, cl.load_prompts(n=phases.PROMPTS), ks=(10,))
+    whole = 1 - depth["normalized_miscoupling"].sel(k=10).mean("prompt").values
+    apart = ~np.eye(model.n_blocks, dtype=bool)
+    assert np.mean([found[f"coupling_p{i}"] for i in range(phases.PROMPTS)]) == pytest.approx(whole[apart].mean())
+    assert found["pair_2_7"] == pytest.approx(whole[2, 7]) != pytest.approx(whole[7, 2])
+    assert sum(name.startswith("pair_") for name in found) == 12 * 11
+    # What is seen on one prompt is not another's, and the shared part is no more than the whole but for chance.
+    assert found["coupling_p0"] != found["coupling_p1"] and abs(found["shared_p0"] - found["coupling_p0"]) < 0.1
