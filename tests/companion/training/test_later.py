@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import coupling_lib as cl
-from companion.training import later, phases
+from companion.training import later, phases, suite
+from coupling_lib.models.load import wrap_model
 
 
 def test_twelve_steps_are_evenly_spaced_and_the_last_is_at_200_million_tokens():
@@ -18,14 +19,16 @@ def test_twelve_steps_are_evenly_spaced_and_the_last_is_at_200_million_tokens():
     assert [recipe.architecture for recipe in later.GRID.values()] == ["neox", "llama"]
 
 
-def test_the_means_over_prompts_and_over_pairs_are_the_coupling_of_the_whole():
-    model = cl.load_model("nano-neox", revision="step100", device="cpu")
+def test_the_means_over_prompts_and_over_pairs_are_the_coupling_of_the_whole(monkeypatch):
+    monkeypatch.setattr(phases, "PROMPTS", 3)
+    tokenizer = cl.load_model("nano-neox").tokenizer
+    model = wrap_model(suite.build(later.GRID["long-neox"]), tokenizer, name="long-neox")
     found = later.of_prompts(model)
     depth = cl.measure_depth(model, cl.load_prompts(n=phases.PROMPTS), ks=(10,))
     whole = 1 - depth["normalized_miscoupling"].sel(k=10).mean("prompt").values
     apart = ~np.eye(model.n_blocks, dtype=bool)
     assert np.mean([found[f"coupling_p{i}"] for i in range(phases.PROMPTS)]) == pytest.approx(whole[apart].mean())
-    assert found["pair_2_7"] == pytest.approx(whole[2, 7]) != pytest.approx(whole[7, 2])
-    assert sum(name.startswith("pair_") for name in found) == 12 * 11
-    # What is seen on one prompt is not another's, and the shared part is no more than the whole but for chance.
-    assert found["coupling_p0"] != found["coupling_p1"] and abs(found["shared_p0"] - found["coupling_p0"]) < 0.1
+    assert found["pair_2_4"] == pytest.approx(whole[2, 4]) != pytest.approx(whole[4, 2])
+    assert sum(name.startswith("pair_") for name in found) == 6 * 5
+    # What is seen on one prompt is not another's; an untrained block shrinks next to nothing.
+    assert found["coupling_p0"] != found["coupling_p1"] and abs(found["shared_p0"] - found["coupling_p0"]) < 0.02
