@@ -26,7 +26,7 @@ KINDS = {
     r"(nulls-paired|nulls-shared-directions|depth-local|depth-shared-local).*": "mean, the null has an error",
     r"(prompts-many-(shared-)?instruction|spectra|perturbation|dynamics-product).*": "mean",
     r"prompts-many-(shared-)?four-bits|dynamics-linear-length": "mean within a margin",
-    r"generalization-(sign|variant|quality)-.*": "correlation",
+    r"generalization-(sign|variant|quality|width)-.*": "correlation",
     r"generalization-figure-1a-partial-.*": "partial correlation over families",
     r"generalization-figure-1a-gain-.*": "lead of one R², over families",
     r"generalization-suite-gain-.*": "lead of one R²",

@@ -30,9 +30,10 @@ from companion.figures import generalization as figures
 from companion.figures import generalization_numbers, paper_models
 from companion.figures import regularised as experiment
 from companion.figures import rivals as rival_figures
+from companion.figures import width as width_figures
 from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
-from companion.tables import correlations, figure_1a, generalization, quality, regularised, rivals
+from companion.tables import correlations, figure_1a, generalization, quality, regularised, rivals, width
 from coupling_lib import provenance
 
 p = parameters.check_parameters(globals(), declared=("model",))
@@ -195,6 +196,23 @@ show(
 
 # %%
 quality.estimates(made, [*quality.READINGS.values()]).query("question != 'equal steps'").round(2)
+
+# %% [markdown]
+# ## At one quality
+#
+# The converse leaves quality alone. Models of one recipe and five widths are compared where their validation loss is
+# the lowest that all of them reach. What then differs with the width is no matter of how good they are.
+
+# %%
+wide = quality.finished(width.width())
+show(
+    width_figures.draw_width,
+    width_figures.take_width(wide),
+    name="generalization-width",
+    caption=f"Coupling of {wide['model'].nunique()} models that are equally good against their width. Left: 1 - "
+    "released trace, K a tenth of the width, and the curve of random directions. Right: normalised coupling at two K.",
+    provenance=f"data/width.csv · {wide['versions'].iloc[0]}",
+)
 
 # %% [markdown]
 # ## Every reading, every number of vectors
@@ -405,4 +423,4 @@ print(f"{len(last)} models, {len(budget)} of them with equal tokens, {len(suite)
 print(summary.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-remember("generalization", quoted | rivals.numbers_of(known) | quality.numbers_of(made))
+remember("generalization", quoted | rivals.numbers_of(known) | quality.numbers_of(made) | width.numbers_of(wide))

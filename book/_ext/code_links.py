@@ -82,9 +82,16 @@ def _forget_unread(app: Any, env: Any) -> None:
         del modules[name]
 
 
+def _index_the_library(app: Any, env: Any) -> None:
+    """Leave the companion's names out of the index, which is of terms and of the library; the search finds them."""
+    for entries in env.domaindata["index"]["entries"].values():
+        entries[:] = [entry for entry in entries if not entry[2].startswith("companion.")]
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Link when a page is written."""
     app.connect("env-updated", _forget_unread)
+    app.connect("env-updated", _index_the_library)
     app.connect("html-page-context", _lead_back)
     app.connect("html-page-context", _link_code)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

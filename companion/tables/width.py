@@ -8,12 +8,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from companion.tables import quality
+from companion.tables import effects, quality
 from coupling_lib import paths
+from coupling_lib.metrics.inference import Effect
 from coupling_lib.metrics.statistics import correlation_over, width_curve
 
 FIGURE_1A = "released_trace_ktenth"
 """The reading that the paper's figure 1a may show: its number of vectors grows with the width."""
+
+READINGS = {
+    "figure_1a": FIGURE_1A, "k10": "normalized_miscoupling_k10", "shared": "shared_normalized_miscoupling_k10",
+    "ktenth": "normalized_miscoupling_ktenth",
+}  # fmt: skip
+"""Readings that are shown; of the last nothing was asked beforehand."""
+
+ASIDE = (0, 289, 920)
+"""Steps at which models are compared as well, whatever their loss: untrained, in the fall of coupling, and last."""
+
+MODELS = 10
+"""Models without all of which nothing is judged."""
 
 
 def width() -> pd.DataFrame:
@@ -32,8 +45,31 @@ def estimates(table: pd.DataFrame, experiment: Mapping[str, Any]) -> pd.DataFram
     """Estimate what every question asks: a line each."""
     rows = []
     for question in experiment["question"]:
-        found = equally_good(table, question["reading"])
-        beside = found["random"] if question["reading"] == FIGURE_1A else np.log(found["width"])
-        effect = correlation_over(found["coupling"], beside)
+        effect = with_width(equally_good(table, question["reading"]), question["reading"])
         rows.append({"question": question["name"], "reading": question["reading"], "label": "", **effect._asdict()})
     return pd.DataFrame(rows)
+
+
+def with_width(models: pd.DataFrame, reading: str) -> Effect:
+    """Correlate coupling with the curve of random directions if that is what it may follow, else with log width."""
+    beside = width_curve(models["width"]) if reading == FIGURE_1A else np.log(models["width"])
+    return correlation_over(models["coupling"], beside)
+
+
+def numbers_of(table: pd.DataFrame) -> dict[str, float]:
+    """Name the numbers that prose quotes; none of an experiment of which a model is missing."""
+    if table["model"].nunique() < MODELS:
+        return {}
+    found, told = {}, {}
+    for mark, reading in READINGS.items():
+        stem, own = mark.replace("_", "-"), table.assign(coupling=1 - table[reading])
+        equal = equally_good(table, reading)
+        found[stem] = with_width(equal, reading)
+        for step in ASIDE:
+            found[f"{stem}-step-{step}"] = with_width(own[own["step"] == step], reading)
+        of_widths = equal.groupby("width")["coupling"].mean()
+        told |= {f"{stem}-narrowest": of_widths.iloc[0], f"{stem}-widest": of_widths.iloc[-1]}
+    reached = equally_good(table.assign(tokens_left=1 - table["tokens"]), "tokens_left").groupby("width")["coupling"]
+    told |= {"tokens-narrowest": reached.mean().iloc[0], "tokens-widest": reached.mean().iloc[-1]}
+    told |= {"models": table["model"].nunique(), "loss": equal["loss"].iloc[0]}
+    return effects.numbers(found, "width") | {f"width-{name}": float(value) for name, value in told.items()}

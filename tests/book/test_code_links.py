@@ -50,3 +50,9 @@ def test_code_of_the_built_book_leads_to_the_library():
     links = re.findall(r'class="cell-link" href="([^"#]+)#([^"]+)"', page.read_text(encoding="utf-8"))
     assert ("../../book/api.html", "coupling_lib.sweep") in links
     assert ("../../book/api/figures.html", "companion.figures.depth.draw_map") in links
+
+
+@pytest.mark.browser
+def test_the_index_is_of_terms_and_of_the_library():
+    index = (paths.ROOT / "_build" / "html" / "genindex.html").read_text(encoding="utf-8")
+    assert "#coupling_lib.metrics." in index and ">generalization" in index and "#companion." not in index

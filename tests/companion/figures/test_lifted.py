@@ -36,6 +36,7 @@ from companion.tables import (
     regularised,
     rivals,
     vit_grid,
+    width,
 )
 from companion.tables.lenses import measure_readouts, words_of
 from coupling_lib.errors import ParameterError
@@ -124,6 +125,7 @@ ONE: dict[str, Callable[[], Any]] = {
     "generalization.leaderboard": generalization.leaderboard,
     "regularised": regularised.regularised,
     "phases": phases.phases,
+    "width": width.width,
 }
 """What is one source by nature: a model over training or in several precisions, a simulation, a table of models."""
 

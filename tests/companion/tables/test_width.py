@@ -19,13 +19,15 @@ def made_up(noise: float = 0.005) -> pd.DataFrame:
     """Models whose coupling of figure 1a is the curve of random directions, and at fixed K a matter of loss alone."""
     rng, rows = np.random.default_rng(0), []
     for name, recipe in recipes.GRID.items():
-        for step in (0, 16, 100, 920):
+        for step in (0, 16, 289, 920):
             # Wider models are better at equal steps.
             loss = 7 - 0.3 * np.log1p(step) - 0.003 * recipe.width * (step > 0)
             curve = float(width_curve(recipe.width))
             row = {"model": name, "step": step, "width": recipe.width, "validation_loss": loss}
+            row["tokens"] = 4096 * step
             row[width.FIGURE_1A] = 1 - curve - rng.normal(0, noise)
             row |= {K10: 1 - 0.05 * loss + rng.normal(0, noise), f"shared_{K10}": 0.8 + rng.normal(0, noise)}
+            row[width.READINGS["ktenth"]] = 0.5 + 0.001 * recipe.width + rng.normal(0, noise)
             rows.append(row)
     return pd.DataFrame(rows).assign(score=lambda table: -table["validation_loss"])
 
@@ -53,3 +55,23 @@ def test_the_recipes_differ_in_width_and_seed_alone():
     )
     kept = {(recipe.blocks, recipe.steps, recipe.learning_rate, recipe.corrupted) for recipe in recipes.GRID.values()}
     assert kept == {(8, 920, 2e-3, 0.0)}
+
+
+def test_the_numbers_that_the_book_quotes_are_of_all_models_or_there_are_none():
+    found = width.numbers_of(made_up())
+    assert found["width-figure-1a-low"] > 0.8 and found["width-ktenth-high"] < 0 and found["width-models"] == 10
+    models = width.equally_good(made_up(), K10)
+    assert found["width-loss"] == pytest.approx(models["loss"].iloc[0])
+    assert found["width-k10-widest"] == pytest.approx(models.loc[models["width"] == 192, "coupling"].mean())
+    # A wider model is as good sooner; before training no loss tells models apart, and the curve is there.
+    assert found["width-tokens-widest"] < found["width-tokens-narrowest"] <= 4096 * 920
+    assert found["width-figure-1a-step-0-low"] > 0.8
+    assert width.numbers_of(made_up().query("model != 'w48-seed1'")) == {}
+
+
+def test_the_experiments_table_holds_every_model_at_every_step():
+    table = width.width()
+    assert set(table["model"]) == set(recipes.GRID) and len(table) == 10 * (1 + len(recipes.STEPS))
+    assert {name for question in EXPERIMENT["question"] for name in [question["reading"]]} < set(
+        width.READINGS.values()
+    )

@@ -1,0 +1,21 @@
+"""Width at fixed quality: every model stands at its width, by each reading, and the curve of no coupling is there."""
+
+import numpy as np
+
+from companion.figures import width
+from companion.tables.width import READINGS
+from tests.companion.tables.test_width import made_up
+
+CASES = {"draw_width": (width.draw_width, lambda n: width.take_width(made_up(0.005 * n)))}
+
+
+def test_each_model_stands_at_its_width_and_the_curve_of_random_directions_beside_it():
+    models = width.take_width(made_up())
+    assert {*READINGS, "model", "width", "loss", "random"} == {*models} and models["loss"].nunique() == 1
+    left, right = width.draw_width(models).axes
+    drawn, curve = left.lines
+    np.testing.assert_allclose(drawn.get_xdata(), models["width"])
+    np.testing.assert_allclose(drawn.get_ydata(), models["figure_1a"])
+    np.testing.assert_allclose(curve.get_ydata(), 1 - 1 / np.sqrt([4, 6, 9, 12, 19]))
+    for line, name in zip(right.lines, ("k10", "ktenth"), strict=True):
+        np.testing.assert_allclose(line.get_ydata(), models[name])
