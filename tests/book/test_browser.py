@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import axe
 import phone
@@ -14,19 +16,20 @@ pytestmark = pytest.mark.browser
 SHOWN = Path(__file__).with_name("shown.js").read_text(encoding="utf-8")
 
 
-def each_page() -> pytest.MarkDecorator:
+READERS = {"light": ("light", "dark", DESKTOP), "dark on a phone": ("dark", "light", PHONE)}
+
+
+def readings() -> Iterator[Any]:
+    """Each page with each of its readers; one of the two, in turn, is left to the thorough tests, as most pages are."""
     standing, others = pages_by_kind()
-    given = [*standing, *(pytest.param(page, marks=pytest.mark.thorough) for page in others)]
-    return pytest.mark.parametrize("page", given, ids=lambda page: page.relative_to(HTML).as_posix())
+    for number, page in enumerate([*standing, *others]):
+        for turn, (name, reader) in enumerate(READERS.items(), start=number):
+            marks = [pytest.mark.thorough] if turn % 2 or page in others else []
+            yield pytest.param(page, *reader, id=f"{name}-{page.relative_to(HTML).as_posix()}", marks=marks)
 
 
 # A page is loaded once for each reader: loading takes as long as half of what is asked of it.
-@each_page()
-@pytest.mark.parametrize(
-    ("scheme", "other", "size"),
-    [("light", "dark", DESKTOP), ("dark", "light", PHONE)],
-    ids=["light", "dark on a phone"],
-)
+@pytest.mark.parametrize(("page", "scheme", "other", "size"), readings())
 def test_a_page_opens_without_an_error_draws_its_scheme_sets_its_mathematics_fits_and_is_for_everyone(
     tab, page, scheme, other, size
 ):

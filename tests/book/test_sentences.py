@@ -201,6 +201,7 @@ def test_words_that_compare_are_known(said):
 
 
 @pytest.mark.browser
+@pytest.mark.thorough  # `make book` runs the program, and ends where a sentence is false
 def test_the_built_book_has_no_false_sentence_and_says_how_many_are_bound():
     # Tests measure into a folder of their own; the book lies in the project's.
     place = {"COUPLING_RESULTS": str(paths.ROOT / "results"), "PYTHONPATH": str(paths.ROOT)}

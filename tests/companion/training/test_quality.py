@@ -181,6 +181,7 @@ def lasting(table):
     return read_table(table).drop(columns=["measure_seconds", "train_seconds"])
 
 
+@pytest.mark.thorough  # the suite's, which is run by the same function, is killed in every run of the tests
 def test_a_killed_run_ends_as_the_uninterrupted_one_and_what_is_in_the_table_is_not_trained_again(
     small, killed_at, capsys
 ):
