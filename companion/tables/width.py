@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from companion.tables import effects, quality
+from companion.tables.generalization import coupling_columns
 from coupling_lib import paths
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.metrics.statistics import correlation_over, width_curve
@@ -69,6 +70,10 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
             found[f"{stem}-step-{step}"] = with_width(own[own["step"] == step], reading)
         of_widths = equal.groupby("width")["coupling"].mean()
         told |= {f"{stem}-narrowest": of_widths.iloc[0], f"{stem}-widest": of_widths.iloc[-1]}
+    columns = [column for column in coupling_columns(table) if column.endswith("_k10")]
+    every = [with_width(equally_good(table, column), column) for column in columns]
+    told |= {"readings": len(every), "readings-above": sum(r.low > 0 for r in every)}
+    told |= {"readings-below": sum(r.high < 0 for r in every)}
     reached = equally_good(table.assign(tokens_left=1 - table["tokens"]), "tokens_left").groupby("width")["coupling"]
     told |= {"tokens-narrowest": reached.mean().iloc[0], "tokens-widest": reached.mean().iloc[-1]}
     told |= {"models": table["model"].nunique(), "loss": equal["loss"].iloc[0]}
