@@ -17,6 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.blocks.record import find_blocks
+from coupling_lib.memory import make_room
 
 DISK = "disk"  # as `from_pretrained` calls it
 
@@ -100,7 +101,9 @@ def choose(
     # Next to the weights: the Jacobians of all blocks, and activations, which take less than a block.
     width = getattr(config.get_text_config(), "hidden_size", 0)
     beside = copy if budget else copy + 4 * (len(division.blocks) * width**2 + division.largest)
-    total, free = need[precision] + beside, budget or memory.available(device)
+    total = need[precision] + beside
+    make_room(total)
+    free = budget or memory.available(device)
     stays, cards, said = False, None, ""
     if len(devices) > 1 and (spread or total > free):
         outside = division.outside * arguments["dtype"].itemsize

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import tiny
 import torch
 import transformers
 
+import coupling_lib as cl
 from coupling_lib.blocks import placing
 from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.errors import ModelUnavailableError, ParameterError
@@ -142,3 +146,22 @@ def test_memory_that_runs_out_while_loading_ends_in_one_line(llama, monkeypatch,
     monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", fail)
     with pytest.raises(ModelUnavailableError, match="memory ran out while .* in float32; pass precision='nf4'"):
         load_model(llama[0])
+
+
+@pytest.mark.parametrize(("blocks", "kept"), [(1, True), (300, False)])
+def test_a_model_that_was_let_go_is_gone_before_a_large_one_takes_its_place(blocks, kept):
+    config = transformers.LlamaConfig(hidden_size=512, intermediate_size=512, num_hidden_layers=blocks, vocab_size=64)
+    arguments = {"dtype": torch.float32, "device_map": "cpu"}
+    gc.disable()
+    try:
+        model = cl.load_model("nano-neox")
+        measured = cl.measure_depth(model, ["Some words"], ks=(4,))
+        weights = weakref.ref(model.hf)
+        del model
+        placing.choose(
+            transformers.LlamaForCausalLM, config, "float32", arguments, [torch.device("cpu")], "large",
+            spread=False, untrained=True, budget=None,
+        )  # fmt: skip
+        assert (weights() is not None) == kept and measured.sizes["block_1"] == 12
+    finally:
+        gc.enable()
