@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
-from markdown_table import plain, table
+from markdown_table import lines_of, plain, table
 from power import experiments
 from verdicts import Evidence
 
@@ -82,13 +82,14 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple
     judged = outcomes(experiment, name, measured) if have >= (wanted if kind.at_once else 1) else {}
     lines = []
     for question in experiment["question"]:
-        cells, conclusion = judged.get(question["name"], ("not judged yet", ""))
+        cells, conclusion = judged.get(question["name"], (["not judged yet"], ""))
         asked = (
             f"**{plain(question['name'])}**: {plain(question['estimand'])}",
             f"expected: {plain(question['expected'])}",
             f"smallest that is seen: {question['smallest']:.2g} ({question['unit']})",
         )
-        lines.append(("<br>".join(asked), f"{cells}<br>**{plain(conclusion)}**" if conclusion else cells))
+        told = [*cells, f"**{plain(conclusion)}**"] if conclusion else cells
+        lines.append((lines_of(asked), lines_of(told)))
     head = ("question and estimand", "outcome, and what it says")
     score = f" The score: {plain(experiment['score'])}." if "score" in experiment else ""
     answered = f"{len(judged)} of {len(lines)} questions are answered" if judged else "no question is answered yet"
@@ -106,7 +107,7 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple
     )
 
 
-def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> dict[str, tuple[str, str]]:
+def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> dict[str, tuple[list[str], str]]:
     """Judge every question by every reading, at the level that was written down: what came out, and what it says."""
     asked = {question["name"]: question for question in experiment["question"]}
     found = KINDS[name].estimates(measured, experiment)
@@ -124,20 +125,20 @@ def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> d
     return {one: _answer(asked[one], part, KINDS[name].at_once) for one, part in told.groupby("question")}
 
 
-def _answer(question: dict[str, Any], part: pd.DataFrame, at_once: bool) -> tuple[str, str]:
+def _answer(question: dict[str, Any], part: pd.DataFrame, at_once: bool) -> tuple[list[str], str]:
     """Write one question's numbers, and the conclusion that its outcome was to have if all readings agree."""
     n = _DIGITS.get(question["unit"], 2)
     cells = [
         f"{f'{row.label}: ' if row.label else ''}{row.value:z.{n}f} ({row.low:z.{n}f} to {row.high:z.{n}f}), "
-        f"p = {row.p:.2g}, {row.side}"
+        f"p\u00a0=\u00a0{row.p:.2g}, {row.side}"
         for row in part.itertuples()
     ]
     sides = set(part["side"])
     if len(sides) == 1:
-        return "<br>".join(cells), question[f"if_{sides.pop()}"]
+        return cells, question[f"if_{sides.pop()}"]
     if not at_once:
-        return "<br>".join(cells), "Models or readings disagree."
+        return cells, "Models or readings disagree."
     signs = sides - {"neither"}
     # One sign beside none is no two signs: what was to be concluded from these is not.
     said = question["if_neither"] if len(signs) > 1 else f"Some are {signs.pop()}, and none has the other sign."
-    return "<br>".join(cells), f"Readings or steps disagree. {said}"
+    return cells, f"Readings or steps disagree. {said}"

@@ -19,3 +19,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -
 def plain(text: str) -> str:
     """Writes a text so that a page shows it as it is: what Markdown or HTML takes for markup becomes entities."""
     return re.sub(r"[^\w\s.,:;/()+-]", lambda found: f"&#{ord(found[0])};", text)
+
+
+def lines_of(parts: Iterable[str]) -> str:
+    """Sets several texts in one cell, each on lines of its own that are indented after the first."""
+    return " ".join(f'<span class="own-line">{part}</span>' for part in parts)
