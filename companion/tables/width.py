@@ -63,18 +63,21 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
         return {}
     found, told = {}, {}
     for mark, reading in READINGS.items():
-        stem, own = mark.replace("_", "-"), table.assign(coupling=1 - table[reading])
-        equal = equally_good(table, reading)
+        stem, equal = mark.replace("_", "-"), equally_good(table, reading)
         found[stem] = with_width(equal, reading)
-        for step in ASIDE:
-            found[f"{stem}-step-{step}"] = with_width(own[own["step"] == step], reading)
         of_widths = equal.groupby("width")["coupling"].mean()
         told |= {f"{stem}-narrowest": of_widths.iloc[0], f"{stem}-widest": of_widths.iloc[-1]}
+    for mark in ("figure_1a", "k10"):
+        own = table.assign(coupling=1 - table[READINGS[mark]])
+        for step in ASIDE:
+            now = with_width(own[own["step"] == step], READINGS[mark])
+            found[f"{mark.replace('_', '-')}-step-{step}"] = now
     columns = [column for column in coupling_columns(table) if column.endswith("_k10")]
     every = [with_width(equally_good(table, column), column) for column in columns]
     told |= {"readings": len(every), "readings-above": sum(r.low > 0 for r in every)}
     told |= {"readings-below": sum(r.high < 0 for r in every)}
-    reached = equally_good(table.assign(tokens_left=1 - table["tokens"]), "tokens_left").groupby("width")["coupling"]
-    told |= {"tokens-narrowest": reached.mean().iloc[0], "tokens-widest": reached.mean().iloc[-1]}
+    # When a model is that good is read between checkpoints as coupling is, which is 1 minus a column.
+    reached = equally_good(table.assign(reached=1 - table["tokens"]), "reached").groupby("width")["coupling"].mean()
+    told |= {"tokens-narrowest": reached.iloc[0], "tokens-widest": reached.iloc[-1]}
     told |= {"models": table["model"].nunique(), "loss": equal["loss"].iloc[0]}
     return effects.numbers(found, "width") | {f"width-{name}": float(value) for name, value in told.items()}
