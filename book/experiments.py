@@ -10,7 +10,18 @@ from markdown_table import lines_of, plain, table
 from power import experiments
 from verdicts import Evidence
 
-from companion.tables import edits, effects, phases, photographs, prompt_effects, quality, regularised, rivals, width
+from companion.tables import (
+    edits,
+    effects,
+    later,
+    phases,
+    photographs,
+    prompt_effects,
+    quality,
+    regularised,
+    rivals,
+    width,
+)
 from coupling_lib.metrics.inference import Effect
 from coupling_lib.models import registry
 
@@ -61,6 +72,7 @@ KINDS = {
     "switched": Kind(photographs.pairs, _all, _answers(photographs.asked_of_pairs), at_once=True, unit="seed"),
     "rivals": Kind(rivals.rivals, _all, _answers(rivals.asked), at_once=True),
     "phases": Kind(phases.phases, phases.finished, _answers(phases.asked), at_once=True),
+    "later": Kind(later.later, _all, _answers(later.asked), at_once=True),
 }
 """Every experiment of `data/predictions.toml`."""
 

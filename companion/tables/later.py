@@ -1,0 +1,76 @@
+"""Whether coupling rises again after its fall, `data/later.csv`: two small models that were trained for long."""
+
+import pandas as pd
+
+from companion.tables import effects, phases
+from companion.tables.files import read_table
+from coupling_lib import paths
+from coupling_lib.metrics.inference import Effect, effect_of, widened
+
+MODELS = ("long-neox", "long-llama")
+PARTS = {"coupling": "coupling rises again", "shared": "the shared part rises again"}
+"""Whole Jacobians and their shared part, by what the columns of prompts begin with, and what is asked of each."""
+
+LATE = (516, 1642)
+"""First and last of the last three steps of `phases`, between which seeds differ in how much coupling changes."""
+
+TOLD = ("tokens", "coupling", "shared", "near", "far", "alike", "validation_loss", "induction", "rank", "norm")
+"""Columns that prose quotes at three steps of each model."""
+
+
+def later() -> pd.DataFrame:
+    """Read the table, with coupling of neighbours and of blocks at least half the depth apart; empty without a file."""
+    file = paths.DATA / "later.csv"
+    if not file.is_file():
+        return read_table(file).assign(model=[])
+    table = phases.phases(file)
+    pairs = {name: tuple(map(int, name.split("_")[1:])) for name in table.columns if name.startswith("pair_")}
+    distance = {name: abs(block - other) for name, (block, other) in pairs.items()}
+    half = table["blocks"].iloc[0] // 2
+    near, far = [n for n, d in distance.items() if d == 1], [n for n, d in distance.items() if d >= half]
+    return table.assign(near=table[near].mean(axis=1), far=table[far].mean(axis=1))
+
+
+def seed_scatter(part: str) -> tuple[float, float]:
+    """Give how far seeds scatter in the change of coupling between two late steps, and its degrees of freedom."""
+    own = phases.finished(phases.phases()).pivot(index="model", columns="step", values=part)
+    change = own[LATE[1]] - own[LATE[0]]
+    return float(change.std()), len(change) - 1.0
+
+
+def lowest_step(table: pd.DataFrame, part: str) -> int:
+    """Give the step of one model from its peak on at which coupling is lowest."""
+    course = table.set_index("step")[part].sort_index()
+    return int(course.loc[course.idxmax() :].idxmin())
+
+
+def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
+    """Answer what `data/predictions.toml` asks of the experiment, by question and model."""
+    found = {}
+    for part, question in PARTS.items():
+        for model in MODELS:
+            own, other = table[table["model"] == model], table[table["model"] != model]
+            step = lowest_step(other, part)
+            prompts = own.set_index("step").filter(regex=rf"^{part}_p\d+$")
+            change = prompts.loc[prompts.index.max()] - prompts.loc[step]
+            found[question, f"{model}, from step {step:,}"] = widened(effect_of(change), *seed_scatter(part))
+    return found
+
+
+def numbers_of(table: pd.DataFrame) -> dict[str, float]:
+    """Give the numbers that prose quotes: the answers, and each model where it peaks, is lowest and ends."""
+    if set(table["model"]) != set(MODELS):
+        return {}
+    parts = {question: part for part, question in PARTS.items()}
+    answers = {(label.split(",")[0], parts[question]): one for (question, label), one in asked(table).items()}
+    found = effects.numbers({f"{model}-{part}-change": one for (model, part), one in answers.items()}, "later")
+    for model, own in table.groupby("model"):
+        of_steps = own.set_index("step")
+        for word, step in (
+            ("peak", int(of_steps["coupling"].idxmax())), ("lowest", lowest_step(own, "coupling")),
+            ("last", int(of_steps.index.max())),
+        ):  # fmt: skip
+            values = of_steps.loc[step, list(TOLD)]
+            found |= {f"later-{model}-{word}-{name.replace('_', '-')}": float(values[name]) for name in TOLD}
+            found[f"later-{model}-{word}-step"] = float(step)
+    return found

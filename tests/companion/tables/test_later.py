@@ -1,0 +1,55 @@
+"""Whether coupling rises again: what is asked of the long runs, on courses whose answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from companion.tables import later, phases
+from companion.training.later import STEPS
+
+COURSES = {"long-neox": (0.05, 0.35, 0.20, 0.10, 0.08, 0.15), "long-llama": (0.05, 0.30, 0.22, 0.09, 0.12, 0.20)}
+
+
+def table(courses: dict[str, tuple[float, ...]] = COURSES, prompts: int = 6) -> pd.DataFrame:
+    """Two models at six steps; prompts differ in level and not in course, and the shared part is half of the whole."""
+    rows = []
+    for model, course in courses.items():
+        for step, value in zip((0, *STEPS[1:10:2]), course, strict=True):
+            row = {"model": model, "step": step, "coupling": value, "shared": value / 2}
+            row |= {f"coupling_p{i}": value + i / 100 for i in range(prompts)}
+            row |= {f"shared_p{i}": value / 2 + i / 100 for i in range(prompts)}
+            rows.append(row | dict.fromkeys(later.TOLD[3:], step / 7.0) | {"tokens": 4096 * step})
+    return pd.DataFrame(rows)
+
+
+def test_each_model_is_asked_from_the_step_at_which_the_other_is_lowest():
+    found = later.asked(table())
+    # long-neox is lowest a step later than long-llama, whose own lowest point would show a rise of .11.
+    assert found["coupling rises again", f"long-neox, from step {STEPS[5]:,}"].value == pytest.approx(0.15 - 0.10)
+    assert found["coupling rises again", f"long-llama, from step {STEPS[7]:,}"].value == pytest.approx(0.20 - 0.12)
+    assert found["the shared part rises again", f"long-llama, from step {STEPS[7]:,}"].value == pytest.approx(0.04)
+
+
+def test_prompts_that_agree_leave_the_error_of_the_seeds():
+    own = phases.finished(phases.phases()).pivot(index="model", columns="step", values="coupling")
+    scatter = np.std(own[1642] - own[516], ddof=1)
+    effect = later.asked(table())["coupling rises again", f"long-neox, from step {STEPS[5]:,}"]
+    assert effect.error == pytest.approx(scatter, rel=1e-6) and effect.freedom == 5
+    assert effect.high - effect.value == pytest.approx(2.5706 * scatter, rel=1e-3)
+
+
+def test_coupling_that_falls_to_the_end_of_both_has_risen_by_nothing():
+    falling = {model: (0.05, 0.35, 0.20, 0.15, 0.10, 0.08) for model in COURSES}
+    assert {effect.value for effect in later.asked(table(falling)).values()} == {0.0}
+    # What lies before the peak is no lowest step after it.
+    assert later.lowest_step(table(falling).query("model == 'long-neox'"), "coupling") == STEPS[9]
+
+
+def test_numbers_are_of_the_peak_the_lowest_step_and_the_last_and_there_are_none_of_one_model():
+    found = later.numbers_of(table())
+    assert found["later-long-neox-peak-step"] == STEPS[1] and found["later-long-neox-lowest-step"] == STEPS[7]
+    assert found["later-long-neox-last-coupling"] == 0.15 and found["later-long-neox-lowest-tokens"] == 4096 * STEPS[7]
+    assert found["later-long-llama-shared-change"] == pytest.approx(0.04)
+    assert later.numbers_of(table().query("model == 'long-neox'")) == {}
