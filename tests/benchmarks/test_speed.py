@@ -23,7 +23,7 @@ def in_a_fork(module, *words, memory_kept=False):
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[pytest.param("quick", marks=pytest.mark.thorough)])
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("speed") / "new" / "speed.json"
     with pytest.MonkeyPatch.context() as changed:

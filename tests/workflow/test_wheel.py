@@ -127,8 +127,7 @@ def lend(folder: Path) -> Path:
     return folder
 
 
-# The newest are, but for a few days, those of the lock, beside which all other tests run.
-@pytest.fixture(scope="module", params=["lowest", pytest.param("newest", marks=pytest.mark.thorough)])
+@pytest.fixture(scope="module", params=["lowest", "newest"])
 def environment(request, wheel, tmp_path_factory) -> tuple[str, Path]:
     place = tmp_path_factory.mktemp(request.param)
     venv.create(place / "env", symlinks=True)
@@ -157,6 +156,7 @@ def of_the_checkout(tmp_path_factory) -> dict:
     return json.loads(forked.run(MEASURE, environment, cwd=tmp_path_factory.mktemp("here")).stdout)
 
 
+@pytest.mark.thorough
 def test_it_measures_what_the_checkout_measures_beside_the_lowest_and_the_newest(
     environment, of_the_checkout, tmp_path
 ):
@@ -170,6 +170,7 @@ def test_it_measures_what_the_checkout_measures_beside_the_lowest_and_the_newest
     run([*PIP, "--python", str(python), "check"], tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("environment", ["lowest"], indirect=True)
 def test_what_it_does_not_hold_is_named_in_one_line(environment, tmp_path):
     said = run([str(environment[1]), "-c", REFUSED], tmp_path).splitlines()

@@ -213,6 +213,7 @@ def test_a_missing_file_and_a_revision_are_refused(tmp_path, q4):
 # -- models in packages
 
 
+@pytest.mark.thorough
 def test_the_packaged_decoder_is_the_model_it_is_said_to_be():
     model = load_model("smollm2-135m", device="cpu")
     assert (model.name, model.n_blocks, model.d_model) == ("smollm2-135m", 30, 576)

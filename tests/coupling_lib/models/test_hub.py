@@ -177,6 +177,7 @@ json.dump(found, sys.stdout)
 )
 
 
+@pytest.mark.thorough  # one of them ends a process in every run of the tests
 def test_each_failure_of_the_hub_has_its_own_line_and_none_takes_long(tmp_path, revisions):
     with Hub(revisions, also={f"ill/{mode}": mode for mode in LINES}) as hub:
         environment = user(tmp_path, hub.endpoint, HF_HUB_ETAG_TIMEOUT="2", HF_HUB_DOWNLOAD_TIMEOUT="2")

@@ -29,7 +29,7 @@ def files_of(root) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("name", "measure", "settings"),
     [
-        ("nano-neox", cl.measure_depth, {"ks": (2,)}),
+        pytest.param("nano-neox", cl.measure_depth, {"ks": (2,)}, marks=pytest.mark.thorough),
         ("tiny", cl.measure_depth, {"ks": (2,)}),
         ("tiny", cl.measure_trajectories, {}),
     ],
