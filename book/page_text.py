@@ -27,7 +27,7 @@ EXTENSIONS = {"amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"}
 _TITLED = {"admonition"}
 _HOLDS_TEXT = {"admonition", "note", "tip", "warning", "important", "dropdown", "div", "margin"}
 # A role that shows something else than its text.
-_SHOWN = {"glue:text": "{}", "cite:p": "", "cite:t": ""}
+_SHOWN = {"glue:text": "{}", "cite:p": "", "cite:t": "", "numref": "Figure {}"}
 # A full stop that ends no sentence.
 _SHORT = re.compile(r"(?:\b(?:e\.g|i\.e|vs|al|cf|approx|Fig|No)\.)$")
 _NUMBER = re.compile(r"(?<![\w.\-/$^{])[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w/^}]|-\w|\.\w)")

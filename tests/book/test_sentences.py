@@ -152,6 +152,7 @@ def test_conditions_are_nothing_else(expression):
         ("```{glossary}\nterm\n    A word. Another.\n```", ["term", "A word.", "Another."]),
         ("```{raw} html\n<p>Far <b>more</b>.</p><script>less</script>\n```", ["Far more."]),
         ('"Step." raises it.', ['"Step." raises it.']),
+        ("{numref}`fig-more-turns` shows it.", ["Figure {} shows it."]),
     ],
 )  # fmt: skip
 def test_a_page_is_read_as_its_reader_sees_it(markdown, said):

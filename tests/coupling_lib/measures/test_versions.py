@@ -2,7 +2,7 @@
 
 `measures.common.measurement` states when to raise one. After that, write the numbers down anew:
 
-    python -m tests.coupling_lib.measures.test_versions
+    PYTHONPATH="$PWD:tests/support" .venv/bin/python tests/coupling_lib/measures/test_versions.py
 """
 
 from __future__ import annotations
