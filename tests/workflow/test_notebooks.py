@@ -128,12 +128,11 @@ def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, sh
 
 
 # The cells are the notebook's own (`test_a_twin_is_what_jupytext_would_write`), so that one of those above stands for
-# all; `make book` runs `generalization` and `edits`, which take no model.
+# all; `make book` runs `emergence`, which needs steps, and `generalization` and `edits`, which take no model.
 @pytest.mark.parametrize(
     "name",
     [
-        "emergence",
-        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("edits", "generalization")),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("edits", "emergence", "generalization")),
         *standing_for_all("depth"),
     ],
 )

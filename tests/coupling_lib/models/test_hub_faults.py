@@ -89,6 +89,7 @@ LASTING = {
 }
 
 
+@pytest.mark.thorough
 def test_what_lasts_ends_in_one_line_each_time_and_leaves_nothing_that_is_used(tmp_path, main):
     weights = (main["main"] / WEIGHTS).read_bytes()
     altered = hashlib.sha256(weights[:-1] + bytes([weights[-1] ^ 1])).hexdigest()[:12]

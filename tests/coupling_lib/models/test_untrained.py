@@ -126,7 +126,7 @@ def test_a_family_that_leaves_a_weight_without_a_value_is_refused(monkeypatch):
         drawn(transformers.LlamaForCausalLM, config)
 
 
-@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("at_once", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_no_more_blocks_are_in_memory_than_are_drawn_at_once(at_once, tmp_path, monkeypatch):
     # No other test has a model of this width alive.
     config = transformers.LlamaConfig(**dict(tiny.STACK, num_hidden_layers=6, hidden_size=88), vocab_size=50)
