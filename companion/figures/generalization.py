@@ -14,7 +14,7 @@ from companion.figures import parts, scatter, style
 from companion.tables import correlations
 from companion.tables.generalization import SCORES
 from companion.tables.regression import predicted
-from coupling_lib.metrics.statistics import beyond_width, cleared, linear_fit, width_curve
+from coupling_lib.metrics.statistics import beyond_width, cleared, width_curve
 
 REST = ["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]
 TASKS = (*REST, "GSM8K")
@@ -153,10 +153,8 @@ def draw_sign(table: pd.DataFrame) -> Figure:
     moments = pd.cut(points.step, [-1, 0, 100, np.inf], labels=["untrained", "to step 100", "later"])
     for name, ink in zip(moments.cat.categories, parts.shades(3), strict=True):
         parts.points(right, loss[moments == name], coupling[moments == name], ink, markersize=3.5, label=name)
-    ends = np.linspace(loss.min(), loss.max(), 100)
     for degree, name, dashes in ((1, "line", (1, 2)), (2, "parabola", (5, 2))):
-        curve = np.polyval(np.polyfit(loss, coupling, degree), ends)
-        right.plot(ends, curve, color=style.colour("text"), linewidth=1.2, dashes=dashes, label=name)
+        scatter.line(right, loss, coupling, degree, linewidth=1.2, dashes=dashes, label=name, zorder=2)
     right.invert_xaxis()
     label = COUPLING if coupling.name == READING else "coupling"
     right.set(xlabel="validation loss (better to the right)", ylabel=label)
@@ -172,9 +170,7 @@ def draw_moments(table: pd.DataFrame) -> Figure:
         now, later = table[table["step"] == step], table[table["step"] != step]
         parts.points(axes, later[coupling], later["validation_loss"], style.colour("faint"), markersize=2.5)
         parts.points(axes, now[coupling], now["validation_loss"], style.colour(style.TRAINED), markersize=4)
-        ends = np.array([now[coupling].min(), now[coupling].max()])
-        fit = linear_fit(now[coupling], now["validation_loss"])
-        axes.plot(ends, fit.intercept + fit.slope * ends, color=style.colour("text"), linewidth=1.4)
+        scatter.line(axes, now[coupling], now["validation_loss"], linewidth=1.4, zorder=2)
         axes.text(0.97, 0.03, f"$r = {now['r'].iloc[0]:+.2f}$", ha="right", va="bottom", transform=axes.transAxes)
         axes.set_xlabel("coupling")
     row[0].set(ylabel="validation loss (better up)", ylim=row[0].get_ylim()[::-1])

@@ -10,12 +10,12 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from companion.figures import parts, style, take
+from companion.figures import parts, scatter, style, take
 from companion.figures.take import VARIANT, K, Measured, Networks, Null, of_models, of_networks
 from companion.tables import effects
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.inference import Effect
-from coupling_lib.metrics.statistics import correlation, linear_fit
+from coupling_lib.metrics.statistics import correlation
 from coupling_lib.metrics.summaries import cells, from_one, interval, joined, pair_couplings
 from coupling_lib.models.registry import by_size
 
@@ -129,8 +129,7 @@ def draw_prompts(table: pd.DataFrame) -> Figure:
             spread = np.random.default_rng(0).uniform(-0.12, 0.12, len(places)) if x == "steps" else 0
             panel.scatter(places + spread, values, s=14, color=ink, alpha=0.65, linewidths=0)
             if len(places) > 2 and np.ptp(places) > 0:
-                fit, ends = linear_fit(places, values), np.array([places.min(), places.max()])
-                panel.plot(ends, fit.intercept + fit.slope * ends, color=ink, linewidth=1.2)
+                scatter.line(panel, places, values, color=ink, linewidth=1.2, zorder=2)
             place = {"ha": "right", "va": "top", "transform": panel.transAxes, "fontsize": 8}
             panel.text(0.99, 0.99 - 0.075 * position, _written(name, found[quantity]), color=ink, **place)
         for place, dataset in enumerate(sets):

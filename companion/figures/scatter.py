@@ -30,10 +30,11 @@ def family_legend(figure: Figure, row: Sequence[Axes], table: pd.DataFrame, rows
     parts.legend_under(figure, row, columns=columns, columnspacing=1.2, handletextpad=0.2, fontsize=8)
 
 
-def line(axes: Axes, x: ArrayLike, y: ArrayLike) -> float:
-    """Draw the least-squares line through points, and give their correlation."""
-    ends = np.array([np.min(x), np.max(x)])
-    axes.plot(ends, np.polyval(np.polyfit(x, y, 1), ends), color=style.colour("text"), linewidth=1, zorder=0)
+def line(axes: Axes, x: ArrayLike, y: ArrayLike, degree: int = 1, **look: object) -> float:
+    """Draw the least-squares line through points, or a curve of a higher degree, and give their correlation."""
+    ends = np.linspace(np.min(x), np.max(x), 2 if degree == 1 else 100)
+    look = {"color": style.colour("text"), "linewidth": 1, "zorder": 0} | look
+    axes.plot(ends, np.polyval(np.polyfit(x, y, degree), ends), **look)
     return float(np.corrcoef(x, y)[0, 1])
 
 

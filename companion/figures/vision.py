@@ -9,12 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from companion.figures import parts, style
+from companion.figures import parts, scatter, style
 from companion.figures.labels import coupling_label
 from companion.tables import effects, photographs
 from companion.tables import vit_grid as table_of
 from companion.tables.vit_grid import Reading
-from coupling_lib.metrics.statistics import linear_fit
 from coupling_lib.metrics.summaries import interval
 
 CLASS = Reading()
@@ -115,8 +114,7 @@ def draw_photographs(models: pd.DataFrame) -> Figure:
         for rate, ink in zip(rates, parts.shades(len(rates)), strict=True):
             own = part[part["drop_path"] == rate]
             parts.points(axes, own["coupling"], 100 * own["test_accuracy"], ink, label=f"{rate:g}")
-        fit, ends = linear_fit(part["coupling"], part["test_accuracy"]), part["coupling"].agg(["min", "max"]).to_numpy()
-        axes.plot(ends, 100 * (fit.intercept + fit.slope * ends), color=style.colour("text"), linewidth=1.2)
+        scatter.line(axes, part["coupling"], 100 * part["test_accuracy"], linewidth=1.2, zorder=2)
         axes.set_xlabel(models.attrs["of_token"])
     row[0].set_ylabel(_ACCURACY)
     parts.legend_under(figure, row[:1], title="rate of stochastic depth")
