@@ -39,7 +39,7 @@ from companion.figures import emergence
 from companion.figures import phases as courses
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from companion.tables import phases
+from companion.tables import later, phases
 from companion.tables.correlations import runs_beside
 from coupling_lib import provenance
 from coupling_lib.measures.depth import other_models
@@ -195,6 +195,24 @@ show(
 )
 
 # %% [markdown]
+# ## Long after the peak
+#
+# Does coupling rise again after its fall, if training goes on? Two models as small as those six were trained on 200 M
+# tokens each, some 800 for every parameter (`data/later.csv`).
+
+# %%
+table = later.later()
+show(
+    courses.draw_long,
+    courses.take_long(table),
+    name="emergence-later",
+    caption="Two small models (width 48, 6 blocks) over 200 M training tokens. Coupling of different blocks, of whole "
+    "Jacobians and of their shared part; of neighbours, and of blocks at least half the depth apart; the share of a "
+    "block's Jacobians that is the same on all prompts; loss, induction and effective rank.",
+    provenance=f"data/later.csv · {len(table)} checkpoints · {table['versions'].iloc[0]}",
+)
+
+# %% [markdown]
 # ## In numbers
 #
 # The table gives coupling with its 95 % interval, that of random directions, and the medians of the two scores.
@@ -205,4 +223,4 @@ print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
 quoted = emergence.numbers_of(measured, runs_beside(model, measured.variant, k))
-remember("emergence", quoted | phases.numbers_of(table))
+remember("emergence", quoted | phases.numbers_of(phases.phases()) | later.numbers_of(table))

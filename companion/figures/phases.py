@@ -1,4 +1,4 @@
-"""Why coupling peaks: coupling, what blocks do alike on all prompts, and one direction's lead, over training."""
+"""Why coupling peaks, and whether it rises again: coupling beside what may explain it, over training."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -11,6 +11,13 @@ _PANELS = {
     "log_lead": r"mean $\log(s_1/s_2)$",
 }
 """Quantities, and how a panel says them."""
+
+_LONG = {
+    "coupling": r"coupling $1-\tilde m$", "near": "near and far blocks", "alike": _PANELS["alike"],
+    "validation_loss": "validation loss", "induction": "induction score", "rank": "effective rank",
+}  # fmt: skip
+_DASHED = {"coupling": "shared", "near": "far"}
+"""What is drawn dashed beside a quantity."""
 
 
 def take_courses(table: pd.DataFrame) -> pd.DataFrame:
@@ -34,4 +41,28 @@ def draw_courses(courses: pd.DataFrame) -> Figure:
         axes.set_xlabel("training step")
         parts.from_zero(axes)
     parts.legend_under(figure, row)
+    return figure
+
+
+def take_long(table: pd.DataFrame) -> pd.DataFrame:
+    """Select the courses of models that were trained for long, step 0 left out."""
+    return table.loc[table["step"] > 0, ["model", "tokens", *_LONG, *_DASHED.values()]]
+
+
+def draw_long(courses: pd.DataFrame) -> Figure:
+    """Draw coupling, its shared part, that of blocks near and far, and what else changes, against training tokens."""
+    figure, grid = parts.grid(2, 3, 4.9)
+    for axes, (quantity, title) in zip(grid.flat, _LONG.items(), strict=True):
+        for at, (name, part) in enumerate(courses.groupby("model", sort=False)):
+            ink = style.dataset_colour(name, at)
+            axes.plot(part["tokens"], part[quantity], color=ink, marker=style.marker(at), markersize=3.5, label=name)
+            if dashed := _DASHED.get(quantity):
+                axes.plot(part["tokens"], part[dashed], color=ink, linestyle="--", linewidth=1.2)
+        axes.set_title(title, fontweight="normal")
+        axes.set_xscale("log")
+        axes.set_xlabel("training tokens")
+        if quantity != "validation_loss":
+            parts.from_zero(axes)
+    grid[0, 0].plot([], [], color=style.colour("text"), linestyle="--", linewidth=1.2, label="shared part; far blocks")
+    parts.legend_under(figure, grid[0, :1])
     return figure

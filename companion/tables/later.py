@@ -3,7 +3,7 @@
 import pandas as pd
 
 from companion.tables import effects, phases
-from companion.tables.files import read_table
+from companion.tables.generalization import coupling_columns
 from coupling_lib import paths
 from coupling_lib.metrics.inference import Effect, effect_of, widened
 
@@ -11,24 +11,26 @@ MODELS = ("long-neox", "long-llama")
 PARTS = {"coupling": "coupling rises again", "shared": "the shared part rises again"}
 """Whole Jacobians and their shared part, by what the columns of prompts begin with, and what is asked of each."""
 
+READINGS = {"coupling": "normalized_miscoupling_k10", "shared": "shared_normalized_miscoupling_k10"}
+"""Columns by which a lowest step is found, on fewer prompts than the change from it."""
+
 LATE = (516, 1642)
 """First and last of the last three steps of `phases`, between which seeds differ in how much coupling changes."""
 
-TOLD = ("tokens", "coupling", "shared", "near", "far", "alike", "validation_loss", "induction", "rank", "norm")
+TOLD = ("million_tokens", "coupling", "shared", "near", "far", "alike", "validation_loss", "induction", "rank", "norm")
 """Columns that prose quotes at three steps of each model."""
 
 
 def later() -> pd.DataFrame:
-    """Read the table, with coupling of neighbours and of blocks at least half the depth apart; empty without a file."""
-    file = paths.DATA / "later.csv"
-    if not file.is_file():
-        return read_table(file).assign(model=[])
-    table = phases.phases(file)
+    """Read the table, with coupling over all its prompts, of neighbours, and of blocks half the depth apart or more."""
+    table = phases.phases(paths.DATA / "later.csv")
+    table = table.assign(**{part: table.filter(regex=rf"^{part}_p\d+$").mean(axis=1) for part in PARTS})
     pairs = {name: tuple(map(int, name.split("_")[1:])) for name in table.columns if name.startswith("pair_")}
     distance = {name: abs(block - other) for name, (block, other) in pairs.items()}
     half = table["blocks"].iloc[0] // 2
     near, far = [n for n, d in distance.items() if d == 1], [n for n, d in distance.items() if d >= half]
-    return table.assign(near=table[near].mean(axis=1), far=table[far].mean(axis=1))
+    means = {"near": table[near].mean(axis=1), "far": table[far].mean(axis=1)}
+    return table.assign(**means, million_tokens=table["tokens"] / 1e6)
 
 
 def seed_scatter(part: str) -> tuple[float, float]:
@@ -40,7 +42,7 @@ def seed_scatter(part: str) -> tuple[float, float]:
 
 def lowest_step(table: pd.DataFrame, part: str) -> int:
     """Give the step of one model from its peak on at which coupling is lowest."""
-    course = table.set_index("step")[part].sort_index()
+    course = 1 - table.set_index("step")[READINGS[part]].sort_index()
     return int(course.loc[course.idxmax() :].idxmin())
 
 
@@ -64,13 +66,27 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     parts = {question: part for part, question in PARTS.items()}
     answers = {(label.split(",")[0], parts[question]): one for (question, label), one in asked(table).items()}
     found = effects.numbers({f"{model}-{part}-change": one for (model, part), one in answers.items()}, "later")
+    readings = [column for column in coupling_columns(table) if column.endswith("_k10")]
+    found |= {"later-readings": float(len(readings)), "later-prompts": float(table.filter(like="coupling_p").shape[1])}
+    for name, own in (("-nano-neox", phases.phases().query("model == 'nano-neox'")), ("", table)):
+        found[f"later-tokens-per-parameter{name}"] = float((own["tokens"] / own["parameters"]).max())
     for model, own in table.groupby("model"):
-        of_steps = own.set_index("step")
-        for word, step in (
-            ("peak", int(of_steps["coupling"].idxmax())), ("lowest", lowest_step(own, "coupling")),
-            ("last", int(of_steps.index.max())),
-        ):  # fmt: skip
+        of_steps = own.set_index("step").sort_index()
+        *_, before, last = of_steps.index
+        steps = {"peak": of_steps["coupling"].idxmax(), "lowest": lowest_step(own, "coupling"), "last": last}
+        for word, step in (steps | {"before": before}).items():
             values = of_steps.loc[step, list(TOLD)]
             found |= {f"later-{model}-{word}-{name.replace('_', '-')}": float(values[name]) for name in TOLD}
             found[f"later-{model}-{word}-step"] = float(step)
+        chance = of_steps[[f"{column}_null" for column in readings]].to_numpy()
+        beyond = pd.DataFrame(chance - of_steps[readings].to_numpy(), of_steps.index).abs()
+        found[f"later-{model}-readings-lost"] = float((beyond.loc[last] < 0.1 * beyond.loc[steps["peak"]]).sum())
+        found |= effects.numbers({f"{model}-beyond": beyond_chance(of_steps.loc[last])}, "later")
     return found
+
+
+def beyond_chance(row: pd.Series) -> Effect:
+    """Set coupling at one step against random bases; a network is one draw of bases, whatever the number of prompts."""
+    values = row.filter(regex=r"^coupling_p\d+$").to_numpy(float) - (1 - row["normalized_miscoupling_k10_null"])
+    chance = effects.null_spread(10, pairs=int(row["blocks"] * (row["blocks"] - 1)))
+    return widened(effect_of(values), chance, len(values) - 1.0)

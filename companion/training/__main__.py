@@ -5,7 +5,7 @@
     python -m companion.training quality TEXT --run runs/quality --table data/quality.csv
     python -m companion.training width TEXT --run runs/width --table data/width.csv
     python -m companion.training phases TEXT --run runs/phases --table data/phases.csv
-    python -m companion.training later TEXT --run runs/later --table TABLE
+    python -m companion.training later TEXT --run runs/later --table data/later.csv
     python -m companion.training regularised TEXT --run runs/regularised --table data/regulariser.csv
     python -m companion.training vit one digits --weight-decay 0.04 --drop-path 0.1 --run runs/vit
     python -m companion.training vit grid digits --run runs/vit --table data/vit_grid.csv

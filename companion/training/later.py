@@ -1,6 +1,6 @@
 """Whether coupling rises again, long after its fall: two small models, trained on 200 M tokens each.
 
-    python -m companion.training.later TEXT --run runs/later --table TABLE
+    python -m companion.training.later TEXT --run runs/later --table data/later.csv
 
 The models are as small as those of `phases`: with 800 tokens for every parameter they come as far as the paper's
 models, which see some hundred to some thousand, and nano-neox, with 30, does not.

@@ -30,6 +30,7 @@ from companion.tables import (
     correlations,
     edits,
     generalization,
+    later,
     phases,
     photographs,
     prompt_effects,
@@ -125,6 +126,7 @@ ONE: dict[str, Callable[[], Any]] = {
     "generalization.leaderboard": generalization.leaderboard,
     "regularised": regularised.regularised,
     "phases": phases.phases,
+    "phases.long": later.later,
     "width": width.width,
 }
 """What is one source by nature: a model over training or in several precisions, a simulation, a table of models."""

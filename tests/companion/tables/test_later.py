@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from companion.tables import later, phases
+from companion.tables import effects, later, phases
 from companion.training.later import STEPS
 
 COURSES = {"long-neox": (0.05, 0.35, 0.20, 0.10, 0.08, 0.15), "long-llama": (0.05, 0.30, 0.22, 0.09, 0.12, 0.20)}
@@ -20,7 +20,11 @@ def table(courses: dict[str, tuple[float, ...]] = COURSES, prompts: int = 6) -> 
             row = {"model": model, "step": step, "coupling": value, "shared": value / 2}
             row |= {f"coupling_p{i}": value + i / 100 for i in range(prompts)}
             row |= {f"shared_p{i}": value / 2 + i / 100 for i in range(prompts)}
-            rows.append(row | dict.fromkeys(later.TOLD[3:], step / 7.0) | {"tokens": 4096 * step})
+            row |= {"million_tokens": 4096e-6 * step, "blocks": 6, "normalized_miscoupling_k10_null": 0.95}
+            row |= {reading: 1 - row[part] for part, reading in later.READINGS.items()}
+            rows.append(
+                row | dict.fromkeys(later.TOLD[3:], step / 7.0) | {"tokens": 4096 * step, "parameters": 200_000}
+            )
     return pd.DataFrame(rows)
 
 
@@ -50,6 +54,24 @@ def test_coupling_that_falls_to_the_end_of_both_has_risen_by_nothing():
 def test_numbers_are_of_the_peak_the_lowest_step_and_the_last_and_there_are_none_of_one_model():
     found = later.numbers_of(table())
     assert found["later-long-neox-peak-step"] == STEPS[1] and found["later-long-neox-lowest-step"] == STEPS[7]
-    assert found["later-long-neox-last-coupling"] == 0.15 and found["later-long-neox-lowest-tokens"] == 4096 * STEPS[7]
+    assert found["later-long-neox-last-coupling"] == 0.15 and found["later-long-neox-before-coupling"] == 0.08
     assert found["later-long-llama-shared-change"] == pytest.approx(0.04)
+    # Prompts lie up to .05 above the course, so .025 in the mean.
+    assert found["later-long-neox-beyond"] == pytest.approx(0.15 + 0.025 - 0.05)
+    chance, prompts = effects.null_spread(10, 30), np.std(np.arange(6) / 100, ddof=1) / 6**0.5
+    assert found["later-long-neox-beyond-error"] == pytest.approx(np.hypot(chance, prompts))
     assert later.numbers_of(table().query("model == 'long-neox'")) == {}
+
+
+def test_the_shipped_models_fall_to_the_level_of_random_bases_and_were_predicted_to_rise():
+    shipped = later.later()
+    assert shipped.groupby("model").size().to_dict() == dict.fromkeys(COURSES, 13)
+    for model, own in shipped.groupby("model"):
+        last = own.iloc[-1]
+        assert later.lowest_step(own, "coupling") == last["step"] == STEPS[-1]
+        assert own["coupling"].max() > 5 * (1 - last["normalized_miscoupling_k10_null"]), model
+        assert last["near"] == pytest.approx(
+            np.mean([last[f"pair_{i}_{i + 1}"] + last[f"pair_{i + 1}_{i}"] for i in range(5)]) / 2
+        )
+        assert abs(last["coupling"] - own.iloc[-1][[c for c in own if c.startswith("pair_")]].mean()) < 1e-6
+        assert later.beyond_chance(last).low < 0 < later.beyond_chance(last).high < 0.02
