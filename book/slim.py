@@ -67,7 +67,7 @@ def used_icons(site: Path) -> int:
 
 
 def plain_code(site: Path) -> list[str]:
-    """Takes the marks off those words of code that have the colour of the text around them: half of all marks."""
+    """Takes the marks off words of code in the colour of the text around them, half of all, and off single dots."""
     (sheet,) = site.rglob("pygments.css")
     of_text, colours = [], {}
     for name, colour in COLOUR.findall(sheet.read_text(encoding="utf-8")):
@@ -75,7 +75,9 @@ def plain_code(site: Path) -> list[str]:
     plain = [name for name, found in colours.items() if found == of_text]
     mark = re.compile(rf'<span class="(?:{"|".join(plain)})">([^<]*)</span>')
     for path in site.rglob("*.html"):
-        path.write_text(mark.sub(r"\1", path.read_text(encoding="utf-8")), encoding="utf-8")
+        text = mark.sub(r"\1", path.read_text(encoding="utf-8"))
+        # Nobody sees the colour of a dot.
+        path.write_text(text.replace('<span class="o">.</span>', "."), encoding="utf-8")
     return plain
 
 

@@ -47,7 +47,7 @@ def test_icons_that_something_names_stay_by_any_of_their_names(tmp_path):
     assert (tmp_path / "fontawesome.js").read_text() == icons.replace('sun:[1,2,[],"f1",["M4","M5"]]', "")
 
 
-def test_code_loses_the_marks_that_change_no_colour(tmp_path):
+def test_code_loses_the_marks_that_change_no_colour_and_those_of_dots(tmp_path):
     of_text = ".highlight { background: #fff; color: #080808 }"
     rules = [".n { color: #080808 } /* Name */", ".k { color: #7928a1 }", ".gs { color: #080808; font-weight: bold }"]
     # A mark that has the colour of the text in one theme alone stays.
@@ -56,9 +56,11 @@ def test_code_loses_the_marks_that_change_no_colour(tmp_path):
     sheet += [f'html[data-theme="{theme}"] .highlight {rule}' for theme, found in both.items() for rule in found]
     (tmp_path / "pygments.css").write_text("\n".join(sheet))
     code = '<pre>{}<span class="k">in</span> <span class="p">(</span><span class="gs">b</span></pre>'
-    (tmp_path / "a.html").write_text(code.format('<span class="n">x</span> '))
+    (tmp_path / "a.html").write_text(
+        code.format('<span class="n">x</span><span class="o">.</span>y <span class="o">=</span> ')
+    )
     assert slim.plain_code(tmp_path) == ["n"]
-    assert (tmp_path / "a.html").read_text() == code.format("x ")
+    assert (tmp_path / "a.html").read_text() == code.format('x.y <span class="o">=</span> ')
 
 
 def test_blanks_that_nobody_sees_are_taken_out_and_those_of_code_stay():
