@@ -46,7 +46,8 @@ def draw_courses(courses: pd.DataFrame) -> Figure:
 
 def take_long(table: pd.DataFrame) -> pd.DataFrame:
     """Select the courses of models that were trained for long, step 0 left out."""
-    return table.loc[table["step"] > 0, ["model", "tokens", *_LONG, *_DASHED.values()]]
+    table = table.assign(random_bases=1 - table["normalized_miscoupling_k10_null"])
+    return table.loc[table["step"] > 0, ["model", "tokens", *_LONG, *_DASHED.values(), "random_bases"]]
 
 
 def draw_long(courses: pd.DataFrame) -> Figure:
@@ -61,6 +62,8 @@ def draw_long(courses: pd.DataFrame) -> Figure:
         axes.set_title(title, fontweight="normal")
         axes.set_xscale("log")
         axes.set_xlabel("training tokens")
+        if quantity in _DASHED:
+            axes.axhline(courses["random_bases"].mean(), **parts.null_look("random bases"))
         if quantity != "validation_loss":
             parts.from_zero(axes)
     grid[0, 0].plot([], [], color=style.colour("text"), linestyle="--", linewidth=1.2, label="shared part; far blocks")
