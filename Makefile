@@ -76,7 +76,7 @@ PROFILE ?= local
 MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
-.PHONY: help book pdf links test test-all families portable spreads sweep sweep-plan test-cluster bench calibration faults golden \
+.PHONY: help book pdf links test test-all thorough families portable spreads sweep sweep-plan test-cluster bench calibration faults golden \
   suite quality regularised vit-grid notebooks lint \
   audit clean unit browser lock card atlas-check
 
@@ -102,8 +102,10 @@ test: lint ## lint, run the tests, build the book and read it in a browser
 	@$(MAKE) --no-print-directory browser
 
 test-all: $(READY) ## all that `make test` does, with its thorough tests, and every model type of transformers
+	@$(MAKE) --no-print-directory thorough families
+
+thorough: $(READY)
 	@$(MAKE) --no-print-directory test THOROUGH="(thorough or not thorough)"
-	@$(MAKE) --no-print-directory families
 
 families: $(READY) ## try every model type of transformers, tiny and random (some minutes; goes on if stopped)
 	@OMP_NUM_THREADS=1 PYTHONPATH="$$PWD" $(BIN)/python tests/support/every_family.py $(TYPES)

@@ -11,14 +11,11 @@ MODELS = ("long-neox", "long-llama")
 PARTS = {"coupling": "coupling rises again", "shared": "the shared part rises again"}
 """Whole Jacobians and their shared part, by what the columns of prompts begin with, and what is asked of each."""
 
-READINGS = {"coupling": "normalized_miscoupling_k10", "shared": "shared_normalized_miscoupling_k10"}
-"""Columns by which a lowest step is found, on fewer prompts than the change from it."""
-
 LATE = (516, 1642)
 """First and last of the last three steps of `phases`, between which seeds differ in how much coupling changes."""
 
 TOLD = ("million_tokens", "coupling", "shared", "near", "far", "alike", "validation_loss", "induction", "rank", "norm")
-"""Columns that prose quotes at three steps of each model."""
+"""Columns that are told of four steps of each model."""
 
 
 def later() -> pd.DataFrame:
@@ -42,8 +39,16 @@ def seed_scatter(part: str) -> tuple[float, float]:
 
 def lowest_step(table: pd.DataFrame, part: str) -> int:
     """Give the step of one model from its peak on at which coupling is lowest."""
-    course = 1 - table.set_index("step")[READINGS[part]].sort_index()
+    # By the reading that was predicted, which is of fewer prompts than the change that is asked for.
+    course = 1 - table.set_index("step")[phases.READINGS[part]].sort_index()
     return int(course.loc[course.idxmax() :].idxmin())
+
+
+def change(table: pd.DataFrame, part: str, model: str) -> tuple[int, Effect]:
+    """Give the step at which the other model is lowest, and by how much this one changes from there to the last."""
+    own, step = table[table["model"] == model], lowest_step(table[table["model"] != model], part)
+    prompts = own.set_index("step").filter(regex=rf"^{part}_p\d+$")
+    return step, widened(effect_of(prompts.loc[prompts.index.max()] - prompts.loc[step]), *seed_scatter(part))
 
 
 def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
@@ -51,11 +56,8 @@ def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     found = {}
     for part, question in PARTS.items():
         for model in MODELS:
-            own, other = table[table["model"] == model], table[table["model"] != model]
-            step = lowest_step(other, part)
-            prompts = own.set_index("step").filter(regex=rf"^{part}_p\d+$")
-            change = prompts.loc[prompts.index.max()] - prompts.loc[step]
-            found[question, f"{model}, from step {step:,}"] = widened(effect_of(change), *seed_scatter(part))
+            step, effect = change(table, part, model)
+            found[question, f"{model}, from step {step:,}"] = effect
     return found
 
 
@@ -63,9 +65,8 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     """Give the numbers that prose quotes: the answers, and each model where it peaks, is lowest and ends."""
     if set(table["model"]) != set(MODELS):
         return {}
-    parts = {question: part for part, question in PARTS.items()}
-    answers = {(label.split(",")[0], parts[question]): one for (question, label), one in asked(table).items()}
-    found = effects.numbers({f"{model}-{part}-change": one for (model, part), one in answers.items()}, "later")
+    changes = {f"{model}-{part}-change": change(table, part, model)[1] for part in PARTS for model in MODELS}
+    found = effects.numbers(changes, "later")
     readings = [column for column in coupling_columns(table) if column.endswith("_k10")]
     found |= {"later-readings": float(len(readings)), "later-prompts": float(table.filter(like="coupling_p").shape[1])}
     for name, own in (("-nano-neox", phases.phases().query("model == 'nano-neox'")), ("", table)):

@@ -21,7 +21,7 @@ def table(courses: dict[str, tuple[float, ...]] = COURSES, prompts: int = 6) -> 
             row |= {f"coupling_p{i}": value + i / 100 for i in range(prompts)}
             row |= {f"shared_p{i}": value / 2 + i / 100 for i in range(prompts)}
             row |= {"million_tokens": 4096e-6 * step, "blocks": 6, "normalized_miscoupling_k10_null": 0.95}
-            row |= {reading: 1 - row[part] for part, reading in later.READINGS.items()}
+            row |= {reading: 1 - row[part] for part, reading in phases.READINGS.items()}
             rows.append(
                 row | dict.fromkeys(later.TOLD[3:], step / 7.0) | {"tokens": 4096 * step, "parameters": 200_000}
             )
