@@ -228,10 +228,10 @@ lock: $(READY) ## pin requirements.lock anew, out of the ranges of pyproject.tom
 	  pyproject.toml -o requirements.lock
 
 # Snakemake alone: its jobs run in .venv, so that nothing of what it needs can change a number.
-$(SWEEP_READY): pyproject.toml
+$(SWEEP_READY): pyproject.toml | $(READY)
 	@echo "== set-up of Snakemake into .venv-sweep"
 	@"$(PYTHON)" -m venv --clear .venv-sweep
-	@.venv-sweep/bin/python -m pip install --no-compile --quiet --progress-bar off --disable-pip-version-check $$($(BIN)/python -c \
+	@$(BIN)/uv pip install --quiet --python .venv-sweep/bin/python $$($(BIN)/python -c \
 	  'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["sweep"])')
 	@touch $@
 

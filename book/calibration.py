@@ -29,9 +29,9 @@ from scipy.stats import t as student
 from verdicts import LEVEL, Evidence
 
 from companion.tables import correlations, effects
+from companion.tables.inference import Effect, effect_of
 from companion.tables.regression import lead_over
-from coupling_lib.metrics.inference import Effect, effect_of
-from coupling_lib.metrics.statistics import correlation, correlation_over, fit_with_interval, partial_over
+from companion.tables.statistics import correlation, correlation_over, fit_with_interval, partial_over
 
 TABLE = Path(__file__).with_name("calibration.csv")
 Values = NDArray[np.float64]

@@ -22,7 +22,7 @@ from companion.tables import (
     rivals,
     width,
 )
-from coupling_lib.metrics.inference import Effect
+from companion.tables.inference import Effect
 from coupling_lib.models import registry
 
 

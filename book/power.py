@@ -19,8 +19,8 @@ from calibration import LEVEL, related
 from calibration import SHAPES as DRAWN
 from verdicts import Evidence
 
-from coupling_lib.metrics.inference import Effect, effect_of
-from coupling_lib.metrics.statistics import correlation_over, partial_over
+from companion.tables.inference import Effect, effect_of
+from companion.tables.statistics import correlation_over, partial_over
 
 PREDICTIONS = Path(__file__).parents[1] / "data" / "predictions.toml"
 POWER = 0.8

@@ -7,7 +7,7 @@ null $e_0$, their standard errors $s$ and $s_0$ and $n$ independent values,
 $$t = \frac{e - e_0}{\sqrt{s^2 + s_0^2}}$$
 
 is compared with Student's t, and with Hall's transformation of it where values are skewed: the less sure of the two
-counts (`coupling_lib.metrics.inference`). A correlation, its null and its margin are taken on Fisher's scale,
+counts (`companion.tables.inference`). A correlation, its null and its margin are taken on Fisher's scale,
 $\operatorname{artanh} r$. How often this is wrong is measured by `calibration`. All probabilities of the page are
 corrected together (Benjamini and Hochberg), and 5 % of the corrected ones decides:
 
@@ -40,7 +40,7 @@ import numpy as np
 from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 
-from coupling_lib.metrics.inference import Effect, tail
+from companion.tables.inference import Effect, tail
 
 CONDITIONS = ("training step",)
 """In what the readings of one definition may differ."""

@@ -92,12 +92,12 @@ pythons() { # the other Pythons that the project runs on; one of pyenv's names m
   done
 }
 
-made() { # the environment of another Python, once, with what the library and these tests import
+made() { # the environment of another Python, once, set up as the Makefile sets up the book's
   local folder="$root/.portable/${1#python}" start=$SECONDS
   if ! cmp -s "$root/requirements.lock" "$folder/.ready"; then
-    "$2" -m venv --clear "$folder" && (cd "$root" && "$folder/bin/python" -m pip install --quiet --no-compile \
-      --disable-pip-version-check -c requirements.lock -e '.[quantised,gguf,adapters,notebooks]' pytest hypothesis) \
-      && cp "$root/requirements.lock" "$folder/.ready" || return
+    cd "$root" && "$2" -m venv --clear "$folder" && "$folder/bin/python" -m pip install --quiet --no-compile \
+      --disable-pip-version-check -c requirements.lock torch && "$root/.venv/bin/uv" pip install --quiet --no-deps \
+      --python "$folder/bin/python" -r requirements.lock -e . && cp requirements.lock "$folder/.ready" || return
     echo "set-up of $1: $((SECONDS - start)) s, outside of the six minutes"
   fi
 }

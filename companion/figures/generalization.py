@@ -14,7 +14,7 @@ from companion.figures import parts, scatter, style
 from companion.tables import correlations
 from companion.tables.generalization import SCORES
 from companion.tables.regression import predicted
-from coupling_lib.metrics.statistics import beyond_width, cleared, width_curve
+from companion.tables.statistics import beyond_width, cleared, width_curve
 
 REST = ["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]
 TASKS = (*REST, "GSM8K")

@@ -11,7 +11,7 @@ from companion.tables import correlations, figure_1a
 from companion.tables.effects import effect_in, numbers
 from companion.tables.regression import r_squared
 from companion.tables.regularised import asked, changes, difference_table
-from coupling_lib.metrics.statistics import correlation_over, squared
+from companion.tables.statistics import correlation_over, squared
 
 _RIVAL = ("r", "r_squared", "p_holm", "r_low", "r_high", "low", "high", "held_out", "partial", "partial_p")
 _VARIANT = ("r", "p_holm", "r_relative", "r_low", "r_high")

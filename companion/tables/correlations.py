@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike
 from companion.tables import regression
 from companion.tables.effects import OtherRuns, numbers
 from companion.tables.generalization import RIVALS, coupling_columns, suite
+from companion.tables.inference import Effect, effect_of, jackknifed
+from companion.tables.statistics import correlation_over, fit_with_interval
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.inference import Effect, effect_of, finite, jackknifed
-from coupling_lib.metrics.statistics import correlation_over, fit_with_interval
+from coupling_lib.metrics.statistics import finite
 
 
 def last_checkpoints(table: pd.DataFrame) -> pd.DataFrame:

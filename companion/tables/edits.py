@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model import LinearRegression
 
 from companion.tables.files import read_table, without_repeats
+from companion.tables.inference import Effect, jackknifed, tail
 from companion.tables.regression import corrected
+from companion.tables.statistics import cleared, correlation, pearson
 from coupling_lib import paths
-from coupling_lib.metrics.inference import SURE, Effect, jackknifed, tail
-from coupling_lib.metrics.statistics import cleared, correlation, pearson
+from coupling_lib.metrics.statistics import SURE
 
 TABLE = paths.DATA / "edits.csv"
 KEY = ["model", "edit", "blocks", "by"]

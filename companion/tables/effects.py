@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from companion.tables.inference import Effect, effect_of, widened
+from companion.tables.statistics import correlation, correlation_over
 from coupling_lib.measures.parts import SHARED, shared_parts
-from coupling_lib.metrics.inference import Effect, effect_of, widened
 from coupling_lib.metrics.nulls import diagonal_share_variance
-from coupling_lib.metrics.statistics import correlation, correlation_over
 from coupling_lib.metrics.summaries import pair_couplings
 
 Networks = Mapping[str, xr.Dataset]

@@ -11,9 +11,10 @@ family of its base (Vicuna to Llama-2); as a family of its own it narrows the in
 import numpy as np
 import pandas as pd
 
+from companion.tables.inference import Effect
 from companion.tables.regression import lead_over, r_squared
-from coupling_lib.metrics.inference import Effect
-from coupling_lib.metrics.statistics import beyond_width, linear_fit, partial_correlation, partial_over, width_curve
+from companion.tables.statistics import beyond_width, partial_correlation, partial_over, width_curve
+from coupling_lib.metrics.statistics import linear_fit
 
 RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blocks": "blocks"}
 """What else could explain the score: label and column of `prepared`."""

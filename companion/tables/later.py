@@ -4,8 +4,8 @@ import pandas as pd
 
 from companion.tables import effects, phases
 from companion.tables.generalization import coupling_columns
+from companion.tables.inference import Effect, effect_of, widened
 from coupling_lib import paths
-from coupling_lib.metrics.inference import Effect, effect_of, widened
 
 MODELS = ("long-neox", "long-llama")
 PARTS = {"coupling": "coupling rises again", "shared": "the shared part rises again"}

@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 
 from companion.tables import effects, quality
+from companion.tables.inference import Effect, effect_of
 from coupling_lib import paths
-from coupling_lib.metrics.inference import Effect, effect_of
 
 EXPLANATIONS = ("alike", "log_lead")
 """Columns that are to explain the course of coupling: what is alike on all prompts, and the lead of one direction."""

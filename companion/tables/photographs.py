@@ -10,9 +10,9 @@ import pandas as pd
 
 from companion.tables import effects
 from companion.tables.files import read_table, without_repeats
+from companion.tables.inference import Effect, effect_of
+from companion.tables.statistics import correlation_over, partial_over
 from coupling_lib import paths
-from coupling_lib.metrics.inference import Effect, effect_of
-from coupling_lib.metrics.statistics import correlation_over, partial_over
 
 GRID, PAIRS = paths.DATA / "cifar_grid.csv", paths.DATA / "cifar_pairs.csv"
 CELLS, N_PAIRS = 64, 40

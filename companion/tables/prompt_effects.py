@@ -11,12 +11,13 @@ import pandas as pd
 
 from companion.tables import effects
 from companion.tables.files import read_table, without_repeats
+from companion.tables.inference import Effect, effect_of, widened
+from companion.tables.statistics import correlation
 from companion.tables.texts import EMBEDDED, NEW_PROBLEMS, PASSAGES, PROBLEMS, QUESTIONS
 from coupling_lib import paths
 from coupling_lib.inputs.prompts import BENCHMARKS
-from coupling_lib.metrics.inference import Effect, effect_of, widened
 from coupling_lib.metrics.nulls import gaussian_miscoupling
-from coupling_lib.metrics.statistics import correlation, linear_fit
+from coupling_lib.metrics.statistics import linear_fit
 
 TABLE = paths.DATA / "many_prompts.csv"
 KEY = ["model", "network", "id", "version"]

@@ -15,9 +15,9 @@ import pandas as pd
 from companion.tables import effects
 from companion.tables.files import without_repeats
 from companion.tables.generalization import coupling_columns, suite
+from companion.tables.inference import Effect
+from companion.tables.statistics import correlation_over, partial_over
 from coupling_lib import paths
-from coupling_lib.metrics.inference import Effect
-from coupling_lib.metrics.statistics import correlation_over, partial_over
 
 EARLY = 29
 """The step before coupling turns, 0.12 M tokens into the training."""

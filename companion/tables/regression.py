@@ -15,9 +15,9 @@ from sklearn.model_selection import KFold, LeaveOneGroupOut, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from companion.tables.inference import Effect, jackknifed
+from companion.tables.statistics import partial_correlation
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.inference import Effect, jackknifed
-from coupling_lib.metrics.statistics import partial_correlation
 
 FITS = ("linear", "exponential")
 """Shapes of a dependence on one variable; each is fitted by least squares."""

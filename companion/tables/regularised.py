@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from companion.tables.files import read_table, without_repeats
+from companion.tables.inference import Effect, effect_of
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.inference import Effect, effect_of
 
 QUANTITIES = ("coupling", "shared", "validation_loss", "accuracy")
 """Columns that are compared."""

@@ -12,9 +12,9 @@ from companion.tables import effects, photographs
 from companion.tables.correlations import equal_tokens, last_checkpoints
 from companion.tables.files import read_table, without_repeats
 from companion.tables.generalization import suite
+from companion.tables.inference import Effect
+from companion.tables.statistics import correlation_over, partial_over
 from coupling_lib import paths
-from coupling_lib.metrics.inference import Effect
-from coupling_lib.metrics.statistics import correlation_over, partial_over
 
 TABLE = paths.DATA / "rivals.csv"
 SUITE, PHOTOGRAPHS = "suite", "photographs"

@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 
 from companion.tables import effects
+from companion.tables.statistics import fit_with_interval
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.labelled_images import read_dataset
-from coupling_lib.metrics.statistics import fit_with_interval
 
 TOKENS = ("class", "patch")
 NAMED_RATES = (0.0, 0.05, 0.1, 0.3)

@@ -10,9 +10,9 @@ import pandas as pd
 
 from companion.tables import effects, quality
 from companion.tables.generalization import coupling_columns
+from companion.tables.inference import Effect
+from companion.tables.statistics import correlation_over, width_curve
 from coupling_lib import paths
-from coupling_lib.metrics.inference import Effect
-from coupling_lib.metrics.statistics import correlation_over, width_curve
 
 FIGURE_1A = "released_trace_ktenth"
 """The reading that the paper's figure 1a may show: its number of vectors grows with the width."""

@@ -26,13 +26,13 @@ import coupling_lib as cl
 from companion.tables import texts
 from companion.tables.edits import BEST, KEY, PAIRS, RANDOM, REMOVE, SKIP, TABLE, K, by_block, edits
 from companion.tables.files import predictions_sha256, write_table
+from companion.tables.inference import effect_of
 from companion.training.rivals import of_weights
 from coupling_lib import provenance
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.precision import PRECISIONS
 from coupling_lib.blocks.record import passed
 from coupling_lib.errors import ParameterError, in_one_line
-from coupling_lib.metrics.inference import effect_of
 
 MOST_REMOVED = 10
 """How many blocks are removed one after the other."""

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from companion.tables.inference import effect_of
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.inference import effect_of
 
 Predict = Callable[[Tensor], Tensor]
 """Gives the logits (n, context, vocabulary) of windows (n, context)."""

@@ -33,7 +33,7 @@ from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import measure_trajectories
-from coupling_lib.metrics.inference import finite
+from coupling_lib.metrics.statistics import finite
 from coupling_lib.metrics.variants import VARIANTS, different_pairs
 from coupling_lib.models.load import wrap_model
 from coupling_lib.provenance import processor, versions

@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.inference import mean_interval
+from coupling_lib.metrics.statistics import mean_interval
 
 
 def interval(values: xr.DataArray, over: str = "prompt", gaps: bool = True) -> xr.Dataset:

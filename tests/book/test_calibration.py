@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from calibration import CELLS, Cell, judged, shifted
 
-from coupling_lib.metrics.inference import effect_of
+from companion.tables.inference import effect_of
 
 TABLE = pd.read_csv(calibration.TABLE).set_index("cell")
 BY_NAME = {cell.name: cell for cell in CELLS}

@@ -6,7 +6,7 @@ import claims
 import power
 import pytest
 
-from coupling_lib.metrics.statistics import correlation_over
+from companion.tables.statistics import correlation_over
 
 CLAIMS = {claim["claim"] for claim in claims.read_claims()}
 MANY = 60

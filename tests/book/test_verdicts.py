@@ -10,8 +10,8 @@ import scipy.stats
 import verdicts
 from verdicts import AGAINST, DIFFERENT, FOR, UNDECIDED, Evidence
 
-from coupling_lib.metrics.inference import effect_of, tail
-from coupling_lib.metrics.statistics import correlation_over
+from companion.tables.inference import effect_of, tail
+from companion.tables.statistics import correlation_over
 
 
 def judged(*several: Evidence) -> list[str]:

@@ -9,7 +9,7 @@ import xarray as xr
 
 import coupling_lib as cl
 from coupling_lib.errors import CouplingError
-from coupling_lib.metrics.inference import mean_interval
+from coupling_lib.metrics.statistics import mean_interval
 from workflow import until
 
 

@@ -10,7 +10,7 @@ from companion.figures.labels import MISMATCHES
 from companion.figures.show import frame
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.random_bases import Chance
-from coupling_lib.metrics.inference import mean_interval
+from coupling_lib.metrics.statistics import mean_interval
 from coupling_lib.metrics.summaries import side_by_side
 from coupling_lib.metrics.variants import VARIANTS
 from tests.companion.figures import made

@@ -10,7 +10,7 @@ from companion.figures import generalization as figures
 from companion.figures import generalization_numbers
 from companion.tables import correlations, generalization
 from companion.tables.generalization import SCORES
-from coupling_lib.metrics.statistics import width_curve
+from companion.tables.statistics import width_curve
 
 VARIANTS = ("mismatch", "released_trace", "basis_vv")
 LABELS = {"one": ("coupling", "score"), "two": ("relative coupling", "minus loss")}

@@ -8,7 +8,7 @@ import xarray as xr
 
 from companion.figures import depth, vision_model
 from coupling_lib.measures.random_bases import Chance
-from coupling_lib.metrics.inference import mean_interval
+from coupling_lib.metrics.statistics import mean_interval
 from tests.companion.figures import made
 from tests.companion.figures.test_depth import networks
 

@@ -10,8 +10,9 @@ import torch
 import xarray as xr
 
 from companion.tables import effects
+from companion.tables.inference import Effect
 from coupling_lib.metrics.coupling import coupling_matrix, miscoupling
-from coupling_lib.metrics.inference import Effect, mean_interval
+from coupling_lib.metrics.statistics import mean_interval
 from coupling_lib.metrics.subspaces import random_frame
 
 RNG = np.random.default_rng(0)

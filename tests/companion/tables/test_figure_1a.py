@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from companion.tables import figure_1a, generalization
-from coupling_lib.metrics.statistics import cleared
+from companion.tables.statistics import cleared
 
 
 def r(x, y):

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from coupling_lib.errors import UntrustworthyResultError
-from coupling_lib.metrics.inference import mean_interval
+from coupling_lib.metrics.statistics import mean_interval
 from coupling_lib.metrics.summaries import both_ways, interval, quartiles, side_by_side
 
 

@@ -1,0 +1,155 @@
+"""Correlations and fits with their errors, for the numbers that figures show and verdicts rest on."""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.stats
+from numpy.typing import ArrayLike, NDArray
+
+from companion.tables.inference import Effect, Statistic, jackknifed
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.metrics.statistics import LinearFit, finite, linear_fit
+
+
+class PartialCorrelation(NamedTuple):
+    """A correlation with other variables held fixed."""
+
+    r: float  #: Pearson correlation of the residuals, -1 to 1.
+    p_value: float  #: Two-sided p-value of r = 0 (t test with n - 2 - q degrees of freedom).
+
+
+def pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    """Pearson's correlation, NaN where a variable is constant."""
+    if (x == x[0]).all() or (y == y[0]).all():
+        return np.nan
+    # Written out, since numpy's own takes three times as long, which counts where each row is left out in turn.
+    x, y = x - x.sum() / len(x), y - y.sum() / len(y)
+    return min(max(float(x @ y / np.sqrt((x @ x) * (y @ y))), -1.0), 1.0)  # NaN stays NaN
+
+
+def turning_point(y: ArrayLike) -> int:
+    """Place in a series, from 0, at which a line that bends once fits it best by least squares."""
+    y = finite(y, "y")
+    if y.ndim != 1 or len(y) < 5:
+        raise ParameterError(f"y has shape {y.shape!r}; a line that bends once needs a list of five values or more")
+    x = np.arange(len(y))
+
+    def left(bend: int) -> float:
+        design = np.column_stack([np.ones(len(y)), x, np.maximum(0, x - bend)])
+        return float(np.sum((y - design @ np.linalg.lstsq(design, y, rcond=None)[0]) ** 2))
+
+    return min(range(2, len(y) - 2), key=left)
+
+
+def fit_with_interval(x: ArrayLike, y: ArrayLike) -> LinearFit:
+    """Fit a line, and give its R² the 95 % interval of the correlation, squared."""
+    fit = linear_fit(x, y)
+    if fit.n < 4 or np.ptp(y) == 0:
+        return fit
+    low, high = squared(correlation_over(x, y))[1:3]
+    return fit._replace(low=low, high=high)
+
+
+def squared(r: Effect) -> Effect:
+    """Give R², the square of a correlation, its interval; one that contains no correlation begins at 0."""
+    low, high = sorted(end**2 for end in (r.low, r.high))
+    return r._replace(value=r.value**2, low=0.0 if r.low <= 0 <= r.high else low, high=high)
+
+
+def correlation_over(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Effect:
+    """Pearson's correlation of x and y over whole groups, which are what counts as independent; by default rows."""
+    x, y = _paired(x=x, y=y)
+    return _correlated(lambda rows: pearson(x[rows], y[rows]), len(x), groups)
+
+
+def partial_over(x: ArrayLike, y: ArrayLike, given: ArrayLike, groups: ArrayLike | None = None) -> Effect:
+    """Pearson's correlation of x and y over whole groups, the best linear prediction from `given` taken out of both."""
+    x, y = _paired(x=x, y=y)
+    given = np.asarray(given, dtype=float).reshape(len(x), -1)
+    partial_correlation(x, y, given)  # refuses what cannot be told
+
+    def r(rows: NDArray[np.int64]) -> float:
+        a, b = (cleared(values[rows], given[rows]) for values in (x, y))
+        size = np.linalg.norm(a) * np.linalg.norm(b)
+        return float(np.clip(a @ b / size, -1, 1)) if size > 1e-9 else np.nan
+
+    return _correlated(r, len(x), groups, given.shape[1])
+
+
+def correlation(x: ArrayLike, y: ArrayLike, given: ArrayLike | None = None) -> Effect:
+    """Spearman's correlation of x and y, perhaps with a third variable held fixed."""
+    # It is Pearson's of the ranks, ties sharing their mean rank. With z held fixed it is the correlation of what is
+    # left of the ranks of x and y after their best linear prediction from those of z.
+    table = np.array(_paired(x=x, y=y) if given is None else _paired(x=x, y=y, given=given))
+    found = _correlated(lambda rows: _of_ranks(table[:, rows]), table.shape[1], None, len(table) - 2)
+    if np.isnan(found.value):
+        raise ParameterError("given predicts x or y exactly; nothing is left of it to correlate")
+    return found
+
+
+def _correlated(r: Statistic, n: int, groups: ArrayLike | None, given: int = 0) -> Effect:
+    # Without any relation the variance of a correlation of n rows is 1 / (n - 1), whatever their distribution.
+    groups = np.arange(n) if groups is None else groups
+    return jackknifed(r, groups, fisher=True, least=1 / np.sqrt(max(1, n - 1 - given)))
+
+
+def _paired(**variables: ArrayLike) -> list[NDArray[np.float64]]:
+    """Give variables as arrays, refusing those that have no correlation."""
+    found = [np.asarray(values, dtype=float) for values in variables.values()]
+    shapes = {values.shape for values in found}
+    if len(shapes) > 1 or found[0].ndim != 1 or len(found[0]) < 4:
+        raise ParameterError(f"the variables have shapes {sorted(shapes)}; expected lists of one length, at least 4")
+    for name, values in zip(variables, found, strict=True):
+        if not np.isfinite(values).all() or np.ptp(values) == 0:
+            raise ParameterError(f"{name} is constant or not finite; a correlation needs finite, different values")
+    return found
+
+
+def _of_ranks(table: NDArray[np.float64]) -> float:
+    """Correlate the ranks of the first two variables, given the third if there is one; NaN where nothing is left."""
+    if (np.ptp(table, axis=1) == 0).any():
+        return np.nan
+    r = np.corrcoef(scipy.stats.rankdata(table, axis=1))
+    if len(table) == 2:
+        return float(r[0, 1])
+    left = (1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)
+    # What is left of an exact prediction is rounding.
+    return float(np.clip((r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt(left), -1, 1)) if left > 1e-12 else np.nan
+
+
+def cleared(values: ArrayLike, given: ArrayLike) -> NDArray[np.float64]:
+    """Take the best linear prediction from `given` out of a variable."""
+    y = np.asarray(values, dtype=float)
+    design = np.column_stack([np.ones(len(y)), np.asarray(given, dtype=float)])
+    return y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+
+
+def partial_correlation(x: ArrayLike, y: ArrayLike, given: ArrayLike) -> PartialCorrelation:
+    """Pearson correlation of x and y after the best linear prediction from `given` is taken out of both."""
+    x, y, given = finite(x, "x"), finite(y, "y"), finite(given, "given")
+    given = given.reshape(len(given), -1) if given.ndim else given.reshape(1, 1)
+    n, q = given.shape
+    if x.shape != (n,) or y.shape != (n,) or n < q + 3:
+        raise ParameterError(
+            f"x has shape {x.shape!r}, y {y.shape!r} and given {given.shape!r}; expected one length, "
+            f"at least {q + 3} with {q} variable(s) held fixed"
+        )
+    a, b = cleared(x, given), cleared(y, given)
+    for name, variable, residual in (("x", x, a), ("y", y, b)):
+        # What is left of an exact prediction is rounding, and rounding correlates with anything.
+        if np.linalg.norm(residual) <= 1e-10 * np.linalg.norm(variable):
+            raise UntrustworthyResultError(f"given predicts {name} exactly; nothing is left of it to correlate")
+    r, freedom = float(np.clip(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)), -1, 1)), n - 2 - q
+    t = np.inf if abs(r) == 1 else abs(r) * np.sqrt(freedom / (1 - r**2))
+    return PartialCorrelation(r, float(2 * scipy.stats.t.sf(t, freedom)))
+
+
+def width_curve(d: ArrayLike) -> NDArray[np.float64]:
+    r"""Coupling without any coupling, $1 - 1/\sqrt{\lfloor 0.1\,d \rfloor}$, which the paper's figure 1a lies on."""
+    # The released code's `trace` normalisation is about $1/\sqrt K$ for a flat spectrum and random bases.
+    return 1 - np.maximum(1, np.floor(np.asarray(d) / 10)) ** -0.5
+
+
+def beyond_width(coupling: ArrayLike, d: ArrayLike) -> NDArray[np.float64]:
+    r"""What is left of a coupling when the width has been divided out, $(1 - c)\sqrt{0.1\,d}$."""
+    return (1 - np.asarray(coupling)) * np.sqrt(0.1 * np.asarray(d))

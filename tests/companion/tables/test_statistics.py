@@ -1,0 +1,225 @@
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from sklearn.linear_model import LinearRegression
+
+from companion.tables.statistics import (
+    beyond_width,
+    correlation,
+    correlation_over,
+    fit_with_interval,
+    partial_correlation,
+    partial_over,
+    pearson,
+    squared,
+    turning_point,
+    width_curve,
+)
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.metrics.nulls import closed_form_null
+
+
+def test_partial_correlation_equals_the_textbook_formula():
+    rng = np.random.default_rng(6)
+    z = rng.normal(size=50)
+    x, y = z + rng.normal(size=50), 2 * z + rng.normal(size=50)
+    r = np.corrcoef([x, y, z])
+    textbook = (r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt((1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2))
+    partial = partial_correlation(x, y, given=z)
+    assert partial.r == pytest.approx(textbook, abs=1e-12)
+    assert abs(partial.r) < r[0, 1] / 2  # the common cause explained the raw correlation
+
+
+def test_partial_correlation_p_value_is_that_of_the_coefficient_in_a_regression():
+    rng = np.random.default_rng(7)
+    given, x = rng.normal(size=(40, 2)), rng.normal(size=40)
+    y = x + given @ [1.0, -2.0] + 3 * rng.normal(size=40)
+    design = np.column_stack([np.ones(40), given, x])
+    beta, rss = np.linalg.lstsq(design, y, rcond=None)[:2]
+    error = np.sqrt(rss[0] / 36 * np.linalg.inv(design.T @ design)[3, 3])
+    t = beta[3] / error
+    partial = partial_correlation(x, y, given=given)
+    assert partial.r == pytest.approx(t / np.sqrt(t**2 + 36))
+    draws = np.random.default_rng(8).standard_t(36, size=400_000)
+    assert partial.p_value == pytest.approx((np.abs(draws) > abs(t)).mean(), abs=0.003)
+
+
+def test_nothing_left_or_too_few_points_is_refused():
+    with pytest.raises(UntrustworthyResultError, match="predicts x exactly"):
+        partial_correlation([1, 2, 3, 4, 5], [2, 1, 4, 3, 6], given=[2, 4, 6, 8, 10])
+    with pytest.raises(ParameterError, match="at least 5 with 2"):
+        partial_correlation([1, 2, 3, 5], [2, 1, 4, 3], given=[[1, 2], [2, 1], [3, 5], [4, 4]])
+
+
+def test_a_line_that_bends_once_is_bent_where_the_series_turns():
+    assert turning_point([0, 2, 4, 6, 5, 4, 3, 2]) == 3
+    noise = 0.01 * np.random.default_rng(0).standard_normal(30)
+    assert turning_point(np.maximum(0, np.arange(30) - 17) + noise) == 17
+    with pytest.raises(ParameterError, match="five values"):
+        turning_point([1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("n", [2, 3, 48])
+def test_correlation_is_that_of_numpy_and_nan_where_there_is_none(n):
+    x, y = np.random.default_rng(n).normal(size=(2, n)) * 1e3 + 7
+    assert pearson(x, y) == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-14)
+    assert pearson(x, -2 * x + 1) == -1
+    assert np.isnan(
+        [pearson(np.full(n, 0.1), y), pearson(x, np.full(n, 3)), pearson(x, np.append(y[1:], np.nan))]
+    ).all()
+
+
+def test_an_exact_line_is_sure():
+    fit = fit_with_interval([0, 1, 2, 3, 4], [5, 3, 1, -1, -3])
+    assert (fit.low, fit.high) == pytest.approx((1.0, 1.0)) and fit.slope == pytest.approx(-2)
+
+
+@pytest.mark.parametrize("n", [8, 32])
+def test_the_interval_covers(n):
+    rng = np.random.default_rng(3)
+    r, covered = 0.6, []
+    for _ in range(300):
+        x = rng.normal(size=n)
+        fit = fit_with_interval(x, r * x + np.sqrt(1 - r**2) * rng.normal(size=n))
+        covered.append(fit.low <= r**2 <= fit.high)
+    assert 0.93 <= np.mean(covered) <= 1.0
+
+
+def test_few_points_without_relation_have_an_interval_from_0():
+    fit = fit_with_interval([0, 1, 2, 3, 4, 5], [1, -1, 0, 0, -1, 1.1])
+    assert fit.low == 0 and fit.high > 0.3
+
+
+def test_values_that_never_vary_have_no_interval():
+    fit = fit_with_interval(np.arange(12.0), np.ones(12))
+    assert fit.slope == 0 and np.isnan([fit.low, fit.high]).all()
+
+
+def test_three_points_have_a_line_and_no_interval():
+    fit = fit_with_interval([0, 1, 2], [0, 1, 1])
+    assert (fit.r_squared, fit.n) == (pytest.approx(0.75), 3) and np.isnan([fit.low, fit.high]).all()
+
+
+@pytest.mark.parametrize("d", [96, 768, 1600, 4096])
+def test_the_curve_is_one_minus_the_inverse_root_of_a_tenth_of_the_width_rounded_down(d):
+    assert width_curve(d) == pytest.approx(1 - 1 / int(0.1 * d) ** 0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("d", [768, 2048, 4096])
+def test_the_curve_is_close_to_the_released_trace_without_coupling_for_a_flat_spectrum(d):
+    null = closed_form_null("released_trace", torch.ones(d, dtype=torch.float64), d, int(0.1 * d)).item()
+    assert width_curve(d) == pytest.approx(1 - null, abs=0.003)
+
+
+def test_what_is_left_beyond_width_is_one_on_the_curve_and_less_with_coupling():
+    d = np.array([500, 1000, 4000])
+    np.testing.assert_allclose(beyond_width(width_curve(d), d), 1)
+    assert (beyond_width(width_curve(d) + 0.01, d) < 1).all()
+
+
+def test_a_width_below_ten_still_has_one_vector():
+    assert width_curve(5) == 0
+
+
+@pytest.fixture
+def sample():
+    """Steps and lengths as integers with ties, and a coupling that depends on both."""
+    rng = np.random.default_rng(3)
+    steps = rng.integers(2, 7, 40)
+    length = 10 * steps + rng.integers(0, 30, 40)
+    return steps, length, 0.02 * steps - 0.001 * length + 0.02 * rng.standard_normal(40)
+
+
+def test_coefficient_is_scipys_and_its_interval_that_of_a_loop_on_fishers_scale(sample):
+    steps, _, coupling = sample
+    found = correlation(steps, coupling)
+    z = np.arctanh(scipy.stats.spearmanr(steps, coupling).statistic)
+    kept = [np.arange(40) != row for row in range(40)]
+    left = np.arctanh([scipy.stats.spearmanr(steps[rows], coupling[rows]).statistic for rows in kept])
+    error = max(np.sqrt(39 / 40 * np.sum((left - z) ** 2)), 1 / np.sqrt(39))
+    assert (np.arctanh(found.value), found.error, found.n) == pytest.approx((z, error, 40))
+    half = scipy.stats.t.ppf(0.975, found.freedom) * error
+    assert (found.low, found.high) == pytest.approx((np.tanh(z - half), np.tanh(z + half)))
+
+
+def test_partial_correlation_is_that_of_the_residuals(sample):
+    variables = [scipy.stats.rankdata(v) for v in sample]
+    given = variables[1][:, None]
+    left = [v - LinearRegression().fit(given, v).predict(given) for v in (variables[0], variables[2])]
+    found = correlation(sample[0], sample[2], given=sample[1])
+    assert found.value == pytest.approx(scipy.stats.pearsonr(*left).statistic, abs=1e-12)
+    assert found.low < found.value < found.high
+    assert abs(found.value - correlation(sample[0], sample[2]).value) > 1e-3
+
+
+def test_partial_correlation_over_families_is_that_of_the_residuals_without_each(sample):
+    x, z, y = (np.asarray(values, dtype=float) for values in sample)
+    families = np.arange(40) % 7
+    found = partial_over(x, y, z, families)
+
+    def r(rows):
+        a, b = (v[rows] - np.polyval(np.polyfit(z[rows], v[rows], 1), z[rows]) for v in (x, y))
+        return np.arctanh(np.corrcoef(a, b)[0, 1])
+
+    whole, left = r(np.arange(40)), np.array([r(families != family) for family in range(7)])
+    error = max(np.sqrt(6 / 7 * np.sum((left - whole) ** 2)), 1 / np.sqrt(38))
+    assert (np.arctanh(found.value), found.error, found.n) == pytest.approx((whole, error, 7))
+
+
+@pytest.mark.parametrize("shape", ["normal", "exponential"])
+def test_the_interval_holds_the_truth_as_often_as_it_says_and_the_bootstraps_does_not(shape):
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(300):
+        x, noise = getattr(rng, shape)(size=(2, 10))
+        found = correlation_over(x, 0.7 * x + 0.51**0.5 * noise)
+        held += found.low <= 0.7 <= found.high
+    assert held / 300 > 0.93  # the percentile bootstrap: .88
+
+
+def test_whole_groups_decide_where_their_rows_are_alike():
+    rng = np.random.default_rng(1)
+    groups, wrong = np.repeat(np.arange(8), 8), {"groups": 0, "rows": 0}
+    for _ in range(200):
+        x, y = 0.9 * rng.normal(size=(2, 8))[:, groups] + 0.45 * rng.normal(size=(2, 64))
+        for name, found in (("groups", correlation_over(x, y, groups)), ("rows", correlation_over(x, y))):
+            wrong[name] += not found.low <= 0 <= found.high
+    assert wrong["groups"] / 200 < 0.1 and wrong["rows"] / 200 > 0.4
+
+
+def test_a_group_without_which_nothing_varies_is_all_that_there_is():
+    found = correlation([0, 0, 0, 1], [1.0, 2.0, 3.0, 5.0])
+    assert np.isfinite(found).all() and found.low < 0 < found.value < found.high
+    assert correlation_over([0, 0, 0, 1, 0], [1, 1, 1, 2, 1]).low < 0
+
+
+def test_r_squared_has_the_interval_of_its_correlation_squared():
+    rng = np.random.default_rng(2)
+    x, noise = rng.normal(size=(2, 12))
+    r = correlation_over(x, 2 * x + noise)
+    assert squared(r)[:3] == pytest.approx((r.value**2, r.low**2, r.high**2))
+    turned, none = correlation_over(x, -2 * x + noise), correlation_over(x, noise)
+    assert squared(turned)[:3] == pytest.approx((turned.value**2, turned.high**2, turned.low**2))
+    assert squared(none).low == 0 and squared(none).high == max(none.low**2, none.high**2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(x=[1, 2, 3], y=[1, 2, 3]), "at least 4"),
+        (dict(x=[1, 2, 3, 4], y=[1, 2, 3]), "one length"),
+        (dict(x=[5, 5, 5, 5], y=[1, 2, 3, 4]), "x is constant"),
+        (dict(x=[1, 2, 3, 4], y=[1, np.nan, 3, 4]), "y is constant or not finite"),
+        (dict(x=[1, 2, 3, 4], y=[1, 3, 2, 4], given=[2, 4, 6, 8]), "predicts x or y exactly"),
+    ],
+)
+def test_what_has_no_correlation_is_refused(arguments, message):
+    with pytest.raises(ParameterError, match=message):
+        correlation(**arguments)
+
+
+@pytest.mark.parametrize("over", [correlation_over, lambda x, y: partial_over(x, y, x)])
+def test_a_correlation_over_fewer_than_four_values_is_refused(over):
+    with pytest.raises(ParameterError, match="at least 4"):
+        over([1.0, 2.0, 3.0], [1.0, 2.0, 4.0])
