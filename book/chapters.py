@@ -14,7 +14,8 @@ from complete import executed
 from reproduce import duration, spoken
 from template import from_template
 
-from coupling_lib import paths, provenance
+from companion.figures import origin
+from coupling_lib import paths
 
 NAMES = {"smollm2-135m": "SmolLM2-135M-Instruct (Q4_1)", "suite": "the suite"}
 """How a page calls a model where it is not by its alias."""
@@ -50,7 +51,7 @@ def command_of(chapter: str, given: str) -> str:
     if given.startswith("$ "):
         return given[2:]
     parameters = dict(part.split("=", 1) for part in shlex.split(given))
-    return f".venv/bin/{provenance.papermill_command(chapter, parameters)}"
+    return f".venv/bin/{origin.papermill_command(chapter, parameters)}"
 
 
 def run_part(chapter: str, results: Path = paths.RESULTS) -> str:

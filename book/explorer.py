@@ -21,8 +21,8 @@ from packing import in_levels, in_sixteen_bits, packed, script
 from template import from_template
 
 import coupling_lib as cl
-from companion.figures import style
-from coupling_lib import paths, provenance
+from companion.figures import origin, style
+from coupling_lib import paths
 from coupling_lib.measures.random_bases import root_mean_square_spectra
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.metrics.subspaces import random_frames
@@ -142,7 +142,7 @@ def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], par
         "kept": kept,
         "part": {"name": part, "label": PARTS[part]},
         **_arrays([one.parts[part] for one in several], _between(several)),
-        "provenance": provenance.line(*(one.whole.attrs for one in several), command="make book"),
+        "provenance": origin.line(*(one.whole.attrs for one in several), command="make book"),
     }
 
 

@@ -13,9 +13,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 import coupling_lib
-from companion.figures import depth, parts, style
+from companion.figures import depth, origin, parts, style
 from companion.figures.show import show
-from coupling_lib import provenance
 from coupling_lib.measures.parts import shared_parts
 
 # How strongly the toy's two blocks respond along their three directions.
@@ -153,7 +152,7 @@ def _before_and_after() -> dict[str, xr.Dataset]:
 
 
 def _origin(networks: Mapping[str, xr.Dataset]) -> str:
-    return provenance.line(*(ds.attrs for ds in networks.values()), command="make book")
+    return origin.line(*(ds.attrs for ds in networks.values()), command="make book")
 
 
 def _coupling(matrices: np.ndarray) -> list[float]:

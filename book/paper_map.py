@@ -11,7 +11,8 @@ from chapters import NAMES
 from markdown_table import table
 from template import from_template
 
-from coupling_lib import paths, provenance
+from companion.figures import origin
+from coupling_lib import paths
 
 STATES = ("faithful", "partly", "lost", "not drawn")
 """What a row of the map may say of an item; the page has the rule by which it does."""
@@ -108,7 +109,7 @@ def _commands(rows: list[Row]) -> dict[str, str]:
     for row in rows:
         if row["notebook"]:
             before = f".venv/bin/python {row['before']}\n" if row["before"] else ""
-            command = f"{before}.venv/bin/{provenance.papermill_command(row['notebook'], parameters_of(row))}"
+            command = f"{before}.venv/bin/{origin.papermill_command(row['notebook'], parameters_of(row))}"
             drawn.setdefault(row["notebook"], {}).setdefault(command, []).append(named(row["item"]))
     return {
         notebook: "\n".join(f"# {', '.join(items)}\n{command}" for command, items in commands.items())

@@ -14,9 +14,8 @@ from markdown_table import table
 from transformers import BertConfig, BertModel
 
 import coupling_lib
-from companion.figures import postnorm
+from companion.figures import origin, postnorm
 from companion.figures.show import show
-from coupling_lib import provenance
 from coupling_lib.errors import ModelUnavailableError, PostNormWarning
 from coupling_lib.measures.common import traced_jacobians
 from coupling_lib.models.load import Model
@@ -74,7 +73,7 @@ def postnorm_page() -> str:
         caption="Coupling of post-norm blocks under the two maps that can be differentiated, in networks of MiniLM's "
         f"shape: {SHAPE['num_hidden_layers']} blocks of width {SHAPE['hidden_size']}, K = {K}. Bars are 95 % intervals "
         "over prompts; the dashed line is what random directions give.",
-        provenance=provenance.line(*records[::2], command="make book"),
+        provenance=origin.line(*records[::2], command="make book"),
     )
     rows = [
         (

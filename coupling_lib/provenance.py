@@ -1,7 +1,6 @@
 """Where a number comes from: model, weights, prompts, versions and command, kept with every measurement.
 
-`provenance` writes it down when a measurement is made, as attributes that fit a NetCDF file; `line` reads it back
-for the foot of a figure.
+`provenance` writes it down when a measurement is made, as attributes that fit a NetCDF file.
 """
 
 import hashlib
@@ -88,53 +87,6 @@ def command_line() -> str:
     if "ipykernel" in sys.modules and "kernel" in program:
         return "notebook"
     return shlex.join([program, *sys.argv[1:]])
-
-
-def papermill_command(notebook: str, parameters: Mapping[str, Any]) -> str:
-    """Write the command that runs a notebook with these parameters."""
-    given = [f"-p {name} {shlex.quote(str(value))}" for name, value in parameters.items() if value not in ("", None)]
-    return " ".join([f"papermill notebooks/{notebook}.ipynb out.ipynb", *given])
-
-
-def line(*records: Mapping[str, Any], command: str | None = None) -> str:
-    """Say in one line where the numbers of a figure come from."""
-    described = [_described(record) for record in records]
-    parts = [" and ".join(dict.fromkeys(texts)) for texts in zip(*described, strict=True)]
-    commands = [command] if command else [str(record.get("command", "")) for record in records]
-    cautions = dict.fromkeys(_caution(record) for record in records)
-    return " · ".join(part for part in [*parts, *dict.fromkeys(commands), *cautions] if part)
-
-
-def _caution(record: Mapping[str, Any]) -> str:
-    """Say of post-norm blocks what a number means that was measured in them; empty for others."""
-    if "norm_position" not in record:
-        return ""
-    some = "some post-norm blocks" if record["norm_position"] == "mixed" else "post-norm blocks"
-    if record.get("boundary") == "branch":
-        return f"{some}: what their sub-layers add to the stream, before its norms; see Gotchas"
-    return f"{some}: block minus identity couples trivially, trained or not; see Gotchas"
-
-
-def _described(record: Mapping[str, Any]) -> list[str]:
-    """Give the parts of a provenance line, in a fixed order, empty where nothing is known."""
-
-    def labelled(label: str, key: str) -> str:
-        return f"{label} {record[key]}" if record.get(key, "") != "" else ""
-
-    source = record.get("source", "")
-    seed = labelled("seed", "seed")
-    fingerprint = f" (sha256 {record['prompts_sha256']})" if record.get("prompts_sha256") else ""
-    count = record.get("n_prompts", "")
-    return [
-        labelled("model", "model") + (f" ({source})" if source not in ("", record.get("model")) else ""),
-        labelled("revision", "revision"),
-        (f"untrained ({seed})" if seed else "untrained") if record.get("untrained") else "trained",
-        str(record.get("precision", "")),
-        f"{count} prompt{'' if count == 1 else 's'}{fingerprint}" if count != "" else "",
-        labelled("token", "token"),
-        labelled("block map:", "route"),
-        str(record.get("versions", "")),
-    ]
 
 
 @cache

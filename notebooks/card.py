@@ -35,14 +35,13 @@ from companion.figures import depth
 from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
 from companion.tables import card
-from coupling_lib import provenance
+from companion.tables.arrays import cells
 from coupling_lib.measures.parts import with_shared_part
-from coupling_lib.metrics.summaries import cells
 
 p = parameters.check_parameters(
     globals(), ("model", "precision", "memory", "revision", "network", "prompts", "seed", "out")
 )
-command = made_by(provenance.papermill_command("card", vars(p)))
+command = made_by("card", vars(p))
 
 # %% [markdown]
 # ## Measurement

@@ -38,13 +38,12 @@ import coupling_lib as cl
 from companion.figures import depth, schematic
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from coupling_lib import provenance
 from coupling_lib.measures.depth import measure_models, other_models
 from coupling_lib.measures.parts import with_shared_part
 from coupling_lib.measures.random_bases import chance
 
 p = parameters.check_parameters(globals(), declared=(*parameters.COMMON, "others"))
-command = made_by(provenance.papermill_command("depth", vars(p)))
+command = made_by("depth", vars(p))
 
 # %% [markdown]
 # ## Measurement

@@ -38,12 +38,11 @@ import coupling_lib as cl
 from companion.figures import dynamics
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from coupling_lib import provenance
 
 p = parameters.check_parameters(
     globals(), declared=("model", "precision", "memory", "revision", "prompts", "k", "token", "seed")
 )
-command = made_by(provenance.papermill_command("dynamics", vars(p)))
+command = made_by("dynamics", vars(p))
 
 # %% [markdown]
 # ## Measurement

@@ -30,10 +30,9 @@ from companion.figures import edits as figures
 from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
 from companion.tables import edits
-from coupling_lib import provenance
 
 p = parameters.check_parameters(globals(), declared=("model", "table"))
-command = made_by(provenance.papermill_command("edits", vars(p)))
+command = made_by("edits", vars(p))
 
 # %% [markdown]
 # ## Edits and their costs

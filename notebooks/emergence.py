@@ -41,14 +41,13 @@ from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from companion.tables import later, phases
 from companion.tables.correlations import runs_beside
-from coupling_lib import provenance
 from coupling_lib.measures.depth import other_models
 from coupling_lib.models import checkpoints
 
 # %% tags=["hide-input"]
 _common = ("model", "precision", "memory", "steps", "prompts", "k", "window", "token", "seed")
 p = parameters.check_parameters(globals(), declared=(*_common, "middle", "centres", "others"))
-command = made_by(provenance.papermill_command("emergence", vars(p)))
+command = made_by("emergence", vars(p))
 
 # %% [markdown]
 # ## Measurement

@@ -34,10 +34,9 @@ from companion.figures import width as width_figures
 from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
 from companion.tables import correlations, figure_1a, generalization, quality, regularised, rivals, width
-from coupling_lib import provenance
 
 p = parameters.check_parameters(globals(), declared=("model",))
-command = made_by(provenance.papermill_command("generalization", vars(p)))
+command = made_by("generalization", vars(p))
 
 # %% [markdown]
 # ## The paper's figure, and the width of its models

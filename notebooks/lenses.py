@@ -35,13 +35,12 @@ from companion.figures import lenses
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from companion.tables.lenses import measure_readouts, operations, other_texts, words_of
-from coupling_lib import provenance
 
 p = parameters.check_parameters(
     globals(),
     declared=("model", "precision", "memory", "revision", "prompts", "seed"),
 )
-command = made_by(provenance.papermill_command("lenses", vars(p)))
+command = made_by("lenses", vars(p))
 
 # %% [markdown]
 # ## Measurement

@@ -38,13 +38,12 @@ from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
 from companion.notebook.choices import check_k, chosen_prompts
 from companion.tables import generalization
-from coupling_lib import provenance
 from coupling_lib.measures.nulls import ladder, measure_decisive, measure_nulls, null_by_spectrum, null_curves
 
 p = parameters.check_parameters(
     globals(), declared=("model", "precision", "memory", "revision", "prompts", "k", "token", "seed")
 )
-command = made_by(provenance.papermill_command("nulls", vars(p)))
+command = made_by("nulls", vars(p))
 
 # %% [markdown]
 # ## Width, number of vectors, spectrum

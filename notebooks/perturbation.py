@@ -43,13 +43,12 @@ import coupling_lib as cl
 from companion.figures import perturbation
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from coupling_lib import provenance
 
 p = parameters.check_parameters(
     globals(),
     declared=("model", "precision", "memory", "revision", "prompts", "noise", "kind", "draws", "token", "seed"),
 )
-command = made_by(provenance.papermill_command("perturbation", vars(p)))
+command = made_by("perturbation", vars(p))
 
 # %% [markdown]
 # ## Measurement

@@ -38,13 +38,12 @@ import coupling_lib as cl
 from companion.figures import precision
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from coupling_lib import provenance
 from coupling_lib.measures.precision import chosen_precisions
 
 p = parameters.check_parameters(
     globals(), declared=("model", "precisions", "memory", "revision", "prompts", "k", "token", "seed")
 )
-command = made_by(provenance.papermill_command("precision", vars(p)))
+command = made_by("precision", vars(p))
 
 # %% [markdown]
 # ## Measurement

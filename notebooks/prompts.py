@@ -38,14 +38,13 @@ from companion.figures import prompts as by_prompt
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from companion.tables import prompt_effects
-from coupling_lib import provenance
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.prompts import prompt_versions
 from coupling_lib.measures.random_bases import chance
 
 _more = ("prompts", "questions", "k", "token", "others", "seed")
 p = parameters.check_parameters(globals(), declared=("model", "precision", "memory", "revision", *_more))
-command = made_by(provenance.papermill_command("prompts", vars(p)))
+command = made_by("prompts", vars(p))
 
 # %% [markdown]
 # ## Measurement

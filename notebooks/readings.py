@@ -38,12 +38,11 @@ from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
 from companion.notebook.choices import check_k, chosen_prompts
 from companion.tables.readings import several_ks
-from coupling_lib import provenance
 
 p = parameters.check_parameters(
     globals(), declared=("model", "precision", "memory", "revision", "prompts", "k", "token", "seed")
 )
-command = made_by(provenance.papermill_command("readings", vars(p)))
+command = made_by("readings", vars(p))
 
 # %% [markdown]
 # ## Measurement

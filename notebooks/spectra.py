@@ -37,7 +37,6 @@ import coupling_lib as cl
 from companion.figures import spectra
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from coupling_lib import provenance
 from coupling_lib.measures.random_bases import spectra_null
 from coupling_lib.measures.spectra import spectra_fits
 
@@ -45,7 +44,7 @@ p = parameters.check_parameters(
     globals(),
     declared=("model", "precision", "memory", "revision", "prompts", "k", "blocks", "token", "fit_from", "seed"),
 )
-command = made_by(provenance.papermill_command("spectra", vars(p)))
+command = made_by("spectra", vars(p))
 
 # %% [markdown]
 # ## Measurement

@@ -39,14 +39,13 @@ import coupling_lib as cl
 from companion.figures import tokens as figures
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from coupling_lib import provenance
 from coupling_lib.measures.parts import with_shared_part
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.tokens import token_comparisons, token_reports
 
 _more = ("example", "prompts", "pair", "k", "tokens", "token_in", "token_out", "seed")
 p = parameters.check_parameters(globals(), declared=("model", "precision", "memory", "revision", *_more))
-command = made_by(provenance.papermill_command("tokens", vars(p)))
+command = made_by("tokens", vars(p))
 
 # %% [markdown]
 # ## Three comparisons

@@ -36,7 +36,6 @@ seed: int = 0  # seed of the untrained weights and of the selection of prompts
 from companion.figures import trajectories
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from coupling_lib import provenance
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.trajectories import compare_trajectories
 
@@ -44,7 +43,7 @@ p = parameters.check_parameters(
     globals(),
     declared=("model", "others", "precision", "memory", "revision", "prompts", "token", "window", "turn", "seed"),
 )
-command = made_by(provenance.papermill_command("trajectories", vars(p)))
+command = made_by("trajectories", vars(p))
 
 # %% [markdown]
 # ## Measurement

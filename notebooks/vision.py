@@ -43,7 +43,6 @@ from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from companion.tables import photographs, vit_grid
 from companion.tables.generalization import paper_figures
-from coupling_lib import provenance
 from coupling_lib.inputs.images import patch_box
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.vision import measure_drop_path, measure_network
@@ -56,7 +55,7 @@ p = parameters.check_parameters(
         "seed",
     ),
 )
-command = made_by(provenance.papermill_command("vision", vars(p)))
+command = made_by("vision", vars(p))
 
 # %% [markdown]
 # ## A grid of trained models

@@ -20,10 +20,10 @@ from pathlib import Path
 import pandas as pd
 
 import coupling_lib as cl
-from companion.figures import nulls
+from companion.figures import nulls, origin
 from companion.figures.show import csv_text
 from companion.tables.generalization import DECISIVE_MODELS, figure_1a
-from coupling_lib import paths, provenance
+from coupling_lib import paths
 from coupling_lib.errors import CouplingError
 from coupling_lib.measures.nulls import measure_decisive
 
@@ -82,8 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(printed(table), conclusion(table), sep="\n", end="\n\n", flush=True)
         target = paths.RESULTS / Path(name).name / "decisive.csv"
         target.parent.mkdir(parents=True, exist_ok=True)
-        origin = provenance.line(*(ds.attrs for ds in found.values()), command=f"python workflow/decisive.py {name}")
-        target.write_text(csv_text(table, "decisive", origin), encoding="utf-8")
+        where_from = origin.line(*(ds.attrs for ds in found.values()), command=f"python workflow/decisive.py {name}")
+        target.write_text(csv_text(table, "decisive", where_from), encoding="utf-8")
     return 0 if measured else 1
 
 

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from companion.figures import circle, parts, style, take
 from companion.figures.labels import mismatch_label
 from companion.figures.take import VARIANT, K, Networks, Null, of_models, of_networks
+from companion.tables.arrays import both_ways, cells, joined, with_ends
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.parts import with_shared_part
-from coupling_lib.metrics.summaries import apart, both_ways, cells, interval, joined, with_ends
+from coupling_lib.metrics.summaries import apart, interval
 from coupling_lib.models.registry import by_size
 
 PAIR = {"block_1": "block_jacobian", "block_2": "block_vectors"}

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from companion.figures import parts, style, take
 from companion.figures.take import Measured, of_networks
 from companion.tables import effects
-from coupling_lib.metrics.summaries import cells, from_one, interval, joined, quartiles, with_ends
+from companion.tables.arrays import cells, from_one, joined, quartiles, with_ends
+from coupling_lib.metrics.summaries import interval
 
 GROWTH = {
     "singular": (r"$\prod(1+\sigma)$: predicted from singular values", {"dashes": (5, 1.5)}),

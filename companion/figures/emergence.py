@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from companion.figures import circle, parts, style, take
 from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, K, Measured, of_one
+from companion.tables.arrays import both_ways, from_one, joined, quartiles
 from coupling_lib.measures.parts import SHARED, shared_parts
-from coupling_lib.metrics.summaries import both_ways, from_one, interval, joined, pair_couplings, quartiles
+from coupling_lib.metrics.summaries import interval, pair_couplings
 from coupling_lib.models.registry import by_size
 
 if TYPE_CHECKING:

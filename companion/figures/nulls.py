@@ -16,10 +16,11 @@ from companion.figures import parts, style, take
 from companion.figures.labels import MISMATCHES
 from companion.figures.take import VARIANT, K, Measured, Networks, of_models, of_networks
 from companion.tables import effects, generalization
+from companion.tables.arrays import cells, joined, with_ends
 from companion.tables.statistics import width_curve
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.metrics.statistics import linear_fit
-from coupling_lib.metrics.summaries import cells, interval, joined, with_ends
+from coupling_lib.metrics.summaries import interval
 
 KINDS = {
     "measured": ("the model", {}),

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from companion.figures import style
-from coupling_lib.metrics.summaries import quartiles
+from companion.tables.arrays import quartiles
 
 
 def panels(

@@ -13,7 +13,8 @@ from matplotlib.ticker import NullLocator
 from companion.figures import parts, style, take
 from companion.figures.take import Measured, of_networks
 from companion.tables import effects
-from coupling_lib.metrics.summaries import cells, interval, joined, with_ends
+from companion.tables.arrays import cells, joined, with_ends
+from coupling_lib.metrics.summaries import interval
 
 CARRIERS = {
     "network": ("network", {"linewidth": 3.6, "alpha": 0.45}),

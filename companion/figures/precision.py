@@ -15,10 +15,11 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from companion.figures import parts, style, take
 from companion.figures.take import VARIANT, Measured, of_one
 from companion.tables import effects
+from companion.tables.arrays import from_one, joined, quartiles
 from coupling_lib import provenance
 from coupling_lib.measures.depth import depth_summary
 from coupling_lib.measures.random_bases import Chance
-from coupling_lib.metrics.summaries import apart, from_one, interval, joined, pair_couplings, quartiles
+from coupling_lib.metrics.summaries import apart, interval, pair_couplings
 
 QUANTITIES = {
     "value_error": "singular values: relative error",

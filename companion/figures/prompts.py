@@ -13,10 +13,11 @@ from matplotlib.figure import Figure
 from companion.figures import parts, scatter, style, take
 from companion.figures.take import VARIANT, K, Measured, Networks, Null, of_models, of_networks
 from companion.tables import effects
+from companion.tables.arrays import cells, from_one, joined
 from companion.tables.inference import Effect
 from companion.tables.statistics import correlation
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.summaries import cells, from_one, interval, joined, pair_couplings
+from coupling_lib.metrics.summaries import interval, pair_couplings
 from coupling_lib.models.registry import by_size
 
 ALONE = "alone"

@@ -19,8 +19,8 @@ from matplotlib.ticker import NullLocator
 from companion.figures import parts, style, take
 from companion.figures.take import VARIANT, K, Measured, Networks, of_networks
 from companion.tables import readings as tables
+from companion.tables.arrays import cells, with_ends
 from coupling_lib.measures.random_bases import chance, null_of
-from coupling_lib.metrics.summaries import cells, with_ends
 
 _COLUMNS, _ROW = 5, 0.24
 """Panels in a row of small panels; height in inches of a row of a dot plot."""

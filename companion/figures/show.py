@@ -13,6 +13,7 @@ import html
 import io
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -22,8 +23,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 from PIL import Image
 
-from companion.figures import style, take
-from coupling_lib import provenance as where_from
+from companion.figures import origin, style, take
 
 LARGEST_SVG = 420_000
 """Bytes above which a drawing is shown as an image of pixels (two per CSS pixel) instead of SVG."""
@@ -62,11 +62,11 @@ class BookFigure:
         return {"text/html": self.data, "text/plain": repr(self)}, record
 
 
-def made_by(command: str) -> str:
-    """Let all figures that follow name the command that makes them, and give it back."""
+def made_by(notebook: str, parameters: Mapping[str, Any]) -> str:
+    """Let all figures that follow name the command that makes them, a notebook's, and give it back."""
     global _command
-    _command = command
-    return command
+    _command = origin.papermill_command(notebook, parameters)
+    return _command
 
 
 def show(
@@ -164,7 +164,7 @@ def _origin(data: Data, sources: str) -> str:
     if said := "" if sources else getattr(data, "attrs", {}).get("origin", ""):
         return said
     if records := [] if sources else take.records_of(data):
-        return where_from.line(*records, command=_command)
+        return origin.line(*records, command=_command)
     return " · ".join(part for part in (sources, _command) if part)
 
 

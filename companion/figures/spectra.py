@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from companion.figures import parts, style, take
 from companion.figures.take import Measured, Networks, of_networks
 from companion.tables import effects
+from companion.tables.arrays import cells, from_one, joined, quartiles, with_ends
 from coupling_lib.measures.random_bases import spectra_null
 from coupling_lib.measures.spectra import spectra_fits
-from coupling_lib.metrics.summaries import cells, from_one, interval, joined, quartiles, with_ends
+from coupling_lib.metrics.summaries import interval
 
 FIRST = 10
 """How many of the largest singular values are drawn in a network's own colour, as in the paper's figures."""

@@ -14,9 +14,9 @@ import xarray as xr
 
 from companion.figures.labels import coupling_label
 from companion.figures.style import TRAINED, UNTRAINED
+from companion.tables import arrays
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.parts import SHARED
-from coupling_lib.metrics import summaries
 from coupling_lib.models.registry import by_size
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def side_by_side(measured: Measured) -> xr.Dataset:
     if isinstance(measured, xr.Dataset) and "network" in measured.dims:
         return measured.assign_attrs(records=records_of(measured))
     networks = by_name(measured)
-    return summaries.side_by_side(**networks).assign_attrs(records=records_of(networks))
+    return arrays.side_by_side(**networks).assign_attrs(records=records_of(networks))
 
 
 def by_model(measured: Measured | Mapping[str, Networks]) -> dict[str, dict[str, xr.Dataset]]:

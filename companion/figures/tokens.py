@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from companion.figures import parts, style, take
 from companion.figures.labels import coupling_label, mismatch_label
 from companion.figures.take import VARIANT, Measured, Networks, Null, of_networks
-from coupling_lib.metrics.summaries import apart, from_one, interval, joined
+from companion.tables.arrays import from_one, joined
+from coupling_lib.metrics.summaries import apart, interval
 
 KIND_NAMES = {"self": "self", "input": "fixed input", "output": "fixed output"}
 """Each kind of comparison, as figures and captions write it."""

@@ -15,8 +15,8 @@ from matplotlib.lines import Line2D
 
 from companion.figures import parts, style, take
 from companion.figures.take import Measured, Networks, of_each_model, of_one
+from companion.tables.arrays import cells, quartiles, with_ends
 from companion.tables.statistics import turning_point
-from coupling_lib.metrics.summaries import cells, quartiles, with_ends
 from coupling_lib.models.registry import by_size
 
 Models = Measured | Mapping[str, Networks]

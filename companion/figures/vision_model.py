@@ -12,8 +12,9 @@ from matplotlib.patches import Rectangle
 from companion.figures import depth, parts, style, take
 from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, K, Measured, Null, of_networks, of_one
+from companion.tables.arrays import cells, from_one, joined, with_ends
 from coupling_lib.measures.random_bases import null_of
-from coupling_lib.metrics.summaries import cells, from_one, interval, joined, pair_couplings, with_ends
+from coupling_lib.metrics.summaries import interval, pair_couplings
 
 Patch = tuple[int, int, int, int]
 """Where a token stands in a picture, in pixels: left, top, width and height."""

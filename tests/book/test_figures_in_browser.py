@@ -59,7 +59,7 @@ def test_the_pages_of_the_library_are_light_and_an_old_address_leads_to_the_new_
     for old, new in [
         ("companion.figures.depth.draw_map", "api/figures.html"),
         ("module-coupling_lib.metrics.nulls", "api/metrics.html"),
-        ("coupling_lib.provenance.line", "api/ground.html"),
+        ("coupling_lib.provenance.versions", "api/ground.html"),
         ("coupling_lib.measure_depth", "api.html"),
     ]:
         tab.goto(f"{(HTML / 'book' / 'api.html').as_uri()}#{old}")

@@ -53,25 +53,3 @@ def test_a_kernels_own_command_is_not_recorded(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/lib/ipykernel_launcher.py", "-f", "/run/kernel-1.json"])
     monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
     assert provenance.command_line() == "notebook"
-
-
-def test_papermill_commands_quote_what_a_shell_would_split():
-    command = provenance.papermill_command("depth", {"model": "my models/a", "revision": "", "k": 5})
-    assert command == "papermill notebooks/depth.ipynb out.ipynb -p model 'my models/a' -p k 5"
-
-
-def test_the_line_says_once_what_data_sets_share():
-    trained = provenance.provenance(
-        SimpleNamespace(**vars(MODEL) | {"untrained": False, "seed": None}), ["one"], token=-1
-    )
-    untrained = provenance.provenance(MODEL, ["one"], token=-1)
-    parts = provenance.line(untrained, trained, command="make book").split(" · ")
-    assert parts == [
-        "model nano-neox (embedded:nano-neox)",
-        "untrained (seed 3) and trained",
-        "nf4",
-        f"1 prompt (sha256 {provenance.prompts_hash(['one'])})",
-        "token -1",
-        provenance.versions(),
-        "make book",
-    ]

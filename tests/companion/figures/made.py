@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from coupling_lib.metrics.summaries import side_by_side
+from companion.tables.arrays import side_by_side
 
 VARIANTS = ("miscoupling", "normalized_miscoupling", "mismatch", "mismatch_trace", "released_norm", "released_trace")
 

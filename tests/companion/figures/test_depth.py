@@ -8,10 +8,10 @@ from matplotlib.colors import to_hex
 from companion.figures import depth, style, take
 from companion.figures.labels import MISMATCHES
 from companion.figures.show import frame
+from companion.tables.arrays import side_by_side
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.random_bases import Chance
 from coupling_lib.metrics.statistics import mean_interval
-from coupling_lib.metrics.summaries import side_by_side
 from coupling_lib.metrics.variants import VARIANTS
 from tests.companion.figures import made
 from tests.companion.figures.made import make_depth

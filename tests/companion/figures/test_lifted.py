@@ -27,6 +27,7 @@ import coupling_lib as cl
 from companion.figures import depth, emergence, show, take
 from companion.figures.generalization import READING
 from companion.tables import (
+    arrays,
     correlations,
     edits,
     generalization,
@@ -45,7 +46,6 @@ from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_cu
 from coupling_lib.measures.prompts import prompt_versions
 from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.vision import measure_drop_path
-from coupling_lib.metrics import summaries
 from tests.companion.figures.drawn import assert_good_pictures
 
 QUESTIONS = [prompt for prompt in cl.load_prompts() if prompt.steps is not None][:2]
@@ -208,7 +208,7 @@ def test_networks_of_other_depth_and_width_stand_side_by_side_beside_the_null_of
     assert turned.null == chance(cl.null_of(small, take.VARIANT)) != wanted
     assert found.notnull().sum(["block_jacobian", "block_vectors"]).values.tolist() == [3 * 2, 12 * 11]
     assert isinstance(depth.draw_map(found), Figure)
-    joined = summaries.side_by_side(untrained=measured("depth", "untrained"), trained=small)
+    joined = arrays.side_by_side(untrained=measured("depth", "untrained"), trained=small)
     assert depth.take_map(joined).null == turned.null
 
 

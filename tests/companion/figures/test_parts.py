@@ -6,8 +6,9 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from companion.figures import parts, style
+from companion.tables.arrays import quartiles
 from coupling_lib.measures.random_bases import Chance
-from coupling_lib.metrics.summaries import interval, quartiles
+from coupling_lib.metrics.summaries import interval
 
 
 def panel():

@@ -85,9 +85,10 @@ def test_where_data_come_from_is_in_their_records_beside_the_command_of_the_note
 
     assert origin() == "model a and model b · trained and untrained · token -1 · python x.py"
     assert origin(data={"x": data[:1], "y": data}) == origin() and origin(provenance="a table") == "a table"
-    assert shows.made_by("papermill x") == "papermill x"
-    assert origin() == "model a and model b · trained and untrained · token -1 · papermill x"
-    assert origin(provenance="a table") == "a table · papermill x"
+    command = shows.made_by("depth", {"k": 5})
+    assert command == "papermill notebooks/depth.ipynb out.ipynb -p k 5"
+    assert origin() == f"model a and model b · trained and untrained · token -1 · {command}"
+    assert origin(provenance="a table") == f"a table · {command}"
     assert origin(data=data.assign_attrs(origin="a drawing")) == "a drawing"
 
 

@@ -6,7 +6,7 @@ from matplotlib.colors import to_hex
 
 from companion.figures import style, trajectories
 from companion.figures.show import frame
-from coupling_lib.metrics.summaries import side_by_side
+from companion.tables.arrays import side_by_side
 from tests.companion.figures.drawn import assert_text_inside
 from tests.companion.figures.made import made, names
 

@@ -1,14 +1,12 @@
 """Summaries over prompts, with the names of the array that they condense."""
 
-import warnings
-
 import numpy as np
 import pytest
 import xarray as xr
 
 from coupling_lib.errors import UntrustworthyResultError
 from coupling_lib.metrics.statistics import mean_interval
-from coupling_lib.metrics.summaries import both_ways, interval, quartiles, side_by_side
+from coupling_lib.metrics.summaries import interval
 
 
 def make(n_prompts=20):
@@ -44,33 +42,3 @@ def test_places_that_a_prompt_lacks_have_no_interval_and_change_no_other():
     found = interval(make().where(make().block != 2))
     assert np.isnan(found.low).values.tolist() == [False, True, False]
     np.testing.assert_array_equal(found.low[[0, 2]], interval(make()).low[[0, 2]])
-
-
-def test_quartiles_are_those_of_sorted_values_that_exist():
-    values = xr.DataArray([[5.0, 1], [1, 2], [3, np.nan], [2, 3], [4, np.nan]], dims=("prompt", "block"))
-    found = quartiles(values)
-    assert [float(found[name][0]) for name in ("median", "low", "high")] == [3.0, 2.0, 4.0]
-    assert [float(found[name][1]) for name in ("median", "low", "high")] == [2.0, 1.5, 2.5]
-
-
-def test_what_no_prompt_has_has_no_quartiles_and_gives_no_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = quartiles(make() * np.nan)
-    assert np.isnan(found.median("block")["median"])
-
-
-def test_networks_stand_side_by_side_in_their_order_with_the_attributes_that_they_share():
-    first = make().to_dataset(name="x").assign_attrs(k=10, seed=0)
-    second = (2 * make()).isel(block=slice(2)).to_dataset(name="x").assign_attrs(k=10, seed=1)
-    both = side_by_side(untrained=first, trained=second)
-    assert both.network.values.tolist() == ["untrained", "trained"] and both.attrs == {"k": 10}
-    assert both.x.sel(network="trained", block=2)[0] == pytest.approx(2 * make().sel(block=2)[0].item())
-    assert np.isnan(both.x.sel(network="trained", block=3)).all()
-
-
-def test_both_directions_are_averaged_and_each_pair_stands_once():
-    one_way = xr.DataArray([[np.nan, 0.25], [0.75, np.nan]], {"block_a": [1, 2], "block_b": [1, 2]})
-    found = both_ways(one_way)
-    assert found.name == "coupling" and found.sel(block_a=1, block_b=2) == 0.5
-    assert np.isnan(found.sel(block_a=[2, 1], block_b=1)).all()

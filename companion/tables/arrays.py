@@ -1,0 +1,55 @@
+"""Labelled arrays side by side and behind one another, condensed to quartiles, counted from 1, and as named numbers."""
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+
+def quartiles(values: xr.DataArray, over: str | list[str] = "prompt") -> xr.Dataset:
+    """Give `median`, `low` and `high`, the lower and the upper quartile."""
+    with warnings.catch_warnings():
+        # What no prompt has, such as the expodistance of a stream that does not grow, has no quartiles either.
+        warnings.filterwarnings("ignore", message="All-NaN slice")
+        found = values.quantile([0.25, 0.5, 0.75], over)
+    low, median, high = found.drop_vars("quantile").transpose("quantile", ...)
+    return xr.Dataset({"median": median, "low": low, "high": high})
+
+
+def both_ways(coupling: xr.DataArray) -> xr.DataArray:
+    """Average the coupling of `block_a` with `block_b` over both directions, each pair once."""
+    mean = (coupling + coupling.rename(block_a="block_b", block_b="block_a")) / 2
+    return mean.where(mean.block_a < mean.block_b).rename("coupling")
+
+
+def side_by_side(**networks: xr.Dataset) -> xr.Dataset:
+    """Join measurements of several networks along a first dimension `network`; attributes they do not share go."""
+    names = pd.Index(networks, name="network")
+    return xr.concat(list(networks.values()), names, join="outer", combine_attrs="drop_conflicts")
+
+
+def joined(parts: Mapping[str, xr.DataArray | xr.Dataset], dimension: str) -> xr.DataArray | xr.Dataset:
+    """Put arrays or data sets behind one another along a new dimension of their names; what one lacks is NaN."""
+    return xr.concat(list(parts.values()), pd.Index(parts, name=dimension), join="outer")
+
+
+def from_one(data: xr.DataArray | xr.Dataset, *dimensions: str) -> xr.DataArray | xr.Dataset:
+    """Count from 1 along dimensions of an array or a data set."""
+    return data.assign_coords({name: np.arange(data.sizes[name]) + 1 for name in dimensions})
+
+
+def cells(table: pd.DataFrame, names: Mapping[str, str]) -> dict[str, float]:
+    """Name the cells of some columns: a column's pattern is filled with what its row is called, without blanks."""
+    rows = [(*np.atleast_1d(row), line) for row, line in table.iterrows()]
+    return {
+        name.format(*row).replace(" ", "-"): float(line[column])
+        for *row, line in rows
+        for column, name in names.items()
+    }
+
+
+def with_ends(name: str, middle: str = "mean") -> dict[str, str]:
+    """Name the columns of a summary, its middle and the ends of its interval, for `cells`."""
+    return {middle: name, "low": f"{name}-low", "high": f"{name}-high"}

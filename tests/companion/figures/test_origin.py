@@ -1,0 +1,42 @@
+"""The line under a figure, and the command in it."""
+
+from types import SimpleNamespace
+
+from companion.figures import origin
+from coupling_lib import provenance
+
+MODEL = SimpleNamespace(
+    name="nano-neox", source="embedded:nano-neox", revision=None, precision="nf4", untrained=True, seed=3,
+    n_blocks=12, d_model=96,
+)  # fmt: skip
+
+
+def test_papermill_commands_quote_what_a_shell_would_split():
+    command = origin.papermill_command("depth", {"model": "my models/a", "revision": "", "k": 5})
+    assert command == "papermill notebooks/depth.ipynb out.ipynb -p model 'my models/a' -p k 5"
+
+
+def test_the_line_says_once_what_data_sets_share():
+    trained = provenance.provenance(
+        SimpleNamespace(**vars(MODEL) | {"untrained": False, "seed": None}), ["one"], token=-1
+    )
+    untrained = provenance.provenance(MODEL, ["one"], token=-1)
+    parts = origin.line(untrained, trained, command="make book").split(" · ")
+    assert parts == [
+        "model nano-neox (embedded:nano-neox)",
+        "untrained (seed 3) and trained",
+        "nf4",
+        f"1 prompt (sha256 {provenance.prompts_hash(['one'])})",
+        "token -1",
+        provenance.versions(),
+        "make book",
+    ]
+
+
+def test_post_norm_blocks_are_cautioned_about_and_no_others():
+    said = "post-norm blocks: block minus identity couples trivially, trained or not; see Gotchas"
+    pre, post = {"model": "a"}, {"model": "a", "norm_position": "post"}
+    assert origin.line(post, post).split(" · ")[-1] == origin.line(pre, post).split(" · ")[-1] == said
+    assert "before its norms; see Gotchas" in origin.line(post | {"boundary": "branch"})
+    assert "post-norm" not in origin.line(pre)
+    assert origin.line(post | {"norm_position": "mixed"}).endswith(f"some {said}")
