@@ -97,7 +97,8 @@ made() { # the environment of another Python, once, set up as the Makefile sets 
   if ! cmp -s "$root/requirements.lock" "$folder/.ready"; then
     cd "$root" && "$2" -m venv --clear "$folder" && "$folder/bin/python" -m pip install --quiet --no-compile \
       --disable-pip-version-check -c requirements.lock torch && "$root/.venv/bin/uv" pip install --quiet --no-deps \
-      --python "$folder/bin/python" -r requirements.lock -e . && cp requirements.lock "$folder/.ready" || return
+      --python "$folder/bin/python" -r requirements.lock -e . && cp requirements.lock "$folder/.ready" \
+      || { echo "error: no environment of $1" >&2; return 1; }
     echo "set-up of $1: $((SECONDS - start)) s, outside of the six minutes"
   fi
 }
@@ -126,7 +127,8 @@ chosen=("${@:-${known[@]}}")
 grep -m 2 -E '^(model name|flags|Features)' /proc/cpuinfo || uname -m
 echo "cores $(nproc) of $(nproc --all); $("$own" --version), $own; checkout $root; home ${HOME:-none}; temporary ${TMPDIR:-/tmp}"
 while read -r name program; do
-  [[ " ${chosen[*]} " != *" $name "* ]] || made "$name" "$program" </dev/null || { echo "error: no environment of $name" >&2; exit 1; }
+  [[ " ${chosen[*]} " != *" $name "* ]] || made "$name" "$program" </dev/null &
 done < <(pythons)
+for job in $(jobs -p); do wait "$job" || exit 1; done
 printf '%s\n' "${chosen[@]}" | xargs -P 2 -I {} bash "${BASH_SOURCE[0]}" --one {} || { echo "error: not every setting passed" >&2; exit 1; }
 echo "${#chosen[@]} settings passed in $SECONDS s"
