@@ -167,7 +167,8 @@ def work(mapping: str, kind: str, sender: connection.Connection) -> None:
 
 def run(wanted: list[tuple[str, str]], jobs: int) -> Iterator[dict[str, str]]:
     """Try types side by side, and give each answer as it comes."""
-    # A fork has torch and transformers at hand; to import them takes longer than most types do.
+    # A fork has at hand what was imported before it, which takes longer than most types do; much is at first use.
+    tried("causal", "llama")
     context, waiting, running = multiprocessing.get_context("fork"), wanted[::-1], {}
     while waiting or running:
         while waiting and len(running) < jobs:
