@@ -14,7 +14,7 @@ from complete import executed
 from reproduce import duration, spoken
 from template import from_template
 
-from companion.figures import origin
+from companion.tables import origin
 from coupling_lib import paths
 
 NAMES = {"smollm2-135m": "SmolLM2-135M-Instruct (Q4_1)", "suite": "the suite"}

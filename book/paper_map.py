@@ -11,7 +11,7 @@ from chapters import NAMES
 from markdown_table import table
 from template import from_template
 
-from companion.figures import origin
+from companion.tables import origin
 from coupling_lib import paths
 
 STATES = ("faithful", "partly", "lost", "not drawn")

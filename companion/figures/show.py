@@ -23,7 +23,8 @@ from IPython.display import display
 from matplotlib.figure import Figure
 from PIL import Image
 
-from companion.figures import origin, style, take
+from companion.figures import style, take
+from companion.tables import origin
 
 LARGEST_SVG = 420_000
 """Bytes above which a drawing is shown as an image of pixels (two per CSS pixel) instead of SVG."""

@@ -77,17 +77,26 @@ def widened(effect: Effect, error: float, freedom: float) -> Effect:
     return Effect(effect.value, float(low), float(high), spread, effect.n, skew, freedom)
 
 
-def jackknifed(statistic: Statistic, groups: ArrayLike, fisher: bool = False, least: float = 0.0) -> Effect:
+def jackknifed(
+    statistic: Statistic,
+    groups: ArrayLike,
+    fisher: bool = False,
+    least: float = 0.0,
+    left_out: NDArray[np.float64] | None = None,
+) -> Effect:
     """Give any statistic of rows the error of the jackknife over whole groups, a correlation on Fisher's scale."""
     groups = np.asarray(groups)
     names = np.unique(groups)
     n = len(names)
     if n < 2:
         raise ParameterError(f"all {len(groups)} rows are of one group; an error over groups needs two or more")
-    scale, back = (_fisher, np.tanh) if fisher else (float, float)
-    value, whole = scale(statistic(np.arange(len(groups)))), np.arange(len(groups))
+    scale, back = (_fisher, np.tanh) if fisher else (np.asarray, float)
+    whole = np.arange(len(groups))
+    value = float(scale(statistic(whole)))
+    if left_out is None:  # known already, or computed for each group
+        left_out = np.array([statistic(whole[groups != name]) for name in names])
     # A group without which there is no such number, as no variable then varies, is all that it stands on.
-    left = np.array([scale(np.nan_to_num(statistic(whole[groups != name]))) for name in names])
+    left = scale(np.nan_to_num(left_out))
     error = max(float(np.sqrt((n - 1) / n * np.sum((left - value) ** 2))), least)
     influence = left.mean() - left
     # On Fisher's scale there is no skewness left to speak of.
@@ -105,5 +114,5 @@ def _freedom(influence: NDArray[np.float64]) -> float:
     return float(np.clip(3 * np.sum(squares) ** 2 / fourth - 1, min(2, n - 1), n - 1)) if fourth else float(n - 1)
 
 
-def _fisher(r: float) -> float:
-    return float(np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)))
+def _fisher(r: ArrayLike) -> NDArray[np.float64]:
+    return np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))

@@ -59,7 +59,8 @@ def squared(r: Effect) -> Effect:
 def correlation_over(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Effect:
     """Pearson's correlation of x and y over whole groups, which are what counts as independent; by default rows."""
     x, y = _paired(x=x, y=y)
-    return _correlated(lambda rows: pearson(x[rows], y[rows]), len(x), groups)
+    left_out = _without_each(x, y, np.empty((len(x), 0))) if groups is None else None
+    return _correlated(lambda rows: pearson(x[rows], y[rows]), len(x), groups, left_out=left_out)
 
 
 def partial_over(x: ArrayLike, y: ArrayLike, given: ArrayLike, groups: ArrayLike | None = None) -> Effect:
@@ -73,7 +74,22 @@ def partial_over(x: ArrayLike, y: ArrayLike, given: ArrayLike, groups: ArrayLike
         size = np.linalg.norm(a) * np.linalg.norm(b)
         return float(np.clip(a @ b / size, -1, 1)) if size > 1e-9 else np.nan
 
-    return _correlated(r, len(x), groups, given.shape[1])
+    left_out = _without_each(x, y, given) if groups is None else None
+    return _correlated(r, len(x), groups, given.shape[1], left_out)
+
+
+def _without_each(x: NDArray[np.float64], y: NDArray[np.float64], given: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Correlate x and y, `given` held fixed, without each row in turn; NaN where a variable then does not vary."""
+    # Leaving a row out takes $a_i b_i / (1 - h_i)$ from the sum of products of residuals a and b, with $h_i$ the square
+    # of the row's projection onto the design: no fit is made anew.
+    U, S, _ = np.linalg.svd(np.column_stack([np.ones(len(x)), given]), full_matrices=False)
+    U = U[:, S > len(x) * np.finfo(float).eps * S[0]]
+    left = 1 - np.sum(U**2, axis=1)
+    weight = np.divide(1, left, out=np.zeros_like(left), where=left > 1e-12)  # one that is fitted exactly adds nothing
+    a, b = (values - U @ (U.T @ values) for values in (x, y))
+    xx, xy, yy = (first @ second - first * second * weight for first, second in ((a, a), (a, b), (b, b)))
+    varies = (xx > 1e-12 * (a @ a)) & (yy > 1e-12 * (b @ b))
+    return np.where(varies, np.clip(xy / np.sqrt(np.where(varies, xx * yy, 1)), -1, 1), np.nan)
 
 
 def correlation(x: ArrayLike, y: ArrayLike, given: ArrayLike | None = None) -> Effect:
@@ -87,10 +103,12 @@ def correlation(x: ArrayLike, y: ArrayLike, given: ArrayLike | None = None) -> E
     return found
 
 
-def _correlated(r: Statistic, n: int, groups: ArrayLike | None, given: int = 0) -> Effect:
+def _correlated(
+    r: Statistic, n: int, groups: ArrayLike | None, given: int = 0, left_out: NDArray[np.float64] | None = None
+) -> Effect:
     # Without any relation the variance of a correlation of n rows is 1 / (n - 1), whatever their distribution.
     groups = np.arange(n) if groups is None else groups
-    return jackknifed(r, groups, fisher=True, least=1 / np.sqrt(max(1, n - 1 - given)))
+    return jackknifed(r, groups, fisher=True, least=1 / np.sqrt(max(1, n - 1 - given)), left_out=left_out)
 
 
 def _paired(**variables: ArrayLike) -> list[NDArray[np.float64]]:

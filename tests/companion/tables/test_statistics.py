@@ -223,3 +223,27 @@ def test_what_has_no_correlation_is_refused(arguments, message):
 def test_a_correlation_over_fewer_than_four_values_is_refused(over):
     with pytest.raises(ParameterError, match="at least 4"):
         over([1.0, 2.0, 3.0], [1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize("n", [6, 31])
+@pytest.mark.parametrize("kind", ["normal", "heavy", "few values", "one row apart"])
+@pytest.mark.parametrize("held", [0, 1, 2, "collinear", "one row's own"])
+def test_rows_are_left_out_at_once_as_they_are_one_by_one(n, kind, held):
+    rng = np.random.default_rng([n, len(kind)])
+    draw = {"normal": rng.normal, "heavy": lambda size: rng.standard_t(1.5, size=size)}.get(
+        kind, lambda size: rng.integers(0, 3, size=size).astype(float)
+    )
+    x, y, z = draw(size=(3, n))
+    if kind == "one row apart":
+        x, y = np.eye(n)[0], np.arange(n, dtype=float)
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        y[0] += 1
+    if held == 0:
+        at_once, one_by_one = correlation_over(x, y), correlation_over(x, y, np.arange(n))
+    else:
+        z = rng.normal(size=n)
+        given = {1: z[:, None], 2: rng.normal(size=(n, 2)), "collinear": np.stack([z, 2 * z], 1)}.get(
+            held, np.eye(n)[:, [n - 1]]
+        )
+        at_once, one_by_one = partial_over(x, y, given), partial_over(x, y, given, np.arange(n))
+    assert at_once == pytest.approx(one_by_one, rel=1e-8, abs=1e-8)

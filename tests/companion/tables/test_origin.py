@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from companion.figures import origin
+from companion.tables import origin
 from coupling_lib import provenance
 
 MODEL = SimpleNamespace(
