@@ -21,7 +21,8 @@ from packing import in_levels, in_sixteen_bits, packed, script
 from template import from_template
 
 import coupling_lib as cl
-from companion.figures import origin, style
+from companion.figures import style
+from companion.tables import origin
 from coupling_lib import paths
 from coupling_lib.measures.random_bases import root_mean_square_spectra
 from coupling_lib.metrics.nulls import gaussian_miscoupling

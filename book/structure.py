@@ -14,7 +14,8 @@ from markdown_table import table
 from transformers import BertConfig, BertModel
 
 import coupling_lib
-from companion.figures import origin, postnorm
+from companion.figures import postnorm
+from companion.tables import origin
 from companion.figures.show import show
 from coupling_lib.errors import ModelUnavailableError, PostNormWarning
 from coupling_lib.measures.common import traced_jacobians
