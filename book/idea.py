@@ -13,8 +13,9 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 import coupling_lib
-from companion.figures import depth, origin, parts, style
+from companion.figures import depth, parts, style
 from companion.figures.show import show
+from companion.tables import origin
 from coupling_lib.measures.parts import shared_parts
 
 # How strongly the toy's two blocks respond along their three directions.

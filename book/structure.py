@@ -15,8 +15,8 @@ from transformers import BertConfig, BertModel
 
 import coupling_lib
 from companion.figures import postnorm
-from companion.tables import origin
 from companion.figures.show import show
+from companion.tables import origin
 from coupling_lib.errors import ModelUnavailableError, PostNormWarning
 from coupling_lib.measures.common import traced_jacobians
 from coupling_lib.models.load import Model

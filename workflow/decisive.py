@@ -20,8 +20,9 @@ from pathlib import Path
 import pandas as pd
 
 import coupling_lib as cl
-from companion.figures import nulls, origin
+from companion.figures import nulls
 from companion.figures.show import csv_text
+from companion.tables import origin
 from companion.tables.generalization import DECISIVE_MODELS, figure_1a
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
