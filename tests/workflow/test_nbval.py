@@ -21,7 +21,7 @@ from papermill.inspection import inspect_notebook
 from coupling_lib.errors import CouplingError
 from coupling_lib.paths import ROOT
 from coupling_lib.store import files
-from notebooks.conftest import MOST, SPREADS, allowed, near, rounded_up
+from notebooks.conftest import MOST, SPREADS, allowed, near, rounded_up, texts_of
 from workflow import spreads
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -128,6 +128,14 @@ def test_a_number_may_differ_by_what_was_measured_and_no_more():
     assert near("0.123460", "0.123456", 4e-5) == "0.123456"
     assert near("0.123460", "0.123456", 3e-5) == "0.123460" == near("0.123460", "0.123456")
     assert near("step1001", "step1000", math.inf) == "step1000"
+
+
+def test_a_skewness_is_compared_to_its_third_decimal_and_any_other_number_as_it_is():
+    def text(name: str) -> str:
+        data = {"application/papermill.record/text/plain": "-0.0171064916"}
+        return texts_of(new_output("display_data", data, metadata={"scrapbook": {"name": name}})).popitem()[1]
+
+    assert text("depth-local-skew") == "-0.017" and text("depth-local-low") == "-0.0171064916"
 
 
 # -- the table of what was measured
