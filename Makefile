@@ -94,12 +94,8 @@ pdf: book ## print the whole book into _build/transformer-block-coupling.pdf (so
 links: book ## look up every link of the book to another machine (needs the network)
 	@$(BIN)/python $(BIN)/jupyter-book build . --builder linkcheck
 
-# What has to run alone (the last notebook, which lists what the others measured, and Sphinx) has the tests beside it.
-test: lint ## lint, run the tests, build the book and read it in a browser
-	@mkdir -p results; touch results/.started
-	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) $(ALONE)
-	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) unit _build/.complete
-	@$(MAKE) --no-print-directory browser
+# One after the other: the book and the tests side by side, three processes on two cores, take two minutes more.
+test: lint book unit browser ## lint, build the book, run the tests and read the book in a browser
 
 test-all: $(READY) ## all that `make test` does, with its thorough tests, and every model type of transformers
 	@$(MAKE) --no-print-directory thorough families
