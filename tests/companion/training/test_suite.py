@@ -135,6 +135,7 @@ def two_models(monkeypatch, tmp_path):
     return [str(source), "--run", str(tmp_path / "run"), "--table", str(tmp_path / "table.csv")], tmp_path
 
 
+@pytest.mark.thorough
 def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, killed_at, capsys):
     arguments, folder = two_models
     steps = killed_at(8, suite.text, "batch", lambda stream, step, *_: step)

@@ -146,6 +146,7 @@ def test_weights_behind_the_blocks_have_no_part_in_it():
     assert hf.model.layers[2].mlp.up_proj.weight.grad is None
 
 
+@pytest.mark.thorough
 def test_descending_on_it_couples_the_blocks_of_a_model():
     hf, ids = tiny("neox").float(), token_ids(sequences=4)
     source = torch.Generator().manual_seed(0)

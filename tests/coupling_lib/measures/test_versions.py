@@ -187,6 +187,7 @@ cl.sweep(cl.measure_depth, cl.load_model(sys.argv[1]), sys.argv[3:], store=sys.a
 """
 
 
+@pytest.mark.thorough
 def test_an_edited_docstring_measures_nothing_anew(tmp_path):
     tiny.save_llama(tmp_path / "tiny")
     results = tmp_path / "results"

@@ -74,6 +74,7 @@ def swept(folder, root, most: int = 0, nobody: bool = False) -> tuple[list[float
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.thorough
 def test_a_full_disk_costs_a_warning_and_no_measurement(folder, model, tmp_path):
     wanted = cl.measure_trajectories(model, TEXTS).line_shape_score.values.tolist()
     size = store.write(tmp_path / "size", {"model": "m", "measure": "x"}, cl.measure_trajectories(model, TEXTS[:1]))
