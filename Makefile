@@ -94,7 +94,7 @@ pdf: book ## print the whole book into _build/transformer-block-coupling.pdf (so
 links: book ## look up every link of the book to another machine (needs the network)
 	@$(BIN)/python $(BIN)/jupyter-book build . --builder linkcheck
 
-# One after the other: the book and the tests side by side, three processes on two cores, take two minutes more.
+# One after the other: side by side the book and the tests are three processes, which two cores run no sooner.
 test: lint book unit browser ## lint, build the book, run the tests and read the book in a browser
 
 test-all: $(READY) ## all that `make test` does, with its thorough tests, and every model type of transformers
