@@ -56,7 +56,6 @@ EXECUTED := $(foreach model,$(LANGUAGE_MODELS),$(LANGUAGE_NOTEBOOKS:%=results/$(
   $(OTHER_NOTEBOOKS:%=results/$(OTHER_MODEL)/%.ipynb) \
   $(foreach model,$(VISION_MODELS),$(VISION_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
   $(SUITE_NOTEBOOKS:%=results/suite/%.ipynb)
-ALONE := $(filter-out results/suite/%,$(EXECUTED))
 # How many notebooks, or processes of tests, run at the same time, each on one core.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # `nproc` says 1 to a make below this one, where each process has one thread.
@@ -248,7 +247,7 @@ endef
 $(foreach model,$(MODELS),$(eval $(call executed,$(model),-p model $(model))))
 $(eval $(call executed,suite,))
 # It lists what has been measured here.
-$(SUITE_NOTEBOOKS:%=results/suite/%.ipynb): $(ALONE)
+$(SUITE_NOTEBOOKS:%=results/suite/%.ipynb): $(filter-out results/suite/%,$(EXECUTED))
 
 # An edited library runs the notebooks again, and they read what was measured from the store: each measure has a version
 # (`coupling_lib.measurement` says when it is raised), which is part of the store's key. Other packages are not part of

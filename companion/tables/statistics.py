@@ -22,7 +22,7 @@ def pearson(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """Pearson's correlation, NaN where a variable is constant."""
     if (x == x[0]).all() or (y == y[0]).all():
         return np.nan
-    # Written out, since numpy's own takes three times as long, which counts where each row is left out in turn.
+    # Written out, since numpy's own takes three times as long, which counts where each group is left out in turn.
     x, y = x - x.sum() / len(x), y - y.sum() / len(y)
     return min(max(float(x @ y / np.sqrt((x @ x) * (y @ y))), -1.0), 1.0)  # NaN stays NaN
 
