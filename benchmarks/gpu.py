@@ -2,28 +2,33 @@
 
     python -m benchmarks.gpu --out results/benchmarks/gpu.json
 
-Weights are random and bfloat16, Jacobians float32. Without a GPU the same code runs on the CPU at a small size, and
-what it writes says that no GPU was measured.
+Weights are random, in bfloat16 and in nf4, Jacobians float32. Without a GPU the same code runs on the CPU at a small
+size, and what it writes says that no GPU was measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 import coupling_lib as cl
 from benchmarks import machine, other_tables, released, stages
-from benchmarks.shapes import jacobian_flop, llama3_8b, model_from, prompt_ids, small_llama
+from benchmarks.shapes import complete_flop, jacobian_flop, llama3_8b, model_from, prompt_ids, small_llama
 from benchmarks.split import double_jacobian, split_jacobian
 from coupling_lib.measures.common import depth_jacobians
 
 _BLOCKS = 3
+PRECISIONS = ("float32", "bfloat16", "nf4", "int8")
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom"
 
 
 def _float32(traced: cl.Trace) -> Tensor:
@@ -52,7 +57,9 @@ ARITHMETICS: dict[str, Callable[[cl.Trace], Tensor]] = {
 }
 
 
-def prompt(model: cl.Model, n_tokens: int, rounds: int) -> list[dict[str, Any]]:
+def prompt(
+    model: cl.Model, n_tokens: int, rounds: int, arithmetics: tuple[str, ...] = tuple(ARITHMETICS)
+) -> list[dict[str, Any]]:
     """Measure one whole prompt in each arithmetic."""
     ids = prompt_ids(model, n_tokens)
     flop = jacobian_flop(model, n_tokens) * model.n_blocks
@@ -60,9 +67,10 @@ def prompt(model: cl.Model, n_tokens: int, rounds: int) -> list[dict[str, Any]]:
     call = cl.trace(model, ids).calls[middle]
     exact = double_jacobian(call, model.blocks.modules[middle], n_tokens - 1)
     records, wanted = [], None
-    for name, jacobians in ARITHMETICS.items():
+    for name in arithmetics:
         if name == "TF32" and model.device.type != "cuda":
             continue
+        jacobians = ARITHMETICS[name]
         _once(model, ids, jacobians)  # not timed: the first run fetches code and memory
         runs = [_once(model, ids, jacobians) for _ in range(rounds)]
         last, memory = runs[-1]
@@ -96,22 +104,22 @@ def _once(model: cl.Model, ids: Tensor, jacobians: Callable[[cl.Trace], Tensor])
     return stages.Measured(seconds | {"total": sum(seconds.values())}, J.cpu(), kept), memory
 
 
-def released_prompt(model: cl.Model, n_tokens: int, n_blocks: int, stand_in: Tensor) -> dict[str, Any]:
-    """Run the released method on a few blocks and scale its Jacobians and decompositions to all."""
+def released_rest(few: list[Tensor], n_blocks: int, device: torch.device) -> dict[str, float]:
+    """Time what the released method does with Jacobians, for a few of them, and scale it to all blocks."""
+    spent, decomposed = machine.timed(lambda: released.decompose(few), device)
+    pairs, _ = machine.timed(lambda: released.couple(few, decomposed), device)
+    return {"svd": spent * n_blocks / len(few), "pairs": pairs * (n_blocks / len(few)) ** 2}
+
+
+def released_prompt(model: cl.Model, n_tokens: int, n_blocks: int, rest: dict[str, float]) -> dict[str, Any]:
+    """Run the released method on a few blocks and scale its Jacobians to all; the rest depends on no prompt."""
     ids, device = prompt_ids(model, n_tokens), model.device
     kind = stages.faster_attention(model, ids)
     blocks = stages.some_blocks(model.n_blocks, _BLOCKS)
-    seconds = {}
     with released.attention_set_to(model.hf, kind):
-        seconds["capture"], states = machine.timed(lambda: released.hidden_states(model.hf, ids), device)
+        capture, states = machine.timed(lambda: released.hidden_states(model.hf, ids), device)
         each = [machine.timed(lambda block=block: released.jacobian(states, block), device)[0] for block in blocks]
-    few = list(stand_in[:_BLOCKS].float())
-    spent, decomposed = machine.timed(lambda: released.decompose(few), device)
-    pairs, _ = machine.timed(lambda: released.couple(few, decomposed), device)
-    seconds["capture"] *= n_blocks / model.n_blocks
-    seconds["jacobians"] = statistics.mean(each) * n_blocks
-    seconds["svd"] = spent * n_blocks / len(few)
-    seconds["pairs"] = pairs * (n_blocks / len(few)) ** 2
+    seconds = {"capture": capture * n_blocks / model.n_blocks, "jacobians": statistics.mean(each) * n_blocks, **rest}
     return {
         "n": n_tokens,
         "dtype": str(model.hf.dtype).removeprefix("torch."),
@@ -121,28 +129,58 @@ def released_prompt(model: cl.Model, n_tokens: int, n_blocks: int, stand_in: Ten
     }
 
 
-def run(rounds: int = 3, tokens: tuple[int, ...] | None = None) -> dict[str, Any]:
-    """Run the benchmark on a GPU, or a rehearsal on the CPU."""
+def run(
+    rounds: int = 3, tokens: tuple[int, ...] | None = None, keep: Callable[[dict[str, Any]], None] = lambda _: None
+) -> dict[str, Any]:
+    """Run the benchmark on a GPU, or a rehearsal on the CPU; what is known so far is kept after each part."""
     on_gpu = torch.cuda.is_available()
     device, size = ("cuda", 8192) if on_gpu else ("cpu", 512)
     make = llama3_8b if on_gpu else small_llama
     model = model_from(make(), "Llama-3-8B shape" if on_gpu else "small Llama", device, torch.bfloat16)
-    tokens = tokens or ((16, 64, 128) if on_gpu else (16,))
+    n_blocks, tokens = model.n_blocks, tokens or ((16, 64, 128) if on_gpu else (16,))
+    shape = {"shape": model.name, "d": model.d_model, "L": n_blocks, "complete_flop": complete_flop(model) * n_blocks}
     result: dict[str, Any] = {
         "machine": machine.facts(),
         "gpu_measured": on_gpu,
-        "model": {"shape": model.name, "d": model.d_model, "L": model.n_blocks, "weights": "random, bfloat16"},
+        "model": shape | {"weights": "random, bfloat16"},
         "matrix_peak": _peaks(size, device),
+        "precisions": [{"precision": one, "error": other_numbers(one, device)} for one in PRECISIONS],
         "prompts": [record for n in tokens for record in prompt(model, n, rounds)],
     }
-    stand_in = depth_jacobians(cl.trace(model, prompt_ids(model, 16)), -1)[:_BLOCKS]
-    n_blocks = model.n_blocks
-    result["released"] = [released_prompt(model, n, n_blocks, stand_in) for n in tokens]
-    del model
+    keep(result)
+    J = depth_jacobians(cl.trace(model, prompt_ids(model, 16)), -1)
+    rest = released_rest([*J[:_BLOCKS]], n_blocks, model.device)
+    result["released"] = [released_prompt(model, n, n_blocks, rest) for n in tokens]
+    del model, J
+    keep(result)
     # At equal precision: a model of the same blocks in float32, with a few of them.
     shallow = model_from(make(blocks=_BLOCKS + 1), "a few blocks", device, torch.float32)
-    result["released"] += [released_prompt(shallow, n, n_blocks, stand_in) for n in tokens]
+    result["released"] += [released_prompt(shallow, n, n_blocks, rest) for n in tokens]
+    del shallow
+    result["nf4"] = in_4_bits(make(), tokens, rounds, device)
+    keep(result)
     return result
+
+
+def other_numbers(precision: str, device: str) -> float:
+    """Tell how far a device's Jacobians are from the processor's, relative, for the worst block of a small model."""
+    here, there = (
+        depth_jacobians(cl.trace(cl.load_model("nano-neox", precision=precision, device=one), TEXT), -1).double().cpu()
+        for one in ("cpu", device)
+    )
+    return float(((there - here).flatten(1).norm(dim=1) / here.flatten(1).norm(dim=1)).max())
+
+
+def in_4_bits(config: PreTrainedConfig, tokens: tuple[int, ...], rounds: int, device: str) -> dict[str, Any]:
+    """Measure the same shape with weights of 4 bits, the setting of the paper, drawn as `load_model` does it."""
+    with tempfile.TemporaryDirectory() as folder:
+        config.architectures = ["LlamaForCausalLM"]
+        config.save_pretrained(folder)
+        load = partial(cl.load_model, folder, precision="nf4", untrained=True, device=device)
+        seconds, model = machine.timed(load, device)
+    held = torch.cuda.memory_allocated() if device == "cuda" else None
+    prompts = [record for n in tokens for record in prompt(model, n, rounds, ("float32",))]
+    return {"seconds_to_draw": seconds, "weights": held, "prompts": prompts}
 
 
 def _peaks(size: int, device: str) -> dict[str, float]:
@@ -162,8 +200,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tokens", nargs="+", type=int, help="prompt lengths")
     parser.add_argument("--rounds", type=int, default=3, help="rounds per case; medians count")
     given = parser.parse_args(arguments)
-    result = run(given.rounds, tuple(given.tokens) if given.tokens else None)
-    machine.write(given.out, result)
+    result = run(given.rounds, tuple(given.tokens) if given.tokens else None, partial(machine.write, given.out))
     print(other_tables.gpu_tables(result))
     if not result["gpu_measured"]:
         print("No GPU was found: this was a rehearsal on the CPU at a small size; no GPU figure was measured.")

@@ -61,8 +61,16 @@ def scale_page() -> str:
     return f"The rate is {measured_rate() / 1e9:.0f} GFLOP/s.\n\n{table(head, rows, align='lr')}"
 
 
-H100, NODE = 6.0e13, 8
-"""Operations a second that are expected of an H100 in float32, and its number in a node."""
+@cache
+def card_rate() -> float:
+    """Gives the operations a second that whole prompts of Llama-3-8B's shape came to on one card, at the slowest."""
+    run = json.loads((paths.ROOT / "benchmarks" / "latest_gpu.json").read_text(encoding="utf-8"))
+    whole = [prompt["seconds"]["total"] for prompt in run["prompts"] if prompt["arithmetic"] == "float32"]
+    return run["model"]["complete_flop"] / max(whole)
+
+
+NODE = 8
+"""The number of cards in a node."""
 SHAPES = ((12, 768), (24, 1024), (24, 2048), (32, 4096), (40, 5120), (80, 8192))
 """Depths and widths of the table for one prompt: GPT-2's, GPT-2 medium's, Pythia 1.4B's, and Llama's four sizes."""
 
@@ -73,13 +81,14 @@ def one_prompt_page() -> str:
     for blocks, width in SHAPES:
         weights = 12 * width**2 * blocks
         work = 2 * width * weights
-        times = map(_time, (work / measured_rate(), work / H100, work / H100 / NODE))
+        times = map(_time, (work / measured_rate(), work / card_rate(), work / card_rate() / NODE))
         block = 4 * weights / blocks
         memory = (f"{(held * weights + block) / 1e9:.1f}" for held in (_IN_4_BITS, _PUBLISHED, 4))
         rows.append((str(blocks), f"{width:,}", f"{work / 1e12:,.1f}", *times, *memory))
     times, memory = ("two cores", "one H100", "a node"), ("GB in 4 bits", "GB in bfloat16", "GB in float32")
     head = ("blocks", "width", "TFLOP", *times, *memory)
-    return table(head, rows, align="r" * len(head))
+    rates = f"Two cores do {measured_rate() / 1e9:.0f} GFLOP/s, and the card {card_rate() / 1e12:.0f} TFLOP/s."
+    return f"{rates}\n\n{table(head, rows, align='r' * len(head))}"
 
 
 def _time(seconds: float) -> str:

@@ -62,6 +62,7 @@ def aligned(weight: torch.Tensor) -> torch.Tensor:
 def available(device: torch.device) -> int:
     """Measure the memory that is free on a device."""
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # what torch keeps of a model that was let go counts as used
         return torch.cuda.mem_get_info(device)[0]
     free = psutil.virtual_memory().available
     try:

@@ -57,6 +57,8 @@ def test_rehearsal_on_the_cpu_claims_no_gpu_figure(tmp_path, capsys, monkeypatch
     assert run["gpu_measured"] is False
     assert [p["arithmetic"] for p in run["prompts"]] == ["float32", "three bfloat16 products"]
     assert all(p["metric_difference_from_float32"] < 1e-4 for p in run["prompts"])
+    assert [p["arithmetic"] for p in run["nf4"]["prompts"]] == ["float32"]
+    assert all(p["jacobian_error"] < 1e-5 for p in run["prompts"] + run["nf4"]["prompts"])
     assert {p["dtype"] for p in run["released"]} == {"bfloat16", "float32"}
     assert "no GPU figure was measured" in capsys.readouterr().out
     assert "GPU figures are still to be measured" in report.page(tmp_path)
