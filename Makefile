@@ -84,7 +84,7 @@ help: ## list the targets
 
 book: $(READY) ## build the book into _build/html (open _build/html/index.html)
 	@mkdir -p results; touch results/.started
-	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) _build/.complete
+	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) _build/.complete results/book/.sentences
 	@echo "the book is in _build/html/index.html"
 
 pdf: book ## print the whole book into _build/transformer-block-coupling.pdf (some minutes; needs Chromium)
@@ -277,11 +277,17 @@ results/book/.complete: $(MADE_FROM) $(EXECUTED) $(MEASURED)
 	@PYTHONPATH="$$PWD" $(RUN) book/pages.py
 	@touch $@
 
-# Always from scratch (--all): Sphinx keeps pages it has read, and says nothing about the warnings in them the second
-# time. The last command asserts that the pages are there.
-_build/.complete: $(BOOK) $(filter-out %explorer,$(MEASURED)) $(EXECUTED) results/book/.complete
+MADE_OF := $(BOOK) $(filter-out %explorer,$(MEASURED)) $(EXECUTED) results/book/.complete
+
+# Beside the book: Sphinx reads its pages on one core.
+results/book/.sentences: $(MADE_OF)
 	@echo "== sentences that compare"
 	@PYTHONPATH="$(CURDIR)" $(RUN) book/sentences.py
+	@touch $@
+
+# Always from scratch (--all): Sphinx keeps pages it has read, and says nothing about the warnings in them the second
+# time. The last command asserts that the pages are there.
+_build/.complete: $(MADE_OF)
 	@echo "== book"
 	@rm -rf _build
 	@$(RUN) $(BIN)/jupyter-book build . --all -n -W --keep-going \

@@ -49,6 +49,7 @@ def test_split_copy_shares_the_weights_and_leaves_the_block_alone(model):
     assert linear.weight.dtype == torch.bfloat16
 
 
+@pytest.mark.thorough
 def test_rehearsal_on_the_cpu_claims_no_gpu_figure(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = tmp_path / "latest_gpu.json"

@@ -67,6 +67,7 @@ def test_what_was_measured_of_which_model_is_one_table():
 
 
 @pytest.mark.browser
+@pytest.mark.thorough
 def test_pages_that_sphinx_makes_are_for_everyone_too(tab):
     # Addresses that only lead elsewhere are left out.
     signs = ("<title>This page moved", 'http-equiv="Refresh"')
@@ -110,7 +111,7 @@ FAINT = Path(__file__).with_name("faint.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("page", [FRONT, NOTEBOOK], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [pytest.param(FRONT, marks=pytest.mark.thorough), NOTEBOOK], ids=["front", "notebook"])
 def test_a_dark_page_is_printed_dark_on_white_and_is_dark_again_afterwards(tab, page):
     tab.emulate_media(color_scheme="dark")
     show(tab, page)
@@ -135,7 +136,8 @@ WITHOUT_SCRIPT = Path(__file__).with_name("without_script.js").read_text(encodin
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("others", [False, True])
 def test_without_script_pages_show_their_words_figures_and_tables(plain_tab, others):
     wrong = {}
     for page in pages_by_kind()[others]:

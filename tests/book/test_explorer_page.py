@@ -124,7 +124,9 @@ def test_a_token_is_chosen_and_its_numbers_are_the_library_s(tab):
 CHAPTERS = {"depth": "smollm2-135m", "tokens": "smollm2-135m", "emergence": NEOX}
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
+@pytest.mark.parametrize(
+    "chapter", ["emergence", *(pytest.param(chapter, marks=pytest.mark.thorough) for chapter in ("depth", "tokens"))]
+)
 def test_a_chapter_loads_the_explorer_when_a_view_is_chosen(tab, chapter):
     page = HTML / "book" / f"{chapter}.html"
     tab.set_viewport_size(DESKTOP)

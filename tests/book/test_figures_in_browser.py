@@ -52,6 +52,7 @@ def test_a_figure_is_two_clicks_from_the_source_of_the_function_that_draws_it(ta
     assert tab.wrong == []
 
 
+@pytest.mark.thorough
 def test_the_pages_of_the_library_are_light_and_an_old_address_leads_to_the_new_one(tab):
     api = HTML / "book" / "api"
     assert {page.stem: page.stat().st_size for page in [*api.glob("*.html"), HTML / "book" / "api.html"]

@@ -87,7 +87,7 @@ def test_each_table_with_a_head_gets_an_anchor_its_data_and_an_entry(tmp_path):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
 def test_by_keys_a_figure_is_saved_as_drawing_and_as_pixels_in_the_colours_of_the_page(tab, scheme, tmp_path):
     tab.emulate_media(color_scheme=scheme)
     show(tab, HTML / "book" / "depth.html")

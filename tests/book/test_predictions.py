@@ -41,6 +41,7 @@ def test_the_smallest_effect_that_is_written_down_is_found_four_times_out_of_fiv
         assert share == pytest.approx(power.POWER, abs=0.1), shape
 
 
+@pytest.mark.thorough
 def test_without_an_effect_the_rule_is_silent_and_more_models_see_smaller_effects(capsys):
     for design in (power.Design(26, 0), power.Design(26, 0, statistic="mean"), power.Design(26, 0, statistic="median")):
         assert power.found(0.0, design, "normal", 200) < 0.07  # one direction of two

@@ -86,6 +86,7 @@ def test_without_the_real_model_the_page_says_so_in_one_line_with_the_command(mo
     assert "post-norm blocks: block minus identity couples trivially" in page
 
 
+@pytest.mark.thorough
 def test_the_real_encoder_couples_less_than_with_random_weights_until_its_norms_are_left_out(monkeypatch):
     """The warning case: by block minus identity, what nobody trained couples more than what was."""
     monkeypatch.setattr(structure, "PROMPTS", 2)

@@ -111,8 +111,8 @@ def standing_for_all(*names: str) -> list:
     return [*names, *(pytest.param(name, marks=pytest.mark.thorough) for name in sorted(SMALL) if name not in names)]
 
 
-# `make book` runs each for models of the book; for one's own, a chapter of texts and that of pictures stand for all.
-@pytest.mark.parametrize("name", standing_for_all("depth", "vision"))
+# `make book` runs each for models of the book; for one's own, a chapter stands for all.
+@pytest.mark.parametrize("name", standing_for_all("depth"))
 def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, shell):
     model = folders["image" if name == "vision" else "text"]
     made, committed = (

@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from coupling_lib import paths
 
 SCRIPT = paths.ROOT / "workflow" / "portable.sh"
@@ -25,6 +27,7 @@ def test_its_settings_name_tests_that_exist():
     assert "make portable" in (paths.ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_a_setting_that_fails_fails_the_whole_with_all_results_listed(tmp_path):
     (tmp_path / "workflow").mkdir()
     (tmp_path / "workflow" / "portable.sh").write_bytes(SCRIPT.read_bytes())

@@ -26,6 +26,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough  # every function is drawn in `test_lifted`
 @pytest.mark.parametrize("sizes", SIZES, ids=["two", "one or three"])
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_small_enough_for_a_page_with_all_text_inside_and_repeats_byte_for_byte(case, sizes):

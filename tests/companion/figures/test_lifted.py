@@ -176,7 +176,7 @@ def taken(figure: str, networks: int) -> Any:
 
 
 SIZES = [(2,), pytest.param((1, 3), marks=pytest.mark.thorough)]
-"""Numbers of networks that stand beside each other; the last is drawn in both themes."""
+"""Numbers of networks that stand beside each other; the last of several is drawn in the dark, too."""
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=["two", "one or three"])
@@ -190,7 +190,7 @@ def test_a_figure_is_lifted_in_three_lines_of_one_network_or_more(figure, sizes)
         assert len(table) and "numbers" in show.fingerprint(table)
         assert source_of(figure, ONE) or len(take.records_of(data)) == networks
         pictures.append(partial(draw, data))
-    assert_good_pictures(pictures)
+    assert_good_pictures(pictures, dark=len(sizes) > 1)
 
 
 def test_where_it_comes_from_stands_under_a_figure_without_being_given():

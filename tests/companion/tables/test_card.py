@@ -129,6 +129,7 @@ def test_what_is_no_card_is_told_in_one_line(text, says, tmp_path, capsys):
     assert line.startswith(f"error: bad.json: {says}")
 
 
+@pytest.mark.thorough
 def test_the_command_ends_with_a_status(tmp_path):
     command = [sys.executable, "-m", "companion.tables.card_check", str(tmp_path / "none.json")]
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)

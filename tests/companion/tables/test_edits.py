@@ -75,6 +75,7 @@ def test_an_error_is_that_of_blocks_and_not_of_pairs():
     assert outside <= 0.2 < np.mean([share < 0.05 for _, share in values])
 
 
+@pytest.mark.thorough
 def test_coupling_adds_where_costs_follow_it_and_a_fit_sees_no_block_of_what_it_predicts(monkeypatch):
     adding = of.added(made_up(lambda c, i, d, e: -30 * c + i, n=24))
     assert (adding.loc[adding["predictor"] == COUPLING, "value"] > 0.1).all()

@@ -67,6 +67,7 @@ def test_what_a_table_was_made_with_is_found():
     assert found["straighter", "default"].value == pytest.approx(-1.0) and found["straighter", "default"].n == 400
 
 
+@pytest.mark.thorough
 def test_the_null_of_few_blocks_is_less_sure():
     few, many = (prompt_effects.of_model(made_up(), blocks)["self-coupling", "whole"].error for blocks in (3, 30))
     assert few > 5 * many

@@ -41,6 +41,7 @@ def test_runs_of_a_seed_differ_in_what_the_regulariser_does_alone():
         assert 600 in recipe.checkpoints and (recipe.begin == 0 or 300 not in recipe.checkpoints)
 
 
+@pytest.mark.thorough
 def test_the_regularised_side_ends_elsewhere_and_more_coupled(finished):
     _, _, table = finished
     assert list(table.index) == [("without", 0), ("without", 12), ("with", 12)]

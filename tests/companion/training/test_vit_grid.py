@@ -34,6 +34,7 @@ def made(data, tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_a_grid_trained_on_a_copy_of_cifar_is_read_and_drawn_as_the_papers(tmp_path, monkeypatch):
     pixels = np.random.default_rng(0).integers(0, 256, (60, 3 * 32 * 32), dtype=np.uint8)
     for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):

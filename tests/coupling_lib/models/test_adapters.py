@@ -75,7 +75,7 @@ def saved(folder: Path, base: Path | str, config: peft.PeftConfig | None = None,
     return folder
 
 
-@pytest.mark.parametrize("width", [64, 512])
+@pytest.mark.parametrize("width", [64, pytest.param(512, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("method", ["LoRA", "DoRA", "one layer", "other weights"])
 def test_jacobians_are_those_of_the_adapted_model(width, method):
     further = {

@@ -232,6 +232,7 @@ def test_the_notebook_without_a_network_ends_in_the_one_line(tmp_path):
     assert line.startswith("ModelUnavailableError: ") and "cannot be reached" in line and line.endswith("'nano-llama'")
 
 
+@pytest.mark.thorough
 def test_a_gguf_file_of_the_hub_is_downloaded_alone_then_also_without_a_network(tmp_path, revisions):
     folder = tmp_path / "repository"
     (folder / "sub").mkdir(parents=True)

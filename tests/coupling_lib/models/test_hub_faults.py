@@ -192,6 +192,7 @@ for child in children:
 """
 
 
+@pytest.mark.thorough
 def test_twelve_jobs_that_want_one_model_at_once_download_each_file_once(tmp_path, main):
     with Hub(main, also={"a/model": "slow"}) as hub:
         done = run(TWELVE, user(tmp_path, hub.endpoint), str(tmp_path))

@@ -196,6 +196,7 @@ print(ds.line_shape_score.values.tolist())
 """
 
 
+@pytest.mark.thorough
 def test_two_processes_measure_the_same_at_once_without_harm(folder, model, tmp_path):
     command, environment = [sys.executable, "-c", PROGRAM, folder, tmp_path], os.environ | {"OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
