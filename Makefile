@@ -79,6 +79,9 @@ SWEEP_READY := .venv-sweep/.ready
   suite quality regularised vit-grid notebooks lint \
   audit clean unit browser lock card atlas-check
 
+# On a card the last digits are others; what the book shows of small models and what tests compare is the processor's.
+book unit browser thorough families portable notebooks: export CUDA_VISIBLE_DEVICES :=
+
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
@@ -259,7 +262,7 @@ results/.fresh: $(READY)
 
 MADE_FROM := $(wildcard book/*.py book/templates/* data/atlas/*) $(filter-out %/__pycache__,$(wildcard benchmarks/*)) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
 
-# What is measured for pages alone. None of these reads what another writes. The longest has the last notebook beside it.
+# What is measured for pages alone, the longest first. None of these reads what another writes.
 made_explorer := book/explorer.py
 made_measured := book/pages.py measured
 made_own_prompt := book/own_prompt.py
@@ -277,7 +280,7 @@ results/book/.complete: $(MADE_FROM) $(EXECUTED) $(MEASURED)
 	@PYTHONPATH="$$PWD" $(RUN) book/pages.py
 	@touch $@
 
-MADE_OF := $(BOOK) $(filter-out %explorer,$(MEASURED)) $(EXECUTED) results/book/.complete
+MADE_OF := $(BOOK) $(MEASURED) $(EXECUTED) results/book/.complete
 
 # Beside the book: Sphinx reads its pages on one core.
 results/book/.sentences: $(MADE_OF)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Read when the library is imported, which is later: tests measure made-up models under names of real ones.
 _RESULTS = tempfile.TemporaryDirectory(prefix="coupling-results-")
 os.environ["COUPLING_RESULTS"] = _RESULTS.name
+# References are computed on the processor; `tests/support/on_a_card.py` compares a card with them.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 _resolve = socket.getaddrinfo
 

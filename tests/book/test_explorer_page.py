@@ -11,7 +11,7 @@ import numpy as np
 import packing
 import phone
 import pytest
-from browser import DESKTOP, HTML, NARROW, address, requested
+from browser import DESKTOP, HTML, NARROW, address, first_of, requested
 
 import coupling_lib as cl
 
@@ -121,12 +121,10 @@ def test_a_token_is_chosen_and_its_numbers_are_the_library_s(tab):
     assert tab.locator(".cx-prompt mark").text_content() == "?" and tab.wrong == []
 
 
-CHAPTERS = {"depth": "smollm2-135m", "tokens": "smollm2-135m", "emergence": NEOX}
+CHAPTERS = {"emergence": NEOX, "depth": "smollm2-135m", "tokens": "smollm2-135m"}
 
 
-@pytest.mark.parametrize(
-    "chapter", ["emergence", *(pytest.param(chapter, marks=pytest.mark.thorough) for chapter in ("depth", "tokens"))]
-)
+@pytest.mark.parametrize("chapter", first_of(CHAPTERS))
 def test_a_chapter_loads_the_explorer_when_a_view_is_chosen(tab, chapter):
     page = HTML / "book" / f"{chapter}.html"
     tab.set_viewport_size(DESKTOP)

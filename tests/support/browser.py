@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import complete
+import pytest
 import yaml
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -37,6 +39,12 @@ def pages_by_kind() -> tuple[list[Path], list[Path]]:
         kind = page.stem if place.parts[0] == "results" else "room" if page.parent.name == "api" else str(place)
         first.setdefault(kind, page)
     return [*first.values()], [page for page in book_pages() if page not in first.values()]
+
+
+def first_of(rows: Iterable[Any], number: int = 1) -> list[Any]:
+    """Give parameters of which the first stand for all in `make test`; the others are left to the thorough tests."""
+    given = [row if isinstance(row, tuple) else (row,) for row in rows]
+    return [pytest.param(*row, marks=[pytest.mark.thorough] * (at >= number)) for at, row in enumerate(given)]
 
 
 @contextmanager

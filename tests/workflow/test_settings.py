@@ -207,6 +207,7 @@ def test_what_is_no_configuration_ends_in_one_line_and_runs_nothing(content, sai
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.yaml"]
 
 
+@pytest.mark.thorough
 def test_the_command_says_it_in_one_line_and_ends_with_1(tmp_path):
     file = tmp_path / "bad.yaml"
     file.write_text("models: [../../etc]\nmeasures: {depth: }\n")

@@ -117,6 +117,7 @@ def test_measured_coupling_is_filled_in_from_the_store(tmp_path):
     assert row.normalized == pytest.approx(1 - pairs.mean(), rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_measured_coupling_is_of_the_end_of_training_in_float32_at_ten_vectors_on_the_chapters_prompts(tmp_path):
     chapter = [prompt.text for prompt in load_prompts(n=12)][:2]
     wanted = cl.sweep(cl.measure_depth, cl.load_model("nano-neox"), chapter, store=tmp_path, ks=(10,))

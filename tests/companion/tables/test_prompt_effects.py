@@ -73,6 +73,7 @@ def test_the_null_of_few_blocks_is_less_sure():
     assert few > 5 * many
 
 
+@pytest.mark.thorough
 def test_steps_that_raise_coupling_are_seen_at_equal_length():
     found = prompt_effects.of_model(made_up(steps=0.003), blocks=30)["difficulty", "whole"]
     assert found.low > 0.2 and found.n == 200

@@ -72,9 +72,8 @@ def test_rows_of_untrained_models_are_found_again_from_their_seeds(name):
     assert found["prompts_sha256"] == TABLE.loc[name, 0]["prompts_sha256"]
 
 
-@pytest.mark.parametrize(
-    ("name", "step"), [pytest.param("nano-neox", 316, marks=pytest.mark.thorough), ("nano-llama", 10_000)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "step"), [("nano-neox", 316), ("nano-llama", 10_000)])
 def test_rows_of_embedded_models_are_found_again_from_their_weights(name, step):
     model = cl.load_model(name, revision=f"step{step}", device="cpu")
     found = suite_table.measure(model) | suite_table.permuted(model)

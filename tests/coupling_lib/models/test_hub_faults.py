@@ -118,6 +118,7 @@ def test_a_gated_model_is_had_with_the_right_token_alone_and_no_line_holds_it(tm
         assert sent == {"Bearer hf_another", f"Bearer {TOKEN}"}
 
 
+@pytest.mark.thorough
 def test_a_missing_shard_is_named_before_any_other_is_downloaded(tmp_path, main):
     folder = tmp_path / "repository"
     tiny.save_llama(folder, seed=1, max_shard_size="20KB")

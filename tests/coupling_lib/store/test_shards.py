@@ -30,7 +30,7 @@ def files_of(root) -> dict[str, int]:
     ("name", "measure", "settings"),
     [
         pytest.param("nano-neox", cl.measure_depth, {"ks": (2,)}, marks=pytest.mark.thorough),
-        ("tiny", cl.measure_depth, {"ks": (2,)}),
+        pytest.param("tiny", cl.measure_depth, {"ks": (2,)}, marks=pytest.mark.thorough),
         ("tiny", cl.measure_trajectories, {}),
     ],
 )
