@@ -14,8 +14,9 @@ CLOSED_FORM_GAIN = 1.2
 
 def gpu_tables(run: dict[str, Any]) -> str:
     """Set the tables of a run of `gpu.py`."""
-    ours = [_gpu_row(prompt, run["matrix_peak"]["float32"]) for prompt in run["prompts"]]
-    narrow = [_gpu_row(prompt, run["matrix_peak"]["float32"]) for prompt in run["nf4"]["prompts"]]
+    peak = run["matrix_peak"]["float32"]
+    ours = [_gpu_row(prompt, peak) for prompt in run["prompts"]]
+    narrow = [(n, *cells) for n, _, *cells, _, _ in (_gpu_row(one, peak) for one in run["nf4"]["prompts"])]
     whole = {p["n"]: p["seconds"]["total"] for p in run["prompts"] if p["arithmetic"] == "float32"}
     theirs = [
         (
@@ -28,17 +29,20 @@ def gpu_tables(run: dict[str, Any]) -> str:
         for p in run["released"]
     ]
     same = [(one["precision"], power(one["error"])) for one in run["precisions"]]
-    columns = "TFLOP/s | of float32 peak | memory above weights | J off by | values off by"
+    times = [p["seconds"]["total"] / whole[p["n"]] for p in run["released"]]
+    columns = "TFLOP/s | of float32 peak | memory above weights"
     peaks = ", ".join(f"{name} {rate / 1e12:.3g} TFLOP/s" for name, rate in run["matrix_peak"].items())
     model, weights = run["model"], run["nf4"]["weights"]
     held = f" and {weights / 1e9:.1f}{NB}GB of the card" if weights else ""
     parts = [
+        f"A prompt takes this library {seconds(min(whole.values()))} to {seconds(max(whole.values()))} in float32, and "
+        f"the released method {min(times):.0f} to {max(times):.0f} times as long.\n",
         machine_line(run["machine"]),
         f"{model['shape']}, d = {model['d']}, L = {model['L']}, weights {model['weights']}; matrix peak {peaks}. "
         "About half of the operations of complete products are not done, as above; the rates count those that are.\n",
-        table(f"n | arithmetic | {STAGE_NAMES} | {columns}", ours),
+        table(f"n | arithmetic | {STAGE_NAMES} | {columns} | J off by | values off by", ours),
         f"With weights in nf4, drawn in {seconds(run['nf4']['seconds_to_draw'])}{held}:\n",
-        table(f"n | arithmetic | {STAGE_NAMES} | {columns}", narrow),
+        table(f"n | {STAGE_NAMES} | {columns}", narrow),
         "The released method, and how many times as long as this library in float32 it takes:\n",
         table(f"n | dtype, attention | basis | {STAGE_NAMES} | times", theirs),
         "### The same numbers on the card\n",
