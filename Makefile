@@ -79,8 +79,8 @@ SWEEP_READY := .venv-sweep/.ready
   suite quality regularised vit-grid notebooks lint \
   audit clean unit browser lock card atlas-check
 
-# On a card the last digits are others; what the book shows of small models and what tests compare is the processor's.
-book unit browser thorough families portable notebooks: export CUDA_VISIBLE_DEVICES :=
+# On a card the last digits are others; what the book shows of small models is the processor's, as in `tests/conftest.py`.
+book families notebooks: export CUDA_VISIBLE_DEVICES :=
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20

@@ -108,7 +108,7 @@ class Wide(TorchFunctionMode):
 def compared(model: cl.Model, hf: PreTrainedModel) -> dict[str, str]:
     """Compare the library's states and Jacobians with those of the model as transformers loads it."""
     inputs = example(hf)
-    trace = cl.trace(model, *inputs.values())
+    trace = cl.trace(model, *(x.to(model.device) for x in inputs.values()))
     blocks, last, states, wanted = hf.double().get_submodule(model.blocks.path), trace.n_tokens - 1, [], {}
     hooks = [block.register_forward_hook(lambda *given: states.append(given[-1])) for block in blocks]
     with Wide():
@@ -120,11 +120,11 @@ def compared(model: cl.Model, hf: PreTrainedModel) -> dict[str, str]:
             for pair in [(last, last), (last - 2, last)][:last]:
                 wanted[number, *pair] = brute_force_jacobian(hf, blocks[number], inputs, *pair)
     states = [(state if isinstance(state, Tensor) else state[0]).flatten() for state in states]
-    off = [relative_error(x.flatten(), y) for x, y in zip(trace.hidden[1:], states, strict=True)]
+    off = [relative_error(x.flatten(), y) for x, y in zip(trace.hidden[1:].cpu(), states, strict=True)]
     found = []
     for (block, t1, t2), J in wanted.items():
         try:
-            found.append(relative_error(trace.jacobian(block, t1, t2).dense(), J))
+            found.append(relative_error(trace.jacobian(block, t1, t2).dense().cpu(), J))
         except errors.UntrustworthyResultError:
             # What is rounding may be refused, and nothing else.
             found.append(float(J.norm() > 1e-6 * wanted[block, t2, t2].norm()))
