@@ -22,6 +22,7 @@ from coupling_lib.blocks.rules import all_rules
 from coupling_lib.blocks.standing import standing, where
 from coupling_lib.errors import UntrustworthyResultError
 from coupling_lib.models.load import Model
+from coupling_lib.modes import differentiating, exclusive, refuse_autocast
 
 # An int8 block rounds its activations to 8 bits in the model and not here, relative to what it adds to a token.
 _INT8 = 1e-1
@@ -51,10 +52,12 @@ class Traced(Protocol):
         """Refuse a boundary that is unknown, or that this model's blocks do not have."""
 
 
+@exclusive
 def evaluate(
     trace: Traced, block: int, pairs: Sequence[tuple[int, int]], boundary: str, *, wide: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Evaluate a block with a graph, in float64 if `wide`: the states varied at $t_1$ and read at $t_2$, `(T, d)`."""
+    refuse_autocast()
     _check_standing(trace, block)
     call, dtype = trace.calls[block], torch.float64 if wide else trace.dtype
     module = precision.dense_copy(trace.model.blocks.modules[block], dtype) if wide else trace.block(block)
@@ -62,7 +65,7 @@ def evaluate(
     one = pairs[0][0] == pairs[0][1]
     positions = start[:, None] if one else torch.stack([start, end], dim=1)
     states = call.input[0][positions].to(dtype)
-    with torch.enable_grad(), attention.under(module, trace.blocks.attention), all_rules(module):
+    with differentiating(), attention.under(module, trace.blocks.attention), all_rules(module):
         x = states[:, 0].clone().requires_grad_(True)
         few = torch.cat([x[:, None], states[:, 1:]], dim=1)
         map_ = token_map(call, module, _route(trace, block, pairs), positions)
@@ -100,6 +103,7 @@ def _check_standing(trace: Traced, block: int) -> None:
         )
 
 
+@exclusive
 def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     """Tell by which route a block is evaluated at some pairs."""
     # A causal block does not let an earlier token see a later one; only the whole sequence can say so.
@@ -116,6 +120,7 @@ def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     return route if all(trace._holds[block, pair] for pair in pairs) else "sequence"
 
 
+@exclusive
 def n_evaluated(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> int:
     """Count the tokens whose intermediate values a cotangent meets, a state as so many tokens as are its size."""
     route = _route(trace, block, pairs)

@@ -22,6 +22,7 @@ from coupling_lib.inputs.given import check_model, prompt_inputs
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.load import Model
+from coupling_lib.modes import exclusive, refuse_narrow
 
 # Larger than any normalised pixel, and smaller than the bytes of any but a black picture.
 _BRIGHTEST = 50
@@ -109,6 +110,7 @@ class Trace:
         return self._copies[index]
 
     @cached_property
+    @exclusive
     def final_norm(self) -> nn.Module:
         """Find the norm between the last block and the last of Hugging Face's `hidden_states`; the identity if none."""
         # Only the boundary of the released code needs it. It is found by what it does: applied to the last block's
@@ -196,6 +198,7 @@ class Trace:
         return BlockJacobian(self, int(block) % self.n_blocks, start, end, boundary)
 
 
+@exclusive
 def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
     """Run a model once and record every block's input, output and call.
 
@@ -219,7 +222,7 @@ def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
         13
     """
     check_model(model)
-    _refuse_narrow_arithmetic()
+    refuse_narrow()
     inputs, tokens = _inputs(model, given), None
     check_as_loaded(model.hf, model.blocks, model.name)
     calls = record(model.hf, model.blocks, inputs)
@@ -239,22 +242,6 @@ def _check_finite(model: Model, calls: list[BlockCall]) -> None:
             raise UntrustworthyResultError(
                 f"{model.name}: the state at position {int((~finite[0]).nonzero()[0])} holds NaN or infinite values "
                 f"{where}; look for such weights, or take precision='float32' if half precision overflowed"
-            )
-
-
-def _refuse_narrow_arithmetic() -> None:
-    """Refuse to record anything where torch itself would round it to half precision."""
-    # Servers that share one model among many users set either of the two; neither shows in the model's own weights.
-    if (dtype := torch.get_default_dtype()).itemsize < torch.float32.itemsize:
-        raise UntrustworthyResultError(
-            f"torch's default dtype is {dtype}, in which Jacobians hold three digits or fewer; "
-            "call torch.set_default_dtype(torch.float32) first, and choose the weights' precision in load_model"
-        )
-    for device in ("cpu", "cuda"):
-        if torch.is_autocast_enabled(device):
-            raise UntrustworthyResultError(
-                f"torch.autocast is on for {device!r} and rounds products to {torch.get_autocast_dtype(device)}; trace "
-                "outside of it (or under torch.autocast(..., enabled=False)), so that Jacobians are formed in float32"
             )
 
 

@@ -40,6 +40,7 @@ from coupling_lib.errors import (
 from coupling_lib.memory import ran_out
 from coupling_lib.models import adapters, architecture, remembered_checks, sources
 from coupling_lib.models import untrained as fresh_weights
+from coupling_lib.modes import exclusive
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,7 @@ class Model:
         return offload.is_offloaded(self.blocks.modules)
 
 
+@exclusive
 def load_model(
     name: str | Path,
     *,
@@ -174,6 +176,7 @@ def load_model(
         return Model(hf, tokenizer, *made, blocks=_prepare(hf, origin.name, check))
 
 
+@exclusive
 def wrap_model(
     hf_model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -266,6 +269,11 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
 
 def _prepare(hf: PreTrainedModel, name: str, check: Callable[[], blocks.Blocks]) -> blocks.Blocks:
     """Freeze a model, keep its layers in the form that can be differentiated, and check its blocks."""
+    if any(weight.is_inference() for weight in hf.parameters()):
+        raise UnsupportedModelError(
+            f"{name} holds weights that were made inside torch.inference_mode(), through which no derivative is taken; "
+            "make or load it outside, or under torch.no_grad()"
+        )
     hf.eval().requires_grad_(False)
     hf.set_experts_implementation("eager")
     quantised.prepare(hf, name)
