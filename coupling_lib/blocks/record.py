@@ -27,6 +27,7 @@ from coupling_lib.blocks.call import BlockCall, block_call
 from coupling_lib.blocks.choices import Noting
 from coupling_lib.blocks.standing import Standing, refuse_on_backward, replaced_forward, standing, where
 from coupling_lib.errors import CouplingError, UnsupportedModelError
+from coupling_lib.modes import exclusive
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +140,12 @@ def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
             "model does; a list of blocks that all run is needed"
         )
     return _calls(hf, blocks, {number: found for number, *found in seen.calls}, noting.chosen, keys_values)
+
+
+@exclusive
+def first_states(hf: PreTrainedModel, blocks: Blocks, given: Tensor) -> Tensor:
+    """Compute the states `(1, n, d)` that a model's first block reads."""
+    return passed(hf, blocks, {hf.main_input_name: given.to(hf.device, hf.dtype)}, count=1)[0].input
 
 
 def _refuse_again(hf: PreTrainedModel, seen: _Seen) -> None:

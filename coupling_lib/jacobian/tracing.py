@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from coupling_lib.blocks import precision
 from coupling_lib.blocks.call import BlockCall
-from coupling_lib.blocks.record import Blocks, images_config, record, sides
+from coupling_lib.blocks.record import Blocks, first_states, images_config, record, sides
 from coupling_lib.blocks.validate import check_as_loaded, with_what_stands
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
 from coupling_lib.inputs.given import check_model, prompt_inputs
@@ -274,12 +274,21 @@ def _inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
     return {wanted: given.to(hf.device, torch.long)}
 
 
+def _reads(model: Model, pixels: Tensor) -> bool:
+    """Tell whether a model takes images of this size."""
+    try:
+        return bool(first_states(model.hf, model.blocks, pixels).numel())
+    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):
+        return False
+
+
 def _check_pixels(model: Model, given: Tensor) -> None:
     """Refuse an image of the wrong size, or one that was not normalised as those of the model's training."""
     config = images_config(model.hf.config)
     size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", given.shape[1])
     size = tuple(given.shape[2:]) if size is None else sides(size)
-    if tuple(given.shape[1:]) != (channels, *size):
+    # Some families read other sizes too, and stretch their position embeddings.
+    if tuple(given.shape[1:]) != (channels, *size) and not _reads(model, given):
         raise ParameterError(
             f"the image has shape {tuple(given.shape)}, and {model.name} reads {(1, channels, *size)}; "
             "cl.load_images brings pictures into its format"

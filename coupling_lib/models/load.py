@@ -20,6 +20,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.image_processing_utils import BaseImageProcessor
 
 from coupling_lib.blocks import offload, quantised
 from coupling_lib.blocks import placing as places
@@ -38,7 +39,7 @@ from coupling_lib.errors import (
     shown,
 )
 from coupling_lib.memory import ran_out
-from coupling_lib.models import adapters, architecture, remembered_checks, sources
+from coupling_lib.models import adapters, architecture, processors, remembered_checks, sources
 from coupling_lib.models import untrained as fresh_weights
 from coupling_lib.modes import exclusive
 
@@ -57,6 +58,7 @@ class Model:
         untrained: whether the weights are freshly initialised.
         seed: seed of the initialisation, where the weights come from one; else None.
         blocks: the transformer blocks.
+        processor: the image processor of a vision model's folder, if it has one.
     """
 
     hf: PreTrainedModel
@@ -68,6 +70,7 @@ class Model:
     untrained: bool
     seed: int | None
     blocks: blocks.Blocks
+    processor: BaseImageProcessor | None = None
 
     @property
     def n_blocks(self) -> int:
@@ -173,7 +176,8 @@ def load_model(
         tokenizer = _tokenizer(origin.tokenizer) if family.main_input_name == "input_ids" else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
         check = partial(remembered_checks.check, hf, origin, precision, fresh)
-        return Model(hf, tokenizer, *made, blocks=_prepare(hf, origin.name, check))
+        processor = processors.read(origin.folder) if family.main_input_name == "pixel_values" else None
+        return Model(hf, tokenizer, *made, blocks=_prepare(hf, origin.name, check), processor=processor)
 
 
 @exclusive
@@ -183,6 +187,7 @@ def wrap_model(
     *,
     name: str | None = None,
     precision: str | None = None,
+    processor: BaseImageProcessor | None = None,
 ) -> Model:
     """Take a Hugging Face model that exists already, with the checks of `load_model`.
 
@@ -194,6 +199,7 @@ def wrap_model(
         tokenizer: its tokenizer, needed only to pass text.
         name: what to call it in figures and records; by default the name of its class, and of its adapters.
         precision: how its weights are stored, for the record; by default its dtype.
+        processor: the image processor of a vision model, for `load_images`.
 
     Returns:
         the model, ready to be measured.
@@ -219,7 +225,7 @@ def wrap_model(
     made = (name, "memory" + adapted, None, precision or _stored_as(hf_model), False, None)
     found = _prepare(hf_model, name, partial(checks.validate, hf_model, name))
     adapters.check_answer(given, hf_model)
-    return Model(hf_model, tokenizer, *made, blocks=found)
+    return Model(hf_model, tokenizer, *made, blocks=found, processor=processor)
 
 
 def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
