@@ -79,7 +79,7 @@ def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tenso
 
 
 def _of_one_prompt(traced: Trace, k: int) -> xr.Dataset:
-    pairs = list(relation_tokens(traced.model, traced.inputs["pixel_values"]).values())
+    pairs = list(relation_tokens(traced.model, traced.inputs.get("pixel_values")).values())
     # Single tokens, the first two, and pairs of different ones cannot be formed in one call.
     apart = (pairs[:2], pairs[2:])
     by_block = [torch.cat([block_jacobians(traced, at, some) for some in apart]) for at in range(traced.n_blocks)]

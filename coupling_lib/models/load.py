@@ -290,7 +290,7 @@ def _prepare(hf: PreTrainedModel, name: str, check: Callable[[], blocks.Blocks])
             f"{name}: {len(found.post_norm)} of {len(found)} blocks normalise their stream (post-norm); block minus "
             f"identity couples trivially there, trained or not; {branch}see Gotchas in the book"
         )
-        warnings.warn(said, PostNormWarning, stacklevel=3)
+        warnings.warn(said, PostNormWarning, stacklevel=4)
     return found
 
 
