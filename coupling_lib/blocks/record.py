@@ -35,7 +35,7 @@ class Blocks:
     """Where a model keeps its transformer blocks, and what was found out about them at load."""
 
     # `attention` names the one that they were looked at with, `choosing` says whether any takes some of its experts or
-    # tokens, and `standing` is what others had put on each.
+    # tokens, `standing` is what others had put on each, and `changed` what a pass changes in the model.
     path: str
     modules: nn.ModuleList
     routes: tuple[str, ...] = ()
@@ -43,6 +43,7 @@ class Blocks:
     attention: str = NAME
     choosing: bool = False
     standing: tuple[Standing, ...] = ()
+    changed: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.modules)

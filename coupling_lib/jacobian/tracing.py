@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from coupling_lib.blocks import precision
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.record import Blocks, first_states, images_config, record, sides
+from coupling_lib.blocks.state import Changes, kept
 from coupling_lib.blocks.validate import check_as_loaded, with_what_stands
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
 from coupling_lib.inputs.given import check_model, prompt_inputs
@@ -39,6 +40,7 @@ class Trace:
         calls: how each block was called, in order of depth.
         tokens: the text of each token, or None where there is no tokenizer.
         blocks: the model's blocks, with what stood on them and the routes that it left.
+        changes: what the pass changed in the model, and is undone.
     """
 
     model: Model
@@ -46,6 +48,7 @@ class Trace:
     calls: list[BlockCall]
     tokens: list[str] | None
     blocks: Blocks
+    changes: Changes = field(default_factory=Changes, repr=False)
     _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
     _holds: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
 
@@ -116,7 +119,7 @@ class Trace:
         # Only the boundary of the released code needs it. It is found by what it does: applied to the last block's
         # output, it gives that last entry.
         hf = self.model.hf
-        with torch.no_grad():
+        with torch.no_grad(), kept(hf):
             wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1].to(self.device)
         last = self.calls[-1].output
         if torch.equal(wanted, last):
@@ -225,12 +228,14 @@ def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
     refuse_narrow()
     inputs, tokens = _inputs(model, given), None
     check_as_loaded(model.hf, model.blocks, model.name)
-    calls = record(model.hf, model.blocks, inputs)
+    with kept(model.hf) as changes:
+        calls = record(model.hf, model.blocks, inputs)
     _check_finite(model, calls)
-    blocks = with_what_stands(model.hf, model.blocks, calls)
+    with changes.applied():
+        blocks = with_what_stands(model.hf, model.blocks, calls, changes.described)
     if "input_ids" in inputs and model.tokenizer is not None:
         tokens = [model.tokenizer.decode([token]) for token in inputs["input_ids"][0].tolist()]
-    return Trace(model, inputs, calls, tokens, blocks)
+    return Trace(model, inputs, calls, tokens, blocks, changes)
 
 
 def _check_finite(model: Model, calls: list[BlockCall]) -> None:
