@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from coupling_lib import paths, provenance
 from coupling_lib.blocks import attention
+from coupling_lib.blocks.makeup import makeups
 from coupling_lib.blocks.record import Blocks, find_blocks
 from coupling_lib.blocks.standing import standing
 from coupling_lib.blocks.validate import validate
@@ -33,7 +34,7 @@ def check(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None)
         attention.default(hf)  # remembered before another takes its place
         attention.use(hf, known["attention"])
         found = find_blocks(hf)
-        return replace(found, standing=tuple(map(standing, found.modules)), **known)
+        return replace(found, standing=tuple(map(standing, found.modules)), makeup=makeups(found.modules), **known)
     start = time.monotonic()
     found = validate(hf, origin.name)
     if place is not None and time.monotonic() - start >= _SECONDS:
