@@ -25,7 +25,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from coupling_lib.blocks.attention import NAME, KeysValues, recording
 from coupling_lib.blocks.call import BlockCall, block_call
 from coupling_lib.blocks.choices import Noting
-from coupling_lib.blocks.standing import Standing, refuse_on_backward, replaced_forward, standing, where
+from coupling_lib.blocks.makeup import Makeup
+from coupling_lib.blocks.standing import Standing, is_outdated, refuse_on_backward, replaced_forward, standing, where
 from coupling_lib.errors import CouplingError, UnsupportedModelError
 from coupling_lib.modes import exclusive
 
@@ -35,7 +36,7 @@ class Blocks:
     """Where a model keeps its transformer blocks, and what was found out about them at load."""
 
     # `attention` names the one that they were looked at with, `choosing` says whether any takes some of its experts or
-    # tokens, `standing` is what others had put on each, and `changed` what a pass changes in the model.
+    # tokens, `standing` is what others had put on each, and `makeup` what each was made of.
     path: str
     modules: nn.ModuleList
     routes: tuple[str, ...] = ()
@@ -43,7 +44,7 @@ class Blocks:
     attention: str = NAME
     choosing: bool = False
     standing: tuple[Standing, ...] = ()
-    changed: frozenset[str] = frozenset()
+    makeup: tuple[Makeup, ...] = ()
 
     def __len__(self) -> int:
         return len(self.modules)
@@ -84,6 +85,9 @@ def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
         # A `forward` that was put there after nnsight had wrapped the module has to be wrapped as well.
         if STATE in module.__dict__ and replaced_forward(module) is module.__dict__.get("forward") is not None:
             del module.__dict__[STATE]
+        # A class's own that was exchanged since would not run at all: nnsight kept the one that was there.
+        elif is_outdated(module):
+            del module.__dict__[STATE], module.__dict__["forward"]
     with warnings.catch_warnings():
         # BERT and ViT name a submodule `output`; nnsight says that its own `output` wins, which is what is read here.
         warnings.simplefilter("ignore", UserWarning)

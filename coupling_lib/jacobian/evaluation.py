@@ -17,6 +17,7 @@ from coupling_lib.blocks import attention, precision
 from coupling_lib.blocks.agreement import holds, replay_error
 from coupling_lib.blocks.blockmap import state_size, token_map
 from coupling_lib.blocks.call import BlockCall
+from coupling_lib.blocks.makeup import makeups
 from coupling_lib.blocks.postnorm import without_norms
 from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.rules import all_rules
@@ -116,6 +117,11 @@ def _check_standing(trace: Traced, block: int) -> None:
         raise UntrustworthyResultError(
             f"{trace.model.name!r}, block {block}: a hook or a forward of your own was put on or taken off since the "
             f"trace ({where(module)} carries one); trace again"
+        )
+    if makeups([module])[0] != trace.blocks.makeup[block]:
+        raise UntrustworthyResultError(
+            f"{trace.model.name!r}, block {block}: one of its modules, their settings or the functions that they call "
+            "was changed since the trace; trace again"
         )
 
 

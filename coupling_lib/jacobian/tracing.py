@@ -232,7 +232,7 @@ def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
         calls = record(model.hf, model.blocks, inputs)
     _check_finite(model, calls)
     with changes.applied():
-        blocks = with_what_stands(model.hf, model.blocks, calls, changes.described)
+        blocks = with_what_stands(model.hf, model.blocks, calls)
     if "input_ids" in inputs and model.tokenizer is not None:
         tokens = [model.tokenizer.decode([token]) for token in inputs["input_ids"][0].tolist()]
     return Trace(model, inputs, calls, tokens, blocks, changes)
