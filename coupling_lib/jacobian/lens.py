@@ -1,32 +1,34 @@
 r"""The Jacobian lens of one token: what its state at each depth comes to in the last one, to first order.
 
 In a causal decoder nothing that leaves token $t$ comes back to it: later tokens read it, and it reads none of them. So
-the derivative of its last state by its state at depth $l$ is the product of the blocks' own maps at that token,
+where blocks hand on nothing but their stream, the derivative of its last state by its state at depth $l$ is the product
+of the blocks' own maps at that token,
 
 $$\frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}),$$
 
-exactly, for L Jacobians and L - 1 products of matrices at all depths together. Other programs average
-$\partial x^L_{t'} / \partial x^l_t$ over all $t' \ge t$ and over prompts: another quantity, see the chapter on lenses.
+exactly, for L Jacobians and L - 1 products of matrices at all depths together. Both conditions are put to the test, by
+one cotangent pulled back through the whole model (`blocks.whole_model`). Other programs add
+$\partial x^L_{t'} / \partial x^l_t$ over all $t' \ge t$ and average over tokens and prompts: another quantity, see
+`fitted` and the chapter on lenses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coupling_lib.blocks import precision
+from coupling_lib.blocks import precision, whole_model
 from coupling_lib.errors import ParameterError, UnsupportedModelError, check_whole
 from coupling_lib.jacobian.derivatives import block_jacobians
+from coupling_lib.jacobian.evaluation import evaluate
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.svd.operators import real_factor
 
-# States of two passes over one causal model, of which one has a token less, differ by rounding alone.
-_CAUSAL = 1e-2
 # Logits of one state by two ways differ by rounding alone.
 _SAME_LOGITS = 1e-2
 
@@ -157,8 +159,9 @@ def lens(trace: Trace, token: int = -1) -> Lens:
 
     $$\frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}), \qquad l = 0 \dots L,$$
 
-    before the final norm. It is exact because a causal model lets nothing that leaves t come back to it; the J are the
-    residual Jacobians of the paper's section 2.
+    before the final norm. It is exact where a causal model lets nothing that leaves t come back to it, and its blocks
+    hand on their stream alone, which is compared with one derivative of the whole model; the J are the residual
+    Jacobians of the paper's section 2.
 
     Args:
         trace: a trace of a causal model.
@@ -176,8 +179,9 @@ def lens(trace: Trace, token: int = -1) -> Lens:
 
     Raises:
         ParameterError: if the token does not exist.
-        UnsupportedModelError: if the model is bidirectional, in which paths through other tokens come back; and a
-            readout, if its logits are not its unembedding of its final norm.
+        UnsupportedModelError: if the model is bidirectional, in which paths through other tokens come back; if its
+            blocks hand on keys, values or states of routers beside their stream; and a readout, if its logits are not
+            its unembedding of its final norm.
 
     Example:
         >>> import coupling_lib as cl
@@ -186,23 +190,23 @@ def lens(trace: Trace, token: int = -1) -> Lens:
         ((13, 96, 96), torch.Size([13, 1]))
     """
     position = trace.position(token)
-    if (away := _looking_ahead(trace)) > _CAUSAL:
-        raise UnsupportedModelError(
-            f"{trace.model.name} is bidirectional: without its last token the states of the others change by "
-            f"{away:.0%}, so that what leaves a token comes back through others; a lens is for causal decoders"
-        )
+    whole_model.refuse_other_paths(
+        trace.model.hf,
+        trace.blocks,
+        trace.calls,
+        trace.inputs,
+        position,
+        partial(_rows, trace, position),
+        trace.model.name,
+    )
     return Lens(trace, position)
 
 
-def _looking_ahead(trace: Trace) -> float:
-    """Measure how far the states of all tokens but the last change when that one is left out."""
-    ids = trace.inputs.get("input_ids")
-    if ids is None:
-        return 1.0  # the patches of an image see each other
-    if trace.n_tokens == 1:
-        return 0.0
-    with torch.no_grad():
-        shorter = trace.model.hf(input_ids=ids[:, :-1], output_hidden_states=True).hidden_states
-        whole = trace.model.hf(input_ids=ids, output_hidden_states=True).hidden_states
-    pairs = [(a[0].float(), b[0, :-1].float()) for a, b in zip(shorter, whole, strict=True)]
-    return max(float((a - b).norm() / b.norm()) for a, b in pairs)
+def _rows(trace: Trace, token: int, u: Tensor, wide: bool) -> Tensor:
+    """Multiply the product of the blocks' own maps at a token from the left, at every depth, `(L + 1, d)`."""
+    rows = [u]
+    for block in reversed(range(trace.n_blocks)):
+        x, y = evaluate(trace, block, [(token, token)], "block", wide=wide)
+        (row,) = torch.autograd.grad(y, x, rows[-1].to(y)[None], allow_unused=True, materialize_grads=True)
+        rows.append(row[0])
+    return torch.stack([row.to(rows[0].device, rows[0].dtype) for row in rows[::-1]])

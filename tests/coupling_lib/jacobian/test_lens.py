@@ -96,7 +96,9 @@ def test_a_readout_is_the_models_own_head_of_what_the_lens_gives(kind):
     if kind == "gemma2-window":
         assert read.ids[-1].tolist() == logits.topk(3).indices.tolist()
         return
-    torch.testing.assert_close(read.logits[-1], logits.topk(3).values, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(
+        read.logits[-1], logits.topk(3).values, rtol=1e-6, atol=1e-8
+    )  # Granite scales in float32
     norm, head = traced.final_norm, model.hf.get_output_embeddings()
     scale = logits / head(norm(traced.hidden[-1, -1]))
     for depth in range(4):
