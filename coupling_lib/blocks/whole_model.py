@@ -151,11 +151,11 @@ def refuse_other_paths(
     tolerance, u = _tolerance(calls), _random(calls[-1].input.shape[-1])
     if (seen := _whole(hf, blocks, calls, inputs)) is None:
         return _refuse_moved(hf, blocks, inputs, name)
-    refuse_bidirectional(seen, name, tolerance)
     rows = _at_token(seen, u, token)
     own = rows[:, token]
-    ahead = float((rows[:, token + 1 :].norm(dim=(1, 2)) / rows.norm(dim=(1, 2))).max())
-    if not ahead <= tolerance:
+    # A way back to the token leads through one before it or through one after it.
+    later = float((rows[:, token + 1 :].norm(dim=(1, 2)) / rows.norm(dim=(1, 2))).max())
+    if not (ahead := max(later, _ahead(seen, token, slice(token, token + 1)))) <= tolerance:
         raise _bidirectional(name, ahead)
     # Where something is known to be handed on, less of it counts. Rounding in float32 refuses nothing: what is far off
     # is looked at again in float64.
@@ -167,19 +167,23 @@ def refuse_other_paths(
     raise _beside(name, seen.beside, f"is {far:.2g} of its length away from the derivative of the whole model")
 
 
-def refuse_bidirectional(seen: Pass, name: str, tolerance: float = _TOLERANCE[torch.float32]) -> None:
+def refuse_bidirectional(seen: Pass, name: str) -> None:
     """Refuse a model in which later tokens reach earlier ones, at the length of a trace."""
-    # From the first half of the tokens to the second: what single tokens give to single tokens becomes less and less
-    # the more of them there are, and what halves give to halves does not.
-    n, d = seen.streams[0].shape[1:]
-    if (half := n // 2) == 0:
-        return
-    cotangent = torch.zeros_like(seen.streams[-1])
-    cotangent[0, :half] = _random(d).to(cotangent)
-    (row,) = seen.pulled_back(cotangent, seen.streams[:1])
-    ahead = float(row[0, half:].norm() / row[0].norm())
-    if not ahead <= tolerance:
+    half = seen.streams[0].shape[1] // 2
+    if not (ahead := _ahead(seen, half, slice(half, None))) <= _TOLERANCE[torch.float32]:
         raise _bidirectional(name, ahead)
+
+
+def _ahead(seen: Pass, before: int, after: slice) -> float:
+    """Measure what some tokens give to all those before a position, relative to what a token gives to them."""
+    # All rows get the same cotangent: what a token gives to each of them becomes less the more there are, and what it
+    # gives to all does not.
+    if before == 0:
+        return 0.0
+    cotangent = torch.zeros_like(seen.streams[-1])
+    cotangent[0, :before] = _random(cotangent.shape[-1]).to(cotangent)
+    (row,) = seen.pulled_back(cotangent, seen.streams[:1])
+    return float(row[0, after].square().mean().sqrt() / row.square().mean().sqrt())
 
 
 def _bidirectional(name: str, ahead: float) -> UnsupportedModelError:

@@ -134,7 +134,10 @@ def test_an_index_of_tied_scores_is_no_reason_to_refuse():
     assert cl.lens(cl.trace(cl.wrap_model(hf), IDS)).dense().isfinite().all()
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16", "nf4", "int8"])
+@pytest.mark.parametrize(
+    "precision",
+    ["float32", "bfloat16", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("float16", "nf4", "int8"))],
+)
 def test_rounding_is_no_reason_to_refuse(precision, monkeypatch):
     model = cl.load_model("nano-llama", precision=precision)
     traced = cl.trace(model, "It was the best of times, it was the worst of times, it was the age of wisdom")
