@@ -66,7 +66,7 @@ def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None
     duplicate = copy.deepcopy(block, memo)
     if on_disk:
         offload.fill(duplicate, block, dtype)
-    duplicate = duplicate.to(device, dtype)
+    duplicate = nn.Module.to(duplicate, device, dtype)  # a whole model's own refuses where layers were quantised
     for module in duplicate.modules():
         for name in _REPLACED:
             module.__dict__.pop(name, None)

@@ -136,7 +136,7 @@ def _seen(blocks: Blocks, count: int | None = None) -> Generator[_Seen]:
 def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
     """Run a model once, without nnsight, and give the call of every block, or of the first so many."""
     with _explained(hf), recording() as keys_values, _seen(blocks, count) as seen, Noting(seen.running) as noting:
-        hf(**_uncached(hf, inputs))
+        hf(**uncached(hf, inputs))
     _refuse_again(hf, seen)
     ran = {number for number, *_ in seen.calls}
     if idle := [number for number in range(count or len(blocks)) if number not in ran]:
@@ -174,7 +174,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     with _explained(hf), recording() as keys_values, _seen(blocks) as seen:
         tracer, envoys = watched(hf, blocks)
         with Noting(seen.running) if blocks.choosing else nullcontext() as noting:
-            with tracer.trace(**_uncached(hf, inputs)) as run:
+            with tracer.trace(**uncached(hf, inputs)) as run:
                 recorded = list().save()
                 for envoy in list(envoys)[:count]:
                     recorded.append((envoy.inputs, envoy.output))
@@ -192,7 +192,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     return calls
 
 
-def _uncached(hf: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Any]:
+def uncached(hf: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Any]:
     """Add to a model's inputs that no cache is used, where it has one."""
     # Without a cache a block is a function of its input alone; replaying one with a filled cache attends to
     # every token twice and gives a wrong Jacobian without any error.
