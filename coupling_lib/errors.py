@@ -38,6 +38,10 @@ class PostNormWarning(UserWarning):
     """A model's blocks normalise their stream, so that block minus identity couples trivially, trained or not."""
 
 
+class ScaledStreamWarning(UserWarning):
+    """A model's blocks multiply their stream by a number, so that block minus identity couples trivially."""
+
+
 class MissingPackageError(CouplingError, ImportError):
     """A package is not installed that comes with an extra of this library."""
 

@@ -33,10 +33,12 @@ def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float 
         }
         | details
     )
-    # A record of pre-norm blocks stays as it is.
+    # A record of pre-norm blocks that pass on the whole of their stream stays as it is.
     position = getattr(getattr(model, "blocks", None), "norm_position", "pre")
     if position != "pre":
         record["norm_position"] = position
+    if scales := getattr(getattr(model, "blocks", None), "scales", {}):
+        record["stream_scales"] = ", ".join(f"block {number}: {scale:.3g}" for number, scale in scales.items())
     return {name: "" if value is None else value for name, value in record.items()}
 
 

@@ -28,7 +28,7 @@ from coupling_lib.errors import UnsupportedModelError
 
 # Lengths of the three steps, as a share of each token's own length; and the most by which the two may differ.
 _STEPS = {torch.float64: (1e-5, 1e-7, 1e-9), torch.float32: (1e-2, 3e-3, 1e-3)}
-_MOST = {torch.float64: 1e-4, torch.float32: 5e-2}
+_MOST = {torch.float64: 1e-4, torch.float32: 1e-2}
 # A kink changes the central difference by half of what it adds to the second one.
 _KINKED = 10
 # Times the rounding of what a block gives, divided by the step: what a difference may be without any reason.

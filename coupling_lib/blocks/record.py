@@ -36,7 +36,8 @@ class Blocks:
     """Where a model keeps its transformer blocks, and what was found out about them at load."""
 
     # `attention` names the one that they were looked at with, `choosing` says whether any takes some of its experts or
-    # tokens, `standing` is what others had put on each, and `makeup` what each was made of.
+    # tokens, `standing` is what others had put on each, `makeup` what each was made of, and `scales` has the number by
+    # which a block multiplies its stream, where there is one.
     path: str
     modules: nn.ModuleList
     routes: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class Blocks:
     choosing: bool = False
     standing: tuple[Standing, ...] = ()
     makeup: tuple[Makeup, ...] = ()
+    scales: dict[int, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.modules)

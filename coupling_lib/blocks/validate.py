@@ -102,8 +102,9 @@ class _Probe:
             looked |= found | {number: self._look(number, members[0]) for number in members if number not in found}
         in_order = [looked[number] for number in range(len(blocks))]
         post_norm = {number: each.norms for number, each in enumerate(in_order) if each.norms is not None}
-        carried = tuple(map(standing, blocks.modules))
-        return replace(blocks, routes=tuple(each.route for each in in_order), post_norm=post_norm, standing=carried)
+        scales = {number: each.scale for number, each in enumerate(in_order) if each.scale != 1}
+        carried, routes = tuple(map(standing, blocks.modules)), tuple(each.route for each in in_order)
+        return replace(blocks, routes=routes, post_norm=post_norm, scales=scales, standing=carried)
 
     def _look(self, number: int, like: int) -> Looked:
         """Put a block to the test; `like` is one of its kind that the model ran."""
@@ -149,7 +150,8 @@ def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockC
         return blocks
     changed = [number for number, (found, loaded) in enumerate(zip(now, before, strict=True)) if found != loaded]
     firsts = {next((each for each in members if each in changed), None) for members in _kinds(blocks)}
-    routes, post_norm, dtype = list(blocks.routes), dict(blocks.post_norm), precision.arithmetic(hf)
+    routes, dtype = list(blocks.routes), precision.arithmetic(hf)
+    post_norm, scales = dict(blocks.post_norm), dict(blocks.scales)
     for number in changed:
         call = calls[number]
         _refuse_lost_forward(call.block, dtype)
@@ -165,8 +167,12 @@ def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockC
         post_norm.pop(number, None)
         if found.norms is not None:
             post_norm[number] = found.norms
+        scales.pop(number, None)
+        if found.scale != 1:
+            scales[number] = found.scale
     carried, made = zip(*now, strict=True)
-    return replace(blocks, routes=tuple(routes), post_norm=post_norm, standing=carried, makeup=made)
+    routes = tuple(routes)
+    return replace(blocks, routes=routes, post_norm=post_norm, scales=scales, standing=carried, makeup=made)
 
 
 def _refuse_lost_forward(block: nn.Module, dtype: torch.dtype) -> None:

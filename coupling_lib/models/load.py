@@ -8,7 +8,6 @@ at a time, because the grouped product knows no float64. And no code from a repo
 opened.
 """
 
-import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.image_processing_utils import BaseImageProcessor
 
-from coupling_lib.blocks import offload, quantised
+from coupling_lib.blocks import offload, postnorm, quantised
 from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import record as blocks
@@ -33,7 +32,6 @@ from coupling_lib.errors import (
     CouplingError,
     ModelUnavailableError,
     ParameterError,
-    PostNormWarning,
     UnsupportedModelError,
     check_whole,
     shown,
@@ -284,13 +282,7 @@ def _prepare(hf: PreTrainedModel, name: str, check: Callable[[], blocks.Blocks])
     hf.set_experts_implementation("eager")
     quantised.prepare(hf, name)
     found = check()
-    if found.post_norm:
-        branch = "pass boundary='branch' for what their sub-layers add to it; " * all(found.post_norm.values())
-        said = (
-            f"{name}: {len(found.post_norm)} of {len(found)} blocks normalise their stream (post-norm); block minus "
-            f"identity couples trivially there, trained or not; {branch}see Gotchas in the book"
-        )
-        warnings.warn(said, PostNormWarning, stacklevel=4)
+    postnorm.warn_of_streams(found, name)
     return found
 
 

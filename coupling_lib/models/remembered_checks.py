@@ -69,7 +69,8 @@ def _read(place: Path) -> dict[str, Any] | None:
         record = json.loads(place.read_text(encoding="utf-8"))
         norms = {int(number): tuple(names) for number, names in record["post_norm"].items()}
         more = {"attention": str(record["attention"]), "choosing": bool(record["choosing"])}
-        return {"routes": tuple(map(str, record["routes"])), "post_norm": norms, **more}
+        scales = {int(number): float(scale) for number, scale in record["scales"].items()}
+        return {"routes": tuple(map(str, record["routes"])), "post_norm": norms, "scales": scales, **more}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -78,5 +79,5 @@ def _write(place: Path, found: Blocks) -> None:
     """Note a check that was passed; where nothing can be written it is made again next time."""
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        kept = ("routes", "post_norm", "attention", "choosing")
+        kept = ("routes", "post_norm", "scales", "attention", "choosing")
         paths.write_text(place, json.dumps({name: getattr(found, name) for name in kept}))

@@ -16,6 +16,7 @@ from torch.nn.modules import module as of_torch
 
 import coupling_lib as cl
 from coupling_lib.blocks import central_differences
+from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.validate import _Probe
 from coupling_lib.errors import UnsupportedModelError, UntrustworthyResultError
 
@@ -245,3 +246,68 @@ def test_every_family_agrees_in_float64(family: Family):
         warnings.simplefilter("ignore")
         found = compared(family.build().float())
     assert all(each.dtype == torch.float64 and each.error < 1e-6 for each in found), found
+
+
+def as_scaling(module, args, output):
+    return output * 1.5 + 0.1
+
+
+# A rectifier has a kink, a mixture of experts jumps, and so have narrow weights a staircase in the model alone.
+PLAIN = {
+    "a wide rectifier": lambda: tiny.llama(hidden_act="relu", intermediate_size=2048),
+    "a squared rectifier": lambda: tiny.llama(hidden_act="relu2"),
+    "a bounded rectifier": lambda: tiny.llama(hidden_act="relu6"),
+    "bfloat16": lambda: tiny.llama().bfloat16(),
+    "float16": lambda: tiny.llama().half(),
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_plain_models_are_neither_refused_nor_warned_of(kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = cl.wrap_model(PLAIN[kind]())
+        for block in model.blocks.modules:
+            block.mlp.up_proj.register_forward_hook(as_scaling)
+            block.register_forward_hook(lambda module, args, output: output + 1)
+        assert cl.trace(model, IDS).jacobian(1).dense().isfinite().all()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "nf4", "int8"])
+@pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
+def test_shipped_models_are_neither_refused_nor_warned_of(name, precision):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        cl.load_model(name, precision=precision)
+
+
+def test_a_block_is_compared_in_float32_where_float64_does_not_fit(monkeypatch):
+    monkeypatch.setattr(central_differences, "_fits", lambda block: False)
+    (found,) = compared(tiny.llama())
+    assert (found.dtype, found.agrees) == (torch.float32, True)
+    hf = tiny.llama(initializer_range=0.1)
+    no_grad_forward(hf)
+    with pytest.raises(UnsupportedModelError, match=OTHER):
+        cl.wrap_model(hf)
+
+
+class Bent(nn.Module):
+    """Adds a rectifier that has its kink at one state exactly."""
+
+    def __init__(self, kink: Tensor):
+        super().__init__()
+        self.kink = nn.Parameter(kink)
+
+    def forward(self, hidden_states):
+        return hidden_states + (hidden_states - self.kink).relu()
+
+
+def test_what_lies_at_a_kink_is_warned_of_and_not_refused():
+    x = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(0))
+    block = Bent(x).requires_grad_(False)
+    with pytest.warns(RuntimeWarning, match="has kinks or jumps"):
+        central_differences.check(BlockCall(block, x, block(x), "hidden_states", {}), block, "eager", "a block")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = x + 1e-3
+        central_differences.check(BlockCall(block, x, block(x), "hidden_states", {}), block, "eager", "a block")
