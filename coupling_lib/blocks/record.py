@@ -27,6 +27,7 @@ from coupling_lib.blocks.call import BlockCall, block_call
 from coupling_lib.blocks.choices import Noting
 from coupling_lib.blocks.standing import Standing, refuse_on_backward, replaced_forward, standing, where
 from coupling_lib.errors import CouplingError, UnsupportedModelError
+from coupling_lib.modes import exclusive
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class Blocks:
     """Where a model keeps its transformer blocks, and what was found out about them at load."""
 
     # `attention` names the one that they were looked at with, `choosing` says whether any takes some of its experts or
-    # tokens, and `standing` is what others had put on each.
+    # tokens, `standing` is what others had put on each, and `changed` what a pass changes in the model.
     path: str
     modules: nn.ModuleList
     routes: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class Blocks:
     attention: str = NAME
     choosing: bool = False
     standing: tuple[Standing, ...] = ()
+    changed: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.modules)
@@ -139,6 +141,12 @@ def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
             "model does; a list of blocks that all run is needed"
         )
     return _calls(hf, blocks, {number: found for number, *found in seen.calls}, noting.chosen, keys_values)
+
+
+@exclusive
+def first_states(hf: PreTrainedModel, blocks: Blocks, given: Tensor) -> Tensor:
+    """Compute the states `(1, n, d)` that a model's first block reads."""
+    return passed(hf, blocks, {hf.main_input_name: given.to(hf.device, hf.dtype)}, count=1)[0].input
 
 
 def _refuse_again(hf: PreTrainedModel, seen: _Seen) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import attention, offload, precision, short
+from coupling_lib.blocks import attention, offload, precision, short, state
 from coupling_lib.blocks.agreement import AnotherModelError, Looked, look, replay_error
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.choices import Noting
@@ -35,15 +35,18 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
     # One name of an attention may make another model of the same weights. Where the blocks compute something else
     # with the attention that is registered here than with the one that the model came with, they keep the latter.
     blocks = find_blocks(hf)
-    with short.lengths(hf):
+    with short.lengths(hf), state.kept(hf) as changes:
         probe = _Probe(hf, name, blocks)
         for each in dict.fromkeys((attention.NAME, probe.default)):
             attention.use(hf, each)
             try:
-                return probe.looked_at()
+                blocks = probe.looked_at()
+                break
             except AnotherModelError as error:
                 another = error
-    raise another
+        else:
+            raise another
+    return replace(blocks, changed=changes.described)
 
 
 class _Probe:
@@ -127,22 +130,25 @@ def check_as_loaded(hf: PreTrainedModel, blocks: Blocks, name: str) -> None:
         raise ParameterError(f"{name} is in training mode, in which a block has many answers; call model.hf.eval()")
 
 
-def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall]) -> Blocks:
-    """Look again at the blocks on which something else stands than at load, at the states of a trace."""
+def with_what_stands(
+    hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall], changed: frozenset[str] = frozenset()
+) -> Blocks:
+    """Look again at the blocks on which something else stands than at load, or that a pass changed otherwise."""
     carried = tuple(map(standing, blocks.modules))
-    if carried == blocks.standing:
+    if carried == blocks.standing and changed == blocks.changed:
         return blocks
     routes, post_norm, dtype = list(blocks.routes), dict(blocks.post_norm), precision.arithmetic(hf)
     for number, (call, before, now) in enumerate(zip(calls, blocks.standing, carried, strict=True)):
-        if now != before:
+        if now != before or changed != blocks.changed:
             _refuse_lost_forward(call.block, dtype)
-            said = f"block {number + 1} of {family_of(hf)}, on which {where(call.block)} carries a hook or a forward,"
+            said = f"block {number + 1} of {family_of(hf)}"
+            said += f", on which {where(call.block)} carries a hook or a forward," if now else ""
             found = look(call, call, _at_hand(call.block), said, dtype, blocks.attention)
             routes[number] = found.route
             post_norm.pop(number, None)
             if found.norms is not None:
                 post_norm[number] = found.norms
-    return replace(blocks, routes=tuple(routes), post_norm=post_norm, standing=carried)
+    return replace(blocks, routes=tuple(routes), post_norm=post_norm, standing=carried, changed=changed)
 
 
 def _refuse_lost_forward(block: nn.Module, dtype: torch.dtype) -> None:

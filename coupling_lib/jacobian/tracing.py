@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from coupling_lib.blocks import precision
 from coupling_lib.blocks.call import BlockCall
-from coupling_lib.blocks.record import Blocks, images_config, record, sides
+from coupling_lib.blocks.record import Blocks, first_states, images_config, record, sides
+from coupling_lib.blocks.state import Changes, kept
 from coupling_lib.blocks.validate import check_as_loaded, with_what_stands
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
 from coupling_lib.inputs import token_ids
@@ -25,6 +26,7 @@ from coupling_lib.inputs.given import check_model, prompt_inputs
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.load import Model
+from coupling_lib.modes import exclusive, refuse_narrow
 
 # Larger than any normalised pixel, and smaller than the bytes of any but a black picture.
 _BRIGHTEST = 50
@@ -41,6 +43,7 @@ class Trace:
         calls: how each block was called, in order of depth.
         tokens: the text of each token, or None where there is no tokenizer.
         blocks: the model's blocks, with what stood on them and the routes that it left.
+        changes: what the pass changed in the model, and is undone.
     """
 
     model: Model
@@ -48,6 +51,7 @@ class Trace:
     calls: list[BlockCall]
     tokens: list[str] | None
     blocks: Blocks
+    changes: Changes = field(default_factory=Changes, repr=False)
     _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
     _holds: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
 
@@ -112,12 +116,13 @@ class Trace:
         return self._copies[index]
 
     @cached_property
+    @exclusive
     def final_norm(self) -> nn.Module:
         """Find the norm between the last block and the last of Hugging Face's `hidden_states`; the identity if none."""
         # Only the boundary of the released code needs it. It is found by what it does: applied to the last block's
         # output, it gives that last entry.
         hf = self.model.hf
-        with torch.no_grad():
+        with torch.no_grad(), kept(hf):
             wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1].to(self.device)
         last = self.calls[-1].output
         if torch.equal(wanted, last):
@@ -206,6 +211,7 @@ class Trace:
         return BlockJacobian(self, int(block) % self.n_blocks, start, end, boundary)
 
 
+@exclusive
 def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
     """Run a model once and record every block's input, output and call.
 
@@ -229,15 +235,17 @@ def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
         13
     """
     check_model(model)
-    _refuse_narrow_arithmetic()
+    refuse_narrow()
     inputs, tokens = _inputs(model, given), None
     check_as_loaded(model.hf, model.blocks, model.name)
-    calls = record(model.hf, model.blocks, inputs)
+    with kept(model.hf) as changes:
+        calls = record(model.hf, model.blocks, inputs)
     _check_finite(model, calls)
-    blocks = with_what_stands(model.hf, model.blocks, calls)
+    with changes.applied():
+        blocks = with_what_stands(model.hf, model.blocks, calls, changes.described)
     if "input_ids" in inputs and model.tokenizer is not None:
         tokens = [model.tokenizer.decode([token]) for token in inputs["input_ids"][0].tolist()]
-    return Trace(model, inputs, calls, tokens, blocks)
+    return Trace(model, inputs, calls, tokens, blocks, changes)
 
 
 def _check_finite(model: Model, calls: list[BlockCall]) -> None:
@@ -249,22 +257,6 @@ def _check_finite(model: Model, calls: list[BlockCall]) -> None:
             raise UntrustworthyResultError(
                 f"{model.name}: the state at position {int((~finite[0]).nonzero()[0])} holds NaN or infinite values "
                 f"{where}; look for such weights, or take precision='float32' if half precision overflowed"
-            )
-
-
-def _refuse_narrow_arithmetic() -> None:
-    """Refuse to record anything where torch itself would round it to half precision."""
-    # Servers that share one model among many users set either of the two; neither shows in the model's own weights.
-    if (dtype := torch.get_default_dtype()).itemsize < torch.float32.itemsize:
-        raise UntrustworthyResultError(
-            f"torch's default dtype is {dtype}, in which Jacobians hold three digits or fewer; "
-            "call torch.set_default_dtype(torch.float32) first, and choose the weights' precision in load_model"
-        )
-    for device in ("cpu", "cuda"):
-        if torch.is_autocast_enabled(device):
-            raise UntrustworthyResultError(
-                f"torch.autocast is on for {device!r} and rounds products to {torch.get_autocast_dtype(device)}; trace "
-                "outside of it (or under torch.autocast(..., enabled=False)), so that Jacobians are formed in float32"
             )
 
 
@@ -300,12 +292,21 @@ def _inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
     return {wanted: given.to(hf.device, torch.long)}
 
 
+def _reads(model: Model, pixels: Tensor) -> bool:
+    """Tell whether a model takes images of this size."""
+    try:
+        return bool(first_states(model.hf, model.blocks, pixels).numel())
+    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):
+        return False
+
+
 def _check_pixels(model: Model, given: Tensor) -> None:
     """Refuse an image of the wrong size, or one that was not normalised as those of the model's training."""
     config = images_config(model.hf.config)
     size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", given.shape[1])
     size = tuple(given.shape[2:]) if size is None else sides(size)
-    if tuple(given.shape[1:]) != (channels, *size):
+    # Some families read other sizes too, and stretch their position embeddings.
+    if tuple(given.shape[1:]) != (channels, *size) and not _reads(model, given):
         raise ParameterError(
             f"the image has shape {tuple(given.shape)}, and {model.name} reads {(1, channels, *size)}; "
             "cl.load_images brings pictures into its format"

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole, shown
+from coupling_lib.modes import refuse_autocast
 
 
 def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
@@ -208,6 +209,7 @@ def together(**shapes: tuple[int, ...]) -> torch.Size:
 
 def widened(*arguments: Any) -> tuple[Any, ...]:
     """Tensors in their common data type, float32 at least; anything that is not a tensor comes back as it is."""
+    refuse_autocast()
     dtype = reduce(torch.promote_types, (a.dtype for a in arguments if isinstance(a, Tensor)), torch.float32)
     return tuple(a.to(dtype) if isinstance(a, Tensor) else a for a in arguments)
 

@@ -20,6 +20,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.image_processing_utils import BaseImageProcessor
 
 from coupling_lib.blocks import offload, quantised
 from coupling_lib.blocks import placing as places
@@ -38,8 +39,9 @@ from coupling_lib.errors import (
     shown,
 )
 from coupling_lib.memory import ran_out
-from coupling_lib.models import adapters, architecture, remembered_checks, sources, tokenizers
+from coupling_lib.models import adapters, architecture, processors, remembered_checks, sources, tokenizers
 from coupling_lib.models import untrained as fresh_weights
+from coupling_lib.modes import exclusive
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,7 @@ class Model:
         untrained: whether the weights are freshly initialised.
         seed: seed of the initialisation, where the weights come from one; else None.
         blocks: the transformer blocks.
+        processor: the image processor of a vision model's folder, if it has one.
     """
 
     hf: PreTrainedModel
@@ -67,6 +70,7 @@ class Model:
     untrained: bool
     seed: int | None
     blocks: blocks.Blocks
+    processor: BaseImageProcessor | None = None
 
     @property
     def n_blocks(self) -> int:
@@ -89,6 +93,7 @@ class Model:
         return offload.is_offloaded(self.blocks.modules)
 
 
+@exclusive
 def load_model(
     name: str | Path,
     *,
@@ -172,15 +177,18 @@ def load_model(
         tokenizer = tokenizers.load(origin.tokenizer, origin.name) if reads_text else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
         check = partial(remembered_checks.check, hf, origin, precision, fresh)
-        return Model(hf, tokenizer, *made, blocks=_prepare(hf, origin.name, check))
+        processor = processors.read(origin.folder) if family.main_input_name == "pixel_values" else None
+        return Model(hf, tokenizer, *made, blocks=_prepare(hf, origin.name, check), processor=processor)
 
 
+@exclusive
 def wrap_model(
     hf_model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     name: str | None = None,
     precision: str | None = None,
+    processor: BaseImageProcessor | None = None,
 ) -> Model:
     """Take a Hugging Face model that exists already, with the checks of `load_model`.
 
@@ -192,6 +200,7 @@ def wrap_model(
         tokenizer: its tokenizer, needed only to pass text.
         name: what to call it in figures and records; by default the name of its class, and of its adapters.
         precision: how its weights are stored, for the record; by default its dtype.
+        processor: the image processor of a vision model, for `load_images`.
 
     Returns:
         the model, ready to be measured.
@@ -217,7 +226,7 @@ def wrap_model(
     made = (name, "memory" + adapted, None, precision or _stored_as(hf_model), False, None)
     found = _prepare(hf_model, name, partial(checks.validate, hf_model, name))
     adapters.check_answer(given, hf_model)
-    return Model(hf_model, tokenizer, *made, blocks=found)
+    return Model(hf_model, tokenizer, *made, blocks=found, processor=processor)
 
 
 def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
@@ -267,6 +276,11 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
 
 def _prepare(hf: PreTrainedModel, name: str, check: Callable[[], blocks.Blocks]) -> blocks.Blocks:
     """Freeze a model, keep its layers in the form that can be differentiated, and check its blocks."""
+    if any(weight.is_inference() for weight in hf.parameters()):
+        raise UnsupportedModelError(
+            f"{name} holds weights that were made inside torch.inference_mode(), through which no derivative is taken; "
+            "make or load it outside, or under torch.no_grad()"
+        )
     hf.eval().requires_grad_(False)
     hf.set_experts_implementation("eager")
     quantised.prepare(hf, name)
@@ -277,7 +291,7 @@ def _prepare(hf: PreTrainedModel, name: str, check: Callable[[], blocks.Blocks])
             f"{name}: {len(found.post_norm)} of {len(found)} blocks normalise their stream (post-norm); block minus "
             f"identity couples trivially there, trained or not; {branch}see Gotchas in the book"
         )
-        warnings.warn(said, PostNormWarning, stacklevel=3)
+        warnings.warn(said, PostNormWarning, stacklevel=4)
     return found
 
 

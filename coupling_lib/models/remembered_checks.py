@@ -67,6 +67,7 @@ def _read(place: Path) -> dict[str, Any] | None:
         record = json.loads(place.read_text(encoding="utf-8"))
         norms = {int(number): tuple(names) for number, names in record["post_norm"].items()}
         more = {"attention": str(record["attention"]), "choosing": bool(record["choosing"])}
+        more["changed"] = frozenset(map(str, record["changed"]))
         return {"routes": tuple(map(str, record["routes"])), "post_norm": norms, **more}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -76,5 +77,5 @@ def _write(place: Path, found: Blocks) -> None:
     """Note a check that was passed; where nothing can be written it is made again next time."""
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        kept = ("routes", "post_norm", "attention", "choosing")
-        paths.write_text(place, json.dumps({name: getattr(found, name) for name in kept}))
+        kept = {name: getattr(found, name) for name in ("routes", "post_norm", "attention", "choosing")}
+        paths.write_text(place, json.dumps(kept | {"changed": sorted(found.changed)}))
