@@ -7,6 +7,8 @@
 The states are recorded in the precision the model runs in; everything derived from them is float32 or wider.
 """
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,6 +21,7 @@ from coupling_lib.blocks.record import Blocks, first_states, images_config, reco
 from coupling_lib.blocks.state import Changes, kept
 from coupling_lib.blocks.validate import check_as_loaded, with_what_stands
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
+from coupling_lib.inputs import token_ids
 from coupling_lib.inputs.given import check_model, prompt_inputs
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian.operator import BlockJacobian
@@ -148,7 +151,14 @@ class Trace:
                 f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}; give one as a "
                 "whole number"
             )
+        if token == -1 and self._said_of_last:
+            warnings.warn(self._said_of_last, stacklevel=3)
         return int(token) % self.n_tokens
+
+    @cached_property
+    def _said_of_last(self) -> str:
+        ids = self.inputs.get("input_ids")
+        return "" if ids is None else token_ids.said_of_last(ids[0].tolist(), self.model.tokenizer, self.model.name)
 
     def check_boundary(self, boundary: str) -> None:
         """Refuse a boundary that is unknown, or that this model's blocks do not have."""
@@ -260,7 +270,9 @@ def _inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
             raise ParameterError(f"{model.name} has no tokenizer and was given a text; give {wanted} as a tensor")
         given = torch.tensor([text.ids(model.tokenizer)], dtype=torch.long)
     if not isinstance(given, Tensor):
-        raise ParameterError(f"the input is a {type(given).__name__}; give a text, a `Prompt` or a tensor of {wanted}")
+        masked = "; of what a tokenizer returns: made.input_ids[:, made.attention_mask[0] == 1]"
+        said = f"the input is a {type(given).__name__}; give a text, a `Prompt` or a tensor of {wanted}"
+        raise ParameterError(said + masked * (isinstance(given, Mapping) and wanted in given))
     whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
     fits = given.ndim == (4 if pixels else 2) and (given.is_floating_point() if pixels else whole)
     fits = fits and given.layout == torch.strided and not given.is_meta
@@ -276,6 +288,7 @@ def _inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
         raise ParameterError(f"the input has {given.shape[1]} tokens; {model.name} reads at most {longest}; shorten it")
     if int(given.max()) >= config.vocab_size or int(given.min()) < 0:
         raise ParameterError(f"a token id lies outside the vocabulary of {model.name}, 0 to {config.vocab_size - 1}")
+    token_ids.check(given[0].tolist(), model.tokenizer, config, model.name)
     return {wanted: given.to(hf.device, torch.long)}
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.image_processing_utils import BaseImageProcessor
 
 from coupling_lib.blocks import offload, postnorm, quantised
@@ -37,7 +37,7 @@ from coupling_lib.errors import (
     shown,
 )
 from coupling_lib.memory import ran_out
-from coupling_lib.models import adapters, architecture, processors, remembered_checks, sources
+from coupling_lib.models import adapters, architecture, processors, remembered_checks, sources, tokenizers
 from coupling_lib.models import untrained as fresh_weights
 from coupling_lib.modes import exclusive
 
@@ -171,7 +171,8 @@ def load_model(
             hf = offload.load(partial(read, origin.folder), placing)
         if origin.adapter and not untrained:
             origin.adapter.put_on(hf, origin.name)
-        tokenizer = _tokenizer(origin.tokenizer) if family.main_input_name == "input_ids" else None
+        reads_text = family.main_input_name == "input_ids"
+        tokenizer = tokenizers.load(origin.tokenizer, origin.name) if reads_text else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
         check = partial(remembered_checks.check, hf, origin, precision, fresh)
         processor = processors.read(origin.folder) if family.main_input_name == "pixel_values" else None
@@ -292,13 +293,6 @@ def _stored_as(hf: PreTrainedModel) -> str:
     if getattr(quantised, "load_in_4bit", False):
         return quantised.bnb_4bit_quant_type
     return "int8" if getattr(quantised, "load_in_8bit", False) else str(hf.dtype).removeprefix("torch.")
-
-
-def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
-    """Read the tokenizer, if the folder has one; input_ids can be measured without."""
-    if not sources.has_tokenizer(folder):
-        return None
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
 @contextmanager
