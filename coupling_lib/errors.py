@@ -38,6 +38,10 @@ class PostNormWarning(UserWarning):
     """A model's blocks normalise their stream, so that block minus identity couples trivially, trained or not."""
 
 
+class PrecisionWarning(UserWarning):
+    """Much of a quantised model is not stored in the precision that its record names."""
+
+
 class MissingPackageError(CouplingError, ImportError):
     """A package is not installed that comes with an extra of this library."""
 
