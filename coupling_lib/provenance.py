@@ -17,6 +17,9 @@ from typing import Any
 PACKAGES = ("coupling_lib", "torch", "transformers", "nnsight", "bitsandbytes")
 """Packages whose version can change a measured number."""
 
+FEW_BITS = ("nf4", "fp4", "int8")
+"""Precisions that quantise some weights and leave others as they are."""
+
 
 def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float | None) -> dict[str, str | int | float]:
     """Record what a measurement was made with."""
@@ -39,6 +42,8 @@ def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float 
         record["norm_position"] = position
     if scales := getattr(getattr(model, "blocks", None), "scales", {}):
         record["stream_scales"] = ", ".join(f"block {number}: {scale:.3g}" for number, scale in scales.items())
+    if model.precision in FEW_BITS and (share := getattr(model, "share_in_precision", None)) is not None:
+        record["share_in_precision"] = round(share, 4)
     return {name: "" if value is None else value for name, value in record.items()}
 
 

@@ -49,19 +49,23 @@ def weights(layer: nn.Module, dtype: torch.dtype) -> torch.Tensor:
             "coupling_lib.load_model, which prevents it"
         )
     wide = torch.float64 if dtype == torch.float64 else torch.float32
+    values = halves(state.code.to(wide), layer.weight.data.view(torch.uint8))[: state.shape.numel()]
+    return scaled(values, scales(state, wide), state.blocksize).view(state.shape).to(dtype)
+
+
+def halves(table: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+    """Look up both halves of every byte in a table of 16 values."""
     # One look-up a byte gives both of its weights: a pair of numbers is moved as one complex number.
-    code = state.code.to(wide)
-    pairs = torch.complex(code.repeat_interleave(16), code.repeat(16))
-    values = torch.view_as_real(_entries(pairs, layer.weight.data.view(torch.uint8))).flatten()[: state.shape.numel()]
-    return _scale(values, _scales(state, wide), state.blocksize).view(state.shape).to(dtype)
+    pairs = torch.complex(table.repeat_interleave(16), table.repeat(16))
+    return torch.view_as_real(_entries(pairs, packed)).flatten()
 
 
-def _scales(state: Any, wide: torch.dtype) -> torch.Tensor:
-    """Give one scale for each block of a matrix."""
+def scales(state: Any, wide: torch.dtype) -> torch.Tensor:
+    """Return one scale for each block of a matrix."""
     if not state.nested:
         return state.absmax.to(wide)
     within, whole = state.state2, _entries(state.state2.code.to(wide), state.absmax)
-    return _scale(whole, within.absmax.to(wide), within.blocksize) + state.offset.to(wide)
+    return scaled(whole, within.absmax.to(wide), within.blocksize) + state.offset.to(wide)
 
 
 def _entries(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
@@ -69,7 +73,7 @@ def _entries(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     return table.index_select(0, indices.flatten().int())
 
 
-def _scale(values: torch.Tensor, scales: torch.Tensor, size: int) -> torch.Tensor:
+def scaled(values: torch.Tensor, scales: torch.Tensor, size: int) -> torch.Tensor:
     """Multiply each block of values by its scale, in place; the last block may be short."""
     number = len(values) // size
     values[: number * size].view(-1, size).mul_(scales[:number, None])

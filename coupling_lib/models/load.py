@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.image_processing_utils import BaseImageProcessor
 
-from coupling_lib.blocks import offload, postnorm, quantised
+from coupling_lib.blocks import offload, packed, postnorm, quantised
 from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import record as blocks
@@ -90,6 +90,11 @@ class Model:
         """Whether the blocks' weights stay on disk and are read one block at a time."""
         return offload.is_offloaded(self.blocks.modules)
 
+    @property
+    def share_in_precision(self) -> float:
+        """Share of the blocks' weights that are stored in `precision`; the rest is in float32."""
+        return precisions.share_in(self.precision, self.blocks.modules)
+
 
 @exclusive
 def load_model(
@@ -146,7 +151,7 @@ def load_model(
     config = architecture.read_config(origin.folder, origin.name)
     family = architecture.model_class(config, origin.name)
     fresh = seed if untrained else origin.started_from if origin.revision == "step0" else None
-    with quiet(), _explained(origin, precision):
+    with quiet(), _explained(origin, precision), packed.experts_as_well("quantization_config" in arguments):
         placing = places.choose(
             family,
             config,
@@ -221,7 +226,7 @@ def wrap_model(
     adapted = adapters.named(given)
     name = name or type(hf_model).__name__ + adapted
     architecture.refuse_encoder_decoder(hf_model.config, name)
-    made = (name, "memory" + adapted, None, precision or _stored_as(hf_model), False, None)
+    made = (name, "memory" + adapted, None, precision or precisions.stored_as(hf_model), False, None)
     found = _prepare(hf_model, name, partial(checks.validate, hf_model, name))
     adapters.check_answer(given, hf_model)
     return Model(hf_model, tokenizer, *made, blocks=found, processor=processor)
@@ -285,14 +290,6 @@ def _prepare(hf: PreTrainedModel, name: str, check: Callable[[], blocks.Blocks])
     found = check()
     postnorm.warn_of_streams(found, name)
     return found
-
-
-def _stored_as(hf: PreTrainedModel) -> str:
-    """Name the precision of a model's weights."""
-    quantised = getattr(hf.config, "quantization_config", None)
-    if getattr(quantised, "load_in_4bit", False):
-        return quantised.bnb_4bit_quant_type
-    return "int8" if getattr(quantised, "load_in_8bit", False) else str(hf.dtype).removeprefix("torch.")
 
 
 @contextmanager

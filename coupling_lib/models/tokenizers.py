@@ -52,9 +52,7 @@ def load(folder: Path, name: str) -> PreTrainedTokenizerBase | None:
     return made
 
 
-def _as_in_its_file(
-    made: PreTrainedTokenizerBase, file: Path, settings: dict, name: str
-) -> PreTrainedTokenizerBase:
+def _as_in_its_file(made: PreTrainedTokenizerBase, file: Path, settings: dict, name: str) -> PreTrainedTokenizerBase:
     """Return the tokenizer, or one with the steps of its file where a telling text has other ids there."""
     try:
         backend = Tokenizer.from_file(str(file))
