@@ -41,7 +41,7 @@ def prepare(hf: PreTrainedModel, name: str) -> None:
         four, device = is_4bit(layer), layer.weight.device.type
         if four:
             layer.support_avx512bf16_for_cpu = False
-            few_bits.take_over(layer)
+        few_bits.take_over(layer)
         if device == "meta":  # accelerate reads the weights whenever the layer runs
             continue
         replaced = "forward" in layer.__dict__  # by nnsight or accelerate, which may hold on to the layer's own

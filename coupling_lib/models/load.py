@@ -37,7 +37,15 @@ from coupling_lib.errors import (
     shown,
 )
 from coupling_lib.memory import ran_out
-from coupling_lib.models import adapters, architecture, processors, remembered_checks, sources, tokenizers
+from coupling_lib.models import (
+    adapters,
+    architecture,
+    dequantised,
+    processors,
+    remembered_checks,
+    sources,
+    tokenizers,
+)
 from coupling_lib.models import untrained as fresh_weights
 from coupling_lib.modes import exclusive
 
@@ -164,6 +172,7 @@ def load_model(
             budget=budget,
         )
         if fresh is None:
+            dequantised.check(origin.folder, origin.name)
             origin = sources.with_weights(origin)
 
         def read(folder: Path, **more: Any) -> PreTrainedModel:
@@ -173,7 +182,7 @@ def load_model(
             start = fresh == origin.started_from
             hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read, start)
         else:
-            hf = offload.load(partial(read, origin.folder), placing)
+            hf = dequantised.load(read, origin.folder, config, placing, arguments["dtype"], origin.name)
         if origin.adapter and not untrained:
             origin.adapter.put_on(hf, origin.name)
         reads_text = family.main_input_name == "input_ids"
@@ -264,7 +273,8 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
     safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
     arguments = {"output_loading_info": True, **safe, **arguments}
     # What does not fit would be drawn at random, and is refused.
-    hf, report = family.from_pretrained(folder, ignore_mismatched_sizes=True, **arguments)
+    at = None if "state_dict" in arguments else folder
+    hf, report = family.from_pretrained(at, ignore_mismatched_sizes=True, **arguments)
     architecture.refuse_other_shapes(report["mismatched_keys"], folder.name)
     # transformers draws what is missing at random and goes on: the model would be measured half untrained.
     if missing := sorted(report["missing_keys"]):
