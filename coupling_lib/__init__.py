@@ -23,6 +23,7 @@ __version__ = version("coupling_lib")
 
 _HOMES = {
     "models.load": ("load_model", "wrap_model", "Model"),
+    "models.measuring": ("measuring",),
     "jacobian.tracing": ("trace", "Trace"),
     "jacobian.operator": ("BlockJacobian",),
     "jacobian.derivatives": ("block_jacobians",),

@@ -141,7 +141,7 @@ def warn_of_streams(blocks: Blocks, name: str) -> None:
             f"{name}: {len(blocks.post_norm)} of {len(blocks)} blocks normalise their stream (post-norm); block minus "
             f"identity couples trivially there, trained or not; {branch}see Gotchas in the book"
         )
-        warnings.warn(said, PostNormWarning, stacklevel=4)
+        warnings.warn(said, PostNormWarning, stacklevel=5)
     if blocks.scales:
         (first, scale), n = next(iter(blocks.scales.items())), len(blocks.scales)
         several = f"in {n} of {len(blocks)} blocks, " if n > 1 else ""
@@ -150,7 +150,7 @@ def warn_of_streams(blocks: Blocks, name: str) -> None:
             f"holds {scale - 1:.3g} times the identity and couples trivially, trained or not; read the shared part "
             "instead, which is without it: cl.shared(J), or cl.shared_part of what was measured"
         )
-        warnings.warn(said, ScaledStreamWarning, stacklevel=4)
+        warnings.warn(said, ScaledStreamWarning, stacklevel=5)
 
 
 def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_Seen], Tensor]:

@@ -28,6 +28,7 @@ from coupling_lib.blocks.choices import Noting
 from coupling_lib.blocks.makeup import Makeup
 from coupling_lib.blocks.standing import Standing, is_outdated, refuse_on_backward, replaced_forward, standing, where
 from coupling_lib.errors import CouplingError, UnsupportedModelError
+from coupling_lib.modes import exclusive
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +138,7 @@ def _seen(blocks: Blocks, count: int | None = None) -> Generator[_Seen]:
 def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
     """Run a model once, without nnsight, and give the call of every block, or of the first so many."""
     with _explained(hf), recording() as keys_values, _seen(blocks, count) as seen, Noting(seen.running) as noting:
-        hf(**_uncached(hf, inputs))
+        hf(**uncached(hf, inputs))
     _refuse_again(hf, seen)
     ran = {number for number, *_ in seen.calls}
     if idle := [number for number in range(count or len(blocks)) if number not in ran]:
@@ -146,6 +147,12 @@ def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
             "model does; a list of blocks that all run is needed"
         )
     return _calls(hf, blocks, {number: found for number, *found in seen.calls}, noting.chosen, keys_values)
+
+
+@exclusive
+def first_states(hf: PreTrainedModel, blocks: Blocks, given: Tensor) -> Tensor:
+    """Compute the states `(1, n, d)` that a model's first block reads."""
+    return passed(hf, blocks, {hf.main_input_name: given.to(hf.device, hf.dtype)}, count=1)[0].input
 
 
 def _refuse_again(hf: PreTrainedModel, seen: _Seen) -> None:
@@ -169,7 +176,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     with _explained(hf), recording() as keys_values, _seen(blocks) as seen:
         tracer, envoys = watched(hf, blocks)
         with Noting(seen.running) if blocks.choosing else nullcontext() as noting:
-            with tracer.trace(**_uncached(hf, inputs)) as run:
+            with tracer.trace(**uncached(hf, inputs)) as run:
                 recorded = list().save()
                 for envoy in list(envoys)[:count]:
                     recorded.append((envoy.inputs, envoy.output))
@@ -187,7 +194,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     return calls
 
 
-def _uncached(hf: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Any]:
+def uncached(hf: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Any]:
     """Add to a model's inputs that no cache is used, where it has one."""
     # Without a cache a block is a function of its input alone; replaying one with a filled cache attends to
     # every token twice and gives a wrong Jacobian without any error.

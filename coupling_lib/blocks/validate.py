@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import attention, central_differences, offload, precision, short
+from coupling_lib.blocks import attention, central_differences, offload, precision, short, state
 from coupling_lib.blocks.agreement import AnotherModelError, Looked, look, replay_error
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.choices import Noting
@@ -37,7 +37,7 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
     # One name of an attention may make another model of the same weights. Where the blocks compute something else
     # with the attention that is registered here than with the one that the model came with, they keep the latter.
     blocks = find_blocks(hf)
-    with short.lengths(hf):
+    with short.lengths(hf), state.kept(hf) as changes:
         probe = _Probe(hf, name, blocks)
         for each in dict.fromkeys((attention.NAME, probe.default)):
             attention.use(hf, each)
@@ -48,7 +48,8 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
                 another = error
         else:
             raise another
-    return replace(found, makeup=makeups(found.modules))  # with windows as long as they are
+    with changes.applied():
+        return replace(found, makeup=makeups(found.modules))  # with windows as long as they are
 
 
 class _Probe:

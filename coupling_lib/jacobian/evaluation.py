@@ -6,8 +6,9 @@ within rounding of what it gave there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import functools
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +22,12 @@ from coupling_lib.blocks.postnorm import without_norms
 from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.rules import all_rules
 from coupling_lib.blocks.standing import standing, where
+from coupling_lib.blocks.state import Changes
 from coupling_lib.errors import UntrustworthyResultError
 from coupling_lib.models.load import Model
+from coupling_lib.modes import differentiating, exclusive, refuse_autocast
 
+P, T = ParamSpec("P"), TypeVar("T")
 # An int8 block rounds its activations to 8 bits in the model and not here, relative to what it adds to a token.
 _INT8 = 1e-1
 # Entries of a Jacobian of two tokens so small, times the rounding of a number, may be nothing but rounding.
@@ -36,6 +40,7 @@ class Traced(Protocol):
     model: Model
     calls: list[BlockCall]
     blocks: Blocks
+    changes: Changes
     routes: tuple[str, ...]
     n_blocks: int
     n_tokens: int
@@ -52,10 +57,24 @@ class Traced(Protocol):
         """Refuse a boundary that is unknown, or that this model's blocks do not have."""
 
 
+def _as_traced(function: Callable[Concatenate[Traced, P], T]) -> Callable[Concatenate[Traced, P], T]:
+    """Run a function in one thread at a time, with the model as its trace had it."""
+
+    @exclusive
+    @functools.wraps(function)
+    def run(trace: Traced, *args: P.args, **kwargs: P.kwargs) -> T:
+        with trace.changes.applied():
+            return function(trace, *args, **kwargs)
+
+    return run
+
+
+@_as_traced
 def evaluate(
     trace: Traced, block: int, pairs: Sequence[tuple[int, int]], boundary: str, *, wide: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Evaluate a block with a graph, in float64 if `wide`: the states varied at $t_1$ and read at $t_2$, `(T, d)`."""
+    refuse_autocast()
     _check_standing(trace, block)
     call, dtype = trace.calls[block], torch.float64 if wide else trace.dtype
     module = precision.dense_copy(trace.model.blocks.modules[block], dtype) if wide else trace.block(block)
@@ -63,7 +82,7 @@ def evaluate(
     one = pairs[0][0] == pairs[0][1]
     positions = start[:, None] if one else torch.stack([start, end], dim=1)
     states = call.input[0][positions].to(dtype)
-    with torch.enable_grad(), attention.under(module, trace.blocks.attention), all_rules(module):
+    with differentiating(), attention.under(module, trace.blocks.attention), all_rules(module):
         x = states[:, 0].clone().requires_grad_(True)
         few = torch.cat([x[:, None], states[:, 1:]], dim=1)
         map_ = token_map(call, module, _route(trace, block, pairs), positions)
@@ -106,6 +125,7 @@ def _check_standing(trace: Traced, block: int) -> None:
         )
 
 
+@_as_traced
 def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     """Tell by which route a block is evaluated at some pairs."""
     # A causal block does not let an earlier token see a later one; only the whole sequence can say so.
@@ -122,6 +142,7 @@ def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     return route if all(trace._holds[block, pair] for pair in pairs) else "sequence"
 
 
+@_as_traced
 def n_evaluated(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> int:
     """Count the tokens whose intermediate values a cotangent meets, a state as so many tokens as are its size."""
     route = _route(trace, block, pairs)

@@ -16,7 +16,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from coupling_lib import paths
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, shown
+from coupling_lib.jacobian.readout import Readout, head_of, read
+from coupling_lib.jacobian.tracing import Trace
 
 
 class LensFile(NamedTuple):
@@ -26,6 +28,18 @@ class LensFile(NamedTuple):
     """Matrices (d, d) in float32 by depth, as depths count here: 1 is behind the first block."""
     n_prompts: int
     d_model: int
+
+    def readout(self, trace: Trace, k: int = 5, token: int = -1, norm: str = "applied") -> Readout:
+        """Read the k strongest tokens of a trace's token at each depth of the file, and at the last, as it is."""
+        last, position = trace.n_blocks, trace.position(token)
+        if self.d_model != trace.d_model or not set(self.J) <= set(range(last + 1)):
+            raise ParameterError(
+                f"the lens is {self.d_model} wide and has depths {shown(sorted(self.J))}; {trace.model.name} is "
+                f"{trace.d_model} wide and {last} blocks deep: take a lens of this model"
+            )
+        x, depths = trace.hidden[:, position], sorted({*self.J, last})
+        states = [self.J[depth].to(x) @ x[depth] if depth in self.J else x[depth] for depth in depths]
+        return read(trace, position, torch.stack(states), depths, k, norm, head_of(trace, position))
 
 
 def write_lens(file: str | Path, J: dict[int, Tensor], n_prompts: int) -> None:
