@@ -21,16 +21,16 @@ from coupling_lib.blocks.postnorm import without_norms
 from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.rules import all_rules
 from coupling_lib.blocks.standing import standing, where
-from coupling_lib.errors import RoundingError, UntrustworthyResultError
+from coupling_lib.errors import UntrustworthyResultError, VanishingJacobianError
 from coupling_lib.models.load import Model
 
 # An int8 block rounds its activations to 8 bits in the model and not here, relative to what it adds to a token.
 _INT8 = 1e-1
 # A Jacobian of two tokens so small, times the rounding of a number, may be nothing but rounding.
 _TINY = 1e4
-# So many times what changes where nothing but rounding does bounds an error; a Jacobian is lost where its error may be
-# this share of it.
-_BOUND, _LOST = 4, 0.5
+# So many times what changes where nothing but rounding does bounds an error, part of which may be the same each time; a
+# Jacobian is lost where its error may be this share of it.
+_BOUND, _LOST = 16, 0.5
 # What a cotangent is multiplied with, so that products of it round otherwise.
 _SCALES = (1.1, 0.9)
 
@@ -184,23 +184,23 @@ def refuse_rounding(
         return
     error, norm = rounding_error(trace, block, pair, boundary)
     if not error <= _LOST * norm:
-        raise RoundingError(
+        raise VanishingJacobianError(
             f"the Jacobian of {position_name(trace, block, pair)} is lost in rounding: it is {norm:.0e} long, and the "
             f"bound on its error in {trace.dtype} is {error:.0e}; take a token nearer, or wrap the model in float64"
         )
 
 
-def zero_jacobian(trace: Traced, block: int, pair: tuple[int, int], what: str = "zero") -> UntrustworthyResultError:
+def zero_jacobian(trace: Traced, block: int, pair: tuple[int, int], what: str = "zero") -> VanishingJacobianError:
     """Give the error for a Jacobian that is zero, or as good as that: why it is, and what to do."""
     (start, end), named = pair, f"the Jacobian of {position_name(trace, block, pair)} is {what}"
     if start > end:
-        return UntrustworthyResultError(
+        return VanishingJacobianError(
             f"{named}: position {end} does not attend to position {start}, a later one; in a causal model that is "
             f"so by construction: exchange the two, token_in={end} and token_out={start}"
         )
     far = "a token outside of its window, or a masked one: take one nearer"
     why = f"position {end} does not attend to position {start} in this block ({far}), or " if start < end else ""
-    return UntrustworthyResultError(f"{named}: {why}its weights dropped out of differentiation")
+    return VanishingJacobianError(f"{named}: {why}its weights dropped out of differentiation")
 
 
 def position_name(trace: Traced, block: int, pair: tuple[int, int]) -> str:

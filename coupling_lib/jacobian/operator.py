@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import UntrustworthyResultError, check_whole
+from coupling_lib.errors import UntrustworthyResultError, VanishingJacobianError, check_whole
 from coupling_lib.jacobian.derivatives import batch_size, batched_gradient, form
 from coupling_lib.jacobian.evaluation import (
     Traced,
@@ -49,8 +49,8 @@ class BlockJacobian:
         J.svd(k=10)        # top singular triplets, each certified
 
     A factor that is none raises `ParameterError`. A Jacobian that is zero, as that of a pair of tokens against the
-    causal order is, raises `UntrustworthyResultError` wherever it is used, rather than products of zeros. One that is
-    smaller than what rounding in float32 leaves of the sums it was formed from raises `RoundingError`, but for `dense`.
+    causal order is, raises `VanishingJacobianError` wherever it is used, rather than products of zeros. One that is
+    smaller than what rounding in float32 leaves of the sums it was formed from raises it as well, but for `dense`.
 
     Args:
         trace: the trace at whose states the block is linearised.
@@ -128,6 +128,14 @@ class BlockJacobian:
     def error(self) -> float:
         """Bound the length of what rounding adds to the matrix, in the norm of Frobenius."""
         return rounding_error(self.trace, self.block, (self.token_in, self.token_out), self.boundary)[0]
+
+    def vanishes(self) -> bool:
+        """Tell whether it is zero or lost in rounding, by one product with it."""
+        try:
+            _Graph(self)
+        except VanishingJacobianError:
+            return True
+        return False
 
     def _refuse_rounding(self) -> None:
         """Refuse a matrix that was formed, if it is lost in rounding."""
