@@ -173,16 +173,16 @@ def chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | 
 
 def _connected(traced: Trace, block: int, kind: str, fixed: int) -> torch.Tensor:
     """Tell between which tokens and the fixed one a block's Jacobian is not zero, `(n,)`, by one random direction."""
-    call, module = traced.calls[block], traced.block(block)
+    call, module, row = traced.calls[block], traced.block(block), traced.first + fixed
     direction = torch.randn(traced.d_model, generator=torch.Generator().manual_seed(0)).to(call.input.device)
     with torch.enable_grad():
         x = call.input.detach().to(traced.dtype).clone().requires_grad_(True)
         y = call.replay(module, x)
         if kind == "output":
-            (answer,) = torch.autograd.grad(y[0, fixed] @ direction.to(y.dtype), x)
+            (answer,) = torch.autograd.grad(y[0, row] @ direction.to(y.dtype), x)
         else:
             # u -> J^T u is linear, so its derivative along the direction is J v: no forward mode is needed.
             u = torch.zeros_like(y, requires_grad=True)
             (pulled,) = torch.autograd.grad(y, x, u, create_graph=True)
-            (answer,) = torch.autograd.grad(pulled[0, fixed] @ direction.to(y.dtype), u)
-    return answer[0].abs().amax(dim=1).cpu() > 0
+            (answer,) = torch.autograd.grad(pulled[0, row] @ direction.to(y.dtype), u)
+    return answer[0, traced.first :][: traced.n_tokens].abs().amax(dim=1).cpu() > 0
